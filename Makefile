@@ -1,0 +1,68 @@
+# feedpub: make, make install, make installcheck (regress and isolation
+# suites in private servers).  ./check runs everything; CONTRIBUTING.md has
+# the rest.
+
+EXTENSION = feedpub
+EXTVERSION = $(shell sed -n "s/^default_version *= *'\(.*\)'/\1/p" feedpub.control)
+MODULE_big = feedpub
+PGFILEDESC = "feedpub - feeds that never lose a row"
+OBJS = \
+	$(WIN32RES) \
+	src/feed.o \
+	src/feedpub.o \
+	src/fetch.o \
+	src/guard.o \
+	src/guc.o \
+	src/horizon.o \
+	src/registry.o \
+	src/stamp.o \
+	src/stats.o
+DATA = feedpub--0.1.sql
+PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
+
+# pg_regress input is sql/, golden output expected/; isolation specs are
+# test/specs with test/expected.  Both run in private servers: they create
+# roles, hold transactions open and must see no others.
+REGRESS = getting_started
+REGRESS_OPTS = --temp-instance=tmp_check/regress \
+	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
+ISOLATION =
+ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
+	--temp-instance=tmp_check/isolation \
+	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8 \
+	--load-extension=feedpub
+TAP_TESTS = 1
+PROVE_TESTS ?= test/t/*.pl
+EXTRA_CLEAN = tmp_check/ log/ results/ test/results/ output_iso/ \
+	regression.diffs regression.out
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+# After PGXS, which resets it.
+PROVE_FLAGS += -I $(srcdir)/test/perl
+
+$(OBJS): src/feedpub.h src/compat.h
+
+.PHONY: format format-check headerscheck
+format:
+	clang-format -i src/*.c src/*.h
+format-check:
+	clang-format --dry-run -Werror src/*.c src/*.h
+# Each header must compile with nothing but postgres.h before it.
+headerscheck:
+	set -e; for h in src/*.h; do \
+		printf '#include "postgres.h"\n#include "%s"\n' "$$h" | \
+		$(CC) $(CPPFLAGS) $(CFLAGS) -I. -fsyntax-only -x c -; done
+
+# The three parts of installcheck, each by itself.
+.PHONY: installcheck-regress installcheck-isolation installcheck-tap
+installcheck-regress:
+	$(MKDIR_P) tmp_check
+	$(pg_regress_installcheck) $(REGRESS_OPTS) $(REGRESS)
+installcheck-isolation:
+	$(MKDIR_P) tmp_check test/results
+	$(pg_isolation_regress_installcheck) $(ISOLATION_OPTS) $(ISOLATION)
+installcheck-tap:
+	$(prove_installcheck)

@@ -1,0 +1,210 @@
+/* feedpub--0.1.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION feedpub" to load this file. \quit
+
+--
+-- The schema of our tables, views and internal functions.  It must not exist
+-- before: whoever made it could have put things into it that we would call.
+--
+CREATE SCHEMA feedpub;
+GRANT USAGE ON SCHEMA feedpub TO PUBLIC;
+
+--
+-- Tables
+--
+
+CREATE TABLE feedpub.feed (
+	feed pg_catalog.regclass PRIMARY KEY,
+	kind pg_catalog.text NOT NULL,
+	is_default pg_catalog.bool NOT NULL DEFAULT false,
+	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	CHECK (kind OPERATOR(pg_catalog.=) 'outbox')
+);
+CREATE UNIQUE INDEX feed_default ON feedpub.feed (is_default) WHERE is_default;
+-- Whoever dumps must read it; it says no more than pg_class does.
+GRANT SELECT ON feedpub.feed TO PUBLIC;
+COMMENT ON TABLE feedpub.feed IS
+	'the registry of feeds; written by feed_create() and its kin only';
+-- The rows of dropped tables, which would dump as bare numbers, stay behind.
+SELECT pg_catalog.pg_extension_config_dump('feedpub.feed',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+--
+-- Internal functions.  Those that defaults, checks and triggers of a feed call
+-- run with the rights of whoever writes into it, so PUBLIC may execute them.
+--
+
+CREATE FUNCTION feedpub._stamp_pos(seq pg_catalog.regclass)
+RETURNS pg_catalog.int8
+LANGUAGE C STABLE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_stamp_pos';
+COMMENT ON FUNCTION feedpub._stamp_pos(pg_catalog.regclass) IS
+	'default of feed_pos: takes the feed''s next position';
+
+CREATE FUNCTION feedpub._stamp_check(seq pg_catalog.regclass,
+	feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8)
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_stamp_check';
+COMMENT ON FUNCTION feedpub._stamp_check(pg_catalog.regclass, pg_catalog.xid8, pg_catalog.int8) IS
+	'check of an outbox: refuses a stamp that its transaction has not just taken';
+
+CREATE FUNCTION feedpub._message_id()
+RETURNS pg_catalog.text
+LANGUAGE C STABLE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'feedpub_message_id';
+COMMENT ON FUNCTION feedpub._message_id() IS
+	'default of message_id: a UUID of version 7';
+
+CREATE FUNCTION feedpub._guard_update()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_guard_update';
+COMMENT ON FUNCTION feedpub._guard_update() IS
+	'trigger of an outbox: refuses UPDATE';
+
+CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10
+AS 'MODULE_PATHNAME', 'feedpub_running';
+COMMENT ON FUNCTION feedpub._running() IS
+	'running transactions that hold back xid order';
+
+CREATE FUNCTION feedpub._waiting(feed pg_catalog.regclass,
+	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
+RETURNS record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_waiting';
+COMMENT ON FUNCTION feedpub._waiting(pg_catalog.regclass) IS
+	'estimates the rows of a feed that xid order holds back';
+
+--
+-- Making feeds
+--
+
+CREATE FUNCTION feed_create(name pg_catalog.text,
+	payload_type pg_catalog.regtype DEFAULT 'pg_catalog.jsonb')
+RETURNS pg_catalog.regclass
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_create';
+COMMENT ON FUNCTION feed_create(pg_catalog.text, pg_catalog.regtype) IS
+	'makes an outbox feed';
+
+CREATE FUNCTION feed_drop(feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_drop';
+COMMENT ON FUNCTION feed_drop(pg_catalog.regclass) IS
+	'drops an outbox feed with its rows';
+
+CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_set_default';
+COMMENT ON FUNCTION feed_set_default(pg_catalog.regclass) IS
+	'chooses the feed that feed_fetch() reads when none is named';
+
+CREATE FUNCTION feed_check(feed pg_catalog.regclass,
+	OUT guard pg_catalog.text, OUT problem pg_catalog.text,
+	OUT cure pg_catalog.text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE ROWS 1
+AS 'MODULE_PATHNAME', 'feed_check';
+COMMENT ON FUNCTION feed_check(pg_catalog.regclass) IS
+	'tells whether everything a feed rests on still stands: a row for each thing that does not';
+
+CREATE FUNCTION feed_repair(feed pg_catalog.regclass)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_repair';
+COMMENT ON FUNCTION feed_repair(pg_catalog.regclass) IS
+	'puts back what feed_check() finds missing; returns how many things';
+
+--
+-- Reading in xid order
+--
+
+CREATE FUNCTION feed_fetch(after_xid pg_catalog.xid8, after_pos pg_catalog.int8,
+	"limit" pg_catalog.int4)
+RETURNS TABLE (feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8,
+	publication_id pg_catalog.text, message_id pg_catalog.text,
+	message_type pg_catalog.text, message_key pg_catalog.text,
+	data pg_catalog.jsonb, scheduled pg_catalog.timestamptz)
+LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_fetch_default';
+COMMENT ON FUNCTION feed_fetch(pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
+	'reads a page of the default feed in xid order';
+
+CREATE FUNCTION feed_fetch(feed pg_catalog.anyelement, after_xid pg_catalog.xid8,
+	after_pos pg_catalog.int8, "limit" pg_catalog.int4)
+RETURNS SETOF pg_catalog.anyelement
+LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_fetch';
+COMMENT ON FUNCTION feed_fetch(pg_catalog.anyelement, pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
+	'reads a page of a feed in xid order';
+
+CREATE FUNCTION feed_xid_head(feed pg_catalog.regclass,
+	OUT after_xid pg_catalog.xid8, OUT after_pos pg_catalog.int8)
+RETURNS record
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'feed_xid_head';
+COMMENT ON FUNCTION feed_xid_head(pg_catalog.regclass) IS
+	'the cursor of now in xid order: whatever commits later lies behind it';
+
+--
+-- Views
+--
+
+CREATE VIEW feedpub.feeds AS
+	SELECT f.feed,
+		f.kind,
+		pg_catalog.pg_get_userbyid(c.relowner) AS owner,
+		pg_catalog.format_type(a.atttypid, NULL) AS payload_type,
+		f.is_default,
+		f.created_at
+	FROM feedpub.feed f
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
+	LEFT JOIN pg_catalog.pg_attribute a
+		ON a.attrelid OPERATOR(pg_catalog.=) c.oid
+		AND a.attname OPERATOR(pg_catalog.=) 'data'
+		AND a.attnum OPERATOR(pg_catalog.>) 0
+		AND NOT a.attisdropped;
+COMMENT ON VIEW feedpub.feeds IS 'the feeds of this database';
+GRANT SELECT ON feedpub.feeds TO PUBLIC;
+
+-- Details of other users' sessions are hidden by pg_stat_activity itself,
+-- which goes by who asks.
+CREATE VIEW feedpub.blockers AS
+	SELECT r.xid,
+		CASE WHEN p.gid IS NOT NULL THEN 'prepared'
+			WHEN r.pid IS NULL THEN 'primary'
+			ELSE 'session' END AS kind,
+		CASE WHEN r.pid OPERATOR(pg_catalog.<>) 0 THEN r.pid END AS pid,
+		p.gid,
+		COALESCE(a.datname, p.database) AS database,
+		COALESCE(a.usename, p.owner) AS "user",
+		a.application_name,
+		a.state,
+		a.query_start,
+		a.xact_start,
+		p.prepared AS prepared_at
+	FROM feedpub._running() r
+	LEFT JOIN pg_catalog.pg_stat_activity a
+		ON a.pid OPERATOR(pg_catalog.=) r.pid
+	LEFT JOIN pg_catalog.pg_prepared_xacts p
+		ON r.pid OPERATOR(pg_catalog.=) 0
+		AND p.transaction OPERATOR(pg_catalog.=) r.xid::pg_catalog.xid
+	ORDER BY r.xid;
+COMMENT ON VIEW feedpub.blockers IS
+	'transactions of all databases that hold back xid order, the oldest first';
+GRANT SELECT ON feedpub.blockers TO PUBLIC;
+
+CREATE VIEW feedpub.waiting AS
+	SELECT f.feed, w.horizon, w.waiting
+	FROM feedpub.feed f, feedpub._waiting(f.feed) w
+	WHERE EXISTS (SELECT FROM pg_catalog.pg_class c
+		WHERE c.oid OPERATOR(pg_catalog.=) f.feed);
+COMMENT ON VIEW feedpub.waiting IS
+	'for each feed an estimate of the rows that xid order holds back';
+GRANT SELECT ON feedpub.waiting TO PUBLIC;

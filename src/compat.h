@@ -1,0 +1,76 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  Differences between the supported servers, PostgreSQL 15 to 18.
+ *
+ * The code is written for the newest server; here its names are defined for
+ * the older ones.  There is no other PG_VERSION_NUM test in the tree, so a
+ * version is dropped by deleting lines of this file.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_COMPAT_H
+#define FEEDPUB_COMPAT_H
+
+#include "access/genam.h"
+#include "access/transam.h"
+#include "fmgr.h"
+
+#if PG_VERSION_NUM < 150000
+#error "feedpub needs PostgreSQL 15 or newer"
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_database.h"
+#endif
+
+/* 18: the module's name and version in its magic block */
+#if PG_VERSION_NUM < 180000
+#define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
+#endif
+
+/* 18: index_beginscan() takes an instrumentation struct */
+#if PG_VERSION_NUM < 180000
+#define feedpub_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#else
+#define feedpub_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#endif
+
+/* 18: generated columns that are computed when they are read */
+#if PG_VERSION_NUM < 180000
+#define feedpub_has_virtual_columns(tupdesc) false
+#else
+#define feedpub_has_virtual_columns(tupdesc) \
+	((tupdesc)->constr != NULL && (tupdesc)->constr->has_generated_virtual)
+#endif
+
+/* 18: check constraints that are there but not enforced */
+#if PG_VERSION_NUM < 180000
+#define feedpub_check_enforced(check) true
+#else
+#define feedpub_check_enforced(check) ((check)->ccenforced)
+#endif
+
+/* 17: the shared transaction counters got a new name */
+#if PG_VERSION_NUM < 170000
+#define TransamVariables ShmemVariableCache
+#endif
+
+/* 16: one ownership check for all kinds of objects */
+#if PG_VERSION_NUM < 160000
+#define feedpub_owns_relation(relid, roleid) \
+	pg_class_ownercheck(relid, roleid)
+#define feedpub_owns_database(dbid, roleid) \
+	pg_database_ownercheck(dbid, roleid)
+#else
+#define feedpub_owns_relation(relid, roleid) \
+	object_ownercheck(RelationRelationId, relid, roleid)
+#define feedpub_owns_database(dbid, roleid) \
+	object_ownercheck(DatabaseRelationId, dbid, roleid)
+#endif
+
+#endif							/* FEEDPUB_COMPAT_H */

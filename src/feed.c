@@ -1,0 +1,203 @@
+/*-------------------------------------------------------------------------
+ *
+ * feed.c
+ *	  Making and dropping outbox feeds, and choosing the default one.
+ *
+ * A feed's table is made with ordinary DDL, through SPI, as the caller: it is
+ * his, with his defaults for tablespace and access method, and event
+ * triggers and auditing see it.  All names are qualified and quoted, so that
+ * his search_path does not matter.  Only feedpub.feed is written as its own
+ * owner (registry.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_namespace.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/varlena.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_create);
+PG_FUNCTION_INFO_V1(feed_drop);
+PG_FUNCTION_INFO_V1(feed_set_default);
+
+static Oid	choose_namespace(RangeVar *rv);
+static void execute_ddl(const char *sql);
+
+/*
+ * feed_create(name text, payload_type regtype DEFAULT 'jsonb')
+ * returns regclass
+ *
+ * Makes an outbox: an insert-only table whose rows are messages, stamped as
+ * they are written.  name is an SQL name, qualified and quoted as in SQL;
+ * payload_type, the type of column data, is jsonb, json, text or bytea.  The
+ * first jsonb outbox of a database becomes its default feed.
+ *
+ * The table belongs to the caller, who needs CREATE on its schema.  Locks
+ * nothing that was there before.  Errors: 42602 and 42601 for a bad name,
+ * 42P07 when it is taken, 22023 for another payload_type, 0A000 for a
+ * temporary table or schema feedpub, 42501.
+ *
+ * The columns are those of the outbox in O. Dudycz, "How Postgres sequences
+ * issues can impact your messaging guarantees", 2022, plus stamp and key.
+ */
+Datum
+feed_create(PG_FUNCTION_ARGS)
+{
+	text	   *name = PG_GETARG_TEXT_PP(0);
+	Oid			type = PG_GETARG_OID(1);
+	RangeVar   *rv = makeRangeVarFromNameList(textToQualifiedNameList(name));
+	Oid			namespaceid;
+	char	   *table;
+	Oid			relid;
+
+	if (type != JSONBOID && type != JSONOID && type != TEXTOID &&
+		type != BYTEAOID)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("payload type %s is not supported", format_type_be(type)),
+				 errhint("Use jsonb, json, text or bytea.")));
+
+	namespaceid = choose_namespace(rv);
+	table = quote_qualified_identifier(get_namespace_name(namespaceid),
+									   rv->relname);
+
+	/* feed_xid stands before feed_pos: defaults are computed in this order */
+	execute_ddl(psprintf("CREATE TABLE %s ("
+						 " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
+						 " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
+						 " publication_id pg_catalog.text NOT NULL DEFAULT '',"
+						 " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
+						 " message_type pg_catalog.text NOT NULL,"
+						 " message_key pg_catalog.text,"
+						 " data %s NOT NULL,"
+						 " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+						 table, format_type_be_qualified(type)));
+	relid = get_relname_relid(rv->relname, namespaceid);
+
+	/* the rest is what feed_repair() would put back */
+	feedpub_guard_repair(relid);
+	feedpub_registry_add(relid, "outbox", type == JSONBOID);
+	CommandCounterIncrement();
+	PG_RETURN_OID(relid);
+}
+
+/*
+ * Where a new feed goes, as CREATE TABLE would choose.
+ */
+static Oid
+choose_namespace(RangeVar *rv)
+{
+	Oid			namespaceid = RangeVarGetCreationNamespace(rv);
+
+	if (isAnyTempNamespace(namespaceid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("feed \"%s\" cannot be a temporary table", rv->relname)));
+	if (namespaceid == get_namespace_oid(FEEDPUB_SCHEMA, true))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("feed \"%s\" cannot be made in schema \"%s\"",
+						rv->relname, FEEDPUB_SCHEMA),
+				 errdetail("The schema belongs to the extension and is dropped with it."),
+				 errhint("Name another schema.")));
+	return namespaceid;
+}
+
+/*
+ * feed_drop(feed regclass) returns void
+ *
+ * Drops an outbox with its rows: DROP TABLE, which does as well.  Only the
+ * owner may.  Takes ACCESS EXCLUSIVE on the table.  Errors: 42809 when it is
+ * no feed, 42501, 2BP01 when something depends on it.
+ */
+Datum
+feed_drop(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	FeedpubFeed feed;
+
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	feedpub_require_owner(relid);
+	LockRelationOid(relid, AccessExclusiveLock);
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* gone while we waited */
+
+	execute_ddl(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
+	feedpub_registry_remove(relid);
+	PG_RETURN_VOID();
+}
+
+/*
+ * feed_set_default(feed regclass) returns void
+ *
+ * Chooses the feed that feed_fetch(after_xid, after_pos, "limit") reads.  It
+ * must be an outbox whose first columns are those of feed_create() with
+ * payload jsonb.  The caller must own it, and the present default feed too,
+ * or the database.  Errors: 42809 when it is no feed or has other columns,
+ * 42501.
+ */
+Datum
+feed_set_default(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	Oid			present;
+	FeedpubFeed feed;
+	Relation	rel;
+
+	rel = try_relation_open(relid, AccessShareLock);
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_owner(relid);
+	if (!feed.is_outbox || !feedpub_guard_has_default_row_type(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" cannot be the default feed",
+						RelationGetRelationName(rel)),
+				 errdetail("The default feed must have the columns that feed_create() makes, with data of type jsonb.")));
+
+	present = feedpub_registry_default();
+	if (OidIsValid(present) && present != relid &&
+		!feedpub_owns_relation(present, GetUserId()) &&
+		!feedpub_owns_database(MyDatabaseId, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to change the default feed"),
+				 errdetail("Only the owner of the present default feed \"%s\", or of the database, may.",
+						   get_rel_name(present))));
+
+	feedpub_registry_set_default(relid);
+	relation_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Run one DDL statement as the caller, and let what follows see it.
+ */
+static void
+execute_ddl(const char *sql)
+{
+	int			rc;
+
+	SPI_connect();
+	rc = SPI_execute(sql, false, 0);
+	if (rc != SPI_OK_UTILITY)
+		elog(ERROR, "could not run \"%s\": %s", sql,
+			 SPI_result_code_string(rc));
+	SPI_finish();
+	CommandCounterIncrement();
+}

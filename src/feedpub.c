@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * feedpub.c
+ *	  Start of the library: module magic, settings, caches.
+ *
+ * The library is loaded by the first call of one of its functions, or by
+ * shared_preload_libraries.  Nothing here may fail for want of a preload
+ * line: a lost line must never make an INSERT into a feed fail.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fmgr.h"
+
+#include "feedpub.h"
+
+PG_MODULE_MAGIC_EXT(
+					.name = "feedpub",
+					.version = FEEDPUB_VERSION
+);
+
+void		_PG_init(void);
+
+void
+_PG_init(void)
+{
+	feedpub_guc_define();
+	feedpub_registry_init();
+}

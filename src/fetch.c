@@ -1,0 +1,539 @@
+/*-------------------------------------------------------------------------
+ *
+ * fetch.c
+ *	  Reading a feed in xid order: feed_fetch() and feed_xid_head().
+ *
+ * A page is one range scan of the index on (feed_xid, feed_pos), from just
+ * behind the cursor up to the horizon, with the snapshot of the calling
+ * query; it ends at the limit.  Nothing is chosen by a planner, so a page
+ * costs the same wherever the cursor is and whatever the statistics say.
+ *
+ * Why no row is skipped: the horizon is that of the snapshot that reads (see
+ * horizon.c), so behind the cursor every row below the horizon is visible now
+ * or never; and the cursor that the consumer goes on from is the last row
+ * handed out, below the horizon.  Why none comes twice: (feed_xid, feed_pos)
+ * is unique and the scan starts behind the cursor.  The caller's own
+ * uncommitted rows carry an xid that is not below the xmin of his snapshots.
+ *
+ * The scan does what the executor would do, except for checking rights, row
+ * security and columns that are computed when they are read.  When any of
+ * these is in play the same page is read through the server's planner, with
+ * a kept plan, from the same index.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/skey.h"
+#include "access/tableam.h"
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_fetch);
+PG_FUNCTION_INFO_V1(feed_fetch_default);
+PG_FUNCTION_INFO_V1(feed_xid_head);
+
+/* One call of feed_fetch(). */
+typedef struct FetchRequest
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	Snapshot	snapshot;
+	FullTransactionId after_xid;
+	int64		after_pos;
+	FullTransactionId horizon;
+	int			limit;
+	int			ncolumns;		/* the first columns only; 0: whole rows */
+	Tuplestorestate *store;
+	TupleDesc	desc;			/* of the rows in the store */
+	FullTransactionId *xids;	/* whose rows are in the store, ascending */
+	int			nxids;
+	int			maxxids;
+} FetchRequest;
+
+/* Plans of read_planned(), kept for the life of the backend. */
+typedef struct KeptPlan
+{
+	uint64		key;			/* relid and form, must be first */
+	char	   *sql;
+	SPIPlanPtr	plan;
+} KeptPlan;
+
+static HTAB *kept_plans = NULL;
+
+static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
+static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
+static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
+static bool may_read_directly(FetchRequest *req);
+static void read_directly(FetchRequest *req);
+static void read_planned(FetchRequest *req);
+static SPIPlanPtr keep_plan(FetchRequest *req);
+
+/*
+ * feed_fetch(feed anyelement, after_xid xid8, after_pos bigint, "limit" int)
+ * returns SETOF anyelement, VOLATILE, parallel safe
+ *
+ * Reads a page of any feed in xid order, called as feed_fetch(NULL::kv, '0',
+ * 0, 100): at most "limit" rows (and at most feedpub.max_page_rows) with
+ * (feed_xid, feed_pos) > (after_xid, after_pos), in that order, of
+ * transactions older than every one that was running when the query began.
+ * The next cursor is the stamp of the last row.  Living rows only.
+ *
+ * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
+ * on the table; may wait for a WAL flush when writers commit asynchronously.
+ * Works in read-only transactions and on standbys.  Errors: 42809 when it is
+ * no feed, 22023 for a cursor or limit that is NULL or out of range, 42501,
+ * PF001 for a cursor or a feed from another history.
+ *
+ * The idea: O. Dudycz, "How Postgres sequences issues can impact your
+ * messaging guarantees", 2022; here with a row comparison.
+ */
+Datum
+feed_fetch(PG_FUNCTION_ARGS)
+{
+	FetchRequest req = {0};
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("type %s is not the row type of a feed",
+						OidIsValid(type) ? format_type_be(type) : "???"),
+				 errhint("Name the feed by a NULL of its row type, as in feed_fetch(NULL::my_feed, '0', 0, 100).")));
+	parse_cursor(fcinfo, 1, &req);
+	req.heap = relation_open(relid, AccessShareLock);
+	fetch_page(fcinfo, &req);
+	return (Datum) 0;
+}
+
+/*
+ * feed_fetch(after_xid xid8, after_pos bigint, "limit" int)
+ * returns TABLE (the columns of a jsonb outbox), VOLATILE, parallel safe
+ *
+ * The same for the default feed: the first jsonb outbox that was made, or the
+ * one that feed_set_default() chose.  Error 55000 when there is none.
+ */
+Datum
+feed_fetch_default(PG_FUNCTION_ARGS)
+{
+	FetchRequest req = {0};
+
+	parse_cursor(fcinfo, 0, &req);
+
+	/*
+	 * The default may be dropped between look-up and lock; locking takes in
+	 * the invalidation, so the second look finds the truth.
+	 */
+	for (int i = 0; i < 2 && req.heap == NULL; i++)
+	{
+		Oid			relid = feedpub_registry_default();
+
+		if (!OidIsValid(relid))
+			break;
+		req.heap = try_relation_open(relid, AccessShareLock);
+	}
+	if (req.heap == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("there is no default feed"),
+				 errhint("Make a feed with feed_create(), or choose one with feed_set_default().")));
+	if (!feedpub_guard_has_default_row_type(req.heap))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("default feed \"%s\" no longer has the columns of a jsonb outbox",
+						RelationGetRelationName(req.heap)),
+				 errhint("Name the feed in the call, or choose another one with feed_set_default().")));
+	req.ncolumns = FEEDPUB_OUTBOX_COLUMNS;
+	fetch_page(fcinfo, &req);
+	return (Datum) 0;
+}
+
+/*
+ * Check the arguments, from after_xid on.
+ */
+static void
+parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
+{
+	int			limit;
+
+	if (PG_ARGISNULL(argno) || PG_ARGISNULL(argno + 1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cursor must not be null"),
+				 errhint("The beginning of a feed is ('0', 0).")));
+	req->after_xid = PG_GETARG_FULLTRANSACTIONID(argno);
+	req->after_pos = PG_GETARG_INT64(argno + 1);
+	if (req->after_pos < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("position of a cursor must not be negative")));
+
+	if (PG_ARGISNULL(argno + 2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("limit must not be null")));
+	limit = PG_GETARG_INT32(argno + 2);
+	if (limit < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("limit must be at least 1")));
+	req->limit = Min(limit, feedpub_max_page_rows);
+}
+
+/*
+ * Read one page into the function's result.  req has the cursor and the open
+ * table, which is closed here; its lock is kept, as the executor would.
+ */
+static void
+fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
+{
+	feedpub_registry_get(RelationGetRelid(req->heap), &req->feed);
+	feedpub_horizon_refuse_foreign(&req->feed, req->after_xid);
+	begin_result(fcinfo, req);
+
+	req->snapshot = GetActiveSnapshot();
+	req->horizon = feedpub_horizon(req->snapshot);
+	if (may_read_directly(req))
+		read_directly(req);
+	else
+		read_planned(req);
+
+	/* not before this may the rows leave */
+	feedpub_horizon_make_durable(req->xids, req->nxids, req->horizon);
+	relation_close(req->heap, NoLock);
+}
+
+/*
+ * Set up the tuplestore that holds the result.
+ */
+static void
+begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext oldcontext;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("set-valued function called in context that cannot accept a set")));
+
+	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	if (req->ncolumns == 0)
+		req->desc = CreateTupleDescCopy(RelationGetDescr(req->heap));
+	else if (rsinfo->expectedDesc != NULL)
+		req->desc = CreateTupleDescCopy(rsinfo->expectedDesc);
+	else if (get_call_result_type(fcinfo, NULL, &req->desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	req->store = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+									   false, work_mem);
+	rsinfo->returnMode = SFRM_Materialize;
+	rsinfo->setResult = req->store;
+	rsinfo->setDesc = req->desc;
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * May the table be read without the executor?  Not when it would have to
+ * check more than SELECT on the whole table, filter rows, compute columns, or
+ * show the access to a hook.
+ */
+static bool
+may_read_directly(FetchRequest *req)
+{
+	Oid			relid = req->feed.relid;
+
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
+		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
+		!feedpub_has_virtual_columns(RelationGetDescr(req->heap)) &&
+		ExecutorCheckPerms_hook == NULL;
+}
+
+/*
+ * Note whose row is handed out; rows come in the order of their xids.
+ */
+static inline void
+note_xid(FetchRequest *req, FullTransactionId xid)
+{
+	if (req->nxids > 0 &&
+		FullTransactionIdEquals(req->xids[req->nxids - 1], xid))
+		return;
+	if (req->nxids == req->maxxids)
+	{
+		req->maxxids = req->maxxids ? req->maxxids * 2 : 128;
+		req->xids = req->xids ?
+			repalloc(req->xids, req->maxxids * sizeof(FullTransactionId)) :
+			palloc(req->maxxids * sizeof(FullTransactionId));
+	}
+	req->xids[req->nxids++] = xid;
+}
+
+/*
+ * Read the page with an index scan of our own.
+ *
+ * Scan keys as in nodeIndexscan.c: ExecIndexBuildScanKeys: a row comparison
+ * for the cursor, and the horizon on the first column, both of which the
+ * btree uses as bounds (nbtsearch.c: _bt_first).
+ */
+static void
+read_directly(FetchRequest *req)
+{
+	Relation	index = index_open(req->feed.indexid, AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(req->heap);
+	ScanKeyData cursor[2];
+	ScanKeyData keys[2];
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	bool		whole;
+
+	feedpub_horizon_check_history(&req->feed, req->heap, index);
+
+	ScanKeyEntryInitialize(&cursor[0], SK_ROW_MEMBER, 1,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_XID8CMP, FullTransactionIdGetDatum(req->after_xid));
+	ScanKeyEntryInitialize(&cursor[1], SK_ROW_MEMBER | SK_ROW_END, 2,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT8CMP, Int64GetDatum(req->after_pos));
+	MemSet(keys, 0, sizeof(keys));
+	keys[0].sk_flags = SK_ROW_HEADER;
+	keys[0].sk_attno = 1;
+	keys[0].sk_strategy = BTGreaterStrategyNumber;
+	keys[0].sk_argument = PointerGetDatum(cursor);
+	ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT,
+				FullTransactionIdGetDatum(req->horizon));
+
+	/*
+	 * A row as it lies in the heap is copied whole, unless columns are to be
+	 * left out, or were added later with a default that is not in the row.
+	 */
+	whole = (req->ncolumns == 0 || req->ncolumns == desc->natts) &&
+		(desc->constr == NULL || desc->constr->missing == NULL);
+
+	slot = table_slot_create(req->heap, NULL);
+	scan = feedpub_index_beginscan(req->heap, index, req->snapshot, 2);
+	index_rescan(scan, keys, 2, NULL, 0);
+	for (int n = 0; n < req->limit &&
+		 index_getnext_slot(scan, ForwardScanDirection, slot); n++)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		note_xid(req, DatumGetFullTransactionId(slot_getattr(slot, req->feed.xid_attno,
+															 &isnull)));
+		if (whole)
+			tuplestore_puttupleslot(req->store, slot);
+		else
+		{
+			slot_getsomeattrs(slot, req->desc->natts);
+			tuplestore_putvalues(req->store, req->desc,
+								 slot->tts_values, slot->tts_isnull);
+		}
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+}
+
+/*
+ * Read the page through the planner, as the caller.
+ *
+ * read_only execution: the plan runs with the active snapshot, the one that
+ * the horizon is from.  Sorting and other scans are priced out, for the plan
+ * must be the ordered scan of the index whatever the statistics say; the
+ * operators on the stamp are leakproof, so that row security does not keep
+ * them from the index.
+ */
+static void
+read_planned(FetchRequest *req)
+{
+	static const char *const unwanted[] = {
+		"enable_seqscan", "enable_bitmapscan", "enable_sort"
+	};
+	Datum		values[4];
+	int			nestlevel;
+	int			rc;
+
+	feedpub_require_select(req->feed.relid);
+	if (!req->feed.history_checked)
+	{
+		Relation	index = index_open(req->feed.indexid, AccessShareLock);
+
+		feedpub_horizon_check_history(&req->feed, req->heap, index);
+		index_close(index, NoLock);
+	}
+
+	nestlevel = NewGUCNestLevel();
+	for (int i = 0; i < lengthof(unwanted); i++)
+		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+
+	values[0] = FullTransactionIdGetDatum(req->after_xid);
+	values[1] = Int64GetDatum(req->after_pos);
+	values[2] = FullTransactionIdGetDatum(req->horizon);
+	values[3] = Int64GetDatum((int64) req->limit);
+	SPI_connect();
+	rc = SPI_execute_plan(keep_plan(req), values, NULL, true, 0);
+	if (rc != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\": %s",
+			 RelationGetRelationName(req->heap), SPI_result_code_string(rc));
+
+	/* what note_xid() keeps must outlive SPI's memory */
+	req->maxxids = (int) SPI_processed;
+	if (req->maxxids > 0)
+		req->xids = SPI_palloc(req->maxxids * sizeof(FullTransactionId));
+
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		HeapTuple	row = SPI_tuptable->vals[i];
+		TupleDesc	rowdesc = SPI_tuptable->tupdesc;
+		bool		isnull;
+
+		note_xid(req, DatumGetFullTransactionId(SPI_getbinval(row, rowdesc, 1, &isnull)));
+		if (req->ncolumns > 0)
+			tuplestore_puttuple(req->store, row);
+		else
+		{
+			HeapTupleHeader entry = DatumGetHeapTupleHeader(SPI_getbinval(row, rowdesc, 2, &isnull));
+			HeapTupleData tuple = {0};
+
+			tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
+			tuple.t_data = entry;
+			tuplestore_puttuple(req->store, &tuple);
+		}
+	}
+	SPI_finish();
+	AtEOXact_GUC(false, nestlevel);
+}
+
+/*
+ * The kept plan of read_planned() for a feed; made anew when the table was
+ * renamed.  The server replans it by itself when rights or policies change.
+ */
+static SPIPlanPtr
+keep_plan(FetchRequest *req)
+{
+	Oid			argtypes[4] = {XID8OID, INT8OID, XID8OID, INT8OID};
+	uint64		key = (uint64) req->feed.relid << 1 | (req->ncolumns > 0);
+	char	   *table = feedpub_relation_name(req->feed.relid);
+	StringInfoData sql;
+	KeptPlan   *kept;
+	bool		found;
+
+	if (kept_plans == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = sizeof(uint64);
+		ctl.entrysize = sizeof(KeptPlan);
+		ctl.hcxt = TopMemoryContext;
+		kept_plans = hash_create("feedpub plans", 16, &ctl,
+								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+
+	/* (t.*) cast to its type is the whole row, also if a column is named t */
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT t." FEEDPUB_XID_COLUMN);
+	if (req->ncolumns > 0)
+	{
+		for (int i = 1; i < req->ncolumns; i++)
+			appendStringInfo(&sql, ", t.%s",
+							 quote_identifier(NameStr(TupleDescAttr(RelationGetDescr(req->heap), i)->attname)));
+	}
+	else
+		appendStringInfo(&sql, ", (t.*)::%s", table);
+	appendStringInfo(&sql, " FROM ONLY %s t"
+					 " WHERE ROW(t.feed_xid, t.feed_pos) OPERATOR(pg_catalog.>) ROW($1, $2)"
+					 " AND t.feed_xid OPERATOR(pg_catalog.<) $3"
+					 " ORDER BY t.feed_xid, t.feed_pos LIMIT $4", table);
+
+	kept = hash_search(kept_plans, &key, HASH_ENTER, &found);
+	if (!found)
+	{
+		kept->sql = NULL;
+		kept->plan = NULL;
+	}
+	if (kept->plan == NULL || strcmp(kept->sql, sql.data) != 0)
+	{
+		SPIPlanPtr	plan;
+
+		if (kept->plan != NULL)
+		{
+			SPI_freeplan(kept->plan);
+			pfree(kept->sql);
+			kept->plan = NULL;
+		}
+		plan = SPI_prepare_cursor(sql.data, 4, argtypes, CURSOR_OPT_GENERIC_PLAN);
+		if (plan == NULL || SPI_keepplan(plan) != 0)
+			elog(ERROR, "could not prepare \"%s\"", sql.data);
+		kept->sql = MemoryContextStrdup(TopMemoryContext, sql.data);
+		kept->plan = plan;
+	}
+	return kept->plan;
+}
+
+/*
+ * feed_xid_head(feed regclass, OUT after_xid xid8, OUT after_pos bigint)
+ * VOLATILE, parallel safe
+ *
+ * The cursor of "now" in xid order: who starts there gets every row that is
+ * committed later, also by transactions that are running now.  It is the last
+ * xid below the horizon, with the largest position there is; rows of younger
+ * transactions that have committed already may lie behind it too.
+ *
+ * That xid need not have written anything here, so all of the WAL is flushed:
+ * a crash must not hand it out again.  Needs SELECT on the table.  Errors:
+ * 42809 when it is no feed, 42501, PF001 for a feed from another history.
+ */
+Datum
+feed_xid_head(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	FeedpubFeed feed;
+	Relation	heap;
+	Relation	index;
+	uint64		horizon;
+	TupleDesc	desc;
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+
+	heap = try_relation_open(relid, AccessShareLock);
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_select(relid);
+	index = index_open(feed.indexid, AccessShareLock);
+	feedpub_horizon_check_history(&feed, heap, index);
+	index_close(index, NoLock);
+	relation_close(heap, NoLock);
+
+	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));
+	feedpub_horizon_flush_all();
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(horizon - 1));
+	values[1] = Int64GetDatum(PG_INT64_MAX);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}

@@ -1,0 +1,717 @@
+/*-------------------------------------------------------------------------
+ *
+ * guard.c
+ *	  What a feed is made of, and whether it still stands.
+ *
+ * An outbox is an ordinary table of its owner's, who can undo whatever
+ * protects it.  Here each guard is looked at in the catalogs, with a sentence
+ * that names what is wrong and the SQL that puts it right.  feed_create()
+ * makes a bare table and runs those same cures, so there is one description
+ * of what a feed needs; feed_check() shows the problems, feed_repair() runs
+ * the cures.
+ *
+ * All functions expect the caller to hold a lock on the table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/dependency.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "nodes/primnodes.h"
+#include "rewrite/rewriteHandler.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_check);
+PG_FUNCTION_INFO_V1(feed_repair);
+
+#define CHECK_NAME		"feedpub_stamp"
+#define TRIGGER_NAME	"zz_feedpub_guard"
+
+/* what the checks below look at */
+typedef struct GuardContext
+{
+	Relation	rel;
+	char	   *table;			/* its name, as in SQL */
+	AttrNumber	xid_attno;
+	AttrNumber	pos_attno;
+	Oid			seqid;
+	List	   *problems;
+} GuardContext;
+
+static void check_table(GuardContext *cxt);
+static void check_column(GuardContext *cxt, AttrNumber attno, Oid type,
+						 const char *name);
+static void check_index(GuardContext *cxt);
+static void check_sequence(GuardContext *cxt);
+static void check_defaults(GuardContext *cxt);
+static void check_constraint(GuardContext *cxt);
+static void check_trigger(GuardContext *cxt);
+static void check_history(GuardContext *cxt);
+static int64 newest_pos(GuardContext *cxt);
+
+/*
+ * Add a problem.  cure is NULL where only the owner can decide what to do.
+ */
+static void
+add_problem(GuardContext *cxt, const char *guard, char *problem, char *cure)
+{
+	FeedpubProblem *p = palloc_object(FeedpubProblem);
+
+	p->guard = guard;
+	p->problem = problem;
+	p->cure = cure;
+	cxt->problems = lappend(cxt->problems, p);
+}
+
+/*
+ * All that is wrong with an outbox, a List of FeedpubProblem, in the order in
+ * which the cures can be run.
+ */
+List *
+feedpub_guard_problems(Oid relid)
+{
+	GuardContext cxt = {0};
+
+	cxt.rel = relation_open(relid, AccessShareLock);
+	cxt.table = feedpub_relation_name(relid);
+	cxt.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	cxt.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	cxt.seqid = feedpub_guard_sequence(cxt.rel);
+
+	check_table(&cxt);
+	check_column(&cxt, cxt.xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
+	check_column(&cxt, cxt.pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
+
+	/* without the columns there is nothing more to look at */
+	if (cxt.xid_attno != InvalidAttrNumber && cxt.pos_attno != InvalidAttrNumber)
+	{
+		check_index(&cxt);
+		check_sequence(&cxt);
+		check_defaults(&cxt);
+		check_constraint(&cxt);
+		check_trigger(&cxt);
+		check_history(&cxt);
+	}
+	relation_close(cxt.rel, NoLock);
+	return cxt.problems;
+}
+
+/*
+ * Run the cures of all that is wrong with an outbox, as the caller, who owns
+ * it.  Returns how many were run.  A cure may uncover the next problem (a
+ * default needs the sequence first), so we look again until nothing changes.
+ */
+int
+feedpub_guard_repair(Oid relid)
+{
+	int			ncured = 0;
+
+	for (int round = 0; round < 10; round++)
+	{
+		ListCell   *lc;
+		bool		cured = false;
+
+		foreach(lc, feedpub_guard_problems(relid))
+		{
+			FeedpubProblem *p = lfirst(lc);
+			int			rc;
+
+			if (p->cure == NULL)
+				continue;
+			SPI_connect();
+			rc = SPI_execute(p->cure, false, 0);
+			if (rc < 0)
+				elog(ERROR, "could not run \"%s\": %s",
+					 p->cure, SPI_result_code_string(rc));
+			SPI_finish();
+			CommandCounterIncrement();
+			ncured++;
+			cured = true;
+			break;
+		}
+		if (!cured)
+			break;
+	}
+	return ncured;
+}
+
+/*
+ * The sequence that feed_pos owns, or InvalidOid.
+ */
+Oid
+feedpub_guard_sequence(Relation rel)
+{
+	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	ListCell   *lc;
+
+	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
+	{
+		Oid			relid;
+		int32		attno;
+
+		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &relid, &attno) &&
+			attno == pos_attno)
+			return lfirst_oid(lc);
+	}
+	return InvalidOid;
+}
+
+/*
+ * The index that serves (feed_xid, feed_pos) > cursor in order, or
+ * InvalidOid: a valid btree of just these columns, ascending, not partial.
+ */
+Oid
+feedpub_guard_index(Relation rel)
+{
+	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
+	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	Oid			found = InvalidOid;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		if (index->rd_rel->relam == BTREE_AM_OID &&
+			form->indisvalid && form->indisready && form->indislive &&
+			form->indnkeyatts == 2 &&
+			form->indkey.values[0] == xid_attno &&
+			form->indkey.values[1] == pos_attno &&
+			index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+			found = lfirst_oid(lc);
+		index_close(index, AccessShareLock);
+		if (OidIsValid(found))
+			break;
+	}
+	return found;
+}
+
+/*
+ * Do a table's first columns make the row type of the default feed?
+ */
+bool
+feedpub_guard_has_default_row_type(Relation rel)
+{
+	static const struct
+	{
+		const char *name;
+		Oid			type;
+	}			columns[FEEDPUB_OUTBOX_COLUMNS] = {
+		{FEEDPUB_XID_COLUMN, XID8OID},
+		{FEEDPUB_POS_COLUMN, INT8OID},
+		{"publication_id", TEXTOID},
+		{"message_id", TEXTOID},
+		{"message_type", TEXTOID},
+		{"message_key", TEXTOID},
+		{"data", JSONBOID},
+		{"scheduled", TIMESTAMPTZOID},
+	};
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (desc->natts < FEEDPUB_OUTBOX_COLUMNS)
+		return false;
+	for (int i = 0; i < FEEDPUB_OUTBOX_COLUMNS; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->atttypid != columns[i].type ||
+			strcmp(NameStr(att->attname), columns[i].name) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * The last position that a sequence has given out, 0 if none.  Reads the
+ * sequence as itself: whoever gets here need have no right on it.
+ */
+int64
+feedpub_guard_last_pos(Oid seqid)
+{
+	Relation	seq = relation_open(seqid, AccessShareLock);
+	TableScanDesc scan;
+	HeapTuple	tuple;
+	int64		last = 0;
+
+	scan = table_beginscan(seq, SnapshotAny, 0, NULL);
+	tuple = heap_getnext(scan, ForwardScanDirection);
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(tuple);
+
+		last = data->is_called ? data->last_value : data->last_value - 1;
+	}
+	table_endscan(scan);
+	relation_close(seq, AccessShareLock);
+	return last;
+}
+
+/*
+ * Is a column's default just a call of the given function, on the given
+ * sequence if there is one?
+ */
+bool
+feedpub_guard_default_takes(Relation rel, AttrNumber attno,
+							Oid funcid, Oid seqid)
+{
+	FuncExpr   *call;
+	Const	   *arg;
+
+	if (!TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef)
+		return false;
+	call = (FuncExpr *) build_column_default(rel, attno);
+	if (call == NULL || !IsA(call, FuncExpr) || call->funcid != funcid)
+		return false;
+	if (!OidIsValid(seqid))
+		return call->args == NIL;
+	if (list_length(call->args) != 1)
+		return false;
+	arg = linitial(call->args);
+	return IsA(arg, Const) && !arg->constisnull &&
+		DatumGetObjectId(arg->constvalue) == seqid;
+}
+
+/* An unlogged feed loses its rows in a crash, and keeps its consumers. */
+static void
+check_table(GuardContext *cxt)
+{
+	if (cxt->rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+		add_problem(cxt, "persistence",
+					pstrdup("the table is unlogged, so a crash empties it"),
+					psprintf("ALTER TABLE %s SET LOGGED", cxt->table));
+	if (cxt->rel->rd_rel->relispartition ||
+		has_superclass(RelationGetRelid(cxt->rel)))
+		add_problem(cxt, "inheritance",
+					pstrdup("the table is a partition or a child of another, and rows inserted through that have no stamp"),
+					NULL);
+	if (find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
+		add_problem(cxt, "inheritance",
+					pstrdup("the table has children, whose rows are not part of the feed"),
+					NULL);
+}
+
+static void
+check_column(GuardContext *cxt, AttrNumber attno, Oid type, const char *name)
+{
+	Form_pg_attribute att;
+
+	if (attno == InvalidAttrNumber)
+	{
+		add_problem(cxt, "columns",
+					psprintf("column %s is missing", name), NULL);
+		return;
+	}
+	att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
+	if (att->atttypid != type)
+		add_problem(cxt, "columns",
+					psprintf("column %s is of type %s instead of %s", name,
+							 format_type_be(att->atttypid), format_type_be(type)),
+					NULL);
+	else if (!att->attnotnull)
+		add_problem(cxt, "columns",
+					psprintf("column %s may be null", name),
+					psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+							 cxt->table, name));
+}
+
+static void
+check_index(GuardContext *cxt)
+{
+	bool		has_pkey;
+
+	if (OidIsValid(feedpub_guard_index(cxt->rel)))
+		return;
+	/* the look-up above has loaded the list of indexes */
+	has_pkey = OidIsValid(RelationGetPrimaryKeyIndex(cxt->rel));
+	add_problem(cxt, "index",
+				psprintf("there is no valid index on (%s, %s)",
+						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
+						 has_pkey ? "UNIQUE" : "PRIMARY KEY",
+						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+}
+
+/*
+ * The sequence: there, durable, and one that never gives out a number that is
+ * smaller than one before.
+ */
+static void
+check_sequence(GuardContext *cxt)
+{
+	HeapTuple	tuple;
+	Form_pg_sequence form;
+	char	   *name;
+	int64		newest;
+
+	if (!OidIsValid(cxt->seqid))
+	{
+		char	   *seq = ChooseRelationName(RelationGetRelationName(cxt->rel),
+											 FEEDPUB_POS_COLUMN, "seq",
+											 RelationGetNamespace(cxt->rel), false);
+
+		add_problem(cxt, "sequence",
+					psprintf("column %s has no sequence of its own",
+							 FEEDPUB_POS_COLUMN),
+					psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT
+							 " CACHE 1 NO CYCLE OWNED BY %s.%s",
+							 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq),
+							 newest_pos(cxt) + 1, cxt->table, FEEDPUB_POS_COLUMN));
+		return;
+	}
+
+	name = feedpub_relation_name(cxt->seqid);
+	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(cxt->seqid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for sequence %u", cxt->seqid);
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	if (form->seqcache != 1)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s has CACHE " INT64_FORMAT ", so positions lose their order",
+							 name, form->seqcache),
+					psprintf("ALTER SEQUENCE %s CACHE 1", name));
+	if (form->seqcycle)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s may start again after its last value", name),
+					psprintf("ALTER SEQUENCE %s NO CYCLE", name));
+	if (form->seqincrement != 1)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s counts by " INT64_FORMAT, name,
+							 form->seqincrement),
+					psprintf("ALTER SEQUENCE %s INCREMENT BY 1", name));
+	if (form->seqtypid != INT8OID || form->seqmax != PG_INT64_MAX)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s ends at " INT64_FORMAT, name, form->seqmax),
+					psprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name));
+	ReleaseSysCache(tuple);
+
+	if (get_rel_persistence(cxt->seqid) == RELPERSISTENCE_UNLOGGED)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s is unlogged, so a crash restarts it", name),
+					psprintf("ALTER SEQUENCE %s SET LOGGED", name));
+
+	/*
+	 * Restarted?  The row is read before the sequence: whoever writes in
+	 * between can only raise it.
+	 */
+	newest = newest_pos(cxt);
+	if (newest > feedpub_guard_last_pos(cxt->seqid))
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s was set back: position " INT64_FORMAT " is in use",
+							 name, newest),
+					psprintf("SELECT pg_catalog.setval(%s, (SELECT max(%s) FROM ONLY %s))",
+							 quote_literal_cstr(name), FEEDPUB_POS_COLUMN, cxt->table));
+}
+
+static void
+check_defaults(GuardContext *cxt)
+{
+	Oid			regclass = REGCLASSOID;
+
+	if (!feedpub_guard_default_takes(cxt->rel, cxt->xid_attno,
+									 F_PG_CURRENT_XACT_ID, InvalidOid))
+		add_problem(cxt, "default",
+					psprintf("column %s does not take the transaction id by default",
+							 FEEDPUB_XID_COLUMN),
+					psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_catalog.pg_current_xact_id()",
+							 cxt->table, FEEDPUB_XID_COLUMN));
+	if (OidIsValid(cxt->seqid) &&
+		!feedpub_guard_default_takes(cxt->rel, cxt->pos_attno,
+									 feedpub_registry_function("_stamp_pos", 1, &regclass),
+									 cxt->seqid))
+		add_problem(cxt, "default",
+					psprintf("column %s does not take the next position by default",
+							 FEEDPUB_POS_COLUMN),
+					psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT " FEEDPUB_SCHEMA "._stamp_pos(%s)",
+							 cxt->table, FEEDPUB_POS_COLUMN,
+							 quote_literal_cstr(feedpub_relation_name(cxt->seqid))));
+}
+
+/*
+ * Is this constraint the guard: _stamp_check(sequence, feed_xid, feed_pos)?
+ */
+static bool
+is_stamp_check(GuardContext *cxt, Node *expr, Oid funcid)
+{
+	FuncExpr   *call = (FuncExpr *) expr;
+	Const	   *seq;
+	Var		   *xid;
+	Var		   *pos;
+
+	if (!IsA(expr, FuncExpr) || call->funcid != funcid ||
+		list_length(call->args) != 3)
+		return false;
+	seq = linitial(call->args);
+	xid = lsecond(call->args);
+	pos = lthird(call->args);
+	return IsA(seq, Const) && IsA(xid, Var) && IsA(pos, Var) &&
+		DatumGetObjectId(seq->constvalue) == cxt->seqid &&
+		xid->varattno == cxt->xid_attno && pos->varattno == cxt->pos_attno;
+}
+
+/*
+ * The check constraint.  It must stay NOT VALID: only so does pg_dump restore
+ * it after the rows, which it would refuse.
+ */
+static void
+check_constraint(GuardContext *cxt)
+{
+	Oid			argtypes[3] = {REGCLASSOID, XID8OID, INT8OID};
+	Oid			funcid = feedpub_registry_function("_stamp_check", 3, argtypes);
+	TupleConstr *constr = RelationGetDescr(cxt->rel)->constr;
+	const char *problem = "there is no check of the stamp, so a writer may forge it";
+	const char *name = CHECK_NAME;
+	bool		drop = false;
+
+	if (!OidIsValid(cxt->seqid))
+		return;
+
+	for (int i = 0; constr != NULL && i < constr->num_check; i++)
+	{
+		ConstrCheck *check = &constr->check[i];
+
+		if (!is_stamp_check(cxt, stringToNode(check->ccbin), funcid))
+		{
+			if (strcmp(check->ccname, CHECK_NAME) == 0)
+			{
+				drop = true;
+				problem = "the check of the stamp was changed";
+			}
+			continue;
+		}
+		name = check->ccname;
+		if (!feedpub_check_enforced(check))
+			problem = "the check of the stamp is not enforced";
+		else if (check->ccvalid)
+			problem = "the check of the stamp is marked as valid, so a dump of the table cannot be restored";
+		else
+			return;
+		drop = true;
+		break;
+	}
+	add_problem(cxt, "check", pstrdup(problem),
+				psprintf("ALTER TABLE %s %s%s%s ADD CONSTRAINT %s CHECK (" FEEDPUB_SCHEMA "._stamp_check(%s, %s, %s)) NO INHERIT NOT VALID",
+						 cxt->table,
+						 drop ? "DROP CONSTRAINT " : "",
+						 drop ? quote_identifier(name) : "",
+						 drop ? "," : "",
+						 CHECK_NAME,
+						 quote_literal_cstr(feedpub_relation_name(cxt->seqid)),
+						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+}
+
+static void
+check_trigger(GuardContext *cxt)
+{
+	Oid			funcid = feedpub_registry_function("_guard_update", 0, NULL);
+	TriggerDesc *triggers = cxt->rel->trigdesc;
+	const char *problem = "there is no trigger that refuses an UPDATE";
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (trigger->tgfoid != funcid ||
+			trigger->tgtype != (TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_UPDATE) ||
+			trigger->tgqual != NULL || trigger->tgnattr != 0)
+			continue;
+		if (trigger->tgenabled == TRIGGER_FIRES_ALWAYS)
+			return;
+		problem = trigger->tgenabled == TRIGGER_DISABLED ?
+			"the trigger that refuses an UPDATE is disabled" :
+			"the trigger that refuses an UPDATE does not fire for all replication roles";
+		if (strcmp(trigger->tgname, TRIGGER_NAME) == 0)
+		{
+			add_problem(cxt, "trigger", pstrdup(problem),
+						psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+								 cxt->table, TRIGGER_NAME));
+			return;
+		}
+	}
+	add_problem(cxt, "trigger", pstrdup(problem),
+				psprintf("CREATE OR REPLACE TRIGGER %s BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._guard_update()",
+						 TRIGGER_NAME, cxt->table));
+}
+
+/* Rows of another server: named, but not ours to change. */
+static void
+check_history(GuardContext *cxt)
+{
+	Oid			indexid = feedpub_guard_index(cxt->rel);
+	Relation	index;
+	FullTransactionId stamp;
+
+	if (!OidIsValid(indexid))
+		return;
+	index = index_open(indexid, AccessShareLock);
+	if (feedpub_horizon_has_foreign(cxt->rel, index, GetActiveSnapshot(), &stamp))
+		add_problem(cxt, "history",
+					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
+							 (unsigned long long) U64FromFullTransactionId(stamp)),
+					NULL);
+	index_close(index, NoLock);
+}
+
+/*
+ * The position of the row with the largest stamp, 0 if there is none or no
+ * index to find it by.
+ */
+static int64
+newest_pos(GuardContext *cxt)
+{
+	Oid			indexid = feedpub_guard_index(cxt->rel);
+	Relation	index;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	int64		pos = 0;
+
+	if (!OidIsValid(indexid))
+		return 0;
+	index = index_open(indexid, AccessShareLock);
+	slot = table_slot_create(cxt->rel, NULL);
+	scan = feedpub_index_beginscan(cxt->rel, index, GetActiveSnapshot(), 0);
+	index_rescan(scan, NULL, 0, NULL, 0);
+	if (index_getnext_slot(scan, BackwardScanDirection, slot))
+	{
+		bool		isnull;
+
+		pos = DatumGetInt64(slot_getattr(slot, cxt->pos_attno, &isnull));
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, NoLock);
+	return pos;
+}
+
+/*
+ * Is this a feed, or a table that was one and lost its registration (a
+ * restore of the schema alone, DROP EXTENSION and a new one)?  Returns
+ * whether it is registered; raises an error when it is neither.
+ */
+static bool
+is_registered(Oid relid)
+{
+	FeedpubFeed feed;
+	bool		registered = feedpub_registry_is_registered(relid);
+
+	if (!registered &&
+		(get_rel_relkind(relid) != RELKIND_RELATION ||
+		 get_attnum(relid, FEEDPUB_XID_COLUMN) == InvalidAttrNumber ||
+		 get_attnum(relid, FEEDPUB_POS_COLUMN) == InvalidAttrNumber))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	return registered;
+}
+
+/*
+ * feed_check(feed regclass)
+ * returns TABLE (guard text, problem text, cure text)
+ *
+ * Tells whether everything that a feed rests on still stands: one row for
+ * each thing that does not, none when all is well.  guard is persistence,
+ * inheritance, columns, index, sequence, default, check, trigger, history or
+ * registration; cure is SQL that puts it right, which feed_repair() runs, or
+ * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
+ * when it is no feed, 42501.
+ */
+Datum
+feed_check(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *problems;
+	ListCell   *lc;
+	bool		registered;
+
+	LockRelationOid(relid, AccessShareLock);
+	registered = is_registered(relid);
+	feedpub_require_select(relid);
+	problems = feedpub_guard_problems(relid);
+	if (!registered)
+	{
+		FeedpubProblem *p = palloc_object(FeedpubProblem);
+
+		p->guard = "registration";
+		p->problem = "the table is not registered as a feed";
+		p->cure = psprintf("SELECT %s.feed_repair(%s)",
+						   quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid))),
+						   quote_literal_cstr(feedpub_relation_name(relid)));
+		problems = lappend(problems, p);
+	}
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, problems)
+	{
+		FeedpubProblem *p = lfirst(lc);
+		Datum		values[3];
+		bool		nulls[3] = {false, false, p->cure == NULL};
+
+		values[0] = CStringGetTextDatum(p->guard);
+		values[1] = CStringGetTextDatum(p->problem);
+		values[2] = p->cure ? CStringGetTextDatum(p->cure) : (Datum) 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+/*
+ * feed_repair(feed regclass) returns integer
+ *
+ * Puts back what feed_check() names and has a cure for, and registers the
+ * table again where that was lost.  Returns how many things it put right.
+ * Only the owner may.  Locks: those of the ALTER TABLE statements it runs,
+ * up to ACCESS EXCLUSIVE on the table; none when nothing is wrong.  Errors:
+ * 42809 when it is no feed, 42501, and whatever a cure raises.
+ */
+Datum
+feed_repair(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	int			ncured;
+
+	LockRelationOid(relid, AccessShareLock);
+	if (!is_registered(relid))
+	{
+		feedpub_require_owner(relid);
+		feedpub_registry_add(relid, "outbox", false);
+		ncured = 1;
+	}
+	else
+	{
+		feedpub_require_owner(relid);
+		ncured = 0;
+	}
+	PG_RETURN_INT32(ncured + feedpub_guard_repair(relid));
+}

@@ -1,0 +1,282 @@
+/*-------------------------------------------------------------------------
+ *
+ * horizon.c
+ *	  The only file that reasons about transaction ids and snapshots: how far
+ *	  xid order may be read, whether a row may be handed out yet, and whether
+ *	  stamps and cursors belong to this server's history.
+ *
+ * The horizon.  All transactions with an xid below a snapshot's xmin had
+ * ended when the snapshot was taken (procarray.c: GetSnapshotData; an xid
+ * enters the set of running ones before it can be seen, GetNewTransactionId).
+ * A row is stamped with its writer's top-level xid, so with the same snapshot
+ * every row with feed_xid < xmin is either visible or will never be, and no
+ * row with a smaller stamp can appear behind a cursor later.  The horizon
+ * must come from the snapshot that reads the rows, or from an older one; from
+ * a younger one it would step over rows that the read could not see yet.
+ *
+ * Durability.  A row can be visible before its commit record is on disk
+ * (synchronous_commit = off).  A crash would then take it back and hand its
+ * xid and position out again, and a consumer whose cursor is already there
+ * would skip the new row.  So the records are flushed before the rows leave.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/clog.h"
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "storage/lwlock.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+/*
+ * What this backend knows to be durable: the commits of all xids below
+ * durable_below.  The next value waits until the server has flushed
+ * pending_lsn, which it does by itself.  Both only grow, and a crash of the
+ * server ends this backend.
+ */
+static uint64 durable_below = 0;
+static uint64 pending_horizon = 0;
+static XLogRecPtr pending_lsn = InvalidXLogRecPtr;
+
+/*
+ * Give a 32-bit xid its epoch.  It must be a normal one, not in the future,
+ * and less than 2^31 before next.
+ */
+static FullTransactionId
+widen_xid(TransactionId xid, FullTransactionId next)
+{
+	uint32		epoch = EpochFromFullTransactionId(next);
+
+	if (xid > XidFromFullTransactionId(next))
+		epoch--;
+	return FullTransactionIdFromEpochAndXid(epoch, xid);
+}
+
+/*
+ * Give the xid of a running transaction its epoch.
+ */
+FullTransactionId
+feedpub_horizon_widen(TransactionId xid)
+{
+	return widen_xid(xid, ReadNextFullTransactionId());
+}
+
+/*
+ * The horizon of a snapshot: rows with a smaller feed_xid may be read with
+ * it.  The same value as pg_snapshot_xmin(pg_current_snapshot()), xid8funcs.c.
+ */
+FullTransactionId
+feedpub_horizon(Snapshot snapshot)
+{
+	return widen_xid(snapshot->xmin, ReadNextFullTransactionId());
+}
+
+/*
+ * Refuse a cursor that this server cannot have handed out.  Its xid was
+ * assigned, and durable, before it left; so an xid that is still to be
+ * assigned shows another history.  A standby that lags its primary may meet
+ * such a cursor in all honesty: it has nothing to read there yet.
+ */
+void
+feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
+							   FullTransactionId after_xid)
+{
+	FullTransactionId next;
+
+	if (RecoveryInProgress())
+		return;
+	next = ReadNextFullTransactionId();
+	if (FullTransactionIdPrecedes(after_xid, next))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("cursor of feed \"%s\" is from another history",
+					get_rel_name(feed->relid)),
+			 errdetail("The cursor's transaction id is %llu, but the next one of this server is %llu.",
+					   (unsigned long long) U64FromFullTransactionId(after_xid),
+					   (unsigned long long) U64FromFullTransactionId(next)),
+			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
+}
+
+/*
+ * Does a feed hold visible rows stamped at or beyond the next xid?  Only rows
+ * that another server stamped do.  One descent of the index that ends behind
+ * the last row.
+ */
+bool
+feedpub_horizon_has_foreign(Relation heap, Relation index, Snapshot snapshot,
+							FullTransactionId *stamp)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	IndexScanDesc scan;
+	ScanKeyData key;
+	TupleTableSlot *slot;
+	bool		found;
+
+	ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_XID8GE,
+				FullTransactionIdGetDatum(next));
+	slot = table_slot_create(heap, NULL);
+	scan = feedpub_index_beginscan(heap, index, snapshot, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	if (found)
+	{
+		bool		isnull;
+
+		*stamp = DatumGetFullTransactionId(slot_getattr(slot,
+														index->rd_index->indkey.values[0],
+														&isnull));
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
+
+/*
+ * Refuse a feed whose rows come from another history: they would stay hidden
+ * until this server's xids have caught up with them.
+ *
+ * It is enough to look once: such rows come with a restore, which makes the
+ * table, or with rows loaded while the guard was dropped; both invalidate the
+ * relcache entry, and with it history_checked.
+ */
+void
+feedpub_horizon_check_history(const FeedpubFeed *feed, Relation heap,
+							  Relation index)
+{
+	FullTransactionId stamp;
+	Snapshot	snapshot;
+	bool		found;
+
+	if (feed->history_checked)
+		return;
+
+	/*
+	 * The transaction's snapshot may be too old to see them.  A parallel
+	 * worker cannot take another, and its cache ends with the query.
+	 */
+	snapshot = RegisterSnapshot(IsInParallelMode() ?
+								GetActiveSnapshot() : GetLatestSnapshot());
+	found = feedpub_horizon_has_foreign(heap, index, snapshot, &stamp);
+	UnregisterSnapshot(snapshot);
+	if (found)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+				 errmsg("feed \"%s\" holds rows from another history",
+						RelationGetRelationName(heap)),
+				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
+						   (unsigned long long) U64FromFullTransactionId(stamp)),
+				 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.")));
+	if (!IsInParallelMode())
+		feedpub_registry_note_history(feed->relid);
+}
+
+/*
+ * The end of the inserted WAL, as a position that can be flushed.
+ *
+ * GetXLogInsertRecPtr() names the place of the next record.  When the last
+ * one ended on a page boundary that lies behind the next page's header, which
+ * nobody has written, and XLogFlush() up to there fails.
+ */
+static XLogRecPtr
+insert_end(void)
+{
+	XLogRecPtr	lsn = GetXLogInsertRecPtr();
+
+	if (XLogSegmentOffset(lsn, wal_segment_size) == SizeOfXLogLongPHD)
+		lsn -= SizeOfXLogLongPHD;
+	else if (lsn % XLOG_BLCKSZ == SizeOfXLogShortPHD)
+		lsn -= SizeOfXLogShortPHD;
+	return lsn;
+}
+
+/*
+ * Make the commits of some xids durable before their rows are handed out.
+ * The xids ascend and have committed; horizon is that of the snapshot that
+ * saw them.
+ *
+ * The commit log keeps the LSN up to which WAL must be flushed for an
+ * asynchronous commit, for groups of xids (transam.c:
+ * TransactionIdGetCommitLSN), an upper bound; a synchronous commit leaves
+ * none, for its record was flushed before the commit log was touched.  Xids
+ * older than oldestClogXid may have no commit log page any more, but they are
+ * durable; XactTruncationLock keeps the boundary where it is while we look,
+ * as in xid8funcs.c: TransactionIdInRecentPast.
+ *
+ * The look-ups cost more than all else in a page of many small transactions,
+ * so a boundary is kept below which they need not be made: every transaction
+ * below the horizon had inserted its commit record before it left the set of
+ * running ones, so before the horizon's snapshot; once WAL is flushed up to
+ * an insert position read after that, all of them are durable.
+ *
+ * A standby shows only what its primary has flushed.
+ */
+void
+feedpub_horizon_make_durable(const FullTransactionId *xids, int nxids,
+							 FullTransactionId horizon)
+{
+	XLogRecPtr	lsn = InvalidXLogRecPtr;
+	XLogRecPtr	flushed;
+	FullTransactionId next;
+	FullTransactionId oldest;
+
+	if (nxids == 0 || RecoveryInProgress())
+		return;
+
+	flushed = GetFlushRecPtr(NULL);
+	if (pending_horizon != 0 && pending_lsn <= flushed)
+	{
+		durable_below = Max(durable_below, pending_horizon);
+		pending_horizon = 0;
+	}
+	if (U64FromFullTransactionId(xids[nxids - 1]) < durable_below)
+		return;
+
+	LWLockAcquire(XactTruncationLock, LW_SHARED);
+	next = ReadNextFullTransactionId();
+	oldest = widen_xid(TransamVariables->oldestClogXid, next);
+	for (int i = nxids - 1; i >= 0; i--)
+	{
+		XLogRecPtr	commit_lsn;
+
+		if (U64FromFullTransactionId(xids[i]) < durable_below ||
+			FullTransactionIdPrecedes(xids[i], oldest))
+			break;
+		commit_lsn = TransactionIdGetCommitLSN(XidFromFullTransactionId(xids[i]));
+		lsn = Max(lsn, commit_lsn);
+	}
+	LWLockRelease(XactTruncationLock);
+
+	if (lsn > flushed)
+		XLogFlush(lsn);
+
+	if (pending_horizon == 0)
+	{
+		pending_horizon = U64FromFullTransactionId(horizon);
+		pending_lsn = insert_end();
+	}
+}
+
+/*
+ * Make everything durable that has happened so far.  For who names xids that
+ * need not have written a row of the feed: their commit or abort records are
+ * flushed, so that a crash cannot hand the xids out again.
+ */
+void
+feedpub_horizon_flush_all(void)
+{
+	if (!RecoveryInProgress())
+		XLogFlush(insert_end());
+}

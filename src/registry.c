@@ -1,0 +1,428 @@
+/*-------------------------------------------------------------------------
+ *
+ * registry.c
+ *	  Finding feeds: the table feedpub.feed, a cache of it in each backend,
+ *	  and the checks of rights that every verb begins with.
+ *
+ * This file alone knows the columns of feedpub.feed.  It is read with direct
+ * scans, so that neither the caller's rights nor his search_path matter, and
+ * written through SPI as its owner.
+ *
+ * Cache: one entry for each feed that this backend used, thrown away by
+ * relcache invalidation of its table; all are thrown away when feedpub.feed
+ * itself is invalidated, which every write here brings about.  "Not a feed"
+ * is never cached, so rows that a restore COPYs into feedpub.feed, which
+ * invalidates nothing, need no invalidation.  Entries are handed out as
+ * copies: an invalidation may come at any time that a relation is opened.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_func.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "feedpub.h"
+
+/* columns of feedpub.feed */
+#define ANUM_FEED_FEED			1
+#define ANUM_FEED_KIND			2
+#define ANUM_FEED_IS_DEFAULT	3
+
+typedef struct CacheEntry
+{
+	Oid			relid;			/* hash key, must be first */
+	bool		valid;
+	FeedpubFeed feed;
+} CacheEntry;
+
+static HTAB *cache = NULL;
+static Oid	registry_relid = InvalidOid;	/* feedpub.feed, once looked up */
+static Oid	default_relid = InvalidOid; /* the default feed, if cached */
+
+static void invalidate_cache(Datum arg, Oid relid);
+static Oid	find_registry(void);
+static Oid	scan_registry(Oid relid, bool *is_outbox);
+static uint64 write_registry(const char *sql, Oid relid, const char *kind);
+
+/*
+ * Set up the cache.  Called once, from _PG_init().
+ */
+void
+feedpub_registry_init(void)
+{
+	HASHCTL		ctl = {0};
+
+	ctl.keysize = sizeof(Oid);
+	ctl.entrysize = sizeof(CacheEntry);
+	ctl.hcxt = TopMemoryContext;
+	cache = hash_create("feedpub feeds", 16, &ctl,
+						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	CacheRegisterRelcacheCallback(invalidate_cache, (Datum) 0);
+}
+
+/*
+ * Relcache callback: only marks, looks nothing up.  relid is InvalidOid when
+ * the whole relcache is reset.
+ */
+static void
+invalidate_cache(Datum arg, Oid relid)
+{
+	bool		all = !OidIsValid(relid) || relid == registry_relid;
+	HASH_SEQ_STATUS status;
+	CacheEntry *entry;
+
+	if (all || relid == default_relid)
+		default_relid = InvalidOid;
+	if (!all)
+	{
+		entry = hash_search(cache, &relid, HASH_FIND, NULL);
+		if (entry)
+			entry->valid = false;
+		return;
+	}
+	registry_relid = InvalidOid;
+	hash_seq_init(&status, cache);
+	while ((entry = hash_seq_search(&status)) != NULL)
+		entry->valid = false;
+}
+
+/*
+ * Look up feedpub.feed.  Its schema is a member of the extension, so the
+ * name cannot be somebody else's.
+ */
+static Oid
+find_registry(void)
+{
+	if (!OidIsValid(registry_relid))
+	{
+		registry_relid = get_relname_relid("feed",
+										   get_namespace_oid(FEEDPUB_SCHEMA, false));
+		if (!OidIsValid(registry_relid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("extension \"feedpub\" is not installed in this database")));
+	}
+	return registry_relid;
+}
+
+/*
+ * Read the registry's row of a feed; InvalidOid reads that of the default
+ * feed.  Returns the feed, or InvalidOid.
+ */
+static Oid
+scan_registry(Oid relid, bool *is_outbox)
+{
+	Oid			found = InvalidOid;
+	Relation	registry;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	registry = table_open(find_registry(), AccessShareLock);
+	if (OidIsValid(relid))
+		ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(relid));
+	else
+		ScanKeyInit(&key, ANUM_FEED_IS_DEFAULT, BTEqualStrategyNumber,
+					F_BOOLEQ, BoolGetDatum(true));
+
+	/* A short table: no index.  A NULL snapshot is a fresh one. */
+	scan = systable_beginscan(registry, InvalidOid, false, NULL, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+		Oid			oid = DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_FEED,
+														RelationGetDescr(registry), &isnull));
+		Datum		kind = heap_getattr(tuple, ANUM_FEED_KIND,
+										RelationGetDescr(registry), &isnull);
+
+		/* the row of a dropped table means nothing; feed_create() sweeps it */
+		if (get_rel_name(oid) == NULL)
+			continue;
+		*is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;
+		found = oid;
+		break;
+	}
+	systable_endscan(scan);
+	table_close(registry, AccessShareLock);
+	return found;
+}
+
+/*
+ * Is there a row for this table, whatever state the table is in?
+ */
+bool
+feedpub_registry_is_registered(Oid relid)
+{
+	bool		is_outbox;
+
+	return OidIsValid(relid) && scan_registry(relid, &is_outbox) == relid;
+}
+
+/*
+ * Find a feed.  The caller holds a lock on the table.  Returns false when it
+ * is no feed; raises an error when it is one that cannot be read.
+ */
+bool
+feedpub_registry_find(Oid relid, FeedpubFeed *feed)
+{
+	CacheEntry *entry;
+	FeedpubFeed fresh = {0};
+	Relation	rel;
+
+	entry = hash_search(cache, &relid, HASH_FIND, NULL);
+	if (entry && entry->valid)
+	{
+		*feed = entry->feed;
+		return true;
+	}
+
+	if (!OidIsValid(relid) || scan_registry(relid, &fresh.is_outbox) != relid)
+		return false;
+
+	rel = relation_open(relid, AccessShareLock);
+	fresh.relid = relid;
+	fresh.indexid = feedpub_guard_index(rel);
+	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	fresh.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	relation_close(rel, NoLock);
+
+	if (!OidIsValid(fresh.indexid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has no index on (%s, %s)",
+						get_rel_name(relid),
+						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Run feed_check() to see what is missing and feed_repair() to put it back.")));
+
+	/*
+	 * Enter it last.  The look-ups above may have let an invalidation in, but
+	 * one that matters would have needed a lock that conflicts with the
+	 * caller's.
+	 */
+	entry = hash_search(cache, &relid, HASH_ENTER, NULL);
+	entry->feed = fresh;
+	entry->valid = true;
+	*feed = fresh;
+	return true;
+}
+
+/*
+ * Find a feed or raise the error that says that it is none.
+ */
+void
+feedpub_registry_get(Oid relid, FeedpubFeed *feed)
+{
+	if (feedpub_registry_find(relid, feed))
+		return;
+
+	if (OidIsValid(relid) && get_rel_name(relid) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
+				 errhint("feed_create() makes a feed.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("feed with OID %u does not exist", relid)));
+}
+
+/*
+ * Remember that no stamps of another history were found in a feed, until
+ * its table's definition changes.
+ */
+void
+feedpub_registry_note_history(Oid relid)
+{
+	CacheEntry *entry = hash_search(cache, &relid, HASH_FIND, NULL);
+
+	if (entry)
+		entry->feed.history_checked = true;
+}
+
+/*
+ * The feed that feed_fetch() reads when none is named, or InvalidOid.
+ */
+Oid
+feedpub_registry_default(void)
+{
+	bool		is_outbox;
+
+	if (!OidIsValid(default_relid))
+		default_relid = scan_registry(InvalidOid, &is_outbox);
+	return default_relid;
+}
+
+/*
+ * Register a feed, as the default feed if it may be and there is none yet.
+ * Returns whether it became the default.  Rows of dropped tables are swept
+ * first, so that they are in nobody's way.
+ *
+ * Two sessions may make their first feeds at once: the unique index on the
+ * default makes the later one wait, and ON CONFLICT takes it on as an
+ * ordinary feed.
+ */
+bool
+feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
+{
+	write_registry("DELETE FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   " WHERE c.oid OPERATOR(pg_catalog.=) f.feed)",
+				   InvalidOid, NULL);
+
+	if (may_be_default &&
+		write_registry("INSERT INTO feedpub.feed (feed, kind, is_default)"
+					   " SELECT $1, $2, true"
+					   " WHERE NOT EXISTS (SELECT FROM feedpub.feed WHERE is_default)"
+					   " ON CONFLICT DO NOTHING",
+					   relid, kind) == 1)
+		return true;
+
+	write_registry("INSERT INTO feedpub.feed (feed, kind) VALUES ($1, $2)"
+				   " ON CONFLICT (feed) DO NOTHING", relid, kind);
+	return false;
+}
+
+/*
+ * Forget a feed.
+ */
+void
+feedpub_registry_remove(Oid relid)
+{
+	write_registry("DELETE FROM feedpub.feed"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1", relid, NULL);
+}
+
+/*
+ * Make a registered feed the default one.  The lock keeps a second caller
+ * out until we are done: the two updates would else meet on the unique index.
+ */
+void
+feedpub_registry_set_default(Oid relid)
+{
+	LockRelationOid(find_registry(), ShareRowExclusiveLock);
+	write_registry("UPDATE feedpub.feed SET is_default = false"
+				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
+				   relid, NULL);
+	write_registry("UPDATE feedpub.feed SET is_default = true"
+				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
+ * Run one statement on feedpub.feed as its owner, with a path on which
+ * nobody else's objects are.  Returns the number of rows it wrote.  On error
+ * the transaction's abort restores user and path.
+ */
+static uint64
+write_registry(const char *sql, Oid relid, const char *kind)
+{
+	Oid			argtypes[2] = {REGCLASSOID, TEXTOID};
+	Datum		values[2];
+	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 : 0;
+	Relation	registry;
+	Oid			save_userid;
+	int			save_sec_context;
+	int			save_nestlevel;
+	uint64		processed;
+
+	registry = table_open(find_registry(), RowExclusiveLock);
+
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(registry->rd_rel->relowner,
+						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	save_nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+
+	values[0] = ObjectIdGetDatum(relid);
+	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
+	SPI_connect();
+	if (SPI_execute_with_args(sql, nargs, argtypes, values, NULL,
+							  false, 0) < 0)
+		elog(ERROR, "could not write feedpub.feed: %s", sql);
+	processed = SPI_processed;
+	SPI_finish();
+
+	AtEOXact_GUC(false, save_nestlevel);
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+
+	CacheInvalidateRelcache(registry);
+	table_close(registry, NoLock);
+	return processed;
+}
+
+/*
+ * Look up one of our internal functions.
+ */
+Oid
+feedpub_registry_function(const char *name, int nargs, const Oid *argtypes)
+{
+	return LookupFuncName(list_make2(makeString(FEEDPUB_SCHEMA),
+									 makeString(pstrdup(name))),
+						  nargs, argtypes, false);
+}
+
+/*
+ * A relation's name as it is written in SQL: qualified, and quoted where it
+ * must be.
+ */
+char *
+feedpub_relation_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  name);
+}
+
+/*
+ * Raise the server's own error unless the caller owns the table.
+ */
+void
+feedpub_require_owner(Oid relid)
+{
+	if (!feedpub_owns_relation(relid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER,
+					   get_relkind_objtype(get_rel_relkind(relid)),
+					   get_rel_name(relid));
+}
+
+/*
+ * Raise the server's own error unless the caller may SELECT from the table,
+ * or from one of its columns.
+ */
+void
+feedpub_require_select(Oid relid)
+{
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+								  ACLMASK_ANY) != ACLCHECK_OK)
+		aclcheck_error(ACLCHECK_NO_PRIV,
+					   get_relkind_objtype(get_rel_relkind(relid)),
+					   get_rel_name(relid));
+}

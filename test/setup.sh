@@ -1,0 +1,145 @@
+# setup.sh: what ./demo, ./check and the scripts of test/ and bench/ share.
+# To be sourced by a POSIX shell that stands at the top of the tree.
+#
+#   feedpub_packages [more]   installs what is missing (Debian), sets PG_CONFIG
+#   feedpub_workdir           makes $WORK, removed at exit, with a copy of the
+#                             tree in $WORK/tree that $RUNAS may write
+#   feedpub_install           builds the copy and installs it into the server
+#   feedpub_server [name=value ...]
+#                             starts a private server in $WORK, for psql & co.
+#   as_user command...        runs a command as the unprivileged user
+#   as_root command...        runs a command as root
+#
+# Servers refuse to run as root, so root's tests run as user postgres; an
+# ordinary user's run as himself, and only packages and the installation of
+# the build are done through sudo.
+
+say() { printf '%s\n' "$*"; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+as_root() {
+	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+as_user() {
+	if [ "$(id -u)" != 0 ]; then "$@"; else
+		setpriv --reuid=postgres --regid=postgres --init-groups \
+			env HOME="$WORK" USER=postgres LOGNAME=postgres "$@"
+	fi
+}
+
+# The newest server whose development files are there, or Debian's default.
+feedpub_find_server() {
+	if [ -z "${PG_CONFIG:-}" ]; then
+		PG_CONFIG=$(ls -1d /usr/lib/postgresql/*/bin/pg_config 2>/dev/null |
+			sort -t/ -k5n | tail -1)
+	fi
+	if [ -n "$PG_CONFIG" ]; then
+		PG_MAJOR=$("$PG_CONFIG" --version | sed 's/^[^0-9]*\([0-9]*\).*/\1/')
+	else
+		PG_MAJOR=$(apt-cache depends postgresql 2>/dev/null |
+			sed -n 's/.*Depends: postgresql-\([0-9][0-9]*\)$/\1/p' | head -1)
+	fi
+}
+
+feedpub_packages() {
+	feedpub_find_server
+	if ! command -v apt-get >/dev/null; then
+		[ -n "${PG_CONFIG:-}" ] || die "no PostgreSQL found: set PG_CONFIG"
+		export PG_CONFIG PG_MAJOR
+		return 0
+	fi
+	if [ -z "$PG_MAJOR" ]; then
+		as_root apt-get -qq update
+		feedpub_find_server
+	fi
+	[ -n "$PG_MAJOR" ] || die "no package postgresql to be had"
+
+	_missing=
+	for _p in "postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" \
+		make gcc libc6-dev perl libipc-run-perl "postgresql-$PG_MAJOR-pgtap" \
+		libtap-parser-sourcehandler-pgtap-perl util-linux "$@"; do
+		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
+			grep -q 'ok installed' || _missing="$_missing $_p"
+	done
+	if [ -n "$_missing" ]; then
+		say "installing:$_missing"
+		_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
+		as_root apt-get -qq update
+		# shellcheck disable=SC2086
+		as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+			--no-install-recommends install $_missing >/dev/null ||
+			die "could not install$_missing"
+		# The server's package makes and starts a cluster; leave none behind
+		# that was not there before.
+		pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}' |
+		while read -r _v _c; do
+			printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
+				as_root pg_dropcluster --stop "$_v" "$_c" || true
+		done
+	fi
+	PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_MAJOR/bin/pg_config}
+	export PG_CONFIG PG_MAJOR
+}
+
+feedpub_workdir() {
+	WORK=$(mktemp -d "${TMPDIR:-/tmp}/feedpub.XXXXXX") || exit 1
+	trap 'feedpub_cleanup' EXIT
+	trap 'exit 129' HUP
+	trap 'exit 130' INT
+	trap 'exit 143' TERM
+	mkdir "$WORK/tree"
+	# no build products: another server's objects may lie in the tree
+	tar -cf - --exclude=./.git --exclude='*.o' --exclude='*.so' \
+		--exclude='*.bc' --exclude=./tmp_check --exclude=./results \
+		--exclude=./log . | (cd "$WORK/tree" && tar -xf - --no-same-owner)
+	chmod 755 "$WORK"
+	if [ "$(id -u)" = 0 ]; then chown -R postgres: "$WORK"; fi
+	export WORK
+}
+
+feedpub_cleanup() {
+	_status=$?
+	trap - EXIT HUP INT TERM
+	if [ -s "$WORK/data/postmaster.pid" ]; then
+		as_user "$BINDIR/pg_ctl" -D "$WORK/data" -m immediate -w stop \
+			>/dev/null 2>&1 || true
+	fi
+	if [ -n "${FEEDPUB_KEEP:-}" ]; then
+		say "kept: $WORK"
+	else
+		rm -rf "$WORK"
+	fi
+	exit $_status
+}
+
+# Output goes to a file, shown when a step fails.
+quietly() {
+	"$@" >"$WORK/out.log" 2>&1 || { cat "$WORK/out.log"; return 1; }
+}
+
+feedpub_install() {
+	BINDIR=$("$PG_CONFIG" --bindir)
+	export BINDIR
+	PATH=$BINDIR:$PATH
+	(cd "$WORK/tree" &&
+		quietly as_user make PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" &&
+		quietly as_root make PG_CONFIG="$PG_CONFIG" with_llvm=no install) ||
+		die "could not build and install feedpub"
+}
+
+feedpub_server() {
+	mkdir -p "$WORK/sock"
+	if [ "$(id -u)" = 0 ]; then chown postgres: "$WORK/sock"; fi
+	quietly as_user "$BINDIR/initdb" -D "$WORK/data" -U postgres -A trust \
+		--no-sync -E UTF8 --locale=C || die "could not make a server"
+	{
+		echo "listen_addresses = ''"
+		echo "unix_socket_directories = '$WORK/sock'"
+		echo "port = 5432"
+		for _s in "$@"; do echo "$_s"; done
+	} | as_user tee -a "$WORK/data/postgresql.conf" >/dev/null
+	quietly as_user "$BINDIR/pg_ctl" -D "$WORK/data" -l "$WORK/server.log" \
+		-w start || { cat "$WORK/server.log"; die "could not start a server"; }
+	export PGHOST="$WORK/sock" PGPORT=5432 PGUSER=postgres PGDATABASE=postgres
+}
