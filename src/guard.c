@@ -190,7 +190,8 @@ feedpub_guard_sequence(Relation rel)
 
 /*
  * The index that serves (feed_xid, feed_pos) > cursor in order, or
- * InvalidOid: a valid btree of just these columns, ascending, not partial.
+ * InvalidOid: a valid btree of just these columns and their right types (a
+ * scan of ours takes them on trust), ascending, not partial.
  */
 Oid
 feedpub_guard_index(Relation rel)
@@ -208,6 +209,8 @@ feedpub_guard_index(Relation rel)
 		if (index->rd_rel->relam == BTREE_AM_OID &&
 			form->indisvalid && form->indisready && form->indislive &&
 			form->indnkeyatts == 2 &&
+			index->rd_opcintype[0] == XID8OID &&
+			index->rd_opcintype[1] == INT8OID &&
 			form->indkey.values[0] == xid_attno &&
 			form->indkey.values[1] == pos_attno &&
 			index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
@@ -629,8 +632,8 @@ is_registered(Oid relid)
 
 	if (!registered &&
 		(get_rel_relkind(relid) != RELKIND_RELATION ||
-		 get_attnum(relid, FEEDPUB_XID_COLUMN) == InvalidAttrNumber ||
-		 get_attnum(relid, FEEDPUB_POS_COLUMN) == InvalidAttrNumber))
+		 get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) != XID8OID ||
+		 get_atttype(relid, get_attnum(relid, FEEDPUB_POS_COLUMN)) != INT8OID))
 		feedpub_registry_get(relid, &feed); /* says what it is not */
 	return registered;
 }
