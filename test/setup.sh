@@ -57,7 +57,8 @@ feedpub_packages() {
 
 	_missing=
 	for _p in "postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" \
-		make gcc libc6-dev perl libipc-run-perl "postgresql-$PG_MAJOR-pgtap" \
+		make gcc libc6-dev perl libipc-run-perl libdbd-pg-perl \
+		"postgresql-$PG_MAJOR-pgtap" \
 		libtap-parser-sourcehandler-pgtap-perl util-linux "$@"; do
 		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
 			grep -q 'ok installed' || _missing="$_missing $_p"
