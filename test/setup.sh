@@ -2,6 +2,7 @@
 # To be sourced by a POSIX shell that stands at the top of the tree.
 #
 #   feedpub_packages [more]   installs what is missing (Debian), sets PG_CONFIG
+#                             and PG_MAJOR; in more "%" is the major version
 #   feedpub_workdir           makes $WORK, removed at exit, with a copy of the
 #                             tree in $WORK/tree that $RUNAS may write
 #   feedpub_install           builds the copy and installs it into the server
@@ -13,18 +14,32 @@
 # Servers refuse to run as root, so root's tests run as user postgres; an
 # ordinary user's run as himself, and only packages and the installation of
 # the build are done through sudo.
+#
+# shellcheck shell=sh
+
+# What is printed must not depend on the user's language, nor where psql
+# connects to on his settings.
+LC_ALL=C LANG=C
+export LC_ALL LANG
+unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGSERVICE PGSERVICEFILE \
+	PGPASSWORD PGPASSFILE PGOPTIONS PGAPPNAME PGSSLMODE PGREQUIRESSL \
+	PGGSSENCMODE PGCHANNELBINDING PGCONNECT_TIMEOUT PGCLIENTENCODING \
+	PGTARGETSESSIONATTRS PGDATA
 
 say() { printf '%s\n' "$*"; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 as_root() {
-	if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+	if [ "$(id -u)" = 0 ]; then "$@"; else
+		command -v sudo >/dev/null || die "needs root or sudo"
+		sudo "$@"
+	fi
 }
 
 as_user() {
 	if [ "$(id -u)" != 0 ]; then "$@"; else
 		setpriv --reuid=postgres --regid=postgres --init-groups \
-			env HOME="$WORK" USER=postgres LOGNAME=postgres "$@"
+			env HOME="${WORK:-/}" USER=postgres LOGNAME=postgres "$@"
 	fi
 }
 
@@ -42,6 +57,12 @@ feedpub_find_server() {
 	fi
 }
 
+feedpub_apt() {
+	# a machine that has just started may be busy with its own upgrades
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq \
+		-o DPkg::Lock::Timeout=300 "$@" </dev/null
+}
+
 feedpub_packages() {
 	feedpub_find_server
 	if ! command -v apt-get >/dev/null; then
@@ -50,33 +71,35 @@ feedpub_packages() {
 		return 0
 	fi
 	if [ -z "$PG_MAJOR" ]; then
-		as_root apt-get -qq update
+		feedpub_apt update
 		feedpub_find_server
 	fi
 	[ -n "$PG_MAJOR" ] || die "no package postgresql to be had"
+	[ "$PG_MAJOR" -ge 15 ] || die "needs PostgreSQL 15 or later, not $PG_MAJOR"
 
 	_missing=
-	for _p in "postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" \
-		make gcc libc6-dev perl libipc-run-perl libdbd-pg-perl \
-		"postgresql-$PG_MAJOR-pgtap" \
-		libtap-parser-sourcehandler-pgtap-perl util-linux "$@"; do
+	case ${PG_CONFIG:-} in
+		''|/usr/lib/postgresql/*)
+			set -- "postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" "$@" ;;
+	esac
+	for _p in make gcc libc6-dev perl util-linux "$@"; do
+		case $_p in *%*) _p=${_p%%%*}$PG_MAJOR${_p#*%} ;; esac
 		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
 			grep -q 'ok installed' || _missing="$_missing $_p"
 	done
 	if [ -n "$_missing" ]; then
 		say "installing:$_missing"
 		_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
-		as_root apt-get -qq update
+		feedpub_apt update
 		# shellcheck disable=SC2086
-		as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
-			--no-install-recommends install $_missing >/dev/null ||
+		feedpub_apt -y --no-install-recommends install $_missing >/dev/null ||
 			die "could not install$_missing"
 		# The server's package makes and starts a cluster; leave none behind
 		# that was not there before.
 		pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}' |
 		while read -r _v _c; do
 			printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
-				as_root pg_dropcluster --stop "$_v" "$_c" || true
+				as_root pg_dropcluster --stop "$_v" "$_c" </dev/null || true
 		done
 	fi
 	PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_MAJOR/bin/pg_config}
@@ -84,7 +107,10 @@ feedpub_packages() {
 }
 
 feedpub_workdir() {
-	WORK=$(mktemp -d "${TMPDIR:-/tmp}/feedpub.XXXXXX") || exit 1
+	# root's TMPDIR may be closed to others, and a socket's path must be short
+	_tmp=${TMPDIR:-/tmp}
+	if [ ${#_tmp} -gt 50 ] || ! as_user test -w "$_tmp"; then _tmp=/tmp; fi
+	WORK=$(mktemp -d "$_tmp/feedpub.XXXXXX") || exit 1
 	trap 'feedpub_cleanup' EXIT
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
