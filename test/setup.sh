@@ -57,10 +57,16 @@ feedpub_find_server() {
 	fi
 }
 
+# Waits for the lock: a machine that has just started may be busy with its own
+# upgrades.  What packages have to say is shown when one fails.
 feedpub_apt() {
-	# a machine that has just started may be busy with its own upgrades
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq \
-		-o DPkg::Lock::Timeout=300 "$@" </dev/null
+	_log=$(mktemp)
+	_status=0
+	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+		-o DPkg::Lock::Timeout=300 "$@" </dev/null >"$_log" 2>&1 || _status=$?
+	[ $_status = 0 ] || cat "$_log" >&2
+	rm -f "$_log"
+	return $_status
 }
 
 feedpub_packages() {
@@ -92,7 +98,7 @@ feedpub_packages() {
 		_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
 		feedpub_apt update
 		# shellcheck disable=SC2086
-		feedpub_apt -y --no-install-recommends install $_missing >/dev/null ||
+		feedpub_apt --no-install-recommends install $_missing ||
 			die "could not install$_missing"
 		# The server's package makes and starts a cluster; leave none behind
 		# that was not there before.
