@@ -1,0 +1,164 @@
+# The rows of a feed are dumped without its table and loaded into a feed that
+# is there already.  Its guard takes them for forged, so the owner drops the
+# guard, loads the rows with the sequence, and has feed_repair() put it back.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('loaded', extension => 0);
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my @owner = (user => 'regress_feedpub_owner');
+
+sql($node, <<'SQL');
+CREATE ROLE regress_feedpub_owner LOGIN;
+CREATE ROLE regress_feedpub_writer LOGIN;
+SQL
+for my $db ('src', 'dst', 'no_sequence')
+{
+	sql($node, "CREATE DATABASE $db OWNER regress_feedpub_owner");
+	sql($node, <<'SQL', db => $db);
+CREATE EXTENSION feedpub;
+GRANT CREATE ON SCHEMA public TO regress_feedpub_owner;
+SQL
+	sql($node, <<'SQL', db => $db, @owner);
+SELECT feed_create('outbox');
+GRANT INSERT ON outbox TO regress_feedpub_writer;
+SQL
+}
+
+# An early transaction whose row has the later position: the largest position
+# is not that of the last row.
+my $early = $node->background_psql('src');
+$early->query_safe('BEGIN; SELECT pg_current_xact_id()');
+sql($node, <<'SQL', db => 'src', @owner);
+INSERT INTO outbox (message_type, data)
+	SELECT 'A', to_jsonb(i) FROM generate_series(1, 40) i
+SQL
+$early->query_safe(
+	q(INSERT INTO outbox (message_type, data) VALUES ('A', '0'); COMMIT));
+$early->quit;
+my $rows = fetch_all($node, 'outbox', db => 'src');
+is(scalar(split /\n/, $rows), 41, 'rows to be dumped');
+like($rows, qr/^\d+\|41\|/, 'the first has the last position');
+
+# pg_dump takes the sequence of a column along with its table.
+$node->command_ok(
+	[
+		'pg_dump', '--data-only', '-t', 'outbox', '-U',
+		'regress_feedpub_owner', '-f', "$dir/rows.sql", 'src'
+	],
+	'pg_dump, the data alone');
+
+# Runs psql commands as the owner.
+sub run_as_owner
+{
+	my ($db, $commands) = @_;
+
+	return $node->psql($db, $commands,
+		extra_params =>
+		  [ '-U', 'regress_feedpub_owner', '-v', 'VERBOSITY=verbose' ]);
+}
+
+# A reader that is connected all the while.
+my $reader = $node->background_psql('dst');
+is($reader->query_safe("SELECT count(*) FROM feed_fetch('0', 0, 100)"),
+	0, 'the feed to load into is empty');
+
+#
+# As it is not done
+#
+my ($status, $stdout, $stderr) = run_as_owner('dst', "\\i $dir/rows.sql");
+isnt($status, 0, 'with the guard the rows are not loaded');
+like(
+	$stderr,
+	qr/ERROR:  PF004: cannot write the stamp of feed "outbox".*CONTEXT:  COPY outbox, line 1/s,
+	'the guard takes them for forged');
+is(sql($node, 'SELECT count(*) FROM outbox', db => 'dst'),
+	0, 'and there are none');
+
+#
+# As it is done
+#
+sql($node, 'ALTER TABLE outbox DROP CONSTRAINT feedpub_stamp',
+	db => 'dst', @owner);
+is(sql($node, q(SELECT guard FROM feed_check('outbox')), db => 'dst'),
+	'check', 'feed_check misses the guard');
+($status, $stdout, $stderr) = run_as_owner('dst', "\\i $dir/rows.sql");
+is($status, 0, 'without the guard the rows are loaded') or diag $stderr;
+is(sql($node, q(SELECT guard FROM feed_check('outbox')), db => 'dst'),
+	'check', 'the sequence has come along');
+is(sql($node, q(SELECT feed_repair('outbox')), db => 'dst', @owner),
+	1, 'feed_repair puts the guard back');
+
+is(sql($node, q(SELECT * FROM feed_check('outbox')), db => 'dst'),
+	'', 'all guards stand');
+is(fetch_all($node, 'outbox', db => 'dst'), $rows, 'the same rows are read');
+is( $reader->query_safe("SELECT count(*) FROM feed_fetch('0', 0, 100)"),
+	41,
+	'also by who was connected before');
+$reader->quit;
+refused(
+	$node,
+	q(INSERT INTO outbox (feed_xid, feed_pos, message_type, data) VALUES ('1', 1, 'A', '1')),
+	'PF004',
+	'cannot write the stamp',
+	'a stamp cannot be forged',
+	db => 'dst',
+	user => 'regress_feedpub_writer');
+
+# What is loaded can be dumped and restored as a whole.
+$node->command_ok([ 'pg_dump', '-f', "$dir/whole.sql", 'dst' ],
+	'pg_dump of what was loaded');
+sql($node, 'CREATE DATABASE again');
+$node->command_ok(
+	[
+		'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1',
+		'-f', "$dir/whole.sql", 'again'
+	],
+	'psql restores it');
+is(fetch_all($node, 'outbox', db => 'again'), $rows, 'the same rows again');
+
+#
+# By COPY, which leaves the sequence where it is
+#
+sql($node, 'ALTER TABLE outbox DROP CONSTRAINT feedpub_stamp',
+	db => 'no_sequence', @owner);
+run_as_owner('src', "\\copy outbox to $dir/rows.copy");
+($status, $stdout, $stderr) =
+  run_as_owner('no_sequence', "\\copy outbox from $dir/rows.copy");
+is($status, 0, 'rows are loaded without the sequence') or diag $stderr;
+is( sql($node, q(SELECT guard FROM feed_check('outbox') ORDER BY guard),
+		db => 'no_sequence'),
+	"check\nsequence",
+	'feed_check sees that the sequence lags behind the rows');
+is(sql($node, q(SELECT feed_repair('outbox')), db => 'no_sequence', @owner),
+	2, 'feed_repair puts both right');
+is(sql($node, q(SELECT * FROM feed_check('outbox')), db => 'no_sequence'),
+	'', 'all guards stand');
+is(fetch_all($node, 'outbox', db => 'no_sequence'),
+	$rows, 'the same rows are read');
+
+#
+# Writers go on, behind the largest position.
+#
+for my $db ('dst', 'no_sequence')
+{
+	sql($node,
+		q(INSERT INTO outbox (message_type, data) VALUES ('new', '1')),
+		db => $db, user => 'regress_feedpub_writer');
+	is( sql($node,
+			q(SELECT feed_pos, data FROM feed_fetch('0', 0, 100) OFFSET 41),
+			db => $db),
+		'42|1',
+		"$db: a new message comes behind the others");
+}
+
+$node->stop;
+done_testing();
