@@ -1,0 +1,700 @@
+# measure.pl: the parts of bench/run, which sets up server and environment.
+# Each part writes files of raw figures into $WORK/csv.
+
+use strict;
+use warnings;
+use IO::Handle;
+use Time::HiRes qw(sleep);
+
+my $work = $ENV{WORK};
+my $rounds = $ENV{ROUNDS};
+my $seconds = $ENV{SECONDS_EACH};
+my @sizes = split ' ', $ENV{SIZES};
+my %rows = ('10k' => 10_000, '1m' => 1_000_000, '10m' => 10_000_000);
+my %only = map { $_ => 1 } split /,/, $ENV{VARIANTS};
+my %parts = (
+	writers => \&writers,
+	copy => \&copy,
+	pages => \&pages,
+	drain => \&drain);
+
+# One client and its backend share the last processor.
+chomp(my $cpus = `nproc`);
+my $cpu = $cpus - 1;
+
+my $payload = 'publication_id, message_id, message_type, message_key, data';
+
+STDOUT->autoflush;
+
+#
+# Tools
+#
+
+sub progress
+{
+	my ($text) = @_;
+	my @now = localtime;
+	printf "%02d:%02d:%02d %s\n", @now[ 2, 1, 0 ], $text;
+	return;
+}
+
+sub run
+{
+	my (@command) = @_;
+	system(@command) == 0 or die "failed: @command\n";
+	return;
+}
+
+# Run SQL in a database, return what it prints.
+sub psql
+{
+	my ($database, @sql) = @_;
+	my $file = "$work/sql";
+	open my $out, '>', $file or die "$file: $!\n";
+	print $out join(";\n", @sql), ";\n";
+	close $out;
+	my $printed = `psql -XqAt -v ON_ERROR_STOP=1 -d $database -f $file`;
+	die "failed: @sql\n" if $?;
+	chomp $printed;
+	return $printed;
+}
+
+sub psql_file
+{
+	my ($database, $file) = @_;
+	run('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
+		$database, '-f', $file);
+	return;
+}
+
+sub has_database
+{
+	my ($name) = @_;
+	return psql('postgres',
+		"SELECT count(*) FROM pg_database WHERE datname = '$name'");
+}
+
+# Make a file of figures.
+sub csv
+{
+	my ($name, @columns) = @_;
+	open my $out, '>', "$work/csv/$name.csv" or die "$name.csv: $!\n";
+	$out->autoflush;
+	print $out join(',', @columns), "\n";
+	return $out;
+}
+
+# Start elsewhere in each round: the first and the last may have it easier.
+sub rotate
+{
+	my ($by, @list) = @_;
+	return @list[ map { ($_ + $by) % @list } 0 .. $#list ];
+}
+
+# What the user asked for, and what everything is compared with.
+sub wanted
+{
+	my (@variants) = @_;
+	return grep { !%only || $only{$_} || /^(plain|position)/ } @variants;
+}
+
+# The variants that are not there on every machine, installed.
+sub optional_variants
+{
+	my ($database) = @_;
+	my @more;
+
+	if (psql(
+			'postgres',
+			q(SELECT count(*) FROM pg_available_extensions WHERE name = 'pgq')))
+	{
+		psql($database, 'SET client_min_messages = error',
+			'CREATE EXTENSION IF NOT EXISTS pgq');
+		push @more, 'pgq';
+	}
+	else
+	{
+		progress('pgq: skipped, its package is not installed');
+	}
+	if (-e "$work/pgmq.sql")
+	{
+		if (!psql($database,
+				q(SELECT count(*) FROM pg_namespace WHERE nspname = 'pgmq')))
+		{
+			psql($database, 'CREATE SCHEMA pgmq');
+			psql_file($database, "$work/pgmq.sql");
+		}
+		push @more, 'pgmq';
+	}
+	else
+	{
+		progress('pgmq: skipped, PGMQ_SQL does not name its SQL script');
+	}
+	return @more;
+}
+
+# Run reader.c over variants, and add its lines to a file.
+sub reader
+{
+	my ($out, $prefix, $spec, @options) = @_;
+	my $file = "$work/spec";
+	open my $specout, '>', $file or die "$file: $!\n";
+	print $specout map { "$_\n" } @$spec;
+	close $specout;
+	my @pin = $cpus > 1 ? ('-c', $cpu) : ();
+	open my $in, '-|', "$work/reader @pin @options <$file"
+	  or die "reader: $!\n";
+	while (my $line = <$in>)
+	{
+		print $out join(',', @$prefix, $line);
+	}
+	close $in or die "reader failed\n";
+	return;
+}
+
+#
+# Writers
+#
+
+# What a variant runs for one message, or for many in one statement.
+sub writer_script
+{
+	my ($variant, $messages) = @_;
+	my $one = $messages == 1;
+	my $id = $one ? ':id' : '(:id + i)::text';
+	my $key = $one ? q('customer-7') : q('customer-' || i);
+	my $data = $one ? ':data' : 'message(:id + i)';
+	my $from = $one ? '' : " FROM generate_series(1, $messages) i";
+
+	if ($variant eq 'pgq')
+	{
+		return "SELECT pgq.insert_event('bench', 'OrderPlaced', $data, "
+		  . "'orders', $id, $key, NULL)$from";
+	}
+	if ($variant eq 'pgmq')
+	{
+		my $headers = "jsonb_build_object('publication_id', 'orders', "
+		  . "'message_id', $id"
+		  . ($one ? '::text' : '')
+		  . ", 'message_type', 'OrderPlaced', 'message_key', $key)";
+		return "SELECT pgmq.send('bench', ${data}::jsonb, $headers)$from";
+	}
+
+	my $columns = $payload;
+	my $values = "'orders', $id, 'OrderPlaced', $key, ${data}::jsonb";
+	if ($variant =~ /_id$/)
+	{
+		$columns =~ s/message_id, //;
+		$values = "'orders', 'OrderPlaced', $key, ${data}::jsonb";
+	}
+	my $table = $variant =~ s/^feedpub_id$/feedpub/r;
+	my $insert = "INSERT INTO $table ($columns) "
+	  . ($one ? "VALUES ($values)" : "SELECT $values$from");
+	return $variant eq 'notify'
+	  ? "WITH message AS ($insert) SELECT pg_notify('bench', '')"
+	  : $insert;
+}
+
+sub setup_writers
+{
+	my $new = !has_database('writers');
+	my @variants = qw(plain feedpub article trigger counter notify);
+
+	if ($new)
+	{
+		psql('postgres', 'CREATE DATABASE writers');
+		psql_file('writers', "$work/tree/bench/schema.sql");
+	}
+	for my $more (optional_variants('writers'))
+	{
+		psql('writers', "SELECT $more.create"
+			  . ($more eq 'pgq' ? '_queue' : '') . "('bench')")
+		  if $new;
+		push @variants, $more;
+	}
+	return wanted(@variants, 'plain_id', 'feedpub_id');
+}
+
+sub table_of
+{
+	my ($variant) = @_;
+	return 'feedpub' if $variant eq 'feedpub_id';
+	return 'pgmq.q_bench' if $variant eq 'pgmq';
+	return psql('writers', "SELECT pgq.current_event_table('bench')")
+	  if $variant eq 'pgq';
+	return $variant;
+}
+
+# All tables empty, and nothing left to write.
+sub empty_tables
+{
+	my (@variants) = @_;
+	my %tables = map { table_of($_) => 1 } @variants;
+	psql(
+		'writers',
+		(map { "TRUNCATE $_" } sort keys %tables),
+		'VACUUM last_position',
+		'CHECKPOINT');
+	return;
+}
+
+sub wal_position
+{
+	return psql('postgres', "SELECT pg_current_wal_insert_lsn() - '0/0'");
+}
+
+sub postmaster
+{
+	open my $in, '<', "$work/data/postmaster.pid" or die "no server\n";
+	chomp(my $pid = <$in>);
+	close $in;
+	return $pid;
+}
+
+# CPU of all backends that have ended, in seconds.  There is no autovacuum.
+sub backends_cpu
+{
+	my ($postmaster) = @_;
+	sleep 0.03;
+	open my $in, '<', "/proc/$postmaster/stat" or return 0;
+	my $line = <$in>;
+	close $in;
+	$line =~ s/^.*\) //;
+	my @fields = split ' ', $line;
+	return ($fields[13] + $fields[14]) / 100;
+}
+
+# One run of pgbench: transactions, their rate, CPU and WAL.
+sub pgbench
+{
+	my ($variant, $messages, $clients, $sync, @length) = @_;
+	my $file = "$work/writer.sql";
+	my $postmaster = postmaster();
+	my $pinned = $clients == 1 && $cpus > 1;
+	my $text = psql('writers', 'SELECT message(481516234200)');
+
+	open my $out, '>', $file or die "$file: $!\n";
+	print $out "\\set id random(100000000000, 999999999999)\n",
+	  writer_script($variant, $messages), ";\n";
+	close $out;
+
+	my @command = (
+		'pgbench', '-n', '-M', 'prepared', '-f', $file, '-c', $clients, '-j',
+		$clients < $cpus ? $clients : $cpus,
+		@length, '-D', "data=$text", 'writers');
+	unshift @command, 'taskset', '-c', $cpu if $pinned;
+	local $ENV{PGOPTIONS} = "-c synchronous_commit=$sync";
+
+	my $wal = wal_position();
+	run("taskset -p -c $cpu $postmaster >/dev/null") if $pinned;
+	my $spent = backends_cpu($postmaster);
+	open my $in, '-|', @command or die "pgbench: $!\n";
+	my $printed = join '', <$in>;
+	close $in or die "pgbench failed for $variant\n";
+	$spent = backends_cpu($postmaster) - $spent;
+	run("taskset -p -c 0-$cpu $postmaster >/dev/null") if $pinned;
+	$wal = wal_position() - $wal;
+
+	my ($transactions) =
+	  $printed =~ /transactions actually processed: (\d+)/;
+	my ($tps) = $printed =~ /^tps = ([\d.]+)/m;
+	die "pgbench failed for $variant\n" unless $transactions && $tps;
+	return ($transactions, $tps, $spent, $wal);
+}
+
+sub writers
+{
+	my @variants = setup_writers();
+	my $out = csv('writers',
+		qw(round sync clients messages variant transactions tps cpu wal));
+	my $walout = csv('wal', qw(round messages variant transactions wal));
+
+	for my $round (1 .. $rounds)
+	{
+		progress("writers, round $round of $rounds");
+		my @turn = rotate($round, @variants);
+
+		# WAL: a number of transactions instead of a time, one client
+		for my $messages (1, 100)
+		{
+			empty_tables(@variants);
+			for my $variant (@turn)
+			{
+				my ($n, $tps, $spent, $wal) =
+				  pgbench($variant, $messages, 1, 'off', '-t',
+					10_000 / $messages);
+				print $walout "$round,$messages,$variant,$n,$wal\n";
+			}
+		}
+
+		for my $sync (qw(off on))
+		{
+			for my $clients (1, 4, 16)
+			{
+				for my $messages (1, 100)
+				{
+					empty_tables(@variants);
+					for my $variant (@turn)
+					{
+						my @figures = pgbench($variant, $messages, $clients,
+							$sync, '-T', $seconds);
+						print $out join(',',
+							$round, $sync, $clients, $messages, $variant,
+							@figures),
+						  "\n";
+					}
+				}
+			}
+		}
+	}
+	return;
+}
+
+#
+# COPY
+#
+
+sub copy
+{
+
+	# A COPY would notify once; and 100,000 positions taken from one row in
+	# one transaction cost minutes, each one walks over the dead versions.
+	my @variants = grep { !/^(notify|counter)$/ } setup_writers();
+	my $out = csv('copy',
+		qw(round variant calls rows bytes seconds p50 p99 cpu wal cut));
+	my $n = 100_000;
+	my %spec;
+
+	psql(
+		'writers',
+		'SET client_min_messages = warning',
+		'DROP TABLE IF EXISTS staging',
+		"CREATE TABLE staging AS SELECT 'orders' AS publication_id, "
+		  . "i::text AS message_id, 'OrderPlaced' AS message_type, "
+		  . "'customer-' || i % 1000 AS message_key, message(i) AS data "
+		  . "FROM generate_series(100000000000, 100000000000 + $n - 1) i",
+		'VACUUM ANALYZE staging',
+		"COPY staging ($payload) TO '$work/copy'",
+		'COPY staging (publication_id, message_type, message_key, data) '
+		  . "TO '$work/copy_id'");
+
+	for my $variant (@variants)
+	{
+		my $table = table_of($variant);
+		my $sql =
+		  $variant eq 'pgq'
+		  ? "SELECT count(pgq.insert_event('bench', message_type, data, "
+		  . 'publication_id, message_id, message_key, NULL)) FROM staging'
+		  : $variant eq 'pgmq'
+		  ? "SELECT count(pgmq.send('bench', data::jsonb, jsonb_build_object("
+		  . "'publication_id', publication_id, 'message_id', message_id, "
+		  . "'message_type', message_type, 'message_key', message_key))) "
+		  . 'FROM staging'
+		  : $variant =~ /_id$/
+		  ? "COPY $table (publication_id, message_type, message_key, data) "
+		  . "FROM '$work/copy_id'"
+		  : "COPY $table ($payload) FROM '$work/copy'";
+		$spec{$variant} = join "\t", $variant, 'writers', 'once', '', '',
+		  "TRUNCATE $table", 'CHECKPOINT', $sql;
+	}
+	for my $round (1 .. $rounds)
+	{
+		progress("copy, round $round of $rounds");
+		reader($out, [$round], [ map { $spec{$_} } rotate($round, @variants) ],
+			'-n', 1, '-t', 3);
+	}
+	return;
+}
+
+#
+# Readers
+#
+
+# The same messages in a feed, the article's table and the plain table, ten
+# in a transaction.  Each size has its database, for a database has one
+# default feed.
+sub load
+{
+	my ($size) = @_;
+	my $database = "feed_$size";
+	my $n = $rows{$size};
+
+	return if has_database($database);
+	progress("loading $n rows");
+	psql('postgres', "CREATE DATABASE $database");
+	psql_file($database, "$work/tree/bench/schema.sql");
+	psql(
+		$database,
+		"CREATE PROCEDURE load(n int) LANGUAGE plpgsql AS \$\$
+		BEGIN
+			FOR start IN 1 .. n BY 10 LOOP
+				INSERT INTO feedpub ($payload)
+					SELECT 'orders', (100000000000 + i)::text, 'OrderPlaced',
+						'customer-' || i % 1000, message(100000000000 + i)::jsonb
+					FROM generate_series(start, start + 9) i;
+				COMMIT;
+			END LOOP;
+		END
+		\$\$",
+		'SET synchronous_commit = off',
+		"CALL load($n)",
+		"INSERT INTO article (position, transaction_id, $payload, scheduled) "
+		  . "SELECT feed_pos, feed_xid, $payload, scheduled "
+		  . 'FROM feedpub ORDER BY feed_xid, feed_pos',
+		"INSERT INTO plain (position, $payload, scheduled) "
+		  . "SELECT feed_pos, $payload, scheduled "
+		  . 'FROM feedpub ORDER BY feed_xid, feed_pos',
+		'VACUUM ANALYZE feedpub, article, plain',
+		'CHECKPOINT');
+	return;
+}
+
+# How each variant reads a page: its SQL, what its parameters are, and in
+# which columns of the last row the next ones are found.
+sub page_variants
+{
+	my ($limit) = @_;
+	my $rest = "$payload, scheduled";
+	my @stamp = ([ 'xid', 'pos' ], '0,1');
+
+	return (
+		position => [
+			"SELECT position, $rest FROM plain WHERE position > \$1 "
+			  . "ORDER BY position LIMIT $limit",
+			[ 'pos' ], '0' ],
+		position_wide => [
+			"SELECT transaction_id, position, $rest FROM article "
+			  . "WHERE position > \$1 ORDER BY position LIMIT $limit",
+			[ 'pos' ], '1' ],
+		row => [
+			"SELECT feed_xid, feed_pos, $rest FROM feedpub "
+			  . 'WHERE (feed_xid, feed_pos) > ($1, $2) '
+			  . 'AND feed_xid < pg_snapshot_xmin(pg_current_snapshot()) '
+			  . "ORDER BY feed_xid, feed_pos LIMIT $limit",
+			@stamp ],
+		article => [
+			"SELECT transaction_id, position, $rest FROM article "
+			  . 'WHERE ((transaction_id = $1 AND position > $2) '
+			  . 'OR (transaction_id > $1)) '
+			  . 'AND transaction_id < pg_snapshot_xmin(pg_current_snapshot()) '
+			  . "ORDER BY transaction_id ASC, position ASC LIMIT $limit",
+			@stamp ],
+		feed_fetch => [
+			"SELECT * FROM feed_fetch(\$1, \$2, $limit)", @stamp ],
+		feed_fetch_any => [
+			"SELECT * FROM feed_fetch(NULL::feedpub, \$1, \$2, $limit)",
+			@stamp ],
+
+		# as many columns as position; without the xid, not for a drain
+		feed_fetch_narrow => [
+			"SELECT feed_pos, $rest FROM feed_fetch(\$1, \$2, $limit)",
+			[ 'xid', 'pos' ] ]);
+}
+
+my @page_order = qw(position position_wide row article feed_fetch
+  feed_fetch_any feed_fetch_narrow);
+
+# The cursor behind which a page begins.
+sub cursor
+{
+	my ($size, $where, $limit) = @_;
+	my $n = $rows{$size};
+	my $pos =
+	    $where eq 'beginning' ? 0
+	  : $where eq 'middle' ? $n / 2
+	  : $where eq 'tail' ? $n - $limit
+	  : $n;
+	my $xid = $pos == 0 ? 0 : psql("feed_$size",
+		"SELECT transaction_id FROM article WHERE position = $pos");
+	return { pos => $pos, xid => $xid };
+}
+
+# Buffers of one page in a warm session; the plan's, not the planner's.
+sub buffers
+{
+	my ($size, $sql, $params) = @_;
+	my $args = join ', ', map { "'$_'" } @$params;
+	my $types = @$params == 2 ? 'xid8, bigint' : 'bigint';
+	my $printed = psql(
+		"feed_$size",
+		"PREPARE page($types) AS $sql",
+		"\\o /dev/null\n" . join(";\n", ("EXECUTE page($args)") x 7),
+		"\\o\nEXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE page($args)");
+	my ($hit) = $printed =~ /"Shared Hit Blocks": (\d+)/;
+	my ($read) = $printed =~ /"Shared Read Blocks": (\d+)/;
+	return $hit + $read;
+}
+
+sub pages
+{
+	my @variants = wanted(@page_order);
+	my $out = csv('pages',
+		qw(round limit where size variant calls rows bytes seconds p50 p99 cpu
+		  wal cut));
+	my $bufout = csv('buffers', qw(limit where size variant buffers));
+
+	load($_) for @sizes;
+	for my $round (1 .. $rounds)
+	{
+		progress("pages, round $round of $rounds");
+		for my $limit (100, 1000)
+		{
+			my %variants = page_variants($limit);
+			for my $where (qw(beginning middle tail empty))
+			{
+				my @spec;
+				for my $size (@sizes)
+				{
+					my $cursor = cursor($size, $where, $limit);
+					for my $variant (@variants)
+					{
+						my ($sql, $keys) = @{ $variants{$variant} };
+						my @params = map { $cursor->{$_} } @$keys;
+						push @spec, join "\t", "$size,$variant",
+						  "feed_$size", 'page', join(',', @params), '', $sql;
+						print $bufout "$limit,$where,$size,$variant,",
+						  buffers($size, $sql, \@params), "\n"
+						  if $round == 1;
+					}
+				}
+				reader($out, [ $round, $limit, $where ],
+					[ rotate($round, @spec) ],
+					'-w', 20, '-n', $limit == 100 ? 50 : 10, '-t', 20,
+					'-s', 1);
+			}
+		}
+	}
+	return;
+}
+
+# Events of a queue, so many in a batch: PgQ's batches are what lies between
+# two ticks.
+sub load_queue
+{
+	my ($limit) = @_;
+	my $n = $rows{'1m'};
+	my $queue = "q$limit";
+
+	return if psql('feed_1m',
+		"SELECT count(*) FROM pgq.queue WHERE queue_name = '$queue'");
+	progress("loading $n events, $limit in a batch");
+	psql(
+		'feed_1m',
+		"CREATE OR REPLACE PROCEDURE load_queue(queue text, n int, batch int)
+		LANGUAGE plpgsql AS \$\$
+		BEGIN
+			FOR start IN 1 .. n BY 10 LOOP
+				PERFORM pgq.insert_event(queue, 'OrderPlaced',
+						message(100000000000 + i), 'orders',
+						(100000000000 + i)::text, 'customer-' || i % 1000, NULL)
+					FROM generate_series(start, start + 9) i;
+				COMMIT;
+				IF (start + 9) % batch = 0 THEN
+					PERFORM pgq.ticker(queue);
+					COMMIT;
+				END IF;
+			END LOOP;
+		END
+		\$\$",
+		"SELECT pgq.create_queue('$queue'), "
+		  . "pgq.set_queue_config('$queue', 'ticker_max_count', '1'), "
+		  . "pgq.set_queue_config('$queue', 'ticker_max_lag', '0')",
+		'SET synchronous_commit = off',
+		"CALL load_queue('$queue', $n, $limit)",
+		'VACUUM ANALYZE');
+	return;
+}
+
+# A consumer at the beginning of a queue: its statements.
+sub queue_reader
+{
+	my ($variant, $limit) = @_;
+
+	if ($variant eq 'pgq')
+	{
+		psql(
+			'feed_1m',
+			"SELECT pgq.unregister_consumer('q$limit', 'bench') WHERE EXISTS "
+			  . "(SELECT FROM pgq.get_consumer_info('q$limit', 'bench'))",
+			"SELECT pgq.register_consumer_at('q$limit', 'bench', min(tick_id)) "
+			  . 'FROM pgq.tick JOIN pgq.queue ON queue_id = tick_queue '
+			  . "WHERE queue_name = 'q$limit'");
+		return (
+			"SELECT pgq.next_batch('q$limit', 'bench')",
+			'SELECT * FROM pgq.get_batch_events($1)',
+			'SELECT pgq.finish_batch($1)');
+	}
+	psql(
+		'feed_1m',
+		"SELECT pgmq.drop_queue('bench') "
+		  . "WHERE to_regclass('pgmq.q_bench') IS NOT NULL",
+		"SELECT pgmq.create('bench')",
+		'INSERT INTO pgmq.q_bench (vt, message, headers) SELECT now(), data, '
+		  . "jsonb_build_object('publication_id', publication_id, "
+		  . "'message_id', message_id, 'message_type', message_type, "
+		  . "'message_key', message_key) FROM plain ORDER BY position",
+		'VACUUM ANALYZE pgmq.q_bench');
+	return (
+		"SELECT * FROM pgmq.read('bench', 600, $limit)",
+		"SELECT pgmq.delete('bench', \$1::bigint[])");
+}
+
+sub drain
+{
+	my $n = $rows{'1m'};
+	my $out = csv('drain',
+		qw(round limit variant calls rows bytes seconds p50 p99 cpu wal cut));
+
+	load('1m');
+	my @queues = wanted(optional_variants('feed_1m'));
+	my @tables = grep { $_ ne 'feed_fetch_narrow' } wanted(@page_order);
+	if (grep { $_ eq 'pgq' } @queues)
+	{
+		load_queue($_) for 100, 1000;
+	}
+
+	for my $round (1 .. $rounds)
+	{
+		for my $limit (100, 1000)
+		{
+			progress("drain in pages of $limit, round $round of $rounds");
+			my %variants = page_variants($limit);
+			my @spec;
+			for my $variant (@tables)
+			{
+				my ($sql, $keys, $columns) = @{ $variants{$variant} };
+				push @spec, join "\t", $variant, 'feed_1m', 'page',
+				  join(',', (0) x @$keys), $columns, $sql;
+			}
+			for my $variant (@queues)
+			{
+				push @spec, join "\t", $variant, 'feed_1m', $variant, '', '',
+				  queue_reader($variant, $limit);
+			}
+			reader($out, [ $round, $limit ], [ rotate($round, @spec) ],
+				'-a', '-w', 20, '-n', $limit == 100 ? 50 : 10, '-s', 20,
+				'-e', "'-c synchronous_commit=off'");
+		}
+	}
+
+	# all must have done the same work, but those that were cut short
+	open my $in, '<', "$work/csv/drain.csv" or die "drain.csv: $!\n";
+	while (my $line = <$in>)
+	{
+		chomp $line;
+		my @f = split /,/, $line;
+		next if $f[0] eq 'round' || $f[11];
+		die "$f[2] delivered $f[4] rows of $n\n" if $f[4] != $n;
+	}
+	close $in;
+	return;
+}
+
+for my $part (@ARGV)
+{
+	die "no such part: $part\n" unless $parts{$part};
+}
+for my $part (qw(writers copy pages drain))
+{
+	$parts{$part}->() if grep { $_ eq $part } @ARGV;
+}

@@ -1,0 +1,495 @@
+/*-------------------------------------------------------------------------
+ *
+ * reader.c
+ *	  Times statements of several variants side by side.
+ *
+ * Reads a list of variants from standard input, opens a connection for each,
+ * and lets them take turns: a few calls of the first, a few of the second,
+ * and so on, from the beginning again, so that whatever else the machine
+ * does hits all of them alike.  Prints a line of CSV for each variant.
+ *
+ * A variant is a line of fields separated by tabs:
+ *
+ *	label	database	method	parameters	columns	SQL ...
+ *
+ *	page	one statement that reads a page.  parameters are the values of
+ *			$1, ... for the first call; with -a the next call takes them from
+ *			the given columns (from 0) of the last row of this one.
+ *	pgq		next_batch, get_batch_events, finish_batch; $1 of the latter two
+ *			is the batch.
+ *	pgmq	read, delete; $1 of the latter is the array of the ids read, which
+ *			are in column 0.
+ *	once	the last SQL is timed, those before it are not.
+ *
+ * Statements are prepared, results are text.
+ *
+ *	-a			advance: each variant goes on to its end (drain)
+ *	-n calls	calls in a turn
+ *	-t turns	turns, 0 for no end (with -a)
+ *	-s seconds	no variant is timed for longer than this, but for the call
+ *				that it is in; cut ones are marked
+ *	-w calls	calls before, of each variant, that are not timed
+ *	-c cpu		runs this client and its backends on one processor: without
+ *				it wake-ups across processors decide what is measured
+ *	-e option	options of each session, as in PGOPTIONS
+ *
+ *-------------------------------------------------------------------------
+ */
+#define _GNU_SOURCE
+#include <libpq-fe.h>
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_VARIANTS	64
+#define MAX_PARAMS		4
+#define MAX_SQL			3
+#define VALUE_SIZE		64
+
+typedef enum
+{
+	PAGE, PGQ, PGMQ, ONCE
+} Method;
+
+typedef struct Variant
+{
+	char	   *label;
+	Method		method;
+	PGconn	   *conn;
+	int			nsql;
+	char	   *sql[MAX_SQL];
+	int			nparams;
+	char		params[MAX_PARAMS][VALUE_SIZE];
+	int			columns[MAX_PARAMS];
+
+	int			done;			/* drained, or out of time */
+	int			cut;			/* out of time */
+	long		calls;
+	long		rows;
+	long		bytes;			/* of all values */
+	double		seconds;
+	double		cpu;			/* seconds of its backend */
+	double		wal;			/* bytes, method once */
+	double	   *times;			/* of each call */
+	long		maxtimes;
+} Variant;
+
+static Variant variants[MAX_VARIANTS];
+static int	nvariants = 0;
+static int	advance = 0;
+
+static void
+die(const char *format,...)
+{
+	va_list		args;
+
+	va_start(args, format);
+	fprintf(stderr, "reader: ");
+	vfprintf(stderr, format, args);
+	fprintf(stderr, "\n");
+	va_end(args);
+	exit(1);
+}
+
+static double
+now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec * 1e-9;
+}
+
+/*
+ * Seconds that a process has run, from the scheduler's count of nanoseconds;
+ * 0 where the kernel does not tell.
+ */
+static double
+cpu_of(int pid)
+{
+	char		path[64];
+	FILE	   *f;
+	unsigned long long ns = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/schedstat", pid);
+	f = fopen(path, "r");
+	if (f)
+	{
+		if (fscanf(f, "%llu", &ns) != 1)
+			ns = 0;
+		fclose(f);
+	}
+	return ns * 1e-9;
+}
+
+static void
+pin(int pid, int cpu)
+{
+	cpu_set_t	set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(pid, sizeof(set), &set) != 0)
+		perror("reader: sched_setaffinity");
+}
+
+static PGresult *
+checked(Variant *v, PGresult *result)
+{
+	ExecStatusType status = PQresultStatus(result);
+
+	if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK)
+		die("%s: %s", v->label, PQerrorMessage(v->conn));
+	return result;
+}
+
+static PGresult *
+execute(Variant *v, int statement, int nparams, const char *const *params)
+{
+	char		name[2] = {(char) ('a' + statement), 0};
+
+	return checked(v, PQexecPrepared(v->conn, name, nparams, params,
+									 NULL, NULL, 0));
+}
+
+/* The next field of a line, which is cut there. */
+static char *
+field(char **line)
+{
+	char	   *f = strsep(line, "\t");
+
+	if (f == NULL)
+		die("a field is missing");
+	return f;
+}
+
+static void
+read_variant(char *line, const char *options, int cpu)
+{
+	Variant    *v = &variants[nvariants++];
+	char	   *database;
+	char	   *method;
+	char	   *list;
+	char	   *item;
+	int			n;
+	const char *keywords[] = {"dbname", "options", NULL};
+	const char *values[] = {NULL, options, NULL};
+
+	if (nvariants > MAX_VARIANTS)
+		die("too many variants");
+	v->label = field(&line);
+	database = field(&line);
+	method = field(&line);
+	v->method = strcmp(method, "page") == 0 ? PAGE :
+		strcmp(method, "pgq") == 0 ? PGQ :
+		strcmp(method, "pgmq") == 0 ? PGMQ : ONCE;
+
+	list = field(&line);
+	while ((item = strsep(&list, ",")) != NULL && *item)
+	{
+		if (v->nparams == MAX_PARAMS || strlen(item) >= VALUE_SIZE)
+			die("%s: bad parameters", v->label);
+		strcpy(v->params[v->nparams++], item);
+	}
+	list = field(&line);
+	n = 0;
+	while ((item = strsep(&list, ",")) != NULL && *item && n < MAX_PARAMS)
+		v->columns[n++] = atoi(item);
+	while ((item = strsep(&line, "\t")) != NULL && v->nsql < MAX_SQL)
+		v->sql[v->nsql++] = item;
+
+	values[0] = database;
+	v->conn = PQconnectdbParams(keywords, values, 0);
+	if (PQstatus(v->conn) != CONNECTION_OK)
+		die("%s", PQerrorMessage(v->conn));
+	if (cpu >= 0)
+		pin(PQbackendPID(v->conn), cpu);
+	if (v->method != ONCE)
+		for (int i = 0; i < v->nsql; i++)
+		{
+			char		name[2] = {(char) ('a' + i), 0};
+
+			PQclear(checked(v, PQprepare(v->conn, name, v->sql[i], 0, NULL)));
+		}
+}
+
+/* Count what came, as a consumer would look at each value. */
+static long
+count_result(Variant *v, PGresult *result)
+{
+	int			rows = PQntuples(result);
+	int			fields = PQnfields(result);
+
+	for (int i = 0; i < rows; i++)
+		for (int j = 0; j < fields; j++)
+			v->bytes += PQgetlength(result, i, j);
+	v->rows += rows;
+	return rows;
+}
+
+static long
+call_page(Variant *v)
+{
+	const char *params[MAX_PARAMS];
+	PGresult   *result;
+	long		rows;
+
+	for (int i = 0; i < v->nparams; i++)
+		params[i] = v->params[i];
+	result = execute(v, 0, v->nparams, params);
+	rows = count_result(v, result);
+	if (advance && rows > 0)
+		for (int i = 0; i < v->nparams; i++)
+			snprintf(v->params[i], VALUE_SIZE, "%s",
+					 PQgetvalue(result, (int) rows - 1, v->columns[i]));
+	PQclear(result);
+	return rows;
+}
+
+static long
+call_pgq(Variant *v)
+{
+	char		batch[VALUE_SIZE];
+	const char *params[1] = {batch};
+	PGresult   *result = execute(v, 0, 0, NULL);
+	long		rows;
+
+	if (PQgetisnull(result, 0, 0))
+	{
+		PQclear(result);
+		return 0;
+	}
+	snprintf(batch, sizeof(batch), "%s", PQgetvalue(result, 0, 0));
+	PQclear(result);
+	result = execute(v, 1, 1, params);
+	rows = count_result(v, result);
+	PQclear(result);
+	PQclear(execute(v, 2, 1, params));
+	return rows + 1;			/* an empty batch is not the end */
+}
+
+static long
+call_pgmq(Variant *v)
+{
+	PGresult   *result = execute(v, 0, 0, NULL);
+	long		rows = count_result(v, result);
+
+	if (rows > 0)
+	{
+		char	   *ids = malloc(rows * 24 + 3);
+		char	   *p = ids;
+		const char *params[1] = {ids};
+
+		for (int i = 0; i < rows; i++)
+			p += sprintf(p, "%c%s", i ? ',' : '{', PQgetvalue(result, i, 0));
+		strcpy(p, "}");
+		PQclear(execute(v, 1, 1, params));
+		free(ids);
+	}
+	PQclear(result);
+	return rows;
+}
+
+static double
+wal_position(Variant *v)
+{
+	PGresult   *result = checked(v, PQexec(v->conn,
+										   "SELECT pg_current_wal_insert_lsn() - '0/0'"));
+	double		position = atof(PQgetvalue(result, 0, 0));
+
+	PQclear(result);
+	return position;
+}
+
+static long
+call(Variant *v)
+{
+	switch (v->method)
+	{
+		case PAGE:
+			return call_page(v);
+		case PGQ:
+			return call_pgq(v);
+		case PGMQ:
+			return call_pgmq(v);
+		case ONCE:
+			break;
+	}
+	return 0;
+}
+
+static void
+note_time(Variant *v, double seconds)
+{
+	if (v->calls == v->maxtimes)
+	{
+		v->maxtimes = v->maxtimes ? v->maxtimes * 2 : 1024;
+		v->times = realloc(v->times, v->maxtimes * sizeof(double));
+		if (v->times == NULL)
+			die("out of memory");
+	}
+	v->times[v->calls++] = seconds;
+	v->seconds += seconds;
+}
+
+/* One turn of one variant. */
+static void
+take_turn(Variant *v, int calls, double limit)
+{
+	int			pid = PQbackendPID(v->conn);
+
+	for (int i = 0; i < calls && !v->done; i++)
+	{
+		double		start;
+		long		more = 1;
+
+		if (v->method == ONCE)
+		{
+			double		wal;
+			double		cpu;
+			PGresult   *result;
+
+			for (int j = 0; j < v->nsql - 1; j++)
+				PQclear(checked(v, PQexec(v->conn, v->sql[j])));
+			wal = wal_position(v);
+			cpu = cpu_of(pid);
+			start = now();
+			result = checked(v, PQexec(v->conn, v->sql[v->nsql - 1]));
+			note_time(v, now() - start);
+			v->cpu += cpu_of(pid) - cpu;
+			v->wal += wal_position(v) - wal;
+			v->rows += atol(PQcmdTuples(result));
+			PQclear(result);
+		}
+		else
+		{
+			start = now();
+			more = call(v);
+			note_time(v, now() - start);
+		}
+		if (v->seconds >= limit)
+			v->done = v->cut = 1;
+		if (advance && more == 0)
+			v->done = 1;
+	}
+}
+
+static int
+compare(const void *a, const void *b)
+{
+	double		x = *(const double *) a;
+	double		y = *(const double *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+int
+main(int argc, char **argv)
+{
+	int			calls = 20;
+	int			turns = 0;
+	int			warm = 0;
+	int			cpu = -1;
+	double		limit = 1e9;
+	const char *options = "";
+	char	   *line = NULL;
+	size_t		size = 0;
+	ssize_t		length;
+	int			option;
+
+	while ((option = getopt(argc, argv, "an:t:s:w:c:e:")) != -1)
+		switch (option)
+		{
+			case 'a':
+				advance = 1;
+				break;
+			case 'n':
+				calls = atoi(optarg);
+				break;
+			case 't':
+				turns = atoi(optarg);
+				break;
+			case 's':
+				limit = atof(optarg);
+				break;
+			case 'w':
+				warm = atoi(optarg);
+				break;
+			case 'c':
+				cpu = atoi(optarg);
+				break;
+			case 'e':
+				options = optarg;
+				break;
+			default:
+				return 1;
+		}
+	if (turns == 0 && !advance)
+		die("-t is needed without -a");
+
+	if (cpu >= 0)
+		pin(0, cpu);
+	while ((length = getline(&line, &size, stdin)) > 0)
+	{
+		if (line[length - 1] == '\n')
+			line[length - 1] = 0;
+		if (line[0])
+			read_variant(strdup(line), options, cpu);
+	}
+
+	/* warm up, in turns too, without moving any cursor; slow ones once */
+	for (int i = 0; i < nvariants; i++)
+	{
+		Variant    *v = &variants[i];
+		int			keep = advance;
+		double		start = now();
+
+		advance = 0;
+		for (int n = 0; n < warm && v->method == PAGE; n++)
+		{
+			(void) call(v);
+			if (now() - start > limit)
+				break;
+		}
+		advance = keep;
+		v->rows = v->bytes = 0;
+		if (v->method != ONCE)
+			v->cpu = -cpu_of(PQbackendPID(v->conn));
+	}
+
+	for (int turn = 0; turns == 0 || turn < turns; turn++)
+	{
+		int			open = 0;
+
+		for (int i = 0; i < nvariants; i++)
+		{
+			Variant    *v = &variants[(i + turn) % nvariants];
+
+			take_turn(v, calls, limit);
+			open += !v->done;
+		}
+		if (open == 0)
+			break;
+	}
+
+	for (int i = 0; i < nvariants; i++)
+	{
+		Variant    *v = &variants[i];
+
+		if (v->method != ONCE)
+			v->cpu += cpu_of(PQbackendPID(v->conn));
+		qsort(v->times, v->calls, sizeof(double), compare);
+		printf("%s,%ld,%ld,%ld,%.6f,%.2f,%.2f,%.6f,%.0f,%d\n",
+			   v->label, v->calls, v->rows, v->bytes, v->seconds,
+			   v->times[v->calls / 2] * 1e6,
+			   v->times[v->calls * 99 / 100] * 1e6,
+			   v->cpu, v->wal, v->cut);
+		PQfinish(v->conn);
+	}
+	return 0;
+}

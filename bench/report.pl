@@ -1,0 +1,390 @@
+# report.pl DIRECTORY: makes the tables of bench/results.md out of the raw
+# figures of measure.pl.
+#
+# A ratio is made inside a round, of figures that were taken side by side;
+# printed are the median of the rounds' ratios, and the least and greatest.
+
+use strict;
+use warnings;
+
+my $dir = $ARGV[0];
+my @sizes = qw(10k 1m 10m);
+my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
+  plain_id feedpub_id);
+my @readers = qw(position position_wide row article feed_fetch feed_fetch_any
+  feed_fetch_narrow pgq pgmq);
+
+# What a variant is compared with.
+my %base = map { $_ => 'plain' } @writers;
+$base{plain_id} = $base{feedpub_id} = 'plain_id';
+my %reader_base = map { $_ => 'position' } @readers;
+
+sub rows_of
+{
+	my ($name) = @_;
+	open my $in, '<', "$dir/$name.csv" or return;
+	chomp(my $head = <$in>);
+	my @columns = split /,/, $head;
+	my @rows;
+	while (my $line = <$in>)
+	{
+		chomp $line;
+		my %row;
+		@row{@columns} = split /,/, $line;
+		push @rows, \%row;
+	}
+	close $in;
+	return @rows;
+}
+
+sub median
+{
+	my @sorted = sort { $a <=> $b } @_;
+	my $n = @sorted;
+	return undef unless $n;
+	return $n % 2
+	  ? $sorted[ $n / 2 ]
+	  : ($sorted[ $n / 2 - 1 ] + $sorted[ $n / 2 ]) / 2;
+}
+
+sub number
+{
+	my ($x, $digits) = @_;
+	return '–' unless defined $x;
+	my $text = sprintf '%.*f', $digits // 0, $x;
+	1 while $text =~ s/^(\d+)(\d{3})/$1,$2/;
+	return $text;
+}
+
+sub ratio
+{
+	my (@ratios) = @_;
+	return '–' unless @ratios;
+	my @sorted = sort { $a <=> $b } @ratios;
+	my $digits = $sorted[-1] < 0.1 ? 4 : 2;
+	return sprintf '%.*f [%.*f–%.*f]', $digits, median(@ratios), $digits,
+	  $sorted[0], $digits, $sorted[-1];
+}
+
+sub table
+{
+	my ($head, @lines) = @_;
+	print '| ', join(' | ', @$head), " |\n";
+	print '|', join('|', '---', ('--:') x $#$head), "|\n";
+	print '| ', join(' | ', @$_), " |\n" for @lines;
+	print "\n";
+	return;
+}
+
+# Figures by variant and round.
+sub by_variant
+{
+	my ($value, @rows) = @_;
+	my %figures;
+	for my $row (@rows)
+	{
+		my $x = $value->($row);
+		$figures{ $row->{variant} }{ $row->{round} } = $x
+		  if defined $x && $x > 0;
+	}
+	return \%figures;
+}
+
+sub ratios
+{
+	my ($figures, $variant, $base) = @_;
+	my @ratios;
+	for my $round (sort keys %{ $figures->{$variant} })
+	{
+		my $b = $figures->{$base}{$round};
+		push @ratios, $figures->{$variant}{$round} / $b if $b;
+	}
+	return @ratios;
+}
+
+sub median_of
+{
+	my ($figures, $variant) = @_;
+	return median(values %{ $figures->{$variant} });
+}
+
+sub heading
+{
+	my ($title, $text) = @_;
+	print "## $title\n\n";
+	$text =~ s/^\t+//mg;
+	print "$text\n";
+	return;
+}
+
+#
+# The machine
+#
+
+sub first_line
+{
+	my ($command) = @_;
+	my $line = `$command 2>/dev/null` // '';
+	$line =~ s/\n.*//s;
+	return $line;
+}
+
+my $model = first_line("sed -n 's/^model name[^:]*: //p' /proc/cpuinfo");
+my $memory = first_line("sed -n 's/^MemTotal: *\\([0-9]*\\).*/\\1/p' /proc/meminfo");
+my $server = first_line('psql -XqAt -d postgres -c "SHOW server_version"');
+
+print "# Results\n\n";
+print "Written by `bench/run`; `bench/README.md` says what each variant is and\n";
+print "how to read this.\n\n";
+printf "PostgreSQL %s, %d processors (%s), %d GB, %s.\n\n", $server,
+  first_line('nproc'), $model, $memory / 1048576 + 0.5,
+  first_line('uname -sr');
+
+#
+# Writers
+#
+
+if (my @rows = rows_of('writers'))
+{
+	my $rounds = (sort { $b <=> $a } map { $_->{round} } @rows)[0];
+	heading('Writers', <<"EOF");
+	Transactions a second, and the ratio to `plain` (`feedpub_id` to
+	`plain_id`): median of $rounds rounds [least–greatest].
+EOF
+	for my $messages (1, 100)
+	{
+		for my $sync (qw(on off))
+		{
+			print "### $messages message", $messages == 1 ? '' : 's',
+			  " a transaction, synchronous_commit = $sync\n\n";
+			my @lines;
+			for my $variant (@writers)
+			{
+				my @line = ("`$variant`");
+				my $cpu;
+				for my $clients (1, 4, 16)
+				{
+					my @cell = grep {
+						     $_->{messages} == $messages
+						  && $_->{sync} eq $sync
+						  && $_->{clients} == $clients
+					} @rows;
+					my $tps = by_variant(sub { $_[0]{tps} }, @cell);
+					push @line, number(median_of($tps, $variant)),
+					  ratio(ratios($tps, $variant, $base{$variant}));
+					$cpu = by_variant(
+						sub { $_[0]{cpu} / $_[0]{transactions} }, @cell)
+					  if $clients == 1;
+				}
+				my $spent = median_of($cpu, $variant);
+				next unless defined $spent || $line[1] ne '–';
+				push @lines,
+				  [
+					@line,
+					number($spent && $spent * 1e6, 1),
+					ratio(ratios($cpu, $variant, $base{$variant})) ];
+			}
+			table(
+				[
+					'variant',
+					(map { ($_ == 1 ? '1 client' : "$_ clients", 'ratio') }
+						  1, 4, 16),
+					'CPU µs (1 client)', 'ratio' ],
+				@lines);
+		}
+	}
+}
+
+if (my @rows = rows_of('wal'))
+{
+	heading('WAL', <<'EOF');
+	Bytes a message: what 10,000 messages by one client add to the WAL, right
+	after a checkpoint, commit records included.
+EOF
+	my @lines;
+	for my $variant (@writers)
+	{
+		my @line = ("`$variant`");
+		for my $messages (1, 100)
+		{
+			my $wal = by_variant(
+				sub { $_[0]{wal} / $_[0]{transactions} / $messages },
+				grep { $_->{messages} == $messages } @rows);
+			push @line, number(median_of($wal, $variant), 1),
+			  ratio(ratios($wal, $variant, $base{$variant}));
+		}
+		push @lines, \@line if $line[1] ne '–';
+	}
+	table([ 'variant', '1 a transaction', 'ratio', '100 a transaction',
+			'ratio' ],
+		@lines);
+}
+
+if (my @rows = rows_of('copy'))
+{
+	heading('COPY', <<'EOF');
+	100,000 messages in one COPY; `pgq` and `pgmq`, which have none, send them
+	from a table with one statement.  Speed, and CPU of the backend, against
+	`plain`.
+EOF
+	my @lines;
+	my $rate = by_variant(sub { 1 / $_[0]{p50} }, @rows);
+	my $cpu = by_variant(sub { $_[0]{cpu} / $_[0]{calls} }, @rows);
+	my $wal = by_variant(sub { $_[0]{wal} / $_[0]{calls} / 1e5 }, @rows);
+	for my $variant (@writers)
+	{
+		next unless $rate->{$variant};
+		push @lines,
+		  [
+			"`$variant`",
+			number(1e-3 / median_of($rate, $variant)),
+			ratio(ratios($rate, $variant, $base{$variant})),
+			number((median_of($cpu, $variant) // 0) * 1e3),
+			ratio(ratios($cpu, $variant, $base{$variant})),
+			number(median_of($wal, $variant), 1),
+			ratio(ratios($wal, $variant, $base{$variant})) ];
+	}
+	table(
+		[
+			'variant', 'ms', 'speed ratio', 'CPU ms', 'CPU ratio',
+			'WAL B/message', 'ratio' ],
+		@lines);
+}
+
+#
+# Readers
+#
+
+if (my @rows = rows_of('pages'))
+{
+	my @buffers = rows_of('buffers');
+	my @there = grep {
+		my $size = $_;
+		grep { $_->{size} eq $size } @rows
+	} @sizes;
+	heading('Pages', <<'EOF');
+	The same page again and again, one client.  `p50`: microseconds until the
+	page is there.  `ratio`: pages a second against `position`, of the mean
+	time.  `p50 ratio`: the same of the medians.  `CPU`: of the backend,
+	microseconds a page, and against `position` (more is worse).  Buffers:
+	those of one page in a warm session.
+EOF
+	for my $limit (100, 1000)
+	{
+		for my $size (@there)
+		{
+			print "### Pages of $limit, $size rows\n\n";
+			my @lines;
+			for my $where (qw(beginning middle tail empty))
+			{
+				my @cell = grep {
+					     $_->{limit} == $limit
+					  && $_->{where} eq $where
+					  && $_->{size} eq $size
+				} @rows;
+				my $rate =
+				  by_variant(sub { $_[0]{calls} / $_[0]{seconds} }, @cell);
+				my $p50 = by_variant(sub { $_[0]{p50} }, @cell);
+				my $speed = by_variant(sub { 1 / $_[0]{p50} }, @cell);
+				my $cpu = by_variant(
+					sub { $_[0]{cpu} / $_[0]{calls} * 1e6 }, @cell);
+				for my $variant (@readers)
+				{
+					next unless $p50->{$variant};
+					my ($touched) = grep {
+						     $_->{limit} == $limit
+						  && $_->{where} eq $where
+						  && $_->{size} eq $size
+						  && $_->{variant} eq $variant
+					} @buffers;
+					push @lines,
+					  [
+						$where,
+						"`$variant`",
+						number(median_of($p50, $variant)),
+						ratio(ratios($rate, $variant, 'position')),
+						ratio(ratios($speed, $variant, 'position')),
+						number(median_of($cpu, $variant)),
+						ratio(ratios($cpu, $variant, 'position')),
+						number($touched->{buffers}) ];
+				}
+			}
+			table(
+				[
+					'page at the', 'variant', 'p50 µs', 'ratio',
+					'p50 ratio', 'CPU µs', 'ratio', 'buffers' ],
+				@lines);
+		}
+	}
+
+	if (@there > 1)
+	{
+		heading('Flatness', <<'EOF');
+	p50 of a page of a large feed against the same page of 10,000 rows: 1.00
+	is a cost that does not depend on what there is.
+EOF
+		for my $limit (100, 1000)
+		{
+			print "### Pages of $limit\n\n";
+			my @lines;
+			for my $variant (@readers)
+			{
+				for my $size (@there[ 1 .. $#there ])
+				{
+					my @line = ("`$variant`", $size);
+					for my $where (qw(beginning middle tail empty))
+					{
+						my %p50 = map { ("$_->{round} $_->{size}" => $_->{p50}) }
+						  grep {
+							     $_->{limit} == $limit
+							  && $_->{where} eq $where
+							  && $_->{variant} eq $variant
+						  } @rows;
+						my @ratios;
+						for my $key (grep { / $size$/ } keys %p50)
+						{
+							my $small = $p50{ $key =~ s/ $size$/ $there[0]/r };
+							push @ratios, $p50{$key} / $small if $small;
+						}
+						push @line, ratio(@ratios);
+					}
+					push @lines, \@line if $line[2] ne '–';
+				}
+			}
+			table([ 'variant', 'rows', 'beginning', 'middle', 'tail', 'empty' ],
+				@lines);
+		}
+	}
+}
+
+if (my @rows = rows_of('drain'))
+{
+	heading('Drain', <<'EOF');
+	A million rows from the beginning to the end, the cursor kept in the
+	client.  `ratio`: rows a second against `position`.  CPU: of the backend,
+	microseconds for a row.  * stopped after 20 seconds, and rated by what it
+	had read by then.
+EOF
+	for my $limit (100, 1000)
+	{
+		my @cell = grep { $_->{limit} == $limit } @rows;
+		my $rate = by_variant(sub { $_[0]{rows} / $_[0]{seconds} }, @cell);
+		my $cpu = by_variant(sub { $_[0]{cpu} / $_[0]{rows} * 1e6 }, @cell);
+		my @lines;
+		for my $variant (@readers)
+		{
+			next unless $rate->{$variant};
+			my $cut = grep { $_->{variant} eq $variant && $_->{cut} } @cell;
+			push @lines,
+			  [
+				"`$variant`" . ($cut ? ' *' : ''),
+				number(median_of($rate, $variant)),
+				ratio(ratios($rate, $variant, 'position')),
+				number(median_of($cpu, $variant), 2),
+				ratio(ratios($cpu, $variant, 'position')) ];
+		}
+		print "### Pages of $limit\n\n";
+		table([ 'variant', 'rows a second', 'ratio', 'CPU µs a row', 'ratio' ],
+			@lines);
+	}
+}
