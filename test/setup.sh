@@ -126,9 +126,12 @@ feedpub_workdir() {
 	tar -cf - --exclude=./.git --exclude='*.o' --exclude='*.so' \
 		--exclude='*.bc' --exclude=./tmp_check --exclude=./results \
 		--exclude=./log . | (cd "$WORK/tree" && tar -xf - --no-same-owner)
+	mkdir "$WORK/tmp"
 	chmod 755 "$WORK"
 	if [ "$(id -u)" = 0 ]; then chown -R postgres: "$WORK"; fi
-	export WORK
+	# what tests leave in the temporary directory goes with the rest
+	TMPDIR=$WORK/tmp
+	export WORK TMPDIR
 }
 
 feedpub_cleanup() {
