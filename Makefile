@@ -26,7 +26,25 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 REGRESS = getting_started create stamping fetch xid_head errors rights
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
-ISOLATION =
+ISOLATION = \
+	drop-against-open \
+	early-xid-late-position \
+	every-interleaving \
+	first-feeds-at-once \
+	index-rebuilt \
+	key-order-inverted \
+	late-committer \
+	other-database-writer \
+	page-boundary \
+	reader-own-rows \
+	reader-serializable \
+	reader-snapshot \
+	savepoints \
+	set-default-at-once \
+	three-transactions \
+	unrelated-writer \
+	update-refused \
+	xid-head-open-writer
 ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
 	--temp-instance=tmp_check/isolation \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8 \
