@@ -23,7 +23,8 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # pg_regress input is sql/, golden output expected/; isolation specs are
 # test/specs with test/expected.  Both run in private servers: they create
 # roles, hold transactions open and must see no others.
-REGRESS = getting_started create stamping fetch xid_head errors rights
+REGRESS = getting_started create stamping fetch xid_head errors rights \
+	check_repair partitions dump_marks views model plans
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

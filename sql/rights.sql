@@ -321,7 +321,7 @@ BEGIN READ ONLY;
 SET LOCAL ROLE regress_feedpub_reader;
 SELECT message_type FROM feed_fetch('0', 0, 100);
 ROLLBACK;
-CREATE TABLE shop.big AS SELECT i, '0'::xid8 AS x, 0::bigint AS p FROM generate_series(1, 2000) i;
+CREATE TABLE shop.big AS SELECT i, '0'::xid8 AS x, 0::bigint AS p FROM generate_series(1, 200) i;
 GRANT SELECT ON shop.big TO PUBLIC;
 ANALYZE shop.big;
 SET parallel_setup_cost = 0;

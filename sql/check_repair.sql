@@ -1,0 +1,287 @@
+-- feed_check() names every guard of a feed that its owner has undone, and
+-- feed_repair() puts back those that it can.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SET timezone = 'UTC';
+CREATE SCHEMA "Odd ""Schema"", with a comma";
+SET search_path = "Odd ""Schema"", with a comma", public;
+SELECT feed_create('"Odd ""Name"", with a comma"');
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('a', '1'), ('b', '2');
+-- What is wrong, how many things feed_repair() put right, and whether the feed
+-- is as good as new then: nothing to name, guarded, written and read.
+CREATE FUNCTION repair(OUT repaired int, OUT still_wrong text, OUT guarded boolean, OUT reads text) LANGUAGE plpgsql AS $$
+DECLARE
+	n int := 0;
+	p bigint;
+BEGIN
+	repaired := feed_repair('"Odd ""Name"", with a comma"');
+	SELECT string_agg(guard || ': ' || problem, '; ') INTO still_wrong FROM feed_check('"Odd ""Name"", with a comma"');
+	BEGIN
+		UPDATE "Odd ""Name"", with a comma" SET data = '0';
+	EXCEPTION WHEN SQLSTATE 'PF004' THEN
+		n := n + 1;
+	END;
+	BEGIN
+		INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (1000, 'forged', '0');
+	EXCEPTION WHEN SQLSTATE 'PF004' THEN
+		n := n + 1;
+	END;
+	SELECT max(feed_pos) INTO p FROM "Odd ""Name"", with a comma";
+	INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('probe', '0') RETURNING feed_pos > p INTO guarded;
+	guarded := guarded AND n = 2;
+	DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'probe';
+	SELECT string_agg(message_type, ',') INTO reads FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
+END $$;
+-- All is well to begin with, and nothing is done.
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+
+--
+-- Persistence
+--
+ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') ORDER BY guard;
+SELECT * FROM repair();
+
+--
+-- The sequence
+--
+\set seq '"Odd ""Name"", with a comma_feed_pos_seq"'
+ALTER SEQUENCE :seq CACHE 10;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER SEQUENCE :seq CYCLE;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER SEQUENCE :seq INCREMENT BY 5;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER SEQUENCE :seq MAXVALUE 1000000;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER SEQUENCE :seq AS integer;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER SEQUENCE :seq INCREMENT BY -1 MINVALUE -100 CYCLE CACHE 2 MAXVALUE 500;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- Set back, in each of the ways
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('c', '3');
+ALTER SEQUENCE :seq RESTART;
+SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ is in use$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1, false);
+SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', (SELECT max(feed_pos) - 1 FROM "Odd ""Name"", with a comma"));
+SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- At the last position, and ahead of it, nothing is wrong.
+SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma")) > 0 AS set;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1000000);
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+-- No longer owned by the column; the name is taken then
+ALTER SEQUENCE :seq OWNED BY NONE;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'sequence';
+SELECT * FROM repair();
+SELECT pg_get_serial_sequence('"Odd ""Name"", with a comma"', 'feed_pos');
+DROP SEQUENCE :seq;
+-- Gone, and with it default and check
+SET client_min_messages = warning;
+DROP SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq1" CASCADE;
+RESET client_min_messages;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'sequence';
+SELECT * FROM repair();
+-- Positions go on behind those that are there.
+SELECT last_value > (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma") AS behind FROM :seq;
+
+--
+-- The defaults
+--
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid DROP DEFAULT;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid SET DEFAULT '3';
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos DROP DEFAULT;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos SET DEFAULT nextval('"Odd ""Name"", with a comma_feed_pos_seq"');
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+CREATE SEQUENCE other;
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos SET DEFAULT feedpub._stamp_pos('other');
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos SET DEFAULT feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"') + 1;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+DROP SEQUENCE other;
+
+--
+-- The check
+--
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp, ADD CONSTRAINT feedpub_stamp CHECK (true);
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- One of another name will do.
+ALTER TABLE "Odd ""Name"", with a comma" RENAME CONSTRAINT feedpub_stamp TO "Odd ""Check""";
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- Validated (of an empty table that succeeds), a dump could not be restored.
+BEGIN;
+DELETE FROM "Odd ""Name"", with a comma";
+ALTER TABLE "Odd ""Name"", with a comma" VALIDATE CONSTRAINT "Odd ""Check""";
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+SELECT conname, convalidated FROM pg_constraint WHERE conrelid = '"Odd ""Name"", with a comma"'::regclass AND contype = 'c';
+ROLLBACK;
+-- With rows it cannot be validated: they have not been written just now.
+ALTER TABLE "Odd ""Name"", with a comma" VALIDATE CONSTRAINT "Odd ""Check""";
+\echo :SQLSTATE
+ALTER TABLE "Odd ""Name"", with a comma" RENAME CONSTRAINT "Odd ""Check""" TO feedpub_stamp;
+-- Of the wrong sequence, of swapped columns
+CREATE SEQUENCE other;
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp,
+	ADD CONSTRAINT feedpub_stamp CHECK (feedpub._stamp_check('other', feed_xid, feed_pos)) NOT VALID;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp,
+	ADD CONSTRAINT feedpub_stamp CHECK (feedpub._stamp_check('"Odd ""Name"", with a comma_feed_pos_seq"', pg_current_xact_id(), feed_pos)) NOT VALID;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp,
+	ADD CONSTRAINT feedpub_stamp CHECK (feedpub._stamp_check('"Odd ""Name"", with a comma_feed_pos_seq"', feed_xid, feed_pos) OR true) NOT VALID;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+DROP SEQUENCE other;
+-- A check of the user's own is nobody's business.
+ALTER TABLE "Odd ""Name"", with a comma" ADD CHECK (message_type <> '');
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+
+--
+-- The trigger
+--
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_guard;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER ALL;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE TRIGGER zz_feedpub_guard;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE REPLICA TRIGGER zz_feedpub_guard;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- Altered: another function, another event, a condition, some columns only
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION nothing();
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE DELETE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION feedpub._guard_update();
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT WHEN (current_user = 'nobody') EXECUTE FUNCTION feedpub._guard_update();
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE OF data ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION feedpub._guard_update();
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+DROP FUNCTION nothing;
+
+--
+-- The index
+--
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT "Odd ""Name"", with a comma_pkey";
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+-- With another primary key it becomes a unique one.
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT "Odd ""Name"", with a comma_pkey", ADD PRIMARY KEY (message_id);
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '"Odd ""Name"", with a comma"'::regclass AND contype IN ('p', 'u') ORDER BY 1;
+
+--
+-- The columns
+--
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT "Odd ""Name"", with a comma_pkey";
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid DROP NOT NULL;
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos DROP NOT NULL;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+
+--
+-- Several things at once
+--
+ALTER TABLE "Odd ""Name"", with a comma"
+	SET UNLOGGED,
+	DROP CONSTRAINT feedpub_stamp,
+	ALTER COLUMN feed_xid DROP DEFAULT,
+	DISABLE TRIGGER ALL;
+ALTER SEQUENCE :seq CACHE 7 CYCLE RESTART;
+SELECT DISTINCT guard FROM feed_check('"Odd ""Name"", with a comma"') ORDER BY guard;
+SELECT still_wrong, guarded, reads FROM repair();
+
+--
+-- What has no cure is named only.
+--
+BEGIN;
+CREATE TABLE child () INHERITS ("Odd ""Name"", with a comma");
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+ROLLBACK;
+BEGIN;
+CREATE TABLE parent (message_type text);
+ALTER TABLE "Odd ""Name"", with a comma" INHERIT parent;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+ROLLBACK;
+-- A column of another type: the feed cannot be read, which is said at once.
+BEGIN;
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp, ALTER COLUMN feed_pos DROP DEFAULT;
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos TYPE numeric;
+SELECT problem, cure FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'columns';
+SELECT * FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
+\echo :SQLSTATE
+ROLLBACK;
+BEGIN;
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp, ALTER COLUMN feed_xid DROP DEFAULT;
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid TYPE text;
+SELECT problem, cure FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'columns';
+SELECT * FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
+ROLLBACK;
+BEGIN;
+ALTER TABLE "Odd ""Name"", with a comma" RENAME COLUMN feed_pos TO pos;
+SELECT guard, problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+ROLLBACK;
+BEGIN;
+ALTER TABLE "Odd ""Name"", with a comma" DROP COLUMN feed_pos, DROP COLUMN feed_xid;
+SELECT guard, problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+ROLLBACK;
+SELECT * FROM repair();
+
+-- The cures can be run by hand as well.
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER ALL;
+ALTER SEQUENCE :seq CACHE 7;
+SELECT cure FROM feed_check('"Odd ""Name"", with a comma"') \gexec
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+
+DROP FUNCTION repair;
+RESET search_path;
+SELECT feed_drop('"Odd ""Schema"", with a comma"."Odd ""Name"", with a comma"');
+DROP SCHEMA "Odd ""Schema"", with a comma";
