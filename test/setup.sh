@@ -43,9 +43,11 @@ as_user() {
 	fi
 }
 
-# The newest server whose development files are there, or Debian's default.
+# The server of PG_CONFIG, or of version PG_MAJOR; else the newest one whose
+# development files are there, or Debian's default.
 feedpub_find_server() {
 	if [ -z "${PG_CONFIG:-}" ]; then
+		if [ -n "${PG_MAJOR:-}" ]; then return 0; fi
 		PG_CONFIG=$(ls -1d /usr/lib/postgresql/*/bin/pg_config 2>/dev/null |
 			sort -t/ -k5n | tail -1)
 	fi
