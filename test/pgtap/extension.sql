@@ -1,0 +1,51 @@
+-- The extension as a whole: what it consists of, and how it is installed.
+BEGIN;
+SELECT plan(14);
+
+SELECT is(extrelocatable, false, 'it stays in the schema that it was put into') FROM pg_extension WHERE extname = 'feedpub';
+SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'feedpub';
+SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
+SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
+	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed}') $$, 'the registry is dumped');
+
+-- All of its members, and nothing unlisted in its schema
+CREATE TEMP VIEW member AS
+	SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS description
+	  FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+	 WHERE e.extname = 'feedpub' AND d.deptype = 'e';
+SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regclass $$, array[
+	'schema feedpub',
+	'table feedpub.feed',
+	'view feedpub.feeds',
+	'view feedpub.waiting',
+	'view feedpub.blockers',
+	'function feedpub._stamp_pos(regclass)',
+	'function feedpub._stamp_check(regclass,xid8,bigint)',
+	'function feedpub._message_id()',
+	'function feedpub._guard_update()',
+	'function feedpub._running()',
+	'function feedpub._waiting(regclass)',
+	'function feed_create(text,regtype)',
+	'function feed_drop(regclass)',
+	'function feed_set_default(regclass)',
+	'function feed_check(regclass)',
+	'function feed_repair(regclass)',
+	'function feed_fetch(xid8,bigint,integer)',
+	'function feed_fetch(anyelement,xid8,bigint,integer)',
+	'function feed_xid_head(regclass)'], 'its members, row types aside');
+SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');
+SELECT schema_owner_is('feedpub', current_user, 'schema feedpub is the installer''s');
+SELECT is_empty($$ SELECT proname FROM pg_proc WHERE pronamespace = 'feedpub'::regnamespace AND NOT EXISTS (SELECT FROM member WHERE classid = 'pg_proc'::regclass AND objid = pg_proc.oid) $$, 'no function in schema feedpub is a stranger');
+SELECT is_empty($$ SELECT relname FROM pg_class WHERE relnamespace = 'feedpub'::regnamespace AND relkind NOT IN ('i', 't') AND NOT EXISTS (SELECT FROM member WHERE classid = 'pg_class'::regclass AND objid = pg_class.oid) $$, 'no relation');
+SELECT is_empty($$ SELECT oprname FROM pg_operator WHERE oprnamespace = 'feedpub'::regnamespace $$, 'no operator');
+SELECT is_empty($$ SELECT typname FROM pg_type t WHERE typnamespace = 'feedpub'::regnamespace AND typrelid = 0 AND typelem = 0 $$, 'no type');
+
+-- Its settings, known once the library is loaded
+LOAD 'feedpub';
+SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.max_page_rows'], 'its settings');
+SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
+	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
+
+SELECT * FROM finish();
+ROLLBACK;

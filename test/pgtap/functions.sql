@@ -1,0 +1,53 @@
+-- The public functions: what callers may rely on.
+BEGIN;
+SELECT plan(8 * 11 + 3);
+
+-- As they are meant to be: in the schema that the extension was put into.
+CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real);
+INSERT INTO meant VALUES
+	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype', 'regclass', 'v', true, 'u', 0),
+	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
+	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
+	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
+	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
+	('feed_fetch', 'after_xid xid8, after_pos bigint, "limit" integer',
+		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone)',
+		'v', false, 's', 100),
+	('feed_fetch', 'feed anyelement, after_xid xid8, after_pos bigint, "limit" integer', 'SETOF anyelement', 'v', false, 's', 100),
+	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', true, 's', 0);
+
+-- And as they are: the extension's functions outside of schema feedpub.
+CREATE TEMP VIEW present AS
+	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
+	  FROM pg_proc p
+	  JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+	  JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass AND e.extname = 'feedpub'
+	 WHERE p.pronamespace = e.extnamespace;
+
+SELECT set_eq('SELECT proname, arguments FROM present', 'SELECT name, arguments FROM meant', 'these and no others are public');
+SELECT is_empty($$ SELECT proname FROM present WHERE proname !~ '^feed_[a-z_]+$' $$, 'all names are feed_<verb>');
+SELECT is_empty($$ SELECT proname FROM present, unnest(proargnames) a WHERE a IS NULL OR a = '' $$, 'all arguments have names');
+
+-- One by one
+CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	p record;
+	f text := m.name || '(' || m.arguments || ')';
+BEGIN
+	SELECT * INTO p FROM present WHERE proname = m.name AND present.arguments = m.arguments;
+	RETURN NEXT is(p.result, m.result, f || ' returns ' || m.result);
+	RETURN NEXT is(p.provolatile, m.volatility, 'its volatility');
+	RETURN NEXT is(p.proisstrict, m.is_strict, 'its strictness');
+	RETURN NEXT is(p.proparallel, m.parallel, 'its parallel safety');
+	RETURN NEXT is(p.prorows, m.rows, 'its estimate of rows');
+	RETURN NEXT is((SELECT lanname FROM pg_language WHERE oid = p.prolang), 'c', 'it is written in C');
+	RETURN NEXT ok(NOT p.prosecdef, 'it runs as its caller');
+	RETURN NEXT ok(p.proconfig IS NULL, 'it sets no parameter');
+	RETURN NEXT ok(NOT p.proleakproof AND p.prokind = 'f' AND p.provariadic = 0, 'it is an ordinary function');
+	RETURN NEXT ok(p.proacl IS NULL AND has_function_privilege('pg_monitor', p.oid, 'EXECUTE'), 'PUBLIC may execute it');
+	RETURN NEXT ok(obj_description(p.oid, 'pg_proc') <> '', 'it has a comment');
+END $$;
+SELECT pg_temp.shape(m) FROM meant m;
+
+SELECT * FROM finish();
+ROLLBACK;

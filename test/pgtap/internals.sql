@@ -1,0 +1,41 @@
+-- The functions of schema feedpub: called by defaults, checks, triggers and
+-- views of everybody, so everybody may execute them; nothing else is there.
+BEGIN;
+SELECT plan(6 * 9 + 2);
+
+CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char");
+INSERT INTO meant VALUES
+	-- STABLE, or COPY would lose its fast path
+	('_stamp_pos', 'seq regclass', 'bigint', 's', true, 'u'),
+	('_stamp_check', 'seq regclass, feed_xid xid8, feed_pos bigint', 'boolean', 'v', false, 'u'),
+	('_message_id', '', 'text', 's', false, 's'),
+	('_guard_update', '', 'trigger', 'v', false, 'u'),
+	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
+	('_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
+CREATE TEMP VIEW present AS
+	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
+	  FROM pg_proc p WHERE p.pronamespace = 'feedpub'::regnamespace;
+
+SELECT set_eq('SELECT proname, arguments FROM present', 'SELECT name, arguments FROM meant', 'these and no others are in schema feedpub');
+SELECT is_empty($$ SELECT proname FROM present WHERE proname !~ '^_[a-z_]+$' $$, 'all names begin with an underscore');
+
+CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	p record;
+	f text := m.name || '(' || m.arguments || ')';
+BEGIN
+	SELECT * INTO p FROM present WHERE proname = m.name AND present.arguments = m.arguments;
+	RETURN NEXT is(p.result, m.result, f || ' returns ' || m.result);
+	RETURN NEXT is(p.provolatile, m.volatility, 'its volatility');
+	RETURN NEXT is(p.proisstrict, m.is_strict, 'its strictness');
+	RETURN NEXT is(p.proparallel, m.parallel, 'its parallel safety');
+	RETURN NEXT is((SELECT lanname FROM pg_language WHERE oid = p.prolang), 'c', 'it is written in C');
+	RETURN NEXT ok(NOT p.prosecdef, 'it runs as its caller');
+	RETURN NEXT ok(p.proconfig IS NULL AND NOT p.proleakproof, 'it sets no parameter and is not leakproof');
+	RETURN NEXT ok(p.proacl IS NULL AND has_function_privilege('pg_monitor', p.oid, 'EXECUTE'), 'PUBLIC may execute it');
+	RETURN NEXT ok(obj_description(p.oid, 'pg_proc') <> '', 'it has a comment');
+END $$;
+SELECT pg_temp.shape(m) FROM meant m;
+
+SELECT * FROM finish();
+ROLLBACK;

@@ -1,0 +1,51 @@
+-- Table and views of schema feedpub: columns, and who may do what.
+BEGIN;
+SELECT plan(4 * 7 + 14);
+
+CREATE TEMP TABLE meant (name text, kind "char", columns text);
+INSERT INTO meant VALUES
+	('feed', 'r', 'feed regclass, kind text, is_default boolean, created_at timestamp with time zone'),
+	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, is_default boolean, created_at timestamp with time zone'),
+	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
+	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
+		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone');
+CREATE TEMP VIEW present AS
+	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
+	       (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+	          FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) AS columns
+	  FROM pg_class c WHERE c.relnamespace = 'feedpub'::regnamespace AND c.relkind NOT IN ('i', 'I', 't', 'c');
+
+SELECT set_eq('SELECT relname::text, relkind FROM present', 'SELECT name, kind FROM meant', 'these and no other relations are in schema feedpub');
+
+-- Everybody may read them; nobody but their owner may do anything else.
+CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+BEGIN
+	SELECT * INTO r FROM present WHERE relname = m.name;
+	RETURN NEXT is(r.relkind, m.kind, 'feedpub.' || m.name || ' is of kind ' || m.kind::text);
+	RETURN NEXT is(r.columns, m.columns, 'its columns');
+	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = 0), 'SELECT', 'PUBLIC may SELECT, and no more');
+	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (0, %s)', r.relacl, r.relowner), 'nobody else has a right of his own');
+	RETURN NEXT is_empty(format('SELECT attname FROM pg_attribute WHERE attrelid = %s AND attacl IS NOT NULL', r.oid), 'no rights on columns');
+	RETURN NEXT ok(r.reloptions IS NULL, 'no options');
+	RETURN NEXT ok(obj_description(r.oid, 'pg_class') <> '', 'it has a comment');
+END $$;
+SELECT pg_temp.shape(m) FROM meant m;
+
+-- An ordinary user cannot write the registry, whichever way.
+CREATE ROLE regress_feedpub_nobody;
+CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
+SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
+SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
+
+-- What feedpub.feed keeps: one row a table, at most one default
+SELECT col_is_pk('feedpub', 'feed', 'feed', 'a table is registered once');
+SELECT indexes_are('feedpub', 'feed', array['feed_pkey', 'feed_default']);
+SELECT index_is_unique('feedpub', 'feed', 'feed_default', 'there is one default feed at most');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.feed'::regclass $$, 'it has no trigger: those of member tables fire during a restore');
+
+SELECT * FROM finish();
+ROLLBACK;
