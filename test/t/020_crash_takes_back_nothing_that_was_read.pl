@@ -293,14 +293,14 @@ CREATE FUNCTION pg_temp.emit(size int) RETURNS void LANGUAGE sql VOLATILE AS
 DO \$\$
 DECLARE
 	before int;
-	overhead int;
+	overhead int := 1000;
 BEGIN
-	-- what a record of this kind takes besides its text, on one page
-	LOOP
+	-- What a record of this kind takes besides its text: the least of some
+	-- tries, for a page may end within it, or other records come between.
+	FOR i IN 1..10 LOOP
 		before := pg_temp.room();
 		PERFORM pg_temp.emit(400);
-		overhead := before - pg_temp.room() - 400;
-		EXIT WHEN before % 8192 > 1000;
+		overhead := LEAST(overhead, before - pg_temp.room() - 400);
 	END LOOP;
 	-- towards the last page of the segment
 	WHILE pg_temp.room() > 16384 LOOP
