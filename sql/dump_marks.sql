@@ -108,7 +108,9 @@ DROP TABLE texts, "Odd ""Name"", with a comma";
 --
 DROP EXTENSION feedpub;
 CREATE SCHEMA feedpub;
+\set VERBOSITY terse
 CREATE EXTENSION feedpub;
+\set VERBOSITY default
 \echo :SQLSTATE
 DROP SCHEMA feedpub;
 CREATE SCHEMA "Odd ""Schema"", with a comma";

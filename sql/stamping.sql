@@ -274,8 +274,9 @@ SELECT feedpub._stamp_check(NULL, NULL, NULL);
 \echo :SQLSTATE
 SELECT feedpub._stamp_pos(NULL) IS NULL AS nothing;
 CREATE TABLE plain (id serial, t text);
+\set VERBOSITY sqlstate
 SELECT feedpub._stamp_pos('plain');
-\echo :SQLSTATE
+\set VERBOSITY default
 CREATE TRIGGER wrong BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION feedpub._guard_update();
 \set VERBOSITY terse
 INSERT INTO plain DEFAULT VALUES;
