@@ -241,6 +241,48 @@ is( sql($node,
 	'and after a crash all are still there');
 
 #
+# The same of one session whose first page needs no flush: its row is of a
+# synchronous writer, and far enough from the others, for the commit log
+# remembers what to flush for groups of 32 transactions.  That the first page
+# had younger transactions behind it does not make these durable.
+#
+my $second = '';
+my $kept;
+for (1 .. 5)
+{
+	sql($node, 'SET synchronous_commit = on; DELETE FROM outbox; CHECKPOINT');
+	sql($node, <<'SQL');
+SET synchronous_commit = on;
+INSERT INTO outbox (message_type, message_key, data) VALUES ('A', 'sync', '1');
+DO $$
+BEGIN
+	FOR i IN 1..70 LOOP
+		PERFORM pg_current_xact_id();
+		ROLLBACK;
+	END LOOP;
+END $$;
+SQL
+	insert('outbox', qw(async1 async2));
+
+	$session = $node->background_psql('postgres');
+	my $fetch = 'SELECT feed_xid, feed_pos, message_key FROM feed_fetch';
+	my $first = $session->query_safe("$fetch('0', 0, 1)");
+	$kept = is_unflushed();
+	($xid, $pos) = split /\|/, $first;
+	$second = $session->query_safe("$fetch('$xid', $pos, 100)");
+	$session->quit;
+	crash();
+	last if $kept;
+}
+ok($kept, 'a page of a synchronous writer flushes nothing');
+is($second =~ s/^\d+\|\d+\|//gmr, "async1\nasync2",
+	'the next page has the others');
+is( sql($node,
+		'SELECT message_key FROM outbox ORDER BY feed_xid, feed_pos'),
+	"sync\nasync1\nasync2",
+	'and after a crash they are still there');
+
+#
 # The cursor of now names a transaction that need not have written a message.
 #
 sub crash_after_head
