@@ -8,13 +8,18 @@ MODULE_big = feedpub
 PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
+	src/batch.o \
+	src/cursor.o \
 	src/feed.o \
 	src/feedpub.o \
 	src/fetch.o \
 	src/guard.o \
 	src/guc.o \
 	src/horizon.o \
+	src/publish.o \
+	src/read.o \
 	src/registry.o \
+	src/run.o \
 	src/stamp.o \
 	src/stats.o
 DATA = feedpub--0.1.sql

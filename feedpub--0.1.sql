@@ -30,6 +30,23 @@ COMMENT ON TABLE feedpub.feed IS
 SELECT pg_catalog.pg_extension_config_dump('feedpub.feed',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
+-- Published order: batch k holds the transactions that its snapshot sees and
+-- that of batch k-1 does not.
+CREATE TABLE feedpub.batch (
+	feed pg_catalog.regclass NOT NULL,
+	sync_id pg_catalog.int8 NOT NULL,
+	snapshot pg_catalog.pg_snapshot NOT NULL,
+	last_pos pg_catalog.int8 NOT NULL,
+	fingerprint pg_catalog.int4 NOT NULL,
+	published_at pg_catalog.timestamptz NOT NULL,
+	PRIMARY KEY (feed, sync_id)
+);
+GRANT SELECT ON feedpub.batch TO PUBLIC;
+COMMENT ON TABLE feedpub.batch IS
+	'the batches of each feed in published order; written by feed_publish() only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
 --
 -- Internal functions.  Those that defaults, checks and triggers of a feed call
 -- run with the rights of whoever writes into it, so PUBLIC may execute them.
@@ -151,6 +168,40 @@ LANGUAGE C VOLATILE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feed_xid_head';
 COMMENT ON FUNCTION feed_xid_head(pg_catalog.regclass) IS
 	'the cursor of now in xid order: whatever commits later lies behind it';
+
+--
+-- Published order
+--
+
+CREATE PROCEDURE feed_publish(feed pg_catalog.regclass DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'feed_publish';
+COMMENT ON PROCEDURE feed_publish(pg_catalog.regclass) IS
+	'publishes what has been committed to a feed, or to all feeds';
+
+CREATE FUNCTION feed_read(feed pg_catalog.anyelement, after pg_catalog.text,
+	max_rows pg_catalog.int4, shard pg_catalog.int4 DEFAULT NULL,
+	shards pg_catalog.int4 DEFAULT NULL)
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement)
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
+AS 'MODULE_PATHNAME', 'feed_read';
+COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+	'reads a page of a feed in published order';
+
+CREATE FUNCTION feed_page(feed pg_catalog.regclass, after pg_catalog.text,
+	max_rows pg_catalog.int4)
+RETURNS pg_catalog.json
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feed_page';
+COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4) IS
+	'reads a page of a feed in published order, as the JSON body of an HTTP response';
+
+CREATE FUNCTION feed_head(feed pg_catalog.regclass)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feed_head';
+COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
+	'the cursor of now in published order';
 
 --
 -- Views

@@ -6,8 +6,9 @@
  * Layers, each calling only those below it:
  *
  *		feedpub.c								start
- *		feed.c  fetch.c  stats.c  stamp.c		the verbs
- *		guard.c									what a feed is made of
+ *		feed.c fetch.c publish.c read.c stats.c	the verbs
+ *		stamp.c									inside a writer's INSERT
+ *		guard.c batch.c run.c cursor.c			what feeds and batches are
  *		registry.c  horizon.c  guc.c			finding feeds; xids; settings
  *		compat.h								server versions
  *
@@ -18,6 +19,8 @@
 
 #include "access/transam.h"
 #include "access/xlogdefs.h"
+#include "nodes/pg_list.h"
+#include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -25,6 +28,7 @@
 
 /* SQLSTATEs of our own; everything else uses the server's. */
 #define ERRCODE_FEED_FOREIGN_HISTORY	MAKE_SQLSTATE('P','F','0','0','1')
+#define ERRCODE_FEED_CURSOR_EXPIRED		MAKE_SQLSTATE('P','F','0','0','2')
 #define ERRCODE_FEED_GUARDED			MAKE_SQLSTATE('P','F','0','0','4')
 
 /* The schema of our tables, views and internal functions. */
@@ -48,6 +52,61 @@ typedef struct FeedpubFeed
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
+/* A snapshot as batches keep it: 64-bit xids, those running sorted. */
+typedef struct FeedpubSnapshot
+{
+	uint64		xmin;
+	uint64		xmax;
+	int			nxip;
+	uint64	   *xip;
+} FeedpubSnapshot;
+
+/* One batch of a feed in published order. */
+typedef struct FeedpubBatch
+{
+	int64		sync_id;		/* 0: the beginning, before the first one */
+	FeedpubSnapshot snapshot;
+	int64		last_pos;		/* the largest position in it */
+	uint32		fingerprint;
+	TransactionId publisher;	/* who wrote it */
+} FeedpubBatch;
+
+typedef struct FeedpubBatchScan FeedpubBatchScan;
+
+/* One row's entry in the index. */
+typedef struct FeedpubEntry
+{
+	int64		pos;
+	ItemPointerData tid;
+} FeedpubEntry;
+
+/* The entries of one transaction, some of which have been read. */
+typedef struct FeedpubRun
+{
+	uint64		xid;
+	int			nentries;
+	int			current;
+	FeedpubEntry *entries;
+	bool		more;			/* there are more behind the last one */
+} FeedpubRun;
+
+typedef struct FeedpubRunReader FeedpubRunReader;
+
+/* A place in the published order. */
+typedef struct FeedpubCursor
+{
+	uint32		epoch;
+	int64		sync_id;
+	int64		pos;
+	uint32		fingerprint;
+} FeedpubCursor;
+
+/* The history that this server is in; more than one is a later step. */
+#define FEEDPUB_EPOCH			1
+
+/* Length of a cursor as text. */
+#define FEEDPUB_CURSOR_LENGTH	50
+
 /* One thing that a feed needs and that its owner has undone. */
 typedef struct FeedpubProblem
 {
@@ -59,7 +118,11 @@ typedef struct FeedpubProblem
 /* in guc.c */
 extern int	feedpub_max_page_rows;
 
+extern int	feedpub_max_batch_transactions;
+extern int	feedpub_publish_synchronous_commit;
+
 extern void feedpub_guc_define(void);
+extern const char *feedpub_guc_publish_commit_name(void);
 
 /* in registry.c */
 extern void feedpub_registry_init(void);
@@ -68,6 +131,7 @@ extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_note_history(Oid relid);
 extern Oid	feedpub_registry_default(void);
+extern List *feedpub_registry_list(void);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
@@ -93,6 +157,7 @@ extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
+extern bool feedpub_horizon_committed(FullTransactionId xid);
 extern bool feedpub_horizon_has_foreign(Relation heap, Relation index,
 										Snapshot snapshot,
 										FullTransactionId *stamp);
@@ -102,5 +167,45 @@ extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
 										 int nxids,
 										 FullTransactionId horizon);
 extern void feedpub_horizon_flush_all(void);
+
+/* in batch.c */
+extern bool feedpub_batch_sees(const FeedpubSnapshot *snapshot, uint64 xid);
+extern bool feedpub_batch_is_later(const FeedpubSnapshot *later,
+								   const FeedpubSnapshot *earlier);
+extern void feedpub_batch_take_snapshot(Snapshot snapshot,
+										FeedpubSnapshot *taken);
+extern Datum feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot);
+extern FeedpubBatchScan *feedpub_batch_begin(Oid feed, int64 from,
+											 Snapshot snapshot);
+extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
+extern void feedpub_batch_end(FeedpubBatchScan *batches);
+extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
+							   FeedpubBatch *batch);
+
+extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
+extern bool feedpub_batch_lock(Oid feed, bool wait);
+
+/* in run.c */
+extern FeedpubRunReader *feedpub_run_begin(Relation heap, Relation index,
+										   Snapshot snapshot);
+extern List *feedpub_run_load(FeedpubRunReader *reader,
+							  const FeedpubSnapshot *before,
+							  const FeedpubSnapshot *snapshot,
+							  int64 after_pos);
+extern bool feedpub_run_next(FeedpubRunReader *reader, FeedpubRun *run);
+extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
+extern void feedpub_run_end(FeedpubRunReader *reader);
+
+/* in cursor.c */
+extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
+extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
+extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
+
+/* in fetch.c */
+extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);
+extern bool feedpub_fetch_may_read_directly(Relation heap);
+
+/* in publish.c */
+extern int	feedpub_publish_feed(Oid relid, bool wait);
 
 #endif							/* FEEDPUB_H */

@@ -86,7 +86,6 @@ static HTAB *kept_plans = NULL;
 static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
 static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
-static bool may_read_directly(FetchRequest *req);
 static void read_directly(FetchRequest *req);
 static void read_planned(FetchRequest *req);
 static SPIPlanPtr keep_plan(FetchRequest *req);
@@ -114,6 +113,20 @@ Datum
 feed_fetch(PG_FUNCTION_ARGS)
 {
 	FetchRequest req = {0};
+	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+
+	parse_cursor(fcinfo, 1, &req);
+	req.heap = relation_open(relid, AccessShareLock);
+	fetch_page(fcinfo, &req);
+	return (Datum) 0;
+}
+
+/*
+ * The table that a function's first argument names by its row type.
+ */
+Oid
+feedpub_fetch_feed_argument(FunctionCallInfo fcinfo)
+{
 	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
 	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
 
@@ -122,11 +135,8 @@ feed_fetch(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("type %s is not the row type of a feed",
 						OidIsValid(type) ? format_type_be(type) : "???"),
-				 errhint("Name the feed by a NULL of its row type, as in feed_fetch(NULL::my_feed, '0', 0, 100).")));
-	parse_cursor(fcinfo, 1, &req);
-	req.heap = relation_open(relid, AccessShareLock);
-	fetch_page(fcinfo, &req);
-	return (Datum) 0;
+				 errhint("Name the feed by a NULL of its row type, as in NULL::my_feed.")));
+	return relid;
 }
 
 /*
@@ -216,7 +226,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
-	if (may_read_directly(req))
+	if (feedpub_fetch_may_read_directly(req->heap))
 		read_directly(req);
 	else
 		read_planned(req);
@@ -261,14 +271,14 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
  * check more than SELECT on the whole table, filter rows, compute columns, or
  * show the access to a hook.
  */
-static bool
-may_read_directly(FetchRequest *req)
+bool
+feedpub_fetch_may_read_directly(Relation heap)
 {
-	Oid			relid = req->feed.relid;
+	Oid			relid = RelationGetRelid(heap);
 
 	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
 		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
-		!feedpub_has_virtual_columns(RelationGetDescr(req->heap)) &&
+		!feedpub_has_virtual_columns(RelationGetDescr(heap)) &&
 		ExecutorCheckPerms_hook == NULL;
 }
 

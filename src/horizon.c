@@ -111,6 +111,26 @@ feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 }
 
 /*
+ * Has a transaction committed, that some snapshot saw as ended?  One that is
+ * too old for the commit log has: VACUUM removes the rows of those that were
+ * rolled back, and their index entries, before it truncates the log.
+ */
+bool
+feedpub_horizon_committed(FullTransactionId xid)
+{
+	FullTransactionId oldest;
+	bool		committed;
+
+	LWLockAcquire(XactTruncationLock, LW_SHARED);
+	oldest = widen_xid(TransamVariables->oldestClogXid,
+					   ReadNextFullTransactionId());
+	committed = FullTransactionIdPrecedes(xid, oldest) ||
+		TransactionIdDidCommit(XidFromFullTransactionId(xid));
+	LWLockRelease(XactTruncationLock);
+	return committed;
+}
+
+/*
  * Does a feed hold visible rows stamped at or beyond the next xid?  Only rows
  * that another server stamped do.  One descent of the index that ends behind
  * the last row.

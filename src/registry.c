@@ -273,6 +273,31 @@ feedpub_registry_default(void)
 }
 
 /*
+ * All feeds whose tables are there, a List of OIDs in the current context.
+ */
+List *
+feedpub_registry_list(void)
+{
+	List	   *feeds = NIL;
+	Relation	registry = table_open(find_registry(), AccessShareLock);
+	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
+	HeapTuple	tuple;
+
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		bool		isnull;
+		Oid			relid = DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_FEED,
+														  RelationGetDescr(registry), &isnull));
+
+		if (get_rel_name(relid) != NULL)
+			feeds = lappend_oid(feeds, relid);
+	}
+	systable_endscan(scan);
+	table_close(registry, AccessShareLock);
+	return feeds;
+}
+
+/*
  * Register a feed, as the default feed if it may be and there is none yet.
  * Returns whether it became the default.  Rows of dropped tables are swept
  * first, so that they are in nobody's way.
@@ -287,6 +312,10 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 	write_registry("DELETE FROM feedpub.feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   " WHERE c.oid OPERATOR(pg_catalog.=) f.feed)",
+				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.batch b"
+				   " WHERE NOT EXISTS (SELECT FROM feedpub.feed f"
+				   " WHERE f.feed OPERATOR(pg_catalog.=) b.feed)",
 				   InvalidOid, NULL);
 
 	if (may_be_default &&
@@ -310,6 +339,8 @@ feedpub_registry_remove(Oid relid)
 {
 	write_registry("DELETE FROM feedpub.feed"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1", relid, NULL);
+	write_registry("DELETE FROM feedpub.batch"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1", relid, NULL);
 }
 
 /*
@@ -329,7 +360,7 @@ feedpub_registry_set_default(Oid relid)
 }
 
 /*
- * Run one statement on feedpub.feed as its owner, with a path on which
+ * Run one statement on our tables as their owner, with a path on which
  * nobody else's objects are.  Returns the number of rows it wrote.  On error
  * the transaction's abort restores user and path.
  */

@@ -1,0 +1,312 @@
+/*-------------------------------------------------------------------------
+ *
+ * batch.c
+ *	  The table feedpub.batch and the snapshots in it.
+ *
+ * A batch is one row: the feed, its number (sync_id), the snapshot that the
+ * publisher took, the last position that lies in it, and a fingerprint.
+ * Batch k holds the rows of the transactions that are visible in its
+ * snapshot and not in that of the batch before it; before the first one lies
+ * the empty snapshot.
+ *
+ * Snapshots are stored as pg_snapshot, the server's own type, so that they
+ * can be used in SQL (pg_visible_in_snapshot).  Its layout, that of
+ * xid8funcs.c, is on disk and does not change; it is declared there alone,
+ * hence the copy of the declaration below.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+/* columns of feedpub.batch */
+#define ANUM_BATCH_FEED			1
+#define ANUM_BATCH_SYNC_ID		2
+#define ANUM_BATCH_SNAPSHOT		3
+#define ANUM_BATCH_LAST_POS		4
+#define ANUM_BATCH_FINGERPRINT	5
+#define ANUM_BATCH_PUBLISHED_AT	6
+#define NATTS_BATCH				6
+
+/* pg_snapshot, as in xid8funcs.c */
+typedef struct StoredSnapshot
+{
+	int32		varsz;
+	uint32		nxip;
+	uint64		xmin;
+	uint64		xmax;
+	uint64		xip[FLEXIBLE_ARRAY_MEMBER];
+} StoredSnapshot;
+
+struct FeedpubBatchScan
+{
+	Relation	table;
+	Relation	index;
+	IndexScanDesc scan;
+	ScanKeyData keys[2];
+	TupleTableSlot *slot;
+	ScanDirection direction;
+};
+
+static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
+									ScanDirection direction);
+
+/*
+ * Is a transaction visible in a snapshot?  As xid8funcs.c:
+ * is_visible_fxid; xip is sorted.
+ */
+bool
+feedpub_batch_sees(const FeedpubSnapshot *snapshot, uint64 xid)
+{
+	int			low = 0;
+	int			high = snapshot->nxip;
+
+	if (xid < snapshot->xmin)
+		return true;
+	if (xid >= snapshot->xmax)
+		return false;
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+
+		if (snapshot->xip[middle] < xid)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low == snapshot->nxip || snapshot->xip[low] != xid;
+}
+
+static int
+compare_xids(const void *a, const void *b)
+{
+	uint64		xa = *(const uint64 *) a;
+	uint64		xb = *(const uint64 *) b;
+
+	return xa < xb ? -1 : xa > xb;
+}
+
+/*
+ * The server's snapshot, as one of ours, in the current memory context.
+ *
+ * As xid8funcs.c: pg_current_snapshot().  Not on a standby, where a snapshot
+ * keeps the running xids elsewhere.
+ */
+void
+feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
+{
+	Assert(!snapshot->takenDuringRecovery);
+
+	taken->xmin = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmin));
+	taken->xmax = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmax));
+	taken->nxip = snapshot->xcnt;
+	taken->xip = palloc(Max(snapshot->xcnt, 1) * sizeof(uint64));
+	for (uint32 i = 0; i < snapshot->xcnt; i++)
+		taken->xip[i] = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xip[i]));
+	qsort(taken->xip, taken->nxip, sizeof(uint64), compare_xids);
+
+	/* a prepared transaction may be listed twice (procarray.c) */
+	if (taken->nxip > 1)
+	{
+		int			n = 1;
+
+		for (int i = 1; i < taken->nxip; i++)
+		{
+			if (taken->xip[i] != taken->xip[n - 1])
+				taken->xip[n++] = taken->xip[i];
+		}
+		taken->nxip = n;
+	}
+}
+
+/*
+ * Does a snapshot see whatever an older one sees?
+ */
+bool
+feedpub_batch_is_later(const FeedpubSnapshot *later,
+					   const FeedpubSnapshot *earlier)
+{
+	if (later->xmax < earlier->xmax)
+		return false;
+	for (int i = 0; i < later->nxip; i++)
+	{
+		if (feedpub_batch_sees(earlier, later->xip[i]))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * A snapshot as a value of type pg_snapshot.
+ */
+Datum
+feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot)
+{
+	Size		size = offsetof(StoredSnapshot, xip) + snapshot->nxip * sizeof(uint64);
+	StoredSnapshot *stored = palloc0(size);
+
+	SET_VARSIZE(stored, size);
+	stored->nxip = snapshot->nxip;
+	stored->xmin = snapshot->xmin;
+	stored->xmax = snapshot->xmax;
+	if (snapshot->nxip > 0)
+		memcpy(stored->xip, snapshot->xip, snapshot->nxip * sizeof(uint64));
+	return PointerGetDatum(stored);
+}
+
+/*
+ * Begin to read the batches of a feed, from a number on, in their order, with
+ * the given snapshot.  Needs no right: what is in them is no more than a
+ * reader of the feed may know, and only readers get here.
+ */
+FeedpubBatchScan *
+feedpub_batch_begin(Oid feed, int64 from, Snapshot snapshot)
+{
+	return begin_scan(feed, from, snapshot, ForwardScanDirection);
+}
+
+static FeedpubBatchScan *
+begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
+{
+	FeedpubBatchScan *batches = palloc0_object(FeedpubBatchScan);
+	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
+
+	batches->direction = direction;
+	batches->table = table_open(get_relname_relid("batch", namespaceid),
+								AccessShareLock);
+	batches->index = index_open(get_relname_relid("batch_pkey", namespaceid),
+								AccessShareLock);
+	batches->slot = table_slot_create(batches->table, NULL);
+	ScanKeyInit(&batches->keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(feed));
+	ScanKeyInit(&batches->keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
+				Int64GetDatum(from));
+	batches->scan = feedpub_index_beginscan(batches->table, batches->index,
+											snapshot, 2);
+	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
+	return batches;
+}
+
+/*
+ * Read the next batch, in the current memory context.  Returns false when
+ * there is none.
+ */
+bool
+feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
+{
+	TupleTableSlot *slot = batches->slot;
+	StoredSnapshot *stored;
+	bool		isnull;
+
+	if (!index_getnext_slot(batches->scan, batches->direction, slot))
+		return false;
+	slot_getsomeattrs(slot, ANUM_BATCH_FINGERPRINT);
+	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
+	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
+	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
+	batch->fingerprint = DatumGetUInt32(slot->tts_values[ANUM_BATCH_FINGERPRINT - 1]);
+	batch->snapshot.xmin = stored->xmin;
+	batch->snapshot.xmax = stored->xmax;
+	batch->snapshot.nxip = stored->nxip;
+	batch->snapshot.xip = stored->xip;
+	batch->publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull));
+	return true;
+}
+
+void
+feedpub_batch_end(FeedpubBatchScan *batches)
+{
+	index_endscan(batches->scan);
+	ExecDropSingleTupleTableSlot(batches->slot);
+	index_close(batches->index, NoLock);
+	table_close(batches->table, NoLock);
+	pfree(batches);
+}
+
+/*
+ * Read the last batch below a number, in the current memory context.  When
+ * there is none, batch becomes the beginning: number 0 and the snapshot that
+ * sees nothing.
+ */
+void
+feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
+				   FeedpubBatch *batch)
+{
+	FeedpubBatchScan *batches = begin_scan(feed, 0, snapshot,
+										   BackwardScanDirection);
+
+	ScanKeyInit(&batches->keys[1], 2, BTLessStrategyNumber, F_INT8LT,
+				Int64GetDatum(below));
+	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
+	if (!feedpub_batch_next(batches, batch))
+	{
+		MemSet(batch, 0, sizeof(FeedpubBatch));
+		batch->snapshot.xmin = batch->snapshot.xmax = FirstNormalTransactionId;
+	}
+	feedpub_batch_end(batches);
+}
+
+/*
+ * Write a batch, and give it its fingerprint.  The caller holds the lock that
+ * serialises publishers of the feed.
+ */
+void
+feedpub_batch_write(Oid feed, FeedpubBatch *batch)
+{
+	Relation	table = table_open(get_relname_relid("batch",
+													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
+								   RowExclusiveLock);
+	Datum		values[NATTS_BATCH];
+	bool		nulls[NATTS_BATCH] = {false};
+
+	/* random: another history's batch of the same number has another one */
+	if (!pg_strong_random(&batch->fingerprint, sizeof(batch->fingerprint)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+
+	values[ANUM_BATCH_FEED - 1] = ObjectIdGetDatum(feed);
+	values[ANUM_BATCH_SYNC_ID - 1] = Int64GetDatum(batch->sync_id);
+	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);
+	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(batch->last_pos);
+	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(batch->fingerprint);
+	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+
+	/* a plain table with one plain index, as those of the catalog */
+	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table),
+											  values, nulls));
+	table_close(table, NoLock);
+}
+
+/*
+ * The object whose lock serialises the publishers of a feed: the feed as an
+ * object of class feedpub.batch.
+ */
+bool
+feedpub_batch_lock(Oid feed, bool wait)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
+					   get_relname_relid("batch", get_namespace_oid(FEEDPUB_SCHEMA, false)),
+					   feed, 0);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}

@@ -1,0 +1,430 @@
+/*-------------------------------------------------------------------------
+ *
+ * publish.c
+ *	  The publisher's step: making batches.
+ *
+ * A step looks at one feed, in a transaction of its own, and if rows have
+ * become visible since the last batch it writes the next one: its number, and
+ * the snapshot that says which transactions are in it and all before it.
+ *
+ * The argument, in the order of events.
+ *
+ * 1. The transaction is READ COMMITTED, whatever the defaults of database
+ *	  and role, and takes the feed's publishing lock first, which it holds to
+ *	  its end.  So there is one publisher of a feed at a time.
+ * 2. Then it takes a snapshot S.  Whoever held the lock before has committed,
+ *	  so S sees his batch.  A snapshot from before the lock might not, and
+ *	  would make a second batch of his number, or one that sees less.
+ * 3. The last batch's snapshot P is older than S, so S sees whatever P sees
+ *	  (checked: after a restore it need not).  The new batch holds the
+ *	  transactions that S sees and P does not; each committed transaction is
+ *	  first seen by exactly one batch, whichever others it overlaps.  One that
+ *	  is running over several batches is in the first that sees it, with all
+ *	  its rows: they are stamped with its top-level xid, savepoints or not.  A
+ *	  prepared one is running until it is committed.
+ * 4. Causality.  If B waited for A, or saw A, then A had left the set of
+ *	  running transactions before B took its position.  A's positions are
+ *	  smaller, for they were taken before A ended; and a snapshot that sees B
+ *	  sees A.  So A is in an earlier batch, or in the same one and before B.
+ * 5. The publisher's own xid, which it gets when it writes, is not in S and
+ *	  may be below the xmax of the next S; it stamps no row.
+ * 6. The batch becomes visible when its record is on disk: its transaction
+ *	  commits synchronously.  The commits that S saw lie before it in the WAL,
+ *	  so they are on disk as well, and a reader who sees the batch sees them,
+ *	  on a standby too.  A publisher that dies before that leaves nothing; one
+ *	  that dies after it has left a whole batch.
+ *
+ * Cutting.  A batch holds a bounded number of transactions, so that a page of
+ * it does.  A larger backlog is cut by the last position of each transaction:
+ * the first part holds those that end first in the order of positions, and so
+ * on.  That keeps causality: if A came before B, A had ended before B's row
+ * was written, so A's last position is below B's, and A's part is B's or an
+ * earlier one.  Each part is a snapshot again: it sees everything below its
+ * largest xid but those of later parts and those that S does not see.  The
+ * former were running when a transaction of this part was, so they are few.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "storage/lmgr.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_publish);
+
+/* A transaction that is to be published. */
+typedef struct NewTransaction
+{
+	uint64		xid;
+	int64		last_pos;
+	int			part;
+} NewTransaction;
+
+static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
+static bool has_living_row(List *runs, FeedpubRunReader *reader,
+						   Relation heap, Snapshot snapshot);
+static int	write_batches(Oid relid, const FeedpubBatch *last,
+						  const FeedpubSnapshot *snapshot,
+						  NewTransaction *news, int nnews);
+static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
+						 NewTransaction **by_xid, int nnews, int part,
+						 uint64 xmax);
+static int	compare_by_pos(const void *a, const void *b);
+static int	compare_by_xid(const void *a, const void *b);
+
+/*
+ * PROCEDURE feed_publish(feed regclass DEFAULT NULL)
+ *
+ * The publisher's step, by hand: publishes what has been committed to a feed,
+ * or to all feeds that the caller may read.  Each feed in a transaction of
+ * its own, which is why it cannot run inside a transaction block (25001).
+ * Waits for another publisher of the feed.  Needs SELECT on the table.
+ * Errors: 42809 when it is no feed, 42501, 25006 on a standby, PF001 when the
+ * server's transactions are behind the feed's batches.
+ */
+Datum
+feed_publish(PG_FUNCTION_ARGS)
+{
+	bool		all = PG_ARGISNULL(0);
+	MemoryContext oldcontext;
+	List	   *feeds;
+	ListCell   *lc;
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block",
+						"feed_publish")));
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("feeds cannot be published during recovery")));
+
+	oldcontext = MemoryContextSwitchTo(PortalContext);
+	feeds = all ? feedpub_registry_list() : list_make1_oid(PG_GETARG_OID(0));
+	MemoryContextSwitchTo(oldcontext);
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	foreach(lc, feeds)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		SPI_commit();
+		if (all && pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+			continue;
+		if (!all)
+			feedpub_require_select(relid);
+		(void) feedpub_publish_feed(relid, true);
+	}
+	SPI_commit();
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/*
+ * Publish what is new in a feed.  To be called first in a transaction, whose
+ * isolation and durability are set here, and which the caller commits.
+ * Returns the number of batches made.  Does not wait for locks unless told
+ * to: then a feed whose table or publishing lock is taken is left alone.
+ */
+int
+feedpub_publish_feed(Oid relid, bool wait)
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	Snapshot	snapshot;
+	int			nbatches;
+
+	Assert(!FirstSnapshotSet);
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = false;
+	(void) set_config_option("synchronous_commit",
+							 feedpub_guc_publish_commit_name(),
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+
+	if (wait)
+		LockRelationOid(relid, AccessShareLock);
+	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return 0;
+	heap = try_relation_open(relid, NoLock);
+	feedpub_registry_get(relid, &feed);
+	if (!feedpub_batch_lock(relid, wait))
+	{
+		relation_close(heap, NoLock);
+		return 0;
+	}
+
+	/* after the lock, see above */
+	snapshot = GetTransactionSnapshot();
+	PushActiveSnapshot(snapshot);
+	nbatches = publish_news(&feed, heap, GetActiveSnapshot());
+	PopActiveSnapshot();
+	relation_close(heap, NoLock);
+	return nbatches;
+}
+
+/*
+ * Write the batches that are due with this snapshot.
+ */
+static int
+publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub publish",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	Relation	index = index_open(feed->indexid, AccessShareLock);
+	FeedpubRunReader *reader;
+	FeedpubSnapshot now;
+	FeedpubBatch last;
+	List	   *runs;
+	ListCell   *lc;
+	int			nbatches = 0;
+
+	feedpub_horizon_check_history(feed, heap, index);
+	feedpub_batch_take_snapshot(snapshot, &now);
+	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
+	if (!feedpub_batch_is_later(&now, &last.snapshot))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+				 errmsg("batches of feed \"%s\" are from another history",
+						RelationGetRelationName(heap)),
+				 errdetail("The last batch has seen transactions that this server has not ended yet.")));
+
+	reader = feedpub_run_begin(heap, index, snapshot);
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0);
+	if (has_living_row(runs, reader, heap, snapshot))
+	{
+		NewTransaction *news = MemoryContextAllocHuge(context,
+													  list_length(runs) * sizeof(NewTransaction));
+		int			nnews = 0;
+
+		foreach(lc, runs)
+		{
+			FeedpubRun *run = lfirst(lc);
+
+			news[nnews].xid = run->xid;
+			news[nnews].part = 0;
+			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
+		}
+		nbatches = write_batches(feed->relid, &last, &now, news, nnews);
+	}
+	feedpub_run_end(reader);
+	index_close(index, NoLock);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return nbatches;
+}
+
+/*
+ * Is there news: a row that lives?  Committed transactions may have left
+ * nothing but rows of rolled-back savepoints, or deleted all they wrote.
+ * Looks at what has been read of the runs only; a long one counts as news.
+ */
+static bool
+has_living_row(List *runs, FeedpubRunReader *reader, Relation heap,
+			   Snapshot snapshot)
+{
+	IndexFetchTableData *fetch = table_index_fetch_begin(heap);
+	TupleTableSlot *slot = table_slot_create(heap, NULL);
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, runs)
+	{
+		FeedpubRun *run = lfirst(lc);
+
+		found = run->more;
+		for (int i = 0; i < run->nentries && !found; i++)
+		{
+			bool		call_again = false;
+			bool		all_dead = false;
+
+			CHECK_FOR_INTERRUPTS();
+			found = table_index_fetch_tuple(fetch, &run->entries[i].tid, snapshot,
+											slot, &call_again, &all_dead);
+		}
+		if (found)
+			break;
+	}
+	table_index_fetch_end(fetch);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
+
+/*
+ * Write one batch of the new transactions, or several when they are many.
+ */
+static int
+write_batches(Oid relid, const FeedpubBatch *last,
+			  const FeedpubSnapshot *snapshot,
+			  NewTransaction *news, int nnews)
+{
+	int			per_part = feedpub_max_batch_transactions;
+	int			nparts = (nnews + per_part - 1) / per_part;
+	NewTransaction **by_xid = NULL;
+	uint64	   *xmax = palloc(nparts * sizeof(uint64));
+	FeedpubSnapshot cut = last->snapshot;
+
+	qsort(news, nnews, sizeof(NewTransaction), compare_by_pos);
+	if (nparts > 1)
+	{
+		by_xid = MemoryContextAllocHuge(CurrentMemoryContext,
+										nnews * sizeof(NewTransaction *));
+		for (int i = 0; i < nnews; i++)
+		{
+			int			part = i / per_part;
+
+			news[i].part = part;
+			by_xid[i] = &news[i];
+
+			/* each part sees up to the largest xid in it or before it */
+			if (i % per_part == 0)
+				xmax[part] = part > 0 ? xmax[part - 1] : last->snapshot.xmax;
+			xmax[part] = Max(xmax[part], news[i].xid + 1);
+		}
+		qsort(by_xid, nnews, sizeof(NewTransaction *), compare_by_xid);
+	}
+
+	for (int part = 0; part < nparts; part++)
+	{
+		FeedpubBatch batch = {0};
+		int			end = Min((part + 1) * per_part, nnews);
+
+		CHECK_FOR_INTERRUPTS();
+		batch.sync_id = last->sync_id + part + 1;
+		batch.last_pos = news[end - 1].last_pos;
+		if (part == nparts - 1)
+			batch.snapshot = *snapshot;
+		else
+		{
+			cut_snapshot(&cut, snapshot, by_xid, nnews, part, xmax[part]);
+			batch.snapshot = cut;
+		}
+		feedpub_batch_write(relid, &batch);
+	}
+	return nparts;
+}
+
+/*
+ * From the snapshot of the part before, make that of a part, with its xmax: it
+ * also sees the transactions of this part, but none of later ones, and none
+ * that the whole snapshot does not see.
+ *
+ * What the part before did not see below its xmax is in its list; to it come
+ * those between its xmax and ours, and those of this part go.  So each
+ * transaction enters the list once, and the list is as short as the number of
+ * transactions that were running at a time.
+ */
+static void
+cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
+			 NewTransaction **by_xid, int nnews, int part, uint64 xmax)
+{
+	int			first = 0;
+	int			high = nnews;
+	int			nxip = 0;
+	int			maxxip = cut->nxip + snapshot->nxip + 16;
+	uint64	   *xip = palloc(maxxip * sizeof(uint64));
+	int			i = 0;
+
+	/* the first transaction at or beyond the old xmax */
+	while (first < high)
+	{
+		int			middle = (first + high) / 2;
+
+		if (by_xid[middle]->xid < cut->xmax)
+			first = middle + 1;
+		else
+			high = middle;
+	}
+
+	/*
+	 * The old list, less those that this part holds or that have ended
+	 * without a row: of those, the ones that the whole snapshot does not see
+	 * and the ones of later parts stay.
+	 */
+	for (i = 0; i < cut->nxip; i++)
+	{
+		NewTransaction key = {.xid = cut->xip[i]};
+		NewTransaction *keyp = &key;
+		NewTransaction **found = bsearch(&keyp, by_xid, nnews,
+										 sizeof(NewTransaction *), compare_by_xid);
+
+		if (!feedpub_batch_sees(snapshot, cut->xip[i]) ||
+			(found != NULL && (*found)->part > part))
+			xip[nxip++] = cut->xip[i];
+	}
+
+	/* between the old xmax and the new one; both lists are sorted: merge */
+	i = 0;
+	while (i < snapshot->nxip && snapshot->xip[i] < cut->xmax)
+		i++;
+	for (;;)
+	{
+		uint64		running = i < snapshot->nxip ? snapshot->xip[i] : PG_UINT64_MAX;
+		uint64		ended = first < nnews ? by_xid[first]->xid : PG_UINT64_MAX;
+		uint64		xid = Min(running, ended);
+
+		if (xid >= xmax)
+			break;
+		if (nxip == maxxip)
+		{
+			maxxip *= 2;
+			xip = repalloc(xip, maxxip * sizeof(uint64));
+		}
+		if (running < ended)
+		{
+			xip[nxip++] = running;
+			i++;
+		}
+		else
+		{
+			if (by_xid[first]->part > part)
+				xip[nxip++] = ended;
+			first++;
+		}
+	}
+	cut->xmax = xmax;
+	cut->nxip = nxip;
+	cut->xip = xip;
+	cut->xmin = nxip > 0 ? xip[0] : xmax;
+}
+
+static int
+compare_by_pos(const void *a, const void *b)
+{
+	int64		pa = ((const NewTransaction *) a)->last_pos;
+	int64		pb = ((const NewTransaction *) b)->last_pos;
+
+	return pa < pb ? -1 : pa > pb;
+}
+
+static int
+compare_by_xid(const void *a, const void *b)
+{
+	uint64		xa = (*(NewTransaction *const *) a)->xid;
+	uint64		xb = (*(NewTransaction *const *) b)->xid;
+
+	return xa < xb ? -1 : xa > xb;
+}

@@ -1,0 +1,653 @@
+/*-------------------------------------------------------------------------
+ *
+ * read.c
+ *	  Reading a feed in published order: feed_read(), feed_page() and
+ *	  feed_head().
+ *
+ * A page goes from batch to batch, in their order, and inside each batch by
+ * position: the runs of its transactions (run.c) are merged.  Batches and
+ * rows are read with one snapshot, that of the calling query.
+ *
+ * Why no row is skipped: a batch that the snapshot sees was committed after
+ * all transactions in it had been (publish.c), so the snapshot sees their
+ * rows, less those that have been deleted since.  This holds for an old
+ * snapshot of REPEATABLE READ, which sees fewer batches, and on a standby,
+ * where commits become visible in the order of the WAL.  What lies in a batch
+ * does not depend on who reads it or when, and a batch is never changed; so
+ * behind a cursor (batch, position) the same rows lie for everybody, and a
+ * page that goes on from the last row of the one before leaves none out and
+ * brings none twice.
+ *
+ * A page may have to pass rows that it does not hand out: deleted ones, and
+ * those that row security hides.  It does so up to a bound, and says in a
+ * last entry how far it got, so that nobody passes the same stretch twice.
+ *
+ * The rows are fetched by the row identifiers in the index.  Where the
+ * executor would do more than read (fetch.c says when), those of the page are
+ * then selected again through it, as the caller, by identifier.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "lib/binaryheap.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/json.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_read);
+PG_FUNCTION_INFO_V1(feed_page);
+PG_FUNCTION_INFO_V1(feed_head);
+
+/* how many rows and batches a page may pass without handing anything out */
+#define MAX_PASSED	10000
+
+/* One row of a page. */
+typedef struct PageRow
+{
+	FeedpubCursor cursor;
+	ItemPointerData tid;		/* of the version that the snapshot sees */
+	HeapTuple	tuple;			/* all columns, or NULL when hidden */
+} PageRow;
+
+/* One page being read; all of it lives in one memory context. */
+typedef struct ReadPage
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	Relation	index;
+	Snapshot	snapshot;
+	FeedpubCursor after;
+	int			max_rows;
+	PageRow    *rows;
+	int			nrows;
+	int			maxrows;
+	FeedpubCursor passed;		/* how far the page got */
+	int			npassed;		/* rows and batches without a row in the page */
+	bool		more;			/* something may lie behind it */
+	TransactionId publisher;	/* of the last batch in the page */
+	FeedpubRunReader *reader;
+	IndexFetchTableData *fetch;
+	TupleTableSlot *slot;
+} ReadPage;
+
+static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
+static void read_page(ReadPage *page);
+static bool find_start(ReadPage *page);
+static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
+					   const FeedpubBatch *batch, int64 after_pos);
+static void add_row(ReadPage *page, const FeedpubBatch *batch,
+					const FeedpubEntry *entry);
+static void hide_rows(ReadPage *page);
+static bool ends_filtered(ReadPage *page);
+
+/*
+ * feed_read(feed anyelement, after text, max_rows int, shard int DEFAULT
+ * NULL, shards int DEFAULT NULL)
+ * returns TABLE (cursor text, op text, entry anyelement), VOLATILE
+ *
+ * Reads a page of a feed in published order, called as feed_read(NULL::kv,
+ * '', 100): at most max_rows entries (and at most feedpub.max_page_rows)
+ * behind the cursor "after"; '' is the beginning.  Each entry's cursor is a
+ * place to go on from.  op is 'upsert', or 'end' for a last entry without a
+ * row that only says how far the page got.
+ *
+ * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
+ * on the table.  Works in read-only transactions and on standbys.  Errors:
+ * 42809 when it is no feed, 22023 for a malformed cursor or a bad max_rows,
+ * PF001 for a cursor from another history, 42501, 0A000 for shards.
+ */
+Datum
+feed_read(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReadPage		page = {0};
+	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+	Datum		values[3];
+	bool		nulls[3] = {false, false, false};
+
+	read_arguments(fcinfo, &page);
+	if (!PG_ARGISNULL(3) || !PG_ARGISNULL(4))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("shards are not supported yet")));
+	page.heap = relation_open(relid, AccessShareLock);
+	read_page(&page);
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < page.nrows; i++)
+	{
+		PageRow    *row = &page.rows[i];
+
+		if (row->tuple == NULL)
+			continue;
+		values[0] = PointerGetDatum(feedpub_cursor_text(&row->cursor));
+		values[1] = CStringGetTextDatum("upsert");
+		values[2] = heap_copy_tuple_as_datum(row->tuple,
+											 RelationGetDescr(page.heap));
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	if (ends_filtered(&page))
+	{
+		values[0] = PointerGetDatum(feedpub_cursor_text(&page.passed));
+		values[1] = CStringGetTextDatum("end");
+		nulls[2] = true;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	relation_close(page.heap, NoLock);
+	return (Datum) 0;
+}
+
+/*
+ * feed_page(feed regclass, after text, max_rows int) returns json, VOLATILE
+ *
+ * The same page as a JSON object, the body that an HTTP endpoint returns:
+ * {"entries": [...], "cursor": "...", "more": true|false}.  The entries of an
+ * outbox are its rows as objects, without the columns of the stamp.  cursor
+ * is the place to go on from, more whether something may lie there already.
+ */
+Datum
+feed_page(PG_FUNCTION_ARGS)
+{
+	ReadPage		page = {0};
+	StringInfoData json;
+	TupleDesc	desc;
+	TupleDesc	full;
+	AttrNumber *attnos;
+	Datum	   *values;
+	bool	   *nulls;
+	FeedpubCursor cursor;
+	bool		first = true;
+	int			natts = 0;
+	char		buffer[FEEDPUB_CURSOR_LENGTH + 1] = "";
+
+	if (PG_ARGISNULL(0))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("feed must not be null")));
+	read_arguments(fcinfo, &page);
+	page.heap = try_relation_open(PG_GETARG_OID(0), AccessShareLock);
+	if (page.heap == NULL)
+		feedpub_registry_get(PG_GETARG_OID(0), &page.feed);
+	read_page(&page);
+
+	/* the row type of an entry: the table's, less dropped columns and stamp */
+	full = RelationGetDescr(page.heap);
+	attnos = palloc(full->natts * sizeof(AttrNumber));
+	for (int i = 0; i < full->natts; i++)
+	{
+		if (!TupleDescAttr(full, i)->attisdropped &&
+			i + 1 != page.feed.xid_attno && i + 1 != page.feed.pos_attno)
+			attnos[natts++] = i + 1;
+	}
+	desc = CreateTemplateTupleDesc(natts);
+	for (int i = 0; i < natts; i++)
+		TupleDescCopyEntry(desc, i + 1, full, attnos[i]);
+	desc = BlessTupleDesc(desc);
+	values = palloc(natts * sizeof(Datum));
+	nulls = palloc(natts * sizeof(bool));
+
+	initStringInfo(&json);
+	appendStringInfoString(&json, "{\"entries\": [");
+	for (int i = 0; i < page.nrows; i++)
+	{
+		Datum		entry;
+
+		if (page.rows[i].tuple == NULL)
+			continue;
+		for (int j = 0; j < natts; j++)
+			values[j] = heap_getattr(page.rows[i].tuple, attnos[j], full, &nulls[j]);
+		entry = DirectFunctionCall1(row_to_json,
+									HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+		if (!first)
+			appendStringInfoString(&json, ", ");
+		first = false;
+		appendBinaryStringInfo(&json, VARDATA_ANY(DatumGetPointer(entry)),
+							   VARSIZE_ANY_EXHDR(DatumGetPointer(entry)));
+		pfree(DatumGetPointer(entry));
+	}
+
+	/* where nothing was passed, the caller stays where he is */
+	cursor = page.passed;
+	if (cursor.sync_id > 0)
+		feedpub_cursor_print(&cursor, buffer);
+	appendStringInfo(&json, "], \"cursor\": \"%s\", \"more\": %s}",
+					 buffer, page.more ? "true" : "false");
+	relation_close(page.heap, NoLock);
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(json.data, json.len));
+}
+
+/*
+ * feed_head(feed regclass) returns text, VOLATILE
+ *
+ * The cursor of now in published order: behind the last batch.  Whatever is
+ * published later lies behind it; rows that have been committed and not
+ * published yet do too.  Needs SELECT on the table.  Errors: 42809 when it is
+ * no feed, 42501, PF001 for a feed from another history.
+ */
+Datum
+feed_head(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	Relation	heap = try_relation_open(relid, AccessShareLock);
+	Relation	index;
+	FeedpubFeed feed;
+	FeedpubBatch last;
+	FeedpubCursor cursor = {.epoch = FEEDPUB_EPOCH};
+
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_select(relid);
+	index = index_open(feed.indexid, AccessShareLock);
+	feedpub_horizon_check_history(&feed, heap, index);
+	index_close(index, NoLock);
+	relation_close(heap, NoLock);
+
+	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	cursor.sync_id = last.sync_id;
+	cursor.pos = last.last_pos;
+	cursor.fingerprint = last.fingerprint;
+	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
+}
+
+/*
+ * Check the arguments "after" and max_rows, the second and the third.
+ */
+static void
+read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
+{
+	int			max_rows;
+
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("cursor must not be null"),
+				 errhint("The beginning of a feed is ''.")));
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &page->after);
+	if (PG_ARGISNULL(2))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must not be null")));
+	max_rows = PG_GETARG_INT32(2);
+	if (max_rows < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must be at least 1")));
+	page->max_rows = Min(max_rows, feedpub_max_page_rows);
+}
+
+/*
+ * Read the page behind page->after; its table is open.
+ */
+static void
+read_page(ReadPage *page)
+{
+	Oid			relid = RelationGetRelid(page->heap);
+	bool		direct;
+
+	feedpub_registry_get(relid, &page->feed);
+	direct = feedpub_fetch_may_read_directly(page->heap);
+	if (!direct)
+		feedpub_require_select(relid);
+	page->snapshot = GetActiveSnapshot();
+	page->passed = page->after;
+	page->index = index_open(page->feed.indexid, AccessShareLock);
+	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
+
+	if (find_start(page))
+	{
+		MemoryContext contexts[2];
+		FeedpubBatchScan *batches;
+		FeedpubBatch batch;
+		FeedpubBatch before;
+		bool		has_before = false;
+		int			turn = 0;
+
+		/* the snapshots of two batches are needed at a time */
+		for (int i = 0; i < 2; i++)
+			contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
+												"feedpub batch",
+												ALLOCSET_DEFAULT_SIZES);
+		page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
+		page->fetch = table_index_fetch_begin(page->heap);
+		page->slot = table_slot_create(page->heap, NULL);
+
+		batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
+									  page->snapshot);
+		for (;;)
+		{
+			MemoryContext oldcontext;
+			bool		found;
+			int64		after_pos = 0;
+
+			CHECK_FOR_INTERRUPTS();
+			MemoryContextReset(contexts[turn]);
+			oldcontext = MemoryContextSwitchTo(contexts[turn]);
+			found = feedpub_batch_next(batches, &batch);
+			MemoryContextSwitchTo(oldcontext);
+			if (!found)
+				break;
+			if (page->nrows >= page->max_rows || page->npassed >= MAX_PASSED)
+			{
+				page->more = true;
+				break;
+			}
+			if (batch.sync_id == page->after.sync_id)
+				after_pos = page->after.pos;
+			if (after_pos < batch.last_pos)
+			{
+				bool		finished;
+
+				if (!has_before)
+					feedpub_batch_last(relid, batch.sync_id, page->snapshot, &before);
+				finished = read_batch(page, &before.snapshot, &batch, after_pos);
+				page->publisher = batch.publisher;
+				if (!finished)
+				{
+					page->more = true;
+					break;
+				}
+			}
+			before = batch;
+			has_before = true;
+			turn = 1 - turn;
+		}
+		feedpub_batch_end(batches);
+		feedpub_run_end(page->reader);
+		table_index_fetch_end(page->fetch);
+		ExecDropSingleTupleTableSlot(page->slot);
+		if (!direct)
+			hide_rows(page);
+
+		/* should batches not be published durably: not before this */
+		if (TransactionIdIsNormal(page->publisher))
+		{
+			FullTransactionId publisher = feedpub_horizon_widen(page->publisher);
+
+			feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(page->snapshot));
+		}
+	}
+	index_close(page->index, NoLock);
+}
+
+/*
+ * Check that the cursor is one of this history.  Returns false when it is
+ * one, but this server has nothing behind it yet.
+ */
+static bool
+find_start(ReadPage *page)
+{
+	FeedpubCursor *after = &page->after;
+	bool		other_epoch = after->epoch != FEEDPUB_EPOCH;
+	bool		found = false;
+	FeedpubBatch batch = {0};
+
+	if (!other_epoch && after->sync_id == 0)
+		return true;
+
+	if (!other_epoch)
+	{
+		FeedpubBatchScan *batches = feedpub_batch_begin(page->feed.relid,
+														after->sync_id,
+														page->snapshot);
+
+		found = feedpub_batch_next(batches, &batch);
+		feedpub_batch_end(batches);
+	}
+	if (found && batch.sync_id == after->sync_id &&
+		batch.fingerprint == after->fingerprint)
+		return true;
+
+	/* its batch was merged into this one: the whole of it comes again */
+	if (found && batch.sync_id > after->sync_id)
+		return true;
+
+	if (!found && !other_epoch)
+	{
+		/* a standby that lags */
+		if (RecoveryInProgress())
+			return false;
+
+		/* an old snapshot, and a cursor that somebody else has got since */
+		if (IsolationUsesXactSnapshot())
+		{
+			Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
+			FeedpubBatchScan *batches = feedpub_batch_begin(page->feed.relid,
+															after->sync_id, latest);
+
+			found = feedpub_batch_next(batches, &batch);
+			feedpub_batch_end(batches);
+			UnregisterSnapshot(latest);
+			if (found && (batch.sync_id > after->sync_id ||
+						  batch.fingerprint == after->fingerprint))
+				return false;
+		}
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("cursor of feed \"%s\" is from another history",
+					RelationGetRelationName(page->heap)),
+			 errdetail("This server has not published the batch that the cursor points to."),
+			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_head(), or from the beginning, ''.")));
+	return false;				/* keep compiler quiet */
+}
+
+static int
+compare_runs(Datum a, Datum b, void *arg)
+{
+	FeedpubRun *ra = (FeedpubRun *) DatumGetPointer(a);
+	FeedpubRun *rb = (FeedpubRun *) DatumGetPointer(b);
+	int64		pa = ra->entries[ra->current].pos;
+	int64		pb = rb->entries[rb->current].pos;
+
+	/* the smallest first: a binaryheap has its largest on top */
+	return pa < pb ? 1 : pa > pb ? -1 : 0;
+}
+
+/*
+ * Add the rows of a batch behind a position to the page.  Returns whether all
+ * of them are in it, or passed.
+ */
+static bool
+read_batch(ReadPage *page, const FeedpubSnapshot *before,
+		   const FeedpubBatch *batch, int64 after_pos)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub runs",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	List	   *runs = feedpub_run_load(page->reader, before, &batch->snapshot,
+										after_pos);
+	binaryheap *merge = binaryheap_allocate(Max(list_length(runs), 1),
+											compare_runs, NULL);
+	ListCell   *lc;
+	bool		finished;
+	int			nrows_before = page->nrows;
+
+	foreach(lc, runs)
+		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
+	binaryheap_build(merge);
+
+	while (!binaryheap_empty(merge) && page->nrows < page->max_rows &&
+		   page->npassed < MAX_PASSED)
+	{
+		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextSwitchTo(oldcontext);
+		add_row(page, batch, &run->entries[run->current]);
+		MemoryContextSwitchTo(context);
+		if (feedpub_run_next(page->reader, run))
+			binaryheap_replace_first(merge, PointerGetDatum(run));
+		else
+			(void) binaryheap_remove_first(merge);
+	}
+
+	finished = binaryheap_empty(merge);
+	if (finished)
+	{
+		if (page->nrows == nrows_before)
+			page->npassed++;
+		/* rows of the batch that are gone altogether were passed as well */
+		if (page->passed.sync_id != batch->sync_id ||
+			page->passed.pos < batch->last_pos)
+		{
+			page->passed.epoch = FEEDPUB_EPOCH;
+			page->passed.sync_id = batch->sync_id;
+			page->passed.pos = batch->last_pos;
+			page->passed.fingerprint = batch->fingerprint;
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return finished;
+}
+
+/*
+ * Add the row of an index entry to the page, or pass it if there is none.
+ */
+static void
+add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubEntry *entry)
+{
+	ItemPointerData tid = entry->tid;
+	bool		call_again = false;
+	bool		all_dead = false;
+	PageRow    *row;
+
+	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.sync_id = batch->sync_id;
+	page->passed.pos = entry->pos;
+	page->passed.fingerprint = batch->fingerprint;
+	if (!table_index_fetch_tuple(page->fetch, &tid, page->snapshot, page->slot,
+								 &call_again, &all_dead))
+	{
+		page->npassed++;
+		return;
+	}
+
+	if (page->nrows == page->maxrows)
+	{
+		page->maxrows = page->maxrows ? page->maxrows * 2 : Min(page->max_rows, 128);
+		page->rows = page->rows ?
+			repalloc(page->rows, page->maxrows * sizeof(PageRow)) :
+			palloc(page->maxrows * sizeof(PageRow));
+	}
+	row = &page->rows[page->nrows++];
+	row->cursor = page->passed;
+	row->tid = page->slot->tts_tid;
+	if (RelationGetDescr(page->heap)->constr != NULL &&
+		RelationGetDescr(page->heap)->constr->missing != NULL)
+	{
+		/* columns added later, with a default that is not in the row */
+		slot_getallattrs(page->slot);
+		row->tuple = heap_form_tuple(RelationGetDescr(page->heap),
+									 page->slot->tts_values,
+									 page->slot->tts_isnull);
+	}
+	else
+		row->tuple = ExecCopySlotHeapTuple(page->slot);
+}
+
+/*
+ * Read the page's rows again through the executor, as the caller, and hide
+ * those that it does not return.  The same snapshot: read_only execution.
+ */
+static void
+hide_rows(ReadPage *page)
+{
+	char	   *table = feedpub_relation_name(page->feed.relid);
+	Oid			argtypes[1] = {TIDARRAYOID};
+	Datum	   *tids = palloc(Max(page->nrows, 1) * sizeof(Datum));
+	Datum		values[1];
+	MemoryContext oldcontext = CurrentMemoryContext;
+	int			rc;
+	int			kept = 0;
+
+	for (int i = 0; i < page->nrows; i++)
+		tids[i] = PointerGetDatum(&page->rows[i].tid);
+	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
+												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
+	for (int i = 0; i < page->nrows; i++)
+		page->rows[i].tuple = NULL;
+
+	SPI_connect();
+	rc = SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
+										" WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
+										" ORDER BY t.ctid", table, table),
+							   1, argtypes, values, NULL, true, 0);
+	if (rc != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\": %s",
+			 RelationGetRelationName(page->heap), SPI_result_code_string(rc));
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		PageRow    *row = &page->rows[i];
+		int			low = 0;
+		int			high = (int) SPI_processed;
+
+		while (low < high)
+		{
+			int			middle = (low + high) / 2;
+			bool		isnull;
+			Datum		ctid = SPI_getbinval(SPI_tuptable->vals[middle],
+											 SPI_tuptable->tupdesc, 1, &isnull);
+			int			order = ItemPointerCompare((ItemPointer) DatumGetPointer(ctid),
+												   &row->tid);
+
+			if (order == 0)
+			{
+				HeapTupleHeader entry = DatumGetHeapTupleHeader(SPI_getbinval(SPI_tuptable->vals[middle],
+																			  SPI_tuptable->tupdesc, 2, &isnull));
+				HeapTupleData tuple = {0};
+				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
+
+				tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
+				tuple.t_data = entry;
+				row->tuple = heap_copytuple(&tuple);
+				MemoryContextSwitchTo(spicontext);
+				kept++;
+				break;
+			}
+			if (order < 0)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+	}
+	SPI_finish();
+	page->npassed += page->nrows - kept;
+}
+
+/*
+ * Must the page say how far it got, since its last row does not?
+ */
+static bool
+ends_filtered(ReadPage *page)
+{
+	for (int i = page->nrows - 1; i >= 0; i--)
+	{
+		if (page->rows[i].tuple != NULL)
+			return page->rows[i].cursor.sync_id != page->passed.sync_id ||
+				page->rows[i].cursor.pos != page->passed.pos;
+	}
+	return page->passed.sync_id != page->after.sync_id ||
+		page->passed.pos != page->after.pos;
+}
