@@ -16,12 +16,16 @@ OBJS = \
 	src/guard.o \
 	src/guc.o \
 	src/horizon.o \
+	src/launcher.o \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
 	src/run.o \
+	src/shmem.o \
 	src/stamp.o \
-	src/stats.o
+	src/stats.o \
+	src/wait.o \
+	src/worker.o
 DATA = feedpub--0.1.sql
 PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 

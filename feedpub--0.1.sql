@@ -203,6 +203,35 @@ AS 'MODULE_PATHNAME', 'feed_head';
 COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
 	'the cursor of now in published order';
 
+CREATE FUNCTION feed_wait(feed pg_catalog.regclass, after pg_catalog.text,
+	timeout pg_catalog.interval)
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_wait';
+COMMENT ON FUNCTION feed_wait(pg_catalog.regclass, pg_catalog.text, pg_catalog.interval) IS
+	'waits until something lies behind a cursor in published order';
+
+CREATE PROCEDURE feed_await(feed pg_catalog.regclass, after pg_catalog.text,
+	timeout pg_catalog.interval, INOUT arrived pg_catalog.bool DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'feed_await';
+COMMENT ON PROCEDURE feed_await(pg_catalog.regclass, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
+	'waits until something lies behind a cursor, holding no snapshot';
+
+CREATE FUNCTION feed_start_worker()
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_start_worker';
+COMMENT ON FUNCTION feed_start_worker() IS
+	'starts the worker that publishes the feeds of this database';
+
+CREATE FUNCTION feed_stop_worker()
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_stop_worker';
+COMMENT ON FUNCTION feed_stop_worker() IS
+	'stops the worker of this database, until feed_start_worker()';
+
 --
 -- Views
 --

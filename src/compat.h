@@ -55,6 +55,13 @@
 #define feedpub_check_enforced(check) ((check)->ccenforced)
 #endif
 
+/* 17: wait events of one's own; the server returns the same one each time */
+#if PG_VERSION_NUM < 170000
+#define feedpub_wait_event(name) PG_WAIT_EXTENSION
+#else
+#define feedpub_wait_event(name) WaitEventExtensionNew(name)
+#endif
+
 /* 17: the shared transaction counters got a new name */
 #if PG_VERSION_NUM < 170000
 #define TransamVariables ShmemVariableCache

@@ -12,6 +12,7 @@
 #include "postgres.h"
 
 #include "fmgr.h"
+#include "miscadmin.h"
 
 #include "feedpub.h"
 
@@ -27,4 +28,9 @@ _PG_init(void)
 {
 	feedpub_guc_define();
 	feedpub_registry_init();
+	if (process_shared_preload_libraries_in_progress)
+	{
+		feedpub_shmem_preload();
+		feedpub_launcher_register();
+	}
 }

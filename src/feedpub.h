@@ -20,6 +20,7 @@
 #include "access/transam.h"
 #include "access/xlogdefs.h"
 #include "nodes/pg_list.h"
+#include "storage/condition_variable.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
@@ -107,6 +108,22 @@ typedef struct FeedpubCursor
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
 
+struct Latch;
+
+/* What shared memory knows of one database; its fields are shmem.c's. */
+typedef struct FeedpubDatabase FeedpubDatabase;
+
+/* A feed that a prepared transaction has written to; InvalidOid: all. */
+typedef struct FeedpubPrepared
+{
+	Oid			feed;
+	TransactionId xid;
+} FeedpubPrepared;
+
+#define FEEDPUB_MAX_DATABASES	32
+#define FEEDPUB_MAX_DIRTY		48
+#define FEEDPUB_MAX_PREPARED	16
+
 /* One thing that a feed needs and that its owner has undone. */
 typedef struct FeedpubProblem
 {
@@ -120,6 +137,10 @@ extern int	feedpub_max_page_rows;
 
 extern int	feedpub_max_batch_transactions;
 extern int	feedpub_publish_synchronous_commit;
+extern int	feedpub_naptime;
+extern int	feedpub_publish_interval;
+extern int	feedpub_read_wait;
+extern int	feedpub_max_workers;
 
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
@@ -157,6 +178,7 @@ extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
+extern List *feedpub_horizon_prepared(void);
 extern bool feedpub_horizon_committed(FullTransactionId xid);
 extern bool feedpub_horizon_has_foreign(Relation heap, Relation index,
 										Snapshot snapshot,
@@ -191,7 +213,7 @@ extern FeedpubRunReader *feedpub_run_begin(Relation heap, Relation index,
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
-							  int64 after_pos);
+							  int64 after_pos, int max_runs);
 extern bool feedpub_run_next(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
@@ -201,11 +223,48 @@ extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
+/* in shmem.c */
+extern void feedpub_shmem_preload(void);
+extern FeedpubDatabase *feedpub_shmem_database(void);
+extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
+extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);
+extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
+								TransactionId xid);
+extern int	feedpub_shmem_take_marks(Oid *dirty, bool *all);
+extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
+extern bool feedpub_shmem_claim_worker(void);
+extern void feedpub_shmem_release_worker(void);
+extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms);
+extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
+extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
+extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
+extern int	feedpub_shmem_unserved(Oid *dbids);
+extern void feedpub_shmem_set_launcher(struct Latch *latch);
+extern int	feedpub_shmem_count_workers(void);
+extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
+
+/* in worker.c */
+extern void feedpub_worker_ensure(void);
+
+/* in launcher.c */
+extern bool feedpub_launcher_start_worker(Oid dbid);
+extern void feedpub_launcher_register(void);
+
+/* in wait.c */
+extern void feedpub_wait_wake(Oid relid);
+extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
+								   int64 timeout_ms, bool in_procedure);
+
 /* in fetch.c */
 extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);
 extern bool feedpub_fetch_may_read_directly(Relation heap);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, bool wait);
+extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
+									 Relation index, Snapshot snapshot);
+
+/* feedpub_publish_feed() did not get a lock */
+#define FEEDPUB_PUBLISH_BUSY	(-1)
 
 #endif							/* FEEDPUB_H */

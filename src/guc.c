@@ -16,6 +16,10 @@
 
 int			feedpub_max_page_rows = 10000;
 int			feedpub_max_batch_transactions = 1000;
+int			feedpub_naptime = 1000;
+int			feedpub_publish_interval = 10;
+int			feedpub_read_wait = 100;
+int			feedpub_max_workers = 8;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
 
 /* the values of synchronous_commit, without its synonyms */
@@ -51,6 +55,46 @@ feedpub_guc_define(void)
 							1000,
 							1, 1000000,
 							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.naptime",
+							"Sets the time after which an idle worker looks around.",
+							"It is woken when there is something to publish; this is how soon it sees that feeds are gone or that somebody wants the database.",
+							&feedpub_naptime,
+							1000,
+							10, INT_MAX / 1000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.publish_interval",
+							"Sets the time between two batches of a feed under load.",
+							"Commits gather that long in one batch; a feed with little traffic is published at once.",
+							&feedpub_publish_interval,
+							10,
+							0, 60000,
+							PGC_SIGHUP,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.read_wait",
+							"Sets how long a read that finds nothing waits for committed rows to be published.",
+							"Zero turns it off.  It never waits when nothing has been committed.",
+							&feedpub_read_wait,
+							100,
+							0, 60000,
+							PGC_USERSET,
+							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.max_workers",
+							"Sets the number of databases that may have a worker at a time.",
+							NULL,
+							&feedpub_max_workers,
+							8,
+							0, FEEDPUB_MAX_DATABASES,
+							PGC_SIGHUP,
 							0,
 							NULL, NULL, NULL);
 

@@ -31,7 +31,9 @@
 #include "access/xlog_internal.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "access/twophase.h"
 #include "storage/lwlock.h"
+#include "storage/proc.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -108,6 +110,32 @@ feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 					   (unsigned long long) U64FromFullTransactionId(after_xid),
 					   (unsigned long long) U64FromFullTransactionId(next)),
 			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
+}
+
+/*
+ * The prepared transactions that are there, a List of their 32-bit xids as
+ * OIDs.
+ */
+List *
+feedpub_horizon_prepared(void)
+{
+	int			maxprepared = max_prepared_xacts;
+	TransactionId *xids = palloc(Max(maxprepared, 1) * sizeof(TransactionId));
+	int			nprepared = 0;
+	List	   *prepared = NIL;
+
+	LWLockAcquire(ProcArrayLock, LW_SHARED);
+	for (int i = 0; i < ProcGlobal->allProcCount && nprepared < maxprepared; i++)
+	{
+		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+
+		if (proc->pid == 0 && TransactionIdIsNormal(proc->xid))
+			xids[nprepared++] = proc->xid;
+	}
+	LWLockRelease(ProcArrayLock);
+	for (int i = 0; i < nprepared; i++)
+		prepared = lappend_oid(prepared, xids[i]);
+	return prepared;
 }
 
 /*

@@ -80,9 +80,8 @@ typedef struct NewTransaction
 } NewTransaction;
 
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
-static bool has_living_row(List *runs, FeedpubRunReader *reader,
-						   Relation heap, Snapshot snapshot);
-static int	write_batches(Oid relid, const FeedpubBatch *last,
+static bool has_living_row(List *runs, Relation heap, Snapshot snapshot);
+static void write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
 						  NewTransaction *news, int nnews);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
@@ -134,7 +133,11 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		(void) feedpub_publish_feed(relid, true);
+		if (feedpub_publish_feed(relid, true) > 0)
+		{
+			SPI_commit();
+			feedpub_wait_wake(relid);
+		}
 	}
 	SPI_commit();
 	SPI_finish();
@@ -143,9 +146,10 @@ feed_publish(PG_FUNCTION_ARGS)
 
 /*
  * Publish what is new in a feed.  To be called first in a transaction, whose
- * isolation and durability are set here, and which the caller commits.
- * Returns the number of batches made.  Does not wait for locks unless told
- * to: then a feed whose table or publishing lock is taken is left alone.
+ * isolation and durability are set here, and which the caller commits; then
+ * he wakes those who wait for the feed.  Returns the number of transactions
+ * published.  Does not wait for locks unless told to: a feed whose table or
+ * publishing lock is taken is FEEDPUB_PUBLISH_BUSY.
  */
 int
 feedpub_publish_feed(Oid relid, bool wait)
@@ -153,7 +157,7 @@ feedpub_publish_feed(Oid relid, bool wait)
 	FeedpubFeed feed;
 	Relation	heap;
 	Snapshot	snapshot;
-	int			nbatches;
+	int			npublished;
 
 	Assert(!FirstSnapshotSet);
 	XactIsoLevel = XACT_READ_COMMITTED;
@@ -166,26 +170,29 @@ feedpub_publish_feed(Oid relid, bool wait)
 	if (wait)
 		LockRelationOid(relid, AccessShareLock);
 	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return 0;
+		return FEEDPUB_PUBLISH_BUSY;
 	heap = try_relation_open(relid, NoLock);
+	if (heap == NULL && !wait)
+		return 0;				/* dropped: no news */
 	feedpub_registry_get(relid, &feed);
 	if (!feedpub_batch_lock(relid, wait))
 	{
 		relation_close(heap, NoLock);
-		return 0;
+		return FEEDPUB_PUBLISH_BUSY;
 	}
 
 	/* after the lock, see above */
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
-	nbatches = publish_news(&feed, heap, GetActiveSnapshot());
+	npublished = publish_news(&feed, heap, GetActiveSnapshot());
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
-	return nbatches;
+	return npublished;
 }
 
 /*
- * Write the batches that are due with this snapshot.
+ * Write the batches that are due with this snapshot.  Returns how many
+ * transactions are in them.
  */
 static int
 publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
@@ -200,7 +207,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 	FeedpubBatch last;
 	List	   *runs;
 	ListCell   *lc;
-	int			nbatches = 0;
+	int			nnews = 0;
 
 	feedpub_horizon_check_history(feed, heap, index);
 	feedpub_batch_take_snapshot(snapshot, &now);
@@ -213,12 +220,11 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 				 errdetail("The last batch has seen transactions that this server has not ended yet.")));
 
 	reader = feedpub_run_begin(heap, index, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0);
-	if (has_living_row(runs, reader, heap, snapshot))
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
+	if (has_living_row(runs, heap, snapshot))
 	{
 		NewTransaction *news = MemoryContextAllocHuge(context,
 													  list_length(runs) * sizeof(NewTransaction));
-		int			nnews = 0;
 
 		foreach(lc, runs)
 		{
@@ -228,13 +234,36 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 			news[nnews].part = 0;
 			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
 		}
-		nbatches = write_batches(feed->relid, &last, &now, news, nnews);
+		write_batches(feed->relid, &last, &now, news, nnews);
 	}
 	feedpub_run_end(reader);
 	index_close(index, NoLock);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	return nbatches;
+	return nnews;
+}
+
+/*
+ * Would a step with this snapshot find news?  For readers, who look at a few
+ * transactions only.
+ */
+bool
+feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
+						 Relation index, Snapshot snapshot)
+{
+	FeedpubRunReader *reader;
+	FeedpubSnapshot now;
+	FeedpubBatch last;
+	List	   *runs;
+	bool		found;
+
+	feedpub_batch_take_snapshot(snapshot, &now);
+	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
+	reader = feedpub_run_begin(heap, index, snapshot);
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, 100);
+	found = has_living_row(runs, heap, snapshot);
+	feedpub_run_end(reader);
+	return found;
 }
 
 /*
@@ -243,8 +272,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
  * Looks at what has been read of the runs only; a long one counts as news.
  */
 static bool
-has_living_row(List *runs, FeedpubRunReader *reader, Relation heap,
-			   Snapshot snapshot)
+has_living_row(List *runs, Relation heap, Snapshot snapshot)
 {
 	IndexFetchTableData *fetch = table_index_fetch_begin(heap);
 	TupleTableSlot *slot = table_slot_create(heap, NULL);
@@ -276,7 +304,7 @@ has_living_row(List *runs, FeedpubRunReader *reader, Relation heap,
 /*
  * Write one batch of the new transactions, or several when they are many.
  */
-static int
+static void
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
 			  NewTransaction *news, int nnews)
@@ -324,7 +352,6 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		}
 		feedpub_batch_write(relid, &batch);
 	}
-	return nparts;
 }
 
 /*

@@ -76,6 +76,7 @@ typedef struct ReadPage
 	Relation	heap;
 	Relation	index;
 	Snapshot	snapshot;
+	bool		direct;			/* no executor needed */
 	FeedpubCursor after;
 	int			max_rows;
 	PageRow    *rows;
@@ -92,6 +93,7 @@ typedef struct ReadPage
 
 static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
 static void read_page(ReadPage *page);
+static void read_batches(ReadPage *page);
 static bool find_start(ReadPage *page);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
@@ -296,21 +298,50 @@ read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
 
 /*
  * Read the page behind page->after; its table is open.
+ *
+ * Somebody who commits a row and reads at once must not find an empty page:
+ * when there is nothing to hand out, but rows have been committed that are
+ * not published yet, the worker is woken, and started if there is none, and
+ * what it publishes within feedpub.read_wait is read with a new snapshot.
+ * Not with a snapshot that must stay, nor where nothing is published.
  */
 static void
 read_page(ReadPage *page)
 {
-	Oid			relid = RelationGetRelid(page->heap);
-	bool		direct;
-
-	feedpub_registry_get(relid, &page->feed);
-	direct = feedpub_fetch_may_read_directly(page->heap);
-	if (!direct)
-		feedpub_require_select(relid);
-	page->snapshot = GetActiveSnapshot();
+	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
+	page->direct = feedpub_fetch_may_read_directly(page->heap);
+	if (!page->direct)
+		feedpub_require_select(page->feed.relid);
 	page->passed = page->after;
+	page->snapshot = GetActiveSnapshot();
 	page->index = index_open(page->feed.indexid, AccessShareLock);
 	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
+
+	read_batches(page);
+	if (page->nrows == 0 && page->passed.sync_id == page->after.sync_id &&
+		page->passed.pos == page->after.pos &&
+		feedpub_read_wait > 0 && !RecoveryInProgress() &&
+		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
+		feedpub_publish_has_news(&page->feed, page->heap, page->index,
+								 page->snapshot) &&
+		feedpub_wait_for_batch(page->feed.relid, &page->after,
+							   feedpub_read_wait, false))
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		page->snapshot = GetActiveSnapshot();
+		read_batches(page);
+		PopActiveSnapshot();
+	}
+	index_close(page->index, NoLock);
+}
+
+/*
+ * Read the page with its snapshot.
+ */
+static void
+read_batches(ReadPage *page)
+{
+	Oid			relid = page->feed.relid;
 
 	if (find_start(page))
 	{
@@ -374,7 +405,7 @@ read_page(ReadPage *page)
 		feedpub_run_end(page->reader);
 		table_index_fetch_end(page->fetch);
 		ExecDropSingleTupleTableSlot(page->slot);
-		if (!direct)
+		if (!page->direct)
 			hide_rows(page);
 
 		/* should batches not be published durably: not before this */
@@ -385,7 +416,6 @@ read_page(ReadPage *page)
 			feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(page->snapshot));
 		}
 	}
-	index_close(page->index, NoLock);
 }
 
 /*
@@ -475,7 +505,7 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	List	   *runs = feedpub_run_load(page->reader, before, &batch->snapshot,
-										after_pos);
+										after_pos, INT_MAX);
 	binaryheap *merge = binaryheap_allocate(Max(list_length(runs), 1),
 											compare_runs, NULL);
 	ListCell   *lc;

@@ -96,11 +96,13 @@ feedpub_run_end(FeedpubRunReader *reader)
 /*
  * The runs of a batch, as far as they lie behind after_pos, each with its
  * first entries; in the current memory context.  before is the snapshot of
- * the batch before it.
+ * the batch before it.  Who only wants to know whether there are any stops
+ * the walk at max_runs.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
-				 const FeedpubSnapshot *snapshot, int64 after_pos)
+				 const FeedpubSnapshot *snapshot, int64 after_pos,
+				 int max_runs)
 {
 	List	   *runs = NIL;
 
@@ -124,7 +126,8 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	 */
 	if (reader->walked_to != before->xmax)
 		seek_range(reader, before->xmax);
-	while (reader->at_entry && reader->xid < snapshot->xmax)
+	while (reader->at_entry && reader->xid < snapshot->xmax &&
+		   list_length(runs) < max_runs)
 	{
 		FeedpubRun *run;
 
@@ -134,7 +137,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 			runs = lappend(runs, run);
 	}
 
-	reader->walked_to = snapshot->xmax;
+	reader->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
 	return runs;
 }
 

@@ -92,6 +92,20 @@ static HTAB *sequences = NULL;
 static uint8 randomness[4096];
 static int	randomness_used = sizeof(randomness);
 
+/*
+ * The feeds that the present transaction has written to, for the worker to be
+ * told when it has committed.  Most write to one; what does not fit stands
+ * for all feeds.
+ */
+#define MAX_STAMPED	8
+
+static Oid	stamped[MAX_STAMPED];
+static int	nstamped = 0;
+static bool stamped_more = false;
+static TransactionId stamped_xid;
+
+static void note_stamped(Oid relid, FullTransactionId xid);
+static void tell_worker(XactEvent event, void *arg);
 static void invalidate_sequences(Datum arg, Oid relid);
 static FeedSequence *find_sequence(Oid seqid);
 static void verify_sequence(FeedSequence *sequence, Oid funcid);
@@ -125,6 +139,7 @@ feedpub_stamp_pos(PG_FUNCTION_ARGS)
 	xid = GetTopFullTransactionId();
 	pos = nextval_internal(seqid, !sequence->valid);
 	push_taken(seqid, xid, pos);
+	note_stamped(sequence->relid, xid);
 	PG_RETURN_INT64(pos);
 }
 
@@ -338,4 +353,65 @@ pop_taken(Oid seqid, FullTransactionId xid, int64 pos)
 		return true;
 	}
 	return false;
+}
+
+/*
+ * Remember a feed that the transaction writes to.  Rolled-back savepoints are
+ * not taken back: the worker looks once for nothing.
+ */
+static void
+note_stamped(Oid relid, FullTransactionId xid)
+{
+	static bool registered = false;
+
+	if (nstamped > 0 && stamped[nstamped - 1] == relid)
+		return;
+	if (!registered)
+	{
+		RegisterXactCallback(tell_worker, NULL);
+		registered = true;
+	}
+	for (int i = 0; i < nstamped; i++)
+	{
+		if (stamped[i] == relid)
+			return;
+	}
+
+	/* now, for it may have to be looked up, which a callback must not */
+	(void) feedpub_shmem_database();
+	stamped_xid = XidFromFullTransactionId(xid);
+	if (nstamped < MAX_STAMPED && OidIsValid(relid))
+		stamped[nstamped++] = relid;
+	else
+		stamped_more = true;
+}
+
+/*
+ * At the end of a transaction that wrote to feeds: tell the worker.  The
+ * commit is visible by now (xact.c: CommitTransaction calls us after
+ * ProcArrayEndTransaction), so whoever is woken sees it.  Earlier would lose
+ * the wake-up: the worker would look, find nothing, and forget.  After
+ * PREPARE nothing will be called when the transaction commits, so it is put
+ * on watch.
+ */
+static void
+tell_worker(XactEvent event, void *arg)
+{
+	if (nstamped == 0 && !stamped_more)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			feedpub_shmem_mark(stamped, nstamped, stamped_more);
+			break;
+		case XACT_EVENT_PREPARE:
+			feedpub_shmem_watch(stamped, nstamped, stamped_more, stamped_xid);
+			break;
+		case XACT_EVENT_ABORT:
+			break;
+		default:
+			return;				/* not its end */
+	}
+	nstamped = 0;
+	stamped_more = false;
 }

@@ -1,0 +1,218 @@
+/*-------------------------------------------------------------------------
+ *
+ * launcher.c
+ *	  Starting workers: on demand, and, with shared_preload_libraries, by a
+ *	  launcher that keeps one for each database that has feeds.
+ *
+ * The launcher is connected to no database and can read shared catalogs only,
+ * so it cannot know which databases have feeds.  At start it sends a worker
+ * into each; one that finds no feed leaves at once.  Later, the entries in
+ * shared memory tell it which databases want a worker and have none: because
+ * theirs has died, or has given way to somebody who wanted the database.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
+
+/* a worker that died is started again after this time, in ms */
+#define RESTART_INTERVAL	5000
+
+static List *list_databases(void);
+static bool database_exists(Oid dbid);
+static void forget_launcher(int code, Datum arg);
+
+/*
+ * Start a worker for a database.  Returns whether the server has taken the
+ * order; warns when it has not.
+ */
+bool
+feedpub_launcher_start_worker(Oid dbid)
+{
+	BackgroundWorker worker = {0};
+
+	if (feedpub_shmem_count_workers() >= feedpub_max_workers)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a feedpub worker"),
+				 errdetail("%d workers are running.", feedpub_max_workers),
+				 errhint("You might need to increase \"%s\".", "feedpub.max_workers")));
+		return false;
+	}
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+#ifdef BGWORKER_INTERRUPTIBLE
+	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
+#endif
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "feedpub", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "feedpub_worker_main", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "feedpub worker for database %u", dbid);
+	strlcpy(worker.bgw_type, "feedpub worker", BGW_MAXLEN);
+	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
+	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a feedpub worker"),
+				 errdetail("The server has no free slot for a background worker."),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+		return false;
+	}
+	return true;
+}
+
+/*
+ * Register the launcher while the server starts.  Called from _PG_init().
+ */
+void
+feedpub_launcher_register(void)
+{
+	BackgroundWorker worker = {0};
+
+	if (IsBinaryUpgrade)
+		return;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = RESTART_INTERVAL / 1000;
+	strlcpy(worker.bgw_library_name, "feedpub", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "feedpub_launcher_main", BGW_MAXLEN);
+	strlcpy(worker.bgw_name, "feedpub launcher", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "feedpub launcher", BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
+/*
+ * The launcher.
+ */
+void
+feedpub_launcher_main(Datum main_arg)
+{
+	List	   *unvisited;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+
+	before_shmem_exit(forget_launcher, (Datum) 0);
+	feedpub_shmem_set_launcher(MyLatch);
+	unvisited = list_databases();
+
+	for (;;)
+	{
+		Oid			dbids[FEEDPUB_MAX_DATABASES];
+		int			ndbids;
+		long		timeout = RESTART_INTERVAL;
+
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+
+		/* the first round: one database after the other, not all at once */
+		if (unvisited != NIL)
+		{
+			Oid			dbid = linitial_oid(unvisited);
+
+			if (feedpub_shmem_needs_worker(feedpub_shmem_database_of(dbid),
+										   RESTART_INTERVAL))
+				(void) feedpub_launcher_start_worker(dbid);
+			unvisited = list_delete_first(unvisited);
+			timeout = 100;
+		}
+
+		ndbids = feedpub_shmem_unserved(dbids);
+		for (int i = 0; i < ndbids; i++)
+		{
+			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
+
+			if (!database_exists(dbids[i]))
+				feedpub_shmem_set_wanted(entry, false);
+			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
+				(void) feedpub_launcher_start_worker(dbids[i]);
+		}
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, feedpub_wait_event("FeedpubLauncherMain"));
+	}
+}
+
+static void
+forget_launcher(int code, Datum arg)
+{
+	feedpub_shmem_set_launcher(NULL);
+}
+
+/*
+ * All databases that can be connected to, but templates.
+ */
+static List *
+list_databases(void)
+{
+	MemoryContext context = TopMemoryContext;
+	List	   *databases = NIL;
+	Relation	rel;
+	TableScanDesc scan;
+	HeapTuple	tuple;
+
+	StartTransactionCommand();
+	(void) GetTransactionSnapshot();
+	rel = table_open(DatabaseRelationId, AccessShareLock);
+	scan = table_beginscan_catalog(rel, 0, NULL);
+	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+		MemoryContext oldcontext;
+
+		if (!form->datallowconn || form->datistemplate)
+			continue;
+		oldcontext = MemoryContextSwitchTo(context);
+		databases = lappend_oid(databases, form->oid);
+		MemoryContextSwitchTo(oldcontext);
+	}
+	table_endscan(scan);
+	table_close(rel, AccessShareLock);
+	CommitTransactionCommand();
+	return databases;
+}
+
+static bool
+database_exists(Oid dbid)
+{
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dbid));
+	CommitTransactionCommand();
+	return exists;
+}

@@ -1,0 +1,487 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.c
+ *	  Shared memory: which feeds have news, who publishes them, who waits.
+ *
+ * One small struct, the same for all databases.  With
+ * shared_preload_libraries it is reserved at start; without, the first
+ * backend that wants it takes it from the slack that the server leaves in its
+ * shared memory.  Where there is none left, everything works without: the
+ * worker looks at all feeds from time to time, and who waits polls.
+ *
+ * A database has one entry, which is never given back: backends keep a
+ * pointer to theirs.
+ *
+ * Locks: each entry's mutex protects its fields; nothing is called while it
+ * is held.  The struct's mutex protects the entries' being taken.  A latch
+ * belongs to a PGPROC, which is shared memory for ever: setting that of a
+ * worker that has just left wakes somebody for nothing.
+ *
+ * A mark is set after a commit is visible, and taken away before the look
+ * that it asks for: so a commit whose mark is taken away is seen by that
+ * look, and one that is not seen by it leaves a mark behind it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/hsearch.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+#define NWAITERS		32
+
+struct FeedpubDatabase
+{
+	slock_t		mutex;
+	Oid			dbid;			/* by the struct's mutex; InvalidOid: free */
+	int			worker_pid;		/* 0: no worker */
+	Latch	   *worker_latch;
+	TimestampTz launched_at;	/* when a worker was last asked for */
+	bool		wanted;			/* there were feeds when we last looked */
+	bool		stopped;		/* by hand: nobody is to start it */
+	bool		all_dirty;		/* more feeds have news than fit below */
+	int			ndirty;
+	Oid			dirty[FEEDPUB_MAX_DIRTY];
+	int			nprepared;
+	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+};
+
+typedef struct FeedpubShared
+{
+	slock_t		mutex;
+	Latch	   *launcher_latch; /* by the mutex; NULL when there is none */
+	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
+	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
+} FeedpubShared;
+
+static FeedpubShared *shared = NULL;
+static FeedpubDatabase *database = NULL;
+static bool failed = false;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+static void request_shmem(void);
+static void startup_shmem(void);
+static void attach(void);
+
+/*
+ * Reserve the struct while the server starts.  Called from _PG_init().
+ */
+void
+feedpub_shmem_preload(void)
+{
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = startup_shmem;
+}
+
+static void
+request_shmem(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(sizeof(FeedpubShared));
+}
+
+static void
+startup_shmem(void)
+{
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+	shared = NULL;				/* this may be a restart of the server */
+	database = NULL;
+	failed = false;
+	attach();
+}
+
+/*
+ * Find the struct, or make it.  The only thing that can fail is that there is
+ * no room: then ShmemInitStruct() raises an error before it has changed
+ * anything, with no lock held but ours.  A writer must not notice, so we take
+ * the error back and do without.
+ */
+static void
+attach(void)
+{
+	volatile bool found = false;
+	MemoryContext context = CurrentMemoryContext;
+
+	if (shared != NULL || failed)
+		return;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	PG_TRY();
+	{
+		bool		was_there;
+
+		shared = ShmemInitStruct("feedpub", sizeof(FeedpubShared), &was_there);
+		found = was_there;
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		shared = NULL;
+		failed = true;
+	}
+	PG_END_TRY();
+	if (shared != NULL && !found)
+	{
+		MemSet(shared, 0, sizeof(FeedpubShared));
+		SpinLockInit(&shared->mutex);
+		for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
+			SpinLockInit(&shared->databases[i].mutex);
+		for (int i = 0; i < NWAITERS; i++)
+			ConditionVariableInit(&shared->waiters[i]);
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * The entry of a database; NULL when there is none to be had.
+ */
+FeedpubDatabase *
+feedpub_shmem_database_of(Oid dbid)
+{
+	FeedpubDatabase *found = NULL;
+
+	attach();
+	if (shared == NULL)
+		return NULL;
+	SpinLockAcquire(&shared->mutex);
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES && found == NULL; i++)
+	{
+		if (shared->databases[i].dbid == dbid)
+			found = &shared->databases[i];
+	}
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES && found == NULL; i++)
+	{
+		if (shared->databases[i].dbid == InvalidOid)
+		{
+			found = &shared->databases[i];
+			found->dbid = dbid;
+			found->all_dirty = true;
+		}
+	}
+	SpinLockRelease(&shared->mutex);
+	return found;
+}
+
+/*
+ * The entry of this backend's database, or NULL.
+ */
+FeedpubDatabase *
+feedpub_shmem_database(void)
+{
+	if (database == NULL && !failed)
+		database = feedpub_shmem_database_of(MyDatabaseId);
+	return database;
+}
+
+/*
+ * Mark feeds that have news, and wake the worker.  For transaction callbacks:
+ * raises no error.  all stands for more feeds than are listed.
+ */
+void
+feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
+{
+	Latch	   *latch = NULL;
+	bool		fresh = false;
+
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	for (int i = 0; i < nfeeds && !database->all_dirty; i++)
+	{
+		int			j = 0;
+
+		while (j < database->ndirty && database->dirty[j] != feeds[i])
+			j++;
+		if (j < database->ndirty)
+			continue;
+		fresh = true;
+		if (database->ndirty < FEEDPUB_MAX_DIRTY)
+			database->dirty[database->ndirty++] = feeds[i];
+		else
+			all = true;
+	}
+	if (all && !database->all_dirty)
+		fresh = database->all_dirty = true;
+	/* a mark that was there has its wake-up under way */
+	if (fresh)
+		latch = database->worker_latch;
+	SpinLockRelease(&database->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * Put feeds on watch that a prepared transaction has written to: its COMMIT
+ * PREPARED runs no callback of ours.  What does not fit is on watch as
+ * InvalidOid, all feeds.
+ */
+void
+feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
+{
+	Latch	   *latch;
+
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	if (all || database->nprepared + nfeeds > FEEDPUB_MAX_PREPARED)
+	{
+		/* one entry for all of them, in the place of the last if need be */
+		int			i = Min(database->nprepared, FEEDPUB_MAX_PREPARED - 1);
+
+		database->prepared[i].feed = InvalidOid;
+		database->prepared[i].xid = xid;
+		if (i == FEEDPUB_MAX_PREPARED - 1 && database->nprepared > i)
+			database->prepared[i].xid = InvalidTransactionId;
+		database->nprepared = i + 1;
+	}
+	else
+	{
+		for (int i = 0; i < nfeeds; i++)
+		{
+			database->prepared[database->nprepared].feed = feeds[i];
+			database->prepared[database->nprepared++].xid = xid;
+		}
+	}
+	latch = database->worker_latch;
+	SpinLockRelease(&database->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+}
+
+/*
+ * Take the marks away, for the worker, which looks at these feeds next.
+ * dirty has room for FEEDPUB_MAX_DIRTY.
+ */
+int
+feedpub_shmem_take_marks(Oid *dirty, bool *all)
+{
+	int			ndirty = 0;
+
+	*all = true;
+	if (database == NULL)
+		return 0;
+	SpinLockAcquire(&database->mutex);
+	*all = database->all_dirty;
+	ndirty = database->ndirty;
+	memcpy(dirty, database->dirty, ndirty * sizeof(Oid));
+	database->all_dirty = false;
+	database->ndirty = 0;
+	SpinLockRelease(&database->mutex);
+	return ndirty;
+}
+
+/*
+ * Take what is on watch, for the worker.  prepared has room for
+ * FEEDPUB_MAX_PREPARED.
+ */
+int
+feedpub_shmem_take_watch(FeedpubPrepared *prepared)
+{
+	int			nprepared = 0;
+
+	if (database == NULL)
+		return 0;
+	SpinLockAcquire(&database->mutex);
+	nprepared = database->nprepared;
+	memcpy(prepared, database->prepared, nprepared * sizeof(FeedpubPrepared));
+	database->nprepared = 0;
+	SpinLockRelease(&database->mutex);
+	return nprepared;
+}
+
+/*
+ * Become the worker of this database; false when it has one.  A server
+ * without room for the struct cannot tell.
+ */
+bool
+feedpub_shmem_claim_worker(void)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	bool		claimed = false;
+
+	if (entry == NULL)
+		return false;
+	SpinLockAcquire(&entry->mutex);
+	if (entry->worker_pid == 0)
+	{
+		entry->worker_pid = MyProcPid;
+		entry->worker_latch = MyLatch;
+		entry->all_dirty = true;
+		claimed = true;
+	}
+	SpinLockRelease(&entry->mutex);
+	return claimed;
+}
+
+/*
+ * Stop being the worker; does nothing when we are not.
+ */
+void
+feedpub_shmem_release_worker(void)
+{
+	Latch	   *launcher = NULL;
+
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	if (database->worker_pid == MyProcPid)
+	{
+		database->worker_pid = 0;
+		database->worker_latch = NULL;
+		database->launched_at = 0;
+	}
+	SpinLockRelease(&database->mutex);
+
+	SpinLockAcquire(&shared->mutex);
+	launcher = shared->launcher_latch;
+	SpinLockRelease(&shared->mutex);
+	if (launcher != NULL)
+		SetLatch(launcher);
+}
+
+/*
+ * Should somebody start a worker for a database?  True once in a while, for
+ * whoever asks first; he starts it.  Wakes the worker that is there.
+ */
+bool
+feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Latch	   *latch = NULL;
+	bool		needed = false;
+
+	if (entry == NULL)
+		return false;
+	SpinLockAcquire(&entry->mutex);
+	if (entry->worker_pid != 0)
+		latch = entry->worker_latch;
+	else if (!entry->stopped &&
+			 TimestampDifferenceExceeds(entry->launched_at, now, retry_ms))
+	{
+		entry->launched_at = now;
+		needed = true;
+	}
+	SpinLockRelease(&entry->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+	return needed;
+}
+
+/*
+ * The worker of a database, 0 when there is none; and what is known of it.
+ */
+int
+feedpub_shmem_worker_pid(FeedpubDatabase *entry)
+{
+	int			pid;
+
+	SpinLockAcquire(&entry->mutex);
+	pid = entry->worker_pid;
+	SpinLockRelease(&entry->mutex);
+	return pid;
+}
+
+void
+feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted)
+{
+	SpinLockAcquire(&entry->mutex);
+	entry->wanted = wanted;
+	SpinLockRelease(&entry->mutex);
+}
+
+void
+feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped)
+{
+	SpinLockAcquire(&entry->mutex);
+	entry->stopped = stopped;
+	if (!stopped)
+		entry->launched_at = 0;
+	SpinLockRelease(&entry->mutex);
+}
+
+/*
+ * For the launcher: databases that want a worker and have none.  dbids has
+ * room for FEEDPUB_MAX_DATABASES.
+ */
+int
+feedpub_shmem_unserved(Oid *dbids)
+{
+	int			n = 0;
+
+	for (int i = 0; shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
+	{
+		FeedpubDatabase *entry = &shared->databases[i];
+		Oid			dbid;
+		bool		unserved;
+
+		SpinLockAcquire(&shared->mutex);
+		dbid = entry->dbid;
+		SpinLockRelease(&shared->mutex);
+		SpinLockAcquire(&entry->mutex);
+		unserved = entry->wanted && !entry->stopped && entry->worker_pid == 0;
+		SpinLockRelease(&entry->mutex);
+		if (OidIsValid(dbid) && unserved)
+			dbids[n++] = dbid;
+	}
+	return n;
+}
+
+/*
+ * The launcher's latch, by which it is woken when a worker leaves or is
+ * wanted.
+ */
+void
+feedpub_shmem_set_launcher(Latch *latch)
+{
+	attach();
+	if (shared == NULL)
+		return;
+	SpinLockAcquire(&shared->mutex);
+	shared->launcher_latch = latch;
+	SpinLockRelease(&shared->mutex);
+}
+
+/*
+ * How many workers there are.
+ */
+int
+feedpub_shmem_count_workers(void)
+{
+	int			n = 0;
+
+	for (int i = 0; shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
+	{
+		if (feedpub_shmem_worker_pid(&shared->databases[i]) != 0)
+			n++;
+	}
+	return n;
+}
+
+/*
+ * What those wait on who wait for a batch of a feed; NULL when they must
+ * poll.  Feeds may share one: whoever is woken looks for himself.
+ */
+ConditionVariable *
+feedpub_shmem_waiters(Oid feed)
+{
+	if (feedpub_shmem_database() == NULL)
+		return NULL;
+	return &shared->waiters[(MyDatabaseId * 31 + feed) % NWAITERS];
+}

@@ -1,0 +1,235 @@
+/*-------------------------------------------------------------------------
+ *
+ * wait.c
+ *	  Waiting for something to be published: feed_wait() and feed_await().
+ *
+ * Who waits enters a queue in shared memory, then looks with a new snapshot,
+ * then sleeps.  The worker commits a batch, then wakes the queue.  So either
+ * the look sees the batch, or it was committed after the look, and the wake-up
+ * that follows finds us in the queue.  Queues are shared between feeds: who is
+ * woken looks again.
+ *
+ * On a standby nobody wakes; there, and where shared memory had no room, the
+ * look is repeated.
+ *
+ * A function holds its query's snapshot while it waits, which keeps VACUUM
+ * from cleaning up.  feed_await() is a procedure, so that it can end its
+ * transaction before it sleeps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "pgstat.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_wait);
+PG_FUNCTION_INFO_V1(feed_await);
+
+/* how often those look who are not woken, in ms */
+#define POLL_INTERVAL	50
+
+/* and those who are, lest the worker has gone, in ms */
+#define RECHECK_INTERVAL	1000
+
+static int64 parse_timeout(FunctionCallInfo fcinfo);
+static void check_feed(Oid relid);
+static bool lies_behind(Oid relid, const FeedpubCursor *after);
+
+/*
+ * feed_wait(feed regclass, after text, timeout interval) returns boolean,
+ * VOLATILE
+ *
+ * Waits until something lies behind the cursor in published order; false when
+ * nothing came in time.  Holds a snapshot while it waits: where that matters,
+ * use feed_await().  Starts the worker if there is none.  Needs SELECT on the
+ * table.  Errors: 42809 when it is no feed, 22023 for a malformed cursor or a
+ * negative timeout, 42501.
+ */
+Datum
+feed_wait(PG_FUNCTION_ARGS)
+{
+	Oid			relid;
+	FeedpubCursor after;
+	int64		timeout = parse_timeout(fcinfo);
+
+	relid = PG_GETARG_OID(0);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
+	check_feed(relid);
+	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, false));
+}
+
+/*
+ * PROCEDURE feed_await(feed regclass, after text, timeout interval,
+ * INOUT arrived boolean DEFAULT NULL)
+ *
+ * The same, without holding a snapshot, a lock or a transaction while it
+ * waits.  Cannot run inside a transaction block (25001).
+ */
+Datum
+feed_await(PG_FUNCTION_ARGS)
+{
+	Oid			relid;
+	FeedpubCursor after;
+	int64		timeout = parse_timeout(fcinfo);
+	bool		arrived;
+	TupleDesc	desc;
+	Datum		values[1];
+	bool		nulls[1] = {false};
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block",
+						"feed_await"),
+				 errhint("Use feed_wait(), which holds the transaction's snapshot while it waits.")));
+
+	relid = PG_GETARG_OID(0);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
+	check_feed(relid);
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	arrived = feedpub_wait_for_batch(relid, &after, timeout, true);
+	SPI_finish();
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	values[0] = BoolGetDatum(arrived);
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  values, nulls)));
+}
+
+/*
+ * Check the arguments and return the timeout in ms.
+ */
+static int64
+parse_timeout(FunctionCallInfo fcinfo)
+{
+	Interval   *timeout;
+	double		ms;
+
+	for (int i = 0; i < 3; i++)
+	{
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s must not be null",
+							i == 0 ? "feed" : i == 1 ? "cursor" : "timeout")));
+	}
+	timeout = PG_GETARG_INTERVAL_P(2);
+	ms = (double) timeout->time / 1000.0 +
+		((double) timeout->month * DAYS_PER_MONTH + timeout->day) * SECS_PER_DAY * 1000.0;
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	return (int64) Min(ms, 1e15);
+}
+
+static void
+check_feed(Oid relid)
+{
+	Relation	heap = try_relation_open(relid, AccessShareLock);
+	FeedpubFeed feed;
+
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_select(relid);
+	relation_close(heap, NoLock);
+}
+
+/*
+ * Has anything been published behind the cursor?  Looks with a snapshot of
+ * its own, the newest.
+ */
+static bool
+lies_behind(Oid relid, const FeedpubCursor *after)
+{
+	FeedpubBatch last;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	UnregisterSnapshot(snapshot);
+	return last.sync_id > after->sync_id ||
+		(last.sync_id == after->sync_id && last.last_pos > after->pos);
+}
+
+/*
+ * Wait until something is published behind the cursor, or the time is over.
+ * In a procedure the transaction is ended before each sleep.
+ */
+bool
+feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
+					   int64 timeout_ms, bool in_procedure)
+{
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
+	bool		arrived = false;
+
+	for (;;)
+	{
+		int64		left;
+		long		sleep_ms;
+		bool		woken = queue != NULL && !RecoveryInProgress();
+
+		CHECK_FOR_INTERRUPTS();
+		if (woken)
+			ConditionVariablePrepareToSleep(queue);
+		arrived = lies_behind(relid, after);
+		left = (end - GetCurrentTimestamp()) / 1000;
+		if (arrived || left <= 0)
+			break;
+		feedpub_worker_ensure();
+		if (in_procedure)
+		{
+			SPI_commit();
+			InvalidateCatalogSnapshot();
+
+			/* dropped while we slept? */
+			if (get_rel_name(relid) == NULL)
+				break;
+			InvalidateCatalogSnapshot();
+		}
+
+		sleep_ms = Min(left, woken ? RECHECK_INTERVAL : POLL_INTERVAL);
+		if (woken)
+			(void) ConditionVariableTimedSleep(queue, sleep_ms,
+											   feedpub_wait_event("FeedpubWait"));
+		else
+		{
+			(void) WaitLatch(MyLatch,
+							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 sleep_ms, feedpub_wait_event("FeedpubWait"));
+			ResetLatch(MyLatch);
+		}
+	}
+	ConditionVariableCancelSleep();
+	return arrived;
+}
+
+/*
+ * Wake those who wait for a feed, after a batch of it is visible.
+ */
+void
+feedpub_wait_wake(Oid relid)
+{
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+
+	if (queue != NULL)
+		ConditionVariableBroadcast(queue);
+}

@@ -1,0 +1,458 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.c
+ *	  The publisher of one database: a thin loop around the step in publish.c.
+ *
+ * The worker waits, without a transaction, until a writer's commit sets its
+ * latch; takes the marks of the feeds that have news; and publishes each in a
+ * transaction of its own.  An idle feed is published at once; one with much
+ * traffic at most every feedpub.publish_interval, so that commits gather.  A
+ * feed that cannot be published is reported and tried again later, each time
+ * after twice as long; the others go on.
+ *
+ * It looks at all feeds once when it starts, after its latch is where writers
+ * find it: what was committed before is seen by that look, what is committed
+ * after leaves a mark.
+ *
+ * It leaves when the last feed is gone, and gives way when somebody wants to
+ * drop, rename or copy its database: those hold a lock on the database while
+ * they wait for its sessions to go, which is probed every second or sooner.
+ * The postmaster never restarts it, for that would loop when the database is
+ * gone; the launcher does, or the next reader.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_database.h"
+#include "commands/extension.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lock.h"
+#include "storage/procarray.h"
+#include "tcop/tcopprot.h"
+#include "utils/acl.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_start_worker);
+PG_FUNCTION_INFO_V1(feed_stop_worker);
+
+PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
+
+/* a batch of so many transactions is load: the whole interval is kept */
+#define BUSY_TRANSACTIONS	8
+
+/* the waits after failures: from the first to the last, in ms */
+#define FIRST_RETRY			100
+#define LAST_RETRY			60000
+
+/* how often commits of prepared transactions are looked for, in ms */
+#define WATCH_INTERVAL		10
+
+/* What the worker knows of a feed. */
+typedef struct FeedState
+{
+	Oid			relid;			/* hash key, must be first */
+	bool		dirty;
+	int			nfailures;
+	TimestampTz not_before;
+} FeedState;
+
+static HTAB *states;
+static List *watched = NIL;		/* of FeedpubPrepared */
+static uint64 seen_completions = 0;
+
+static void leave(int code, Datum arg);
+static bool is_wanted_here(void);
+static void collect_marks(void);
+static void mark_state(Oid relid);
+static void mark_all(void);
+static void check_watched(void);
+static void publish_due(void);
+static void publish_one(FeedState *state);
+static long next_due(void);
+
+/*
+ * The worker of one database, whose OID is its argument.
+ */
+void
+feedpub_worker_main(Datum main_arg)
+{
+	Oid			dbid = DatumGetObjectId(main_arg);
+	HASHCTL		ctl = {0};
+	TimestampTz looked_around = 0;
+	List	   *prepared;
+	ListCell   *lc;
+
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
+
+	before_shmem_exit(leave, (Datum) 0);
+	if (!feedpub_shmem_claim_worker())
+		proc_exit(0);
+
+	ctl.keysize = sizeof(Oid);
+	ctl.entrysize = sizeof(FeedState);
+	ctl.hcxt = TopMemoryContext;
+	states = hash_create("feedpub worker feeds", 64, &ctl,
+						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+
+	/* prepared before the server started: nobody has put them on watch */
+	prepared = feedpub_horizon_prepared();
+	MemoryContextSwitchTo(TopMemoryContext);
+	foreach(lc, prepared)
+	{
+		FeedpubPrepared *p = palloc0_object(FeedpubPrepared);
+
+		p->xid = lfirst_oid(lc);
+		watched = lappend(watched, p);
+	}
+	pgstat_report_appname("feedpub worker");
+
+	for (;;)
+	{
+		TimestampTz now = GetCurrentTimestamp();
+
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+
+		if (TimestampDifferenceExceeds(looked_around, now,
+									   Min(feedpub_naptime, 1000)))
+		{
+			if (!is_wanted_here())
+				proc_exit(0);
+			looked_around = now;
+		}
+		collect_marks();
+		check_watched();
+		publish_due();
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 next_due(), feedpub_wait_event("FeedpubWorkerMain"));
+	}
+}
+
+static void
+leave(int code, Datum arg)
+{
+	feedpub_shmem_release_worker();
+}
+
+/*
+ * Is there a feed here, and does nobody want the database for himself?
+ */
+static bool
+is_wanted_here(void)
+{
+	LOCKTAG		tag;
+	bool		wanted = false;
+	bool		alone;
+
+	StartTransactionCommand();
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	alone = LockAcquire(&tag, RowExclusiveLock, false, true) == LOCKACQUIRE_NOT_AVAIL;
+	if (!alone)
+	{
+		PushActiveSnapshot(GetTransactionSnapshot());
+		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
+			feedpub_registry_list() != NIL;
+		PopActiveSnapshot();
+		feedpub_shmem_set_wanted(feedpub_shmem_database(), wanted);
+	}
+	CommitTransactionCommand();
+	return wanted;
+}
+
+/*
+ * Take over what writers have marked.
+ */
+static void
+collect_marks(void)
+{
+	Oid			dirty[FEEDPUB_MAX_DIRTY];
+	bool		all;
+	int			ndirty = feedpub_shmem_take_marks(dirty, &all);
+
+	for (int i = 0; i < ndirty; i++)
+		mark_state(dirty[i]);
+	if (all)
+		mark_all();
+}
+
+static void
+mark_state(Oid relid)
+{
+	bool		found;
+	FeedState  *state = hash_search(states, &relid, HASH_ENTER, &found);
+
+	if (!found)
+	{
+		state->nfailures = 0;
+		state->not_before = 0;
+	}
+	state->dirty = true;
+}
+
+static void
+mark_all(void)
+{
+	List	   *feeds;
+	ListCell   *lc;
+
+	StartTransactionCommand();
+	feeds = feedpub_registry_list();
+	foreach(lc, feeds)
+		mark_state(lfirst_oid(lc));
+	CommitTransactionCommand();
+}
+
+/*
+ * See whether prepared transactions have ended that wrote to feeds.  The
+ * server counts the transactions that end; as long as that count stands
+ * still, there is nothing to see.
+ */
+static void
+check_watched(void)
+{
+	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+	int			nprepared = feedpub_shmem_take_watch(prepared);
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	uint64		completions;
+	ListCell   *lc;
+
+	for (int i = 0; i < nprepared; i++)
+	{
+		FeedpubPrepared *p = palloc_object(FeedpubPrepared);
+
+		*p = prepared[i];
+		watched = lappend(watched, p);
+	}
+	completions = TransamVariables->xactCompletionCount;
+	if (watched != NIL && (nprepared > 0 || completions != seen_completions))
+	{
+		seen_completions = completions;
+		foreach(lc, watched)
+		{
+			FeedpubPrepared *p = lfirst(lc);
+
+			/* too many at a time to know which: each end may be one of them */
+			if (TransactionIdIsValid(p->xid) && TransactionIdIsInProgress(p->xid))
+				continue;
+			if (OidIsValid(p->feed))
+				mark_state(p->feed);
+			else
+				mark_all();
+			MemoryContextSwitchTo(TopMemoryContext);
+			if (TransactionIdIsValid(p->xid))
+			{
+				watched = foreach_delete_current(watched, lc);
+				pfree(p);
+			}
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Publish the feeds that have news and whose time has come.
+ */
+static void
+publish_due(void)
+{
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+	TimestampTz now = GetCurrentTimestamp();
+	List	   *due = NIL;
+	ListCell   *lc;
+
+	/* a scan of the table must not go on over the end of a transaction */
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (state->dirty && state->not_before <= now)
+			due = lappend(due, state);
+	}
+	foreach(lc, due)
+		publish_one(lfirst(lc));
+	list_free(due);
+}
+
+/*
+ * Publish one feed; whatever happens, the loop goes on.
+ */
+static void
+publish_one(FeedState *state)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile int published = FEEDPUB_PUBLISH_BUSY;
+	volatile bool failed = false;
+	int			wait_ms;
+
+	/* before the look: a mark that comes after it asks for another */
+	state->dirty = false;
+
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(STATE_RUNNING, "publishing feeds");
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		published = feedpub_publish_feed(state->relid, false);
+		CommitTransactionCommand();
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(context);
+		errcontext("publishing feed with OID %u", state->relid);
+		EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		failed = true;
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+
+	if (failed)
+	{
+		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
+		state->nfailures++;
+		state->dirty = true;
+	}
+	else if (published == FEEDPUB_PUBLISH_BUSY)
+	{
+		wait_ms = FIRST_RETRY;
+		state->dirty = true;
+	}
+	else
+	{
+		if (published > 0)
+			feedpub_wait_wake(state->relid);
+		state->nfailures = 0;
+		wait_ms = feedpub_publish_interval *
+			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
+	}
+	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+}
+
+/*
+ * How long to wait, in ms.
+ */
+static long
+next_due(void)
+{
+	long		timeout = Min(feedpub_naptime, 1000);
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+
+	if (watched != NIL)
+		timeout = Min(timeout, WATCH_INTERVAL);
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (state->dirty)
+			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
+	}
+	return timeout;
+}
+
+/*
+ * See to it that this database has a worker, and wake it.  For readers and
+ * those who wait: never fails, for they can do without.
+ */
+void
+feedpub_worker_ensure(void)
+{
+	FeedpubDatabase *entry;
+
+	if (!IsUnderPostmaster || RecoveryInProgress() || IsInParallelMode())
+		return;
+	entry = feedpub_shmem_database();
+	if (feedpub_shmem_needs_worker(entry, 5000))
+		(void) feedpub_launcher_start_worker(MyDatabaseId);
+}
+
+/*
+ * feed_start_worker() returns boolean, VOLATILE
+ *
+ * Starts the worker of this database, also after feed_stop_worker().  Returns
+ * whether one runs or was asked for; a WARNING says why when not.  Whoever
+ * may read a feed may start it.  Errors: 42501, 25006 on a standby.
+ */
+Datum
+feed_start_worker(PG_FUNCTION_ARGS)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	bool		may = superuser();
+	ListCell   *lc;
+
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("feeds cannot be published during recovery")));
+	foreach(lc, feedpub_registry_list())
+		may = may || pg_class_aclcheck(lfirst_oid(lc), GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+	if (!may)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to start the worker"),
+				 errdetail("Only a role that may read a feed may.")));
+	if (entry == NULL || !IsUnderPostmaster)
+		PG_RETURN_BOOL(false);
+	feedpub_shmem_set_stopped(entry, false);
+	if (feedpub_shmem_needs_worker(entry, 0))
+		PG_RETURN_BOOL(feedpub_launcher_start_worker(MyDatabaseId));
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * feed_stop_worker() returns boolean, VOLATILE
+ *
+ * Stops the worker of this database, until feed_start_worker() or a restart
+ * of the server.  Returns whether there was one.  The worker is a superuser's
+ * process, so only superusers may.  Error: 42501.
+ */
+Datum
+feed_stop_worker(PG_FUNCTION_ARGS)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	int			pid;
+
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to stop the worker"),
+				 errdetail("Only superusers may.")));
+	if (entry == NULL)
+		PG_RETURN_BOOL(false);
+	feedpub_shmem_set_stopped(entry, true);
+	pid = feedpub_shmem_worker_pid(entry);
+	PG_RETURN_BOOL(pid != 0 && kill(pid, SIGTERM) == 0);
+}
