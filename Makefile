@@ -20,6 +20,7 @@ OBJS = \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
+	src/retention.o \
 	src/run.o \
 	src/shmem.o \
 	src/stamp.o \
@@ -46,6 +47,7 @@ ISOLATION = \
 	late-committer \
 	other-database-writer \
 	page-boundary \
+	prepared-transaction \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \

@@ -18,6 +18,7 @@ CREATE TABLE feedpub.feed (
 	feed pg_catalog.regclass PRIMARY KEY,
 	kind pg_catalog.text NOT NULL,
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
+	channel pg_catalog.text,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox')
 );
@@ -37,6 +38,7 @@ CREATE TABLE feedpub.batch (
 	sync_id pg_catalog.int8 NOT NULL,
 	snapshot pg_catalog.pg_snapshot NOT NULL,
 	last_pos pg_catalog.int8 NOT NULL,
+	transactions pg_catalog.int4 NOT NULL,
 	fingerprint pg_catalog.int4 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
 	PRIMARY KEY (feed, sync_id)
@@ -96,6 +98,14 @@ AS 'MODULE_PATHNAME', 'feedpub_waiting';
 COMMENT ON FUNCTION feedpub._waiting(pg_catalog.regclass) IS
 	'estimates the rows of a feed that xid order holds back';
 
+CREATE FUNCTION feedpub._merge_batches(feed pg_catalog.regclass)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_merge_batches';
+REVOKE ALL ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) IS
+	'merges batches older than feedpub.batch_retention; returns how many went';
+
 --
 -- Making feeds
 --
@@ -121,6 +131,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_set_default';
 COMMENT ON FUNCTION feed_set_default(pg_catalog.regclass) IS
 	'chooses the feed that feed_fetch() reads when none is named';
+
+CREATE FUNCTION feed_set_channel(feed pg_catalog.regclass, channel pg_catalog.text)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_set_channel';
+COMMENT ON FUNCTION feed_set_channel(pg_catalog.regclass, pg_catalog.text) IS
+	'has each batch announced by a NOTIFY on a channel; NULL ends that';
 
 CREATE FUNCTION feed_check(feed pg_catalog.regclass,
 	OUT guard pg_catalog.text, OUT problem pg_catalog.text,
@@ -242,6 +259,7 @@ CREATE VIEW feedpub.feeds AS
 		pg_catalog.pg_get_userbyid(c.relowner) AS owner,
 		pg_catalog.format_type(a.atttypid, NULL) AS payload_type,
 		f.is_default,
+		f.channel,
 		f.created_at
 	FROM feedpub.feed f
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed

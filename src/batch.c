@@ -42,9 +42,10 @@
 #define ANUM_BATCH_SYNC_ID		2
 #define ANUM_BATCH_SNAPSHOT		3
 #define ANUM_BATCH_LAST_POS		4
-#define ANUM_BATCH_FINGERPRINT	5
-#define ANUM_BATCH_PUBLISHED_AT	6
-#define NATTS_BATCH				6
+#define ANUM_BATCH_TRANSACTIONS	5
+#define ANUM_BATCH_FINGERPRINT	6
+#define ANUM_BATCH_PUBLISHED_AT	7
+#define NATTS_BATCH				7
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -222,6 +223,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
 	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
 	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
+	batch->transactions = DatumGetInt32(slot->tts_values[ANUM_BATCH_TRANSACTIONS - 1]);
 	batch->fingerprint = DatumGetUInt32(slot->tts_values[ANUM_BATCH_FINGERPRINT - 1]);
 	batch->snapshot.xmin = stored->xmin;
 	batch->snapshot.xmax = stored->xmax;
@@ -287,12 +289,12 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_SYNC_ID - 1] = Int64GetDatum(batch->sync_id);
 	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);
 	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(batch->last_pos);
+	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(batch->transactions);
 	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(batch->fingerprint);
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 
 	/* a plain table with one plain index, as those of the catalog */
-	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table),
-											  values, nulls));
+	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));
 	table_close(table, NoLock);
 }
 

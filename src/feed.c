@@ -34,6 +34,7 @@
 PG_FUNCTION_INFO_V1(feed_create);
 PG_FUNCTION_INFO_V1(feed_drop);
 PG_FUNCTION_INFO_V1(feed_set_default);
+PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
 static void execute_ddl(const char *sql);
@@ -160,7 +161,7 @@ feed_set_default(PG_FUNCTION_ARGS)
 	FeedpubFeed feed;
 	Relation	rel;
 
-	rel = try_relation_open(relid, AccessShareLock);
+	rel = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);
 	if (!feed.is_outbox || !feedpub_guard_has_default_row_type(rel))
@@ -182,6 +183,32 @@ feed_set_default(PG_FUNCTION_ARGS)
 
 	feedpub_registry_set_default(relid);
 	relation_close(rel, NoLock);
+	PG_RETURN_VOID();
+}
+
+/*
+ * feed_set_channel(feed regclass, channel text) returns void
+ *
+ * Has each batch of a feed announced by one NOTIFY on this channel, with the
+ * newest cursor as payload, sent by whoever publishes; NULL ends that.
+ * Writers never NOTIFY.  Only the owner may.  Errors: 42809 when it is no
+ * feed, 22023 for a channel that NOTIFY would not take, 42501.
+ */
+Datum
+feed_set_channel(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_ARGISNULL(0) ? InvalidOid : PG_GETARG_OID(0);
+	char	   *channel = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
+	FeedpubFeed feed;
+
+	LockRelationOid(relid, AccessShareLock);
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_owner(relid);
+	if (channel != NULL && (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("channel name must have 1 to %d bytes", NAMEDATALEN - 1)));
+	feedpub_registry_set_channel(relid, channel);
 	PG_RETURN_VOID();
 }
 

@@ -17,9 +17,8 @@
 #include "feedpub.h"
 
 PG_MODULE_MAGIC_EXT(
-					.name = "feedpub",
-					.version = FEEDPUB_VERSION
-);
+		.name = "feedpub",
+		.version = FEEDPUB_VERSION);
 
 void		_PG_init(void);
 

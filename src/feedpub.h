@@ -68,6 +68,7 @@ typedef struct FeedpubBatch
 	int64		sync_id;		/* 0: the beginning, before the first one */
 	FeedpubSnapshot snapshot;
 	int64		last_pos;		/* the largest position in it */
+	int			transactions;	/* how many are in it */
 	uint32		fingerprint;
 	TransactionId publisher;	/* who wrote it */
 } FeedpubBatch;
@@ -108,7 +109,7 @@ typedef struct FeedpubCursor
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
 
-struct Latch;
+struct		Latch;
 
 /* What shared memory knows of one database; its fields are shmem.c's. */
 typedef struct FeedpubDatabase FeedpubDatabase;
@@ -141,6 +142,7 @@ extern int	feedpub_naptime;
 extern int	feedpub_publish_interval;
 extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
+extern int	feedpub_batch_retention;
 
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
@@ -150,9 +152,13 @@ extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
+extern Relation feedpub_registry_open(Oid relid);
 extern void feedpub_registry_note_history(Oid relid);
 extern Oid	feedpub_registry_default(void);
-extern List *feedpub_registry_list(void);
+extern List *feedpub_registry_list(bool *stale);
+extern void feedpub_registry_sweep(void);
+extern char *feedpub_registry_channel(Oid relid);
+extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
@@ -243,6 +249,9 @@ extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern int	feedpub_shmem_count_workers(void);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 
+/* in retention.c */
+extern int	feedpub_retention_merge(Oid relid);
+
 /* in worker.c */
 extern void feedpub_worker_ensure(void);
 
@@ -261,8 +270,10 @@ extern bool feedpub_fetch_may_read_directly(Relation heap);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, bool wait);
-extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
-									 Relation index, Snapshot snapshot);
+extern bool feedpub_publish_has_news(Relation heap, Relation index,
+									 Snapshot snapshot,
+									 const FeedpubSnapshot *last);
+extern void feedpub_publish_notify(Oid relid);
 
 /* feedpub_publish_feed() did not get a lock */
 #define FEEDPUB_PUBLISH_BUSY	(-1)

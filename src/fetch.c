@@ -116,7 +116,7 @@ feed_fetch(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
 
 	parse_cursor(fcinfo, 1, &req);
-	req.heap = relation_open(relid, AccessShareLock);
+	req.heap = feedpub_registry_open(relid);
 	fetch_page(fcinfo, &req);
 	return (Datum) 0;
 }
@@ -346,13 +346,13 @@ read_directly(FetchRequest *req)
 	scan = feedpub_index_beginscan(req->heap, index, req->snapshot, 2);
 	index_rescan(scan, keys, 2, NULL, 0);
 	for (int n = 0; n < req->limit &&
-		 index_getnext_slot(scan, ForwardScanDirection, slot); n++)
+		 index_getnext_slot(scan, ForwardScanDirection, slot);
+		 n++)
 	{
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
-		note_xid(req, DatumGetFullTransactionId(slot_getattr(slot, req->feed.xid_attno,
-															 &isnull)));
+		note_xid(req, DatumGetFullTransactionId(slot_getattr(slot, req->feed.xid_attno, &isnull)));
 		if (whole)
 			tuplestore_puttupleslot(req->store, slot);
 		else
@@ -380,8 +380,7 @@ static void
 read_planned(FetchRequest *req)
 {
 	static const char *const unwanted[] = {
-		"enable_seqscan", "enable_bitmapscan", "enable_sort"
-	};
+		"enable_seqscan", "enable_bitmapscan", "enable_sort"};
 	Datum		values[4];
 	int			nestlevel;
 	int			rc;
@@ -475,9 +474,10 @@ keep_plan(FetchRequest *req)
 	else
 		appendStringInfo(&sql, ", (t.*)::%s", table);
 	appendStringInfo(&sql, " FROM ONLY %s t"
-					 " WHERE ROW(t.feed_xid, t.feed_pos) OPERATOR(pg_catalog.>) ROW($1, $2)"
-					 " AND t.feed_xid OPERATOR(pg_catalog.<) $3"
-					 " ORDER BY t.feed_xid, t.feed_pos LIMIT $4", table);
+						   " WHERE ROW(t.feed_xid, t.feed_pos) OPERATOR(pg_catalog.>) ROW($1, $2)"
+						   " AND t.feed_xid OPERATOR(pg_catalog.<) $3"
+						   " ORDER BY t.feed_xid, t.feed_pos LIMIT $4",
+					 table);
 
 	kept = hash_search(kept_plans, &key, HASH_ENTER, &found);
 	if (!found)
@@ -529,7 +529,7 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	heap = try_relation_open(relid, AccessShareLock);
+	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
 	index = index_open(feed.indexid, AccessShareLock);

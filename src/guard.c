@@ -233,7 +233,7 @@ feedpub_guard_has_default_row_type(Relation rel)
 	{
 		const char *name;
 		Oid			type;
-	}			columns[FEEDPUB_OUTBOX_COLUMNS] = {
+	} columns[FEEDPUB_OUTBOX_COLUMNS] = {
 		{FEEDPUB_XID_COLUMN, XID8OID},
 		{FEEDPUB_POS_COLUMN, INT8OID},
 		{"publication_id", TEXTOID},
@@ -359,7 +359,7 @@ check_index(GuardContext *cxt)
 	if (OidIsValid(feedpub_guard_index(cxt->rel)))
 		return;
 	/* the look-up above has loaded the list of indexes */
-	has_pkey = OidIsValid(RelationGetPrimaryKeyIndex(cxt->rel));
+	has_pkey = OidIsValid(feedpub_primary_key_index(cxt->rel));
 	add_problem(cxt, "index",
 				psprintf("there is no valid index on (%s, %s)",
 						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),

@@ -10,6 +10,7 @@
 #include <limits.h>
 
 #include "access/xact.h"
+#include "datatype/timestamp.h"
 #include "utils/guc.h"
 
 #include "feedpub.h"
@@ -20,6 +21,7 @@ int			feedpub_naptime = 1000;
 int			feedpub_publish_interval = 10;
 int			feedpub_read_wait = 100;
 int			feedpub_max_workers = 8;
+int			feedpub_batch_retention = 7 * SECS_PER_DAY;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
 
 /* the values of synchronous_commit, without its synonyms */
@@ -29,8 +31,7 @@ static const struct config_enum_entry commit_options[] = {
 	{"remote_apply", SYNCHRONOUS_COMMIT_REMOTE_APPLY, false},
 	{"on", SYNCHRONOUS_COMMIT_ON, false},
 	{"off", SYNCHRONOUS_COMMIT_OFF, false},
-	{NULL, 0, false}
-};
+	{NULL, 0, false}};
 
 /*
  * Define the settings.  Called once, from _PG_init().
@@ -86,6 +87,16 @@ feedpub_guc_define(void)
 							0, 60000,
 							PGC_USERSET,
 							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.batch_retention",
+							"Sets the age after which batches may be merged.",
+							"A cursor that points into a merged batch gets all of it again.",
+							&feedpub_batch_retention,
+							7 * SECS_PER_DAY,
+							0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.max_workers",

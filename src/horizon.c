@@ -30,10 +30,9 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "catalog/pg_type.h"
+#include "executor/spi.h"
 #include "executor/tuptable.h"
-#include "access/twophase.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -113,28 +112,32 @@ feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 }
 
 /*
- * The prepared transactions that are there, a List of their 32-bit xids as
- * OIDs.
+ * The prepared transactions of all databases, a List of their 32-bit xids as
+ * OIDs, in the current context.  Asked for in SQL: the server's own list of
+ * them is twophase.c's, and their PGPROCs are not told from those of others
+ * that have ended.
  */
 List *
 feedpub_horizon_prepared(void)
 {
-	int			maxprepared = max_prepared_xacts;
-	TransactionId *xids = palloc(Max(maxprepared, 1) * sizeof(TransactionId));
-	int			nprepared = 0;
+	MemoryContext context = CurrentMemoryContext;
 	List	   *prepared = NIL;
 
-	LWLockAcquire(ProcArrayLock, LW_SHARED);
-	for (int i = 0; i < ProcGlobal->allProcCount && nprepared < maxprepared; i++)
+	SPI_connect();
+	if (SPI_execute("SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p",
+					true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read pg_prepared_xacts");
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		bool		isnull;
+		TransactionId xid = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[i],
+																SPI_tuptable->tupdesc, 1, &isnull));
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
 
-		if (proc->pid == 0 && TransactionIdIsNormal(proc->xid))
-			xids[nprepared++] = proc->xid;
+		prepared = lappend_oid(prepared, xid);
+		MemoryContextSwitchTo(oldcontext);
 	}
-	LWLockRelease(ProcArrayLock);
-	for (int i = 0; i < nprepared; i++)
-		prepared = lappend_oid(prepared, xids[i]);
+	SPI_finish();
 	return prepared;
 }
 
@@ -216,7 +219,8 @@ feedpub_horizon_check_history(const FeedpubFeed *feed, Relation heap,
 	 * worker cannot take another, and its cache ends with the query.
 	 */
 	snapshot = RegisterSnapshot(IsInParallelMode() ?
-								GetActiveSnapshot() : GetLatestSnapshot());
+									GetActiveSnapshot() :
+									GetLatestSnapshot());
 	found = feedpub_horizon_has_foreign(heap, index, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	if (found)

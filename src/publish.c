@@ -52,6 +52,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "commands/async.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -120,7 +121,7 @@ feed_publish(PG_FUNCTION_ARGS)
 				 errmsg("feeds cannot be published during recovery")));
 
 	oldcontext = MemoryContextSwitchTo(PortalContext);
-	feeds = all ? feedpub_registry_list() : list_make1_oid(PG_GETARG_OID(0));
+	feeds = all ? feedpub_registry_list(NULL) : list_make1_oid(PG_GETARG_OID(0));
 	MemoryContextSwitchTo(oldcontext);
 
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
@@ -137,6 +138,7 @@ feed_publish(PG_FUNCTION_ARGS)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
+			feedpub_publish_notify(relid);
 		}
 	}
 	SPI_commit();
@@ -188,6 +190,33 @@ feedpub_publish_feed(Oid relid, bool wait)
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
 	return npublished;
+}
+
+/*
+ * Send the NOTIFY that the feed's owner asked for, its payload the cursor of
+ * the newest batch.  In a transaction of its own, after the batch: a full
+ * queue must not stop publishing, and the cluster-wide lock that a NOTIFY
+ * takes at commit is not held while anything else is done.
+ */
+void
+feedpub_publish_notify(Oid relid)
+{
+	char	   *channel = feedpub_registry_channel(relid);
+	char		payload[FEEDPUB_CURSOR_LENGTH + 1] = "";
+	FeedpubBatch last;
+	FeedpubCursor cursor = {.epoch = FEEDPUB_EPOCH};
+	Snapshot	snapshot;
+
+	if (channel == NULL)
+		return;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	UnregisterSnapshot(snapshot);
+	cursor.sync_id = last.sync_id;
+	cursor.pos = last.last_pos;
+	cursor.fingerprint = last.fingerprint;
+	feedpub_cursor_print(&cursor, payload);
+	Async_Notify(channel, payload);
 }
 
 /*
@@ -244,24 +273,20 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 }
 
 /*
- * Would a step with this snapshot find news?  For readers, who look at a few
- * transactions only.
+ * Would a step with this snapshot find news after the last batch?  For
+ * readers, who look at a few transactions only.
  */
 bool
-feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
-						 Relation index, Snapshot snapshot)
+feedpub_publish_has_news(Relation heap, Relation index, Snapshot snapshot,
+						 const FeedpubSnapshot *last)
 {
-	FeedpubRunReader *reader;
+	FeedpubRunReader *reader = feedpub_run_begin(heap, index, snapshot);
 	FeedpubSnapshot now;
-	FeedpubBatch last;
-	List	   *runs;
 	bool		found;
 
 	feedpub_batch_take_snapshot(snapshot, &now);
-	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
-	reader = feedpub_run_begin(heap, index, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, 100);
-	found = has_living_row(runs, heap, snapshot);
+	found = has_living_row(feedpub_run_load(reader, last, &now, 0, 100),
+						   heap, snapshot);
 	feedpub_run_end(reader);
 	return found;
 }
@@ -350,6 +375,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 			cut_snapshot(&cut, snapshot, by_xid, nnews, part, xmax[part]);
 			batch.snapshot = cut;
 		}
+		batch.transactions = end - part * per_part;
 		feedpub_batch_write(relid, &batch);
 	}
 }

@@ -85,6 +85,7 @@ typedef struct ReadPage
 	FeedpubCursor passed;		/* how far the page got */
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		more;			/* something may lie behind it */
+	FeedpubBatch last;			/* the last batch that was looked at */
 	TransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
 	IndexFetchTableData *fetch;
@@ -94,7 +95,7 @@ typedef struct ReadPage
 static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
 static void read_page(ReadPage *page);
 static void read_batches(ReadPage *page);
-static bool find_start(ReadPage *page);
+static void check_cursor(ReadPage *page, const FeedpubBatch *first);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void add_row(ReadPage *page, const FeedpubBatch *batch,
@@ -122,7 +123,7 @@ Datum
 feed_read(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	ReadPage		page = {0};
+	ReadPage	page = {0};
 	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
@@ -132,7 +133,7 @@ feed_read(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("shards are not supported yet")));
-	page.heap = relation_open(relid, AccessShareLock);
+	page.heap = feedpub_registry_open(relid);
 	read_page(&page);
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -170,7 +171,7 @@ feed_read(PG_FUNCTION_ARGS)
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
-	ReadPage		page = {0};
+	ReadPage	page = {0};
 	StringInfoData json;
 	TupleDesc	desc;
 	TupleDesc	full;
@@ -187,9 +188,7 @@ feed_page(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("feed must not be null")));
 	read_arguments(fcinfo, &page);
-	page.heap = try_relation_open(PG_GETARG_OID(0), AccessShareLock);
-	if (page.heap == NULL)
-		feedpub_registry_get(PG_GETARG_OID(0), &page.feed);
+	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	read_page(&page);
 
 	/* the row type of an entry: the table's, less dropped columns and stamp */
@@ -250,7 +249,7 @@ Datum
 feed_head(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	Relation	heap = try_relation_open(relid, AccessShareLock);
+	Relation	heap = feedpub_registry_open(relid);
 	Relation	index;
 	FeedpubFeed feed;
 	FeedpubBatch last;
@@ -317,21 +316,29 @@ read_page(ReadPage *page)
 	page->index = index_open(page->feed.indexid, AccessShareLock);
 	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
 
+	page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
+	page->fetch = table_index_fetch_begin(page->heap);
+	page->slot = table_slot_create(page->heap, NULL);
 	read_batches(page);
+	feedpub_run_end(page->reader);
 	if (page->nrows == 0 && page->passed.sync_id == page->after.sync_id &&
 		page->passed.pos == page->after.pos &&
 		feedpub_read_wait > 0 && !RecoveryInProgress() &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
-		feedpub_publish_has_news(&page->feed, page->heap, page->index,
-								 page->snapshot) &&
+		feedpub_publish_has_news(page->heap, page->index, page->snapshot,
+								 &page->last.snapshot) &&
 		feedpub_wait_for_batch(page->feed.relid, &page->after,
 							   feedpub_read_wait, false))
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		page->snapshot = GetActiveSnapshot();
+		page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
 		read_batches(page);
+		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
 	}
+	table_index_fetch_end(page->fetch);
+	ExecDropSingleTupleTableSlot(page->slot);
 	index_close(page->index, NoLock);
 }
 
@@ -342,133 +349,109 @@ static void
 read_batches(ReadPage *page)
 {
 	Oid			relid = page->feed.relid;
+	MemoryContext contexts[2];
+	FeedpubBatchScan *batches;
+	bool		has_before = false;
+	bool		checked = false;
+	int			turn = 0;
 
-	if (find_start(page))
+	/* the snapshots of two batches are needed at a time */
+	for (int i = 0; i < 2; i++)
+		contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
+											"feedpub batch",
+											ALLOCSET_SMALL_SIZES);
+
+	batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
+								  page->snapshot);
+	for (;;)
 	{
-		MemoryContext contexts[2];
-		FeedpubBatchScan *batches;
+		MemoryContext oldcontext;
 		FeedpubBatch batch;
-		FeedpubBatch before;
-		bool		has_before = false;
-		int			turn = 0;
+		bool		found;
+		int64		after_pos = 0;
 
-		/* the snapshots of two batches are needed at a time */
-		for (int i = 0; i < 2; i++)
-			contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
-												"feedpub batch",
-												ALLOCSET_DEFAULT_SIZES);
-		page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
-		page->fetch = table_index_fetch_begin(page->heap);
-		page->slot = table_slot_create(page->heap, NULL);
-
-		batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
-									  page->snapshot);
-		for (;;)
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(contexts[turn]);
+		oldcontext = MemoryContextSwitchTo(contexts[turn]);
+		found = feedpub_batch_next(batches, &batch);
+		MemoryContextSwitchTo(oldcontext);
+		if (!checked)
+			check_cursor(page, found ? &batch : NULL);
+		checked = true;
+		if (!found)
+			break;
+		if (page->nrows >= page->max_rows || page->npassed >= MAX_PASSED)
 		{
-			MemoryContext oldcontext;
-			bool		found;
-			int64		after_pos = 0;
-
-			CHECK_FOR_INTERRUPTS();
-			MemoryContextReset(contexts[turn]);
-			oldcontext = MemoryContextSwitchTo(contexts[turn]);
-			found = feedpub_batch_next(batches, &batch);
-			MemoryContextSwitchTo(oldcontext);
-			if (!found)
-				break;
-			if (page->nrows >= page->max_rows || page->npassed >= MAX_PASSED)
+			page->more = true;
+			break;
+		}
+		if (batch.sync_id == page->after.sync_id)
+			after_pos = page->after.pos;
+		if (after_pos < batch.last_pos)
+		{
+			if (!has_before)
+				feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
+			page->publisher = batch.publisher;
+			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
 			{
 				page->more = true;
 				break;
 			}
-			if (batch.sync_id == page->after.sync_id)
-				after_pos = page->after.pos;
-			if (after_pos < batch.last_pos)
-			{
-				bool		finished;
-
-				if (!has_before)
-					feedpub_batch_last(relid, batch.sync_id, page->snapshot, &before);
-				finished = read_batch(page, &before.snapshot, &batch, after_pos);
-				page->publisher = batch.publisher;
-				if (!finished)
-				{
-					page->more = true;
-					break;
-				}
-			}
-			before = batch;
-			has_before = true;
-			turn = 1 - turn;
 		}
-		feedpub_batch_end(batches);
-		feedpub_run_end(page->reader);
-		table_index_fetch_end(page->fetch);
-		ExecDropSingleTupleTableSlot(page->slot);
-		if (!page->direct)
-			hide_rows(page);
+		page->last = batch;
+		has_before = true;
+		turn = 1 - turn;
+	}
+	feedpub_batch_end(batches);
+	if (!has_before && !page->more)
+		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+	if (!page->direct && page->nrows > 0)
+		hide_rows(page);
 
-		/* should batches not be published durably: not before this */
-		if (TransactionIdIsNormal(page->publisher))
-		{
-			FullTransactionId publisher = feedpub_horizon_widen(page->publisher);
+	/* should batches not be published durably: not before this */
+	if (TransactionIdIsNormal(page->publisher))
+	{
+		FullTransactionId publisher = feedpub_horizon_widen(page->publisher);
 
-			feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(page->snapshot));
-		}
+		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(page->snapshot));
 	}
 }
 
 /*
- * Check that the cursor is one of this history.  Returns false when it is
- * one, but this server has nothing behind it yet.
+ * Check that the cursor is one of this history, given the first batch at or
+ * behind it, if there is one.  It need not be there for all that: on a
+ * standby that lags, or in an old snapshot when the cursor is somebody
+ * else's; then nothing lies behind it yet.
  */
-static bool
-find_start(ReadPage *page)
+static void
+check_cursor(ReadPage *page, const FeedpubBatch *first)
 {
 	FeedpubCursor *after = &page->after;
-	bool		other_epoch = after->epoch != FEEDPUB_EPOCH;
-	bool		found = false;
-	FeedpubBatch batch = {0};
 
-	if (!other_epoch && after->sync_id == 0)
-		return true;
-
-	if (!other_epoch)
+	if (after->epoch == FEEDPUB_EPOCH)
 	{
-		FeedpubBatchScan *batches = feedpub_batch_begin(page->feed.relid,
-														after->sync_id,
-														page->snapshot);
+		if (after->sync_id == 0)
+			return;
 
-		found = feedpub_batch_next(batches, &batch);
-		feedpub_batch_end(batches);
-	}
-	if (found && batch.sync_id == after->sync_id &&
-		batch.fingerprint == after->fingerprint)
-		return true;
-
-	/* its batch was merged into this one: the whole of it comes again */
-	if (found && batch.sync_id > after->sync_id)
-		return true;
-
-	if (!found && !other_epoch)
-	{
-		/* a standby that lags */
-		if (RecoveryInProgress())
-			return false;
-
-		/* an old snapshot, and a cursor that somebody else has got since */
-		if (IsolationUsesXactSnapshot())
+		/* a later batch: its own was merged into this one, which comes again */
+		if (first != NULL &&
+			(first->sync_id > after->sync_id ||
+			 first->fingerprint == after->fingerprint))
+			return;
+		if (first == NULL && RecoveryInProgress())
+			return;
+		if (first == NULL && IsolationUsesXactSnapshot())
 		{
+			FeedpubBatch batch;
 			Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
 			FeedpubBatchScan *batches = feedpub_batch_begin(page->feed.relid,
 															after->sync_id, latest);
+			bool		found = feedpub_batch_next(batches, &batch);
 
-			found = feedpub_batch_next(batches, &batch);
 			feedpub_batch_end(batches);
 			UnregisterSnapshot(latest);
-			if (found && (batch.sync_id > after->sync_id ||
-						  batch.fingerprint == after->fingerprint))
-				return false;
+			if (found && (batch.sync_id > after->sync_id || batch.fingerprint == after->fingerprint))
+				return;
 		}
 	}
 	ereport(ERROR,
@@ -477,7 +460,6 @@ find_start(ReadPage *page)
 					RelationGetRelationName(page->heap)),
 			 errdetail("This server has not published the batch that the cursor points to."),
 			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_head(), or from the beginning, ''.")));
-	return false;				/* keep compiler quiet */
 }
 
 static int
@@ -489,7 +471,8 @@ compare_runs(Datum a, Datum b, void *arg)
 	int64		pb = rb->entries[rb->current].pos;
 
 	/* the smallest first: a binaryheap has its largest on top */
-	return pa < pb ? 1 : pa > pb ? -1 : 0;
+	return pa < pb ? 1 : pa > pb ? -1 :
+								   0;
 }
 
 /*
@@ -621,7 +604,8 @@ hide_rows(ReadPage *page)
 	SPI_connect();
 	rc = SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
 										" WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
-										" ORDER BY t.ctid", table, table),
+										" ORDER BY t.ctid",
+										table, table),
 							   1, argtypes, values, NULL, true, 0);
 	if (rc != SPI_OK_SELECT)
 		elog(ERROR, "could not read feed \"%s\": %s",

@@ -46,6 +46,7 @@
 #define ANUM_FEED_FEED			1
 #define ANUM_FEED_KIND			2
 #define ANUM_FEED_IS_DEFAULT	3
+#define ANUM_FEED_CHANNEL		4
 
 typedef struct CacheEntry
 {
@@ -57,6 +58,7 @@ typedef struct CacheEntry
 static HTAB *cache = NULL;
 static Oid	registry_relid = InvalidOid;	/* feedpub.feed, once looked up */
 static Oid	default_relid = InvalidOid; /* the default feed, if cached */
+static uint64 ninvalidations = 0;
 
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
@@ -90,6 +92,7 @@ invalidate_cache(Datum arg, Oid relid)
 	HASH_SEQ_STATUS status;
 	CacheEntry *entry;
 
+	ninvalidations++;
 	if (all || relid == default_relid)
 		default_relid = InvalidOid;
 	if (!all)
@@ -247,6 +250,21 @@ feedpub_registry_get(Oid relid, FeedpubFeed *feed)
 }
 
 /*
+ * Open a feed's table, which may have gone while we waited for it.
+ */
+Relation
+feedpub_registry_open(Oid relid)
+{
+	Relation	rel = try_relation_open(relid, AccessShareLock);
+
+	if (rel == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("feed with OID %u does not exist", relid)));
+	return rel;
+}
+
+/*
  * Remember that no stamps of another history were found in a feed, until
  * its table's definition changes.
  */
@@ -266,23 +284,36 @@ Oid
 feedpub_registry_default(void)
 {
 	bool		is_outbox;
+	uint64		before;
+	Oid			found;
 
-	if (!OidIsValid(default_relid))
-		default_relid = scan_registry(InvalidOid, &is_outbox);
-	return default_relid;
+	/* somebody may have chosen another one since our transaction began */
+	AcceptInvalidationMessages();
+	if (OidIsValid(default_relid))
+		return default_relid;
+
+	/* not to be kept when an invalidation came while we looked */
+	before = ninvalidations;
+	found = scan_registry(InvalidOid, &is_outbox);
+	if (before == ninvalidations)
+		default_relid = found;
+	return found;
 }
 
 /*
  * All feeds whose tables are there, a List of OIDs in the current context.
+ * stale tells whether there are rows of others, if anybody wants to know.
  */
 List *
-feedpub_registry_list(void)
+feedpub_registry_list(bool *stale)
 {
 	List	   *feeds = NIL;
 	Relation	registry = table_open(find_registry(), AccessShareLock);
 	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 
+	if (stale != NULL)
+		*stale = false;
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		bool		isnull;
@@ -291,10 +322,81 @@ feedpub_registry_list(void)
 
 		if (get_rel_name(relid) != NULL)
 			feeds = lappend_oid(feeds, relid);
+		else if (stale != NULL)
+			*stale = true;
 	}
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
 	return feeds;
+}
+
+/*
+ * Remove the rows of tables that have been dropped.  Does not wait for
+ * somebody who is at it.
+ */
+void
+feedpub_registry_sweep(void)
+{
+	write_registry("DELETE FROM feedpub.batch b USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE b.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.feed f USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE f.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
+}
+
+/*
+ * The channel on which a feed's batches are announced, or NULL.
+ */
+char *
+feedpub_registry_channel(Oid relid)
+{
+	Relation	registry = table_open(find_registry(), AccessShareLock);
+	char	   *channel = NULL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(registry, InvalidOid, false, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, ANUM_FEED_CHANNEL,
+										 RelationGetDescr(registry), &isnull);
+
+		if (!isnull)
+			channel = TextDatumGetCString(value);
+	}
+	systable_endscan(scan);
+	table_close(registry, AccessShareLock);
+	return channel;
+}
+
+/*
+ * Set that channel; NULL for none.
+ */
+void
+feedpub_registry_set_channel(Oid relid, const char *channel)
+{
+	if (channel != NULL)
+		write_registry("UPDATE feedpub.feed SET channel = $2"
+					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+					   relid, channel);
+	else
+		write_registry("UPDATE feedpub.feed SET channel = NULL"
+					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+					   relid, NULL);
 }
 
 /*
@@ -309,14 +411,12 @@ feedpub_registry_list(void)
 bool
 feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 {
-	write_registry("DELETE FROM feedpub.feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   " WHERE c.oid OPERATOR(pg_catalog.=) f.feed)",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.batch b"
-				   " WHERE NOT EXISTS (SELECT FROM feedpub.feed f"
-				   " WHERE f.feed OPERATOR(pg_catalog.=) b.feed)",
-				   InvalidOid, NULL);
+	feedpub_registry_sweep();
+
+	/* its OID may have been another table's, whose batches must not be its */
+	write_registry("DELETE FROM feedpub.batch"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
 
 	if (may_be_default &&
 		write_registry("INSERT INTO feedpub.feed (feed, kind, is_default)"
@@ -327,7 +427,8 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 		return true;
 
 	write_registry("INSERT INTO feedpub.feed (feed, kind) VALUES ($1, $2)"
-				   " ON CONFLICT (feed) DO NOTHING", relid, kind);
+				   " ON CONFLICT (feed) DO NOTHING",
+				   relid, kind);
 	return false;
 }
 
@@ -338,9 +439,11 @@ void
 feedpub_registry_remove(Oid relid)
 {
 	write_registry("DELETE FROM feedpub.feed"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1", relid, NULL);
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
 	write_registry("DELETE FROM feedpub.batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1", relid, NULL);
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
 }
 
 /*
@@ -369,7 +472,8 @@ write_registry(const char *sql, Oid relid, const char *kind)
 {
 	Oid			argtypes[2] = {REGCLASSOID, TEXTOID};
 	Datum		values[2];
-	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 : 0;
+	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 :
+													   0;
 	Relation	registry;
 	Oid			save_userid;
 	int			save_sec_context;

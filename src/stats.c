@@ -51,6 +51,7 @@ feedpub_running(PG_FUNCTION_ARGS)
 	TransactionId *xids = palloc(maxrunning * sizeof(TransactionId));
 	int		   *pids = palloc(maxrunning * sizeof(int));
 	int			nrunning = 0;
+	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
 
@@ -83,6 +84,15 @@ feedpub_running(PG_FUNCTION_ARGS)
 	}
 	LWLockRelease(ProcArrayLock);
 
+	foreach(lc, feedpub_horizon_prepared())
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false, false};
+
+		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(lfirst_oid(lc)));
+		values[1] = Int32GetDatum(0);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
 	for (int i = 0; i < nrunning; i++)
 	{
 		Datum		values[2];

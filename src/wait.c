@@ -130,7 +130,8 @@ parse_timeout(FunctionCallInfo fcinfo)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s must not be null",
-							i == 0 ? "feed" : i == 1 ? "cursor" : "timeout")));
+							i == 0 ? "feed" : i == 1 ? "cursor" :
+													   "timeout")));
 	}
 	timeout = PG_GETARG_INTERVAL_P(2);
 	ms = (double) timeout->time / 1000.0 +
@@ -145,7 +146,7 @@ parse_timeout(FunctionCallInfo fcinfo)
 static void
 check_feed(Oid relid)
 {
-	Relation	heap = try_relation_open(relid, AccessShareLock);
+	Relation	heap = feedpub_registry_open(relid);
 	FeedpubFeed feed;
 
 	feedpub_registry_get(relid, &feed);

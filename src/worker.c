@@ -65,6 +65,9 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* how often commits of prepared transactions are looked for, in ms */
 #define WATCH_INTERVAL		10
 
+/* how often old batches are merged, in ms */
+#define MERGE_INTERVAL		600000
+
 /* What the worker knows of a feed. */
 typedef struct FeedState
 {
@@ -86,6 +89,7 @@ static void mark_all(void);
 static void check_watched(void);
 static void publish_due(void);
 static void publish_one(FeedState *state);
+static void merge_old(void);
 static long next_due(void);
 
 /*
@@ -97,7 +101,7 @@ feedpub_worker_main(Datum main_arg)
 	Oid			dbid = DatumGetObjectId(main_arg);
 	HASHCTL		ctl = {0};
 	TimestampTz looked_around = 0;
-	List	   *prepared;
+	TimestampTz merged = GetCurrentTimestamp();
 	ListCell   *lc;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
@@ -116,15 +120,19 @@ feedpub_worker_main(Datum main_arg)
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
 	/* prepared before the server started: nobody has put them on watch */
-	prepared = feedpub_horizon_prepared();
-	MemoryContextSwitchTo(TopMemoryContext);
-	foreach(lc, prepared)
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	foreach(lc, feedpub_horizon_prepared())
 	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 		FeedpubPrepared *p = palloc0_object(FeedpubPrepared);
 
 		p->xid = lfirst_oid(lc);
 		watched = lappend(watched, p);
+		MemoryContextSwitchTo(oldcontext);
 	}
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 	pgstat_report_appname("feedpub worker");
 
 	for (;;)
@@ -149,6 +157,11 @@ feedpub_worker_main(Datum main_arg)
 		collect_marks();
 		check_watched();
 		publish_due();
+		if (TimestampDifferenceExceeds(merged, now, MERGE_INTERVAL))
+		{
+			merge_old();
+			merged = now;
+		}
 
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -170,6 +183,7 @@ is_wanted_here(void)
 {
 	LOCKTAG		tag;
 	bool		wanted = false;
+	bool		stale = false;
 	bool		alone;
 
 	StartTransactionCommand();
@@ -179,7 +193,9 @@ is_wanted_here(void)
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
 		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
-			feedpub_registry_list() != NIL;
+			feedpub_registry_list(&stale) != NIL;
+		if (wanted && stale)
+			feedpub_registry_sweep();
 		PopActiveSnapshot();
 		feedpub_shmem_set_wanted(feedpub_shmem_database(), wanted);
 	}
@@ -224,7 +240,7 @@ mark_all(void)
 	ListCell   *lc;
 
 	StartTransactionCommand();
-	feeds = feedpub_registry_list();
+	feeds = feedpub_registry_list(NULL);
 	foreach(lc, feeds)
 		mark_state(lfirst_oid(lc));
 	CommitTransactionCommand();
@@ -322,6 +338,13 @@ publish_one(FeedState *state)
 		StartTransactionCommand();
 		published = feedpub_publish_feed(state->relid, false);
 		CommitTransactionCommand();
+		if (published > 0)
+		{
+			feedpub_wait_wake(state->relid);
+			StartTransactionCommand();
+			feedpub_publish_notify(state->relid);
+			CommitTransactionCommand();
+		}
 	}
 	PG_CATCH();
 	{
@@ -352,13 +375,54 @@ publish_one(FeedState *state)
 	}
 	else
 	{
-		if (published > 0)
-			feedpub_wait_wake(state->relid);
 		state->nfailures = 0;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 	}
 	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+}
+
+/*
+ * Once in a while, merge the old batches of each feed.
+ */
+static void
+merge_old(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+	List	   *feeds = NIL;
+	ListCell   *lc;
+
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+		feeds = lappend_oid(feeds, state->relid);
+	foreach(lc, feeds)
+	{
+		pgstat_report_activity(STATE_RUNNING, "merging old batches");
+		PG_TRY();
+		{
+			StartTransactionCommand();
+			PushActiveSnapshot(GetTransactionSnapshot());
+			(void) feedpub_retention_merge(lfirst_oid(lc));
+			PopActiveSnapshot();
+			CommitTransactionCommand();
+		}
+		PG_CATCH();
+		{
+			HOLD_INTERRUPTS();
+			MemoryContextSwitchTo(context);
+			errcontext("merging batches of feed with OID %u", lfirst_oid(lc));
+			EmitErrorReport();
+			AbortCurrentTransaction();
+			FlushErrorState();
+			RESUME_INTERRUPTS();
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(context);
+		pgstat_report_activity(STATE_IDLE, NULL);
+	}
+	list_free(feeds);
 }
 
 /*
@@ -417,7 +481,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("feeds cannot be published during recovery")));
-	foreach(lc, feedpub_registry_list())
+	foreach(lc, feedpub_registry_list(NULL))
 		may = may || pg_class_aclcheck(lfirst_oid(lc), GetUserId(), ACL_SELECT) == ACLCHECK_OK;
 	if (!may)
 		ereport(ERROR,

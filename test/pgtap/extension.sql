@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed}') $$, 'the registry is dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch}') $$, 'registry and batches are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -17,6 +17,7 @@ CREATE TEMP VIEW member AS
 SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regclass $$, array[
 	'schema feedpub',
 	'table feedpub.feed',
+	'table feedpub.batch',
 	'view feedpub.feeds',
 	'view feedpub.waiting',
 	'view feedpub.blockers',
@@ -26,6 +27,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._guard_update()',
 	'function feedpub._running()',
 	'function feedpub._waiting(regclass)',
+	'function feedpub._merge_batches(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',
 	'function feed_set_default(regclass)',
@@ -33,7 +35,16 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_repair(regclass)',
 	'function feed_fetch(xid8,bigint,integer)',
 	'function feed_fetch(anyelement,xid8,bigint,integer)',
-	'function feed_xid_head(regclass)'], 'its members, row types aside');
+	'function feed_xid_head(regclass)',
+	'function feed_set_channel(regclass,text)',
+	'function feed_publish(regclass)',
+	'function feed_read(anyelement,text,integer,integer,integer)',
+	'function feed_page(regclass,text,integer)',
+	'function feed_head(regclass)',
+	'function feed_wait(regclass,text,interval)',
+	'function feed_await(regclass,text,interval,boolean)',
+	'function feed_start_worker()',
+	'function feed_stop_worker()'], 'its members, row types aside');
 SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');
 SELECT schema_owner_is('feedpub', current_user, 'schema feedpub is the installer''s');
 SELECT is_empty($$ SELECT proname FROM pg_proc WHERE pronamespace = 'feedpub'::regnamespace AND NOT EXISTS (SELECT FROM member WHERE classid = 'pg_proc'::regclass AND objid = pg_proc.oid) $$, 'no function in schema feedpub is a stranger');
@@ -43,7 +54,10 @@ SELECT is_empty($$ SELECT typname FROM pg_type t WHERE typnamespace = 'feedpub':
 
 -- Its settings, known once the library is loaded
 LOAD 'feedpub';
-SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.max_page_rows'], 'its settings');
+SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
+	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_workers',
+	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
+	'feedpub.read_wait'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
 	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
 

@@ -1,9 +1,9 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(8 * 11 + 3);
+SELECT plan(17 * 11 + 3);
 
 -- As they are meant to be: in the schema that the extension was put into.
-CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real);
+CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
 INSERT INTO meant VALUES
 	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype', 'regclass', 'v', true, 'u', 0),
 	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
@@ -14,7 +14,18 @@ INSERT INTO meant VALUES
 		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone)',
 		'v', false, 's', 100),
 	('feed_fetch', 'feed anyelement, after_xid xid8, after_pos bigint, "limit" integer', 'SETOF anyelement', 'v', false, 's', 100),
-	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', true, 's', 0);
+	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', true, 's', 0),
+	('feed_set_channel', 'feed regclass, channel text', 'void', 'v', false, 'u', 0),
+	('feed_read', 'feed anyelement, after text, max_rows integer, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
+		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
+	('feed_page', 'feed regclass, after text, max_rows integer', 'json', 'v', false, 'r', 0),
+	('feed_head', 'feed regclass', 'text', 'v', true, 'r', 0),
+	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
+	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
+	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
+INSERT INTO meant VALUES
+	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
+	('feed_await', 'IN feed regclass, IN after text, IN timeout interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');
 
 -- And as they are: the extension's functions outside of schema feedpub.
 CREATE TEMP VIEW present AS
@@ -35,7 +46,7 @@ DECLARE
 	f text := m.name || '(' || m.arguments || ')';
 BEGIN
 	SELECT * INTO p FROM present WHERE proname = m.name AND present.arguments = m.arguments;
-	RETURN NEXT is(p.result, m.result, f || ' returns ' || m.result);
+	RETURN NEXT is(p.result, m.result, f || ' returns ' || coalesce(m.result, 'nothing'));
 	RETURN NEXT is(p.provolatile, m.volatility, 'its volatility');
 	RETURN NEXT is(p.proisstrict, m.is_strict, 'its strictness');
 	RETURN NEXT is(p.proparallel, m.parallel, 'its parallel safety');
@@ -43,7 +54,7 @@ BEGIN
 	RETURN NEXT is((SELECT lanname FROM pg_language WHERE oid = p.prolang), 'c', 'it is written in C');
 	RETURN NEXT ok(NOT p.prosecdef, 'it runs as its caller');
 	RETURN NEXT ok(p.proconfig IS NULL, 'it sets no parameter');
-	RETURN NEXT ok(NOT p.proleakproof AND p.prokind = 'f' AND p.provariadic = 0, 'it is an ordinary function');
+	RETURN NEXT ok(NOT p.proleakproof AND p.prokind = m.kind AND p.provariadic = 0, 'it is an ordinary function or procedure');
 	RETURN NEXT ok(p.proacl IS NULL AND has_function_privilege('pg_monitor', p.oid, 'EXECUTE'), 'PUBLIC may execute it');
 	RETURN NEXT ok(obj_description(p.oid, 'pg_proc') <> '', 'it has a comment');
 END $$;

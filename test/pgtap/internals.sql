@@ -1,9 +1,9 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
--- views of everybody, so everybody may execute them; nothing else is there.
+-- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(6 * 9 + 2);
+SELECT plan(7 * 9 + 2);
 
-CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char");
+CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
 	-- STABLE, or COPY would lose its fast path
 	('_stamp_pos', 'seq regclass', 'bigint', 's', true, 'u'),
@@ -12,6 +12,8 @@ INSERT INTO meant VALUES
 	('_guard_update', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
 	('_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
+INSERT INTO meant VALUES
+	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 	  FROM pg_proc p WHERE p.pronamespace = 'feedpub'::regnamespace;
@@ -32,7 +34,7 @@ BEGIN
 	RETURN NEXT is((SELECT lanname FROM pg_language WHERE oid = p.prolang), 'c', 'it is written in C');
 	RETURN NEXT ok(NOT p.prosecdef, 'it runs as its caller');
 	RETURN NEXT ok(p.proconfig IS NULL AND NOT p.proleakproof, 'it sets no parameter and is not leakproof');
-	RETURN NEXT ok(p.proacl IS NULL AND has_function_privilege('pg_monitor', p.oid, 'EXECUTE'), 'PUBLIC may execute it');
+	RETURN NEXT is(has_function_privilege('pg_monitor', p.oid, 'EXECUTE'), m.public, 'whether PUBLIC may execute it');
 	RETURN NEXT ok(obj_description(p.oid, 'pg_proc') <> '', 'it has a comment');
 END $$;
 SELECT pg_temp.shape(m) FROM meant m;

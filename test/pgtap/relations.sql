@@ -1,11 +1,12 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(4 * 7 + 14);
+SELECT plan(5 * 7 + 22);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text);
 INSERT INTO meant VALUES
-	('feed', 'r', 'feed regclass, kind text, is_default boolean, created_at timestamp with time zone'),
-	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, is_default boolean, created_at timestamp with time zone'),
+	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, created_at timestamp with time zone'),
+	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone'),
+	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, is_default boolean, channel text, created_at timestamp with time zone'),
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
 	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
 		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone');
@@ -37,6 +38,7 @@ SELECT pg_temp.shape(m) FROM meant m;
 CREATE ROLE regress_feedpub_nobody;
 CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -46,6 +48,10 @@ SELECT col_is_pk('feedpub', 'feed', 'feed', 'a table is registered once');
 SELECT indexes_are('feedpub', 'feed', array['feed_pkey', 'feed_default']);
 SELECT index_is_unique('feedpub', 'feed', 'feed_default', 'there is one default feed at most');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.feed'::regclass $$, 'it has no trigger: those of member tables fire during a restore');
+
+-- What feedpub.batch keeps: one row a number
+SELECT col_is_pk('feedpub', 'batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.batch'::regclass $$, 'it has no trigger either');
 
 SELECT * FROM finish();
 ROLLBACK;
