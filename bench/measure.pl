@@ -4,7 +4,6 @@
 use strict;
 use warnings;
 use IO::Handle;
-use Time::HiRes qw(sleep);
 
 my $work = $ENV{WORK};
 my $rounds = $ENV{ROUNDS};
@@ -20,7 +19,7 @@ my %parts = (
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
-my $cpu = $cpus - 1;
+my @pin = $cpus > 1 ? ('-c', $cpus - 1) : ();
 
 my $payload = 'publication_id, message_id, message_type, message_key, data';
 
@@ -84,13 +83,6 @@ sub csv
 	return $out;
 }
 
-# Start elsewhere in each round: the first and the last may have it easier.
-sub rotate
-{
-	my ($by, @list) = @_;
-	return @list[ map { ($_ + $by) % @list } 0 .. $#list ];
-}
-
 # What the user asked for, and what everything is compared with.
 sub wanted
 {
@@ -133,22 +125,20 @@ sub optional_variants
 	return @more;
 }
 
-# Run reader.c over variants, and add its lines to a file.
-sub reader
+# Run client.c over variants, and add its lines to a file.
+sub client
 {
 	my ($out, $prefix, $spec, @options) = @_;
 	my $file = "$work/spec";
 	open my $specout, '>', $file or die "$file: $!\n";
 	print $specout map { "$_\n" } @$spec;
 	close $specout;
-	my @pin = $cpus > 1 ? ('-c', $cpu) : ();
-	open my $in, '-|', "$work/reader @pin @options <$file"
-	  or die "reader: $!\n";
+	open my $in, '-|', "$work/client @options <$file" or die "client: $!\n";
 	while (my $line = <$in>)
 	{
 		print $out join(',', @$prefix, $line);
 	}
-	close $in or die "reader failed\n";
+	close $in or die "client failed\n";
 	return;
 }
 
@@ -156,14 +146,22 @@ sub reader
 # Writers
 #
 
-# What a variant runs for one message, or for many in one statement.
+# What a variant runs for one message, with parameters data and id; for one
+# that goes with an order; or for many in one statement, with an id to count
+# from.
 sub writer_script
 {
 	my ($variant, $messages) = @_;
+	if ($messages eq 'order')
+	{
+		return ('BEGIN',
+			"INSERT INTO orders (customer, total) VALUES (7, 90.50)",
+			writer_script($variant, 1), 'COMMIT');
+	}
 	my $one = $messages == 1;
-	my $id = $one ? ':id' : '(:id + i)::text';
+	my $id = $one ? '$2' : '($1::bigint + i)::text';
 	my $key = $one ? q('customer-7') : q('customer-' || i);
-	my $data = $one ? ':data' : 'message(:id + i)';
+	my $data = $one ? '$1' : 'message($1::bigint + i)';
 	my $from = $one ? '' : " FROM generate_series(1, $messages) i";
 
 	if ($variant eq 'pgq')
@@ -233,116 +231,46 @@ sub empty_tables
 	psql(
 		'writers',
 		(map { "TRUNCATE $_" } sort keys %tables),
+		'TRUNCATE orders',
 		'VACUUM last_position',
 		'CHECKPOINT');
 	return;
 }
 
-sub wal_position
-{
-	return psql('postgres', "SELECT pg_current_wal_insert_lsn() - '0/0'");
-}
-
-sub postmaster
-{
-	open my $in, '<', "$work/data/postmaster.pid" or die "no server\n";
-	chomp(my $pid = <$in>);
-	close $in;
-	return $pid;
-}
-
-# CPU of all backends that have ended, in seconds.  There is no autovacuum.
-sub backends_cpu
-{
-	my ($postmaster) = @_;
-	sleep 0.03;
-	open my $in, '<', "/proc/$postmaster/stat" or return 0;
-	my $line = <$in>;
-	close $in;
-	$line =~ s/^.*\) //;
-	my @fields = split ' ', $line;
-	return ($fields[13] + $fields[14]) / 100;
-}
-
-# One run of pgbench: transactions, their rate, CPU and WAL.
-sub pgbench
-{
-	my ($variant, $messages, $clients, $sync, @length) = @_;
-	my $file = "$work/writer.sql";
-	my $postmaster = postmaster();
-	my $pinned = $clients == 1 && $cpus > 1;
-	my $text = psql('writers', 'SELECT message(481516234200)');
-
-	open my $out, '>', $file or die "$file: $!\n";
-	print $out "\\set id random(100000000000, 999999999999)\n",
-	  writer_script($variant, $messages), ";\n";
-	close $out;
-
-	my @command = (
-		'pgbench', '-n', '-M', 'prepared', '-f', $file, '-c', $clients, '-j',
-		$clients < $cpus ? $clients : $cpus,
-		@length, '-D', "data=$text", 'writers');
-	unshift @command, 'taskset', '-c', $cpu if $pinned;
-	local $ENV{PGOPTIONS} = "-c synchronous_commit=$sync";
-
-	my $wal = wal_position();
-	run("taskset -p -c $cpu $postmaster >/dev/null") if $pinned;
-	my $spent = backends_cpu($postmaster);
-	open my $in, '-|', @command or die "pgbench: $!\n";
-	my $printed = join '', <$in>;
-	close $in or die "pgbench failed for $variant\n";
-	$spent = backends_cpu($postmaster) - $spent;
-	run("taskset -p -c 0-$cpu $postmaster >/dev/null") if $pinned;
-	$wal = wal_position() - $wal;
-
-	my ($transactions) =
-	  $printed =~ /transactions actually processed: (\d+)/;
-	my ($tps) = $printed =~ /^tps = ([\d.]+)/m;
-	die "pgbench failed for $variant\n" unless $transactions && $tps;
-	return ($transactions, $tps, $spent, $wal);
-}
-
 sub writers
 {
 	my @variants = setup_writers();
+	my $text = psql('writers', 'SELECT message(481516234200)');
 	my $out = csv('writers',
-		qw(round sync clients messages variant transactions tps cpu wal));
-	my $walout = csv('wal', qw(round messages variant transactions wal));
+		qw(round sync clients messages variant calls rows bytes seconds p50
+		  p99 cpu wal cut));
 
 	for my $round (1 .. $rounds)
 	{
 		progress("writers, round $round of $rounds");
-		my @turn = rotate($round, @variants);
-
-		# WAL: a number of transactions instead of a time, one client
-		for my $messages (1, 100)
-		{
-			empty_tables(@variants);
-			for my $variant (@turn)
-			{
-				my ($n, $tps, $spent, $wal) =
-				  pgbench($variant, $messages, 1, 'off', '-t',
-					10_000 / $messages);
-				print $walout "$round,$messages,$variant,$n,$wal\n";
-			}
-		}
-
 		for my $sync (qw(off on))
 		{
 			for my $clients (1, 4, 16)
 			{
-				for my $messages (1, 100)
+				for my $messages (qw(order 1 100))
 				{
-					empty_tables(@variants);
-					for my $variant (@turn)
+					my @spec;
+					for my $variant (@variants)
 					{
-						my @figures = pgbench($variant, $messages, $clients,
-							$sync, '-T', $seconds);
-						print $out join(',',
-							$round, $sync, $clients, $messages, $variant,
-							@figures),
-						  "\n";
+						my $params =
+						    $messages eq '100' ? '?'
+						  : $variant =~ /_id$/ ? $text
+						  : "$text;?";
+						push @spec, join "\t", $variant, 'writers', 'write',
+						  $params, '', writer_script($variant, $messages);
 					}
+					empty_tables(@variants);
+					client($out, [ $round, $sync, $clients, $messages ],
+						\@spec,
+						$clients == 1 ? @pin : (),
+						'-C', $clients, '-w', 20,
+						'-n', $messages eq '100' ? 5 : 100, '-s', $seconds,
+						'-e', "'-c synchronous_commit=$sync'");
 				}
 			}
 		}
@@ -400,8 +328,8 @@ sub copy
 	for my $round (1 .. $rounds)
 	{
 		progress("copy, round $round of $rounds");
-		reader($out, [$round], [ map { $spec{$_} } rotate($round, @variants) ],
-			'-n', 1, '-t', 3);
+		client($out, [$round], [ map { $spec{$_} } @variants ],
+			@pin, '-n', 1, '-t', 3);
 	}
 	return;
 }
@@ -551,16 +479,16 @@ sub pages
 						my ($sql, $keys) = @{ $variants{$variant} };
 						my @params = map { $cursor->{$_} } @$keys;
 						push @spec, join "\t", "$size,$variant",
-						  "feed_$size", 'page', join(',', @params), '', $sql;
+						  "feed_$size", 'page', join(';', @params), '', $sql;
 						print $bufout "$limit,$where,$size,$variant,",
 						  buffers($size, $sql, \@params), "\n"
 						  if $round == 1;
 					}
 				}
-				reader($out, [ $round, $limit, $where ],
-					[ rotate($round, @spec) ],
-					'-w', 20, '-n', $limit == 100 ? 50 : 10, '-t', 20,
-					'-s', 1);
+				client($out, [ $round, $limit, $where ],
+					\@spec,
+					@pin, '-w', 20, '-n', $limit == 100 ? 50 : 10,
+					'-t', 20, '-s', 1);
 			}
 		}
 	}
@@ -664,16 +592,16 @@ sub drain
 			{
 				my ($sql, $keys, $columns) = @{ $variants{$variant} };
 				push @spec, join "\t", $variant, 'feed_1m', 'page',
-				  join(',', (0) x @$keys), $columns, $sql;
+				  join(';', (0) x @$keys), $columns, $sql;
 			}
 			for my $variant (@queues)
 			{
 				push @spec, join "\t", $variant, 'feed_1m', $variant, '', '',
 				  queue_reader($variant, $limit);
 			}
-			reader($out, [ $round, $limit ], [ rotate($round, @spec) ],
-				'-a', '-w', 20, '-n', $limit == 100 ? 50 : 10, '-s', 20,
-				'-e', "'-c synchronous_commit=off'");
+			client($out, [ $round, $limit ], \@spec,
+				@pin, '-a', '-w', 20, '-n', $limit == 100 ? 50 : 10,
+				'-s', 20, '-e', "'-c synchronous_commit=off'");
 		}
 	}
 

@@ -17,7 +17,6 @@ my @readers = qw(position position_wide row article feed_fetch feed_fetch_any
 # What a variant is compared with.
 my %base = map { $_ => 'plain' } @writers;
 $base{plain_id} = $base{feedpub_id} = 'plain_id';
-my %reader_base = map { $_ => 'position' } @readers;
 
 sub rows_of
 {
@@ -58,10 +57,10 @@ sub number
 
 sub ratio
 {
-	my (@ratios) = @_;
+	my ($digits, @ratios) = @_;
 	return '–' unless @ratios;
 	my @sorted = sort { $a <=> $b } @ratios;
-	my $digits = $sorted[-1] < 0.1 ? 4 : 2;
+	$digits = 4 if $sorted[-1] < 0.1;
 	return sprintf '%.*f [%.*f–%.*f]', $digits, median(@ratios), $digits,
 	  $sorted[0], $digits, $sorted[-1];
 }
@@ -151,12 +150,15 @@ if (my @rows = rows_of('writers'))
 	Transactions a second, and the ratio to `plain` (`feedpub_id` to
 	`plain_id`): median of $rounds rounds [least–greatest].
 EOF
-	for my $messages (1, 100)
+	my %title = (
+		order => 'An order and its message, four round trips',
+		1 => 'A message alone, one round trip',
+		100 => '100 messages in one statement');
+	for my $messages (qw(order 1 100))
 	{
 		for my $sync (qw(on off))
 		{
-			print "### $messages message", $messages == 1 ? '' : 's',
-			  " a transaction, synchronous_commit = $sync\n\n";
+			print "### $title{$messages}, synchronous_commit = $sync\n\n";
 			my @lines;
 			for my $variant (@writers)
 			{
@@ -165,15 +167,16 @@ EOF
 				for my $clients (1, 4, 16)
 				{
 					my @cell = grep {
-						     $_->{messages} == $messages
+						     $_->{messages} eq $messages
 						  && $_->{sync} eq $sync
 						  && $_->{clients} == $clients
 					} @rows;
-					my $tps = by_variant(sub { $_[0]{tps} }, @cell);
+					my $tps =
+				  by_variant(sub { $_[0]{calls} / $_[0]{seconds} }, @cell);
 					push @line, number(median_of($tps, $variant)),
-					  ratio(ratios($tps, $variant, $base{$variant}));
+					  ratio(2, ratios($tps, $variant, $base{$variant}));
 					$cpu = by_variant(
-						sub { $_[0]{cpu} / $_[0]{transactions} }, @cell)
+						sub { $_[0]{cpu} / $_[0]{calls} }, @cell)
 					  if $clients == 1;
 				}
 				my $spent = median_of($cpu, $variant);
@@ -182,7 +185,7 @@ EOF
 				  [
 					@line,
 					number($spent && $spent * 1e6, 1),
-					ratio(ratios($cpu, $variant, $base{$variant})) ];
+					ratio(2, ratios($cpu, $variant, $base{$variant})) ];
 			}
 			table(
 				[
@@ -193,13 +196,10 @@ EOF
 				@lines);
 		}
 	}
-}
 
-if (my @rows = rows_of('wal'))
-{
 	heading('WAL', <<'EOF');
-	Bytes a message: what 10,000 messages by one client add to the WAL, right
-	after a checkpoint, commit records included.
+	Bytes a message, one client, tables empty and a checkpoint at the
+	beginning; commit records included.
 EOF
 	my @lines;
 	for my $variant (@writers)
@@ -208,10 +208,14 @@ EOF
 		for my $messages (1, 100)
 		{
 			my $wal = by_variant(
-				sub { $_[0]{wal} / $_[0]{transactions} / $messages },
-				grep { $_->{messages} == $messages } @rows);
+				sub { $_[0]{wal} / $_[0]{calls} / $messages },
+				grep {
+					     $_->{messages} eq $messages
+					  && $_->{clients} == 1
+					  && $_->{sync} eq 'off'
+				} @rows);
 			push @line, number(median_of($wal, $variant), 1),
-			  ratio(ratios($wal, $variant, $base{$variant}));
+			  ratio(3, ratios($wal, $variant, $base{$variant}));
 		}
 		push @lines, \@line if $line[1] ne '–';
 	}
@@ -238,11 +242,11 @@ EOF
 		  [
 			"`$variant`",
 			number(1e-3 / median_of($rate, $variant)),
-			ratio(ratios($rate, $variant, $base{$variant})),
+			ratio(2, ratios($rate, $variant, $base{$variant})),
 			number((median_of($cpu, $variant) // 0) * 1e3),
-			ratio(ratios($cpu, $variant, $base{$variant})),
+			ratio(2, ratios($cpu, $variant, $base{$variant})),
 			number(median_of($wal, $variant), 1),
-			ratio(ratios($wal, $variant, $base{$variant})) ];
+			ratio(3, ratios($wal, $variant, $base{$variant})) ];
 	}
 	table(
 		[
@@ -302,10 +306,10 @@ EOF
 						$where,
 						"`$variant`",
 						number(median_of($p50, $variant)),
-						ratio(ratios($rate, $variant, 'position')),
-						ratio(ratios($speed, $variant, 'position')),
+						ratio(2, ratios($rate, $variant, 'position')),
+						ratio(2, ratios($speed, $variant, 'position')),
 						number(median_of($cpu, $variant)),
-						ratio(ratios($cpu, $variant, 'position')),
+						ratio(2, ratios($cpu, $variant, 'position')),
 						number($touched->{buffers}) ];
 				}
 			}
@@ -346,7 +350,7 @@ EOF
 							my $small = $p50{ $key =~ s/ $size$/ $there[0]/r };
 							push @ratios, $p50{$key} / $small if $small;
 						}
-						push @line, ratio(@ratios);
+						push @line, ratio(2, @ratios);
 					}
 					push @lines, \@line if $line[2] ne '–';
 				}
@@ -379,9 +383,9 @@ EOF
 			  [
 				"`$variant`" . ($cut ? ' *' : ''),
 				number(median_of($rate, $variant)),
-				ratio(ratios($rate, $variant, 'position')),
+				ratio(2, ratios($rate, $variant, 'position')),
 				number(median_of($cpu, $variant), 2),
-				ratio(ratios($cpu, $variant, 'position')) ];
+				ratio(2, ratios($cpu, $variant, 'position')) ];
 		}
 		print "### Pages of $limit\n\n";
 		table([ 'variant', 'rows a second', 'ratio', 'CPU µs a row', 'ratio' ],

@@ -1,4 +1,4 @@
--- The tables of the variants, for the writers.  All carry the same payload:
+-- The tables of the variants.  All carry the same payload:
 -- publication_id, message_id, message_type, message_key, data, scheduled.
 
 -- about 300 bytes of JSON
@@ -9,6 +9,14 @@ RETURN '{"order": ' || n || ', "customer": {"id": 48151623, "name": "Corner Shop
 	|| '{"sku": "BULB-0815", "quantity": 6, "price": 3.45}], "currency": "EUR", '
 	|| '"total": 90.50, "channel": "web", "placed": "2024-02-29T12:34:56.789Z", '
 	|| '"delivery": "parcel locker"}';
+
+-- What the messages are about.
+CREATE TABLE orders (
+	id bigserial PRIMARY KEY,
+	customer int NOT NULL,
+	total numeric(12, 2) NOT NULL,
+	placed timestamptz NOT NULL DEFAULT now()
+);
 
 -- The plain table, which everything is compared with.
 CREATE TABLE plain (

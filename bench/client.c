@@ -1,31 +1,36 @@
 /*-------------------------------------------------------------------------
  *
- * reader.c
+ * client.c
  *	  Times statements of several variants side by side.
  *
- * Reads a list of variants from standard input, opens a connection for each,
- * and lets them take turns: a few calls of the first, a few of the second,
- * and so on, from the beginning again, so that whatever else the machine
- * does hits all of them alike.  Prints a line of CSV for each variant.
+ * Reads a list of variants from standard input, opens connections for each,
+ * and lets them take turns: a few calls of one, a few of the next, all of
+ * them in each turn, in an order that changes, so that whatever else the
+ * machine does hits all of them alike.  Prints a line of CSV for each.
  *
  * A variant is a line of fields separated by tabs:
  *
  *	label	database	method	parameters	columns	SQL ...
  *
- *	page	one statement that reads a page.  parameters are the values of
- *			$1, ... for the first call; with -a the next call takes them from
- *			the given columns (from 0) of the last row of this one.
+ *	page	one statement that reads a page.  parameters, separated by
+ *			semicolons, are the values of $1, ... for the first call; with -a
+ *			the next call takes them from the given columns (from 0) of the
+ *			last row of this one.
+ *	write	a transaction of one or more statements, run by several clients at
+ *			once.  The parameters go to the statements that have any; "?" is a
+ *			new number of twelve digits for each.
  *	pgq		next_batch, get_batch_events, finish_batch; $1 of the latter two
  *			is the batch.
  *	pgmq	read, delete; $1 of the latter is the array of the ids read, which
  *			are in column 0.
  *	once	the last SQL is timed, those before it are not.
  *
- * Statements are prepared, results are text.
+ * Statements are prepared, parameters and results are text.
  *
  *	-a			advance: each variant goes on to its end (drain)
- *	-n calls	calls in a turn
- *	-t turns	turns, 0 for no end (with -a)
+ *	-n calls	calls in a turn, of each client
+ *	-C clients	clients of a variant, for write (1)
+ *	-t turns	turns (until all variants are at their end or their limit)
  *	-s seconds	no variant is timed for longer than this, but for the call
  *				that it is in; cut ones are marked
  *	-w calls	calls before, of each variant, that are not timed
@@ -38,6 +43,7 @@
 #define _GNU_SOURCE
 #include <libpq-fe.h>
 
+#include <poll.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -48,19 +54,22 @@
 
 #define MAX_VARIANTS	64
 #define MAX_PARAMS		4
-#define MAX_SQL			3
-#define VALUE_SIZE		64
+#define MAX_SQL			4
+#define MAX_CLIENTS		64
+#define VALUE_SIZE		512
 
 typedef enum
 {
-	PAGE, PGQ, PGMQ, ONCE
+	PAGE, WRITE, PGQ, PGMQ, ONCE
 } Method;
 
 typedef struct Variant
 {
 	char	   *label;
 	Method		method;
-	PGconn	   *conn;
+	PGconn	   *conns[MAX_CLIENTS];
+	PGconn	   *conn;			/* the first of them */
+	int			nconns;
 	int			nsql;
 	char	   *sql[MAX_SQL];
 	int			nparams;
@@ -73,8 +82,8 @@ typedef struct Variant
 	long		rows;
 	long		bytes;			/* of all values */
 	double		seconds;
-	double		cpu;			/* seconds of its backend */
-	double		wal;			/* bytes, method once */
+	double		cpu;			/* seconds of its backends */
+	double		wal;			/* bytes, methods write and once */
 	double	   *times;			/* of each call */
 	long		maxtimes;
 } Variant;
@@ -82,6 +91,7 @@ typedef struct Variant
 static Variant variants[MAX_VARIANTS];
 static int	nvariants = 0;
 static int	advance = 0;
+static unsigned long long seed = 88172645463325252ULL;
 
 static void
 die(const char *format,...)
@@ -89,7 +99,7 @@ die(const char *format,...)
 	va_list		args;
 
 	va_start(args, format);
-	fprintf(stderr, "reader: ");
+	fprintf(stderr, "client: ");
 	vfprintf(stderr, format, args);
 	fprintf(stderr, "\n");
 	va_end(args);
@@ -103,6 +113,16 @@ now(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec + ts.tv_nsec * 1e-9;
+}
+
+/* Marsaglia's xorshift: the same order in each run. */
+static unsigned long long
+next_random(void)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return seed;
 }
 
 /*
@@ -127,6 +147,16 @@ cpu_of(int pid)
 	return ns * 1e-9;
 }
 
+static double
+cpu_of_variant(Variant *v)
+{
+	double		cpu = 0;
+
+	for (int i = 0; i < v->nconns; i++)
+		cpu += cpu_of(PQbackendPID(v->conns[i]));
+	return cpu;
+}
+
 static void
 pin(int pid, int cpu)
 {
@@ -135,7 +165,7 @@ pin(int pid, int cpu)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(pid, sizeof(set), &set) != 0)
-		perror("reader: sched_setaffinity");
+		perror("client: sched_setaffinity");
 }
 
 static PGresult *
@@ -168,17 +198,38 @@ field(char **line)
 	return f;
 }
 
+static PGconn *
+open_connection(Variant *v, const char *database, const char *options, int cpu)
+{
+	const char *keywords[] = {"dbname", "options", NULL};
+	const char *values[] = {database, options, NULL};
+	PGconn	   *conn = PQconnectdbParams(keywords, values, 0);
+
+	if (PQstatus(conn) != CONNECTION_OK)
+		die("%s", PQerrorMessage(conn));
+	if (cpu >= 0)
+		pin(PQbackendPID(conn), cpu);
+	for (int i = 0; i < v->nsql && v->method != ONCE; i++)
+	{
+		char		name[2] = {(char) ('a' + i), 0};
+		PGresult   *result = PQprepare(conn, name, v->sql[i], 0, NULL);
+
+		if (PQresultStatus(result) != PGRES_COMMAND_OK)
+			die("%s: %s", v->label, PQerrorMessage(conn));
+		PQclear(result);
+	}
+	return conn;
+}
+
 static void
-read_variant(char *line, const char *options, int cpu)
+read_variant(char *line, int clients, const char *options, int cpu)
 {
 	Variant    *v = &variants[nvariants++];
 	char	   *database;
 	char	   *method;
 	char	   *list;
 	char	   *item;
-	int			n;
-	const char *keywords[] = {"dbname", "options", NULL};
-	const char *values[] = {NULL, options, NULL};
+	int			n = 0;
 
 	if (nvariants > MAX_VARIANTS)
 		die("too many variants");
@@ -186,36 +237,27 @@ read_variant(char *line, const char *options, int cpu)
 	database = field(&line);
 	method = field(&line);
 	v->method = strcmp(method, "page") == 0 ? PAGE :
+		strcmp(method, "write") == 0 ? WRITE :
 		strcmp(method, "pgq") == 0 ? PGQ :
 		strcmp(method, "pgmq") == 0 ? PGMQ : ONCE;
 
 	list = field(&line);
-	while ((item = strsep(&list, ",")) != NULL && *item)
+	while ((item = strsep(&list, ";")) != NULL && *item)
 	{
 		if (v->nparams == MAX_PARAMS || strlen(item) >= VALUE_SIZE)
 			die("%s: bad parameters", v->label);
 		strcpy(v->params[v->nparams++], item);
 	}
 	list = field(&line);
-	n = 0;
 	while ((item = strsep(&list, ",")) != NULL && *item && n < MAX_PARAMS)
 		v->columns[n++] = atoi(item);
 	while ((item = strsep(&line, "\t")) != NULL && v->nsql < MAX_SQL)
 		v->sql[v->nsql++] = item;
 
-	values[0] = database;
-	v->conn = PQconnectdbParams(keywords, values, 0);
-	if (PQstatus(v->conn) != CONNECTION_OK)
-		die("%s", PQerrorMessage(v->conn));
-	if (cpu >= 0)
-		pin(PQbackendPID(v->conn), cpu);
-	if (v->method != ONCE)
-		for (int i = 0; i < v->nsql; i++)
-		{
-			char		name[2] = {(char) ('a' + i), 0};
-
-			PQclear(checked(v, PQprepare(v->conn, name, v->sql[i], 0, NULL)));
-		}
+	v->nconns = v->method == WRITE ? clients : 1;
+	for (int i = 0; i < v->nconns; i++)
+		v->conns[i] = open_connection(v, database, options, cpu);
+	v->conn = v->conns[0];
 }
 
 /* Count what came, as a consumer would look at each value. */
@@ -311,16 +353,13 @@ call(Variant *v)
 {
 	switch (v->method)
 	{
-		case PAGE:
-			return call_page(v);
 		case PGQ:
 			return call_pgq(v);
 		case PGMQ:
 			return call_pgmq(v);
-		case ONCE:
-			break;
+		default:
+			return call_page(v);
 	}
-	return 0;
 }
 
 static void
@@ -334,49 +373,160 @@ note_time(Variant *v, double seconds)
 			die("out of memory");
 	}
 	v->times[v->calls++] = seconds;
-	v->seconds += seconds;
+}
+
+static void
+send_statement(Variant *v, PGconn *conn, int statement)
+{
+	const char *params[MAX_PARAMS];
+	char		name[2] = {(char) ('a' + statement), 0};
+	char		number[16];
+	int			nparams = strstr(v->sql[statement], "$1") ? v->nparams : 0;
+
+	snprintf(number, sizeof(number), "%llu",
+			 100000000000ULL + next_random() % 900000000000ULL);
+	for (int i = 0; i < nparams; i++)
+		params[i] = strcmp(v->params[i], "?") == 0 ? number : v->params[i];
+	if (!PQsendQueryPrepared(conn, name, nparams, params, NULL, NULL, 0))
+		die("%s: %s", v->label, PQerrorMessage(conn));
+}
+
+/* So many transactions by each client of a variant, all at once. */
+static void
+write_all(Variant *v, int calls, int timed)
+{
+	struct pollfd fds[MAX_CLIENTS];
+	double		starts[MAX_CLIENTS];
+	int			left[MAX_CLIENTS];
+	int			statement[MAX_CLIENTS];
+	int			open = v->nconns;
+
+	for (int i = 0; i < v->nconns; i++)
+	{
+		fds[i].fd = PQsocket(v->conns[i]);
+		fds[i].events = POLLIN;
+		left[i] = calls;
+		statement[i] = 0;
+		starts[i] = now();
+		send_statement(v, v->conns[i], 0);
+	}
+	while (open > 0)
+	{
+		if (poll(fds, v->nconns, -1) < 0)
+			die("poll failed");
+		for (int i = 0; i < v->nconns; i++)
+		{
+			PGconn	   *conn = v->conns[i];
+			PGresult   *result = NULL;
+
+			if (fds[i].fd < 0 || fds[i].revents == 0)
+				continue;
+			if (!PQconsumeInput(conn))
+				die("%s: %s", v->label, PQerrorMessage(conn));
+			while (!PQisBusy(conn) && (result = PQgetResult(conn)) != NULL)
+				PQclear(checked(v, result));
+			if (PQisBusy(conn))
+				continue;
+
+			if (++statement[i] == v->nsql)
+			{
+				if (timed)
+					note_time(v, now() - starts[i]);
+				if (--left[i] == 0)
+				{
+					fds[i].fd = -1;
+					open--;
+					continue;
+				}
+				statement[i] = 0;
+				starts[i] = now();
+			}
+			send_statement(v, conn, statement[i]);
+		}
+	}
+}
+
+/* One call of method once; its CPU counts without what goes before. */
+static void
+call_once(Variant *v)
+{
+	PGresult   *result;
+	double		wal;
+	double		cpu;
+	double		start;
+
+	for (int i = 0; i < v->nsql - 1; i++)
+		PQclear(checked(v, PQexec(v->conn, v->sql[i])));
+	wal = wal_position(v);
+	cpu = cpu_of_variant(v);
+	start = now();
+	result = checked(v, PQexec(v->conn, v->sql[v->nsql - 1]));
+	note_time(v, now() - start);
+	v->seconds += now() - start;
+	v->cpu += cpu_of_variant(v) - cpu;
+	v->wal += wal_position(v) - wal;
+	v->rows += atol(PQcmdTuples(result));
+	PQclear(result);
 }
 
 /* One turn of one variant. */
 static void
 take_turn(Variant *v, int calls, double limit)
 {
-	int			pid = PQbackendPID(v->conn);
+	double		start;
+
+	if (v->method == WRITE)
+	{
+		double		wal = wal_position(v);
+		double		cpu = cpu_of_variant(v);
+
+		start = now();
+		write_all(v, calls, 1);
+		v->seconds += now() - start;
+		v->cpu += cpu_of_variant(v) - cpu;
+		v->wal += wal_position(v) - wal;
+		v->done = v->cut = v->seconds >= limit;
+		return;
+	}
 
 	for (int i = 0; i < calls && !v->done; i++)
 	{
-		double		start;
 		long		more = 1;
 
 		if (v->method == ONCE)
-		{
-			double		wal;
-			double		cpu;
-			PGresult   *result;
-
-			for (int j = 0; j < v->nsql - 1; j++)
-				PQclear(checked(v, PQexec(v->conn, v->sql[j])));
-			wal = wal_position(v);
-			cpu = cpu_of(pid);
-			start = now();
-			result = checked(v, PQexec(v->conn, v->sql[v->nsql - 1]));
-			note_time(v, now() - start);
-			v->cpu += cpu_of(pid) - cpu;
-			v->wal += wal_position(v) - wal;
-			v->rows += atol(PQcmdTuples(result));
-			PQclear(result);
-		}
+			call_once(v);
 		else
 		{
 			start = now();
 			more = call(v);
 			note_time(v, now() - start);
+			v->seconds += now() - start;
 		}
 		if (v->seconds >= limit)
 			v->done = v->cut = 1;
 		if (advance && more == 0)
 			v->done = 1;
 	}
+}
+
+/* Warm up: a number of calls that move no cursor and are not counted. */
+static void
+warm_up(Variant *v, int calls, double limit)
+{
+	int			keep = advance;
+	double		start = now();
+
+	advance = 0;
+	if (v->method == WRITE && calls > 0)
+		write_all(v, calls, 0);
+	for (int i = 0; i < calls && v->method == PAGE; i++)
+	{
+		(void) call(v);
+		if (now() - start > limit)
+			break;
+	}
+	advance = keep;
+	v->rows = v->bytes = 0;
 }
 
 static int
@@ -392,9 +542,11 @@ int
 main(int argc, char **argv)
 {
 	int			calls = 20;
+	int			clients = 1;
 	int			turns = 0;
 	int			warm = 0;
 	int			cpu = -1;
+	int			order[MAX_VARIANTS];
 	double		limit = 1e9;
 	const char *options = "";
 	char	   *line = NULL;
@@ -402,7 +554,7 @@ main(int argc, char **argv)
 	ssize_t		length;
 	int			option;
 
-	while ((option = getopt(argc, argv, "an:t:s:w:c:e:")) != -1)
+	while ((option = getopt(argc, argv, "an:t:s:w:c:C:e:")) != -1)
 		switch (option)
 		{
 			case 'a':
@@ -423,14 +575,19 @@ main(int argc, char **argv)
 			case 'c':
 				cpu = atoi(optarg);
 				break;
+			case 'C':
+				clients = atoi(optarg);
+				break;
 			case 'e':
 				options = optarg;
 				break;
 			default:
 				return 1;
 		}
-	if (turns == 0 && !advance)
-		die("-t is needed without -a");
+	if (turns == 0 && !advance && limit >= 1e9)
+		die("-t or -s is needed without -a");
+	if (clients < 1 || clients > MAX_CLIENTS)
+		die("bad number of clients");
 
 	if (cpu >= 0)
 		pin(0, cpu);
@@ -439,38 +596,36 @@ main(int argc, char **argv)
 		if (line[length - 1] == '\n')
 			line[length - 1] = 0;
 		if (line[0])
-			read_variant(strdup(line), options, cpu);
+			read_variant(strdup(line), clients, options, cpu);
 	}
 
-	/* warm up, in turns too, without moving any cursor; slow ones once */
 	for (int i = 0; i < nvariants; i++)
 	{
-		Variant    *v = &variants[i];
-		int			keep = advance;
-		double		start = now();
-
-		advance = 0;
-		for (int n = 0; n < warm && v->method == PAGE; n++)
-		{
-			(void) call(v);
-			if (now() - start > limit)
-				break;
-		}
-		advance = keep;
-		v->rows = v->bytes = 0;
-		if (v->method != ONCE)
-			v->cpu = -cpu_of(PQbackendPID(v->conn));
+		warm_up(&variants[i], warm, limit);
+		order[i] = i;
 	}
+	for (int i = 0; i < nvariants; i++)
+		if (variants[i].method != ONCE && variants[i].method != WRITE)
+			variants[i].cpu = -cpu_of_variant(&variants[i]);
 
 	for (int turn = 0; turns == 0 || turn < turns; turn++)
 	{
 		int			open = 0;
 
+		for (int i = nvariants - 1; i > 0; i--)
+		{
+			int			j = (int) (next_random() % (i + 1));
+			int			swap = order[i];
+
+			order[i] = order[j];
+			order[j] = swap;
+		}
 		for (int i = 0; i < nvariants; i++)
 		{
-			Variant    *v = &variants[(i + turn) % nvariants];
+			Variant    *v = &variants[order[i]];
 
-			take_turn(v, calls, limit);
+			if (!v->done)
+				take_turn(v, calls, limit);
 			open += !v->done;
 		}
 		if (open == 0)
@@ -481,15 +636,16 @@ main(int argc, char **argv)
 	{
 		Variant    *v = &variants[i];
 
-		if (v->method != ONCE)
-			v->cpu += cpu_of(PQbackendPID(v->conn));
+		if (v->method != ONCE && v->method != WRITE)
+			v->cpu += cpu_of_variant(v);
 		qsort(v->times, v->calls, sizeof(double), compare);
 		printf("%s,%ld,%ld,%ld,%.6f,%.2f,%.2f,%.6f,%.0f,%d\n",
 			   v->label, v->calls, v->rows, v->bytes, v->seconds,
 			   v->times[v->calls / 2] * 1e6,
 			   v->times[v->calls * 99 / 100] * 1e6,
 			   v->cpu, v->wal, v->cut);
-		PQfinish(v->conn);
+		for (int j = 0; j < v->nconns; j++)
+			PQfinish(v->conns[j]);
 	}
 	return 0;
 }
