@@ -48,6 +48,25 @@ ISOLATION = \
 	other-database-writer \
 	page-boundary \
 	prepared-transaction \
+	published-against-drop \
+	published-deleted-rows \
+	published-early-xid \
+	published-every-interleaving \
+	published-head \
+	published-index-rebuilt \
+	published-key-order \
+	published-late-committer \
+	published-long-transaction \
+	published-old-snapshot \
+	published-open-writers \
+	published-own-rows \
+	published-page-boundary \
+	published-prepared-transaction \
+	published-publisher-defaults \
+	published-savepoints \
+	published-serializable \
+	published-three-transactions \
+	published-two-publishers \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \
