@@ -34,7 +34,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # test/specs with test/expected.  Both run in private servers: they create
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
-	check_repair partitions dump_marks views model plans
+	check_repair partitions dump_marks views blockers model plans
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

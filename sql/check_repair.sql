@@ -275,6 +275,82 @@ SELECT feed_repair('"Odd ""Name"", with a comma"');
 ROLLBACK;
 SELECT * FROM repair();
 
+--
+-- Rows of another history, loaded while the check was off: named, and the feed
+-- is not read before they are gone.
+--
+ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT feedpub_stamp;
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES ('18446744073709551000', 5, 'foreign', '1');
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+SELECT guard, problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+\set VERBOSITY terse
+SELECT message_type FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
+\echo :SQLSTATE
+SELECT message_type FROM feed_fetch('0', 0, 100);
+\echo :SQLSTATE
+SELECT feed_xid_head('"Odd ""Name"", with a comma"');
+\echo :SQLSTATE
+-- Through row security as well, to who cannot see them
+CREATE ROLE regress_feedpub_owner;
+GRANT USAGE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_owner;
+GRANT SELECT ON "Odd ""Name"", with a comma" TO regress_feedpub_owner;
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE ROW LEVEL SECURITY;
+CREATE POLICY native ON "Odd ""Name"", with a comma" USING (message_type <> 'foreign');
+SET ROLE regress_feedpub_owner;
+SELECT message_type FROM feed_fetch('0', 0, 100);
+\echo :SQLSTATE
+RESET ROLE;
+\set VERBOSITY default
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE ROW LEVEL SECURITY;
+DROP POLICY native ON "Odd ""Name"", with a comma";
+-- It can be written, and read with plain SQL.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('native', '2');
+SELECT message_type FROM "Odd ""Name"", with a comma" ORDER BY feed_xid, feed_pos;
+DELETE FROM "Odd ""Name"", with a comma" WHERE message_type IN ('native', 'foreign');
+SELECT message_type FROM feed_fetch('0', 0, 100);
+SELECT * FROM repair();
+
+--
+-- A cure that cannot be done raises its own error, and nothing is changed.
+--
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER ALL, DROP CONSTRAINT feedpub_stamp,
+	DROP CONSTRAINT "Odd ""Name"", with a comma_feed_xid_feed_pos_key";
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data)
+	SELECT feed_xid, feed_pos, 'double', data FROM "Odd ""Name"", with a comma" WHERE message_type = 'a';
+\set VERBOSITY terse
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+\echo :SQLSTATE
+\set VERBOSITY default
+SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
+DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'double';
+SELECT * FROM repair();
+
+--
+-- An ordinary owner can do all that; who is not the owner cannot.
+--
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+SET ROLE regress_feedpub_owner;
+SELECT feed_repair('"Odd ""Name"", with a comma"');
+\echo :SQLSTATE
+RESET ROLE;
+GRANT CREATE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_owner;
+ALTER TABLE "Odd ""Name"", with a comma" OWNER TO regress_feedpub_owner;
+SET ROLE regress_feedpub_owner;
+ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED, DROP CONSTRAINT feedpub_stamp,
+	ALTER COLUMN feed_pos DROP DEFAULT, ALTER COLUMN feed_xid DROP DEFAULT;
+DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
+ALTER SEQUENCE :seq CACHE 2 CYCLE INCREMENT BY 3 MAXVALUE 4000000 RESTART;
+SELECT still_wrong, guarded, reads FROM repair();
+SET client_min_messages = warning;
+DROP SEQUENCE :seq CASCADE;
+RESET client_min_messages;
+SELECT still_wrong, guarded, reads FROM repair();
+RESET ROLE;
+ALTER TABLE "Odd ""Name"", with a comma" OWNER TO CURRENT_USER;
+REVOKE ALL ON SCHEMA "Odd ""Schema"", with a comma" FROM regress_feedpub_owner;
+REVOKE ALL ON "Odd ""Name"", with a comma" FROM regress_feedpub_owner;
+DROP ROLE regress_feedpub_owner;
+
 -- The cures can be run by hand as well.
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER ALL;
 ALTER SEQUENCE :seq CACHE 7;

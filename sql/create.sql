@@ -73,6 +73,10 @@ SELECT relname FROM pg_class WHERE relkind = 'S' AND relname LIKE 'xxx%';
 -- One that is longer is cut, as everywhere.
 SELECT feed_create(repeat('y', 70)) = repeat('y', 63)::regclass AS made;
 SELECT * FROM feed_check(repeat('y', 63)::regclass);
+-- Cut between characters
+SELECT feed_create(repeat('ü', 40)) = repeat('ü', 31)::regclass AS made;
+SELECT * FROM feed_check(repeat('ü', 31)::regclass);
+SELECT feed_drop(repeat('ü', 31)::regclass);
 -- A sequence of the usual name that is there already is in nobody's way.
 CREATE SEQUENCE taken_feed_pos_seq;
 SELECT feed_create('taken');
@@ -352,7 +356,18 @@ INSERT INTO fourth (message_type, data) VALUES ('to the fourth', '4');
 SELECT message_type FROM feed_fetch('0', 0, 10);
 -- The registry has forgotten the dropped one.
 SELECT feed, is_default FROM feedpub.feed ORDER BY feed::text;
+-- Rolled back, nothing was dropped.
+BEGIN;
 DROP TABLE fourth;
+SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text;
+ROLLBACK;
+SELECT message_type FROM feed_fetch('0', 0, 10);
+-- One that is chosen takes the place as well.
+SELECT feed_create('fifth');
+DROP TABLE fourth;
+SELECT feed_set_default('fifth');
+SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text;
+DROP TABLE fifth;
 -- The owner of nothing but his own feed may take the place of a dropped one.
 GRANT CREATE ON SCHEMA public TO regress_feedpub_ann, regress_feedpub_bob;
 SET ROLE regress_feedpub_ann;
@@ -403,6 +418,14 @@ ALTER TABLE nowhere."Odd ""Name"", with a comma" OWNER TO regress_feedpub_bob;
 SELECT * FROM feed_check('nowhere."Odd ""Name"", with a comma"');
 SELECT feed, owner, is_default FROM feedpub.feeds WHERE is_default;
 SELECT feed_drop('nowhere."Odd ""Name"", with a comma"');
+-- With its owner's other things it goes, too; default rights are as for any table.
+ALTER DEFAULT PRIVILEGES FOR ROLE regress_feedpub_ann GRANT SELECT ON TABLES TO regress_feedpub_bob;
+SET ROLE regress_feedpub_ann;
+SELECT feed_create('of_ann');
+RESET ROLE;
+SELECT has_table_privilege('regress_feedpub_bob', 'of_ann', 'SELECT') AS may_read, has_table_privilege('regress_feedpub_bob', 'of_ann', 'INSERT') AS may_write;
+DROP OWNED BY regress_feedpub_ann;
+SELECT feed FROM feedpub.feeds ORDER BY feed::text;
 
 --
 -- A copy of an outbox is no feed: it was not made as one.
@@ -417,6 +440,6 @@ DROP TABLE copy;
 SELECT feed_drop('bobs'), feed_drop('texts'), feed_drop('narrow');
 DROP TABLE plain;
 DROP SCHEMA nowhere;
-REVOKE CREATE ON SCHEMA public FROM regress_feedpub_ann, regress_feedpub_bob;
+REVOKE CREATE ON SCHEMA public FROM regress_feedpub_bob;
 DROP ROLE regress_feedpub_ann, regress_feedpub_bob;
-SELECT * FROM feedpub.feed;
+SELECT * FROM feedpub.feeds;

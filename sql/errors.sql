@@ -181,6 +181,35 @@ CREATE INDEX ON outbox (feed_xid, feed_pos) INCLUDE (message_type);
 SELECT message_type FROM feed_fetch('0', 0, 100);
 
 --
+-- Errors that are caught leave nothing behind.
+--
+DO $$
+DECLARE
+	states text[];
+BEGIN
+	FOR i IN 1..200 LOOP
+		DECLARE
+			call text := (array[
+				$c$feed_fetch('0', 0, 0)$c$,
+				$c$feed_fetch('18446744073709551615', 0, 1)$c$,
+				$c$feed_fetch(NULL::pg_class, '0', 0, 1)$c$,
+				$c$feed_xid_head('pg_class')$c$,
+				$c$feed_check('pg_class')$c$,
+				$c$feed_create('outbox')$c$,
+				$c$feed_drop('pg_class')$c$])[1 + i % 7];
+		BEGIN
+			EXECUTE 'SELECT ' || call;
+			RAISE 'not refused: %', call;
+		EXCEPTION WHEN SQLSTATE '22023' OR SQLSTATE 'PF001' OR SQLSTATE '42809' OR SQLSTATE '42P07' THEN
+			IF NOT SQLSTATE = ANY (coalesce(states, '{}')) THEN states := states || SQLSTATE; END IF;
+		END;
+	END LOOP;
+	SELECT array_agg(s ORDER BY s COLLATE "C") INTO states FROM unnest(states) s;
+	RAISE NOTICE '%', states;
+END $$;
+SELECT message_type FROM feed_fetch('0', 0, 100);
+
+--
 -- Where a set cannot stand
 --
 SELECT 1 WHERE feed_fetch('0', 0, 1) IS NULL;

@@ -80,6 +80,7 @@ BEGIN
 	pages := 0;
 	entries := '{}';
 	LOOP
+		ASSERT pages < 1000, 'the end must be reached';
 		n := 0;
 		FOR r IN SELECT * FROM feed_fetch(cursor_xid, cursor_pos, page_size) LOOP
 			ASSERT (r.feed_xid, r.feed_pos) > (cursor_xid, cursor_pos), 'rows must ascend';
@@ -247,6 +248,7 @@ DECLARE
 BEGIN
 	LOOP
 		n := n + 1;
+		ASSERT n < 100, 'the end must be reached';
 		FOR r IN SELECT * FROM feed_fetch(x, p, 3) LOOP
 			INSERT INTO done VALUES (n, r.data);
 			x := r.feed_xid;
@@ -258,6 +260,15 @@ BEGIN
 END $$;
 SELECT n, array_agg(data ORDER BY data) FROM done GROUP BY n ORDER BY n;
 DROP TABLE done;
+-- By the feed's name, when that is known only at run time
+DO $$
+DECLARE
+	feed regclass := '"Odd ""Name"", with a comma"';
+	n int;
+BEGIN
+	EXECUTE format('SELECT count(*) FROM feed_fetch(NULL::%s, $1, $2, $3)', feed) INTO n USING '0'::xid8, 0, 100;
+	RAISE NOTICE '% has % row', feed, n;
+END $$;
 -- In a function, a view, CREATE TABLE AS, COPY
 CREATE FUNCTION newest() RETURNS jsonb LANGUAGE sql AS 'SELECT data FROM feed_fetch(''0'', 0, 100) ORDER BY feed_xid DESC, feed_pos DESC LIMIT 1';
 SELECT newest();
@@ -269,6 +280,32 @@ CREATE TABLE kept AS SELECT * FROM feed_fetch(NULL::outbox, '0', 0, 100);
 SELECT count(*) FROM kept;
 DROP TABLE kept;
 COPY (SELECT data FROM feed_fetch('0', 0, 2)) TO stdout;
+
+-- A page that does not fit into work_mem goes to disk, and can be walked both
+-- ways all the same.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'many', repeat(i::text, 50) FROM generate_series(1, 5000) i;
+SET work_mem = '64kB';
+BEGIN;
+DECLARE c SCROLL CURSOR FOR SELECT feed_pos, left(data, 8) AS data FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 10000);
+FETCH LAST FROM c;
+FETCH ABSOLUTE 4 FROM c;
+FETCH RELATIVE 3000 FROM c;
+FETCH PRIOR FROM c;
+COMMIT;
+SELECT count(*), min(feed_pos), max(feed_pos) FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 10000);
+RESET work_mem;
+DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'many';
+
+-- Rows are on disk before they are handed out, whatever their writer asked for.
+SET synchronous_commit = off;
+INSERT INTO outbox (message_type, data) VALUES ('asynchronous', '10') RETURNING pg_current_wal_insert_lsn() AS lsn \gset
+SELECT message_type FROM feed_fetch('0', 0, 100) WHERE data = '10';
+SELECT pg_current_wal_flush_lsn() >= :'lsn' AS flushed;
+INSERT INTO outbox (message_type, data) VALUES ('asynchronous', '11') RETURNING pg_current_wal_insert_lsn() AS lsn \gset
+SELECT after_pos FROM feed_xid_head('outbox');
+SELECT pg_current_wal_flush_lsn() >= :'lsn' AS flushed;
+RESET synchronous_commit;
+DELETE FROM outbox WHERE message_type = 'asynchronous';
 
 --
 -- In parallel queries, in the workers too
@@ -365,6 +402,15 @@ REINDEX TABLE outbox;
 SELECT count(*) FROM feed_fetch(NULL::outbox, '0', 0, 100);
 ALTER TABLE outbox DROP CONSTRAINT outbox_pkey;
 SELECT count(*) FROM feed_fetch(NULL::outbox, '0', 0, 100);
+CREATE UNIQUE INDEX CONCURRENTLY "Odd ""Index""" ON outbox (feed_xid, feed_pos);
+ALTER TABLE outbox ADD PRIMARY KEY USING INDEX "Odd ""Index""";
+DROP INDEX outbox_feed_xid_feed_pos_idx;
+SELECT count(*) FROM feed_fetch(NULL::outbox, '0', 0, 100);
+REINDEX INDEX CONCURRENTLY "Odd ""Index""";
+SELECT count(*) FROM feed_fetch(NULL::outbox, '0', 0, 100);
+REINDEX TABLE CONCURRENTLY outbox;
+SELECT count(*) FROM feed_fetch(NULL::outbox, '0', 0, 100);
+SELECT * FROM feed_check('outbox');
 SELECT feed_drop('outbox');
 
 --

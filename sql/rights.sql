@@ -195,6 +195,7 @@ BEGIN
 	LOOP
 		SELECT * INTO r FROM public.feed_fetch(x, p, 1);
 		EXIT WHEN NOT FOUND;
+		ASSERT (r.feed_xid, r.feed_pos) > (x, p), 'pages must go forward';
 		paged := concat_ws(',', paged, r.message_type);
 		x := r.feed_xid;
 		p := r.feed_pos;
