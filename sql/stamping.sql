@@ -412,6 +412,21 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('forged', 
 \echo :SQLSTATE
 DROP TRIGGER zzz_forge ON "Odd ""Name"", with a comma";
 DROP FUNCTION forge, chain;
+-- A trigger may write a second row, and drop it again: the first keeps the
+-- position that it took before.
+CREATE FUNCTION chain_and_drop() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF NEW.message_type = 'second' THEN
+		RETURN NULL;
+	END IF;
+	INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('second', '0');
+	RETURN NEW;
+END $$;
+CREATE TRIGGER chain_and_drop BEFORE INSERT ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION chain_and_drop();
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('first', '1'), ('first', '2');
+SELECT type, data FROM stamps WHERE type IN ('first', 'second') ORDER BY data;
+DROP TRIGGER chain_and_drop ON "Odd ""Name"", with a comma";
+DROP FUNCTION chain_and_drop;
 -- A trigger on the business table is the usual writer.
 CREATE TABLE orders (id int PRIMARY KEY, status text);
 CREATE FUNCTION publish_order() RETURNS trigger LANGUAGE plpgsql AS $$
