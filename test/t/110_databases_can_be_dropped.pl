@@ -1,0 +1,126 @@
+# A worker is in nobody's way: its database can be dropped, renamed and copied
+# without FORCE while it publishes, and it comes back where there still is a
+# database; no process is started over and over for one that is gone.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubPublished;
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $odd = 'Odd "Name';
+my $node = feedpub_node('server', extension => 0,
+	conf => 'feedpub.naptime = 200ms');
+
+sub insert
+{
+	my ($db, $key) = @_;
+
+	sql( $node,
+		"INSERT INTO outbox (message_type, message_key, data) VALUES ('A', '$key', '1')",
+		db => $db);
+	return;
+}
+
+sub make
+{
+	my ($db) = @_;
+
+	sql($node, "CREATE DATABASE $db");
+	sql($node, "CREATE EXTENSION feedpub; SELECT feed_create('outbox')",
+		db => $db);
+	insert($db, "$db 1");
+	sql($node,
+		"SET feedpub.read_wait = '60s'; SELECT count(*) FROM feed_read(NULL::outbox, '', 1)",
+		db => $db);
+	await_worker($node, $db);
+	return;
+}
+
+for my $preload ('', 'feedpub')
+{
+	my $how = $preload ? 'preloaded' : 'on demand';
+
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = '$preload'");
+	$node->restart;
+	my $offset = -s $node->logfile;
+	make($_) for qw(dropped renamed copied stays);
+	is(workers($node), 'copied,dropped,renamed,stays',
+		"$how: a worker in each database");
+	my $stays = await_worker($node, 'stays');
+	my $cursor = sql($node, q(SELECT feed_head('outbox')), db => 'copied');
+
+	# Each waits up to 5 s for others to leave, and fails if they do not.
+	sql($node, 'DROP DATABASE dropped');
+	pass("$how: DROP DATABASE");
+	sql($node, 'ALTER DATABASE renamed RENAME TO "Odd ""Name"');
+	pass("$how: ALTER DATABASE RENAME");
+	sql($node, 'CREATE DATABASE copy TEMPLATE copied');
+	pass("$how: CREATE DATABASE TEMPLATE");
+
+	# Where there still is a database, rows are published; without the
+	# preload line as soon as somebody reads.
+	insert($odd, 'renamed 2');
+	insert('copied', 'copied 2');
+	if ($preload)
+	{
+		ok(await_published($node, 'outbox', $_), "$how: $_ is published")
+		  for $odd, 'copied';
+	}
+	is( read_all($node, 'outbox', db => $odd, wait => '60s'),
+		"renamed 1\nrenamed 2",
+		"$how: the renamed database publishes");
+	my $behind = $cursor;
+	is( read_all(
+			$node, 'outbox', db => 'copied', after => \$behind, wait => '60s'),
+		'copied 2',
+		"$how: so does the one that was copied");
+
+	# The copy has the original's batches, and goes on from there.
+	insert('copy', 'copy 2');
+	$behind = $cursor;
+	is( read_all(
+			$node, 'outbox', db => 'copy', after => \$behind, wait => '60s'),
+		'copy 2',
+		"$how: the copy goes on from a cursor of the original");
+	is( read_all($node, 'outbox', db => 'copy'),
+		"copied 1\ncopy 2",
+		"$how: the copy has all rows");
+	await_worker($node, $_) for qw(copy copied);
+
+	# Dropped while it publishes, and while the row is not published yet
+	for my $round (1 .. 2)
+	{
+		make('again');
+		insert('again', $_) for 1 .. 3;
+		sql($node, 'DROP DATABASE again');
+	}
+	pass("$how: a database of the same name is made and dropped again");
+
+	is(await_worker($node, 'stays'),
+		$stays, "$how: the worker of another database has not noticed");
+	insert('stays', 'stays 2');
+	ok(await_published($node, 'outbox', 'stays'), "$how: it publishes");
+
+	# By now, 3 databases are gone.  A worker that was under way to one of
+	# them may have died of that, once.
+	my $log = $node->log_content($offset);
+	my $dead = () = $log =~ /FATAL:  database \d+ does not exist/g;
+	cmp_ok($dead, '<=', 3, "$how: no worker is started over and over");
+	my $exits = () = $log =~ /LOG:  background worker "feedpub/g;
+	cmp_ok($exits, '<=', 6, "$how: nor does one die over and over");
+	note "$dead FATAL, $exits exits";
+
+	sql($node, "DROP DATABASE $_")
+	  for 'copy', 'copied', 'stays', '"Odd ""Name"';
+	ok(await_no_worker($node), "$how: with the databases, all workers are gone");
+}
+
+$node->stop;
+done_testing();
