@@ -327,6 +327,15 @@ SELECT feed_create('narrow');
 ALTER TABLE narrow DROP COLUMN scheduled;
 SELECT feed_set_default('narrow');
 \echo :SQLSTATE
+-- A table of one's own that feed_repair() has made a feed of
+CREATE TABLE small (feed_xid xid8, feed_pos bigint, note text);
+SELECT feed_repair('small') > 0 AS repaired;
+SELECT * FROM feed_check('small');
+INSERT INTO small (note) VALUES ('stamped');
+SELECT feed_pos, note FROM feed_fetch(NULL::small, '0', 0, 10);
+SELECT feed_set_default('small');
+\echo :SQLSTATE
+SELECT feed_drop('small');
 -- More columns, after those, are left out of what it returns.
 ALTER TABLE first ADD COLUMN extra int DEFAULT 7;
 SELECT feed_set_default('first');

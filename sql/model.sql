@@ -121,15 +121,29 @@ ALTER TABLE model_feed DROP COLUMN dropped, DROP COLUMN dropped_too;
 CALL write_randomly(20);
 SELECT * FROM compare();
 
--- With row security the specification is the same query, by the same role.
+-- With row security the specification is the same query, by the same role:
+-- with a prepared transaction, and from inside one that has written.
 CREATE ROLE regress_feedpub_reader;
 GRANT SELECT ON model_feed, stamp, cursors TO regress_feedpub_reader;
 ALTER TABLE model_feed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY some_rows ON model_feed FOR SELECT TO regress_feedpub_reader USING (message_key IN ('1', '3', '4') AND data > '0.1');
+BEGIN;
+INSERT INTO model_feed (message_type, message_key, data) VALUES ('prepared', '1', '1');
+INSERT INTO stamp SELECT feed_xid, feed_pos FROM model_feed WHERE feed_xid = pg_current_xact_id();
+PREPARE TRANSACTION 'regress_feedpub 3';
+CALL write_randomly(10);
 SET ROLE regress_feedpub_reader;
 SELECT count(*) BETWEEN 20 AND 200 AS some_rows FROM model_feed;
+SELECT count(*) < (SELECT count(*) FROM model_feed) AS held_back FROM feed_fetch('0', 0, 100000);
 SELECT * FROM compare();
 RESET ROLE;
+COMMIT PREPARED 'regress_feedpub 3';
+BEGIN;
+INSERT INTO model_feed (message_type, message_key, data) VALUES ('own', '1', '1');
+SET LOCAL ROLE regress_feedpub_reader;
+SELECT count(*) < (SELECT count(*) FROM model_feed) AS held_back FROM feed_fetch('0', 0, 100000);
+SELECT * FROM compare();
+ROLLBACK;
 SELECT * FROM compare();
 -- By rights on columns
 ALTER TABLE model_feed DISABLE ROW LEVEL SECURITY;

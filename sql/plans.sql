@@ -94,6 +94,18 @@ SET ROLE regress_feedpub_reader;
 SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
   FROM page ORDER BY lim, place;
+-- And in one to which an index seems dear: nothing is known of the order of
+-- the rows, and random access costs much.
+\c
+DELETE FROM pg_statistic WHERE starelid = '"Odd ""Name"", with a comma"'::regclass;
+SET ROLE regress_feedpub_reader;
+SET random_page_cost = 1000;
+SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+       by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
+  FROM page ORDER BY lim, place;
+RESET ROLE;
+RESET random_page_cost;
+ANALYZE "Odd ""Name"", with a comma";
 -- The table is read by its index only, also where that is the wrong choice in
 -- the planner's eyes: a limit as large as the table.
 SET SESSION AUTHORIZATION DEFAULT;

@@ -337,10 +337,12 @@ RESET parallel_setup_cost;
 RESET parallel_tuple_cost;
 RESET min_parallel_table_scan_size;
 RESET parallel_leader_participation;
--- The settings that it is planned with are put back.
+-- The settings that it is planned with are put back at once.
 SET ROLE regress_feedpub_reader;
+BEGIN;
 SELECT count(*) FROM feed_fetch('0', 0, 100);
 SELECT name, setting FROM pg_settings WHERE name IN ('enable_seqscan', 'enable_bitmapscan', 'enable_sort') ORDER BY name;
+COMMIT;
 RESET ROLE;
 -- So they are when the policy raises an error that is caught.
 CREATE POLICY broken ON shop."Odd ""Name"", with a comma" AS RESTRICTIVE FOR SELECT USING (1 / (feed_pos - 3) < 10);
