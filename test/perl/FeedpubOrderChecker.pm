@@ -1,0 +1,768 @@
+# FeedpubOrderChecker.pm: as FeedpubChecker, for the published order: writers
+# that bump the versions of keys, consumers that follow in published order, and
+# a worker that is killed all the time.
+#
+# A writer bumps a key's version under the lock of its row in "item", and then
+# writes (key, version) to the feed.  So of two versions of a key the writer of
+# the larger one has waited for the other's end, or come after it: published
+# order promises to deliver them in this order.  Versions of rolled-back
+# transactions are given out again.
+#
+# Each row carries a token in publication_id, made of the writer's number, its
+# transaction's and its own; the key in message_key ('' for rows that are about
+# no key), and the version in data.
+package FeedpubOrderChecker;
+
+use strict;
+use warnings FATAL => 'all';
+
+use FeedpubChecker;
+use JSON::PP ();
+use POSIX ();
+use Time::HiRes ();
+
+our @ISA = qw(FeedpubChecker);
+
+*chance = \&FeedpubChecker::chance;
+*pause = \&FeedpubChecker::pause;
+
+# Errors that a consumer must live with: the connection is lost, terminated,
+# or, on a standby, stands in the way of recovery.
+my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001);
+
+my $keys = 40;
+my $bulk_rows = 1500;
+
+# How a transaction of a writer goes, and how often, in a thousand.
+my @kinds = (
+	[ single => 300 ],    # one key
+	[ pair => 130 ],      # two keys, a moment apart
+	[ early => 130 ],     # a transaction id long before the key
+	[ waiting => 60 ],    # a row, then a key: positions far apart
+	[ rollback => 100 ],
+	[ savepoints => 100 ],
+	[ prepared => 60 ],   # holds its key's lock until it is decided
+	[ parked => 40 ],     # decided some transactions later
+	[ plain => 60 ],      # about no key
+	[ copy => 15 ],
+	[ bulk => 5 ]);
+
+#
+# Writers
+#
+
+sub write_feed
+{
+	my ($self, $number) = @_;
+	my $name = "writer$number";
+	my $share = int($self->{transactions} / $self->{writers}) + 1;
+	my $end = Time::HiRes::time() + $self->{seconds};
+
+	$self->seed($name, 0);
+	my $dbh =
+	  $self->connect_to($self->{node}, 'regress_feedpub_writer', $name);
+	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
+	my $w = { number => $number, dbh => $dbh, log => $log, parked => [] };
+
+	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
+	{
+		my $dice = rand 1000;
+		my $kind;
+
+		for (@kinds)
+		{
+			$kind = $_->[0];
+			last if ($dice -= $_->[1]) < 0;
+		}
+		$w->{transaction} = "$number.$t";
+		$w->{rows} = 0;
+		$w->{tokens} = [];
+		$w->{kind} = $kind;
+		$dbh->do('SET synchronous_commit = ' . (chance(50) ? 'on' : 'off'))
+		  if chance(5);
+		my $method = "write_$kind";
+		$self->$method($w);
+		decide_parked($w, int rand @{ $w->{parked} })
+		  if @{ $w->{parked} } > 2 || (@{ $w->{parked} } && chance(15));
+		pause(0.02) if chance(60);
+	}
+	decide_parked($w, 0) while @{ $w->{parked} };
+	$dbh->disconnect;
+	close $log or die "$name: $!";
+	return;
+}
+
+# Logs what has become of rows: C, committed, or R, rolled back.
+sub log_fate
+{
+	my ($w, $fate, @tokens) = @_;
+
+	print { $w->{log} } join(' ', $fate, $w->{kind}, @tokens), "\n";
+	return;
+}
+
+sub next_token
+{
+	my ($w) = @_;
+	my $token = "$w->{transaction}." . ++$w->{rows};
+
+	push @{ $w->{tokens} }, $token;
+	return $token;
+}
+
+# Bumps keys and writes of it; in one statement or in two.  Keys ascend, so
+# that writers do not meet in a deadlock.
+sub bump
+{
+	my ($w, $key) = @_;
+	my $token = next_token($w);
+
+	if (chance(50))
+	{
+		$w->{both} //= $w->{dbh}->prepare(<<'SQL');
+WITH bumped AS (UPDATE item SET version = version + 1 WHERE key = ? RETURNING key, version)
+INSERT INTO outbox (publication_id, message_type, message_key, data)
+SELECT ?, 'bump', key::text, to_jsonb(version) FROM bumped
+SQL
+		$w->{both}->execute($key, $token);
+	}
+	else
+	{
+		$w->{bump} //= $w->{dbh}->prepare(
+			'UPDATE item SET version = version + 1 WHERE key = ? RETURNING version'
+		);
+		$w->{bump}->execute($key);
+		my ($version) = $w->{bump}->fetchrow_array;
+
+		$w->{bump}->finish;
+		pause(0.002) if chance(20);
+		$w->{insert} //= $w->{dbh}->prepare(
+			"INSERT INTO outbox (publication_id, message_type, message_key, data) VALUES (?, 'bump', ?, to_jsonb(?::int))"
+		);
+		$w->{insert}->execute($token, $key, $version);
+	}
+	return;
+}
+
+sub some_key
+{
+	return 1 + int rand $keys;
+}
+
+sub insert_plain
+{
+	my ($w, $rows) = @_;
+	my $first = $w->{rows} + 1;
+
+	next_token($w) for 1 .. $rows;
+	$w->{dbh}->do(
+		"INSERT INTO outbox (publication_id, message_type, message_key, data) "
+		  . "SELECT ? || '.' || i, 'plain', '', '0' FROM generate_series(?::int, ?::int) i",
+		undef, $w->{transaction}, $first, $w->{rows});
+	return;
+}
+
+sub commit_or_rollback
+{
+	my ($w, $rollback) = @_;
+	my $fate = chance($rollback) ? 'R' : 'C';
+
+	$w->{dbh}->do($fate eq 'C' ? 'COMMIT' : 'ROLLBACK');
+	log_fate($w, $fate, @{ $w->{tokens} });
+	return;
+}
+
+sub write_single
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	bump($w, some_key());
+	return commit_or_rollback($w, 0);
+}
+
+sub write_pair
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	for my $key (sort { $a <=> $b } some_key(), some_key())
+	{
+		bump($w, $key);
+		pause(0.02);
+	}
+	return commit_or_rollback($w, 0);
+}
+
+sub write_early
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	$w->{dbh}->do('SELECT pg_current_xact_id()');
+	pause(0.05);
+	bump($w, some_key());
+	return commit_or_rollback($w, 10);
+}
+
+sub write_waiting
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	insert_plain($w, 1);
+	pause(0.08);
+	bump($w, some_key());
+	return commit_or_rollback($w, 10);
+}
+
+sub write_rollback
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	bump($w, some_key());
+	pause(0.02);
+	return commit_or_rollback($w, 100);
+}
+
+sub write_savepoints
+{
+	my ($self, $w) = @_;
+	my $key = some_key();
+
+	$w->{dbh}->do('BEGIN');
+	for (1 .. 1 + int rand 4)
+	{
+		my $before = @{ $w->{tokens} };
+
+		$w->{dbh}->do('SAVEPOINT a');
+		bump($w, $key);
+		insert_plain($w, 1 + int rand 3) if chance(30);
+		if (chance(40))
+		{
+			$w->{dbh}->do('ROLLBACK TO a');
+			log_fate($w, 'R', splice @{ $w->{tokens} }, $before);
+		}
+		elsif (chance(70))
+		{
+			$w->{dbh}->do('RELEASE a');
+		}
+		$key += 1 if $key < $keys && chance(50);
+	}
+	return commit_or_rollback($w, 15);
+}
+
+sub prepare_transaction
+{
+	my ($w) = @_;
+
+	$w->{dbh}->do("PREPARE TRANSACTION '$w->{transaction}'");
+	return;
+}
+
+sub decide
+{
+	my ($w, $gid, @tokens) = @_;
+	my $fate = chance(75) ? 'C' : 'R';
+
+	$w->{dbh}->do(
+		($fate eq 'C' ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	log_fate($w, $fate, @tokens);
+	return;
+}
+
+sub decide_parked
+{
+	my ($w, $which) = @_;
+
+	local $w->{kind} = 'parked';
+	return decide($w, @{ splice @{ $w->{parked} }, $which, 1 });
+}
+
+sub write_prepared
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	bump($w, some_key());
+	prepare_transaction($w);
+	pause(0.03);
+	return decide($w, $w->{transaction}, @{ $w->{tokens} });
+}
+
+sub write_parked
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	insert_plain($w, 1 + int rand 3);
+	prepare_transaction($w);
+	push @{ $w->{parked} }, [ $w->{transaction}, @{ $w->{tokens} } ];
+	return;
+}
+
+sub write_plain
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	insert_plain($w, 1 + int rand 3);
+	return commit_or_rollback($w, 10);
+}
+
+sub write_copy
+{
+	my ($self, $w) = @_;
+	my $dbh = $w->{dbh};
+
+	$dbh->do('BEGIN');
+	$dbh->do(
+		'COPY outbox (publication_id, message_type, message_key, data) FROM STDIN'
+	);
+	$dbh->pg_putcopydata(next_token($w) . "\tcopy\t\t0\n")
+	  for 1 .. 1 + int rand 200;
+	$dbh->pg_putcopyend;
+	bump($w, some_key()) if chance(50);
+	return commit_or_rollback($w, 20);
+}
+
+sub write_bulk
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	bump($w, some_key());
+	insert_plain($w, $bulk_rows);
+	bump($w, $keys);
+	return commit_or_rollback($w, 20);
+}
+
+# There is always a transaction open that is long: the next one begins before
+# the one before ends.  The first stays open over the whole run.
+sub write_long
+{
+	my ($self) = @_;
+	my @open;
+
+	$self->seed('long', 0);
+	open my $log, '>', "$self->{dir}/writerlong.log" or die "long: $!";
+	my $begin = sub {
+		my ($number) = @_;
+		my $w = {
+			dbh => $self->connect_to(
+				$self->{node}, 'regress_feedpub_writer', 'long'),
+			log => $log,
+			kind => 'long',
+			transaction => "long.$number",
+			rows => 0,
+			tokens => []
+		};
+
+		$w->{dbh}->do('BEGIN');
+		insert_plain($w, 2);
+		return $w;
+	};
+	my $end = sub {
+		my ($w) = @_;
+
+		insert_plain($w, 1);
+		commit_or_rollback($w, 0);
+		$w->{dbh}->disconnect;
+		return;
+	};
+	my $number = 0;
+	my $first = $begin->($number++);
+
+	push @open, $begin->($number++);
+	until (-e "$self->{dir}/short_written")
+	{
+		pause(3);
+		push @open, $begin->($number++);
+		$end->(shift @open);
+	}
+	$end->($_) for @open, $first;
+	close $log or die "long: $!";
+	return;
+}
+
+#
+# Consumers
+#
+
+my $read = <<'SQL';
+SELECT cursor, op, (entry).publication_id, (entry).message_key, (entry).data::text
+FROM feed_read(NULL::outbox, ?, ?)
+SQL
+my $page = q(SELECT feed_page('outbox', ?, ?)::text);
+
+# How a consumer reads, and what it waits by when there is nothing.
+my %way = (
+	read => { query => $read, user => 'regress_feedpub_reader' },
+	page => { query => $page, user => 'regress_feedpub_reader' },
+	wait => {
+		query => $read,
+		user => 'regress_feedpub_reader',
+		wait => q(SELECT feed_wait('outbox', ?, '1 s'))
+	},
+	policy => {
+		query => $read,
+		user => 'regress_feedpub_restricted',
+		wait => q(CALL feed_await('outbox', ?, '1 s'))
+	},
+	standby => {
+		query => $page,
+		user => 'regress_feedpub_reader',
+		on_standby => 1,
+		wait => q(SELECT feed_wait('outbox', ?, '1 s'))
+	});
+
+# Reads the end of a consumer's file: his cursor.  Cuts off a page that was
+# not completed.
+sub last_cursor
+{
+	my ($file) = @_;
+	my $content = '';
+
+	open my $fh, '+<', $file or return '';
+	{ local $/; $content = <$fh> // ''; }
+	my ($whole, $cursor) = $content =~ /\A(.*^= ([0-9a-f]*)\n)/ms;
+	truncate $fh, length($whole // '') or die "$file: $!";
+	return $cursor // '';
+}
+
+# The rows of a page as [cursor, token, key, version], the cursor only where
+# the way of reading gives one; and the cursor behind the page.
+sub take_page
+{
+	my ($way, $sth, $cursor, $limit) = @_;
+	my @rows;
+
+	$sth->execute($cursor, $limit);
+	if ($way->{query} eq $page)
+	{
+		my ($json) = $sth->fetchrow_array;
+
+		$sth->finish;
+		my $body = JSON::PP->new->utf8->decode($json);
+
+		for (@{ $body->{entries} })
+		{
+			die 'a stamp is shown' if exists $_->{feed_xid};
+			push @rows,
+			  [ undef, @$_{qw(publication_id message_key data)} ];
+		}
+		return ($body->{cursor}, @rows);
+	}
+	for my $row (@{ $sth->fetchall_arrayref })
+	{
+		my ($after, $op, @row) = @$row;
+
+		die "cursor $after does not lie behind $cursor" if $after le $cursor;
+		$cursor = $after;
+		push @rows, [ $after, @row ] if $op eq 'upsert';
+	}
+	return ($cursor, @rows);
+}
+
+# One life of a consumer, which may end by SIGKILL at any time.
+sub consume
+{
+	my ($self, $name, $way, $life) = @_;
+	my $file = "$self->{dir}/$name.read";
+	my $cursor = last_cursor($file);
+	my $node = $way->{on_standby} ? $self->{standby} : $self->{node};
+
+	$self->seed($name, $life);
+	open my $out, '>>', $file or die "$name: $!";
+	while (1)
+	{
+		my $ended = 0;
+		my $dbh;
+
+		my $ok = eval {
+			$dbh = $self->connect_to($node, $way->{user}, $name);
+			my $sth = $dbh->prepare($way->{query});
+			$dbh->do('SET statement_timeout = 60000');
+			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
+			for (1 .. 1 + int rand 60)
+			{
+				my $quiet = -e "$self->{dir}/quiet";
+				my $one_snapshot = chance(15);
+				my $pages = $one_snapshot ? 1 + int rand 5 : 1;
+				my $count = 0;
+
+				$dbh->do('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
+				  if $one_snapshot;
+				for (1 .. $pages)
+				{
+					my $limit = chance(60) ? 1 + int rand 30
+					  : chance(75) ? 1 + int rand 500
+					  : 1 + int rand 10_000;
+					my ($next, @rows) =
+					  take_page($way, $sth, $cursor, $limit);
+
+					die "$name: a page of more than $limit rows"
+					  if @rows > $limit;
+					last if !@rows && $next eq $cursor;
+					die "$name: cursor $next does not lie behind $cursor"
+					  if $next le $cursor;
+
+					# not all that was handed out is always taken
+					if (@rows > 1 && defined $rows[0][0] && chance(10))
+					{
+						splice @rows, 1 + int rand $#rows;
+						$next = $rows[-1][0];
+					}
+					$count++;
+					$cursor = $next;
+					my $text = join('', map { "$_->[1] k$_->[2] $_->[3]\n" } @rows)
+					  . "= $cursor\n";
+					syswrite($out, $text) == length $text
+					  or die "$name: $!";
+				}
+				$dbh->do('COMMIT') if $one_snapshot;
+				next if $count;
+				$ended = 1, last if $quiet;
+				if ($way->{wait} && chance(80))
+				{
+					# what an unnamed statement returns does not matter here
+					$dbh->selectall_arrayref($way->{wait}, undef, $cursor);
+				}
+				else
+				{
+					pause(0.02);
+				}
+			}
+			$dbh->disconnect;
+			1;
+		};
+		return if $ended;
+		if (!$ok)
+		{
+			my $error = $@;
+			my $state = $dbh ? $dbh->state : DBI->state;
+
+			die "$state $error" if !$transient{$state};
+			return if getppid != $self->{parent};
+			$cursor = last_cursor($file);
+			pause(0.1);
+		}
+	}
+}
+
+#
+# Who kills the worker
+#
+
+sub kill_workers
+{
+	my ($self) = @_;
+	my $kills = 0;
+
+	$self->seed('killer of workers', 0);
+	my $dbh = $self->connect_to($self->{node}, 'postgres', 'killer');
+	until (-e "$self->{dir}/written")
+	{
+		pause(1);
+		if (chance(15))
+		{
+			# away for a while: a backlog, which is cut into batches
+			my ($stopped) = $dbh->selectrow_array('SELECT feed_stop_worker()');
+
+			$kills++ if $stopped;
+			pause(0.6);
+			$dbh->do('SELECT feed_start_worker()');
+		}
+		elsif (chance(10))
+		{
+			# a second publisher beside it
+			$dbh->do('CALL feed_publish()') for 1 .. 5;
+		}
+		else
+		{
+			my ($killed) = $dbh->selectrow_array(
+				q(SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'feedpub worker')
+			);
+
+			$kills += $killed;
+		}
+	}
+	$dbh->do('SELECT feed_start_worker()');
+	$dbh->disconnect;
+	open my $fh, '>', "$self->{dir}/kills" or die;
+	print $fh $kills;
+	close $fh or die;
+	return;
+}
+
+#
+# The run
+#
+
+# Options: node; standby; seconds, transactions (at least so many of both),
+# writers, consumers, seed, dir (an empty directory).  Returns what happened:
+#
+#   consumers   their names
+#   kills       how many consumers were killed, connections terminated,
+#               workers killed
+#   failures    what processes died of
+sub run
+{
+	my ($class, %options) = @_;
+	my $self = bless { %options, parent => $$ }, $class;
+	my $node = $self->{node};
+	my @ways = (qw(read page wait policy), $self->{standby} ? 'standby' : ());
+	my %consumer =
+	  map { my $way = $ways[ ($_ - 1) % @ways ]; ("$way$_" => $way) }
+	  1 .. $self->{consumers};
+	my (%writer, %lives, %pid, %name);
+	my @failures;
+	my %kills = (processes => 0, connections => 0, workers => 0);
+	my $deadline = Time::HiRes::time() + 120 + 10 * $self->{seconds};
+	my $begin = sub {
+		my ($name, $code) = @_;
+
+		$pid{$name} = $self->spawn($name, $code);
+		$name{ $pid{$name} } = $name;
+	};
+	my $start = sub {
+		my ($name) = @_;
+		my $life = $lives{$name}++;
+
+		$begin->($name,
+			sub { $self->consume($name, $way{ $consumer{$name} }, $life) });
+	};
+	# Takes note of processes that have ended; consumers that were killed are
+	# started again.
+	my $reap = sub {
+		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
+		{
+			my $name = delete $name{$pid} // next;
+			my $status = $?;
+
+			delete $pid{$name};
+			delete $writer{$name};
+			if ($consumer{$name} && ($status & 127))
+			{
+				$start->($name);
+			}
+			elsif ($status)
+			{
+				open my $fh, '<', "$self->{dir}/$name.err";
+				local $/;
+				push @failures, "$name: " . (($fh && <$fh>) // $status);
+			}
+		}
+	};
+	my $say = sub {
+		open my $fh, '>', "$self->{dir}/$_[0]" or die;
+		close $fh;
+	};
+	my $until = sub {
+		my ($done) = @_;
+
+		while (!$done->() && !@failures && Time::HiRes::time() < $deadline)
+		{
+			Time::HiRes::sleep(0.01);
+			$reap->();
+		}
+	};
+
+	$start->($_) for sort keys %consumer;
+	$begin->('long', sub { $self->write_long });
+	for my $number (1 .. $self->{writers})
+	{
+		my $name = "writer$number";
+
+		$writer{$name} = 1;
+		$begin->($name, sub { $self->write_feed($number) });
+	}
+	$begin->('disturber', sub { $self->disturb });
+	$begin->('killer', sub { $self->kill_workers });
+
+	$self->seed('killer of consumers', 0);
+	my @names = sort keys %consumer;
+	while (%writer && !@failures && Time::HiRes::time() < $deadline)
+	{
+		my $name = $names[ int rand @names ];
+
+		pause(0.8);
+		if (chance(70))
+		{
+			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
+		}
+		else
+		{
+			my $on = $consumer{$name} eq 'standby' ? $self->{standby} : $node;
+
+			$kills{connections} += $on->safe_psql('postgres',
+				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'"
+			);
+		}
+		$reap->();
+	}
+
+	# All short transactions have ended; then the long ones do.  Nothing is
+	# written after that, and all must get published all the same.
+	$say->('short_written');
+	$until->(sub { !$pid{long} });
+	$say->('written');
+	$until->(sub { !$pid{disturber} && !$pid{killer} });
+	if (!@failures)
+	{
+		$node->poll_query_until('postgres', <<'SQL')
+SELECT count(*) = 0 FROM outbox WHERE NOT pg_visible_in_snapshot(feed_xid,
+	(SELECT snapshot FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1))
+SQL
+		  or push @failures, 'not all rows get published';
+		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};
+	}
+	$say->('quiet');
+	$until->(sub { !%name });
+	push @failures, "still running: @{[sort values %name]}" if %name;
+	kill 'KILL', keys %name;
+	waitpid $_, 0 for keys %name;
+
+	if (open my $fh, '<', "$self->{dir}/kills")
+	{
+		$kills{workers} = <$fh>;
+	}
+	return {
+		consumers => [ sort keys %consumer ],
+		kills => \%kills,
+		failures => \@failures
+	};
+}
+
+#
+# What came of it
+#
+
+# Reads the writers' logs.  Returns the tokens of committed rows, of
+# rolled-back ones, and the transactions of each kind.
+sub outcome
+{
+	my ($class, $dir, $writers) = @_;
+	my (%committed, %aborted, %kinds);
+
+	for my $number ('long', 1 .. $writers)
+	{
+		my %seen;
+
+		open my $fh, '<', "$dir/writer$number.log" or die;
+		while (<$fh>)
+		{
+			my ($fate, $kind, @tokens) = split;
+			my $rows = $fate eq 'C' ? \%committed : \%aborted;
+
+			$rows->{$_} = 1 for @tokens;
+			my ($transaction) = ($tokens[0] // '') =~ /^(.*)\./ or next;
+			$kinds{$kind}++ if !$seen{$transaction}++;
+		}
+		close $fh;
+	}
+	return (\%committed, \%aborted, \%kinds);
+}
+
+1;
