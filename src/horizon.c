@@ -143,8 +143,9 @@ feedpub_horizon_prepared(void)
 
 /*
  * Has a transaction committed, that some snapshot saw as ended?  One that is
- * too old for the commit log has: VACUUM removes the rows of those that were
- * rolled back, and their index entries, before it truncates the log.
+ * too old for the commit log counts as committed: of those that were rolled
+ * back VACUUM leaves no row before it truncates the log, at most entries of
+ * an index that point to nothing.
  */
 bool
 feedpub_horizon_committed(FullTransactionId xid)
