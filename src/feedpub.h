@@ -267,6 +267,7 @@ extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 /* in fetch.c */
 extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);
 extern bool feedpub_fetch_may_read_directly(Relation heap);
+extern void feedpub_fetch_keep_heap(void);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, bool wait);

@@ -85,7 +85,6 @@ static HTAB *kept_plans = NULL;
 
 static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
-static void keep_heap(void);
 static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
 static void read_directly(FetchRequest *req);
 static void read_planned(FetchRequest *req);
@@ -247,8 +246,8 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
  * block that was mapped by itself and freed; so map and free one, once.
  * Elsewhere this does nothing.
  */
-static void
-keep_heap(void)
+void
+feedpub_fetch_keep_heap(void)
 {
 	static bool done = false;
 
@@ -272,7 +271,7 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("set-valued function called in context that cannot accept a set")));
 
-	keep_heap();
+	feedpub_fetch_keep_heap();
 	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
 	if (req->ncolumns == 0)
 		req->desc = CreateTupleDescCopy(RelationGetDescr(req->heap));

@@ -307,6 +307,7 @@ read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
 static void
 read_page(ReadPage *page)
 {
+	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
 	page->direct = feedpub_fetch_may_read_directly(page->heap);
 	if (!page->direct)
