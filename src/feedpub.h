@@ -232,6 +232,7 @@ extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 /* in shmem.c */
 extern void feedpub_shmem_preload(void);
 extern FeedpubDatabase *feedpub_shmem_database(void);
+extern FeedpubDatabase *feedpub_shmem_known_database(void);
 extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
 extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);
 extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
@@ -245,6 +246,7 @@ extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
 extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
 extern int	feedpub_shmem_unserved(Oid *dbids);
+extern void feedpub_shmem_forget_database(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern int	feedpub_shmem_count_workers(void);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
@@ -253,7 +255,7 @@ extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 extern int	feedpub_retention_merge(Oid relid);
 
 /* in worker.c */
-extern void feedpub_worker_ensure(void);
+extern void feedpub_worker_ensure(Oid relid);
 
 /* in launcher.c */
 extern bool feedpub_launcher_start_worker(Oid dbid);
@@ -269,8 +271,11 @@ extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);
 extern bool feedpub_fetch_may_read_directly(Relation heap);
 extern void feedpub_fetch_keep_heap(void);
 
+/* in read.c */
+extern void feedpub_read_refuse_cursor(Oid relid);
+
 /* in publish.c */
-extern int	feedpub_publish_feed(Oid relid, bool wait);
+extern int	feedpub_publish_feed(Oid relid, bool wait, bool missing_ok);
 extern bool feedpub_publish_has_news(Relation heap, Relation index,
 									 Snapshot snapshot,
 									 const FeedpubSnapshot *last);

@@ -415,6 +415,11 @@ check_sequence(GuardContext *cxt)
 					psprintf("sequence %s counts by " INT64_FORMAT, name,
 							 form->seqincrement),
 					psprintf("ALTER SEQUENCE %s INCREMENT BY 1", name));
+	if (form->seqmin < 1)
+		add_problem(cxt, "sequence",
+					psprintf("sequence %s may begin at " INT64_FORMAT ", but positions are positive",
+							 name, form->seqmin),
+					psprintf("ALTER SEQUENCE %s NO MINVALUE", name));
 	if (form->seqtypid != INT8OID || form->seqmax != PG_INT64_MAX)
 		add_problem(cxt, "sequence",
 					psprintf("sequence %s ends at " INT64_FORMAT, name, form->seqmax),

@@ -143,9 +143,7 @@ feedpub_launcher_main(Datum main_arg)
 		{
 			Oid			dbid = linitial_oid(unvisited);
 
-			if (feedpub_shmem_needs_worker(feedpub_shmem_database_of(dbid),
-										   RESTART_INTERVAL))
-				(void) feedpub_launcher_start_worker(dbid);
+			(void) feedpub_launcher_start_worker(dbid);
 			unvisited = list_delete_first(unvisited);
 			timeout = 100;
 		}
@@ -156,7 +154,7 @@ feedpub_launcher_main(Datum main_arg)
 			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
 
 			if (!database_exists(dbids[i]))
-				feedpub_shmem_set_wanted(entry, false);
+				feedpub_shmem_forget_database(entry);
 			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
 				(void) feedpub_launcher_start_worker(dbids[i]);
 		}

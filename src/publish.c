@@ -134,7 +134,7 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		if (feedpub_publish_feed(relid, true) > 0)
+		if (feedpub_publish_feed(relid, true, all) > 0)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
@@ -151,10 +151,11 @@ feed_publish(PG_FUNCTION_ARGS)
  * isolation and durability are set here, and which the caller commits; then
  * he wakes those who wait for the feed.  Returns the number of transactions
  * published.  Does not wait for locks unless told to: a feed whose table or
- * publishing lock is taken is FEEDPUB_PUBLISH_BUSY.
+ * publishing lock is taken is FEEDPUB_PUBLISH_BUSY.  missing_ok passes over
+ * one that has been dropped.
  */
 int
-feedpub_publish_feed(Oid relid, bool wait)
+feedpub_publish_feed(Oid relid, bool wait, bool missing_ok)
 {
 	FeedpubFeed feed;
 	Relation	heap;
@@ -173,9 +174,9 @@ feedpub_publish_feed(Oid relid, bool wait)
 		LockRelationOid(relid, AccessShareLock);
 	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return FEEDPUB_PUBLISH_BUSY;
-	heap = try_relation_open(relid, NoLock);
-	if (heap == NULL && !wait)
-		return 0;				/* dropped: no news */
+	if (missing_ok && get_rel_name(relid) == NULL)
+		return 0;				/* dropped meanwhile: no news */
+	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	if (!feedpub_batch_lock(relid, wait))
 	{
@@ -292,9 +293,11 @@ feedpub_publish_has_news(Relation heap, Relation index, Snapshot snapshot,
 }
 
 /*
- * Is there news: a row that lives?  Committed transactions may have left
- * nothing but rows of rolled-back savepoints, or deleted all they wrote.
- * Looks at what has been read of the runs only; a long one counts as news.
+ * Is there news: a row that lives?  Transactions may have been rolled back,
+ * or have left nothing but rows of rolled-back savepoints, or have deleted
+ * all they wrote.  Of a long run without a living row among its first, the
+ * commit log decides; a wrong answer costs a batch without rows, or, for ids
+ * of another cluster, a wait for the next news.
  */
 static bool
 has_living_row(List *runs, Relation heap, Snapshot snapshot)
@@ -308,16 +311,18 @@ has_living_row(List *runs, Relation heap, Snapshot snapshot)
 	{
 		FeedpubRun *run = lfirst(lc);
 
-		found = run->more;
 		for (int i = 0; i < run->nentries && !found; i++)
 		{
+			ItemPointerData tid = run->entries[i].tid;
 			bool		call_again = false;
 			bool		all_dead = false;
 
 			CHECK_FOR_INTERRUPTS();
-			found = table_index_fetch_tuple(fetch, &run->entries[i].tid, snapshot,
-											slot, &call_again, &all_dead);
+			found = table_index_fetch_tuple(fetch, &tid, snapshot, slot,
+											&call_again, &all_dead);
 		}
+		if (!found && run->more)
+			found = feedpub_horizon_committed(FullTransactionIdFromU64(run->xid));
 		if (found)
 			break;
 	}

@@ -101,6 +101,7 @@ static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 static void add_row(ReadPage *page, const FeedpubBatch *batch,
 					const FeedpubEntry *entry);
 static void hide_rows(ReadPage *page);
+static void make_publisher_durable(TransactionId publisher, Snapshot snapshot);
 static bool ends_filtered(ReadPage *page);
 
 /*
@@ -263,6 +264,7 @@ feed_head(PG_FUNCTION_ARGS)
 	relation_close(heap, NoLock);
 
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	make_publisher_durable(last.publisher, GetActiveSnapshot());
 	cursor.sync_id = last.sync_id;
 	cursor.pos = last.last_pos;
 	cursor.fingerprint = last.fingerprint;
@@ -409,12 +411,21 @@ read_batches(ReadPage *page)
 	if (!page->direct && page->nrows > 0)
 		hide_rows(page);
 
-	/* should batches not be published durably: not before this */
-	if (TransactionIdIsNormal(page->publisher))
-	{
-		FullTransactionId publisher = feedpub_horizon_widen(page->publisher);
+	make_publisher_durable(page->publisher, page->snapshot);
+}
 
-		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(page->snapshot));
+/*
+ * Should batches not be published durably: flush before the batch is shown,
+ * and with it all that lies before it in the WAL.
+ */
+static void
+make_publisher_durable(TransactionId publisher, Snapshot snapshot)
+{
+	if (TransactionIdIsNormal(publisher))
+	{
+		FullTransactionId xid = feedpub_horizon_widen(publisher);
+
+		feedpub_horizon_make_durable(&xid, 1, feedpub_horizon(snapshot));
 	}
 }
 
@@ -439,7 +450,7 @@ check_cursor(ReadPage *page, const FeedpubBatch *first)
 			(first->sync_id > after->sync_id ||
 			 first->fingerprint == after->fingerprint))
 			return;
-		if (first == NULL && RecoveryInProgress())
+		if (first == NULL && (RecoveryInProgress() || IsInParallelMode()))
 			return;
 		if (first == NULL && IsolationUsesXactSnapshot())
 		{
@@ -455,10 +466,19 @@ check_cursor(ReadPage *page, const FeedpubBatch *first)
 				return;
 		}
 	}
+	feedpub_read_refuse_cursor(page->feed.relid);
+}
+
+/*
+ * Refuse a cursor of another history.
+ */
+void
+feedpub_read_refuse_cursor(Oid relid)
+{
 	ereport(ERROR,
 			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 			 errmsg("cursor of feed \"%s\" is from another history",
-					RelationGetRelationName(page->heap)),
+					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
 			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_head(), or from the beginning, ''.")));
 }
@@ -657,6 +677,14 @@ hide_rows(ReadPage *page)
 static bool
 ends_filtered(ReadPage *page)
 {
+	int			nshown = 0;
+
+	/* a full page needs none: what was passed behind it is passed again */
+	for (int i = 0; i < page->nrows; i++)
+		nshown += page->rows[i].tuple != NULL;
+	if (nshown >= page->max_rows)
+		return false;
+
 	for (int i = page->nrows - 1; i >= 0; i--)
 	{
 		if (page->rows[i].tuple != NULL)

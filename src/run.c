@@ -22,7 +22,10 @@
  * batch, however many rows they have.
  *
  * Only the index is read here; whoever takes entries must see for himself
- * which of them are rows in his snapshot.
+ * which of them are rows in his snapshot.  So the entries of transactions that
+ * were rolled back come too, until VACUUM has removed them.  The commit log is
+ * not asked about them: rows that were restored from another cluster carry
+ * ids that mean something else here.
  *
  *-------------------------------------------------------------------------
  */
@@ -64,7 +67,6 @@ static void seek_range(FeedpubRunReader *reader, uint64 xid);
 static void seek_point(FeedpubRunReader *reader, uint64 xid, int64 after_pos);
 static void read_chunk(FeedpubRunReader *reader, FeedpubRun *run,
 					   int64 after_pos, int nentries);
-static bool is_wanted(const FeedpubSnapshot *snapshot, uint64 xid);
 static FeedpubRun *walk_run(FeedpubRunReader *reader, bool wanted,
 							int64 after_pos);
 
@@ -110,7 +112,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	{
 		FeedpubRun *run;
 
-		if (!is_wanted(snapshot, before->xip[i]))
+		if (!feedpub_batch_sees(snapshot, before->xip[i]))
 			continue;
 		run = palloc0_object(FeedpubRun);
 		run->xid = before->xip[i];
@@ -132,24 +134,13 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 		FeedpubRun *run;
 
 		CHECK_FOR_INTERRUPTS();
-		run = walk_run(reader, is_wanted(snapshot, reader->xid), after_pos);
+		run = walk_run(reader, feedpub_batch_sees(snapshot, reader->xid), after_pos);
 		if (run != NULL)
 			runs = lappend(runs, run);
 	}
 
 	reader->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
 	return runs;
-}
-
-/*
- * Does a batch with this snapshot hold the rows of this transaction?  Not
- * those of one that was rolled back, whose entries stay until VACUUM.
- */
-static bool
-is_wanted(const FeedpubSnapshot *snapshot, uint64 xid)
-{
-	return feedpub_batch_sees(snapshot, xid) &&
-		feedpub_horizon_committed(FullTransactionIdFromU64(xid));
 }
 
 /*

@@ -9,11 +9,12 @@
  * shared memory.  Where there is none left, everything works without: the
  * worker looks at all feeds from time to time, and who waits polls.
  *
- * A database has one entry, which is never given back: backends keep a
- * pointer to theirs.
+ * A database in which there is a feed has one entry, which is given back when
+ * it is dropped: until then backends keep a pointer to theirs.
  *
  * Locks: each entry's mutex protects its fields; nothing is called while it
- * is held.  The struct's mutex protects the entries' being taken.  A latch
+ * is held.  The struct's mutex protects the entries' being taken and given
+ * back; who takes both takes it first.  A latch
  * belongs to a PGPROC, which is shared memory for ever: setting that of a
  * worker that has just left wakes somebody for nothing.
  *
@@ -117,11 +118,13 @@ attach(void)
 {
 	volatile bool found = false;
 	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff;
 
 	if (shared != NULL || failed)
 		return;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	holdoff = InterruptHoldoffCount;
 	PG_TRY();
 	{
 		bool		was_there;
@@ -131,6 +134,8 @@ attach(void)
 	}
 	PG_CATCH();
 	{
+		/* raising an error has forgotten that our lock holds interrupts off */
+		InterruptHoldoffCount = holdoff;
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
 		shared = NULL;
@@ -191,6 +196,15 @@ feedpub_shmem_database(void)
 }
 
 /*
+ * The same if it is known already; takes none.
+ */
+FeedpubDatabase *
+feedpub_shmem_known_database(void)
+{
+	return database;
+}
+
+/*
  * Mark feeds that have news, and wake the worker.  For transaction callbacks:
  * raises no error.  all stands for more feeds than are listed.
  */
@@ -199,10 +213,14 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 {
 	Latch	   *latch = NULL;
 	bool		fresh = false;
+	bool		unserved;
 
 	if (database == NULL)
 		return;
 	SpinLockAcquire(&database->mutex);
+	unserved = database->worker_pid == 0 && !database->wanted;
+	if (unserved)
+		database->wanted = true;
 	for (int i = 0; i < nfeeds && !database->all_dirty; i++)
 	{
 		int			j = 0;
@@ -223,6 +241,14 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 	if (fresh)
 		latch = database->worker_latch;
 	SpinLockRelease(&database->mutex);
+
+	/* the first feed here: the launcher, if there is one, starts a worker */
+	if (unserved)
+	{
+		SpinLockAcquire(&shared->mutex);
+		latch = shared->launcher_latch;
+		SpinLockRelease(&shared->mutex);
+	}
 	if (latch != NULL)
 		SetLatch(latch);
 }
@@ -323,7 +349,9 @@ feedpub_shmem_claim_worker(void)
 	{
 		entry->worker_pid = MyProcPid;
 		entry->worker_latch = MyLatch;
+		entry->wanted = true;
 		entry->all_dirty = true;
+		entry->nprepared = 0;	/* he looks for himself which there are */
 		claimed = true;
 	}
 	SpinLockRelease(&entry->mutex);
@@ -345,7 +373,6 @@ feedpub_shmem_release_worker(void)
 	{
 		database->worker_pid = 0;
 		database->worker_latch = NULL;
-		database->launched_at = 0;
 	}
 	SpinLockRelease(&database->mutex);
 
@@ -441,6 +468,26 @@ feedpub_shmem_unserved(Oid *dbids)
 			dbids[n++] = dbid;
 	}
 	return n;
+}
+
+/*
+ * Give back the entry of a database that has been dropped: it has no backend
+ * any more that could hold a pointer to it.
+ */
+void
+feedpub_shmem_forget_database(FeedpubDatabase *entry)
+{
+	SpinLockAcquire(&shared->mutex);
+	SpinLockAcquire(&entry->mutex);
+	if (entry->worker_pid == 0)
+	{
+		entry->dbid = InvalidOid;
+		entry->wanted = entry->stopped = false;
+		entry->launched_at = 0;
+		entry->ndirty = entry->nprepared = 0;
+	}
+	SpinLockRelease(&entry->mutex);
+	SpinLockRelease(&shared->mutex);
 }
 
 /*

@@ -166,6 +166,11 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	UnregisterSnapshot(snapshot);
+	if (after->epoch != FEEDPUB_EPOCH ||
+		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
+		(last.sync_id == after->sync_id && last.sync_id > 0 &&
+		 last.fingerprint != after->fingerprint))
+		feedpub_read_refuse_cursor(relid);
 	return last.sync_id > after->sync_id ||
 		(last.sync_id == after->sync_id && last.last_pos > after->pos);
 }
@@ -181,6 +186,7 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
 	bool		arrived = false;
+	bool		woken_before = false;
 
 	for (;;)
 	{
@@ -195,7 +201,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
-		feedpub_worker_ensure();
+		feedpub_worker_ensure(woken_before ? InvalidOid : relid);
+		woken_before = true;
 		if (in_procedure)
 		{
 			SPI_commit();

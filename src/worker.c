@@ -62,6 +62,9 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
 
+/* how long one feed's lock may hold up the others */
+#define LOCK_TIMEOUT_MS		"100"
+
 /* how often commits of prepared transactions are looked for, in ms */
 #define WATCH_INTERVAL		10
 
@@ -78,10 +81,15 @@ typedef struct FeedState
 } FeedState;
 
 static HTAB *states;
+static int	published;			/* what publish() did */
+static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
 static void leave(int code, Datum arg);
+static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
+static void sweep(Oid relid);
+static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void collect_marks(void);
 static void mark_state(Oid relid);
@@ -109,6 +117,19 @@ feedpub_worker_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 
+	/* whatever database and role default to; no lock is worth a long wait */
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", LOCK_TIMEOUT_MS, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "pg_catalog, pg_temp",
+					PGC_SUSET, PGC_S_OVERRIDE);
+
+	/* an entry in shared memory only where there are feeds */
+	if (!is_wanted_here())
+		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
 	if (!feedpub_shmem_claim_worker())
 		proc_exit(0);
@@ -185,6 +206,7 @@ is_wanted_here(void)
 	bool		wanted = false;
 	bool		stale = false;
 	bool		alone;
+	FeedpubDatabase *entry;
 
 	StartTransactionCommand();
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
@@ -194,12 +216,16 @@ is_wanted_here(void)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
 			feedpub_registry_list(&stale) != NIL;
-		if (wanted && stale)
-			feedpub_registry_sweep();
 		PopActiveSnapshot();
-		feedpub_shmem_set_wanted(feedpub_shmem_database(), wanted);
 	}
 	CommitTransactionCommand();
+
+	/* while the worker gives way, the launcher is to start it again */
+	entry = wanted || alone ? NULL : feedpub_shmem_known_database();
+	if (entry != NULL)
+		feedpub_shmem_set_wanted(entry, false);
+	if (wanted && stale)
+		run_step("sweeping the registry", sweep, InvalidOid);
 	return wanted;
 }
 
@@ -236,14 +262,91 @@ mark_state(Oid relid)
 static void
 mark_all(void)
 {
-	List	   *feeds;
+	run_step("looking for feeds", mark_registered, InvalidOid);
+}
+
+/* the steps of run_step() */
+
+static void
+mark_registered(Oid relid)
+{
 	ListCell   *lc;
 
-	StartTransactionCommand();
-	feeds = feedpub_registry_list(NULL);
-	foreach(lc, feeds)
+	foreach(lc, feedpub_registry_list(NULL))
 		mark_state(lfirst_oid(lc));
-	CommitTransactionCommand();
+}
+
+static void
+sweep(Oid relid)
+{
+	feedpub_registry_sweep();
+}
+
+static void
+publish(Oid relid)
+{
+	published = feedpub_publish_feed(relid, false, true);
+}
+
+static void
+announce(Oid relid)
+{
+	feedpub_publish_notify(relid);
+}
+
+static void
+merge(Oid relid)
+{
+	(void) feedpub_retention_merge(relid);
+}
+
+static void
+count_prepared(Oid relid)
+{
+	some_prepared = feedpub_horizon_prepared() != NIL;
+}
+
+/*
+ * Run one step in a transaction of its own.  Whatever it raises is reported,
+ * and the loop goes on; returns whether it went well.
+ */
+static bool
+run_step(const char *activity, void (*step)(Oid relid), Oid relid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	volatile bool done = false;
+
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(STATE_RUNNING, activity);
+	PG_TRY();
+	{
+		StartTransactionCommand();
+		if (step != publish)
+			PushActiveSnapshot(GetTransactionSnapshot());
+		step(relid);
+		if (step != publish)
+			PopActiveSnapshot();
+		CommitTransactionCommand();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(context);
+		if (OidIsValid(relid))
+			errcontext("%s, feed with OID %u", activity, relid);
+		else
+			errcontext("%s", activity);
+		EmitErrorReport();
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+	return done;
 }
 
 /*
@@ -283,11 +386,17 @@ check_watched(void)
 			else
 				mark_all();
 			MemoryContextSwitchTo(TopMemoryContext);
-			if (TransactionIdIsValid(p->xid))
+			if (!TransactionIdIsValid(p->xid))
 			{
-				watched = foreach_delete_current(watched, lc);
-				pfree(p);
+				some_prepared = true;
+				(void) run_step("looking for prepared transactions",
+								count_prepared, InvalidOid);
+				MemoryContextSwitchTo(TopMemoryContext);
+				if (some_prepared)
+					continue;
 			}
+			watched = foreach_delete_current(watched, lc);
+			pfree(p);
 		}
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -323,46 +432,13 @@ publish_due(void)
 static void
 publish_one(FeedState *state)
 {
-	MemoryContext context = CurrentMemoryContext;
-	volatile int published = FEEDPUB_PUBLISH_BUSY;
-	volatile bool failed = false;
 	int			wait_ms;
 
 	/* before the look: a mark that comes after it asks for another */
 	state->dirty = false;
 
-	SetCurrentStatementStartTimestamp();
-	pgstat_report_activity(STATE_RUNNING, "publishing feeds");
-	PG_TRY();
-	{
-		StartTransactionCommand();
-		published = feedpub_publish_feed(state->relid, false);
-		CommitTransactionCommand();
-		if (published > 0)
-		{
-			feedpub_wait_wake(state->relid);
-			StartTransactionCommand();
-			feedpub_publish_notify(state->relid);
-			CommitTransactionCommand();
-		}
-	}
-	PG_CATCH();
-	{
-		HOLD_INTERRUPTS();
-		MemoryContextSwitchTo(context);
-		errcontext("publishing feed with OID %u", state->relid);
-		EmitErrorReport();
-		AbortCurrentTransaction();
-		FlushErrorState();
-		failed = true;
-		RESUME_INTERRUPTS();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	pgstat_report_stat(false);
-	pgstat_report_activity(STATE_IDLE, NULL);
-
-	if (failed)
+	published = 0;
+	if (!run_step("publishing", publish, state->relid))
 	{
 		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
 		state->nfailures++;
@@ -378,6 +454,11 @@ publish_one(FeedState *state)
 		state->nfailures = 0;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
+		if (published > 0)
+		{
+			feedpub_wait_wake(state->relid);
+			(void) run_step("announcing", announce, state->relid);
+		}
 	}
 	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
 }
@@ -388,7 +469,6 @@ publish_one(FeedState *state)
 static void
 merge_old(void)
 {
-	MemoryContext context = CurrentMemoryContext;
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
 	List	   *feeds = NIL;
@@ -398,30 +478,7 @@ merge_old(void)
 	while ((state = hash_seq_search(&status)) != NULL)
 		feeds = lappend_oid(feeds, state->relid);
 	foreach(lc, feeds)
-	{
-		pgstat_report_activity(STATE_RUNNING, "merging old batches");
-		PG_TRY();
-		{
-			StartTransactionCommand();
-			PushActiveSnapshot(GetTransactionSnapshot());
-			(void) feedpub_retention_merge(lfirst_oid(lc));
-			PopActiveSnapshot();
-			CommitTransactionCommand();
-		}
-		PG_CATCH();
-		{
-			HOLD_INTERRUPTS();
-			MemoryContextSwitchTo(context);
-			errcontext("merging batches of feed with OID %u", lfirst_oid(lc));
-			EmitErrorReport();
-			AbortCurrentTransaction();
-			FlushErrorState();
-			RESUME_INTERRUPTS();
-		}
-		PG_END_TRY();
-		MemoryContextSwitchTo(context);
-		pgstat_report_activity(STATE_IDLE, NULL);
-	}
+		(void) run_step("merging old batches", merge, lfirst_oid(lc));
 	list_free(feeds);
 }
 
@@ -448,17 +505,19 @@ next_due(void)
 }
 
 /*
- * See to it that this database has a worker, and wake it.  For readers and
- * those who wait: never fails, for they can do without.
+ * See to it that this database has a worker, and that it looks at a feed.  For
+ * readers and those who wait: never fails, for they can do without.
  */
 void
-feedpub_worker_ensure(void)
+feedpub_worker_ensure(Oid relid)
 {
 	FeedpubDatabase *entry;
 
 	if (!IsUnderPostmaster || RecoveryInProgress() || IsInParallelMode())
 		return;
 	entry = feedpub_shmem_database();
+	if (OidIsValid(relid))
+		feedpub_shmem_mark(&relid, 1, false);
 	if (feedpub_shmem_needs_worker(entry, 5000))
 		(void) feedpub_launcher_start_worker(MyDatabaseId);
 }
@@ -489,7 +548,13 @@ feed_start_worker(PG_FUNCTION_ARGS)
 				 errmsg("permission denied to start the worker"),
 				 errdetail("Only a role that may read a feed may.")));
 	if (entry == NULL || !IsUnderPostmaster)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a feedpub worker"),
+				 errdetail("There is no room in shared memory for another database with feeds.")));
 		PG_RETURN_BOOL(false);
+	}
 	feedpub_shmem_set_stopped(entry, false);
 	if (feedpub_shmem_needs_worker(entry, 0))
 		PG_RETURN_BOOL(feedpub_launcher_start_worker(MyDatabaseId));
