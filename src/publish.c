@@ -380,7 +380,10 @@ write_batches(Oid relid, const FeedpubBatch *last,
 			cut_snapshot(&cut, snapshot, by_xid, nnews, part, xmax[part]);
 			batch.snapshot = cut;
 		}
-		batch.transactions = end - part * per_part;
+
+		/* those that were rolled back are in it as well, and have no rows */
+		for (int i = part * per_part; i < end; i++)
+			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(news[i].xid));
 		feedpub_batch_write(relid, &batch);
 	}
 }
