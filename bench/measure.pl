@@ -61,6 +61,7 @@ sub psql
 sub psql_file
 {
 	my ($database, $file) = @_;
+	local $ENV{PGOPTIONS} = '-c client_min_messages=warning';
 	run('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
 		$database, '-f', $file);
 	return;
@@ -314,10 +315,10 @@ sub copy
 		  ? "SELECT count(pgq.insert_event('bench', message_type, data, "
 		  . 'publication_id, message_id, message_key, NULL)) FROM staging'
 		  : $variant eq 'pgmq'
-		  ? "SELECT count(pgmq.send('bench', data::jsonb, jsonb_build_object("
-		  . "'publication_id', publication_id, 'message_id', message_id, "
-		  . "'message_type', message_type, 'message_key', message_key))) "
-		  . 'FROM staging'
+		  ? "SELECT count(*) FROM staging, pgmq.send('bench', data::jsonb, "
+		  . "jsonb_build_object('publication_id', publication_id, "
+		  . "'message_id', message_id, 'message_type', message_type, "
+		  . "'message_key', message_key))"
 		  : $variant =~ /_id$/
 		  ? "COPY $table (publication_id, message_type, message_key, data) "
 		  . "FROM '$work/copy_id'"

@@ -140,6 +140,185 @@ printf "PostgreSQL %s, %d processors (%s), %d GB, %s.\n\n", $server,
   first_line('uname -sr');
 
 #
+# Goals
+#
+
+# One line: the ratios of several cells by speed and by CPU, and the goal.
+sub goal
+{
+	my ($what, $goal, $speed, $cpu) = @_;
+	return unless @$speed;
+	my $list = sub {
+		my @medians = map { sprintf '%.2f', $_ } grep { defined } @_;
+		return @medians ? join(' ', @medians) : '–';
+	};
+	return [ $what, $goal, $list->(@$speed), $list->(@$cpu) ];
+}
+
+sub goals
+{
+	my @writers_rows = rows_of('writers');
+	my @copy_rows = rows_of('copy');
+	my @pages_rows = rows_of('pages');
+	my @buffers_rows = rows_of('buffers');
+	my @drain_rows = rows_of('drain');
+	my @lines;
+
+	my $median_ratio = sub {
+		my ($value, $variant, $base, @rows) = @_;
+		return median(ratios(by_variant($value, @rows), $variant, $base));
+	};
+	my $speed = sub { $_[0]{calls} / $_[0]{seconds} };
+	my $cpu = sub { $_[0]{calls} / $_[0]{cpu} if $_[0]{cpu} > 0 };
+	my $fast = sub { 1 / $_[0]{p50} };
+
+	for (
+		[ order => 'an order and its message', '0.98' ],
+		[ 1 => 'a message alone', '0.98' ],
+		[ 100 => '100 messages', '0.95' ])
+	{
+		my ($messages, $what, $goal) = @$_;
+		for my $sync (qw(on off))
+		{
+			my (@speed, @cpu);
+			for my $clients (1, 4, 16)
+			{
+				my @cell = grep {
+					     $_->{messages} eq $messages
+					  && $_->{sync} eq $sync
+					  && $_->{clients} == $clients
+				} @writers_rows;
+				push @speed, $median_ratio->($speed, 'feedpub', 'plain', @cell);
+				push @cpu, $median_ratio->($cpu, 'feedpub', 'plain', @cell);
+			}
+			push @lines,
+			  goal("write $what, synchronous_commit = $sync; 1, 4, 16 clients",
+				"≥ $goal", \@speed, \@cpu)
+			  if @writers_rows;
+		}
+	}
+	push @lines,
+	  goal(
+		'COPY', '≥ 0.95',
+		[ $median_ratio->($fast, 'feedpub', 'plain', @copy_rows) ],
+		[ $median_ratio->($cpu, 'feedpub', 'plain', @copy_rows) ])
+	  if @copy_rows;
+
+	for my $limit (100, 1000)
+	{
+		my (@p50, @cpu);
+		for my $size (@sizes)
+		{
+			for my $where (qw(beginning middle tail))
+			{
+				my @cell = grep {
+					     $_->{limit} == $limit
+					  && $_->{where} eq $where
+					  && $_->{size} eq $size
+				} @pages_rows;
+				next unless @cell;
+				push @p50,
+				  $median_ratio->($fast, 'feed_fetch', 'position', @cell);
+				push @cpu,
+				  $median_ratio->($cpu, 'feed_fetch', 'position', @cell);
+			}
+		}
+		push @lines,
+		  goal(
+			"page of $limit; beginning, middle, tail of "
+			  . join(', ', sizes_in(@pages_rows)),
+			$limit == 100 ? '≥ 0.90' : '–',
+			\@p50, \@cpu);
+	}
+	for my $limit (100, 1000)
+	{
+		my @cell = grep { $_->{limit} == $limit } @drain_rows;
+		next unless @cell;
+		push @lines,
+		  goal(
+			"drain in pages of $limit",
+			$limit == 1000 ? '≥ 1.00' : '–',
+			[
+				$median_ratio->(
+					sub { $_[0]{rows} / $_[0]{seconds} },
+					'feed_fetch', 'position', @cell) ],
+			[
+				$median_ratio->(
+					sub { $_[0]{rows} / $_[0]{cpu} if $_[0]{cpu} > 0 },
+					'feed_fetch', 'position', @cell) ]);
+	}
+
+	my $wal = sub { $_[0]{wal} / $_[0]{calls} };
+	my @wal = map {
+		my $messages = $_;
+		my @cell = grep {
+			     $_->{messages} eq $messages
+			  && $_->{clients} == 1
+			  && $_->{sync} eq 'off'
+		} @writers_rows;
+		$median_ratio->($wal, 'feedpub', 'plain', @cell);
+	} 1, 100;
+	push @wal, $median_ratio->($wal, 'feedpub', 'plain', @copy_rows);
+	@wal = map { sprintf '%.3f', $_ } grep { defined } @wal;
+	push @lines,
+	  [ 'WAL of a message alone, of 100, COPY', '≤ 1.03', "@wal", '' ]
+	  if @wal;
+
+	my @there = sizes_in(@pages_rows);
+	if (@there > 1)
+	{
+		my @flat = map {
+			my $where = $_;
+			my @p50 = map {
+				my $size = $_;
+				median(
+					map { $_->{p50} }
+					  grep {
+						     $_->{limit} == 100
+						  && $_->{where} eq $where
+						  && $_->{size} eq $size
+						  && $_->{variant} eq 'feed_fetch'
+					  } @pages_rows);
+			} @there[ 0, -1 ];
+			sprintf '%.2f', $p50[1] / $p50[0];
+		} qw(beginning middle tail);
+		push @lines,
+		  [
+			"page of 100 of $there[-1] rows against $there[0]; "
+			  . 'beginning, middle, tail',
+			'≤ 1.10', "@flat", '' ];
+	}
+	for ([ 'page of 100', '≤ 30', 0 ], [ 'empty page', '≤ 4', 1 ])
+	{
+		my ($what, $goal, $empty) = @$_;
+		my @touched = sort { $b <=> $a } map { $_->{buffers} } grep {
+			     $_->{limit} == 100
+			  && $_->{variant} eq 'feed_fetch'
+			  && ($_->{where} eq 'empty') == $empty
+		} @buffers_rows;
+		push @lines, [ "buffers of one $what, at most", $goal, $touched[0], '' ]
+		  if @touched;
+	}
+	return @lines;
+}
+
+sub sizes_in
+{
+	my @rows = @_;
+	return grep {
+		my $size = $_;
+		grep { $_->{size} eq $size } @rows
+	} @sizes;
+}
+
+heading('feedpub in short', <<'EOF');
+	Medians, as ratios to `plain` and `position`: of speeds 1.00 is as fast,
+	more is faster.  By time (of pages, the p50) and by the CPU of the
+	backends, which a busy machine disturbs less.
+EOF
+table([ 'what', 'goal', 'measured', 'by CPU' ], goals());
+
+#
 # Writers
 #
 
@@ -262,10 +441,7 @@ EOF
 if (my @rows = rows_of('pages'))
 {
 	my @buffers = rows_of('buffers');
-	my @there = grep {
-		my $size = $_;
-		grep { $_->{size} eq $size } @rows
-	} @sizes;
+	my @there = sizes_in(@rows);
 	heading('Pages', <<'EOF');
 	The same page again and again, one client.  `p50`: microseconds until the
 	page is there.  `ratio`: pages a second against `position`, of the mean
