@@ -90,12 +90,12 @@ AS 'MODULE_PATHNAME', 'feedpub_running';
 COMMENT ON FUNCTION feedpub._running() IS
 	'running transactions that hold back xid order';
 
-CREATE FUNCTION feedpub._waiting(feed pg_catalog.regclass,
+CREATE FUNCTION feedpub._estimate_waiting(feed pg_catalog.regclass,
 	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
 RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feedpub_waiting';
-COMMENT ON FUNCTION feedpub._waiting(pg_catalog.regclass) IS
+COMMENT ON FUNCTION feedpub._estimate_waiting(pg_catalog.regclass) IS
 	'estimates the rows of a feed that xid order holds back';
 
 CREATE FUNCTION feedpub._merge_batches(feed pg_catalog.regclass)
@@ -300,7 +300,7 @@ GRANT SELECT ON feedpub.blockers TO PUBLIC;
 
 CREATE VIEW feedpub.waiting AS
 	SELECT f.feed, w.horizon, w.waiting
-	FROM feedpub.feed f, feedpub._waiting(f.feed) w
+	FROM feedpub.feed f, feedpub._estimate_waiting(f.feed) w
 	WHERE EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) f.feed);
 COMMENT ON VIEW feedpub.waiting IS

@@ -69,7 +69,7 @@ SELECT * FROM repair();
 -- Set back, in each of the ways
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('c', '3');
 ALTER SEQUENCE :seq RESTART;
-SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ is in use$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ has been given out$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1, false);
 SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
@@ -77,8 +77,8 @@ SELECT * FROM repair();
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', (SELECT max(feed_pos) - 1 FROM "Odd ""Name"", with a comma"));
 SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
--- At the last position, and ahead of it, nothing is wrong.
-SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma")) > 0 AS set;
+-- At the last position that was given out, and ahead of it, nothing is wrong.
+SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', last_value) > 0 AS set FROM "Odd ""Name"", with a comma_feed_pos_seq";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1000000);
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');

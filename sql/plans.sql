@@ -76,7 +76,7 @@ SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 
   FROM page ORDER BY lim, place;
 -- The head, which reads nothing, and the estimate of what waits
 SELECT buffers <= 4 AS bounded FROM buffers('SELECT * FROM feed_xid_head(''"Odd ""Name"", with a comma"'')');
-SELECT buffers <= 20 AS bounded FROM buffers('SELECT * FROM feedpub._waiting(''"Odd ""Name"", with a comma"''::regclass)');
+SELECT buffers <= 20 AS bounded FROM buffers('SELECT * FROM feedpub._estimate_waiting(''"Odd ""Name"", with a comma"''::regclass)');
 
 --
 -- Through row security: the same, by the plan that was kept for the empty

@@ -70,7 +70,8 @@ feed_create(PG_FUNCTION_ARGS)
 		type != BYTEAOID)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("payload type %s is not supported", format_type_be(type)),
+				 errmsg("payload type %s is not supported",
+						format_type_extended(type, -1, FORMAT_TYPE_ALLOW_INVALID)),
 				 errhint("Use jsonb, json, text or bytea.")));
 
 	namespaceid = choose_namespace(rv);

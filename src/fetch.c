@@ -393,7 +393,8 @@ read_directly(FetchRequest *req)
  *
  * read_only execution: the plan runs with the active snapshot, the one that
  * the horizon is from.  Sorting and other scans are priced out, for the plan
- * must be the ordered scan of the index whatever the statistics say; the
+ * must be the ordered scan of the index whatever the statistics say, and what
+ * is priced out must not look expensive enough to be compiled; the
  * operators on the stamp are leakproof, so that row security does not keep
  * them from the index.
  */
@@ -401,7 +402,7 @@ static void
 read_planned(FetchRequest *req)
 {
 	static const char *const unwanted[] = {
-		"enable_seqscan", "enable_bitmapscan", "enable_sort"};
+		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"};
 	Datum		values[4];
 	int			nestlevel;
 	int			rc;

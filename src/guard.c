@@ -59,6 +59,9 @@ PG_FUNCTION_INFO_V1(feed_repair);
 #define CHECK_NAME		"feedpub_stamp"
 #define TRIGGER_NAME	"zz_feedpub_guard"
 
+/* of how many entries the largest position is taken to be the newest */
+#define NEWEST_ENTRIES	1000
+
 /* what the checks below look at */
 typedef struct GuardContext
 {
@@ -79,7 +82,7 @@ static void check_defaults(GuardContext *cxt);
 static void check_constraint(GuardContext *cxt);
 static void check_trigger(GuardContext *cxt);
 static void check_history(GuardContext *cxt);
-static int64 newest_pos(GuardContext *cxt);
+static int64 largest_pos(GuardContext *cxt, int64 nentries);
 
 /*
  * Add a problem.  cure is NULL where only the owner can decide what to do.
@@ -392,7 +395,7 @@ check_sequence(GuardContext *cxt)
 					psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT
 							 " CACHE 1 NO CYCLE OWNED BY %s.%s",
 							 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq),
-							 newest_pos(cxt) + 1, cxt->table, FEEDPUB_POS_COLUMN));
+							 largest_pos(cxt, PG_INT64_MAX) + 1, cxt->table, FEEDPUB_POS_COLUMN));
 		return;
 	}
 
@@ -432,22 +435,33 @@ check_sequence(GuardContext *cxt)
 					psprintf("ALTER SEQUENCE %s SET LOGGED", name));
 
 	/*
-	 * Restarted?  The row is read before the sequence: whoever writes in
+	 * Restarted?  The newest entries of the index tell, all of them what the
+	 * cure must be.  They are read before the sequence: whoever writes in
 	 * between can only raise it.
 	 */
-	newest = newest_pos(cxt);
+	newest = largest_pos(cxt, NEWEST_ENTRIES);
 	if (newest > feedpub_guard_last_pos(cxt->seqid))
 		add_problem(cxt, "sequence",
-					psprintf("sequence %s was set back: position " INT64_FORMAT " is in use",
+					psprintf("sequence %s was set back: position " INT64_FORMAT " has been given out",
 							 name, newest),
-					psprintf("SELECT pg_catalog.setval(%s, (SELECT max(%s) FROM ONLY %s))",
-							 quote_literal_cstr(name), FEEDPUB_POS_COLUMN, cxt->table));
+					psprintf("SELECT pg_catalog.setval(%s, " INT64_FORMAT ")",
+							 quote_literal_cstr(name), largest_pos(cxt, PG_INT64_MAX)));
 }
 
 static void
 check_defaults(GuardContext *cxt)
 {
 	Oid			regclass = REGCLASSOID;
+	AttrNumber	id_attno = get_attnum(RelationGetRelid(cxt->rel), "message_id");
+
+	/* another default is the owner's choice, none breaks the writers */
+	if (id_attno != InvalidAttrNumber &&
+		TupleDescAttr(RelationGetDescr(cxt->rel), id_attno - 1)->attnotnull &&
+		!TupleDescAttr(RelationGetDescr(cxt->rel), id_attno - 1)->atthasdef)
+		add_problem(cxt, "default",
+					pstrdup("column message_id has no default"),
+					psprintf("ALTER TABLE %s ALTER COLUMN message_id SET DEFAULT " FEEDPUB_SCHEMA "._message_id()",
+							 cxt->table));
 
 	if (!feedpub_guard_default_takes(cxt->rel, cxt->xid_attno,
 									 F_PG_CURRENT_XACT_ID, InvalidOid))
@@ -594,34 +608,37 @@ check_history(GuardContext *cxt)
 }
 
 /*
- * The position of the row with the largest stamp, 0 if there is none or no
- * index to find it by.
+ * The largest position among so many of the index's newest entries, whoever's
+ * they are and whether their rows live; 0 if there is none or no index.  Only
+ * the index is read: row security hides nothing from it.
  */
 static int64
-newest_pos(GuardContext *cxt)
+largest_pos(GuardContext *cxt, int64 nentries)
 {
 	Oid			indexid = feedpub_guard_index(cxt->rel);
 	Relation	index;
 	IndexScanDesc scan;
-	TupleTableSlot *slot;
-	int64		pos = 0;
+	int64		largest = 0;
 
 	if (!OidIsValid(indexid))
 		return 0;
 	index = index_open(indexid, AccessShareLock);
-	slot = table_slot_create(cxt->rel, NULL);
 	scan = feedpub_index_beginscan(cxt->rel, index, GetActiveSnapshot(), 0);
+	scan->xs_want_itup = true;
 	index_rescan(scan, NULL, 0, NULL, 0);
-	if (index_getnext_slot(scan, BackwardScanDirection, slot))
+	while (nentries-- > 0 &&
+		   index_getnext_tid(scan, BackwardScanDirection) != NULL)
 	{
 		bool		isnull;
+		int64		pos = DatumGetInt64(index_getattr(scan->xs_itup, 2,
+													  RelationGetDescr(index), &isnull));
 
-		pos = DatumGetInt64(slot_getattr(slot, cxt->pos_attno, &isnull));
+		CHECK_FOR_INTERRUPTS();
+		largest = Max(largest, pos);
 	}
 	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, NoLock);
-	return pos;
+	return largest;
 }
 
 /*

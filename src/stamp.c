@@ -57,8 +57,9 @@ PG_FUNCTION_INFO_V1(feedpub_guard_update);
  * above the entry that a check accepts belongs to rows that came to nothing
  * (a BEFORE trigger dropped them, a savepoint was rolled back), and goes with
  * it.  Entries of another transaction or of an earlier statement of the
- * client are void.  When the stack is full its older half goes: it would
- * take a thousand nested inserts to need it.
+ * client are void.  Should the stack become very large, because a trigger
+ * drops row after row, entries go from its middle: what is waited for lies at
+ * its ends, rows that are being nested in and the row at hand.
  */
 typedef struct TakenPosition
 {
@@ -68,10 +69,11 @@ typedef struct TakenPosition
 	int64		pos;
 } TakenPosition;
 
-#define MAX_TAKEN	1024
+#define MAX_TAKEN	65536
 
-static TakenPosition taken[MAX_TAKEN];
+static TakenPosition *taken = NULL;
 static int	ntaken = 0;
+static int	taken_size = 0;
 
 /*
  * Sequences that callers may advance without a right on them, because their
@@ -323,17 +325,31 @@ push_taken(Oid seqid, FullTransactionId xid, int64 pos)
 {
 	TakenPosition *top;
 
-	if (ntaken > 0 && !FullTransactionIdEquals(taken[ntaken - 1].xid, xid))
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+
+	if (ntaken > 0 &&
+		(taken[ntaken - 1].statement != statement ||
+		 !FullTransactionIdEquals(taken[ntaken - 1].xid, xid)))
 		ntaken = 0;
-	if (ntaken == MAX_TAKEN)
+	if (ntaken == taken_size && taken_size < MAX_TAKEN)
 	{
-		ntaken = MAX_TAKEN / 2;
-		memmove(taken, taken + ntaken, ntaken * sizeof(TakenPosition));
+		int			size = taken_size ? taken_size * 4 : 64;
+
+		taken = taken ? repalloc(taken, size * sizeof(TakenPosition)) :
+						MemoryContextAlloc(TopMemoryContext, size * sizeof(TakenPosition));
+		taken_size = size;
+	}
+	if (ntaken == taken_size)
+	{
+		int			quarter = MAX_TAKEN / 4;
+
+		memmove(taken + quarter, taken + 3 * quarter, quarter * sizeof(TakenPosition));
+		ntaken = 2 * quarter;
 	}
 	top = &taken[ntaken++];
 	top->seqid = seqid;
 	top->xid = xid;
-	top->statement = GetCurrentStatementStartTimestamp();
+	top->statement = statement;
 	top->pos = pos;
 }
 

@@ -135,7 +135,7 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 }
 
 /*
- * feedpub._waiting(feed regclass, OUT horizon xid8, OUT waiting bigint)
+ * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting bigint)
  * VOLATILE
  *
  * Estimates how many rows of a feed lie at or beyond the horizon: the

@@ -26,7 +26,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._message_id()',
 	'function feedpub._guard_update()',
 	'function feedpub._running()',
-	'function feedpub._waiting(regclass)',
+	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._merge_batches(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',

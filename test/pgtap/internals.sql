@@ -11,7 +11,7 @@ INSERT INTO meant VALUES
 	('_message_id', '', 'text', 's', false, 's'),
 	('_guard_update', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
-	('_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
+	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false);
 CREATE TEMP VIEW present AS
