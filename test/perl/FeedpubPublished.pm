@@ -7,7 +7,8 @@
 #   kill_worker(NODE, DB)       ends it by SIGTERM, waits until it is gone
 #   hold_publisher(NODE, DB)    keeps all batches of a database from being
 #                               written until ->quit
-#   await_published(NODE, FEED) waits until all committed rows are published
+#   await_published(NODE, FEED, DB), await_all_published(NODE, FEED, ...)
+#                               waits until all committed rows are published
 #   read_all(NODE, FEED, ...)   the keys of a feed's rows, read page by page
 #   background(NODE, QUERY)     a psql of its own, see below
 #
@@ -26,7 +27,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(workers await_worker await_no_worker kill_worker
-  hold_publisher await_published batches read_all background);
+  hold_publisher await_published await_all_published batches read_all background);
 
 # With the database's name where it is still there.
 my $workers = q(
@@ -93,17 +94,33 @@ sub hold_publisher
 	return $session;
 }
 
-# Every row lies in the last batch or in one before it.
+# Every row lies in the last batch of its feed or in one before it.
+sub is_published
+{
+	my ($feed) = @_;
+
+	return <<"SQL";
+NOT EXISTS (SELECT FROM $feed t WHERE NOT EXISTS (
+	SELECT FROM (SELECT snapshot FROM feedpub.batch
+		WHERE feed = '$feed'::regclass ORDER BY sync_id DESC LIMIT 1) b
+	WHERE pg_visible_in_snapshot(t.feed_xid, b.snapshot)))
+SQL
+}
+
 sub await_published
 {
 	my ($node, $feed, $db) = @_;
 
-	return $node->poll_query_until($db // 'postgres', <<"SQL");
-SELECT count(*) = 0 FROM $feed t WHERE NOT EXISTS (
-	SELECT FROM (SELECT snapshot FROM feedpub.batch
-		WHERE feed = '$feed'::regclass ORDER BY sync_id DESC LIMIT 1) b
-	WHERE pg_visible_in_snapshot(t.feed_xid, b.snapshot))
-SQL
+	return $node->poll_query_until($db // 'postgres',
+		'SELECT ' . is_published($feed));
+}
+
+sub await_all_published
+{
+	my ($node, @feeds) = @_;
+
+	return $node->poll_query_until('postgres',
+		'SELECT ' . join(' AND ', map { is_published($_) } @feeds));
 }
 
 sub batches

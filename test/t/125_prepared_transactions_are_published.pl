@@ -23,19 +23,22 @@ my @feeds = map { "feed$_" } 1 .. 12;
 
 sql($node, "SELECT feed_create('$_')") for 'outbox', @feeds;
 
-sub prepare
+sub prepare_sql
 {
 	my ($gid, @into) = @_;
 
-	sql($node,
-		'BEGIN; '
-		  . join('',
-			map
-			{
-				"INSERT INTO $_ (message_type, message_key, data) VALUES ('A', '$gid', '1'); "
-			} @into)
-		  . "PREPARE TRANSACTION '$gid'");
-	return;
+	return 'BEGIN; '
+	  . join('',
+		map
+		{
+			"INSERT INTO $_ (message_type, message_key, data) VALUES ('A', '$gid', '1'); "
+		} @into)
+	  . "PREPARE TRANSACTION '$gid'; ";
+}
+
+sub prepare
+{
+	return sql($node, prepare_sql(@_));
 }
 
 sub start_worker
@@ -116,16 +119,15 @@ for my $preload ('', 'feedpub')
 	$node->poll_query_until('postgres',
 		"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $worker"
 	) or die 'the worker does not write';
-	prepare("many$_", $feeds[ $_ % @feeds ]) for 1 .. 24;
-	prepare('wide', @feeds);
+	sql($node,
+		join '', prepare_sql('wide', @feeds),
+		map { prepare_sql("many$_", $feeds[ $_ % @feeds ]) } 1 .. 24);
 	$holder->quit;
 	$publishes->('busy', 'busy');
-	for my $gid ((map { "many$_" } 1 .. 24), 'wide')
-	{
-		sql($node, "COMMIT PREPARED '$gid'");
-	}
-	is( scalar(grep { await_published($node, $_) } @feeds),
-		scalar @feeds,
+	sql($node,
+		join '', map { "COMMIT PREPARED '$_'; " } 'wide',
+		map { "many$_" } 1 .. 24);
+	ok(await_all_published($node, @feeds),
 		"$how: many prepared transactions into many feeds");
 	prepare('last', 'outbox');
 	sql($node, q(COMMIT PREPARED 'last'));

@@ -97,8 +97,7 @@ sub all_are_published
 	my ($test) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	my @unpublished = grep { !await_published($node, $_) } @feeds;
-	is("@unpublished", '', "$test: all feeds are published");
+	ok(await_all_published($node, @feeds), "$test: all feeds are published");
 	is(count_rows(), $nrows, "$test: all rows are there");
 	return;
 }

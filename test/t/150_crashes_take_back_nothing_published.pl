@@ -123,7 +123,7 @@ SQL
 		  for 1 .. 3;
 	}
 	my $session = $node->background_psql('postgres');
-	$session->query_safe("SELECT feed_wait('$feed', '$cursor', '60s')");
+	sql($node, 'SELECT feed_start_worker()');
 	ok(await_published($node, $feed), "$feed: all is published");
 	1 while $read->($session, 100);
 	$session->quit;

@@ -70,7 +70,7 @@ append_to_file("$dir/$_.sql", $script{$_}) for keys %script;
 
 for my $interval (qw(10ms 0))
 {
-	my @late;
+	my $late;
 
 	$node->append_conf('postgresql.conf',
 		"feedpub.publish_interval = $interval");
@@ -88,10 +88,10 @@ for my $interval (qw(10ms 0))
 			],
 			'<', \undef, '>', \$out, '2>', \$err)
 		  or die "pgbench: $err";
-		push @late, grep { !await_published($node, $_) } qw(one two three);
-		last if @late;
+		$late = !await_all_published($node, qw(one two three));
+		last if $late;
 	}
-	is("@late", '', "publish_interval $interval: nothing stays behind");
+	ok(!$late, "publish_interval $interval: nothing stays behind");
 }
 is(await_worker($node), $worker, 'one worker has done it all');
 my $rows = sql($node,
