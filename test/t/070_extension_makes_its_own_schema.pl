@@ -151,7 +151,7 @@ is(sql($node, q(SELECT * FROM feed_check('outbox')), db => 'owned'),
 	'', 'with all its guards');
 is(fetch_all($node, 'outbox', db => 'owned'), $rows, 'and its rows');
 sql($node,
-	q(INSERT INTO outbox (message_id, message_type, data) VALUES ('m', 'A', '3')),
+	q(INSERT INTO outbox (message_type, data) VALUES ('A', '3')),
 	db => 'owned');
 is(sql($node, q(SELECT count(*), max(feed_pos) FROM feed_fetch(NULL::outbox, '0', 0, 100)),
 		db => 'owned'),
