@@ -30,8 +30,8 @@ my @kinds = (
 	[ copy => 40 ],
 	[ long => 5 ]);
 
-# Besides, each writer's every so many transactions there is one of 10,000
-# rows, by INSERT and COPY in turn.
+# Besides, one of so many transactions of each writer has 10,000 rows, by
+# INSERT and COPY in turn.
 my $bulk_every = 220;
 my $bulk_rows = 10_000;
 
@@ -142,7 +142,8 @@ sub write_feed
 
 		if ($t % $bulk_every == 30 * $number % $bulk_every)
 		{
-			$kind = int($t / $bulk_every) % 2 ? 'bulk_copy' : 'bulk';
+			$kind =
+			  (int($t / $bulk_every) + $number) % 2 ? 'bulk' : 'bulk_copy';
 		}
 		else
 		{
