@@ -61,6 +61,7 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* the waits after failures: from the first to the last, in ms */
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
+#define LAST_LOCK_RETRY		1000
 
 /* how long one feed's lock may hold up the others */
 #define LOCK_TIMEOUT_MS		"100"
@@ -82,6 +83,7 @@ typedef struct FeedState
 
 static HTAB *states;
 static int	published;			/* what publish() did */
+static int	step_error;			/* SQLSTATE of the last step that failed */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
@@ -337,6 +339,7 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 			errcontext("%s, feed with OID %u", activity, relid);
 		else
 			errcontext("%s", activity);
+		step_error = geterrcode();
 		EmitErrorReport();
 		AbortCurrentTransaction();
 		FlushErrorState();
@@ -440,7 +443,10 @@ publish_one(FeedState *state)
 	published = 0;
 	if (!run_step("publishing", publish, state->relid))
 	{
-		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
+		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10),
+					  step_error == ERRCODE_LOCK_NOT_AVAILABLE ?
+						  LAST_LOCK_RETRY :
+						  LAST_RETRY);
 		state->nfailures++;
 		state->dirty = true;
 	}
