@@ -80,6 +80,7 @@ typedef struct NewTransaction
 	int			part;
 } NewTransaction;
 
+static bool lock_indexes(Relation heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
 static bool has_living_row(List *runs, Relation heap, Snapshot snapshot);
 static void write_batches(Oid relid, const FeedpubBatch *last,
@@ -147,11 +148,28 @@ feed_publish(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Lock the indexes of a table, which somebody may be rebuilding, if that is
+ * possible at once.
+ */
+static bool
+lock_indexes(Relation heap)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(heap))
+	{
+		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
+			return false;
+	}
+	return true;
+}
+
+/*
  * Publish what is new in a feed.  To be called first in a transaction, whose
  * isolation and durability are set here, and which the caller commits; then
  * he wakes those who wait for the feed.  Returns the number of transactions
- * published.  Does not wait for locks unless told to: a feed whose table or
- * publishing lock is taken is FEEDPUB_PUBLISH_BUSY.  missing_ok passes over
+ * published.  Does not wait for locks unless told to: a feed whose table,
+ * index or publishing lock is taken is FEEDPUB_PUBLISH_BUSY.  missing_ok passes over
  * one that has been dropped.
  */
 int
@@ -177,6 +195,11 @@ feedpub_publish_feed(Oid relid, bool wait, bool missing_ok)
 	if (missing_ok && get_rel_name(relid) == NULL)
 		return 0;				/* dropped meanwhile: no news */
 	heap = feedpub_registry_open(relid);
+	if (!wait && !lock_indexes(heap))
+	{
+		relation_close(heap, NoLock);
+		return FEEDPUB_PUBLISH_BUSY;
+	}
 	feedpub_registry_get(relid, &feed);
 	if (!feedpub_batch_lock(relid, wait))
 	{

@@ -61,9 +61,8 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* the waits after failures: from the first to the last, in ms */
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
-#define LAST_LOCK_RETRY		1000
 
-/* how long one feed's lock may hold up the others */
+/* how long the worker waits for a lock when it tidies up, in ms */
 #define LOCK_TIMEOUT_MS		"100"
 
 /* how often commits of prepared transactions are looked for, in ms */
@@ -83,7 +82,6 @@ typedef struct FeedState
 
 static HTAB *states;
 static int	published;			/* what publish() did */
-static int	step_error;			/* SQLSTATE of the last step that failed */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
@@ -119,13 +117,13 @@ feedpub_worker_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 
-	/* whatever database and role default to; no lock is worth a long wait */
+	/* whatever database and role default to */
 	SetConfigOption("default_transaction_isolation", "read committed",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("default_transaction_read_only", "off",
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("lock_timeout", LOCK_TIMEOUT_MS, PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("search_path", "pg_catalog, pg_temp",
 					PGC_SUSET, PGC_S_OVERRIDE);
 
@@ -278,9 +276,18 @@ mark_registered(Oid relid)
 		mark_state(lfirst_oid(lc));
 }
 
+/* for what is not urgent: somebody's lock must not hold up publishing */
+static void
+limit_waits(void)
+{
+	(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
 static void
 sweep(Oid relid)
 {
+	limit_waits();
 	feedpub_registry_sweep();
 }
 
@@ -299,6 +306,7 @@ announce(Oid relid)
 static void
 merge(Oid relid)
 {
+	limit_waits();
 	(void) feedpub_retention_merge(relid);
 }
 
@@ -336,10 +344,9 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
 		if (OidIsValid(relid))
-			errcontext("%s, feed with OID %u", activity, relid);
+			errcontext("%s feed with OID %u", activity, relid);
 		else
 			errcontext("%s", activity);
-		step_error = geterrcode();
 		EmitErrorReport();
 		AbortCurrentTransaction();
 		FlushErrorState();
@@ -443,10 +450,7 @@ publish_one(FeedState *state)
 	published = 0;
 	if (!run_step("publishing", publish, state->relid))
 	{
-		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10),
-					  step_error == ERRCODE_LOCK_NOT_AVAILABLE ?
-						  LAST_LOCK_RETRY :
-						  LAST_RETRY);
+		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
 		state->nfailures++;
 		state->dirty = true;
 	}
@@ -484,7 +488,7 @@ merge_old(void)
 	while ((state = hash_seq_search(&status)) != NULL)
 		feeds = lappend_oid(feeds, state->relid);
 	foreach(lc, feeds)
-		(void) run_step("merging old batches", merge, lfirst_oid(lc));
+		(void) run_step("merging batches of", merge, lfirst_oid(lc));
 	list_free(feeds);
 }
 
