@@ -32,6 +32,7 @@
 #include "pgstat.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -166,6 +167,13 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	UnregisterSnapshot(snapshot);
+	if (last.sync_id == 0 && after->sync_id > 0)
+	{
+		/* all batches gone: dropped just now, or a cursor of another feed */
+		AcceptInvalidationMessages();
+		if (get_rel_name(relid) == NULL)
+			return false;
+	}
 	if (after->epoch != FEEDPUB_EPOCH ||
 		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
@@ -197,6 +205,11 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		CHECK_FOR_INTERRUPTS();
 		if (woken)
 			ConditionVariablePrepareToSleep(queue);
+
+		/* the feed may be dropped while a procedure sleeps without a lock */
+		AcceptInvalidationMessages();
+		if (get_rel_name(relid) == NULL)
+			break;
 		arrived = lies_behind(relid, after);
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
@@ -206,11 +219,6 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		if (in_procedure)
 		{
 			SPI_commit();
-			InvalidateCatalogSnapshot();
-
-			/* dropped while we slept? */
-			if (get_rel_name(relid) == NULL)
-				break;
 			InvalidateCatalogSnapshot();
 		}
 
