@@ -59,6 +59,7 @@ typedef struct StoredSnapshot
 
 struct FeedpubBatchScan
 {
+	MemoryContext context;		/* in which the scan keeps its state */
 	Relation	table;
 	Relation	index;
 	IndexScanDesc scan;
@@ -190,6 +191,7 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 	FeedpubBatchScan *batches = palloc0_object(FeedpubBatchScan);
 	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
 
+	batches->context = CurrentMemoryContext;
 	batches->direction = direction;
 	batches->table = table_open(get_relname_relid("batch", namespaceid),
 								AccessShareLock);
@@ -215,9 +217,15 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 {
 	TupleTableSlot *slot = batches->slot;
 	StoredSnapshot *stored;
+	MemoryContext oldcontext;
+	bool		found;
 	bool		isnull;
 
-	if (!index_getnext_slot(batches->scan, batches->direction, slot))
+	/* a step may allocate what the scan keeps: its list of dead entries */
+	oldcontext = MemoryContextSwitchTo(batches->context);
+	found = index_getnext_slot(batches->scan, batches->direction, slot);
+	MemoryContextSwitchTo(oldcontext);
+	if (!found)
 		return false;
 	slot_getsomeattrs(slot, ANUM_BATCH_FINGERPRINT);
 	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
