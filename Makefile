@@ -34,7 +34,8 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # test/specs with test/expected.  Both run in private servers: they create
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
-	check_repair partitions dump_marks views blockers model plans
+	check_repair partitions dump_marks views blockers model plans \
+	publish read page cursor wait channel merge read_plans
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

@@ -1,0 +1,148 @@
+-- The cursor of the published order: text, opaque, of fixed width.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+SELECT feed_create('"Odd ""Name"", with a comma"');
+SELECT feed_create('other');
+-- An attempt to read from a cursor: the SQLSTATE, or how many rows came
+CREATE FUNCTION attempt(after text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (SELECT count(*) || ' rows' FROM feed_read(NULL::"Odd ""Name"", with a comma", after, 100));
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+CREATE FUNCTION attempt_page(after text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN json_array_length(feed_page('"Odd ""Name"", with a comma"', after, 100) -> 'entries') || ' rows';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+
+--
+-- The layout: version, epoch, batch, position, fingerprint.  Stored cursors
+-- are to be read by later versions: it does not change.
+--
+SELECT feed_head('"Odd ""Name"", with a comma"');
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
+CALL feed_publish();
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 300);
+CALL feed_publish();
+INSERT INTO other (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
+CALL feed_publish();
+CREATE TABLE cursors AS
+	SELECT row_number() OVER () AS n, cursor, (entry).feed_pos FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
+SELECT n, length(cursor), octet_length(cursor), left(cursor, 10) AS start, substr(cursor, 11, 16) AS batch, substr(cursor, 27, 16) AS position,
+	substr(cursor, 43) ~ '^[0-9a-f]{8}$' AS fingerprint
+	FROM cursors WHERE n IN (1, 16, 20, 21, 320) ORDER BY n;
+SELECT bool_and(('x' || substr(cursor, 27, 16))::bit(64)::bigint = feed_pos) AS positions,
+	bool_and(('x' || substr(cursor, 43))::bit(32)::int = b.fingerprint) AS fingerprints
+	FROM cursors LEFT JOIN feedpub.batch b ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
+-- Sorted as text, in any collation of ASCII that is one, they are in feed
+-- order.
+SELECT count(*) FILTER (WHERE n <> sorted) AS out_of_order, count(*) FILTER (WHERE n <> sorted_c) AS out_of_order_c
+	FROM (SELECT n, row_number() OVER (ORDER BY cursor) AS sorted, row_number() OVER (ORDER BY cursor COLLATE "C") AS sorted_c FROM cursors) s;
+-- The head is the cursor of the last row, while that is there.
+SELECT feed_head('"Odd ""Name"", with a comma"') = cursor AS same FROM cursors WHERE n = 320;
+-- Each is a place to go on from: what comes is what came behind it.
+SELECT count(*) AS cursors, sum((SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", c.cursor, 5) r
+		JOIN cursors l ON l.cursor = r.cursor AND l.n BETWEEN c.n + 1 AND c.n + 5)) AS found, sum(least(5, 320 - n)) AS of
+	FROM cursors c;
+-- A place between two rows, or behind the last, is a place as well.
+SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '0000000000000000' FROM 27) FROM cursors WHERE n = 100), 1000);
+SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 3), 1000);
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 320), 1000);
+-- The beginning, in words
+SELECT attempt(''), attempt('01' || '00000001' || repeat('0', 40));
+
+--
+-- Malformed
+--
+SELECT cursor AS good FROM cursors WHERE n = 26 \gset
+SELECT what, attempt(c), attempt_page(c) FROM (VALUES
+	(1, 'good', :'good'),
+	(2, 'upper case', upper(:'good')),
+	(3, 'one digit in upper case', '010000000100000000000000020000000000000a1A' || right(:'good', 8)),
+	(4, 'too short', left(:'good', 49)),
+	(5, 'too long', :'good' || '0'),
+	(6, 'far too long', repeat(:'good', 100)),
+	(7, 'a space', ' '),
+	(8, 'a space in front', ' ' || :'good'),
+	(9, 'a space behind', :'good' || ' '),
+	(10, 'a space in front, of the right length', ' ' || right(:'good', 49)),
+	(11, 'a line feed behind', :'good' || E'\n'),
+	(12, 'one digit', '0'),
+	(13, 'zeroes', repeat('0', 50)),
+	(14, 'version 0', '00' || substr(:'good', 3)),
+	(15, 'version 2', '02' || substr(:'good', 3)),
+	(16, 'version 255', 'ff' || substr(:'good', 3)),
+	(17, 'a letter beyond f', overlay(:'good' PLACING 'g' FROM 30)),
+	(18, 'a sign', overlay(:'good' PLACING '-' FROM 27)),
+	(19, 'with 0x', '0x' || substr(:'good', 3)),
+	(20, 'a negative batch', overlay(:'good' PLACING 'f' FROM 11)),
+	(21, 'a negative position', overlay(:'good' PLACING '8' FROM 27)),
+	(22, 'a number', '12345'),
+	(23, 'multibyte, 50 characters', repeat(U&'\20AC', 50)),
+	(24, 'multibyte, 50 bytes', repeat(U&'\00E9', 25)),
+	(25, 'multibyte at the end', left(:'good', 48) || U&'\00E9'),
+	(26, 'other digits', overlay(:'good' PLACING U&'\0661' FROM 30)),
+	(27, 'in words', 'beginning')) AS v (n, what, c) ORDER BY n;
+-- The message shows what was given, not all of it when that is long, and
+-- whole characters.
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", 'nonsense', 1);
+\echo :SQLSTATE
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", repeat(U&'x\20AC', 1000), 1);
+\echo :SQLSTATE
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", NULL, 1);
+\echo :SQLSTATE
+SELECT feed_wait('other', 'nonsense', '0 s');
+\echo :SQLSTATE
+CALL feed_await('other', 'nonsense', '0 s');
+\echo :SQLSTATE
+
+--
+-- Of another history
+--
+SELECT what, attempt(c), attempt_page(c) FROM (VALUES
+	(1, 'another epoch', overlay(:'good' PLACING '2' FROM 10)),
+	(2, 'epoch 0', overlay(:'good' PLACING '0' FROM 10)),
+	(3, 'the highest epoch', overlay(:'good' PLACING 'ffffffff' FROM 3)),
+	(4, 'another epoch, at the beginning', '01' || '00000002' || repeat('0', 40)),
+	(5, 'another fingerprint', overlay(:'good' PLACING translate(right(:'good', 1), '0123456789abcdef', '123456789abcdef0') FROM 50)),
+	(6, 'the fingerprint of the other batch', left(:'good', 42) || (SELECT right(cursor, 8) FROM cursors WHERE n = 1)),
+	(7, 'the next batch', overlay(:'good' PLACING '3' FROM 26)),
+	(8, 'a batch in the far future', overlay(:'good' PLACING '7fffffffffffffff' FROM 11)),
+	(9, 'another feed''s batch 1', (SELECT cursor FROM feed_read(NULL::other, '', 1))),
+	(10, 'another feed''s head', feed_head('other'))) AS v (n, what, c) ORDER BY n;
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('other'), 1);
+\echo :SQLSTATE
+-- In a transaction that keeps its snapshot there is the batch or there is not.
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SELECT attempt(:'good'), attempt(overlay(:'good' PLACING '3' FROM 26)), attempt(feed_head('other'));
+ROLLBACK;
+-- A feed that was made again begins again, and knows the cursors of the old
+-- one for what they are.
+SELECT feed_drop('other');
+SELECT feed_create('other');
+CREATE FUNCTION attempt_other(after text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (SELECT count(*) || ' rows' FROM feed_read(NULL::other, after, 100));
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+SELECT attempt_other(''), attempt_other(:'good');
+INSERT INTO other (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
+CALL feed_publish();
+SELECT attempt_other(''), attempt_other(:'good'), attempt_other((SELECT cursor FROM cursors WHERE n = 1));
+
+DROP FUNCTION attempt, attempt_page, attempt_other;
+DROP TABLE cursors;
+SELECT count(feed_drop(feed)) FROM feedpub.feeds;

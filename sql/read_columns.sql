@@ -1,0 +1,45 @@
+-- feed_read() and feed_page() by rights on columns: one on each column is
+-- enough, as it is to select the rows.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+SELECT feed_create('outbox');
+INSERT INTO outbox (message_type, data) VALUES ('a', '1'), ('b', '2');
+CALL feed_publish();
+CREATE ROLE regress_feedpub_reader;
+GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_key, message_type, data) ON outbox TO regress_feedpub_reader;
+\set VERBOSITY terse
+SET ROLE regress_feedpub_reader;
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
+RESET ROLE;
+GRANT SELECT (scheduled) ON outbox TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT message_type FROM outbox ORDER BY feed_pos;
+SELECT message_type FROM feed_fetch(NULL::outbox, '0', 0, 100);
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
+SELECT json_array_length(feed_page('outbox', '', 100) -> 'entries');
+CALL feed_publish('outbox');
+RESET ROLE;
+-- All feeds that he may read: this one as well
+INSERT INTO outbox (message_type, data) VALUES ('c', '3');
+SET ROLE regress_feedpub_reader;
+CALL feed_publish();
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
+-- Row security and columns together
+RESET ROLE;
+ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON outbox FOR SELECT USING (message_type <> 'a');
+SET ROLE regress_feedpub_reader;
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
+RESET ROLE;
+SELECT feed_drop('outbox');
+DROP ROLE regress_feedpub_reader;

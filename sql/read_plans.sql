@@ -1,0 +1,136 @@
+-- What a page in published order costs: buffers bounded by its rows and by the
+-- transactions of its batch, wherever in the batch it lies and however many
+-- rows that has.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+SELECT feed_create('"Odd ""Name"", with a comma"');
+ALTER TABLE "Odd ""Name"", with a comma" RENAME TO big;
+-- The buffers that a query touches in a session that has run it before
+CREATE FUNCTION buffers(query text, OUT buffers int, OUT rows int) LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	FOR i IN 1..3 LOOP
+		EXECUTE 'EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) ' || query INTO plan;
+	END LOOP;
+	plan := plan -> 0 -> 'Plan';
+	buffers := (plan ->> 'Shared Hit Blocks')::int + (plan ->> 'Shared Read Blocks')::int
+		+ (plan ->> 'Temp Read Blocks')::int + (plan ->> 'Temp Written Blocks')::int;
+	rows := round((plan ->> 'Actual Rows')::numeric);
+END $$;
+CREATE FUNCTION page(after text, max_rows int, OUT buffers int, OUT rows int) LANGUAGE sql AS $$
+	SELECT b.buffers, b.rows FROM buffers(format('SELECT * FROM feed_read(NULL::big, %L, %s)', after, max_rows)) b
+$$;
+-- The place behind a row of a batch, by its position
+CREATE FUNCTION place(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
+	SELECT '01' || '00000001' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || lpad(to_hex(fingerprint), 8, '0')
+	FROM feedpub.batch WHERE feed = 'big'::regclass AND sync_id = k
+$$;
+-- An empty feed
+SELECT rows, buffers <= 10 AS bounded FROM page('', 100);
+
+--
+-- Batch 1: 100,000 rows of one transaction
+--
+INSERT INTO big (message_type, data) SELECT 'message', jsonb_build_object('n', i, 'text', repeat(md5(i::text), 5)) FROM generate_series(1, 100000) i;
+CALL feed_publish();
+-- (The test's own idea of a cursor is right.)
+SELECT (entry).feed_pos FROM feed_read(NULL::big, place(1, 50000), 1);
+SELECT pos, (page(place(1, pos), 100)).rows, (page(place(1, pos), 100)).buffers <= 40 AS bounded
+	FROM unnest('{0,1,31,32,100,50000,99800,99900}'::bigint[]) pos;
+SELECT rows, buffers <= 40 AS bounded FROM page('', 100);
+SELECT rows, buffers <= 15 AS bounded FROM page(place(1, 50000), 1);
+SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
+
+--
+-- Batch 2: 100,000 rows of a thousand transactions, in turns: each takes every
+-- thousandth position.
+--
+SET feedpub.max_batch_transactions = 1000;
+SELECT pg_get_serial_sequence('big', 'feed_pos') AS seq \gset
+ALTER SEQUENCE :seq INCREMENT BY 1000;
+DO $$
+DECLARE
+	seq regclass := pg_get_serial_sequence('big', 'feed_pos');
+BEGIN
+	FOR i IN 1..1000 LOOP
+		PERFORM setval(seq, 100000 + i, false);
+		INSERT INTO big (message_type, data) SELECT 'message', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 5)) FROM generate_series(1, 100) n;
+		COMMIT;
+	END LOOP;
+END $$;
+ALTER SEQUENCE :seq INCREMENT BY 1;
+SELECT setval(:'seq', 200000);
+CALL feed_publish();
+SELECT sync_id, transactions, last_pos FROM feedpub.batch WHERE feed = 'big'::regclass ORDER BY sync_id;
+SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, place(2, 150000), 100);
+-- A few buffers for each transaction, whatever the place
+SELECT pos, (page(place(2, pos), 100)).rows, (page(place(2, pos), 100)).buffers <= 1000 * 7 + 200 AS bounded
+	FROM unnest('{0,100001,103200,150000,199800,199900}'::bigint[]) pos;
+SELECT (page(place(2, 150000), 1000)).rows, (page(place(2, 150000), 1000)).buffers <= 1000 * 8 + 200 AS bounded;
+-- Behind it nothing, at no cost
+SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
+
+--
+-- An empty page while transactions are open: three buffers more for each of
+-- them that was running when the last batch was made
+--
+CREATE EXTENSION dblink;
+SELECT count(dblink_connect('w' || i, format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
+	split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')))) FROM generate_series(1, 20) i;
+SELECT count(dblink_exec('w' || i, 'BEGIN')), count(dblink_exec('w' || i, $$INSERT INTO big (message_type, data) VALUES ('open', '1')$$)) FROM generate_series(1, 20) i;
+INSERT INTO big (message_type, data) VALUES ('last', '1');
+CALL feed_publish();
+SELECT (SELECT count(*) FROM pg_snapshot_xip(snapshot)) AS open FROM feedpub.batch WHERE feed = 'big'::regclass ORDER BY sync_id DESC LIMIT 1;
+SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
+-- With something to publish, and with the wait for it turned on: the look for
+-- news is part of the page.
+SELECT count(dblink_exec('w' || i, 'COMMIT')) FROM generate_series(1, 5) i;
+SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
+SELECT count(dblink_exec('w' || i, 'ROLLBACK')) FROM generate_series(6, 20) i;
+SET feedpub.read_wait = '1 ms';
+SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
+SET feedpub.read_wait = 0;
+CALL feed_publish();
+SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
+SET feedpub.read_wait = '1 ms';
+SELECT rows, buffers <= 20 AS bounded FROM page(feed_head('big'), 100);
+SET feedpub.read_wait = 0;
+
+--
+-- A thousand batches of one row: a page of 100 is 100 batches
+--
+DO $$
+BEGIN
+	FOR i IN 1..1000 LOOP
+		INSERT INTO big (message_type, data) VALUES ('small', '1');
+		COMMIT;
+		CALL feed_publish();
+	END LOOP;
+END $$;
+SELECT feed_head('big') AS head \gset
+CREATE TABLE small AS SELECT row_number() OVER () AS n, cursor FROM feed_read(NULL::big, (SELECT place(max(sync_id) - 1000, 9223372036854775807) FROM feedpub.batch WHERE feed = 'big'::regclass), 1000);
+SELECT n, (page(cursor, 100)).rows, (page(cursor, 100)).buffers <= 40 AS bounded FROM small WHERE n IN (1, 500, 899) ORDER BY n;
+-- What is published costs no more behind all that.
+SELECT rows, buffers <= 10 AS bounded FROM page(:'head', 100);
+-- feed_page() and feed_head(), feed_wait()
+SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_head(%L)', 'big'));
+SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_page(%L, %L, 100)', 'big', :'head'));
+SELECT buffers <= 40 AS bounded FROM buffers(format('SELECT feed_page(%L, %L, 100)', 'big', place(1, 50000)));
+SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_wait(%L, %L, %L)', 'big', :'head', '0'));
+
+SELECT count(dblink_disconnect('w' || i)) FROM generate_series(1, 20) i;
+DROP EXTENSION dblink;
+DROP FUNCTION page, place, buffers;
+DROP TABLE small;
+SELECT feed_drop('big');

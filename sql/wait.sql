@@ -1,0 +1,263 @@
+-- feed_wait() and feed_await(): true as soon as something is published behind
+-- a cursor, false when the time is over.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+SELECT feed_create('"Odd ""Name"", with a comma"');
+-- How long a query takes
+CREATE FUNCTION seconds(query text) RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+	start timestamptz := clock_timestamp();
+BEGIN
+	EXECUTE query;
+	RETURN extract(epoch FROM clock_timestamp() - start);
+END $$;
+
+--
+-- Nothing there: until the time is over, and no longer
+--
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '0');
+SELECT seconds($$SELECT feed_wait('"Odd ""Name"", with a comma"', '', '0.3 s')$$) BETWEEN 0.29 AND 20 AS in_time;
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '10 ms');
+CALL feed_await('"Odd ""Name"", with a comma"', '', '10 ms');
+CALL feed_await('"Odd ""Name"", with a comma"', '', '10 ms', true);
+-- Committed and not published: without a worker nothing arrives.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('a', '1');
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '10 ms');
+-- That was stopped by hand, so nobody has started it.
+SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database();
+
+--
+-- Published: at once
+--
+CALL feed_publish('"Odd ""Name"", with a comma"');
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day');
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '0');
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1000000 years');
+CALL feed_await('"Odd ""Name"", with a comma"', '', '1 day');
+CALL feed_await(feed => '"Odd ""Name"", with a comma"', timeout => '1 day', after => '', arrived => NULL);
+-- Behind the last row there is nothing; behind the one before there is.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('b', '1'), ('c', '1');
+CALL feed_publish('"Odd ""Name"", with a comma"');
+CREATE TABLE cursors AS
+	SELECT (entry).message_type, cursor FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10);
+SELECT message_type, feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') FROM cursors ORDER BY message_type;
+-- What is true of feed_wait() is what feed_read() finds there.
+SELECT message_type, feed_wait('"Odd ""Name"", with a comma"', cursor, '0') =
+		EXISTS (SELECT FROM feed_read(NULL::"Odd ""Name"", with a comma", cursor, 1)) AS same
+	FROM cursors ORDER BY message_type;
+-- Deleted rows: there is something to pass, until it has been passed.
+DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'c';
+SELECT message_type, feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') FROM cursors ORDER BY message_type;
+SELECT feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') AS behind_the_end_row
+	FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM cursors WHERE message_type = 'b'), 1) WHERE op = 'end';
+
+--
+-- In transactions of any kind
+--
+BEGIN;
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day');
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 ms');
+-- Its own rows are nothing that it could wait for.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('own', '1');
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 ms');
+ROLLBACK;
+BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY;
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day');
+COMMIT;
+-- Interrupted by a timeout, or by who cancels
+SET statement_timeout = '100 ms';
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 day');
+\echo :SQLSTATE
+SELECT feed_head('"Odd ""Name"", with a comma"') AS head \gset
+CALL feed_await('"Odd ""Name"", with a comma"', :'head', '1 day');
+\echo :SQLSTATE
+RESET statement_timeout;
+-- feed_await() in a procedure, where each ends its transaction
+CREATE PROCEDURE await(after text, INOUT arrived boolean) LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('by a procedure', '1');
+	CALL feed_await('"Odd ""Name"", with a comma"', after, '10 ms', arrived);
+END $$;
+CALL await(:'head', NULL);
+CALL await('', NULL);
+SELECT count(*) FROM "Odd ""Name"", with a comma" WHERE message_type = 'by a procedure';
+-- It cannot where that is not possible.
+BEGIN;
+CALL feed_await('"Odd ""Name"", with a comma"', '', '1 s');
+\echo :SQLSTATE
+ROLLBACK;
+SELECT 1 AS one \; CALL feed_await('"Odd ""Name"", with a comma"', '', '1 s');
+\echo :SQLSTATE
+\set VERBOSITY sqlstate
+CREATE FUNCTION await_in_function() RETURNS void LANGUAGE plpgsql AS $$ DECLARE b bool; BEGIN CALL feed_await('cursors', '', '1 s', b); END $$;
+SELECT await_in_function();
+\set VERBOSITY default
+
+--
+-- Somebody waits, and something happens: on a connection of his own.
+--
+CREATE EXTENSION dblink;
+CREATE FUNCTION connect() RETURNS text LANGUAGE sql AS $$
+	SELECT dblink_connect('waiter', format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
+		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')))
+$$;
+SELECT connect();
+-- Sends him off, and returns when he sleeps: what he holds meanwhile.
+CREATE FUNCTION send(query text, OUT snapshot boolean, OUT xid boolean, OUT lock boolean) LANGUAGE plpgsql AS $$
+DECLARE
+	waiter int := (SELECT pid FROM dblink('waiter', 'SELECT pg_backend_pid()') AS t (pid int));
+BEGIN
+	PERFORM dblink_send_query('waiter', query);
+	LOOP
+		PERFORM pg_stat_clear_snapshot();
+		SELECT backend_xmin IS NOT NULL, backend_xid IS NOT NULL,
+			EXISTS (SELECT FROM pg_locks WHERE pid = waiter AND relation = '"Odd ""Name"", with a comma"'::regclass)
+			INTO snapshot, xid, lock
+			FROM pg_stat_activity WHERE pid = waiter AND state = 'active' AND wait_event_type = 'Extension';
+		EXIT WHEN FOUND;
+	END LOOP;
+	-- once more: those were not all looked at in one moment
+	PERFORM pg_stat_clear_snapshot();
+	SELECT backend_xmin IS NOT NULL INTO snapshot FROM pg_stat_activity WHERE pid = waiter;
+END $$;
+-- What came back, an error's message included
+CREATE FUNCTION result() RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	answer text;
+BEGIN
+	answer := (SELECT b FROM dblink_get_result('waiter') AS t (b bool));
+	PERFORM FROM dblink_get_result('waiter') AS t (b bool);
+	RETURN answer;
+EXCEPTION WHEN query_canceled OR OTHERS THEN
+	PERFORM dblink_disconnect('waiter');
+	PERFORM connect();
+	RETURN SQLSTATE || ' ' || SQLERRM;
+END $$;
+CREATE PROCEDURE write_and_publish() LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('later', '1');
+	COMMIT;
+	CALL feed_publish('"Odd ""Name"", with a comma"');
+END $$;
+-- Published: he is woken.
+CALL feed_publish();
+SELECT * FROM send($$SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
+CALL write_and_publish();
+SELECT result();
+SELECT * FROM send($$CALL feed_await('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
+CALL write_and_publish();
+SELECT result();
+-- Cancelled
+SELECT * FROM send($$CALL feed_await('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
+SELECT dblink_cancel_query('waiter');
+SELECT result();
+-- The feed is dropped under him: that ends the waiting.
+SELECT feed_create('going');
+INSERT INTO going (message_type, data) VALUES ('a', '1');
+SELECT * FROM send($$CALL feed_await('going', '', '1 min')$$);
+SELECT feed_drop('going');
+SELECT result();
+SELECT feed_create('going');
+INSERT INTO going (message_type, data) VALUES ('a', '1');
+CALL feed_publish();
+SELECT * FROM send($$CALL feed_await('going', feed_head('going'), '1 min')$$);
+SELECT feed_drop('going');
+SELECT result();
+SELECT feed_create('going');
+INSERT INTO going (message_type, data) VALUES ('a', '1');
+CALL feed_publish();
+SELECT * FROM send($$CALL feed_await('going', feed_head('going'), '1 min')$$);
+DROP TABLE going;
+SELECT result();
+SELECT dblink_disconnect('waiter');
+
+--
+-- A cursor of another history is refused, as it is by feed_read().
+--
+SELECT feed_create('other');
+SELECT feed_wait('other', :'head', '1 s');
+\echo :SQLSTATE
+CALL feed_await('other', :'head', '1 s');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(:'head' PLACING '7fff' FROM 11), '1 s');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(feed_head('"Odd ""Name"", with a comma"') PLACING '2' FROM 10), '1 s');
+\echo :SQLSTATE
+SELECT feed_drop('other');
+
+--
+-- What they refuse
+--
+SELECT feed_wait(NULL, '', '1 s');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', NULL, '1 s');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', NULL);
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '-1 us');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day -25 hours');
+\echo :SQLSTATE
+SELECT feed_wait('"Odd ""Name"", with a comma"', 'x', '1 s');
+\echo :SQLSTATE
+SELECT feed_wait('cursors', '', '1 s');
+\echo :SQLSTATE
+CALL feed_await(NULL, '', '1 s');
+\echo :SQLSTATE
+CALL feed_await('"Odd ""Name"", with a comma"', NULL, '1 s');
+\echo :SQLSTATE
+CALL feed_await('"Odd ""Name"", with a comma"', '', NULL);
+\echo :SQLSTATE
+CALL feed_await('"Odd ""Name"", with a comma"', '', '-1 s');
+\echo :SQLSTATE
+CALL feed_await('"Odd ""Name"", with a comma"', 'x', '1 s');
+\echo :SQLSTATE
+CALL feed_await('cursors', '', '1 s');
+\echo :SQLSTATE
+\set VERBOSITY sqlstate
+SELECT feed_wait(0, '', '1 s');
+CALL feed_await(0, '', '1 s');
+\set VERBOSITY default
+-- Who may read may wait, and nobody else.
+CREATE ROLE regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 s');
+\echo :SQLSTATE
+CALL feed_await('"Odd ""Name"", with a comma"', '', '1 s');
+\echo :SQLSTATE
+RESET ROLE;
+GRANT SELECT (message_type) ON "Odd ""Name"", with a comma" TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 s');
+CALL feed_await('"Odd ""Name"", with a comma"', '', '1 s');
+RESET ROLE;
+
+-- Starting and stopping the worker takes a right as well.
+SET ROLE regress_feedpub_reader;
+SELECT feed_stop_worker();
+\echo :SQLSTATE
+RESET ROLE;
+REVOKE ALL ON "Odd ""Name"", with a comma" FROM regress_feedpub_reader;
+REVOKE ALL (message_type) ON "Odd ""Name"", with a comma" FROM regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT feed_start_worker();
+\echo :SQLSTATE
+RESET ROLE;
+SELECT feed_stop_worker();
+
+DROP PROCEDURE await, write_and_publish;
+DROP FUNCTION await_in_function, seconds, connect, send, result;
+DROP EXTENSION dblink;
+DROP TABLE cursors;
+SELECT feed_drop('"Odd ""Name"", with a comma"');
+DROP ROLE regress_feedpub_reader;
