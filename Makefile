@@ -35,7 +35,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
-	publish read page cursor wait channel merge read_plans
+	publish read read_columns page cursor wait channel merge read_plans
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -97,9 +97,9 @@ $(OBJS): src/feedpub.h src/compat.h
 
 .PHONY: format format-check headerscheck
 format:
-	clang-format -i src/*.c src/*.h
+	perl test/format src/*.c src/*.h
 format-check:
-	clang-format --dry-run -Werror src/*.c src/*.h
+	perl test/format --check src/*.c src/*.h
 # Each header must compile with nothing but postgres.h before it.
 headerscheck:
 	set -e; for h in src/*.h; do \

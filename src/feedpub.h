@@ -167,6 +167,7 @@ extern Oid	feedpub_registry_function(const char *name, int nargs,
 									  const Oid *argtypes);
 extern char *feedpub_relation_name(Oid relid);
 extern void feedpub_require_owner(Oid relid);
+extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
 
 /* in guard.c */

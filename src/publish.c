@@ -131,7 +131,8 @@ feed_publish(PG_FUNCTION_ARGS)
 		Oid			relid = lfirst_oid(lc);
 
 		SPI_commit();
-		if (all && pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK)
+		if (all &&
+			(get_rel_name(relid) == NULL || !feedpub_may_select(relid)))
 			continue;
 		if (!all)
 			feedpub_require_select(relid);

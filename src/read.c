@@ -24,7 +24,7 @@
  *
  * The rows are fetched by the row identifiers in the index.  Where the
  * executor would do more than read (fetch.c says when), those of the page are
- * then selected again through it, as the caller, by identifier.
+ * then selected again through it, as the caller, by their stamps.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,6 +45,7 @@
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/json.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -65,7 +66,6 @@ PG_FUNCTION_INFO_V1(feed_head);
 typedef struct PageRow
 {
 	FeedpubCursor cursor;
-	ItemPointerData tid;		/* of the version that the snapshot sees */
 	HeapTuple	tuple;			/* all columns, or NULL when hidden */
 } PageRow;
 
@@ -586,7 +586,6 @@ add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubEntry *entry)
 	}
 	row = &page->rows[page->nrows++];
 	row->cursor = page->passed;
-	row->tid = page->slot->tts_tid;
 	if (RelationGetDescr(page->heap)->constr != NULL &&
 		RelationGetDescr(page->heap)->constr->missing != NULL)
 	{
@@ -603,34 +602,56 @@ add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubEntry *entry)
 /*
  * Read the page's rows again through the executor, as the caller, and hide
  * those that it does not return.  The same snapshot: read_only execution.
+ *
+ * By stamp and not by row identifier, for nobody can be granted a right on a
+ * system column; other plans than look-ups in the index are priced out, and
+ * not compiled.
  */
 static void
 hide_rows(ReadPage *page)
 {
+	static const char *const unwanted[] = {
+		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
+		"enable_mergejoin", "jit"};
 	char	   *table = feedpub_relation_name(page->feed.relid);
-	Oid			argtypes[1] = {TIDARRAYOID};
-	Datum	   *tids = palloc(Max(page->nrows, 1) * sizeof(Datum));
-	Datum		values[1];
+	TupleDesc	desc = RelationGetDescr(page->heap);
+	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
+	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
+	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
+	Datum		values[2];
 	MemoryContext oldcontext = CurrentMemoryContext;
-	int			rc;
+	int			nestlevel;
 	int			kept = 0;
 
 	for (int i = 0; i < page->nrows; i++)
-		tids[i] = PointerGetDatum(&page->rows[i].tid);
-	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
-												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
+	{
+		bool		isnull;
+
+		xids[i] = heap_getattr(page->rows[i].tuple, page->feed.xid_attno,
+							   desc, &isnull);
+		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
+	}
+	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
+												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
+												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	for (int i = 0; i < page->nrows; i++)
 		page->rows[i].tuple = NULL;
 
+	nestlevel = NewGUCNestLevel();
+	for (int i = 0; i < lengthof(unwanted); i++)
+		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
 	SPI_connect();
-	rc = SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
-										" WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
-										" ORDER BY t.ctid",
-										table, table),
-							   1, argtypes, values, NULL, true, 0);
-	if (rc != SPI_OK_SELECT)
-		elog(ERROR, "could not read feed \"%s\": %s",
-			 RelationGetRelationName(page->heap), SPI_result_code_string(rc));
+	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
+									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
+									   " JOIN ONLY %s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
+									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
+									   " ORDER BY t.feed_pos",
+									   table, table),
+							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
 
 	for (int i = 0; i < page->nrows; i++)
 	{
@@ -642,12 +663,10 @@ hide_rows(ReadPage *page)
 		{
 			int			middle = (low + high) / 2;
 			bool		isnull;
-			Datum		ctid = SPI_getbinval(SPI_tuptable->vals[middle],
-											 SPI_tuptable->tupdesc, 1, &isnull);
-			int			order = ItemPointerCompare((ItemPointer) DatumGetPointer(ctid),
-												   &row->tid);
+			int64		pos = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[middle],
+														  SPI_tuptable->tupdesc, 1, &isnull));
 
-			if (order == 0)
+			if (pos == row->cursor.pos)
 			{
 				HeapTupleHeader entry = DatumGetHeapTupleHeader(SPI_getbinval(SPI_tuptable->vals[middle],
 																			  SPI_tuptable->tupdesc, 2, &isnull));
@@ -661,13 +680,14 @@ hide_rows(ReadPage *page)
 				kept++;
 				break;
 			}
-			if (order < 0)
+			if (pos < row->cursor.pos)
 				low = middle + 1;
 			else
 				high = middle;
 		}
 	}
 	SPI_finish();
+	AtEOXact_GUC(false, nestlevel);
 	page->npassed += page->nrows - kept;
 }
 

@@ -548,15 +548,23 @@ feedpub_require_owner(Oid relid)
 }
 
 /*
- * Raise the server's own error unless the caller may SELECT from the table,
- * or from one of its columns.
+ * May the caller SELECT from the table, or from one of its columns?
+ */
+bool
+feedpub_may_select(Oid relid)
+{
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+								  ACLMASK_ANY) == ACLCHECK_OK;
+}
+
+/*
+ * Raise the server's own error unless he may.
  */
 void
 feedpub_require_select(Oid relid)
 {
-	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
-		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
-								  ACLMASK_ANY) != ACLCHECK_OK)
+	if (!feedpub_may_select(relid))
 		aclcheck_error(ACLCHECK_NO_PRIV,
 					   get_relkind_objtype(get_rel_relkind(relid)),
 					   get_rel_name(relid));

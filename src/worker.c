@@ -551,7 +551,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("feeds cannot be published during recovery")));
 	foreach(lc, feedpub_registry_list(NULL))
-		may = may || pg_class_aclcheck(lfirst_oid(lc), GetUserId(), ACL_SELECT) == ACLCHECK_OK;
+		may = may || feedpub_may_select(lfirst_oid(lc));
 	if (!may)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
