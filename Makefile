@@ -50,6 +50,7 @@ ISOLATION = \
 	page-boundary \
 	prepared-transaction \
 	published-against-drop \
+	published-all-against-drop \
 	published-deleted-rows \
 	published-early-xid \
 	published-every-interleaving \
