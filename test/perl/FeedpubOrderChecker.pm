@@ -581,11 +581,18 @@ sub kill_workers
 		}
 		else
 		{
+			my $workers = "FROM pg_stat_activity WHERE backend_type = 'feedpub worker'";
 			my ($killed) = $dbh->selectrow_array(
-				q(SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'feedpub worker')
-			);
+				"SELECT count(pg_terminate_backend(pid)) $workers");
 
+			# Readers start another, but not at once after the last one.
 			$kills += $killed;
+			if (chance(70))
+			{
+				pause(0.02)
+				  while $dbh->selectrow_array("SELECT count(*) $workers");
+				$dbh->do('SELECT feed_start_worker()');
+			}
 		}
 	}
 	$dbh->do('SELECT feed_start_worker()');

@@ -186,6 +186,16 @@ ok(await_no_worker($node, 'b'), 'DROP EXTENSION: the worker leaves');
 is(workers($node), '', 'none is left');
 
 #
+# The first feed comes: nobody reads, and the launcher is told by who writes.
+#
+sql($node, q(SELECT feed_create('outbox')), db => 'idle');
+insert('idle', 'first');
+ok(await_published($node, 'outbox', 'idle'),
+	'the first row of a first feed is published though nobody reads');
+sql($node, q(SELECT feed_drop('outbox')), db => 'idle');
+ok(await_no_worker($node, 'idle'), 'and with the feed the worker leaves');
+
+#
 # The end, with a busy worker: no wait for it
 #
 sql($node, q(SELECT feed_create('outbox')), db => 'a');

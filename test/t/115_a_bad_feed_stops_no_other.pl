@@ -158,13 +158,17 @@ SQL
 		'search_path=public',
 		'session_replication_role=origin');
 
+	my $cursor = sql($node, q(SELECT feed_head('good')));
 	insert('good', 'defaults');
-	is( sql($node, <<'SQL'),
-SET feedpub.read_wait = '60s';
-SELECT (entry).message_key FROM feed_read(NULL::good, feed_head('good'), 10);
-SQL
-		'defaults',
-		'published whatever the defaults of the database');
+	is(read_all($node, 'good', after => \$cursor, wait => '60s'),
+		'defaults', 'published whatever the defaults of the database');
+	sql($node, 'DROP TABLE locked');
+	ok( $node->poll_query_until('postgres',
+			"SELECT count(*) = 0 FROM feedpub.feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"
+		),
+		'and a dropped feed is forgotten');
+	insert('good', 'the end');
+	ok(await_published($node, 'good'), 'and the worker goes on');
 }
 sql($node, "SET default_transaction_read_only = off; ALTER DATABASE postgres RESET ALL");
 

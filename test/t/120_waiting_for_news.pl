@@ -113,6 +113,15 @@ SQL
 	$waiting->finish;
 	like($waiting->{error}, qr/FATAL:  57P01: /, "$name: pg_terminate_backend");
 
+	for my $foreign ($cursor =~ s/.{8}$/0123abcd/r,
+		$cursor =~ s/^(.{10})0000/${1}0001/r)
+	{
+		refused($node, $wait->('outbox', $foreign, '1 hour'),
+			'PF001', 'another history',
+			"$name: a cursor of another history is refused");
+	}
+	refused($node, $wait->('outbox', 'nonsense', '1 hour'),
+		'22023', 'malformed', "$name: so is what is no cursor");
 	refused($node, $wait->('other', '', '1 hour'),
 		'42501', 'permission denied', "$name: without SELECT on the table",
 		user => 'regress_feedpub_reader');

@@ -152,6 +152,25 @@ is(scalar @heard, 2, 'nothing was announced in between');
 is($heard[-1]{cursor}, sql($node, q(SELECT feed_head('outbox'))),
 	'the cursor is the head');
 
+#
+# A NOTIFY that fails, as it does when its queue is full: here, because the
+# channel's name is one that feed_set_channel() would not take.
+#
+sql($node,
+	q(UPDATE feedpub.feed SET channel = repeat('x', 100) WHERE feed = 'outbox'::regclass)
+);
+my $offset = -s $node->logfile;
+for my $i (1 .. 12)
+{
+	insert('outbox', "unannounced $i");
+	ok(await_published($node, 'outbox'), 'published though NOTIFY fails')
+	  or last;
+}
+like($node->log_content($offset), qr/ERROR:  channel name too long/,
+	'which is reported');
+is(sql($node, q(SELECT pid FROM pg_stat_activity WHERE backend_type = 'feedpub worker')),
+	await_worker($node), 'and the worker goes on');
+
 $listener->quit;
 $node->stop;
 done_testing();

@@ -183,6 +183,14 @@ all_are_published('no shared memory, by hand');
 is( sql($node, "SELECT count(*) > 5 FROM feed_read(NULL::feed1, '', 1000)"),
 	't',
 	'no shared memory: what is published can be read');
+refused(
+	$node,
+	"SET statement_timeout = '100ms'; "
+	  . insert_sql('feed1')
+	  . 'SELECT pg_sleep(20)',
+	'57014',
+	'statement timeout',
+	'no shared memory: a writer\'s session can still be cancelled');
 $taker->quit;
 
 unlike($node->log_content, qr/PANIC|was terminated by signal/,
