@@ -51,6 +51,7 @@ ISOLATION = \
 	prepared-transaction \
 	published-against-drop \
 	published-all-against-drop \
+	published-cursor-locked \
 	published-deleted-rows \
 	published-early-xid \
 	published-every-interleaving \

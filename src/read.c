@@ -432,8 +432,9 @@ make_publisher_durable(TransactionId publisher, Snapshot snapshot)
 /*
  * Check that the cursor is one of this history, given the first batch at or
  * behind it, if there is one.  It need not be there for all that: on a
- * standby that lags, or in an old snapshot when the cursor is somebody
- * else's; then nothing lies behind it yet.
+ * standby that lags, or in a snapshot that is older than the cursor, which
+ * somebody else has got since, or was waited for under a row lock; then
+ * nothing lies behind it yet.
  */
 static void
 check_cursor(ReadPage *page, const FeedpubBatch *first)
@@ -452,7 +453,7 @@ check_cursor(ReadPage *page, const FeedpubBatch *first)
 			return;
 		if (first == NULL && (RecoveryInProgress() || IsInParallelMode()))
 			return;
-		if (first == NULL && IsolationUsesXactSnapshot())
+		if (first == NULL)
 		{
 			FeedpubBatch batch;
 			Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
