@@ -54,7 +54,7 @@ for my $name (sort keys %call)
 	# Something is there, comes, or does not
 	#
 	insert('outbox', "$name 1");
-	is(sql($node, $wait->('outbox', '', '1 hour')),
+	is(sql($node, $wait->('outbox', '', '60 s')),
 		't', "$name: true at once when something is there, or soon to be");
 	$cursor = head('outbox');
 	is(sql($node, $wait->('outbox', $cursor, '0')),
@@ -106,7 +106,7 @@ SQL
 		"$name: pg_cancel_backend");
 	refused(
 		$node,
-		"SET statement_timeout = '200ms'; " . $wait->('outbox', $cursor, '1 hour'),
+		"SET statement_timeout = '200ms'; " . $wait->('outbox', $cursor, '60 s'),
 		'57014', 'statement timeout', "$name: statement_timeout");
 	$waiting = $start->('outbox', $cursor, '1 hour');
 	sql($node, 'SELECT pg_terminate_backend(' . $waiting->activity('pid') . ')');
@@ -116,16 +116,16 @@ SQL
 	for my $foreign ($cursor =~ s/.{8}$/0123abcd/r,
 		$cursor =~ s/^(.{10})0000/${1}0001/r)
 	{
-		refused($node, $wait->('outbox', $foreign, '1 hour'),
+		refused($node, $wait->('outbox', $foreign, '1 s'),
 			'PF001', 'another history',
 			"$name: a cursor of another history is refused");
 	}
-	refused($node, $wait->('outbox', 'nonsense', '1 hour'),
+	refused($node, $wait->('outbox', 'nonsense', '1 s'),
 		'22023', 'malformed', "$name: so is what is no cursor");
-	refused($node, $wait->('other', '', '1 hour'),
+	refused($node, $wait->('other', '', '1 s'),
 		'42501', 'permission denied', "$name: without SELECT on the table",
 		user => 'regress_feedpub_reader');
-	is( sql($node, $wait->('outbox', '', '1 hour'),
+	is( sql($node, $wait->('outbox', '', '60 s'),
 			user => 'regress_feedpub_reader'),
 		't', "$name: with SELECT on the table");
 }
@@ -172,7 +172,7 @@ SQL
 }
 refused(
 	$node,
-	"BEGIN; CALL feed_await('outbox', '', '1 hour')",
+	"BEGIN; CALL feed_await('outbox', '', '1 s')",
 	'25001',
 	'cannot run inside a transaction block',
 	'feed_await in a transaction block');
@@ -202,7 +202,7 @@ $waiting = background($node,
 	"SELECT feed_wait('short_lived', '', '1 hour'); CALL feed_await('short_lived', feed_head('short_lived'), '1 hour')"
 );
 $waiting->await_wait;
-sql($node, q(SELECT feed_drop('short_lived')));
+sql($node, q(SET lock_timeout = '60s'; SELECT feed_drop('short_lived')));
 like($waiting->finish, qr/^t\n(f|$)/, 'feed_await ends when the feed is dropped');
 unlike($waiting->{error}, qr/FATAL|PANIC|XX000/, 'in an orderly manner');
 
