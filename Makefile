@@ -20,6 +20,7 @@ OBJS = \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
+	src/resume.o \
 	src/retention.o \
 	src/run.o \
 	src/shmem.o \

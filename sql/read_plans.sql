@@ -78,6 +78,57 @@ SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (e
 SELECT pos, (page(place(2, pos), 100)).rows, (page(place(2, pos), 100)).buffers <= 1000 * 7 + 200 AS bounded
 	FROM unnest('{0,100001,103200,150000,199800,199900}'::bigint[]) pos;
 SELECT (page(place(2, 150000), 1000)).rows, (page(place(2, 150000), 1000)).buffers <= 1000 * 8 + 200 AS bounded;
+-- Who goes from page to page walks over them once: then a page costs its rows,
+-- each of another transaction here.
+CREATE FUNCTION next_pages(first bigint, pages int, OUT buffers int) LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	FOR i IN 0 .. pages LOOP
+		EXECUTE 'EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) SELECT * FROM feed_read(NULL::big, $1, 100)'
+			USING place(2, first + i * 100) INTO plan;
+		CONTINUE WHEN i = 0;
+		buffers := greatest(buffers, (plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::int + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::int);
+	END LOOP;
+END $$;
+SELECT next_pages(150000, 20) <= 100 * 5 + 20 AS bounded;
+DROP FUNCTION next_pages;
+-- Nothing is lost by that: two readers in turns, one of which goes back now
+-- and then, while rows are deleted behind and before them.
+CREATE TEMP TABLE got (reader text, pos bigint);
+CREATE PROCEDURE read_in_turns(INOUT readers text[]) LANGUAGE plpgsql AS $$
+DECLARE
+	at text[] := array_fill(place(2, 100000), ARRAY[2]);
+	n int := 0;
+	page bigint[];
+	next text;
+BEGIN
+	WHILE at[1] < place(2, 200000) OR at[2] < place(2, 200000) LOOP
+		n := n + 1;
+		FOR r IN 1..2 LOOP
+			SELECT array_agg((entry).feed_pos), max(cursor COLLATE "C") INTO page, next FROM feed_read(NULL::big, at[r], 700 * r);
+			INSERT INTO got SELECT readers[r], unnest(page);
+			at[r] := coalesce(next, at[r]);
+			IF r = 2 AND n % 10 = 0 AND page[300] IS NOT NULL THEN
+				at[r] := place(2, page[300]);
+				DELETE FROM got WHERE reader = readers[r] AND pos > page[300];
+			END IF;
+		END LOOP;
+		IF n % 20 = 0 THEN
+			-- some that both, one, and none have had
+			DELETE FROM big WHERE feed_pos IN (100000 + n, 100000 + n * 700 + 500, 100000 + n * 1400 + 2000, 199000 + n);
+			COMMIT;
+		END IF;
+	END LOOP;
+END $$;
+CREATE TEMP TABLE had AS SELECT feed_pos AS pos FROM big WHERE feed_pos BETWEEN 100001 AND 200000;
+CALL read_in_turns('{a,b}');
+SELECT reader, count(*) - count(DISTINCT pos) AS twice FROM got GROUP BY reader ORDER BY reader;
+SELECT reader, count(*) AS lost FROM (VALUES ('a'), ('b')) r (reader), big
+	WHERE feed_pos BETWEEN 100001 AND 200000 AND NOT EXISTS (SELECT FROM got g WHERE g.reader = r.reader AND g.pos = feed_pos) GROUP BY reader;
+SELECT count(*) AS made_up FROM got WHERE pos NOT IN (SELECT pos FROM had);
+DROP PROCEDURE read_in_turns;
+DROP TABLE got, had;
 -- Behind it nothing, at no cost
 SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
 

@@ -86,10 +86,12 @@ typedef struct FeedpubEntry
 typedef struct FeedpubRun
 {
 	uint64		xid;
-	int			nentries;
+	int64		pos;			/* of the current entry, or not beyond it */
+	int			nentries;		/* 0: to be read, from pos on */
 	int			current;
 	FeedpubEntry *entries;
 	bool		more;			/* there are more behind the last one */
+	bool		ended;			/* all have been taken */
 } FeedpubRun;
 
 typedef struct FeedpubRunReader FeedpubRunReader;
@@ -220,10 +222,19 @@ extern FeedpubRunReader *feedpub_run_begin(Relation heap, Relation index,
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
-							  int64 after_pos, int max_runs);
-extern bool feedpub_run_next(FeedpubRunReader *reader, FeedpubRun *run);
+							  int64 after_pos, int max_runs, int *cost);
+extern bool feedpub_run_next(FeedpubRun *run);
+extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
+
+/* in resume.c */
+extern bool feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
+								const FeedpubBatch *batch, int64 pos,
+								List **runs, int *cost);
+extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
+								const FeedpubBatch *batch, int64 pos,
+								List *runs, int cost);
 
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);

@@ -81,14 +81,26 @@ typedef struct NewTransaction
 	uint64		xid;
 	int64		last_pos;
 	int			part;
+	FeedpubRun *run;
 } NewTransaction;
+
+/* What it takes to see whether rows live. */
+typedef struct Look
+{
+	Snapshot	snapshot;
+	IndexFetchTableData *fetch;
+	TupleTableSlot *slot;
+} Look;
 
 static bool lock_indexes(Relation heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
-static bool has_living_row(List *runs, Relation heap, Snapshot snapshot);
+static void begin_look(Look *look, Relation heap, Snapshot snapshot);
+static void end_look(Look *look);
+static bool has_living_row(Look *look, List *runs);
+static bool run_lives(Look *look, const FeedpubRun *run);
 static void write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews);
+						  NewTransaction *news, int nnews, Look *look);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 						 NewTransaction **by_xid, int nnews, int part,
 						 uint64 xmax);
@@ -262,6 +274,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
+	Look		look;
 	List	   *runs;
 	ListCell   *lc;
 	int			nnews = 0;
@@ -277,8 +290,10 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 				 errdetail("The last batch has seen transactions that this server has not ended yet.")));
 
 	reader = feedpub_run_begin(heap, index, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
-	if (has_living_row(runs, heap, snapshot))
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
+	begin_look(&look, heap, snapshot);
+	if (list_length(runs) >= feedpub_max_batch_transactions ||
+		has_living_row(&look, runs))
 	{
 		NewTransaction *news = MemoryContextAllocHuge(context,
 													  list_length(runs) * sizeof(NewTransaction));
@@ -289,10 +304,12 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 
 			news[nnews].xid = run->xid;
 			news[nnews].part = 0;
+			news[nnews].run = run;
 			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
 		}
-		write_batches(feed->relid, &last, &now, news, nnews);
+		write_batches(feed->relid, &last, &now, news, nnews, &look);
 	}
+	end_look(&look);
 	feedpub_run_end(reader);
 	index_close(index, NoLock);
 	MemoryContextSwitchTo(oldcontext);
@@ -310,64 +327,90 @@ feedpub_publish_has_news(Relation heap, Relation index, Snapshot snapshot,
 {
 	FeedpubRunReader *reader = feedpub_run_begin(heap, index, snapshot);
 	FeedpubSnapshot now;
+	Look		look;
 	List	   *runs;
 	bool		found;
 
 	feedpub_batch_take_snapshot(snapshot, &now);
-	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
+	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
 
 	/* so many transactions without a row in sight: let the publisher see */
-	found = list_length(runs) >= MAX_LOOK || has_living_row(runs, heap, snapshot);
+	begin_look(&look, heap, snapshot);
+	found = list_length(runs) >= MAX_LOOK || has_living_row(&look, runs);
+	end_look(&look);
 	feedpub_run_end(reader);
 	return found;
+}
+
+static void
+begin_look(Look *look, Relation heap, Snapshot snapshot)
+{
+	look->snapshot = snapshot;
+	look->fetch = table_index_fetch_begin(heap);
+	look->slot = table_slot_create(heap, NULL);
+}
+
+static void
+end_look(Look *look)
+{
+	table_index_fetch_end(look->fetch);
+	ExecDropSingleTupleTableSlot(look->slot);
 }
 
 /*
  * Is there news: a row that lives?  Transactions may have been rolled back,
  * or have left nothing but rows of rolled-back savepoints, or have deleted
- * all they wrote.  Of a long run without a living row among its first, the
- * commit log decides; a wrong answer costs a batch without rows, or, for ids
- * of another cluster, a wait for the next news.
+ * all they wrote.
  */
 static bool
-has_living_row(List *runs, Relation heap, Snapshot snapshot)
+has_living_row(Look *look, List *runs)
 {
-	IndexFetchTableData *fetch = table_index_fetch_begin(heap);
-	TupleTableSlot *slot = table_slot_create(heap, NULL);
-	bool		found = false;
 	ListCell   *lc;
 
 	foreach(lc, runs)
 	{
-		FeedpubRun *run = lfirst(lc);
-
-		for (int i = 0; i < run->nentries && !found; i++)
-		{
-			ItemPointerData tid = run->entries[i].tid;
-			bool		call_again = false;
-			bool		all_dead = false;
-
-			CHECK_FOR_INTERRUPTS();
-			found = table_index_fetch_tuple(fetch, &tid, snapshot, slot,
-											&call_again, &all_dead);
-		}
-		if (!found && run->more)
-			found = feedpub_horizon_committed(FullTransactionIdFromU64(run->xid));
-		if (found)
-			break;
+		if (run_lives(look, lfirst(lc)))
+			return true;
 	}
-	table_index_fetch_end(fetch);
-	ExecDropSingleTupleTableSlot(slot);
-	return found;
+	return false;
+}
+
+/*
+ * Does a row live of a run's first ones?  If none does, and the run is long,
+ * the commit log decides; a wrong answer costs a batch without rows, or, for
+ * ids of another cluster, a wait for the next news.
+ */
+static bool
+run_lives(Look *look, const FeedpubRun *run)
+{
+	for (int i = 0; i < run->nentries; i++)
+	{
+		ItemPointerData tid = run->entries[i].tid;
+		bool		call_again = false;
+		bool		all_dead = false;
+
+		CHECK_FOR_INTERRUPTS();
+		if (table_index_fetch_tuple(look->fetch, &tid, look->snapshot,
+									look->slot, &call_again, &all_dead))
+			return true;
+	}
+	return run->more &&
+		feedpub_horizon_committed(FullTransactionIdFromU64(run->xid));
 }
 
 /*
  * Write one batch of the new transactions, or several when they are many.
+ *
+ * The transactions that were rolled back are among them, as long as VACUUM
+ * has left their entries in the index, and count, for readers walk over them
+ * as well.  So a full part is written even if no row of it lives: it keeps
+ * readers, and the next steps, from walking over the same again.  The last
+ * part, which is not full, is left to the next step then.
  */
 static void
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews)
+			  NewTransaction *news, int nnews, Look *look)
 {
 	int			per_part = feedpub_max_batch_transactions;
 	int			nparts = (nnews + per_part - 1) / per_part;
@@ -398,9 +441,15 @@ write_batches(Oid relid, const FeedpubBatch *last,
 	for (int part = 0; part < nparts; part++)
 	{
 		FeedpubBatch batch = {0};
-		int			end = Min((part + 1) * per_part, nnews);
+		int			begin = part * per_part;
+		int			end = Min(begin + per_part, nnews);
+		bool		lives = end - begin == per_part;
 
 		CHECK_FOR_INTERRUPTS();
+		for (int i = begin; i < end && !lives; i++)
+			lives = run_lives(look, news[i].run);
+		if (!lives)
+			break;
 		batch.sync_id = last->sync_id + part + 1;
 		batch.last_pos = news[end - 1].last_pos;
 		if (part == nparts - 1)
@@ -411,8 +460,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 			batch.snapshot = cut;
 		}
 
-		/* those that were rolled back are in it as well, and have no rows */
-		for (int i = part * per_part; i < end; i++)
+		for (int i = begin; i < end; i++)
 			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(news[i].xid));
 		feedpub_batch_write(relid, &batch);
 	}

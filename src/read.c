@@ -52,6 +52,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
+#include "utils/xid8.h"
 
 #include "feedpub.h"
 
@@ -66,7 +67,8 @@ PG_FUNCTION_INFO_V1(feed_head);
 typedef struct PageRow
 {
 	FeedpubCursor cursor;
-	HeapTuple	tuple;			/* all columns, or NULL when hidden */
+	uint64		xid;
+	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
 } PageRow;
 
 /* One page being read; all of it lives in one memory context. */
@@ -99,7 +101,8 @@ static void check_cursor(ReadPage *page, const FeedpubBatch *first);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void add_row(ReadPage *page, const FeedpubBatch *batch,
-					const FeedpubEntry *entry);
+					const FeedpubRun *run);
+static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void hide_rows(ReadPage *page);
 static void make_publisher_durable(TransactionId publisher, Snapshot snapshot);
 static bool ends_filtered(ReadPage *page);
@@ -128,6 +131,7 @@ feed_read(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
+	text	   *cursor;
 
 	read_arguments(fcinfo, &page);
 	if (!PG_ARGISNULL(3) || !PG_ARGISNULL(4))
@@ -138,21 +142,23 @@ feed_read(PG_FUNCTION_ARGS)
 	read_page(&page);
 
 	InitMaterializedSRF(fcinfo, 0);
+	cursor = feedpub_cursor_text(&page.after);
+	values[0] = PointerGetDatum(cursor);
+	values[1] = CStringGetTextDatum("upsert");
 	for (int i = 0; i < page.nrows; i++)
 	{
 		PageRow    *row = &page.rows[i];
 
-		if (row->tuple == NULL)
+		if (row->entry == NULL)
 			continue;
-		values[0] = PointerGetDatum(feedpub_cursor_text(&row->cursor));
-		values[1] = CStringGetTextDatum("upsert");
-		values[2] = heap_copy_tuple_as_datum(row->tuple,
-											 RelationGetDescr(page.heap));
+		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
+		values[2] = PointerGetDatum(row->entry);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		pfree(row->entry);
 	}
 	if (ends_filtered(&page))
 	{
-		values[0] = PointerGetDatum(feedpub_cursor_text(&page.passed));
+		feedpub_cursor_print(&page.passed, VARDATA(cursor));
 		values[1] = CStringGetTextDatum("end");
 		nulls[2] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -212,12 +218,15 @@ feed_page(PG_FUNCTION_ARGS)
 	appendStringInfoString(&json, "{\"entries\": [");
 	for (int i = 0; i < page.nrows; i++)
 	{
+		HeapTupleData tuple = {0};
 		Datum		entry;
 
-		if (page.rows[i].tuple == NULL)
+		if (page.rows[i].entry == NULL)
 			continue;
+		tuple.t_data = page.rows[i].entry;
+		tuple.t_len = HeapTupleHeaderGetDatumLength(tuple.t_data);
 		for (int j = 0; j < natts; j++)
-			values[j] = heap_getattr(page.rows[i].tuple, attnos[j], full, &nulls[j]);
+			values[j] = heap_getattr(&tuple, attnos[j], full, &nulls[j]);
 		entry = DirectFunctionCall1(row_to_json,
 									HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 		if (!first)
@@ -489,12 +498,9 @@ compare_runs(Datum a, Datum b, void *arg)
 {
 	FeedpubRun *ra = (FeedpubRun *) DatumGetPointer(a);
 	FeedpubRun *rb = (FeedpubRun *) DatumGetPointer(b);
-	int64		pa = ra->entries[ra->current].pos;
-	int64		pb = rb->entries[rb->current].pos;
-
 	/* the smallest first: a binaryheap has its largest on top */
-	return pa < pb ? 1 : pa > pb ? -1 :
-								   0;
+	return ra->pos < rb->pos ? 1 : ra->pos > rb->pos ? -1 :
+													   0;
 }
 
 /*
@@ -509,14 +515,19 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 												  "feedpub runs",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	List	   *runs = feedpub_run_load(page->reader, before, &batch->snapshot,
-										after_pos, INT_MAX);
-	binaryheap *merge = binaryheap_allocate(Max(list_length(runs), 1),
-											compare_runs, NULL);
+	List	   *runs;
+	binaryheap *merge;
 	ListCell   *lc;
 	bool		finished;
+	int			cost;
 	int			nrows_before = page->nrows;
 
+	if (after_pos == 0 ||
+		!feedpub_resume_find(page->feed.relid, before, batch, after_pos,
+							 &runs, &cost))
+		runs = feedpub_run_load(page->reader, before, &batch->snapshot,
+								after_pos, INT_MAX, &cost);
+	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
 	foreach(lc, runs)
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
 	binaryheap_build(merge);
@@ -525,18 +536,33 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 		   page->npassed < MAX_PASSED)
 	{
 		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
+		bool		goes_on;
 
 		CHECK_FOR_INTERRUPTS();
-		MemoryContextSwitchTo(oldcontext);
-		add_row(page, batch, &run->entries[run->current]);
-		MemoryContextSwitchTo(context);
-		if (feedpub_run_next(page->reader, run))
+		if (run->nentries == 0)
+			goes_on = feedpub_run_read(page->reader, run);
+		else
+		{
+			MemoryContextSwitchTo(oldcontext);
+			add_row(page, batch, run);
+			MemoryContextSwitchTo(context);
+			goes_on = feedpub_run_next(run);
+		}
+		if (goes_on)
 			binaryheap_replace_first(merge, PointerGetDatum(run));
 		else
+		{
+			run->ended = true;
 			(void) binaryheap_remove_first(merge);
+		}
 	}
 
 	finished = binaryheap_empty(merge);
+
+	/* to go on from here takes a descent for each run that the page needs */
+	if (!finished && cost > Min(list_length(runs), page->max_rows))
+		feedpub_resume_keep(page->feed.relid, before, batch, page->passed.pos,
+							runs, cost);
 	if (finished)
 	{
 		if (page->nrows == nrows_before)
@@ -557,19 +583,20 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 }
 
 /*
- * Add the row of an index entry to the page, or pass it if there is none.
+ * Add the row of a run's current entry to the page, or pass it if there is
+ * none.
  */
 static void
-add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubEntry *entry)
+add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
 {
-	ItemPointerData tid = entry->tid;
+	ItemPointerData tid = run->entries[run->current].tid;
 	bool		call_again = false;
 	bool		all_dead = false;
 	PageRow    *row;
 
 	page->passed.epoch = FEEDPUB_EPOCH;
 	page->passed.sync_id = batch->sync_id;
-	page->passed.pos = entry->pos;
+	page->passed.pos = run->pos;
 	page->passed.fingerprint = batch->fingerprint;
 	if (!table_index_fetch_tuple(page->fetch, &tid, page->snapshot, page->slot,
 								 &call_again, &all_dead))
@@ -587,22 +614,41 @@ add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubEntry *entry)
 	}
 	row = &page->rows[page->nrows++];
 	row->cursor = page->passed;
-	if (RelationGetDescr(page->heap)->constr != NULL &&
-		RelationGetDescr(page->heap)->constr->missing != NULL)
-	{
-		/* columns added later, with a default that is not in the row */
-		slot_getallattrs(page->slot);
-		row->tuple = heap_form_tuple(RelationGetDescr(page->heap),
-									 page->slot->tts_values,
-									 page->slot->tts_isnull);
-	}
-	else
-		row->tuple = ExecCopySlotHeapTuple(page->slot);
+	row->xid = run->xid;
+	row->entry = NULL;
+	if (page->direct)
+		row->entry = DatumGetHeapTupleHeader(slot_row(page->slot,
+													  RelationGetDescr(page->heap)));
 }
 
 /*
- * Read the page's rows again through the executor, as the caller, and hide
- * those that it does not return.  The same snapshot: read_only execution.
+ * The row in a slot as a value of the table's row type.
+ */
+static Datum
+slot_row(TupleTableSlot *slot, TupleDesc desc)
+{
+	HeapTuple	tuple;
+	bool		is_copy;
+	Datum		result;
+
+	if (desc->constr != NULL && desc->constr->missing != NULL)
+	{
+		/* columns added later, with a default that is not in the row */
+		slot_getallattrs(slot);
+		tuple = heap_form_tuple(desc, slot->tts_values, slot->tts_isnull);
+		is_copy = true;
+	}
+	else
+		tuple = ExecFetchSlotHeapTuple(slot, false, &is_copy);
+	result = heap_copy_tuple_as_datum(tuple, desc);
+	if (is_copy)
+		heap_freetuple(tuple);
+	return result;
+}
+
+/*
+ * Read the page's rows through the executor, as the caller, and hide those
+ * that it does not return.  The same snapshot: read_only execution.
  *
  * By stamp and not by row identifier, for nobody can be granted a right on a
  * system column; other plans than look-ups in the index are priced out, and
@@ -615,7 +661,6 @@ hide_rows(ReadPage *page)
 		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
 		"enable_mergejoin", "jit"};
 	char	   *table = feedpub_relation_name(page->feed.relid);
-	TupleDesc	desc = RelationGetDescr(page->heap);
 	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
 	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
 	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
@@ -626,19 +671,13 @@ hide_rows(ReadPage *page)
 
 	for (int i = 0; i < page->nrows; i++)
 	{
-		bool		isnull;
-
-		xids[i] = heap_getattr(page->rows[i].tuple, page->feed.xid_attno,
-							   desc, &isnull);
+		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(page->rows[i].xid));
 		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
 	}
 	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
 												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	for (int i = 0; i < page->nrows; i++)
-		page->rows[i].tuple = NULL;
-
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
@@ -669,14 +708,11 @@ hide_rows(ReadPage *page)
 
 			if (pos == row->cursor.pos)
 			{
-				HeapTupleHeader entry = DatumGetHeapTupleHeader(SPI_getbinval(SPI_tuptable->vals[middle],
-																			  SPI_tuptable->tupdesc, 2, &isnull));
-				HeapTupleData tuple = {0};
+				Datum		entry = SPI_getbinval(SPI_tuptable->vals[middle],
+												  SPI_tuptable->tupdesc, 2, &isnull);
 				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
 
-				tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
-				tuple.t_data = entry;
-				row->tuple = heap_copytuple(&tuple);
+				row->entry = DatumGetHeapTupleHeaderCopy(entry);
 				MemoryContextSwitchTo(spicontext);
 				kept++;
 				break;
@@ -702,13 +738,13 @@ ends_filtered(ReadPage *page)
 
 	/* a full page needs none: what was passed behind it is passed again */
 	for (int i = 0; i < page->nrows; i++)
-		nshown += page->rows[i].tuple != NULL;
+		nshown += page->rows[i].entry != NULL;
 	if (nshown >= page->max_rows)
 		return false;
 
 	for (int i = page->nrows - 1; i >= 0; i--)
 	{
-		if (page->rows[i].tuple != NULL)
+		if (page->rows[i].entry != NULL)
 			return page->rows[i].cursor.sync_id != page->passed.sync_id ||
 				page->rows[i].cursor.pos != page->passed.pos;
 	}

@@ -16,10 +16,11 @@
  * oldest running transaction on.
  *
  * Short runs are read whole while the range is walked.  Of a longer one only
- * the beginning is, and the walk skips to the next transaction with a new
- * descent of the index; the rest is read in chunks when the merge gets there.
- * So the cost of a page is that of its rows, and of the transactions in its
- * batch, however many rows they have.
+ * the beginning is, or what lies behind the reader's cursor, and the walk
+ * skips to the next transaction with a new descent of the index; the rest is
+ * read in chunks when the merge gets there.  So the cost of a page is that of
+ * its rows, and of the transactions in its batch, however many rows they have.
+ * Who goes on where his last page stopped is spared the walk (resume.c).
  *
  * Only the index is read here; whoever takes entries must see for himself
  * which of them are rows in his snapshot.  So the entries of transactions that
@@ -51,7 +52,9 @@ struct FeedpubRunReader
 	Relation	index;
 	IndexScanDesc range;		/* walks from transaction to transaction */
 	IndexScanDesc point;		/* reads one transaction's entries */
+	ScanKeyData place[2];		/* where it began: the scan points to it */
 	uint64		walked_to;		/* range stands at the first entry from here */
+	uint64		nsteps;			/* of the range scan, a descent for SHORT_RUN */
 	bool		at_entry;		/* there is one, this: */
 	uint64		xid;
 	FeedpubEntry entry;
@@ -63,10 +66,11 @@ static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
 static ItemPointer get_next(FeedpubRunReader *reader, IndexScanDesc scan,
 							ScanDirection direction);
 static void step_range(FeedpubRunReader *reader);
-static void seek_range(FeedpubRunReader *reader, uint64 xid);
+static void seek_range(FeedpubRunReader *reader, uint64 xid, int64 after_pos);
 static void seek_point(FeedpubRunReader *reader, uint64 xid, int64 after_pos);
 static void read_chunk(FeedpubRunReader *reader, FeedpubRun *run,
 					   int64 after_pos, int nentries);
+static FeedpubRun *keep_walked(FeedpubRunReader *reader, const FeedpubRun *walked);
 static FeedpubRun *walk_run(FeedpubRunReader *reader, bool wanted,
 							int64 after_pos);
 
@@ -99,14 +103,17 @@ feedpub_run_end(FeedpubRunReader *reader)
  * The runs of a batch, as far as they lie behind after_pos, each with its
  * first entries; in the current memory context.  before is the snapshot of
  * the batch before it.  Who only wants to know whether there are any stops
- * the walk at max_runs.
+ * the walk at max_runs.  *cost, unless NULL, is what it took, in descents of
+ * the index.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 				 const FeedpubSnapshot *snapshot, int64 after_pos,
-				 int max_runs)
+				 int max_runs, int *cost)
 {
 	List	   *runs = NIL;
+
+	reader->nsteps = (uint64) before->nxip * SHORT_RUN;
 
 	for (int i = 0; i < before->nxip; i++)
 	{
@@ -127,7 +134,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	 * row that was entered since.
 	 */
 	if (reader->walked_to != before->xmax)
-		seek_range(reader, before->xmax);
+		seek_range(reader, before->xmax, 0);
 	while (reader->at_entry && reader->xid < snapshot->xmax &&
 		   list_length(runs) < max_runs)
 	{
@@ -140,64 +147,93 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	}
 
 	reader->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
+	if (cost != NULL)
+		*cost = (int) Min(reader->nsteps / SHORT_RUN, INT_MAX);
 	return runs;
 }
 
 /*
  * Walk over the run at which the range scan stands, and beyond it.  Returns
  * it if it is wanted and has entries behind after_pos, else NULL.
+ *
+ * One that turns out to be long is entered again at after_pos, if the walk
+ * has not got there yet, and left when enough has been read.
  */
 static FeedpubRun *
 walk_run(FeedpubRunReader *reader, bool wanted, int64 after_pos)
 {
 	uint64		xid = reader->xid;
-	FeedpubRun *run = NULL;
+	FeedpubRun	run = {.xid = xid};
 	int			nwalked = 0;
 
-	if (wanted)
-	{
-		run = palloc0_object(FeedpubRun);
-		run->xid = xid;
-	}
 	while (reader->at_entry && reader->xid == xid)
 	{
-		if (nwalked++ == SHORT_RUN)
+		if (nwalked == SHORT_RUN && wanted && run.nentries == 0)
 		{
-			if (run != NULL && run->nentries == 0)
-				read_chunk(reader, run, after_pos, SHORT_RUN);
-			else if (run != NULL)
-				run->more = true;
-			seek_range(reader, xid + 1);
+			seek_range(reader, xid, after_pos);
+			nwalked = 0;
+			continue;
+		}
+		if (nwalked == SHORT_RUN)
+		{
+			run.more = true;
+			seek_range(reader, xid + 1, 0);
 			break;
 		}
-		if (run != NULL && reader->entry.pos > after_pos)
-		{
-			reader->walked[run->nentries++] = reader->entry;
-		}
+		if (wanted && reader->entry.pos > after_pos)
+			reader->walked[run.nentries++] = reader->entry;
+		nwalked++;
 		step_range(reader);
 	}
-	if (run == NULL || run->nentries == 0)
+	if (run.nentries == 0)
 		return NULL;
-	if (run->entries == NULL)
-	{
-		Size		size = run->nentries * sizeof(FeedpubEntry);
+	return keep_walked(reader, &run);
+}
 
-		run->entries = memcpy(palloc(size), reader->walked, size);
-	}
+/*
+ * A run whose first entries have just been walked over, in the current memory
+ * context.
+ */
+static FeedpubRun *
+keep_walked(FeedpubRunReader *reader, const FeedpubRun *walked)
+{
+	FeedpubRun *run = palloc_object(FeedpubRun);
+	Size		size = walked->nentries * sizeof(FeedpubEntry);
+
+	*run = *walked;
+	run->entries = memcpy(palloc(size), reader->walked, size);
+	run->pos = run->entries[0].pos;
 	return run;
 }
 
 /*
- * Take the next entry of a run; false at its end.
+ * Step to the next entry of a run, which need not have been read yet; false
+ * at the end of it.
  */
 bool
-feedpub_run_next(FeedpubRunReader *reader, FeedpubRun *run)
+feedpub_run_next(FeedpubRun *run)
 {
 	if (++run->current < run->nentries)
+	{
+		run->pos = run->entries[run->current].pos;
 		return true;
+	}
 	if (!run->more)
 		return false;
-	read_chunk(reader, run, run->entries[run->nentries - 1].pos, CHUNK);
+	run->pos = run->entries[run->nentries - 1].pos + 1;
+	run->nentries = 0;
+	return true;
+}
+
+/*
+ * Read the next entries of a run of which none is at hand.  Returns whether
+ * there were any; their first may lie behind run->pos, which moves there.
+ */
+bool
+feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run)
+{
+	Assert(run->nentries == 0);
+	read_chunk(reader, run, run->pos - 1, run->entries != NULL ? CHUNK : SHORT_RUN);
 	return run->nentries > 0;
 }
 
@@ -245,16 +281,27 @@ get_next(FeedpubRunReader *reader, IndexScanDesc scan, ScanDirection direction)
 }
 
 /*
- * Set the range scan to the first entry of the first transaction from xid on.
+ * Set the range scan to the first entry of a transaction behind a position,
+ * or else of the first one after it.
  */
 static void
-seek_range(FeedpubRunReader *reader, uint64 xid)
+seek_range(FeedpubRunReader *reader, uint64 xid, int64 after_pos)
 {
-	ScanKeyData key;
+	ScanKeyData key = {0};
+	ScanKey		place = reader->place;
 
-	ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_XID8GE,
-				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
+	ScanKeyEntryInitialize(&place[0], SK_ROW_MEMBER, 1,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_XID8CMP, FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
+	ScanKeyEntryInitialize(&place[1], SK_ROW_MEMBER | SK_ROW_END, 2,
+						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   F_BTINT8CMP, Int64GetDatum(after_pos));
+	key.sk_flags = SK_ROW_HEADER;
+	key.sk_attno = 1;
+	key.sk_strategy = BTGreaterStrategyNumber;
+	key.sk_argument = PointerGetDatum(place);
 	rescan(reader, reader->range, &key, 1);
+	reader->nsteps += SHORT_RUN;
 	step_range(reader);
 }
 
@@ -268,6 +315,7 @@ step_range(FeedpubRunReader *reader)
 	ItemPointer tid = get_next(reader, scan, ForwardScanDirection);
 	bool		isnull;
 
+	reader->nsteps++;
 	reader->at_entry = tid != NULL;
 	if (tid == NULL)
 		return;
@@ -326,4 +374,6 @@ read_chunk(FeedpubRunReader *reader, FeedpubRun *run, int64 after_pos,
 												 RelationGetDescr(reader->index), &isnull));
 		entry->tid = *tid;
 	}
+	if (run->nentries > 0)
+		run->pos = run->entries[0].pos;
 }
