@@ -8,9 +8,14 @@
 #
 #   six writers        transactions of 1 to 1000 messages; some roll back, some
 #                      roll back to a savepoint, some bulk ones use COPY, and
-#                      one writer now and then leaves a transaction open
-#   consumers A and B  follow with feed_fetch; B is killed and started again
+#                      one writer now and then leaves a transaction open; each
+#                      ends with a change of a section of the catalogue, made
+#                      under a lock and numbered, and a message about that
+#   consumers A and B  follow in published order
+#   consumers C and D  follow in xid order; B and D are killed and started again
 #   a naive consumer   follows with "feed_pos > the last one that I saw"
+#   a long transaction in another database of the server, which has nothing to
+#                      do with the outbox
 #
 # A consumer keeps its cursor where it keeps its work, in a journal outside
 # the database: for each page what arrived when, closed by the cursor.  The
@@ -29,11 +34,51 @@ use Time::HiRes qw(sleep time);
 
 my $WRITERS = 6;
 my $PAGE = 200;                    # rows in a page
-my $PAUSE = 0.005;                 # of a consumer that got an empty page
+my $PAUSE = 0.005;                 # of a consumer that nobody wakes
 my $RECORDS = 60_000;              # of the catalogue, at most
 my $PACED = 0.75;                  # of the records are published at a set pace,
 my $DURATION = 20;                 # in so many seconds; the rest at full speed
+my $KILL = 3;                      # when consumers are killed,
+my $RESTART = 5;                   # and started again
+my $LONG = 8;                      # when the long transaction begins,
+my $OPEN = 8;                      # and how long it stays open
 my $PATIENCE = 30;                 # seconds for consumers to reach the end
+
+# The orders: the beginning, a page behind a cursor, and which of two cursors
+# comes first.  A query's first three columns are message_id, feed_xid and the
+# cursor to go on from.
+my %order = (
+	published => {
+		beginning => '',
+		page => q(SELECT (entry).message_id, (entry).feed_xid, cursor,
+				(entry).message_type, (entry).message_key, (entry).data
+			FROM feed_read(NULL::outbox, ?, ?)),
+		is_before => sub { $_[0] lt $_[1] }
+	},
+	xid => {
+		beginning => '0 0',
+		page => q(SELECT message_id, feed_xid, feed_xid || ' ' || feed_pos,
+				message_type, message_key, data
+			FROM feed_fetch(?, ?, ?)),
+		is_before => sub {
+			my ($xid1, $pos1, $xid2, $pos2) = map { split ' ' } @_;
+			return $xid1 < $xid2 || $xid1 == $xid2 && $pos1 < $pos2;
+		}
+	},
+	naive => {
+		beginning => '0',
+		page => q(SELECT message_id, feed_xid, feed_pos,
+				message_type, message_key, data
+			FROM outbox WHERE feed_pos > ? ORDER BY feed_pos LIMIT ?),
+		is_before => sub { $_[0] < $_[1] }
+	});
+my %consumer = (
+	A => 'published',
+	B => 'published',
+	C => 'xid',
+	D => 'xid',
+	naive => 'naive');
+my @killed = qw(B D);
 
 my ($dir, $catalogue) = @ARGV;
 die "usage: demo.pl DIRECTORY CATALOGUE\n" unless $catalogue;
@@ -58,9 +103,9 @@ END
 
 sub connect_as
 {
-	my ($name) = @_;
+	my ($name, $database) = @_;
 	my $dbh = DBI->connect(
-		'dbi:Pg:', '', '',
+		$database ? "dbi:Pg:dbname=$database" : 'dbi:Pg:', '', '',
 		{
 			RaiseError => 1,
 			PrintError => 0,
@@ -129,7 +174,7 @@ sub read_catalogue
 	return @stanzas;
 }
 
-# The name of the package, and its fields as JSON.
+# The name of the package, its fields as JSON, and its section.
 sub message_of
 {
 	my ($stanza) = @_;
@@ -150,7 +195,7 @@ sub message_of
 	}
 	my $json = join ', ',
 	  map { json_string($_) . ': ' . json_string($field{$_}) } sort keys %field;
-	return ($field{Package}, "{$json}");
+	return ($field{Package}, "{$json}", $field{Section} // 'none');
 }
 
 sub json_string
@@ -176,10 +221,18 @@ sub run_writer
 	my $last_slow = $begin;
 	my $is_hurried = 0;
 	my @attempts = (0) x $total;
+	my $changes = 0;
 
 	my $insert = $dbh->prepare(
 		q(INSERT INTO outbox (message_id, message_type, message_key, data)
 		  VALUES (?, 'PackagePublished', ?, ?)));
+	my $change = $dbh->prepare(
+		q(INSERT INTO section (name, version) VALUES (?, 1)
+		  ON CONFLICT (name) DO UPDATE SET version = section.version + 1
+		  RETURNING version));
+	my $insert_change = $dbh->prepare(
+		q(INSERT INTO outbox (message_id, message_type, message_key, data)
+		  VALUES (?, 'SectionChanged', ?, jsonb_build_object('version', ?::int))));
 
 	# the messages of a transaction, made before it begins
 	my %message;
@@ -210,6 +263,18 @@ sub run_writer
 		}
 		$dbh->pg_putcopyend if $bulk;
 		return @ids;
+	};
+
+	# Changes a section, which locks its row until the commit, then writes the
+	# message about it, and returns its id.
+	my $change_section = sub {
+		my ($section) = @_;
+		my $id = join '.', $number, 'section', ++$changes;
+		$change->execute($section);
+		my ($version) = $change->fetchrow_array;
+		$change->finish;
+		$insert_change->execute($id, $section, $version);
+		return $id;
 	};
 
 	srand $number;
@@ -252,23 +317,16 @@ sub run_writer
 			$dbh->do('ROLLBACK TO s');
 		}
 		@ids = $write->(@mine);
+		sleep $hold if $is_slow;
+		push @ids, $change_section->($message{ $mine[-1] }[2]);
+		my $kept = $is_slow || !$rolls_back;
+		$kept ? $dbh->commit : $dbh->rollback;
 		if ($is_slow)
 		{
-			sleep $hold;
 			$last_slow = time;
-			$dbh->commit;
-			write_all($accounts, "slow $since " . time . "\n");
-		}
-		elsif ($rolls_back)
-		{
-			$dbh->rollback;
-		}
-		else
-		{
-			$dbh->commit;
+			write_all($accounts, "slow $since $last_slow\n");
 		}
 
-		my $kept = $is_slow || !$rolls_back;
 		push @undone, splice @ids unless $kept;
 		my $account = '';
 		$account .= join(' ', 'committed', @ids) . "\n" if @ids;
@@ -278,39 +336,57 @@ sub run_writer
 		write_all($accounts, $account);
 		if ($kept)
 		{
-			$published += @ids;
-			write_all($tell, "published " . @ids . "\n");
+			$published += @mine;
+			write_all($tell, "committed " . @ids . "\n");
 		}
 	}
 	$dbh->disconnect;
 }
 
+# A transaction that stays open, in a database without any feed.
+sub run_long_transaction
+{
+	my $dbh = connect_as('long transaction', 'elsewhere');
+	$dbh->do('CREATE TABLE work ()');
+	my $since = time;
+	$dbh->begin_work;
+	$dbh->do('INSERT INTO work DEFAULT VALUES');
+	sleep $OPEN;
+	$dbh->commit;
+	write_all(append_to('accounts long'), "long $since " . time . "\n");
+}
+
 #
-# The consumers: both kinds keep a journal, which ends with the cursor
+# The consumers: all keep a journal, which ends with the cursor
 #
+
+# What is in a journal behind its last cursor is of a page that a kill left
+# unfinished.  Returns the cursor, and where in the file it ends.
+sub last_cursor
+{
+	my ($name) = @_;
+	my ($cursor, $end) = ($order{ $consumer{$name} }{beginning}, 0);
+
+	open my $file, '<', "$dir/journal $name" or return ($cursor, $end);
+	while (my $line = <$file>)
+	{
+		next unless $line =~ /^cursor (.+)\n/;
+		$cursor = $1;
+		$end = tell $file;
+	}
+	return ($cursor, $end);
+}
 
 sub run_consumer
 {
-	my ($name, $tell, $sql, @cursor) = @_;
+	my ($name, $tell) = @_;
 	my $dbh = connect_as("consumer $name");
-	my $page = $dbh->prepare($sql);
+	my $page = $dbh->prepare($order{ $consumer{$name} }{page});
 	my $journal = append_to("journal $name");
+	my ($cursor, $end) = last_cursor($name);
 	my ($goal, $deadline);
 
-	# go on from the stored cursor; what a kill left behind it is cut off
-	if (-s "$dir/journal $name")
-	{
-		open my $file, '<', "$dir/journal $name" or die;
-		my $end = 0;
-		while (my $line = <$file>)
-		{
-			next unless $line =~ /^cursor (.+)\n/;
-			@cursor = split ' ', $1;
-			$end = tell $file;
-		}
-		truncate $journal, $end or die "could not truncate: $!\n";
-	}
-
+	truncate $journal, $end or die "could not truncate: $!\n";
 	while (1)
 	{
 		# the cursor behind the last row of all, once the writers are done
@@ -320,44 +396,33 @@ sub run_consumer
 			$deadline = time + $PATIENCE;
 		}
 
-		$page->execute(@cursor, $PAGE);
+		$page->execute($cursor eq '' ? '' : split(' ', $cursor), $PAGE);
 		my $rows = $page->fetchall_arrayref;
 		my $now = time;
 		if (!@$rows)
 		{
-			last if $goal && ("@cursor" eq $goal || time > $deadline);
-			sleep $PAUSE;
+			last if $goal && ($cursor eq $goal || time > $deadline);
+			if ($consumer{$name} eq 'published')
+			{
+				$dbh->do(q(CALL feed_await('outbox', ?, '1 s')), {}, $cursor);
+			}
+			else
+			{
+				sleep $PAUSE;
+			}
 			next;
 		}
 
-		# a real consumer would now do something with data
-		@cursor = @cursor == 1 ? $rows->[-1][1] : @{ $rows->[-1] }[ 0, 1 ];
+		# A real consumer would now do something with data.  (A page in
+		# published order may end with a line that has a cursor and no message.)
+		$cursor = $rows->[-1][2];
+		my @messages = grep { defined $_->[0] } @$rows;
 		write_all($journal,
-			join('', map { "$_->[0] $_->[1] $_->[2] $now\n" } @$rows)
-			  . "cursor @cursor\n");
-		write_all($tell, "$name " . @$rows . "\n");
+			join('', map { "$_->[0] $_->[1] $now $_->[2]\n" } @messages)
+			  . "cursor $cursor\n");
+		write_all($tell, "$name " . @messages . "\n");
 	}
 	$dbh->disconnect;
-}
-
-sub run_feedpub_consumer
-{
-	my ($name, $tell) = @_;
-	run_consumer(
-		$name, $tell,
-		q(SELECT feed_xid, feed_pos, message_id, message_type, message_key, data
-		  FROM feed_fetch(?, ?, ?)),
-		0, 0);
-}
-
-sub run_naive_consumer
-{
-	my ($name, $tell) = @_;
-	run_consumer(
-		$name, $tell,
-		q(SELECT feed_xid, feed_pos, message_id, message_type, message_key, data
-		  FROM outbox WHERE feed_pos > ? ORDER BY feed_pos LIMIT ?),
-		0);
 }
 
 #
@@ -365,28 +430,36 @@ sub run_naive_consumer
 #
 
 my $terminal = -t STDOUT;
-my %count = map { $_ => 0 } qw(published A B naive);
-my $total;
+my %count = map { $_ => 0 } 'committed', keys %consumer;
 my $begin;
-my $shown = 0;
-my $b_is = '';
+my $shown = 0;                     # when a line was last shown
+my $kept = 0;                      # how many lines stay on the screen
+my %is_down;
+my $long_since;
 
+# A line every two seconds, which a terminal sees grow.
 sub show_progress
 {
-	my ($force) = @_;
+	my ($is_last) = @_;
 	my $now = time;
-	return if !$force && $now - $shown < ($terminal ? 0.2 : 5);
+	return unless $begin && $now >= $begin;
+	my $keep = $is_last || $now - $begin >= 2 * ($kept + 1);
+	return unless $keep || $terminal && $now - $shown >= 0.2;
+	my $line = sprintf '%5.1f s%10s%11s%8s%11s%8s%10s%s', $now - $begin,
+	  map({ $is_down{$_} ? 'killed' : n($count{$_}) }
+		qw(committed A B C D naive)),
+	  $long_since ? sprintf('   open %.1f s', $now - $long_since) : '';
+	print $terminal ? "\r\e[K" : '', $line, $keep || !$terminal ? "\n" : '';
 	$shown = $now;
-	my $line = sprintf
-	  '%5.1f s  published %s of %s  A %s  B %s%s  naive %s',
-	  max(0, $now - $begin), n($count{published}), n($total), n($count{A}),
-	  n($count{B}), $b_is, n($count{naive});
-	print $terminal ? "\r$line\e[K" : "$line\n";
+	$kept++ if $keep;
 }
 
+# Says what happens, between those lines.
 sub note
 {
-	print $terminal ? "\r\e[K" : '', @_, "\n";
+	my ($text) = @_;
+	print $terminal ? "\r\e[K" : '';
+	printf "%5.1f s  %s\n", max(0, time - $begin), $text;
 }
 
 pipe(my $hear, my $tell) or die "could not make a pipe: $!\n";
@@ -432,86 +505,105 @@ sub listen_to_children
 
 sub running { my ($what) = @_; return grep { /^$what/ } values %child }
 
+sub listen_until
+{
+	my ($moment) = @_;
+	listen_to_children() while time < $begin + $moment && running('writer');
+}
+
 STDOUT->autoflush(1);
 my $dbh = connect_as('demo');
+$dbh->do('CREATE DATABASE elsewhere');
 $dbh->do('CREATE EXTENSION feedpub');
 $dbh->do(q(SELECT feed_create('outbox')));
+$dbh->do('CREATE TABLE section (name text PRIMARY KEY, version int NOT NULL)');
 # without an index of its own the naive consumer would only lag behind
 $dbh->do('CREATE INDEX ON outbox (feed_pos)');
 
-start('consumer A', \&run_feedpub_consumer, 'A', $tell);
-my $pid_b = start('consumer B', \&run_feedpub_consumer, 'B', $tell);
-start('consumer naive', \&run_naive_consumer, 'naive', $tell);
+my %pid = map { $_ => start("consumer $_", \&run_consumer, $_, $tell) }
+  sort keys %consumer;
 
 my @stanzas = read_catalogue();
-$total = @stanzas;
-die "the catalogue is empty\n" unless $total;
+die "the catalogue is empty\n" unless @stanzas;
 my @share;
 push @{ $share[ $_ % $WRITERS ] }, $stanzas[$_] for 0 .. $#stanzas;
-note("$WRITERS writers publish ", n($total),
-	' packages; consumers A, B and a naive one follow');
+print "\n$WRITERS writers publish ", n(scalar @stanzas),
+  " packages.  A and B read in published order, C and D in\n",
+  "xid order; a naive consumer asks for what lies behind the largest position it\n",
+  "saw.  Rows delivered so far:\n\n",
+  "                      published order          xid order     naive   long\n",
+  "    time committed          A       B          C       D            transaction\n";
 $begin = time + 0.5;
 start("writer $_", \&run_writer, $_, $tell, $begin, @{ $share[ $_ - 1 ] })
   for 1 .. $WRITERS;
 @stanzas = @share = ();
 
-# B is killed a third of the way, and started again two seconds later.
-listen_to_children() while $count{B} < $total / 3 && running('writer');
-kill 'KILL', $pid_b;
-waitpid $pid_b, 0;
-delete $child{$pid_b};
-my $killed = time;
-my ($xid, $pos) = (grep { /^cursor/ } lines_of('journal B'))[-1] =~ /(\d+) (\d+)/;
-note("consumer B killed; its journal ends with the cursor ($xid, $pos)");
-$b_is = ' (down)';
-listen_to_children() while time - $killed < 2;
-$b_is = '';
-note('consumer B started again, from there');
-start('consumer B', \&run_feedpub_consumer, 'B', $tell);
+listen_until($KILL);
+for (@killed)
+{
+	kill 'KILL', $pid{$_};
+	waitpid $pid{$_}, 0;
+	delete $child{ $pid{$_} };
+	$is_down{$_} = 1;
+}
+note('consumers ' . join(' and ', @killed) . ' are killed; their journals end with the cursors');
+print ' ' x 9, "$_  ", (last_cursor($_))[0], "\n" for @killed;
+
+listen_until($RESTART);
+note('they are started again, from there');
+%is_down = ();
+start("consumer $_", \&run_consumer, $_, $tell) for @killed;
+
+listen_until($LONG);
+note('in another database of the server, a transaction begins and stays open');
+$long_since = time;
+start('long transaction', \&run_long_transaction);
+listen_to_children() while running('long');
+$long_since = undef;
+note('it ends');
 
 listen_to_children() while running('writer');
 my $took = time - $begin;
 
 # All is committed: when the consumers have reached the last row they end.
-my $by_stamp = q(SELECT feed_xid || ' ' || feed_pos FROM outbox
-	ORDER BY feed_xid DESC, feed_pos DESC LIMIT 1);
-my $by_position = 'SELECT max(feed_pos) FROM outbox';
-for ([ 'A', $by_stamp ], [ 'B', $by_stamp ], [ 'naive', $by_position ])
+$dbh->do('CALL feed_publish()');
+my %goal = (
+	published => q(SELECT feed_head('outbox')),
+	xid => q(SELECT feed_xid || ' ' || feed_pos FROM outbox
+		ORDER BY feed_xid DESC, feed_pos DESC LIMIT 1),
+	naive => 'SELECT max(feed_pos) FROM outbox');
+for (keys %consumer)
 {
-	my ($name, $query) = @$_;
 	write_all(append_to('goal.new'),
-		$dbh->selectrow_array($query) . "\n");
-	rename "$dir/goal.new", "$dir/goal $name" or die "could not rename: $!\n";
+		$dbh->selectrow_array($goal{ $consumer{$_} }) . "\n");
+	rename "$dir/goal.new", "$dir/goal $_" or die "could not rename: $!\n";
 }
 listen_to_children() while %child;
 show_progress(1);
-print "\n";
 
 #
 # The reckoning
 #
 
-my (%committed, %undone, @slow, $transactions, $rollbacks, $savepoints);
+my (%committed, %undone, @slow, @long, $transactions, $rollbacks, $savepoints);
 $rollbacks = $savepoints = $transactions = 0;
 my $biggest = 0;
 my $hurried = $begin + $took;
-for my $w (1 .. $WRITERS)
+for (map { lines_of("accounts $_") } 1 .. $WRITERS, 'long')
 {
-	for (lines_of("accounts $w"))
+	my ($what, @rest) = split ' ';
+	if ($what eq 'committed')
 	{
-		my ($what, @rest) = split ' ';
-		if ($what eq 'committed')
-		{
-			$committed{$_} = 1 for @rest;
-			$transactions++;
-			$biggest = max($biggest, scalar @rest);
-		}
-		elsif ($what eq 'undone') { $undone{$_} = 1 for @rest }
-		elsif ($what eq 'slow') { push @slow, [@rest] }
-		elsif ($what eq 'hurried') { $hurried = min($hurried, $rest[0]) }
-		elsif ($what eq 'rollback') { $rollbacks++ }
-		elsif ($what eq 'savepoint') { $savepoints++ }
+		$committed{$_} = 1 for @rest;
+		$transactions++;
+		$biggest = max($biggest, scalar @rest);
 	}
+	elsif ($what eq 'undone') { $undone{$_} = 1 for @rest }
+	elsif ($what eq 'slow') { push @slow, [@rest] }
+	elsif ($what eq 'long') { @long = @rest }
+	elsif ($what eq 'hurried') { $hurried = min($hurried, $rest[0]) }
+	elsif ($what eq 'rollback') { $rollbacks++ }
+	elsif ($what eq 'savepoint') { $savepoints++ }
 }
 
 # When each transaction committed, says the server (track_commit_timestamp).
@@ -521,126 +613,165 @@ my %commit_time = map { @$_ } @{
 		  FROM (SELECT DISTINCT feed_xid FROM outbox) x))
 };
 
-# How long rows took to consumer A (B was down for a while), in three classes:
-# committed beside a slow transaction, at full speed, and the others.
-my (%result, %latency, @missing);
-for my $name (qw(A B naive))
+# message_id => section and number of the change
+my %change = map { $_->[0] => [ @$_[ 1, 2 ] ] } @{
+	$dbh->selectall_arrayref(
+		q(SELECT message_id, message_key, data ->> 'version' FROM outbox
+		  WHERE message_type = 'SectionChanged'))
+};
+
+# How long a row took is counted in three classes: committed while a slow
+# transaction or the long one was open, at full speed, and the others.
+sub class_of
 {
-	my %seen;
-	my %r = (delivered => 0, lost => 0, twice => 0, undone => 0, order => 'yes');
-	my @last = (0, 0);
+	my ($at) = @_;
+	return (grep { $at >= $_->[0] && $at <= $_->[1] } @slow, \@long) ? 'slow'
+	  : $at >= $hurried ? 'hurried'
+	  : 'paced';
+}
+
+my (%result, %latency, %sequence, %while_long, @missing);
+for my $name (sort keys %consumer)
+{
+	my $order = $order{ $consumer{$name} };
+	my $last = $order->{beginning};
+	my (%seen, %version, @sequence);
+	my %r = (delivered => 0, twice => 0, undone => 0, reversed => 0, in_order => 1);
+	$while_long{$name} = 0;
 	for (lines_of("journal $name"))
 	{
 		next if /^cursor/;
-		my ($xid, $pos, $id, $time) = split ' ';
+		my ($id, $xid, $time, $cursor) = split ' ', $_, 4;
+		push @sequence, $id;
 		$r{delivered}++;
 		$r{twice}++ if $seen{$id}++;
 		$r{undone}++ unless $committed{$id};
-		$r{order} = 'NO' if $xid < $last[0] || $xid == $last[0] && $pos <= $last[1];
-		@last = ($xid, $pos);
-
-		next if $name ne 'A' || !$commit_time{$xid};
-		my $at = $commit_time{$xid};
-		my $class =
-		    (grep { $at >= $_->[0] && $at <= $_->[1] } @slow) ? 'slow'
-		  : $at >= $hurried ? 'hurried'
-		  : 'paced';
-		push @{ $latency{$class} }, $time - $at;
+		$r{in_order} &&= $order->{is_before}->($last, $cursor);
+		$last = $cursor;
+		if ($change{$id})
+		{
+			my ($section, $version) = @{ $change{$id} };
+			$r{reversed}++ if $version < ($version{$section} // 0);
+			$version{$section} = max($version, $version{$section} // 0);
+		}
+		$while_long{$name}++ if $time > $long[0] && $time < $long[1];
+		my $at = $commit_time{$xid} // next;
+		push @{ $latency{$name}{ class_of($at) } }, $time - $at;
 	}
 	my @lost = grep { !$seen{$_} } sort keys %committed;
 	$r{lost} = @lost;
 	@missing = @lost if $name eq 'naive';
-	$r{order} = '-' if $name eq 'naive';
+
+	# all consumers of an order see the same one
+	my $first = $sequence{ $consumer{$name} } //= "@sequence";
+	$r{in_order} &&= $first eq "@sequence";
 	$result{$name} = \%r;
 }
 
 my ($in_table) = $dbh->selectrow_array('SELECT count(*) FROM outbox');
 my $committed = keys %committed;
-
-my $fast = grep { $commit_time{$_->[0]} >= $hurried } @{
+my $fast = grep { $commit_time{ $_->[0] } >= $hurried } @{
 	$dbh->selectall_arrayref('SELECT feed_xid FROM outbox')
 };
-printf "\nPublished  %s packages in %.1f s: %s at a set pace, then %s at full speed,\n",
+printf "\nCommitted  %s rows in %.1f s: %s at a set pace, then %s at full speed,\n",
   n($committed), $took, n($committed - $fast), n($fast);
 printf "           %s rows/s.  %s transactions of 1 to %s rows, and %s rolled back;\n",
-  n($fast / max(0.001, $begin + $took - $hurried)), n($transactions), n($biggest), n($rollbacks);
-printf "           %s savepoints rolled back; %s transactions held open for %.1f to %.1f s.\n\n",
+  n($fast / max(0.001, $begin + $took - $hurried)), n($transactions),
+  n($biggest), n($rollbacks);
+printf "           %s savepoints rolled back; %s transactions open for %.1f to %.1f s, and\n",
   n($savepoints), scalar @slow, @slow
   ? (min(map { $_->[1] - $_->[0] } @slow), max(map { $_->[1] - $_->[0] } @slow))
   : (0, 0);
+printf "           one in another database for %.1f s.\n\n", $long[1] - $long[0];
 
-printf "%-28s %10s %7s %7s %12s %9s\n", '', 'delivered', 'lost', 'twice',
-  'rolled back', 'in order';
+printf "%-25s%10s%8s%6s%12s%9s%9s\n", '', 'delivered', 'lost', 'twice',
+  'rolled back', 'in order', 'reversed';
 for (
-	[ 'A', 'consumer A' ],
-	[ 'B', 'consumer B (killed once)' ],
-	[ 'naive', 'naive consumer' ])
+	[ 'A', 'A  published order' ],
+	[ 'B', 'B  the same, killed once' ],
+	[ 'C', 'C  xid order' ],
+	[ 'D', 'D  the same, killed once' ],
+	[ 'naive', 'naive' ])
 {
-	my $r = $result{ $_->[0] };
-	printf "%-28s %10s %7s %7s %12s %9s\n", $_->[1],
-	  map({ n($r->{$_}) } qw(delivered lost twice undone)), $r->{order};
+	my ($name, $label) = @$_;
+	my $r = $result{$name};
+	printf "%-25s%10s%8s%6s%12s%9s%9s\n", $label,
+	  map({ n($r->{$_}) } qw(delivered lost twice undone)),
+	  $name eq 'naive' ? ('-', '-')
+	  : ($r->{in_order} ? 'yes' : 'NO', n($r->{reversed}));
 }
+print "\nReversed: changes of a section of the catalogue that came after a later change\n",
+  "of it.  xid order is that in which transactions began to write.\n";
 
-print "\nLatency from commit (by the server's own account) to delivery to A:\n";
+print "\nFrom commit, by the server's own account, to delivery\n";
+printf "%-25s%10s%22s%22s\n", '', '', 'published order (A)', 'xid order (C)';
+printf "%-25s%10s%13s%9s%13s%9s\n", '', 'rows', 'p50', 'p99', 'p50', 'p99';
 for (
 	[ 'paced', 'no slow transaction open' ],
-	[ 'slow', 'beside a slow transaction' ],
+	[ 'slow', 'beside a slow or long one' ],
 	[ 'hurried', 'at full speed' ])
 {
 	my ($class, $what) = @$_;
-	my @sorted = sort { $a <=> $b } @{ $latency{$class} || [] };
-	printf "  %-26s %10s rows   p50 %9s   p99 %9s\n", $what,
-	  n(scalar @sorted), ms(percentile(50, @sorted)), ms(percentile(99, @sorted));
+	my @a = sort { $a <=> $b } @{ $latency{A}{$class} || [] };
+	my @c = sort { $a <=> $b } @{ $latency{C}{$class} || [] };
+	printf "%-25s%10s%13s%9s%13s%9s\n", $what, n(scalar @a),
+	  map { ms($_) } map { percentile(50, @$_), percentile(99, @$_) } \@a, \@c;
 }
-print "Rows wait for every older transaction: those committed beside a slow one are\n",
-  "delivered when it ends.  A consumer that got nothing asks again after ",
-  ms($PAUSE), ".\n";
+printf "While the transaction in the other database was open, A got %s rows, C %s: in\n",
+  n($while_long{A}), n($while_long{C});
+print "xid order a row waits for every older transaction of the server.\n";
 
-# A fresh reader, to see what reading alone can do.
-my @cursor = (0, 0);
-my $rows = 0;
-my $start = time;
-my $page = $dbh->prepare('SELECT * FROM feed_fetch(?, ?, 1000)');
-while ($page->execute(@cursor) > 0)
+# Fresh readers, to see what reading alone can do.
+my @speed;
+for my $order (@order{ 'published', 'xid' })
 {
-	my $got = $page->fetchall_arrayref;
-	$rows += @$got;
-	@cursor = @{ $got->[-1] }[ 0, 1 ];
+	my $page = $dbh->prepare($order->{page});
+	my $cursor = $order->{beginning};
+	my $start = time;
+	while ($page->execute($cursor eq '' ? '' : split(' ', $cursor), 1000) > 0)
+	{
+		$cursor = $page->fetchall_arrayref->[-1][2];
+	}
+	push @speed, n($in_table / (time - $start));
 }
-printf "Reading all %s rows again, in pages of 1,000: %s rows/s.\n",
-  n($rows), n($rows / (time - $start));
+printf "Reading all rows again, in pages of 1,000: %s rows/s; in xid order %s.\n", @speed;
 
-print "\nThe first messages\n";
-my $sample = $dbh->selectall_arrayref(
-	q(SELECT feed_xid, feed_pos, message_type, message_key, data->>'Version', data->>'Description'
-	  FROM feed_fetch('0', 0, 3)));
-printf "  (%s, %s)  %s  %s %s: %.50s\n", map { (split /\n/)[0] } @$_ for @$sample;
-
-if (@missing)
+my @sample = map { $_->[0] } @{
+	$dbh->selectall_arrayref(
+		q(SELECT (entry).message_id FROM feed_read(NULL::outbox, '', 3)))
+};
+for ([ 'The first messages', @sample ],
+	[ 'Some that the naive consumer never saw: smaller positions, committed later',
+		@missing ? @missing[ 0, $#missing / 2, $#missing ] : () ])
 {
-	print "Some that the naive consumer never saw\n";
-	for my $id (@missing[ 0, $#missing / 2, $#missing ])
+	my ($title, @ids) = @$_;
+	print "\n$title\n" if @ids;
+	for my $id (@ids)
 	{
 		my @row = $dbh->selectrow_array(
-			q(SELECT feed_xid, feed_pos, message_type, message_key, data->>'Version', data->>'Description'
+			q(SELECT feed_pos, message_type, message_key,
+				coalesce(data ->> 'Version', 'version ' || (data ->> 'version')),
+				coalesce(data ->> 'Description', '')
 			  FROM outbox WHERE message_id = ?), {}, $id);
-		printf "  (%s, %s)  %s  %s %s: %.50s\n", map { (split /\n/)[0] } @row;
+		printf "  %7s  %-16s  %.50s\n", n($row[0]), $row[1],
+		  join ' ', map { (split /\n/)[0] // () } @row[ 2 .. 4 ];
 	}
 }
 
 my @wrong;
 push @wrong, "the table has $in_table rows" if $in_table != $committed;
-for my $name (qw(A B))
+for my $name (qw(A B C D))
 {
 	my $r = $result{$name};
 	push @wrong, "consumer $name is not right"
-	  if $r->{lost} || $r->{twice} || $r->{undone} || $r->{order} ne 'yes';
+	  if $r->{lost} || $r->{twice} || $r->{undone} || !$r->{in_order}
+	  || $consumer{$name} eq 'published' && $r->{reversed};
 }
 if (@wrong)
 {
 	print "\nFAILED: ", join('; ', @wrong), "\n";
 	exit 1;
 }
-printf "\nfeed_fetch delivered each committed row once, in one order; the naive consumer lost %s.\n",
+printf "\nA, B, C and D got each committed row once, in order; the naive consumer lost %s.\n",
   n($result{naive}{lost});
 exit 0;
