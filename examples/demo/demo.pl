@@ -673,18 +673,17 @@ my $committed = keys %committed;
 my $fast = grep { $commit_time{ $_->[0] } >= $hurried } @{
 	$dbh->selectall_arrayref('SELECT feed_xid FROM outbox')
 };
-printf "\nCommitted  %s rows in %.1f s: %s at a set pace, then %s at full speed,\n",
+printf "\nCommitted  %s rows in %.1f s: %s at a set pace, %s at full speed\n",
   n($committed), $took, n($committed - $fast), n($fast);
-printf "           %s rows/s.  %s transactions of 1 to %s rows, and %s rolled back;\n",
-  n($fast / max(0.001, $begin + $took - $hurried)), n($transactions),
-  n($biggest), n($rollbacks);
-printf "           %s savepoints rolled back; %s transactions open for %.1f to %.1f s, and\n",
-  n($savepoints), scalar @slow, @slow
+printf "           (%s rows/s), in %s transactions of 1 to %s rows.  Rolled back:\n",
+  n($fast / max(0.001, $begin + $took - $hurried)), n($transactions), n($biggest);
+printf "           %s transactions and %s savepoints.  Kept open: %s for %.1f to %.1f s,\n",
+  n($rollbacks), n($savepoints), scalar @slow, @slow
   ? (min(map { $_->[1] - $_->[0] } @slow), max(map { $_->[1] - $_->[0] } @slow))
   : (0, 0);
-printf "           one in another database for %.1f s.\n\n", $long[1] - $long[0];
+printf "           and one in another database for %.1f s.\n\n", $long[1] - $long[0];
 
-printf "%-25s%10s%8s%6s%12s%9s%9s\n", '', 'delivered', 'lost', 'twice',
+printf "%-24s%10s%8s%7s%13s%9s%9s\n", '', 'delivered', 'lost', 'twice',
   'rolled back', 'in order', 'reversed';
 for (
 	[ 'A', 'A  published order' ],
@@ -695,7 +694,7 @@ for (
 {
 	my ($name, $label) = @$_;
 	my $r = $result{$name};
-	printf "%-25s%10s%8s%6s%12s%9s%9s\n", $label,
+	printf "%-24s%10s%8s%7s%13s%9s%9s\n", $label,
 	  map({ n($r->{$_}) } qw(delivered lost twice undone)),
 	  $name eq 'naive' ? ('-', '-')
 	  : ($r->{in_order} ? 'yes' : 'NO', n($r->{reversed}));
@@ -772,6 +771,6 @@ if (@wrong)
 	print "\nFAILED: ", join('; ', @wrong), "\n";
 	exit 1;
 }
-printf "\nA, B, C and D got each committed row once, in order; the naive consumer lost %s.\n",
+printf "\nA, B, C and D got each committed row once, in order.  The naive one lost %s.\n",
   n($result{naive}{lost});
 exit 0;
