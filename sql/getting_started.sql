@@ -3,8 +3,7 @@ SET feedpub.read_wait = '30 s';  -- for a machine that is busy with other tests
 CREATE EXTENSION feedpub;
 SELECT feed_create('outbox');
 INSERT INTO outbox (message_type, data) VALUES ('OrderPlaced', '{"order": 1}');
-SELECT message_type, data FROM feed_fetch('0', 0, 100);     -- xid order
-SELECT feed_page('outbox', '', 100)                         -- published order, as JSON
+SELECT feed_page('outbox', '', 100)                         -- a page as JSON
 \gset
 -- The page holds an id and a time, so here is what does not vary of it.  It is
 -- not empty although nobody has published the row yet: the read waited for
@@ -13,9 +12,15 @@ SELECT entry ->> 'message_type' AS message_type, entry -> 'data' AS data
   FROM json_array_elements(:'feed_page'::json -> 'entries') entry;
 SELECT :'feed_page'::json ->> 'cursor' = feed_head('outbox') AS at_head,
        :'feed_page'::json ->> 'more' AS more;
--- A consumer goes on from there.
-SELECT op, (entry).message_type, (entry).data
+SELECT op, (entry).message_type, (entry).data               -- the same as rows
   FROM feed_read(NULL::outbox, '', 100);
+-- A consumer goes on behind the last row, and waits when there is nothing.
 SELECT op FROM feed_read(NULL::outbox, feed_head('outbox'), 100);
+SELECT feed_wait('outbox', feed_head('outbox'), '0 s');
 SELECT feed_wait('outbox', '', '30 s');
+-- xid order
+SELECT message_type, data FROM feed_fetch('0', 0, 100);
+SELECT message_type, data FROM feed_fetch(NULL::outbox, '0', 0, 100);
+SELECT f.* FROM feed_xid_head('outbox') h,
+  LATERAL feed_fetch(h.after_xid, h.after_pos, 100) f;
 SELECT feed_drop('outbox');
