@@ -28,7 +28,7 @@ use warnings;
 use DBI;
 use IO::Handle;
 use IO::Select;
-use List::Util qw(max min sum0);
+use List::Util qw(max min);
 use POSIX qw(_exit);
 use Time::HiRes qw(sleep time);
 
@@ -433,7 +433,8 @@ my $terminal = -t STDOUT;
 my %count = map { $_ => 0 } 'committed', keys %consumer;
 my $begin;
 my $shown = 0;                     # when a line was last shown
-my $kept = 0;                      # how many lines stay on the screen
+my $kept = 0;                      # how many lines stay on the screen,
+my $kept_counts = '';              # and what the last one says
 my %is_down;
 my $long_since;
 
@@ -443,15 +444,21 @@ sub show_progress
 	my ($is_last) = @_;
 	my $now = time;
 	return unless $begin && $now >= $begin;
-	my $keep = $is_last || $now - $begin >= 2 * ($kept + 1);
+	my $counts = sprintf '%10s%11s%8s%11s%8s%10s',
+	  map { $is_down{$_} ? 'killed' : n($count{$_}) }
+	  qw(committed A B C D naive);
+	my $keep = $is_last ? $counts ne $kept_counts
+	  : $now - $begin >= 2 * ($kept + 1);
 	return unless $keep || $terminal && $now - $shown >= 0.2;
-	my $line = sprintf '%5.1f s%10s%11s%8s%11s%8s%10s%s', $now - $begin,
-	  map({ $is_down{$_} ? 'killed' : n($count{$_}) }
-		qw(committed A B C D naive)),
-	  $long_since ? sprintf('   open %.1f s', $now - $long_since) : '';
-	print $terminal ? "\r\e[K" : '', $line, $keep || !$terminal ? "\n" : '';
+
+	print $terminal ? "\r\e[K" : '';
+	printf '%5.1f s%s%s%s', $now - $begin, $counts,
+	  $long_since ? sprintf('   open %.1f s', $now - $long_since) : '',
+	  $keep ? "\n" : '';
 	$shown = $now;
-	$kept++ if $keep;
+	return unless $keep;
+	$kept++;
+	$kept_counts = $counts;
 }
 
 # Says what happens, between those lines.
@@ -546,12 +553,16 @@ for (@killed)
 	delete $child{ $pid{$_} };
 	$is_down{$_} = 1;
 }
-note('consumers ' . join(' and ', @killed) . ' are killed; their journals end with the cursors');
+note('consumers '
+	  . join(' and ', @killed)
+	  . ' are killed; their journals end with the cursors');
 print ' ' x 9, "$_  ", (last_cursor($_))[0], "\n" for @killed;
 
 listen_until($RESTART);
 note('they are started again, from there');
 %is_down = ();
+# what it had stored, but not told, when it was killed
+$count{$_} = grep { !/^cursor/ } lines_of("journal $_") for @killed;
 start("consumer $_", \&run_consumer, $_, $tell) for @killed;
 
 listen_until($LONG);
@@ -580,6 +591,7 @@ for (keys %consumer)
 }
 listen_to_children() while %child;
 show_progress(1);
+print $terminal ? "\r\e[K" : '';
 
 #
 # The reckoning
@@ -683,7 +695,7 @@ printf "           %s transactions and %s savepoints.  Kept open: %s for %.1f to
   : (0, 0);
 printf "           and one in another database for %.1f s.\n\n", $long[1] - $long[0];
 
-printf "%-24s%10s%8s%7s%13s%9s%9s\n", '', 'delivered', 'lost', 'twice',
+printf "%-24s%10s%7s%6s%13s%10s%10s\n", '', 'delivered', 'lost', 'twice',
   'rolled back', 'in order', 'reversed';
 for (
 	[ 'A', 'A  published order' ],
@@ -694,7 +706,7 @@ for (
 {
 	my ($name, $label) = @$_;
 	my $r = $result{$name};
-	printf "%-24s%10s%8s%7s%13s%9s%9s\n", $label,
+	printf "%-24s%10s%7s%6s%13s%10s%10s\n", $label,
 	  map({ n($r->{$_}) } qw(delivered lost twice undone)),
 	  $name eq 'naive' ? ('-', '-')
 	  : ($r->{in_order} ? 'yes' : 'NO', n($r->{reversed}));
@@ -716,9 +728,9 @@ for (
 	printf "%-25s%10s%13s%9s%13s%9s\n", $what, n(scalar @a),
 	  map { ms($_) } map { percentile(50, @$_), percentile(99, @$_) } \@a, \@c;
 }
-printf "While the transaction in the other database was open, A got %s rows, C %s: in\n",
+printf "While the long transaction was open, A got %s rows, C %s.  In xid order a row\n",
   n($while_long{A}), n($while_long{C});
-print "xid order a row waits for every older transaction of the server.\n";
+print "waits for every older transaction of the server.\n";
 
 # Fresh readers, to see what reading alone can do.
 my @speed;
