@@ -15,7 +15,9 @@
  *	page	one statement that reads a page.  parameters, separated by
  *			semicolons, are the values of $1, ... for the first call; with -a
  *			the next call takes them from the given columns (from 0) of the
- *			last row of this one.
+ *			last row of this one.  '' is the empty value.
+ *	json	the same with feed_page(): the rows are counted, and the cursor
+ *			found, in the JSON.
  *	write	a transaction of one or more statements, run by several clients at
  *			once.  The parameters go to the statements that have any; "?" is a
  *			new number of twelve digits for each.
@@ -60,7 +62,12 @@
 
 typedef enum
 {
-	PAGE, WRITE, PGQ, PGMQ, ONCE
+	PAGE,
+	JSON,
+	WRITE,
+	PGQ,
+	PGMQ,
+	ONCE
 } Method;
 
 typedef struct Variant
@@ -94,7 +101,7 @@ static int	advance = 0;
 static unsigned long long seed = 88172645463325252ULL;
 
 static void
-die(const char *format,...)
+die(const char *format, ...)
 {
 	va_list		args;
 
@@ -183,8 +190,7 @@ execute(Variant *v, int statement, int nparams, const char *const *params)
 {
 	char		name[2] = {(char) ('a' + statement), 0};
 
-	return checked(v, PQexecPrepared(v->conn, name, nparams, params,
-									 NULL, NULL, 0));
+	return checked(v, PQexecPrepared(v->conn, name, nparams, params, NULL, NULL, 0));
 }
 
 /* The next field of a line, which is cut there. */
@@ -224,6 +230,8 @@ open_connection(Variant *v, const char *database, const char *options, int cpu)
 static void
 read_variant(char *line, int clients, const char *options, int cpu)
 {
+	static const char *const names[] = {"page", "json", "write", "pgq", "pgmq",
+										"once"};
 	Variant    *v = &variants[nvariants++];
 	char	   *database;
 	char	   *method;
@@ -236,17 +244,16 @@ read_variant(char *line, int clients, const char *options, int cpu)
 	v->label = field(&line);
 	database = field(&line);
 	method = field(&line);
-	v->method = strcmp(method, "page") == 0 ? PAGE :
-		strcmp(method, "write") == 0 ? WRITE :
-		strcmp(method, "pgq") == 0 ? PGQ :
-		strcmp(method, "pgmq") == 0 ? PGMQ : ONCE;
+	while (strcmp(method, names[v->method]) != 0)
+		if (v->method++ == ONCE)
+			die("%s: no such method: %s", v->label, method);
 
 	list = field(&line);
 	while ((item = strsep(&list, ";")) != NULL && *item)
 	{
 		if (v->nparams == MAX_PARAMS || strlen(item) >= VALUE_SIZE)
 			die("%s: bad parameters", v->label);
-		strcpy(v->params[v->nparams++], item);
+		strcpy(v->params[v->nparams++], strcmp(item, "''") == 0 ? "" : item);
 	}
 	list = field(&line);
 	while ((item = strsep(&list, ",")) != NULL && *item && n < MAX_PARAMS)
@@ -289,6 +296,38 @@ call_page(Variant *v)
 		for (int i = 0; i < v->nparams; i++)
 			snprintf(v->params[i], VALUE_SIZE, "%s",
 					 PQgetvalue(result, (int) rows - 1, v->columns[i]));
+	PQclear(result);
+	return rows;
+}
+
+/* A page in JSON; each entry begins with its publication_id. */
+static long
+call_json(Variant *v)
+{
+	static const char first[] = "{\"publication_id\":";
+	static const char key[] = "\"cursor\": \"";
+	const char *params[1] = {v->params[0]};
+	PGresult   *result = execute(v, 0, 1, params);
+	const char *json = PQgetvalue(result, 0, 0);
+	const char *cursor = NULL;
+	const char *p;
+	long		rows = 0;
+
+	v->bytes += PQgetlength(result, 0, 0);
+	for (p = json; (p = strstr(p, first)) != NULL; p += strlen(first))
+		rows++;
+	v->rows += rows;
+
+	/* the last one: a message may have a member of that name */
+	p = json + PQgetlength(result, 0, 0);
+	while (cursor == NULL && --p >= json)
+		if (strncmp(p, key, strlen(key)) == 0)
+			cursor = p + strlen(key);
+	if (cursor == NULL)
+		die("%s: there is no cursor", v->label);
+	if (advance)
+		snprintf(v->params[0], VALUE_SIZE, "%.*s",
+				 (int) strcspn(cursor, "\""), cursor);
 	PQclear(result);
 	return rows;
 }
@@ -340,8 +379,7 @@ call_pgmq(Variant *v)
 static double
 wal_position(Variant *v)
 {
-	PGresult   *result = checked(v, PQexec(v->conn,
-										   "SELECT pg_current_wal_insert_lsn() - '0/0'"));
+	PGresult   *result = checked(v, PQexec(v->conn, "SELECT pg_current_wal_insert_lsn() - '0/0'"));
 	double		position = atof(PQgetvalue(result, 0, 0));
 
 	PQclear(result);
@@ -353,6 +391,8 @@ call(Variant *v)
 {
 	switch (v->method)
 	{
+		case JSON:
+			return call_json(v);
 		case PGQ:
 			return call_pgq(v);
 		case PGMQ:
@@ -519,7 +559,7 @@ warm_up(Variant *v, int calls, double limit)
 	advance = 0;
 	if (v->method == WRITE && calls > 0)
 		write_all(v, calls, 0);
-	for (int i = 0; i < calls && v->method == PAGE; i++)
+	for (int i = 0; i < calls && v->method <= JSON; i++)
 	{
 		(void) call(v);
 		if (now() - start > limit)

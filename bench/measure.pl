@@ -15,7 +15,15 @@ my %parts = (
 	writers => \&writers,
 	copy => \&copy,
 	pages => \&pages,
-	drain => \&drain);
+	drain => \&drain,
+	latency => \&latency,
+	wakeup => \&wakeup,
+	batches => \&batches,
+	publisher => \&publisher,
+	idle => \&idle);
+
+# The parts of the published order; they use the tools here.
+require "$work/tree/bench/published.pl";
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
@@ -623,7 +631,7 @@ for my $part (@ARGV)
 {
 	die "no such part: $part\n" unless $parts{$part};
 }
-for my $part (qw(writers copy pages drain))
+for my $part (qw(writers copy pages drain latency wakeup batches publisher idle))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }
