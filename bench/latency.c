@@ -331,7 +331,8 @@ send_with_cursor(Variant *v, int statement)
 
 	for (int i = 0; i < v->nparams; i++)
 		params[i] = v->params[i];
-	send_prepared(&v->reader, statement, v->nparams, params);
+	send_prepared(&v->reader, statement,
+				  strstr(v->sql[statement], "$1") ? v->nparams : 0, params);
 }
 
 /* The first statement of the reader's round. */
@@ -458,7 +459,7 @@ start_stream(Variant *v)
 static void
 stop_stream(Variant *v)
 {
-	kill(v->pid, SIGINT);
+	kill(v->pid, SIGTERM);
 	close(v->fd);
 	v->fd = -1;
 	waitpid(v->pid, NULL, 0);
@@ -533,7 +534,8 @@ open_reader(Variant *v)
 		for (int i = 0; i < v->nparams; i++)
 			params[i] = v->params[i];
 		result = checked(v->reader.conn,
-						 PQexecPrepared(v->reader.conn, name, v->nparams,
+						 PQexecPrepared(v->reader.conn, name,
+										strstr(v->sql[page], "$1") ? v->nparams : 0,
 										params, NULL, NULL, 0));
 		rows = take_page(v, result);
 		PQclear(result);

@@ -265,7 +265,7 @@ sub latency_variants
 		recvlogical => [
 			'stream', 0, -1, '', '', insert('stream'),
 			"exec $ENV{BINDIR}/pg_recvlogical -d latency -S bench --start -f - "
-			  . '-o skip-empty-xacts=1' ]);
+			  . '-s 1 -F 1 -o skip-empty-xacts=1' ]);
 	for my $interval (10, 100)
 	{
 		my $table = "article_$interval";
@@ -426,8 +426,14 @@ sub load_batches
 
 		# transaction k takes the positions k, k + 1000, ...: its sequence is
 		# told to; the table is then put into the order of positions
-		'CREATE PROCEDURE load_thousand(seq regclass) LANGUAGE plpgsql AS $$
+		'CREATE PROCEDURE load_thousand() LANGUAGE plpgsql AS $$
+		DECLARE
+			seq regclass;
 		BEGIN
+			SELECT d.objid INTO seq FROM pg_depend d
+				JOIN pg_class c ON c.oid = d.objid AND c.relkind = \'S\'
+				WHERE d.classid = \'pg_class\'::regclass
+					AND d.refobjid = \'thousand\'::regclass;
 			EXECUTE \'ALTER SEQUENCE \' || seq || \' INCREMENT 1000\';
 			FOR k IN 1 .. 1000 LOOP
 				PERFORM setval(seq, k, false);
@@ -441,11 +447,7 @@ sub load_batches
 		'CALL load_small(1000000, 100)',
 		q(SELECT add('one', 1, 1000000)),
 		q(CALL feed_publish('one')),
-		'CALL load_thousand((SELECT d.objid::regclass FROM pg_depend d '
-		  . 'JOIN pg_class c ON c.oid = d.objid AND c.relkind = \'S\' '
-		  . q(WHERE d.refobjid = 'thousand'::regclass)
-		  . q{ AND d.classid = 'pg_class'::regclass))}
-	);
+		'CALL load_thousand()');
 	psql(
 		'batches',
 		'CREATE INDEX by_pos ON thousand (feed_pos)',
@@ -578,9 +580,8 @@ sub publisher_wal
 		q(SELECT string_agg(pg_relation_filenode(c.oid)::text, '|') )
 		  . q(FROM pg_class c WHERE c.relnamespace = 'feedpub'::regnamespace )
 		  . q(AND c.relname IN ('batch', 'batch_pkey')));
-	my ($segment) = psql($database, "SELECT pg_walfile_name('$from')");
 	open my $in, '-|',
-	  "$ENV{BINDIR}/pg_waldump -p $work/data/pg_wal -s $from -e $to $segment"
+	  "$ENV{BINDIR}/pg_waldump -p $work/data/pg_wal -s $from -e $to"
 	  or die "pg_waldump: $!\n";
 	while (my $line = <$in>)
 	{
