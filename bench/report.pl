@@ -8,6 +8,10 @@ use strict;
 use warnings;
 
 my $dir = $ARGV[0];
+
+# The tables of the published order; it uses the tools here.
+require "$ENV{WORK}/tree/bench/report_published.pl";
+
 my @sizes = qw(10k 1m 10m);
 my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
   plain_id feedpub_id);
@@ -299,6 +303,7 @@ sub goals
 		push @lines, [ "buffers of one $what, at most", $goal, $touched[0], '' ]
 		  if @touched;
 	}
+	push @lines, published_goals();
 	return @lines;
 }
 
@@ -568,3 +573,5 @@ EOF
 			@lines);
 	}
 }
+
+published_sections();
