@@ -110,6 +110,16 @@ sub cpu
 	return $sum;
 }
 
+# How often a process went to sleep.
+sub sleeps
+{
+	my ($pid) = @_;
+	open my $in, '<', "/proc/$pid/status" or return 0;
+	my ($n) = map { /^voluntary_ctxt_switches:\s*(\d+)/ } <$in>;
+	close $in;
+	return $n;
+}
+
 sub write_spec
 {
 	my ($name, @lines) = @_;
@@ -610,7 +620,7 @@ sub publisher
 {
 	my $out = csv('publisher',
 		qw(round channel wanted_rate variant messages rate p50 p90 p99 max
-		  answer50 answer99 seconds cpu batches wal wal_all));
+		  answer50 answer99 seconds cpu sleeps batches wal wal_all));
 	if (make_database('publisher'))
 	{
 		psql('publisher',
@@ -638,12 +648,14 @@ sub publisher
 				wait_for_published('publisher', $feed);
 				my $from = psql('publisher', 'SELECT pg_current_wal_insert_lsn()');
 				my $before = cpu($pid);
+				my $slept = sleeps($pid);
 				my $start = clock_gettime(CLOCK_MONOTONIC);
 				my $line = `$work/latency -1 -C 16 -n $rate -s 5 -p '$text' $file`;
 				die "latency failed\n" if $?;
 				my $took = clock_gettime(CLOCK_MONOTONIC) - $start;
 				sleep 0.1;
 				my $cpu = cpu($pid) - $before;
+				$slept = sleeps($pid) - $slept;
 				my $to = psql('publisher', 'SELECT pg_current_wal_flush_lsn()');
 				wait_for_published('publisher', $feed);
 				my ($wal, $batches, $all) =
@@ -652,7 +664,8 @@ sub publisher
 				my ($r, @figures) = split /,/, $line;
 				print $out join(',', $round, $feed eq 'announced' ? 'yes' : 'no',
 					$rate, @figures[ 0 .. 8 ],
-					sprintf('%.3f,%.6f', $took, $cpu), $batches, $wal, $all),
+					sprintf('%.3f,%.6f', $took, $cpu), $slept, $batches, $wal,
+					$all),
 				  "\n";
 			}
 		}

@@ -237,7 +237,8 @@ sub wakeup_section
 	my @rows = rows_of('wakeup') or return;
 	heading('Writers with the wake-up on', <<'EOF');
 	16 clients, synchronous_commit = on.  Transactions a second and CPU of the
-	backends that write, microseconds a transaction, against `plain`.
+	backends that write, microseconds a transaction, against `plain`, and
+	against `feedpub`: what the wake-up alone costs.
 EOF
 	my %title = (order => 'An order and its message', 1 => 'A message alone');
 	for my $messages (qw(order 1))
@@ -246,7 +247,9 @@ EOF
 		my ($speed, $cpu) = speed_and_cpu('calls', @cell);
 		print "### $title{$messages}\n\n";
 		table(
-			[ 'variant', 'tx/s', 'ratio', 'CPU µs', 'ratio' ],
+			[
+				'variant', 'tx/s', 'ratio', 'CPU µs', 'ratio',
+				'tx/s to `feedpub`', 'CPU' ],
 			map {
 				$speed->{$_}
 				  ? [
@@ -254,7 +257,9 @@ EOF
 					number(median_of($speed, $_)),
 					ratio(2, ratios($speed, $_, 'plain')),
 					number((median_of($cpu, $_) // 0) * 1e6, 1),
-					ratio(2, ratios($cpu, $_, 'plain')) ]
+					ratio(2, ratios($cpu, $_, 'plain')),
+					ratio(2, ratios($speed, $_, 'feedpub')),
+					ratio(2, ratios($cpu, $_, 'feedpub')) ]
 				  : ()
 			} qw(plain feedpub published heard notify notify_heard));
 	}
@@ -330,7 +335,7 @@ sub publisher_section
 	One message a transaction, 16 connections, `feedpub.publish_interval` as it
 	comes.  CPU: of the worker, percent of one core, and microseconds a
 	message.  WAL: bytes of the worker's transactions for each message, and all
-	that was written.
+	that was written.  Sleeps: how often the worker waited, for its latch or the disk.
 EOF
 	my @lines;
 	for my $channel (qw(no yes))
@@ -352,6 +357,7 @@ EOF
 				$figure->(1, \&share_of_core),
 				$figure->(1, sub { 1e6 * $_[0]{cpu} / $_[0]{messages} }),
 				$figure->(0, sub { $_[0]{batches} / $_[0]{seconds} }),
+				$figure->(0, sub { $_[0]{sleeps} / $_[0]{seconds} }),
 				$figure->(1, \&wal_of_message),
 				$figure->(0, sub { $_[0]{wal_all} / $_[0]{messages} }) ];
 		}
@@ -359,7 +365,7 @@ EOF
 	table(
 		[
 			'channel', 'tx/s', 'CPU %', 'CPU µs a message', 'batches a second',
-			'WAL a message', 'of all' ],
+			'sleeps a second', 'WAL a message', 'of all' ],
 		@lines);
 	return;
 }
