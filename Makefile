@@ -52,6 +52,7 @@ ISOLATION = \
 	prepared-transaction \
 	published-against-drop \
 	published-all-against-drop \
+	published-by-worker \
 	published-cursor-locked \
 	published-deleted-rows \
 	published-early-xid \
