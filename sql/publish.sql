@@ -255,6 +255,32 @@ ALTER DATABASE :"DBNAME" RESET ALL;
 \c
 SET feedpub.read_wait = 0;
 SELECT op, (entry).message_type FROM feed_read(NULL::closed, '', 100);
+-- A batch is on disk when it is published, whatever synchronous_commit says
+-- here; where feedpub.publish_synchronous_commit is off, when it is read.
+SET synchronous_commit = off;
+CREATE PROCEDURE publish_and_read(INOUT published boolean, INOUT read boolean) LANGUAGE plpgsql AS $$
+DECLARE
+	head text;
+	written pg_lsn;
+BEGIN
+	FOR i IN 1..20 LOOP
+		INSERT INTO closed (message_type, data) VALUES ('durable', '1');
+		COMMIT;
+		head := feed_head('closed');
+		written := pg_current_wal_insert_lsn();
+		CALL feed_publish('closed');
+		published := published AND pg_current_wal_flush_lsn() > written;
+		PERFORM FROM feed_read(NULL::closed, head, 10);
+		read := read AND pg_current_wal_flush_lsn() > written;
+		COMMIT;
+	END LOOP;
+END $$;
+CALL publish_and_read(true, true);
+SET feedpub.publish_synchronous_commit = off;
+CALL publish_and_read(false, true);
+RESET feedpub.publish_synchronous_commit;
+RESET synchronous_commit;
+DROP PROCEDURE publish_and_read;
 
 --
 -- A backlog: cut into batches of few transactions, by the last position of
@@ -421,6 +447,15 @@ COMMIT;
 INSERT INTO closed (message_type, message_key, data) VALUES ('0', '0', '1');
 CALL feed_publish('closed');
 \echo :SQLSTATE
+-- So are those that have seen what has not ended.
+BEGIN;
+INSERT INTO closed (message_type, message_key, data) VALUES ('0', '0', '1');
+PREPARE TRANSACTION 'regress_feedpub';
+UPDATE feedpub.batch SET snapshot = format('%1$s:%1$s:', pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1)::pg_snapshot WHERE feed = 'closed'::regclass;
+CALL feed_publish('closed');
+\echo :SQLSTATE
+ROLLBACK PREPARED 'regress_feedpub';
+CALL feed_publish('closed');
 
 DROP FUNCTION check_batches, inverted_in_xid_order;
 DROP VIEW published, counted, content;
