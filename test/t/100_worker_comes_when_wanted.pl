@@ -39,6 +39,16 @@ sub write_and_read
 }
 
 is(sql($node, 'SHOW shared_preload_libraries'), '', 'nothing is preloaded');
+# more that were rolled back than a reader looks at: they hide nothing
+sql($node, <<'SQL');
+DO $$
+BEGIN
+	FOR i IN 1..150 LOOP
+		INSERT INTO outbox (message_type, data) VALUES ('A', '1');
+		ROLLBACK;
+	END LOOP;
+END $$;
+SQL
 sql($node, sprintf $insert, 'zero');
 is(workers($node), '', 'a writer starts no worker');
 is( write_and_read('one'),
@@ -53,6 +63,15 @@ SQL
 	'pg_stat_activity shows the worker, which has no transaction while it waits');
 is(write_and_read('two'), 'upsert|two', 'again, with a worker that runs');
 is(await_worker($node), $first, 'the same one');
+my $holder = hold_publisher($node);
+sql($node, sprintf $insert, 'held');
+ok( $node->poll_query_until('postgres',
+		"SELECT state, query, wait_event_type FROM pg_stat_activity WHERE pid = $first",
+		'active|publishing|Lock'),
+	'pg_stat_activity shows what it does, and what it waits for');
+$holder->quit;
+ok(await_published($node, 'outbox'), 'it goes on');
+is(read_all($node, 'outbox', after => \$cursor), 'held', 'which it has published');
 
 #
 # Killed

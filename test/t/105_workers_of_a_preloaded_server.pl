@@ -220,4 +220,20 @@ ok( $node->poll_query_until('postgres',
 	),
 	'one worker, for the database with a feed');
 $node->stop;
+
+#
+# pg_upgrade's server has no worker: nothing but its own may write there.
+#
+command_ok(
+	[
+		'pg_ctl', '--pgdata', $node->data_dir, '--log', $node->logfile, '--wait',
+		'--options', '-b', 'start'
+	],
+	'a server for pg_upgrade starts');
+is( sql($node,
+		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'feedpub%'"),
+	0,
+	'it has neither launcher nor worker');
+command_ok([ 'pg_ctl', '--pgdata', $node->data_dir, '--wait', 'stop' ],
+	'and stops');
 done_testing();

@@ -96,6 +96,26 @@ $node->wait_for_log(
 	$offset);
 pass('the feed with rows of another history is reported');
 good_goes_on('reported');
+
+# A bad feed is not tried whenever a good one is: sixty times that one, while
+# the bad ones double their time from 100 ms.
+$offset = -s $node->logfile;
+sql($node, <<'SQL');
+DO $$
+DECLARE
+	xid xid8;
+BEGIN
+	FOR i IN 1..60 LOOP
+		INSERT INTO good (message_type, message_key, data) VALUES ('A', 'again', '1') RETURNING feed_xid INTO xid;
+		COMMIT;
+		WHILE NOT pg_visible_in_snapshot(xid, (SELECT snapshot FROM feedpub.batch WHERE feed = 'good'::regclass ORDER BY sync_id DESC LIMIT 1)) LOOP
+		END LOOP;
+	END LOOP;
+	DELETE FROM good WHERE message_key = 'again';
+END $$;
+SQL
+my $failures = () = $node->log_content($offset) =~ /CONTEXT:  publishing feed/g;
+cmp_ok($failures, '<', 40, 'bad feeds are tried less and less often');
 is( sql($node, "SELECT count(*) FROM feedpub.batch WHERE feed <> 'good'::regclass"),
 	0, 'none of the bad feeds is published');
 
@@ -142,6 +162,8 @@ ALTER DATABASE postgres SET default_transaction_read_only = on;
 ALTER DATABASE postgres SET default_transaction_deferrable = on;
 ALTER DATABASE postgres SET synchronous_commit = off;
 ALTER DATABASE postgres SET statement_timeout = '1ms';
+ALTER DATABASE postgres SET lock_timeout = '1ms';
+ALTER DATABASE postgres SET idle_session_timeout = '1ms';
 ALTER DATABASE postgres SET idle_in_transaction_session_timeout = '1ms';
 ALTER DATABASE postgres SET search_path = 'nowhere';
 ALTER DATABASE postgres SET row_security = off;
@@ -154,6 +176,8 @@ SQL
 		'default_transaction_read_only=off',
 		'default_transaction_deferrable=off',
 		'statement_timeout=0',
+		'lock_timeout=0',
+		'idle_session_timeout=0',
 		'idle_in_transaction_session_timeout=0',
 		'search_path=public',
 		'session_replication_role=origin');
@@ -167,8 +191,18 @@ SQL
 			"SELECT count(*) = 0 FROM feedpub.feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"
 		),
 		'and a dropped feed is forgotten');
+	$offset = -s $node->logfile;
+	$worker = await_worker($node);
+	$holder = hold_publisher($node);
 	insert('good', 'the end');
+	$node->poll_query_until('postgres',
+		"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $worker"
+	) or die 'the worker does not write';
+	$holder->quit;
 	ok(await_published($node, 'good'), 'and the worker goes on');
+	is(await_worker($node), $worker, 'it is the same');
+	unlike($node->log_content($offset), qr/CONTEXT:  publishing/,
+		'and no time was over for it');
 }
 sql($node, "SET default_transaction_read_only = off; ALTER DATABASE postgres RESET ALL");
 

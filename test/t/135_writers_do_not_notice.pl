@@ -152,18 +152,38 @@ $session->quit;
 #
 # A single user has no worker, nor shared memory to reach one by.
 #
+sub single_user
+{
+	my ($db, $input) = @_;
+	my ($out, $err) = ('', '');
+
+	IPC::Run::run(
+		[
+			$node->config_data('--bindir') . '/postgres', '--single', '-D',
+			$node->data_dir, $db
+		],
+		'<', \$input, '>', \$out, '2>', \$err);
+	return ($out, $err);
+}
+
+sql($node, 'CREATE DATABASE single');
 $node->stop;
-my $input = insert_sql('feed1', 'feed2') =~ s/; /\n/gr
-  . "SELECT count(*) AS read FROM feed_read(NULL::feed1, '', 1)\n";
-my ($out, $err) = ('', '');
-IPC::Run::run(
-	[
-		$node->config_data('--bindir') . '/postgres', '--single', '-D', $node->data_dir,
-		'postgres'
-	],
-	'<', \$input, '>', \$out, '2>', \$err);
+my ($out, $err) = single_user('postgres',
+	insert_sql('feed1', 'feed2') =~ s/; /\n/gr
+	  . "SELECT count(*) AS read FROM feed_read(NULL::feed1, '', 1)\n");
 unlike($err, qr/ERROR|FATAL|PANIC/, 'a single user writes');
 like($out, qr/read = "1"/, 'and reads what was published');
+($out, $err) = single_user('single', <<'SQL');
+CREATE EXTENSION feedpub
+SELECT feed_create('outbox')
+INSERT INTO outbox (message_type, data) VALUES ('A', '1')
+SELECT count(*) AS unpublished FROM feed_read(NULL::outbox, '', 10)
+CALL feed_publish()
+SELECT count(*) AS published FROM feed_read(NULL::outbox, '', 10)
+SELECT feed_wait('outbox', feed_head('outbox'), '1 ms') AS more
+SQL
+unlike($err, qr/ERROR|FATAL|PANIC/, 'a single user makes a feed, and publishes');
+like($out, qr/unpublished = "0".*published = "1".*more = "f"/s, 'by hand');
 $node->start;
 is(count_rows(), $nrows, 'his rows are there');
 
