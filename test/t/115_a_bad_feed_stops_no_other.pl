@@ -203,8 +203,8 @@ SQL
 	is(await_worker($node), $worker, 'it is the same');
 	unlike($node->log_content($offset), qr/CONTEXT:  publishing/,
 		'and no time was over for it');
+	sql($node, 'ALTER DATABASE postgres RESET ALL');
 }
-sql($node, "SET default_transaction_read_only = off; ALTER DATABASE postgres RESET ALL");
 
 unlike($node->log_content, qr/PANIC|server process .* was terminated/,
 	'nothing has crashed');
