@@ -8,7 +8,9 @@ MODULE_big = feedpub
 PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
+	src/attach.o \
 	src/batch.o \
+	src/change.o \
 	src/cursor.o \
 	src/feed.o \
 	src/feedpub.o \
@@ -16,6 +18,8 @@ OBJS = \
 	src/guard.o \
 	src/guc.o \
 	src/horizon.o \
+	src/initial.o \
+	src/key.o \
 	src/launcher.o \
 	src/publish.o \
 	src/read.o \
@@ -26,6 +30,7 @@ OBJS = \
 	src/shmem.o \
 	src/stamp.o \
 	src/stats.o \
+	src/tombstone.o \
 	src/wait.o \
 	src/worker.o
 DATA = feedpub--0.1.sql

@@ -19,8 +19,12 @@ CREATE TABLE feedpub.feed (
 	kind pg_catalog.text NOT NULL,
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
 	channel pg_catalog.text,
+	-- of a table feed: its key, the name of a unique index unless it is the
+	-- primary key, and whether deletes are published
+	key pg_catalog.name,
+	deletes pg_catalog.bool NOT NULL DEFAULT false,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
-	CHECK (kind OPERATOR(pg_catalog.=) 'outbox')
+	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX feed_default ON feedpub.feed (is_default) WHERE is_default;
 -- Whoever dumps must read it; it says no more than pg_class does.
@@ -47,6 +51,22 @@ GRANT SELECT ON feedpub.batch TO PUBLIC;
 COMMENT ON TABLE feedpub.batch IS
 	'the batches of each feed in published order; written by feed_publish() only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+-- Deletes in table feeds: the key of the row, as texts, and a stamp; without
+-- a key, the table was truncated.  Keys are their tables' data, so this is not
+-- for PUBLIC; but whoever dumps the database must read it.
+CREATE TABLE feedpub.tombstone (
+	feed pg_catalog.regclass NOT NULL,
+	feed_xid pg_catalog.xid8 NOT NULL,
+	feed_pos pg_catalog.int8 NOT NULL,
+	key pg_catalog.text[],
+	PRIMARY KEY (feed, feed_xid, feed_pos)
+);
+GRANT SELECT ON feedpub.tombstone TO pg_database_owner;
+COMMENT ON TABLE feedpub.tombstone IS
+	'rows deleted from table feeds; written by their triggers only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 --
@@ -82,6 +102,20 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_guard_update';
 COMMENT ON FUNCTION feedpub._guard_update() IS
 	'trigger of an outbox: refuses UPDATE';
+
+CREATE FUNCTION feedpub._stamp_row()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_stamp_row';
+COMMENT ON FUNCTION feedpub._stamp_row() IS
+	'trigger of a table feed: stamps a row that is inserted or changes';
+
+CREATE FUNCTION feedpub._note_delete()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_note_delete';
+COMMENT ON FUNCTION feedpub._note_delete() IS
+	'trigger of a table feed: leaves a tombstone for a row that is deleted, or one for TRUNCATE';
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record
@@ -124,6 +158,22 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_drop';
 COMMENT ON FUNCTION feed_drop(pg_catalog.regclass) IS
 	'drops an outbox feed with its rows';
+
+CREATE FUNCTION feed_attach(tab pg_catalog.regclass,
+	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.name[] DEFAULT NULL,
+	deletes pg_catalog.bool DEFAULT true)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_attach';
+COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.bool) IS
+	'makes a table a feed of its changes; returns the statement that is still to be run, if any';
+
+CREATE FUNCTION feed_detach(feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_detach';
+COMMENT ON FUNCTION feed_detach(pg_catalog.regclass) IS
+	'makes a table feed an ordinary table again';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -206,11 +256,12 @@ COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog
 	'reads a page of a feed in published order';
 
 CREATE FUNCTION feed_page(feed pg_catalog.regclass, after pg_catalog.text,
-	max_rows pg_catalog.int4)
+	max_rows pg_catalog.int4, shard pg_catalog.int4 DEFAULT NULL,
+	shards pg_catalog.int4 DEFAULT NULL)
 RETURNS pg_catalog.json
 LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_page';
-COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4) IS
+COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'reads a page of a feed in published order, as the JSON body of an HTTP response';
 
 CREATE FUNCTION feed_head(feed pg_catalog.regclass)
@@ -258,6 +309,20 @@ CREATE VIEW feedpub.feeds AS
 		f.kind,
 		pg_catalog.pg_get_userbyid(c.relowner) AS owner,
 		pg_catalog.format_type(a.atttypid, NULL) AS payload_type,
+		f.key,
+		f.deletes,
+		CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_index i
+				JOIN pg_catalog.pg_attribute x
+					ON x.attrelid OPERATOR(pg_catalog.=) i.indrelid
+					AND x.attnum OPERATOR(pg_catalog.=) i.indkey[0]
+				JOIN pg_catalog.pg_attribute p
+					ON p.attrelid OPERATOR(pg_catalog.=) i.indrelid
+					AND p.attnum OPERATOR(pg_catalog.=) i.indkey[1]
+				WHERE i.indrelid OPERATOR(pg_catalog.=) f.feed
+				AND i.indisvalid
+				AND x.attname OPERATOR(pg_catalog.=) 'feed_xid'
+				AND p.attname OPERATOR(pg_catalog.=) 'feed_pos')
+			THEN 'ready' ELSE 'no index' END AS state,
 		f.is_default,
 		f.channel,
 		f.created_at
@@ -265,6 +330,7 @@ CREATE VIEW feedpub.feeds AS
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
 	LEFT JOIN pg_catalog.pg_attribute a
 		ON a.attrelid OPERATOR(pg_catalog.=) c.oid
+		AND f.kind OPERATOR(pg_catalog.=) 'outbox'
 		AND a.attname OPERATOR(pg_catalog.=) 'data'
 		AND a.attnum OPERATOR(pg_catalog.>) 0
 		AND NOT a.attisdropped;

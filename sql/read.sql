@@ -349,7 +349,7 @@ SELECT * FROM feed_read(NULL::outbox, '', NULL);
 \echo :SQLSTATE
 SELECT * FROM feed_read(NULL::outbox, NULL, 1);
 \echo :SQLSTATE
-SELECT * FROM feed_read(NULL::outbox, '', 1, 0, 2);
+SELECT * FROM feed_read(NULL::outbox, '', 1, 2, 2);
 \echo :SQLSTATE
 SELECT * FROM feed_read(NULL::outbox, '', 1, shards => 1);
 \echo :SQLSTATE

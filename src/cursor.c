@@ -96,6 +96,24 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 	cursor->fingerprint = (uint32) fingerprint;
 }
 
+/*
+ * The place behind batch 0, before any other batch.
+ */
+void
+feedpub_cursor_behind_initial(FeedpubCursor *cursor)
+{
+	cursor->epoch = FEEDPUB_EPOCH;
+	cursor->sync_id = 0;
+	cursor->pos = PG_INT64_MAX;
+	cursor->fingerprint = 0;
+}
+
+bool
+feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor)
+{
+	return cursor->sync_id == 0 && cursor->pos == PG_INT64_MAX;
+}
+
 static char *
 put_hex(char *p, uint64 value, int ndigits)
 {

@@ -136,6 +136,11 @@ feed_drop(PG_FUNCTION_ARGS)
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* says what it is not */
 	feedpub_require_owner(relid);
+	if (feedpub_registry_is_table(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),
+				 errhint("Use feed_detach() to make it an ordinary table again, or DROP TABLE.")));
 	LockRelationOid(relid, AccessExclusiveLock);
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* gone while we waited */

@@ -19,6 +19,7 @@
 
 #include "access/transam.h"
 #include "access/xlogdefs.h"
+#include "executor/tuptable.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
@@ -39,6 +40,9 @@
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"
 
+/* The trigger that stamps the rows of a table feed; its name sorts last. */
+#define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
+
 /* How many columns an outbox is made with. */
 #define FEEDPUB_OUTBOX_COLUMNS			8
 
@@ -50,6 +54,8 @@ typedef struct FeedpubFeed
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		is_outbox;
+	bool		deletes;		/* a table feed that publishes deletes */
+	Oid			keyid;			/* a table feed's key, if it is there */
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
@@ -82,9 +88,15 @@ typedef struct FeedpubEntry
 	ItemPointerData tid;
 } FeedpubEntry;
 
+/* Where runs are: the feed's rows, and its tombstones. */
+#define FEEDPUB_RUN_ROWS		0
+#define FEEDPUB_RUN_TOMBSTONES	1
+#define FEEDPUB_RUN_SOURCES		2
+
 /* The entries of one transaction, some of which have been read. */
 typedef struct FeedpubRun
 {
+	int			source;
 	uint64		xid;
 	int64		pos;			/* of the current entry, or not beyond it */
 	int			nentries;		/* 0: to be read, from pos on */
@@ -95,6 +107,8 @@ typedef struct FeedpubRun
 } FeedpubRun;
 
 typedef struct FeedpubRunReader FeedpubRunReader;
+
+typedef struct FeedpubInitialScan FeedpubInitialScan;
 
 /* A place in the published order. */
 typedef struct FeedpubCursor
@@ -133,6 +147,7 @@ typedef struct FeedpubProblem
 	const char *guard;			/* which guard, one word */
 	char	   *problem;		/* what is wrong, a sentence */
 	char	   *cure;			/* SQL that puts it right, or NULL */
+	bool		by_hand;		/* which only the client can run */
 } FeedpubProblem;
 
 /* in guc.c */
@@ -152,6 +167,9 @@ extern const char *feedpub_guc_publish_commit_name(void);
 /* in registry.c */
 extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
+extern bool feedpub_registry_is(Oid relid);
+extern bool feedpub_registry_is_table(Oid relid);
+extern bool feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes);
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern Relation feedpub_registry_open(Oid relid);
@@ -164,6 +182,7 @@ extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
+extern void feedpub_registry_set_key(Oid relid, const char *key, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
 extern Oid	feedpub_registry_function(const char *name, int nargs,
 									  const Oid *argtypes);
@@ -172,6 +191,29 @@ extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
 
+/* in stamp.c */
+extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
+
+/* in key.c */
+extern const char *feedpub_key_problem(Relation rel, Relation index);
+extern Oid	feedpub_key_index(Relation rel, const char *name);
+extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
+extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
+							   const AttrNumber *attnos, TupleTableSlot *slot);
+extern void feedpub_key_values(Relation rel, Relation index, Datum key,
+							   Datum *values);
+extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
+							  Snapshot snapshot);
+extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
+								AttrNumber *attnos);
+extern int	feedpub_key_shard(Datum key, int shards);
+
+/* in tombstone.c */
+extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
+extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
+									Datum key);
+extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
+
 /* in guard.c */
 extern Oid	feedpub_guard_sequence(Relation rel);
 extern Oid	feedpub_guard_index(Relation rel);
@@ -179,6 +221,8 @@ extern bool feedpub_guard_has_default_row_type(Relation rel);
 extern int64 feedpub_guard_last_pos(Oid seqid);
 extern bool feedpub_guard_default_takes(Relation rel, AttrNumber attno,
 										Oid funcid, Oid seqid);
+extern bool feedpub_guard_has_trigger(Relation rel, const char *function);
+extern char *feedpub_guard_index_cure(Relation rel, bool concurrently);
 extern List *feedpub_guard_problems(Oid relid);
 extern int	feedpub_guard_repair(Oid relid);
 
@@ -217,8 +261,11 @@ extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 
 /* in run.c */
-extern FeedpubRunReader *feedpub_run_begin(Relation heap, Relation index,
+extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
+										   Relation heap, Relation index,
 										   Snapshot snapshot);
+extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
+										 const FeedpubRun *run, int i);
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
@@ -227,6 +274,18 @@ extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
+
+/* in initial.c */
+extern int64 feedpub_initial_pos(ItemPointer tid);
+extern uint32 feedpub_initial_fingerprint(Relation heap);
+extern FeedpubInitialScan *feedpub_initial_begin(const FeedpubFeed *feed,
+												 Relation heap,
+												 Snapshot snapshot,
+												 int64 after_pos);
+extern bool feedpub_initial_next(FeedpubInitialScan *initial,
+								 TupleTableSlot **slot, int64 *pos,
+								 int *npassed);
+extern void feedpub_initial_end(FeedpubInitialScan *initial);
 
 /* in resume.c */
 extern bool feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
@@ -239,6 +298,8 @@ extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
+extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor);
+extern bool feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
 /* in shmem.c */
@@ -288,8 +349,8 @@ extern void feedpub_read_refuse_cursor(Oid relid);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, bool wait, bool missing_ok);
-extern bool feedpub_publish_has_news(Relation heap, Relation index,
-									 Snapshot snapshot,
+extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
+									 Relation index, Snapshot snapshot,
 									 const FeedpubSnapshot *last);
 extern void feedpub_publish_notify(Oid relid);
 

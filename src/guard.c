@@ -67,6 +67,7 @@ typedef struct GuardContext
 {
 	Relation	rel;
 	char	   *table;			/* its name, as in SQL */
+	bool		is_table;		/* a table feed, not an outbox */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	Oid			seqid;
@@ -80,26 +81,33 @@ static void check_index(GuardContext *cxt);
 static void check_sequence(GuardContext *cxt);
 static void check_defaults(GuardContext *cxt);
 static void check_constraint(GuardContext *cxt);
-static void check_trigger(GuardContext *cxt);
+static void check_triggers(GuardContext *cxt);
+static void check_trigger(GuardContext *cxt, const char *name,
+						  const char *function, int16 type,
+						  const char *event, const char *each,
+						  const char *what);
+static void check_key(GuardContext *cxt);
+static bool is_stamped_predicate(Relation rel, Relation index);
 static void check_history(GuardContext *cxt);
 static int64 largest_pos(GuardContext *cxt, int64 nentries);
 
 /*
  * Add a problem.  cure is NULL where only the owner can decide what to do.
  */
-static void
+static FeedpubProblem *
 add_problem(GuardContext *cxt, const char *guard, char *problem, char *cure)
 {
-	FeedpubProblem *p = palloc_object(FeedpubProblem);
+	FeedpubProblem *p = palloc0_object(FeedpubProblem);
 
 	p->guard = guard;
 	p->problem = problem;
 	p->cure = cure;
 	cxt->problems = lappend(cxt->problems, p);
+	return p;
 }
 
 /*
- * All that is wrong with an outbox, a List of FeedpubProblem, in the order in
+ * All that is wrong with a feed, a List of FeedpubProblem, in the order in
  * which the cures can be run.
  */
 List *
@@ -112,6 +120,7 @@ feedpub_guard_problems(Oid relid)
 	cxt.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	cxt.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	cxt.seqid = feedpub_guard_sequence(cxt.rel);
+	cxt.is_table = feedpub_registry_is_table(relid);
 
 	check_table(&cxt);
 	check_column(&cxt, cxt.xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
@@ -122,9 +131,14 @@ feedpub_guard_problems(Oid relid)
 	{
 		check_index(&cxt);
 		check_sequence(&cxt);
-		check_defaults(&cxt);
-		check_constraint(&cxt);
-		check_trigger(&cxt);
+		if (!cxt.is_table)
+		{
+			check_defaults(&cxt);
+			check_constraint(&cxt);
+		}
+		check_triggers(&cxt);
+		if (cxt.is_table)
+			check_key(&cxt);
 		check_history(&cxt);
 	}
 	relation_close(cxt.rel, NoLock);
@@ -132,7 +146,7 @@ feedpub_guard_problems(Oid relid)
 }
 
 /*
- * Run the cures of all that is wrong with an outbox, as the caller, who owns
+ * Run the cures of all that is wrong with a feed, as the caller, who owns
  * it.  Returns how many were run.  A cure may uncover the next problem (a
  * default needs the sequence first), so we look again until nothing changes.
  */
@@ -151,7 +165,7 @@ feedpub_guard_repair(Oid relid)
 			FeedpubProblem *p = lfirst(lc);
 			int			rc;
 
-			if (p->cure == NULL)
+			if (p->cure == NULL || p->by_hand)
 				continue;
 			SPI_connect();
 			rc = SPI_execute(p->cure, false, 0);
@@ -194,7 +208,8 @@ feedpub_guard_sequence(Relation rel)
 /*
  * The index that serves (feed_xid, feed_pos) > cursor in order, or
  * InvalidOid: a valid btree of just these columns and their right types (a
- * scan of ours takes them on trust), ascending, not partial.
+ * scan of ours takes them on trust), ascending, and without other rows left
+ * out than those that have no stamp.
  */
 Oid
 feedpub_guard_index(Relation rel)
@@ -217,13 +232,28 @@ feedpub_guard_index(Relation rel)
 			form->indkey.values[0] == xid_attno &&
 			form->indkey.values[1] == pos_attno &&
 			index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
-			heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+			(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+			 is_stamped_predicate(rel, index)))
 			found = lfirst_oid(lc);
 		index_close(index, AccessShareLock);
 		if (OidIsValid(found))
 			break;
 	}
 	return found;
+}
+
+/*
+ * Does a partial index leave out the rows without a stamp, and no others?
+ */
+static bool
+is_stamped_predicate(Relation rel, Relation index)
+{
+	List	   *predicate = RelationGetIndexPredicate(index);
+	NullTest   *test = list_length(predicate) == 1 ? linitial(predicate) : NULL;
+
+	return test != NULL && IsA(test, NullTest) &&
+		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
 }
 
 /*
@@ -338,7 +368,11 @@ check_column(GuardContext *cxt, AttrNumber attno, Oid type, const char *name)
 	if (attno == InvalidAttrNumber)
 	{
 		add_problem(cxt, "columns",
-					psprintf("column %s is missing", name), NULL);
+					psprintf("column %s is missing", name),
+					cxt->is_table ?
+						psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, name,
+								 format_type_be_qualified(type)) :
+						NULL);
 		return;
 	}
 	att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
@@ -347,7 +381,7 @@ check_column(GuardContext *cxt, AttrNumber attno, Oid type, const char *name)
 					psprintf("column %s is of type %s instead of %s", name,
 							 format_type_be(att->atttypid), format_type_be(type)),
 					NULL);
-	else if (!att->attnotnull)
+	else if (!att->attnotnull && !cxt->is_table)
 		add_problem(cxt, "columns",
 					psprintf("column %s may be null", name),
 					psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
@@ -358,17 +392,49 @@ static void
 check_index(GuardContext *cxt)
 {
 	bool		has_pkey;
+	char	   *problem;
 
 	if (OidIsValid(feedpub_guard_index(cxt->rel)))
 		return;
+	problem = psprintf("there is no valid index on (%s, %s)",
+					   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN);
+	if (cxt->is_table)
+	{
+		/* its owner decides when: it reads the whole table */
+		add_problem(cxt, "index", problem, feedpub_guard_index_cure(cxt->rel, true))->by_hand = true;
+		return;
+	}
 	/* the look-up above has loaded the list of indexes */
 	has_pkey = OidIsValid(feedpub_primary_key_index(cxt->rel));
-	add_problem(cxt, "index",
-				psprintf("there is no valid index on (%s, %s)",
-						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+	add_problem(cxt, "index", problem,
 				psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
 						 has_pkey ? "UNIQUE" : "PRIMARY KEY",
 						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+}
+
+/*
+ * The statement that makes a table feed's index: of the stamped rows only, so
+ * that it is empty at first.  One that was left invalid by a failed attempt
+ * is built again.
+ */
+char *
+feedpub_guard_index_cure(Relation rel, bool concurrently)
+{
+	char	   *name = makeObjectName(RelationGetRelationName(rel), "feed", "idx");
+	Oid			namespaceid = RelationGetNamespace(rel);
+	Oid			present = get_relname_relid(name, namespaceid);
+	const char *option = concurrently ? " CONCURRENTLY" : "";
+
+	if (OidIsValid(present) &&
+		list_member_oid(RelationGetIndexList(rel), present))
+		return psprintf("REINDEX INDEX%s %s", option, feedpub_relation_name(present));
+	if (OidIsValid(present))
+		name = ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
+								  namespaceid, false);
+	return psprintf("CREATE INDEX%s %s ON %s (%s, %s) WHERE %s IS NOT NULL",
+					option, quote_identifier(name),
+					feedpub_relation_name(RelationGetRelid(rel)),
+					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, FEEDPUB_XID_COLUMN);
 }
 
 /*
@@ -555,37 +621,100 @@ check_constraint(GuardContext *cxt)
 						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 }
 
+/*
+ * The triggers.  A table feed's stamp and tombstones, or the one that refuses
+ * an UPDATE of an outbox.
+ */
 static void
-check_trigger(GuardContext *cxt)
+check_triggers(GuardContext *cxt)
 {
-	Oid			funcid = feedpub_registry_function("_guard_update", 0, NULL);
+	Oid			keyid;
+	bool		deletes;
+
+	if (!cxt->is_table)
+	{
+		check_trigger(cxt, TRIGGER_NAME, "_guard_update",
+					  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_UPDATE,
+					  "BEFORE UPDATE", "STATEMENT", "refuses an UPDATE");
+		return;
+	}
+	feedpub_registry_key(cxt->rel, &keyid, &deletes);
+	check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_row",
+				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
+				  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
+	if (!deletes)
+		return;
+	check_trigger(cxt, "zz_feedpub_delete", "_note_delete",
+				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_ROW | TRIGGER_TYPE_DELETE,
+				  "AFTER DELETE", "ROW", "publishes deletes");
+	check_trigger(cxt, "zz_feedpub_truncate", "_note_delete",
+				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
+				  "AFTER TRUNCATE", "STATEMENT", "publishes TRUNCATE");
+}
+
+static void
+check_trigger(GuardContext *cxt, const char *name, const char *function,
+			  int16 type, const char *event, const char *each,
+			  const char *what)
+{
+	Oid			funcid = feedpub_registry_function(function, 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
-	const char *problem = "there is no trigger that refuses an UPDATE";
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
 		Trigger    *trigger = &triggers->triggers[i];
 
-		if (trigger->tgfoid != funcid ||
-			trigger->tgtype != (TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_UPDATE) ||
+		if (trigger->tgfoid != funcid || trigger->tgtype != type ||
 			trigger->tgqual != NULL || trigger->tgnattr != 0)
 			continue;
 		if (trigger->tgenabled == TRIGGER_FIRES_ALWAYS)
 			return;
-		problem = trigger->tgenabled == TRIGGER_DISABLED ?
-			"the trigger that refuses an UPDATE is disabled" :
-			"the trigger that refuses an UPDATE does not fire for all replication roles";
-		if (strcmp(trigger->tgname, TRIGGER_NAME) == 0)
+		if (strcmp(trigger->tgname, name) == 0)
 		{
-			add_problem(cxt, "trigger", pstrdup(problem),
+			add_problem(cxt, "trigger",
+						psprintf(trigger->tgenabled == TRIGGER_DISABLED ?
+									 "the trigger that %s is disabled" :
+									 "the trigger that %s does not fire for all replication roles",
+								 what),
 						psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-								 cxt->table, TRIGGER_NAME));
+								 cxt->table, name));
 			return;
 		}
 	}
-	add_problem(cxt, "trigger", pstrdup(problem),
-				psprintf("CREATE OR REPLACE TRIGGER %s BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._guard_update()",
-						 TRIGGER_NAME, cxt->table));
+	add_problem(cxt, "trigger",
+				psprintf("there is no trigger that %s", what),
+				psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s()",
+						 name, event, cxt->table, each, function));
+}
+
+/* Deletes are published by the key. */
+static void
+check_key(GuardContext *cxt)
+{
+	Oid			keyid;
+	bool		deletes;
+
+	feedpub_registry_key(cxt->rel, &keyid, &deletes);
+	if (deletes && !OidIsValid(keyid))
+		add_problem(cxt, "key",
+					pstrdup("the table has lost the key by which deletes are published"),
+					NULL);
+}
+
+/*
+ * Does a table have a trigger that calls one of our functions?
+ */
+bool
+feedpub_guard_has_trigger(Relation rel, const char *function)
+{
+	Oid			funcid = feedpub_registry_function(function, 0, NULL);
+
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		if (rel->trigdesc->triggers[i].tgfoid == funcid)
+			return true;
+	}
+	return false;
 }
 
 /* Rows of another server: named, but not ours to change. */
@@ -666,8 +795,8 @@ is_registered(Oid relid)
  *
  * Tells whether everything that a feed rests on still stands: one row for
  * each thing that does not, none when all is well.  guard is persistence,
- * inheritance, columns, index, sequence, default, check, trigger, history or
- * registration; cure is SQL that puts it right, which feed_repair() runs, or
+ * inheritance, columns, index, sequence, default, check, trigger, key, history
+ * or registration; cure is SQL that puts it right, which feed_repair() runs, or
  * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
  * when it is no feed, 42501.
  */
@@ -686,7 +815,7 @@ feed_check(PG_FUNCTION_ARGS)
 	problems = feedpub_guard_problems(relid);
 	if (!registered)
 	{
-		FeedpubProblem *p = palloc_object(FeedpubProblem);
+		FeedpubProblem *p = palloc0_object(FeedpubProblem);
 
 		p->guard = "registration";
 		p->problem = "the table is not registered as a feed";
@@ -729,8 +858,16 @@ feed_repair(PG_FUNCTION_ARGS)
 	LockRelationOid(relid, AccessShareLock);
 	if (!is_registered(relid))
 	{
+		Relation	rel = relation_open(relid, AccessShareLock);
+		bool		is_table = feedpub_guard_has_trigger(rel, "_stamp_row");
+		bool		deletes = feedpub_guard_has_trigger(rel, "_note_delete");
+
+		relation_close(rel, NoLock);
 		feedpub_require_owner(relid);
-		feedpub_registry_add(relid, "outbox", false);
+		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
+		if (is_table)
+			feedpub_registry_set_key(relid, NULL, deletes);
+		CommandCounterIncrement();
 		ncured = 1;
 	}
 	else

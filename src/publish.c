@@ -49,12 +49,10 @@
 
 #include "access/genam.h"
 #include "access/relation.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "commands/async.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
@@ -81,30 +79,23 @@ typedef struct NewTransaction
 	uint64		xid;
 	int64		last_pos;
 	int			part;
-	FeedpubRun *run;
+	const FeedpubRun *runs[FEEDPUB_RUN_SOURCES];
 } NewTransaction;
-
-/* What it takes to see whether rows live. */
-typedef struct Look
-{
-	Snapshot	snapshot;
-	IndexFetchTableData *fetch;
-	TupleTableSlot *slot;
-} Look;
 
 static bool lock_indexes(Relation heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
-static void begin_look(Look *look, Relation heap, Snapshot snapshot);
-static void end_look(Look *look);
-static bool has_living_row(Look *look, List *runs);
-static bool run_lives(Look *look, const FeedpubRun *run);
+static int	join_runs(NewTransaction *news, int nnews);
+static bool has_living_row(FeedpubRunReader *reader, List *runs);
+static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
 static void write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews, Look *look);
+						  NewTransaction *news, int nnews,
+						  FeedpubRunReader *reader);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 						 NewTransaction **by_xid, int nnews, int part,
 						 uint64 xmax);
 static int	compare_by_pos(const void *a, const void *b);
+static int	compare_xids(const void *a, const void *b);
 static int	compare_by_xid(const void *a, const void *b);
 
 /*
@@ -274,7 +265,6 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
-	Look		look;
 	List	   *runs;
 	ListCell   *lc;
 	int			nnews = 0;
@@ -289,11 +279,10 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 						RelationGetRelationName(heap)),
 				 errdetail("The last batch has seen transactions that this server has not ended yet.")));
 
-	reader = feedpub_run_begin(heap, index, snapshot);
+	reader = feedpub_run_begin(feed, heap, index, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
-	begin_look(&look, heap, snapshot);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
-		has_living_row(&look, runs))
+		has_living_row(reader, runs))
 	{
 		NewTransaction *news = MemoryContextAllocHuge(context,
 													  list_length(runs) * sizeof(NewTransaction));
@@ -302,14 +291,15 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 		{
 			FeedpubRun *run = lfirst(lc);
 
+			MemSet(&news[nnews], 0, sizeof(NewTransaction));
 			news[nnews].xid = run->xid;
-			news[nnews].part = 0;
-			news[nnews].run = run;
+			news[nnews].runs[run->source] = run;
 			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
 		}
-		write_batches(feed->relid, &last, &now, news, nnews, &look);
+		if (feed->deletes)
+			nnews = join_runs(news, nnews);
+		write_batches(feed->relid, &last, &now, news, nnews, reader);
 	}
-	end_look(&look);
 	feedpub_run_end(reader);
 	index_close(index, NoLock);
 	MemoryContextSwitchTo(oldcontext);
@@ -318,16 +308,45 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 }
 
 /*
+ * A transaction that wrote rows and deleted some has two runs: make one of
+ * them.  Returns how many are left.
+ */
+static int
+join_runs(NewTransaction *news, int nnews)
+{
+	int			n = 0;
+
+	qsort(news, nnews, sizeof(NewTransaction), compare_xids);
+	for (int i = 0; i < nnews; i++)
+	{
+		NewTransaction *into = &news[n - 1];
+
+		if (n == 0 || into->xid != news[i].xid)
+		{
+			news[n++] = news[i];
+			continue;
+		}
+		for (int j = 0; j < FEEDPUB_RUN_SOURCES; j++)
+		{
+			if (news[i].runs[j] != NULL)
+				into->runs[j] = news[i].runs[j];
+		}
+		into->last_pos = Max(into->last_pos, news[i].last_pos);
+	}
+	return n;
+}
+
+/*
  * Would a step with this snapshot find news after the last batch?  For
  * readers, who look at a few transactions only.
  */
 bool
-feedpub_publish_has_news(Relation heap, Relation index, Snapshot snapshot,
+feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
+						 Relation index, Snapshot snapshot,
 						 const FeedpubSnapshot *last)
 {
-	FeedpubRunReader *reader = feedpub_run_begin(heap, index, snapshot);
+	FeedpubRunReader *reader = feedpub_run_begin(feed, heap, index, snapshot);
 	FeedpubSnapshot now;
-	Look		look;
 	List	   *runs;
 	bool		found;
 
@@ -335,26 +354,9 @@ feedpub_publish_has_news(Relation heap, Relation index, Snapshot snapshot,
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
 
 	/* so many transactions without a row in sight: let the publisher see */
-	begin_look(&look, heap, snapshot);
-	found = list_length(runs) >= MAX_LOOK || has_living_row(&look, runs);
-	end_look(&look);
+	found = list_length(runs) >= MAX_LOOK || has_living_row(reader, runs);
 	feedpub_run_end(reader);
 	return found;
-}
-
-static void
-begin_look(Look *look, Relation heap, Snapshot snapshot)
-{
-	look->snapshot = snapshot;
-	look->fetch = table_index_fetch_begin(heap);
-	look->slot = table_slot_create(heap, NULL);
-}
-
-static void
-end_look(Look *look)
-{
-	table_index_fetch_end(look->fetch);
-	ExecDropSingleTupleTableSlot(look->slot);
 }
 
 /*
@@ -363,13 +365,13 @@ end_look(Look *look)
  * all they wrote.
  */
 static bool
-has_living_row(Look *look, List *runs)
+has_living_row(FeedpubRunReader *reader, List *runs)
 {
 	ListCell   *lc;
 
 	foreach(lc, runs)
 	{
-		if (run_lives(look, lfirst(lc)))
+		if (run_lives(reader, lfirst(lc)))
 			return true;
 	}
 	return false;
@@ -381,17 +383,12 @@ has_living_row(Look *look, List *runs)
  * ids of another cluster, a wait for the next news.
  */
 static bool
-run_lives(Look *look, const FeedpubRun *run)
+run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
 {
 	for (int i = 0; i < run->nentries; i++)
 	{
-		ItemPointerData tid = run->entries[i].tid;
-		bool		call_again = false;
-		bool		all_dead = false;
-
 		CHECK_FOR_INTERRUPTS();
-		if (table_index_fetch_tuple(look->fetch, &tid, look->snapshot,
-									look->slot, &call_again, &all_dead))
+		if (feedpub_run_fetch(reader, run, i) != NULL)
 			return true;
 	}
 	return run->more &&
@@ -410,7 +407,7 @@ run_lives(Look *look, const FeedpubRun *run)
 static void
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews, Look *look)
+			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
 {
 	int			per_part = feedpub_max_batch_transactions;
 	int			nparts = (nnews + per_part - 1) / per_part;
@@ -447,7 +444,11 @@ write_batches(Oid relid, const FeedpubBatch *last,
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = begin; i < end && !lives; i++)
-			lives = run_lives(look, news[i].run);
+		{
+			for (int j = 0; j < FEEDPUB_RUN_SOURCES && !lives; j++)
+				lives = news[i].runs[j] != NULL &&
+					run_lives(reader, news[i].runs[j]);
+		}
 		if (!lives)
 			break;
 		batch.sync_id = last->sync_id + part + 1;
@@ -560,10 +561,17 @@ compare_by_pos(const void *a, const void *b)
 }
 
 static int
-compare_by_xid(const void *a, const void *b)
+compare_xids(const void *a, const void *b)
 {
-	uint64		xa = (*(NewTransaction *const *) a)->xid;
-	uint64		xb = (*(NewTransaction *const *) b)->xid;
+	uint64		xa = ((const NewTransaction *) a)->xid;
+	uint64		xb = ((const NewTransaction *) b)->xid;
 
 	return xa < xb ? -1 : xa > xb;
+}
+
+static int
+compare_by_xid(const void *a, const void *b)
+{
+	return compare_xids(*(NewTransaction *const *) a,
+						*(NewTransaction *const *) b);
 }

@@ -50,6 +50,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
 #include "utils/xid8.h"
@@ -63,13 +64,36 @@ PG_FUNCTION_INFO_V1(feed_head);
 /* how many rows and batches a page may pass without handing anything out */
 #define MAX_PASSED	10000
 
+/* What an entry of a page is. */
+typedef enum FeedpubOp
+{
+	FEEDPUB_OP_UPSERT,
+	FEEDPUB_OP_DELETE,			/* entry has the key, and else nulls */
+	FEEDPUB_OP_TRUNCATE,		/* entry has only nulls */
+} FeedpubOp;
+
+static const char *const op_names[] = {"upsert", "delete", "truncate"};
+
 /* One row of a page. */
 typedef struct PageRow
 {
 	FeedpubCursor cursor;
 	uint64		xid;
+	ItemPointerData tid;
+	FeedpubOp	op;
 	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
 } PageRow;
+
+/* Which columns of a row make a JSON object. */
+typedef struct JsonShape
+{
+	TupleDesc	full;			/* the table's */
+	TupleDesc	desc;			/* the object's */
+	int			natts;
+	AttrNumber *attnos;			/* of its columns in the table */
+	Datum	   *values;
+	bool	   *nulls;
+} JsonShape;
 
 /* One page being read; all of it lives in one memory context. */
 typedef struct ReadPage
@@ -79,8 +103,11 @@ typedef struct ReadPage
 	Relation	index;
 	Snapshot	snapshot;
 	bool		direct;			/* no executor needed */
+	bool		sees_all;		/* no row security */
 	FeedpubCursor after;
 	int			max_rows;
+	int			shard;			/* only keys of this shard, of so many */
+	int			shards;
 	PageRow    *rows;
 	int			nrows;
 	int			maxrows;
@@ -90,20 +117,34 @@ typedef struct ReadPage
 	FeedpubBatch last;			/* the last batch that was looked at */
 	TransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
-	IndexFetchTableData *fetch;
-	TupleTableSlot *slot;
+	Relation	key;			/* the index that is a table feed's key */
+
+	/* of a reader of one shard */
+	MemoryContext row_context;
+	int			nkeys;
+	AttrNumber	keys[INDEX_MAX_KEYS];
 } ReadPage;
 
+static void make_shape(JsonShape *shape, TupleDesc full, int natts,
+					   const AttrNumber *attnos);
+static void append_object(StringInfo json, JsonShape *shape,
+						  HeapTupleHeader entry);
 static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
 static void read_page(ReadPage *page);
 static void read_batches(ReadPage *page);
 static void check_cursor(ReadPage *page, const FeedpubBatch *first);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
-static void add_row(ReadPage *page, const FeedpubBatch *batch,
-					const FeedpubRun *run);
+static void add_entry(ReadPage *page, const FeedpubBatch *batch,
+					  const FeedpubRun *run);
+static PageRow *add_row(ReadPage *page);
+static bool is_in_shard(ReadPage *page, TupleTableSlot *slot, int source);
+static bool read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row);
+static bool read_initial(ReadPage *page);
 static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void hide_rows(ReadPage *page);
+static void select_by_stamp(ReadPage *page);
+static void select_by_tid(ReadPage *page);
 static void make_publisher_durable(TransactionId publisher, Snapshot snapshot);
 static bool ends_filtered(ReadPage *page);
 
@@ -115,13 +156,18 @@ static bool ends_filtered(ReadPage *page);
  * Reads a page of a feed in published order, called as feed_read(NULL::kv,
  * '', 100): at most max_rows entries (and at most feedpub.max_page_rows)
  * behind the cursor "after"; '' is the beginning.  Each entry's cursor is a
- * place to go on from.  op is 'upsert', or 'end' for a last entry without a
- * row that only says how far the page got.
+ * place to go on from.  op is 'upsert'; in a table feed also 'delete', whose
+ * entry has the key and else nulls, and 'truncate', whose entry has only
+ * nulls; or 'end' for a last entry without a row that only says how far the
+ * page got.
+ *
+ * With shard and shards, only the keys of shard, 0 to shards - 1; key.c says
+ * which those are.
  *
  * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
  * on the table.  Works in read-only transactions and on standbys.  Errors:
- * 42809 when it is no feed, 22023 for a malformed cursor or a bad max_rows,
- * PF001 for a cursor from another history, 42501, 0A000 for shards.
+ * 42809 when it is no feed, 22023 for a malformed cursor, a bad max_rows or
+ * shard, PF001 for a cursor from another history, 42501.
  */
 Datum
 feed_read(PG_FUNCTION_ARGS)
@@ -131,20 +177,18 @@ feed_read(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
+	Datum		ops[lengthof(op_names)];
 	text	   *cursor;
 
 	read_arguments(fcinfo, &page);
-	if (!PG_ARGISNULL(3) || !PG_ARGISNULL(4))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("shards are not supported yet")));
 	page.heap = feedpub_registry_open(relid);
 	read_page(&page);
 
 	InitMaterializedSRF(fcinfo, 0);
 	cursor = feedpub_cursor_text(&page.after);
 	values[0] = PointerGetDatum(cursor);
-	values[1] = CStringGetTextDatum("upsert");
+	for (int i = 0; i < lengthof(op_names); i++)
+		ops[i] = CStringGetTextDatum(op_names[i]);
 	for (int i = 0; i < page.nrows; i++)
 	{
 		PageRow    *row = &page.rows[i];
@@ -152,6 +196,7 @@ feed_read(PG_FUNCTION_ARGS)
 		if (row->entry == NULL)
 			continue;
 		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
+		values[1] = ops[row->op];
 		values[2] = PointerGetDatum(row->entry);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		pfree(row->entry);
@@ -168,23 +213,25 @@ feed_read(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_page(feed regclass, after text, max_rows int) returns json, VOLATILE
+ * feed_page(feed regclass, after text, max_rows int, shard int DEFAULT NULL,
+ * shards int DEFAULT NULL) returns json, VOLATILE
  *
  * The same page as a JSON object, the body that an HTTP endpoint returns:
  * {"entries": [...], "cursor": "...", "more": true|false}.  The entries of an
- * outbox are its rows as objects, without the columns of the stamp.  cursor
- * is the place to go on from, more whether something may lie there already.
+ * outbox are its rows as objects, without the columns of the stamp.  Those of
+ * a table feed are {"op": "upsert", "key": {...}, "row": {...}},
+ * {"op": "delete", "key": {...}} and {"op": "truncate"}.  cursor is the place
+ * to go on from, more whether something may lie there already.
  */
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
 	ReadPage	page = {0};
 	StringInfoData json;
-	TupleDesc	desc;
+	JsonShape	row_shape;
+	JsonShape	key_shape = {0};
 	TupleDesc	full;
 	AttrNumber *attnos;
-	Datum	   *values;
-	bool	   *nulls;
 	FeedpubCursor cursor;
 	bool		first = true;
 	int			natts = 0;
@@ -207,44 +254,91 @@ feed_page(PG_FUNCTION_ARGS)
 			i + 1 != page.feed.xid_attno && i + 1 != page.feed.pos_attno)
 			attnos[natts++] = i + 1;
 	}
-	desc = CreateTemplateTupleDesc(natts);
-	for (int i = 0; i < natts; i++)
-		TupleDescCopyEntry(desc, i + 1, full, attnos[i]);
-	desc = BlessTupleDesc(desc);
-	values = palloc(natts * sizeof(Datum));
-	nulls = palloc(natts * sizeof(bool));
+	make_shape(&row_shape, full, natts, attnos);
+	if (OidIsValid(page.feed.keyid))
+	{
+		AttrNumber	keys[INDEX_MAX_KEYS];
+
+		make_shape(&key_shape, full,
+				   feedpub_key_columns(page.feed.keyid, keys), keys);
+	}
 
 	initStringInfo(&json);
 	appendStringInfoString(&json, "{\"entries\": [");
 	for (int i = 0; i < page.nrows; i++)
 	{
-		HeapTupleData tuple = {0};
-		Datum		entry;
+		PageRow    *row = &page.rows[i];
 
-		if (page.rows[i].entry == NULL)
+		if (row->entry == NULL)
 			continue;
-		tuple.t_data = page.rows[i].entry;
-		tuple.t_len = HeapTupleHeaderGetDatumLength(tuple.t_data);
-		for (int j = 0; j < natts; j++)
-			values[j] = heap_getattr(&tuple, attnos[j], full, &nulls[j]);
-		entry = DirectFunctionCall1(row_to_json,
-									HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 		if (!first)
 			appendStringInfoString(&json, ", ");
 		first = false;
-		appendBinaryStringInfo(&json, VARDATA_ANY(DatumGetPointer(entry)),
-							   VARSIZE_ANY_EXHDR(DatumGetPointer(entry)));
-		pfree(DatumGetPointer(entry));
+		if (page.feed.is_outbox)
+		{
+			append_object(&json, &row_shape, row->entry);
+			continue;
+		}
+		appendStringInfo(&json, "{\"op\": \"%s\"", op_names[row->op]);
+		if (row->op != FEEDPUB_OP_TRUNCATE && key_shape.desc != NULL)
+		{
+			appendStringInfoString(&json, ", \"key\": ");
+			append_object(&json, &key_shape, row->entry);
+		}
+		if (row->op == FEEDPUB_OP_UPSERT)
+		{
+			appendStringInfoString(&json, ", \"row\": ");
+			append_object(&json, &row_shape, row->entry);
+		}
+		appendStringInfoChar(&json, '}');
 	}
 
 	/* where nothing was passed, the caller stays where he is */
 	cursor = page.passed;
-	if (cursor.sync_id > 0)
+	if (cursor.sync_id > 0 || cursor.pos > 0)
 		feedpub_cursor_print(&cursor, buffer);
 	appendStringInfo(&json, "], \"cursor\": \"%s\", \"more\": %s}",
 					 buffer, page.more ? "true" : "false");
 	relation_close(page.heap, NoLock);
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(json.data, json.len));
+}
+
+/*
+ * Some columns of a table as the row type of a JSON object.
+ */
+static void
+make_shape(JsonShape *shape, TupleDesc full, int natts,
+		   const AttrNumber *attnos)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(natts);
+
+	for (int i = 0; i < natts; i++)
+		TupleDescCopyEntry(desc, i + 1, full, attnos[i]);
+	shape->desc = BlessTupleDesc(desc);
+	shape->full = full;
+	shape->natts = natts;
+	shape->attnos = memcpy(palloc(natts * sizeof(AttrNumber)), attnos,
+						   natts * sizeof(AttrNumber));
+	shape->values = palloc(natts * sizeof(Datum));
+	shape->nulls = palloc(natts * sizeof(bool));
+}
+
+static void
+append_object(StringInfo json, JsonShape *shape, HeapTupleHeader entry)
+{
+	HeapTupleData tuple = {0};
+	Datum		object;
+
+	tuple.t_data = entry;
+	tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
+	for (int i = 0; i < shape->natts; i++)
+		shape->values[i] = heap_getattr(&tuple, shape->attnos[i], shape->full,
+										&shape->nulls[i]);
+	object = DirectFunctionCall1(row_to_json,
+								 HeapTupleGetDatum(heap_form_tuple(shape->desc, shape->values, shape->nulls)));
+	appendBinaryStringInfo(json, VARDATA_ANY(DatumGetPointer(object)),
+						   VARSIZE_ANY_EXHDR(DatumGetPointer(object)));
+	pfree(DatumGetPointer(object));
 }
 
 /*
@@ -277,11 +371,13 @@ feed_head(PG_FUNCTION_ARGS)
 	cursor.sync_id = last.sync_id;
 	cursor.pos = last.last_pos;
 	cursor.fingerprint = last.fingerprint;
+	if (last.sync_id == 0 && !feed.is_outbox)
+		feedpub_cursor_behind_initial(&cursor);
 	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }
 
 /*
- * Check the arguments "after" and max_rows, the second and the third.
+ * Check the arguments "after", max_rows, shard and shards, from the second on.
  */
 static void
 read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
@@ -304,6 +400,25 @@ read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("max_rows must be at least 1")));
 	page->max_rows = Min(max_rows, feedpub_max_page_rows);
+
+	if (PG_ARGISNULL(3) != PG_ARGISNULL(4))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("shard and shards must be given together")));
+	page->shards = 1;
+	if (!PG_ARGISNULL(3))
+	{
+		page->shard = PG_GETARG_INT32(3);
+		page->shards = PG_GETARG_INT32(4);
+	}
+	if (page->shards < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("shards must be at least 1")));
+	if (page->shard < 0 || page->shard >= page->shards)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("shard must be at least 0 and less than shards")));
 }
 
 /*
@@ -323,34 +438,48 @@ read_page(ReadPage *page)
 	page->direct = feedpub_fetch_may_read_directly(page->heap);
 	if (!page->direct)
 		feedpub_require_select(page->feed.relid);
+	page->sees_all = page->direct ||
+		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	page->passed = page->after;
 	page->snapshot = GetActiveSnapshot();
 	page->index = index_open(page->feed.indexid, AccessShareLock);
 	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
 
-	page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
-	page->fetch = table_index_fetch_begin(page->heap);
-	page->slot = table_slot_create(page->heap, NULL);
+	if (OidIsValid(page->feed.keyid) || page->feed.deletes)
+	{
+		if (!OidIsValid(page->feed.keyid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" has no key",
+							RelationGetRelationName(page->heap)),
+					 errhint("Run feed_check() to see what is missing.")));
+		page->key = index_open(page->feed.keyid, AccessShareLock);
+	}
+	page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
+									 page->snapshot);
 	read_batches(page);
 	feedpub_run_end(page->reader);
-	if (page->nrows == 0 && page->passed.sync_id == page->after.sync_id &&
-		page->passed.pos == page->after.pos &&
+	if (page->nrows == 0 &&
+		((page->passed.sync_id == page->after.sync_id && page->passed.pos == page->after.pos) ||
+		 feedpub_cursor_is_behind_initial(&page->passed)) &&
 		feedpub_read_wait > 0 && !RecoveryInProgress() &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
-		feedpub_publish_has_news(page->heap, page->index, page->snapshot,
+		feedpub_publish_has_news(&page->feed, page->heap, page->index,
+								 page->snapshot,
 								 &page->last.snapshot) &&
-		feedpub_wait_for_batch(page->feed.relid, &page->after,
+		feedpub_wait_for_batch(page->feed.relid, &page->passed,
 							   feedpub_read_wait, false))
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		page->snapshot = GetActiveSnapshot();
-		page->reader = feedpub_run_begin(page->heap, page->index, page->snapshot);
+		page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
+										 page->snapshot);
 		read_batches(page);
 		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
 	}
-	table_index_fetch_end(page->fetch);
-	ExecDropSingleTupleTableSlot(page->slot);
+	if (page->key != NULL)
+		index_close(page->key, NoLock);
 	index_close(page->index, NoLock);
 }
 
@@ -372,6 +501,15 @@ read_batches(ReadPage *page)
 		contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
 											"feedpub batch",
 											ALLOCSET_SMALL_SIZES);
+
+	if (!page->feed.is_outbox && page->after.sync_id == 0 &&
+		!feedpub_cursor_is_behind_initial(&page->after) &&
+		!read_initial(page))
+	{
+		page->more = true;
+		hide_rows(page);
+		return;
+	}
 
 	batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
 								  page->snapshot);
@@ -417,9 +555,7 @@ read_batches(ReadPage *page)
 	feedpub_batch_end(batches);
 	if (!has_before && !page->more)
 		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
-	if (!page->direct && page->nrows > 0)
-		hide_rows(page);
-
+	hide_rows(page);
 	make_publisher_durable(page->publisher, page->snapshot);
 }
 
@@ -493,6 +629,56 @@ feedpub_read_refuse_cursor(Oid relid)
 			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_head(), or from the beginning, ''.")));
 }
 
+/*
+ * Add rows of batch 0 to the page.  Returns whether it was read to its end,
+ * and the page goes on into the batches.
+ */
+static bool
+read_initial(ReadPage *page)
+{
+	FeedpubInitialScan *initial;
+	TupleTableSlot *slot;
+	bool		finished = false;
+
+	/* another file: its rows are elsewhere now, so from the beginning */
+	page->passed = page->after;
+	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.sync_id = 0;
+	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap);
+	if (page->after.fingerprint != page->passed.fingerprint)
+		page->passed.pos = 0;
+
+	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
+									page->passed.pos);
+	while (page->nrows < page->max_rows && page->npassed < MAX_PASSED)
+	{
+		PageRow    *row;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!feedpub_initial_next(initial, &slot, &page->passed.pos, &page->npassed))
+		{
+			feedpub_cursor_behind_initial(&page->passed);
+			finished = true;
+			break;
+		}
+		if (slot == NULL ||
+			(page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_ROWS)))
+		{
+			page->npassed++;
+			continue;
+		}
+		row = add_row(page);
+		row->tid = slot->tts_tid;
+		if (page->direct)
+			row->entry = DatumGetHeapTupleHeader(slot_row(slot,
+														  RelationGetDescr(page->heap)));
+	}
+	feedpub_initial_end(initial);
+
+	/* through the executor rows of batch 0 are read apart, see hide_rows() */
+	return finished && (page->direct || page->nrows == 0);
+}
+
 static int
 compare_runs(Datum a, Datum b, void *arg)
 {
@@ -532,11 +718,15 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
 	binaryheap_build(merge);
 
-	while (!binaryheap_empty(merge) && page->nrows < page->max_rows &&
-		   page->npassed < MAX_PASSED)
+	while (!binaryheap_empty(merge) && page->nrows < page->max_rows)
 	{
 		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
 		bool		goes_on;
+
+		/* not between two entries of one position */
+		if (page->npassed >= MAX_PASSED &&
+			(page->passed.sync_id != batch->sync_id || page->passed.pos != run->pos))
+			break;
 
 		CHECK_FOR_INTERRUPTS();
 		if (run->nentries == 0)
@@ -544,7 +734,7 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 		else
 		{
 			MemoryContextSwitchTo(oldcontext);
-			add_row(page, batch, run);
+			add_entry(page, batch, run);
 			MemoryContextSwitchTo(context);
 			goes_on = feedpub_run_next(run);
 		}
@@ -583,27 +773,48 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 }
 
 /*
- * Add the row of a run's current entry to the page, or pass it if there is
- * none.
+ * Add what a run's current entry stands for to the page, or pass it: there is
+ * no row, or a tombstone whose key lives.
  */
 static void
-add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
+add_entry(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
 {
-	ItemPointerData tid = run->entries[run->current].tid;
-	bool		call_again = false;
-	bool		all_dead = false;
+	TupleTableSlot *slot;
 	PageRow    *row;
 
 	page->passed.epoch = FEEDPUB_EPOCH;
 	page->passed.sync_id = batch->sync_id;
 	page->passed.pos = run->pos;
 	page->passed.fingerprint = batch->fingerprint;
-	if (!table_index_fetch_tuple(page->fetch, &tid, page->snapshot, page->slot,
-								 &call_again, &all_dead))
+	slot = feedpub_run_fetch(page->reader, run, run->current);
+	if (slot == NULL ||
+		(page->shards > 1 && !is_in_shard(page, slot, run->source)))
 	{
 		page->npassed++;
 		return;
 	}
+	row = add_row(page);
+	row->xid = run->xid;
+	if (run->source == FEEDPUB_RUN_ROWS)
+	{
+		if (page->direct)
+			row->entry = DatumGetHeapTupleHeader(slot_row(slot,
+														  RelationGetDescr(page->heap)));
+	}
+	else if (!read_tombstone(page, slot, row))
+	{
+		page->nrows--;
+		page->npassed++;
+	}
+}
+
+/*
+ * A new row of the page, at the place that it has got to.
+ */
+static PageRow *
+add_row(ReadPage *page)
+{
+	PageRow    *row;
 
 	if (page->nrows == page->maxrows)
 	{
@@ -613,12 +824,96 @@ add_row(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
 			palloc(page->maxrows * sizeof(PageRow));
 	}
 	row = &page->rows[page->nrows++];
+	MemSet(row, 0, sizeof(PageRow));
 	row->cursor = page->passed;
-	row->xid = run->xid;
-	row->entry = NULL;
-	if (page->direct)
-		row->entry = DatumGetHeapTupleHeader(slot_row(page->slot,
-													  RelationGetDescr(page->heap)));
+	return row;
+}
+
+/*
+ * Is the key of a row or tombstone in the page's shard?  A TRUNCATE is in all
+ * of them.
+ */
+static bool
+is_in_shard(ReadPage *page, TupleTableSlot *slot, int source)
+{
+	MemoryContext oldcontext;
+	Datum		key;
+	bool		result = true;
+
+	if (page->row_context == NULL)
+	{
+		page->row_context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub shard",
+												  ALLOCSET_SMALL_SIZES);
+		page->nkeys = feedpub_key_of_feed(&page->feed, page->heap, page->keys);
+	}
+	oldcontext = MemoryContextSwitchTo(page->row_context);
+	if (source == FEEDPUB_RUN_ROWS)
+	{
+		int			nkeys = page->nkeys;
+		const AttrNumber *keys = page->keys;
+
+		/* an outbox: message_key or, without one, message_id */
+		if (page->feed.is_outbox)
+		{
+			nkeys = 1;
+			if (slot_attisnull(slot, keys[0]))
+				keys++;
+		}
+		key = feedpub_key_texts(RelationGetDescr(page->heap), nkeys, keys, slot);
+		result = feedpub_key_shard(key, page->shards) == page->shard;
+	}
+	else if (feedpub_tombstone_key(slot, &key))
+		result = feedpub_key_shard(key, page->shards) == page->shard;
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(page->row_context);
+	return result;
+}
+
+/*
+ * Make a row of the page of a tombstone.  Returns false when it is not to be
+ * handed out: its key lives in the snapshot that reads, or the reader is
+ * subject to row security, which cannot be applied to a row that is gone.
+ *
+ * Its key lives when an INSERT took its position before it waited for the
+ * DELETE, or the key was inserted again: then the row itself is in the feed,
+ * in a batch that this snapshot sees or in one to come, and may lie before the
+ * tombstone.  Hiding the tombstone from one reader and not from another who
+ * comes later is right for both: whoever sees the key alive gets, or has got,
+ * the row; and if it is deleted again it has another tombstone.
+ */
+static bool
+read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row)
+{
+	TupleDesc	desc = RelationGetDescr(page->heap);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	Datum		key;
+	HeapTuple	tuple;
+
+	MemSet(nulls, true, desc->natts * sizeof(bool));
+	if (!page->sees_all)
+		return false;
+	row->op = FEEDPUB_OP_TRUNCATE;
+	if (feedpub_tombstone_key(slot, &key))
+	{
+		Datum		keys[INDEX_MAX_KEYS];
+
+		row->op = FEEDPUB_OP_DELETE;
+		feedpub_key_values(page->heap, page->key, key, keys);
+		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot))
+			return false;
+		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
+		{
+			AttrNumber	attno = page->key->rd_index->indkey.values[i];
+
+			values[attno - 1] = keys[i];
+			nulls[attno - 1] = false;
+		}
+	}
+	tuple = heap_form_tuple(desc, values, nulls);
+	row->entry = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(tuple, desc));
+	return true;
 }
 
 /*
@@ -660,38 +955,23 @@ hide_rows(ReadPage *page)
 	static const char *const unwanted[] = {
 		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
 		"enable_mergejoin", "jit"};
-	char	   *table = feedpub_relation_name(page->feed.relid);
-	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
-	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
-	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
-	Datum		values[2];
+	bool		is_initial;
 	MemoryContext oldcontext = CurrentMemoryContext;
 	int			nestlevel;
 	int			kept = 0;
 
-	for (int i = 0; i < page->nrows; i++)
-	{
-		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(page->rows[i].xid));
-		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
-	}
-	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
-												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
-												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	if (page->direct || page->nrows == 0)
+		return;
+	is_initial = page->rows[0].cursor.sync_id == 0;
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
-									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
-									   " JOIN ONLY %s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
-									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
-									   " ORDER BY t.feed_pos",
-									   table, table),
-							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read feed \"%s\"",
-			 RelationGetRelationName(page->heap));
+	if (is_initial)
+		select_by_tid(page);
+	else
+		select_by_stamp(page);
 
 	for (int i = 0; i < page->nrows; i++)
 	{
@@ -699,12 +979,17 @@ hide_rows(ReadPage *page)
 		int			low = 0;
 		int			high = (int) SPI_processed;
 
-		while (low < high)
+		if (row->op != FEEDPUB_OP_UPSERT)
+			kept++;
+		while (row->op == FEEDPUB_OP_UPSERT && low < high)
 		{
 			int			middle = (low + high) / 2;
 			bool		isnull;
-			int64		pos = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[middle],
-														  SPI_tuptable->tupdesc, 1, &isnull));
+			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
+											  SPI_tuptable->tupdesc, 1, &isnull);
+			int64		pos = is_initial ?
+				feedpub_initial_pos((ItemPointer) DatumGetPointer(place)) :
+				DatumGetInt64(place);
 
 			if (pos == row->cursor.pos)
 			{
@@ -726,6 +1011,62 @@ hide_rows(ReadPage *page)
 	SPI_finish();
 	AtEOXact_GUC(false, nestlevel);
 	page->npassed += page->nrows - kept;
+}
+
+/*
+ * Select the page's rows with SPI, in the order of their positions.
+ */
+static void
+select_by_stamp(ReadPage *page)
+{
+	char	   *table = feedpub_relation_name(page->feed.relid);
+	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
+	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
+	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
+	Datum		values[2];
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(page->rows[i].xid));
+		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
+	}
+	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
+												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
+												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
+									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
+									   " JOIN ONLY %s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
+									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
+									   " ORDER BY t.feed_pos",
+									   table, table),
+							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
+}
+
+/*
+ * The same for rows of batch 0, which have no stamp.
+ */
+static void
+select_by_tid(ReadPage *page)
+{
+	char	   *table = feedpub_relation_name(page->feed.relid);
+	Oid			argtypes[1] = {TIDARRAYOID};
+	Datum	   *tids = palloc(page->nrows * sizeof(Datum));
+	Datum		values[1];
+
+	for (int i = 0; i < page->nrows; i++)
+		tids[i] = PointerGetDatum(&page->rows[i].tid);
+	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
+												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
+									   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
+									   " ORDER BY t.ctid",
+									   table, table),
+							  1, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
 }
 
 /*

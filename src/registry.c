@@ -47,6 +47,16 @@
 #define ANUM_FEED_KIND			2
 #define ANUM_FEED_IS_DEFAULT	3
 #define ANUM_FEED_CHANNEL		4
+#define ANUM_FEED_KEY			5
+#define ANUM_FEED_DELETES		6
+
+/* What the registry says of a feed. */
+typedef struct RegistryRow
+{
+	bool		is_outbox;
+	bool		deletes;
+	NameData	key;			/* empty: the primary key */
+} RegistryRow;
 
 typedef struct CacheEntry
 {
@@ -62,7 +72,7 @@ static uint64 ninvalidations = 0;
 
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
-static Oid	scan_registry(Oid relid, bool *is_outbox);
+static Oid	scan_registry(Oid relid, RegistryRow *row);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
@@ -132,7 +142,7 @@ find_registry(void)
  * feed.  Returns the feed, or InvalidOid.
  */
 static Oid
-scan_registry(Oid relid, bool *is_outbox)
+scan_registry(Oid relid, RegistryRow *row)
 {
 	Oid			found = InvalidOid;
 	Relation	registry;
@@ -157,11 +167,17 @@ scan_registry(Oid relid, bool *is_outbox)
 														RelationGetDescr(registry), &isnull));
 		Datum		kind = heap_getattr(tuple, ANUM_FEED_KIND,
 										RelationGetDescr(registry), &isnull);
+		Datum		key_name;
 
 		/* the row of a dropped table means nothing; feed_create() sweeps it */
 		if (get_rel_name(oid) == NULL)
 			continue;
-		*is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;
+		row->is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;
+		row->deletes = DatumGetBool(heap_getattr(tuple, ANUM_FEED_DELETES,
+												 RelationGetDescr(registry), &isnull));
+		key_name = heap_getattr(tuple, ANUM_FEED_KEY,
+								RelationGetDescr(registry), &isnull);
+		namestrcpy(&row->key, isnull ? "" : NameStr(*DatumGetName(key_name)));
 		found = oid;
 		break;
 	}
@@ -171,14 +187,50 @@ scan_registry(Oid relid, bool *is_outbox)
 }
 
 /*
+ * Is this feedpub.feed itself, as far as we have looked it up?
+ */
+bool
+feedpub_registry_is(Oid relid)
+{
+	return relid == registry_relid;
+}
+
+/*
  * Is there a row for this table, whatever state the table is in?
  */
 bool
 feedpub_registry_is_registered(Oid relid)
 {
-	bool		is_outbox;
+	RegistryRow row;
 
-	return OidIsValid(relid) && scan_registry(relid, &is_outbox) == relid;
+	return OidIsValid(relid) && scan_registry(relid, &row) == relid;
+}
+
+/*
+ * Is it a table feed?
+ */
+bool
+feedpub_registry_is_table(Oid relid)
+{
+	RegistryRow row;
+
+	return scan_registry(relid, &row) == relid && !row.is_outbox;
+}
+
+/*
+ * The key of a table feed, and whether its deletes are published.  Returns
+ * false when the table is not registered, and an invalid *keyid when the key
+ * is gone.  The table is open.
+ */
+bool
+feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes)
+{
+	RegistryRow row;
+	bool		found = scan_registry(RelationGetRelid(rel), &row) == RelationGetRelid(rel);
+
+	*keyid = feedpub_key_index(rel, found ? NameStr(row.key) : "");
+	*deletes = found && row.deletes;
+	return found;
 }
 
 /*
@@ -190,6 +242,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 {
 	CacheEntry *entry;
 	FeedpubFeed fresh = {0};
+	RegistryRow row;
 	Relation	rel;
 
 	entry = hash_search(cache, &relid, HASH_FIND, NULL);
@@ -199,10 +252,13 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 		return true;
 	}
 
-	if (!OidIsValid(relid) || scan_registry(relid, &fresh.is_outbox) != relid)
+	if (!OidIsValid(relid) || scan_registry(relid, &row) != relid)
 		return false;
 
 	rel = relation_open(relid, AccessShareLock);
+	fresh.is_outbox = row.is_outbox;
+	fresh.deletes = row.deletes;
+	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, NameStr(row.key));
 	fresh.relid = relid;
 	fresh.indexid = feedpub_guard_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
@@ -242,7 +298,7 @@ feedpub_registry_get(Oid relid, FeedpubFeed *feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
-				 errhint("feed_create() makes a feed.")));
+				 errhint("feed_create() makes a feed, feed_attach() makes a table one.")));
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),
@@ -283,7 +339,7 @@ feedpub_registry_note_history(Oid relid)
 Oid
 feedpub_registry_default(void)
 {
-	bool		is_outbox;
+	RegistryRow row;
 	uint64		before;
 	Oid			found;
 
@@ -294,7 +350,7 @@ feedpub_registry_default(void)
 
 	/* not to be kept when an invalidation came while we looked */
 	before = ninvalidations;
-	found = scan_registry(InvalidOid, &is_outbox);
+	found = scan_registry(InvalidOid, &row);
 	if (before == ninvalidations)
 		default_relid = found;
 	return found;
@@ -343,6 +399,13 @@ feedpub_registry_sweep(void)
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE b.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.tombstone t USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub.feed f USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
@@ -417,6 +480,9 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 	write_registry("DELETE FROM feedpub.batch"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+	write_registry("DELETE FROM feedpub.tombstone"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
 
 	if (may_be_default &&
 		write_registry("INSERT INTO feedpub.feed (feed, kind, is_default)"
@@ -443,6 +509,23 @@ feedpub_registry_remove(Oid relid)
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub.batch"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub.tombstone"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
+ * Set a table feed's key, a name or NULL for the primary key, and whether its
+ * deletes are published.
+ */
+void
+feedpub_registry_set_key(Oid relid, const char *key, bool deletes)
+{
+	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, deletes = %s"
+							" WHERE feed OPERATOR(pg_catalog.=) $1",
+							key != NULL ? quote_literal_cstr(key) : "NULL",
+							deletes ? "true" : "false"),
 				   relid, NULL);
 }
 

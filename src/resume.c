@@ -39,6 +39,7 @@
 /* A run that has not ended, and a position not beyond its next entry's. */
 typedef struct Rest
 {
+	int			source;
 	uint64		xid;
 	int64		pos;
 } Rest;
@@ -87,6 +88,7 @@ feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
 		rest = palloc0(place->nrests * sizeof(FeedpubRun));
 		for (int j = 0; j < place->nrests; j++, rest++)
 		{
+			rest->source = place->rests[j].source;
 			rest->xid = place->rests[j].xid;
 			rest->pos = place->rests[j].pos;
 			*runs = lappend(*runs, rest);
@@ -142,6 +144,7 @@ feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 
 		if (run->ended)
 			continue;
+		place->rests[place->nrests].source = run->source;
 		place->rests[place->nrests].xid = run->xid;
 		place->rests[place->nrests++].pos = run->pos;
 	}

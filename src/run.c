@@ -22,6 +22,10 @@
  * its rows, and of the transactions in its batch, however many rows they have.
  * Who goes on where his last page stopped is spared the walk (resume.c).
  *
+ * A table feed's deletes are in feedpub.tombstone, by the same stamps, with an
+ * index on (feed, feed_xid, feed_pos): a second source of runs.  Rows and
+ * tombstones of one transaction are two runs, which the merge joins.
+ *
  * Only the index is read here; whoever takes entries must see for himself
  * which of them are rows in his snapshot.  So the entries of transactions that
  * were rolled back come too, until VACUUM has removed them.  The commit log is
@@ -35,6 +39,9 @@
 #include "access/genam.h"
 #include "access/itup.h"
 #include "access/relscan.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -46,57 +53,148 @@
 #define SHORT_RUN	32
 #define CHUNK		256
 
-struct FeedpubRunReader
+/* One index that has runs, and what is being read of it. */
+typedef struct RunSource
 {
-	MemoryContext context;		/* in which the scans keep their state */
+	Relation	table;
 	Relation	index;
+	Oid			feed;			/* the index's first column, if it has one */
+	int			nprefix;		/* 1 if it has */
 	IndexScanDesc range;		/* walks from transaction to transaction */
 	IndexScanDesc point;		/* reads one transaction's entries */
-	ScanKeyData place[2];		/* where it began: the scan points to it */
+	ScanKeyData place[2];		/* where range began: the scan points to it */
 	uint64		walked_to;		/* range stands at the first entry from here */
 	uint64		nsteps;			/* of the range scan, a descent for SHORT_RUN */
 	bool		at_entry;		/* there is one, this: */
 	uint64		xid;
 	FeedpubEntry entry;
 	FeedpubEntry walked[SHORT_RUN]; /* the run that is being walked */
+
+	/* for whoever takes the entries */
+	IndexFetchTableData *fetch;
+	TupleTableSlot *slot;
+} RunSource;
+
+struct FeedpubRunReader
+{
+	MemoryContext context;		/* in which the scans keep their state */
+	Snapshot	snapshot;
+	int			nsources;
+	RunSource	sources[FEEDPUB_RUN_SOURCES];
 };
 
+static void begin_source(FeedpubRunReader *reader, Relation table,
+						 Relation index, Oid feed);
 static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
 				   ScanKey keys, int nkeys);
 static ItemPointer get_next(FeedpubRunReader *reader, IndexScanDesc scan,
 							ScanDirection direction);
-static void step_range(FeedpubRunReader *reader);
-static void seek_range(FeedpubRunReader *reader, uint64 xid, int64 after_pos);
-static void seek_point(FeedpubRunReader *reader, uint64 xid, int64 after_pos);
+static List *load_source(FeedpubRunReader *reader, RunSource *source,
+						 const FeedpubSnapshot *before,
+						 const FeedpubSnapshot *snapshot, int64 after_pos,
+						 int max_runs, List *runs);
+static void step_range(FeedpubRunReader *reader, RunSource *source);
+static void seek_range(FeedpubRunReader *reader, RunSource *source,
+					   uint64 xid, int64 after_pos);
+static void seek_point(FeedpubRunReader *reader, RunSource *source,
+					   uint64 xid, int64 after_pos);
+static uint64 get_xid(const RunSource *source, IndexScanDesc scan);
+static int64 get_pos(const RunSource *source, IndexScanDesc scan);
 static void read_chunk(FeedpubRunReader *reader, FeedpubRun *run,
 					   int64 after_pos, int nentries);
-static FeedpubRun *keep_walked(FeedpubRunReader *reader, const FeedpubRun *walked);
-static FeedpubRun *walk_run(FeedpubRunReader *reader, bool wanted,
-							int64 after_pos);
+static FeedpubRun *keep_walked(const RunSource *source,
+							   const FeedpubRun *walked);
+static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
+							bool wanted, int64 after_pos);
 
 /*
- * Begin to read runs of a feed.
+ * Begin to read runs of a feed, whose table and index are open.
  */
 FeedpubRunReader *
-feedpub_run_begin(Relation heap, Relation index, Snapshot snapshot)
+feedpub_run_begin(const FeedpubFeed *feed, Relation heap, Relation index,
+				  Snapshot snapshot)
 {
 	FeedpubRunReader *reader = palloc0_object(FeedpubRunReader);
 
 	reader->context = CurrentMemoryContext;
-	reader->index = index;
-	reader->range = feedpub_index_beginscan(heap, index, snapshot, 1);
-	reader->range->xs_want_itup = true;
-	reader->point = feedpub_index_beginscan(heap, index, snapshot, 2);
-	reader->point->xs_want_itup = true;
+	reader->snapshot = snapshot;
+	begin_source(reader, heap, index, InvalidOid);
+	if (feed->deletes)
+	{
+		Relation	tombstone_index;
+		Relation	tombstones = feedpub_tombstone_open(AccessShareLock,
+														&tombstone_index);
+
+		begin_source(reader, tombstones, tombstone_index, feed->relid);
+	}
 	return reader;
+}
+
+static void
+begin_source(FeedpubRunReader *reader, Relation table, Relation index,
+			 Oid feed)
+{
+	RunSource  *source = &reader->sources[reader->nsources++];
+
+	source->table = table;
+	source->index = index;
+	source->feed = feed;
+	source->nprefix = OidIsValid(feed) ? 1 : 0;
+	source->range = feedpub_index_beginscan(table, index, reader->snapshot,
+											1 + source->nprefix);
+	source->range->xs_want_itup = true;
+	source->point = feedpub_index_beginscan(table, index, reader->snapshot,
+											2 + source->nprefix);
+	source->point->xs_want_itup = true;
 }
 
 void
 feedpub_run_end(FeedpubRunReader *reader)
 {
-	index_endscan(reader->range);
-	index_endscan(reader->point);
+	for (int i = 0; i < reader->nsources; i++)
+	{
+		RunSource  *source = &reader->sources[i];
+
+		index_endscan(source->range);
+		index_endscan(source->point);
+		if (source->fetch != NULL)
+		{
+			table_index_fetch_end(source->fetch);
+			ExecDropSingleTupleTableSlot(source->slot);
+		}
+		if (i != FEEDPUB_RUN_ROWS)
+		{
+			index_close(source->index, NoLock);
+			table_close(source->table, NoLock);
+		}
+	}
 	pfree(reader);
+}
+
+/*
+ * The row or tombstone of an entry of a run, or NULL if the reader's snapshot
+ * sees none.  Valid until the next call.
+ */
+TupleTableSlot *
+feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
+{
+	RunSource  *source = &reader->sources[run->source];
+	ItemPointerData tid = run->entries[i].tid;
+	bool		call_again = false;
+	bool		all_dead = false;
+
+	if (source->fetch == NULL)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
+
+		source->slot = table_slot_create(source->table, NULL);
+		source->fetch = table_index_fetch_begin(source->table);
+		MemoryContextSwitchTo(oldcontext);
+	}
+	if (!table_index_fetch_tuple(source->fetch, &tid, reader->snapshot,
+								 source->slot, &call_again, &all_dead))
+		return NULL;
+	return source->slot;
 }
 
 /*
@@ -112,9 +210,28 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 				 int max_runs, int *cost)
 {
 	List	   *runs = NIL;
+	uint64		nsteps = 0;
 
-	reader->nsteps = (uint64) before->nxip * SHORT_RUN;
+	for (int i = 0; i < reader->nsources; i++)
+	{
+		runs = load_source(reader, &reader->sources[i], before, snapshot,
+						   after_pos, max_runs, runs);
+		nsteps += reader->sources[i].nsteps;
+	}
+	if (cost != NULL)
+		*cost = (int) Min(nsteps / SHORT_RUN, INT_MAX);
+	return runs;
+}
 
+/*
+ * Those of one source, behind the ones that are in the list.
+ */
+static List *
+load_source(FeedpubRunReader *reader, RunSource *source,
+			const FeedpubSnapshot *before, const FeedpubSnapshot *snapshot,
+			int64 after_pos, int max_runs, List *runs)
+{
+	source->nsteps = (uint64) before->nxip * SHORT_RUN;
 	for (int i = 0; i < before->nxip; i++)
 	{
 		FeedpubRun *run;
@@ -122,6 +239,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 		if (!feedpub_batch_sees(snapshot, before->xip[i]))
 			continue;
 		run = palloc0_object(FeedpubRun);
+		run->source = source - reader->sources;
 		run->xid = before->xip[i];
 		read_chunk(reader, run, after_pos, SHORT_RUN);
 		if (run->nentries > 0)
@@ -133,22 +251,19 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	 * that be the end of the index, it still is for our snapshot: it sees no
 	 * row that was entered since.
 	 */
-	if (reader->walked_to != before->xmax)
-		seek_range(reader, before->xmax, 0);
-	while (reader->at_entry && reader->xid < snapshot->xmax &&
+	if (source->walked_to != before->xmax)
+		seek_range(reader, source, before->xmax, 0);
+	while (source->at_entry && source->xid < snapshot->xmax &&
 		   list_length(runs) < max_runs)
 	{
 		FeedpubRun *run;
 
 		CHECK_FOR_INTERRUPTS();
-		run = walk_run(reader, feedpub_batch_sees(snapshot, reader->xid), after_pos);
+		run = walk_run(reader, source, feedpub_batch_sees(snapshot, source->xid), after_pos);
 		if (run != NULL)
 			runs = lappend(runs, run);
 	}
-
-	reader->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
-	if (cost != NULL)
-		*cost = (int) Min(reader->nsteps / SHORT_RUN, INT_MAX);
+	source->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
 	return runs;
 }
 
@@ -160,34 +275,40 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
  * has not got there yet, and left when enough has been read.
  */
 static FeedpubRun *
-walk_run(FeedpubRunReader *reader, bool wanted, int64 after_pos)
+walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
+		 int64 after_pos)
 {
-	uint64		xid = reader->xid;
-	FeedpubRun	run = {.xid = xid};
+	uint64		xid = source->xid;
+	FeedpubRun	run = {.source = source - reader->sources, .xid = xid};
 	int			nwalked = 0;
 
-	while (reader->at_entry && reader->xid == xid)
+	while (source->at_entry && source->xid == xid)
 	{
 		if (nwalked == SHORT_RUN && wanted && run.nentries == 0)
 		{
-			seek_range(reader, xid, after_pos);
+			seek_range(reader, source, xid, after_pos);
 			nwalked = 0;
 			continue;
 		}
 		if (nwalked == SHORT_RUN)
 		{
+			/* not between two entries of one position, see read_chunk() */
+			while (run.nentries > 0 && source->walked[run.nentries - 1].pos == source->entry.pos)
+				run.nentries--;
+			if (wanted && run.nentries == 0)
+				read_chunk(reader, &run, after_pos, SHORT_RUN);
 			run.more = true;
-			seek_range(reader, xid + 1, 0);
+			seek_range(reader, source, xid + 1, 0);
 			break;
 		}
-		if (wanted && reader->entry.pos > after_pos)
-			reader->walked[run.nentries++] = reader->entry;
+		if (wanted && source->entry.pos > after_pos)
+			source->walked[run.nentries++] = source->entry;
 		nwalked++;
-		step_range(reader);
+		step_range(reader, source);
 	}
 	if (run.nentries == 0)
 		return NULL;
-	return keep_walked(reader, &run);
+	return keep_walked(source, &run);
 }
 
 /*
@@ -195,13 +316,14 @@ walk_run(FeedpubRunReader *reader, bool wanted, int64 after_pos)
  * context.
  */
 static FeedpubRun *
-keep_walked(FeedpubRunReader *reader, const FeedpubRun *walked)
+keep_walked(const RunSource *source, const FeedpubRun *walked)
 {
 	FeedpubRun *run = palloc_object(FeedpubRun);
 	Size		size = walked->nentries * sizeof(FeedpubEntry);
 
 	*run = *walked;
-	run->entries = memcpy(palloc(size), reader->walked, size);
+	if (run->entries == NULL)
+		run->entries = memcpy(palloc(size), source->walked, size);
 	run->pos = run->entries[0].pos;
 	return run;
 }
@@ -243,18 +365,37 @@ feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run)
 int64
 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run)
 {
-	IndexScanDesc scan = reader->point;
-	bool		isnull;
+	RunSource  *source = &reader->sources[run->source];
 
 	if (!run->more)
 		return run->entries[run->nentries - 1].pos;
 
-	seek_point(reader, run->xid, 0);
-	if (get_next(reader, scan, BackwardScanDirection) == NULL)
+	seek_point(reader, source, run->xid, 0);
+	if (get_next(reader, source->point, BackwardScanDirection) == NULL)
 		elog(ERROR, "could not find the last row of transaction " UINT64_FORMAT,
 			 run->xid);
-	return DatumGetInt64(index_getattr(scan->xs_itup, 2,
-									   RelationGetDescr(reader->index), &isnull));
+	return get_pos(source, source->point);
+}
+
+/*
+ * What an index entry holds: the xid and the position.
+ */
+static uint64
+get_xid(const RunSource *source, IndexScanDesc scan)
+{
+	bool		isnull;
+
+	return U64FromFullTransactionId(DatumGetFullTransactionId(index_getattr(scan->xs_itup, source->nprefix + 1,
+																			RelationGetDescr(source->index), &isnull)));
+}
+
+static int64
+get_pos(const RunSource *source, IndexScanDesc scan)
+{
+	bool		isnull;
+
+	return DatumGetInt64(index_getattr(scan->xs_itup, source->nprefix + 2,
+									   RelationGetDescr(source->index), &isnull));
 }
 
 /*
@@ -285,93 +426,107 @@ get_next(FeedpubRunReader *reader, IndexScanDesc scan, ScanDirection direction)
  * or else of the first one after it.
  */
 static void
-seek_range(FeedpubRunReader *reader, uint64 xid, int64 after_pos)
+seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
+		   int64 after_pos)
 {
-	ScanKeyData key = {0};
-	ScanKey		place = reader->place;
+	ScanKeyData keys[2];
+	ScanKey		key = &keys[source->nprefix];
+	ScanKey		place = source->place;
 
-	ScanKeyEntryInitialize(&place[0], SK_ROW_MEMBER, 1,
+	MemSet(keys, 0, sizeof(keys));
+	if (source->nprefix > 0)
+		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(source->feed));
+	ScanKeyEntryInitialize(&place[0], SK_ROW_MEMBER, source->nprefix + 1,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
 						   F_XID8CMP, FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
-	ScanKeyEntryInitialize(&place[1], SK_ROW_MEMBER | SK_ROW_END, 2,
+	ScanKeyEntryInitialize(&place[1], SK_ROW_MEMBER | SK_ROW_END, source->nprefix + 2,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
 						   F_BTINT8CMP, Int64GetDatum(after_pos));
-	key.sk_flags = SK_ROW_HEADER;
-	key.sk_attno = 1;
-	key.sk_strategy = BTGreaterStrategyNumber;
-	key.sk_argument = PointerGetDatum(place);
-	rescan(reader, reader->range, &key, 1);
-	reader->nsteps += SHORT_RUN;
-	step_range(reader);
+	key->sk_flags = SK_ROW_HEADER;
+	key->sk_attno = source->nprefix + 1;
+	key->sk_strategy = BTGreaterStrategyNumber;
+	key->sk_argument = PointerGetDatum(place);
+	rescan(reader, source->range, keys, source->nprefix + 1);
+	source->nsteps += SHORT_RUN;
+	step_range(reader, source);
 }
 
 /*
  * Step the range scan by one entry.
  */
 static void
-step_range(FeedpubRunReader *reader)
+step_range(FeedpubRunReader *reader, RunSource *source)
 {
-	IndexScanDesc scan = reader->range;
-	ItemPointer tid = get_next(reader, scan, ForwardScanDirection);
-	bool		isnull;
+	ItemPointer tid = get_next(reader, source->range, ForwardScanDirection);
 
-	reader->nsteps++;
-	reader->at_entry = tid != NULL;
+	source->nsteps++;
+	source->at_entry = tid != NULL;
 	if (tid == NULL)
 		return;
-	reader->xid = U64FromFullTransactionId(DatumGetFullTransactionId(index_getattr(scan->xs_itup, 1,
-																				   RelationGetDescr(reader->index), &isnull)));
-	reader->entry.pos = DatumGetInt64(index_getattr(scan->xs_itup, 2,
-													RelationGetDescr(reader->index), &isnull));
-	reader->entry.tid = *tid;
+	source->xid = get_xid(source, source->range);
+	source->entry.pos = get_pos(source, source->range);
+	source->entry.tid = *tid;
 }
 
 /*
  * Set the point scan to a transaction's entries behind a position.
  */
 static void
-seek_point(FeedpubRunReader *reader, uint64 xid, int64 after_pos)
+seek_point(FeedpubRunReader *reader, RunSource *source, uint64 xid,
+		   int64 after_pos)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[3];
+	int			n = source->nprefix;
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_XID8EQ,
+	if (n > 0)
+		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(source->feed));
+	ScanKeyInit(&keys[n], n + 1, BTEqualStrategyNumber, F_XID8EQ,
 				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
-	ScanKeyInit(&keys[1], 2, BTGreaterStrategyNumber, F_INT8GT,
+	ScanKeyInit(&keys[n + 1], n + 2, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(after_pos));
-	rescan(reader, reader->point, keys, 2);
+	rescan(reader, source->point, keys, n + 2);
 }
 
 /*
- * Read entries of a run that lie behind a position, at most so many, in place
- * of those it has.
+ * Read entries of a run that lie behind a position, so many, in place of those
+ * it has.
+ *
+ * A row of a table feed may have several entries of one position: an UPDATE
+ * that does not stamp it, but changes a column of another index, enters its
+ * new version beside the old one.  Any of them may be the one that is seen, so
+ * they are read together: who goes on behind a position has seen them all.
  */
 static void
 read_chunk(FeedpubRunReader *reader, FeedpubRun *run, int64 after_pos,
 		   int nentries)
 {
-	IndexScanDesc scan = reader->point;
+	RunSource  *source = &reader->sources[run->source];
 	ItemPointer tid;
 
-	seek_point(reader, run->xid, after_pos);
+	seek_point(reader, source, run->xid, after_pos);
 	if (run->entries != NULL)
 		pfree(run->entries);
 	run->entries = palloc(nentries * sizeof(FeedpubEntry));
 	run->nentries = 0;
 	run->current = 0;
 	run->more = false;
-	while ((tid = get_next(reader, scan, ForwardScanDirection)) != NULL)
+	while ((tid = get_next(reader, source->point, ForwardScanDirection)) != NULL)
 	{
-		bool		isnull;
 		FeedpubEntry *entry;
 
-		if (run->nentries == nentries)
+		if (run->nentries >= nentries)
 		{
-			run->more = true;
-			break;
+			if (run->entries[run->nentries - 1].pos != get_pos(source, source->point))
+			{
+				run->more = true;
+				break;
+			}
+			run->entries = repalloc(run->entries, (run->nentries + 1) * sizeof(FeedpubEntry));
 		}
 		entry = &run->entries[run->nentries++];
-		entry->pos = DatumGetInt64(index_getattr(scan->xs_itup, 2,
-												 RelationGetDescr(reader->index), &isnull));
+		entry->pos = get_pos(source, source->point);
 		entry->tid = *tid;
 	}
 	if (run->nentries > 0)

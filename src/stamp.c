@@ -106,7 +106,6 @@ static int	nstamped = 0;
 static bool stamped_more = false;
 static TransactionId stamped_xid;
 
-static void note_stamped(Oid relid, FullTransactionId xid);
 static void tell_worker(XactEvent event, void *arg);
 static void invalidate_sequences(Datum arg, Oid relid);
 static FeedSequence *find_sequence(Oid seqid);
@@ -141,7 +140,7 @@ feedpub_stamp_pos(PG_FUNCTION_ARGS)
 	xid = GetTopFullTransactionId();
 	pos = nextval_internal(seqid, !sequence->valid);
 	push_taken(seqid, xid, pos);
-	note_stamped(sequence->relid, xid);
+	feedpub_stamp_note(sequence->relid, xid);
 	PG_RETURN_INT64(pos);
 }
 
@@ -375,8 +374,8 @@ pop_taken(Oid seqid, FullTransactionId xid, int64 pos)
  * Remember a feed that the transaction writes to.  Rolled-back savepoints are
  * not taken back: the worker looks once for nothing.
  */
-static void
-note_stamped(Oid relid, FullTransactionId xid)
+void
+feedpub_stamp_note(Oid relid, FullTransactionId xid)
 {
 	static bool registered = false;
 

@@ -179,6 +179,9 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
 		 last.fingerprint != after->fingerprint))
 		feedpub_read_refuse_cursor(relid);
+	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
+		feedpub_registry_is_table(relid))
+		return true;			/* batch 0 */
 	return last.sync_id > after->sync_id ||
 		(last.sync_id == after->sync_id && last.last_pos > after->pos);
 }

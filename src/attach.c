@@ -1,0 +1,393 @@
+/*-------------------------------------------------------------------------
+ *
+ * attach.c
+ *	  Making an ordinary table a feed of its changes, and an ordinary table
+ *	  again.
+ *
+ * A table feed is a table of the user's with two more columns, the stamp, an
+ * index on them and triggers that write them.  All but the index is a change
+ * of the catalogs, made with ordinary DDL as the caller, under a lock that
+ * lets no writer in, so that whatever is written since is stamped; what was
+ * there before has no stamp, and is batch 0 (initial.c).
+ *
+ * The lock is asked for in short attempts: while it waits, it keeps everybody
+ * else from the table.
+ *
+ * The index covers the stamped rows only, so it is empty at first, but making
+ * it reads the table.  A small one is read at once; for a larger one the
+ * statement is handed to the caller, since no function can run CREATE INDEX
+ * CONCURRENTLY.  Writers are stamped meanwhile, and readers told to wait.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_attach);
+PG_FUNCTION_INFO_V1(feed_detach);
+
+/* up to how many pages a table's index is made at once: some milliseconds */
+#define SMALL_TABLE	1024
+
+/* the lock is waited for this long at a time, with such a pause, and so often */
+#define LOCK_WAIT_MS	100
+#define LOCK_PAUSE_MS	200
+#define LOCK_ATTEMPTS	100
+
+static void refuse_other_tables(Relation rel);
+static const char *choose_key(Relation rel, Oid keyid);
+static void create_stamp_trigger(Oid relid, ArrayType *columns);
+static char *make_index(Oid relid);
+static void lock_table(Oid relid);
+static void execute_ddl(const char *sql);
+
+/*
+ * feed_attach(tab regclass, key regclass DEFAULT NULL, columns name[] DEFAULT
+ * NULL, deletes boolean DEFAULT true)
+ * returns text
+ *
+ * Makes a table a feed of its changes.  key is a unique index on columns that
+ * are not null; by default the primary key.  columns are those whose change
+ * publishes a row, by default all; the key's always do.  Without deletes,
+ * DELETE and TRUNCATE leave no trace in the feed.
+ *
+ * Returns NULL when the feed is ready, else the statement, CREATE INDEX
+ * CONCURRENTLY, that is still to be run.  May be called again at any time, and
+ * then completes what is missing; key, columns and deletes stay as they were.
+ *
+ * Only the owner may.  Takes ACCESS EXCLUSIVE on the table until the
+ * transaction ends; waits for it in short attempts, for half a minute or
+ * lock_timeout.  Errors: 42809 for what is no ordinary table or an outbox,
+ * 0A000 for temporary, unlogged and partitioned tables and those with
+ * inheritance, 55000 when there is no key, 42703 for an unknown column, 42701
+ * when columns of the stamp's names are there, 55P03, 42501.
+ */
+Datum
+feed_attach(PG_FUNCTION_ARGS)
+{
+	Oid			relid;
+	Relation	rel;
+	const char *key;
+	char	   *statement;
+
+	for (int i = 0; i < 4; i += 3)
+	{
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s must not be null", i == 0 ? "table" : "deletes")));
+	}
+	relid = PG_GETARG_OID(0);
+	if (get_rel_name(relid) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	feedpub_require_owner(relid);
+	rel = feedpub_registry_open(relid);
+	refuse_other_tables(rel);
+	relation_close(rel, AccessShareLock);	/* not in the way of another caller */
+
+	if (!feedpub_registry_is_registered(relid))
+	{
+		lock_table(relid);
+	}
+	if (!feedpub_registry_is_registered(relid))
+	{
+		rel = feedpub_registry_open(relid);
+		refuse_other_tables(rel);
+		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1));
+		if (get_attnum(relid, FEEDPUB_XID_COLUMN) != InvalidAttrNumber ||
+			get_attnum(relid, FEEDPUB_POS_COLUMN) != InvalidAttrNumber)
+			ereport(ERROR,
+					(errcode(ERRCODE_DUPLICATE_COLUMN),
+					 errmsg("table \"%s\" already has a column %s or %s",
+							RelationGetRelationName(rel),
+							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
+		relation_close(rel, NoLock);
+		feedpub_registry_add(relid, "table", false);
+		feedpub_registry_set_key(relid, key, PG_GETARG_BOOL(3));
+		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
+	}
+
+	/* the rest is what feed_repair() would put back */
+	CommandCounterIncrement();
+	feedpub_guard_repair(relid);
+	statement = make_index(relid);
+
+	/* so that batch 0 is durable (initial.c) */
+	ForceSyncCommit();
+	if (statement == NULL)
+		PG_RETURN_NULL();
+	ereport(NOTICE,
+			(errmsg("feed \"%s\" cannot be read before its index is made",
+					get_rel_name(relid)),
+			 errhint("Run: %s", statement)));
+	PG_RETURN_TEXT_P(cstring_to_text(statement));
+}
+
+/*
+ * feed_detach(feed regclass) returns void
+ *
+ * Makes a table feed an ordinary table again: its triggers, the columns of the
+ * stamp with their index and sequence, its batches and tombstones go.  The
+ * rows stay as they are.  Only the owner may.  Locks as feed_attach() does.
+ * Errors: 42809 when it is no table feed, 2BP01 when something depends on the
+ * columns, 55P03, 42501.
+ */
+Datum
+feed_detach(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	FeedpubFeed feed;
+	char	   *table;
+
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	feedpub_require_owner(relid);
+	if (!feedpub_registry_is_table(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
+				 errhint("Use feed_drop() to drop it.")));
+	lock_table(relid);
+	table = feedpub_relation_name(relid);
+	execute_ddl(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
+	execute_ddl(psprintf("DROP TRIGGER IF EXISTS zz_feedpub_delete ON %s", table));
+	execute_ddl(psprintf("DROP TRIGGER IF EXISTS zz_feedpub_truncate ON %s", table));
+	execute_ddl(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",
+						 table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	feedpub_registry_remove(relid);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Refuse what cannot be a table feed.
+ */
+static void
+refuse_other_tables(Relation rel)
+{
+	const char *name = RelationGetRelationName(rel);
+	const char *what = NULL;
+
+	if (feedpub_registry_is_registered(RelationGetRelid(rel)) &&
+		!feedpub_registry_is_table(RelationGetRelid(rel)))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is an outbox feed already", name)));
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		what = "a partitioned table";
+	else if (rel->rd_rel->relkind != RELKIND_RELATION || IsCatalogRelation(rel) ||
+			 RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" cannot be a feed", name),
+				 errdetail("Only ordinary tables can.")));
+	else if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
+		what = "a temporary table";
+	else if (rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+		what = "an unlogged table";
+	else if (rel->rd_rel->relispartition)
+		what = "a partition";
+	else if (has_superclass(RelationGetRelid(rel)) ||
+			 find_inheritance_children(RelationGetRelid(rel), NoLock) != NIL)
+		what = "a table with inheritance";
+	if (what != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("\"%s\" cannot be a feed", name),
+				 errdetail("It is %s.", what)));
+}
+
+/*
+ * See that the table has the key: an index's name, or NULL for the primary
+ * key.
+ */
+static const char *
+choose_key(Relation rel, Oid keyid)
+{
+	Relation	index;
+	const char *problem;
+
+	if (!OidIsValid(keyid))
+	{
+		if (OidIsValid(feedpub_key_index(rel, "")))
+			return NULL;
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s\" has no primary key",
+						RelationGetRelationName(rel)),
+				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
+						 RelationGetRelationName(rel))));
+	}
+	if (!list_member_oid(RelationGetIndexList(rel), keyid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not an index of table \"%s\"",
+						get_rel_name(keyid) ? get_rel_name(keyid) : "?",
+						RelationGetRelationName(rel))));
+	index = index_open(keyid, AccessShareLock);
+	problem = feedpub_key_problem(rel, index);
+	if (problem != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("index \"%s\" cannot be the key of a feed",
+						RelationGetRelationName(index)),
+				 errdetail("The index %s.", problem)));
+	index_close(index, NoLock);
+	return keyid == feedpub_key_index(rel, "") ? NULL : get_rel_name(keyid);
+}
+
+/*
+ * Make the trigger that stamps, with the columns that it compares.  The
+ * others are made by feedpub_guard_repair().
+ */
+static void
+create_stamp_trigger(Oid relid, ArrayType *columns)
+{
+	StringInfoData sql;
+	Datum	   *names = NULL;
+	bool	   *nulls = NULL;
+	int			nnames = 0;
+
+	if (columns == NULL)
+		return;
+	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+					  &names, &nulls, &nnames);
+	initStringInfo(&sql);
+	appendStringInfo(&sql, "CREATE TRIGGER %s BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._stamp_row(",
+					 FEEDPUB_STAMP_TRIGGER,
+					 feedpub_relation_name(relid));
+	for (int i = 0; i < nnames; i++)
+	{
+		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
+
+		if (get_attnum(relid, name) <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_UNDEFINED_COLUMN),
+					 errmsg("column \"%s\" of relation \"%s\" does not exist",
+							name, get_rel_name(relid))));
+		appendStringInfo(&sql, "%s%s", i > 0 ? ", " : "", quote_literal_cstr(name));
+	}
+	if (nnames == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("columns must not be empty")));
+	appendStringInfoChar(&sql, ')');
+	execute_ddl(sql.data);
+}
+
+/*
+ * Make the index if it is not there, or return the statement that does it.
+ */
+static char *
+make_index(Oid relid)
+{
+	Relation	rel = feedpub_registry_open(relid);
+	bool		is_there = OidIsValid(feedpub_guard_index(rel));
+	bool		is_small = CheckRelationLockedByMe(rel, AccessExclusiveLock, true) &&
+		RelationGetNumberOfBlocks(rel) <= SMALL_TABLE;
+	char	   *statement = feedpub_guard_index_cure(rel, !is_small);
+
+	/* DDL wants a table that nobody has open */
+	relation_close(rel, NoLock);
+	if (is_there)
+		return NULL;
+	if (!is_small)
+		return statement;
+	execute_ddl(statement);
+	return NULL;
+}
+
+/*
+ * Lock a table against everybody.  While a lock is waited for nobody else
+ * gets one, so it is waited for a moment only, and again after a pause.
+ */
+static void
+lock_table(Oid relid)
+{
+	int			save_timeout = LockTimeout;
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+												  save_timeout > 0 ? save_timeout : LOCK_ATTEMPTS * (LOCK_WAIT_MS + LOCK_PAUSE_MS));
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+
+	for (;;)
+	{
+		volatile bool locked = false;
+
+		BeginInternalSubTransaction(NULL);
+		PG_TRY();
+		{
+			LockTimeout = LOCK_WAIT_MS;
+			LockRelationOid(relid, AccessExclusiveLock);
+			LockTimeout = save_timeout;
+			ReleaseCurrentSubTransaction();
+			locked = true;
+		}
+		PG_CATCH();
+		{
+			ErrorData  *error;
+
+			LockTimeout = save_timeout;
+			MemoryContextSwitchTo(context);
+			error = CopyErrorData();
+			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE ||
+				GetCurrentTimestamp() >= end)
+				PG_RE_THROW();
+			FreeErrorData(error);
+			FlushErrorState();
+			RollbackAndReleaseCurrentSubTransaction();
+		}
+		PG_END_TRY();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (locked)
+			return;
+
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LOCK_PAUSE_MS, feedpub_wait_event("FeedpubAttach"));
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+/*
+ * Run one DDL statement as the caller, and let what follows see it.
+ */
+static void
+execute_ddl(const char *sql)
+{
+	int			rc;
+
+	SPI_connect();
+	rc = SPI_execute(sql, false, 0);
+	if (rc != SPI_OK_UTILITY)
+		elog(ERROR, "could not run \"%s\": %s", sql,
+			 SPI_result_code_string(rc));
+	SPI_finish();
+	CommandCounterIncrement();
+}

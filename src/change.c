@@ -1,0 +1,389 @@
+/*-------------------------------------------------------------------------
+ *
+ * change.c
+ *	  What runs inside a writer's statement on a table feed.
+ *
+ * A row that is inserted, or whose published columns change, is stamped by a
+ * BEFORE ROW trigger.  Its name sorts last, so that other triggers have done
+ * what they will by then; where one does come after it, every UPDATE stamps,
+ * for what that one will change cannot be known.  A row that is deleted
+ * leaves a tombstone, as does one whose key changes, for its old key, and
+ * TRUNCATE.  The triggers are ENABLE ALWAYS: rows that logical replication
+ * brings get stamps of this server.
+ *
+ * A row of batch 0, one that was there before the table became a feed and has
+ * no stamp, is stamped by any UPDATE at all: its new version may lie before
+ * the place that a reader of batch 0 has reached (initial.c).
+ *
+ * Order of events: the trigger is called with the old row locked (trigger.c:
+ * GetTupleForTrigger), so the position is taken after whoever changed the row
+ * before has ended: changes of one row are in the order of their positions.
+ * The xid is assigned before the position is taken.
+ *
+ * A tombstone may be written for a key that lives: an INSERT takes its
+ * position before it waits on the unique index, so it may have a smaller one
+ * than the DELETE that it waited for; and where a row moves to another place
+ * it is deleted there after it is inserted here.  Readers do not hand out a
+ * tombstone whose key lives in the snapshot that reads (read.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_trigger.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feedpub_stamp_row);
+PG_FUNCTION_INFO_V1(feedpub_note_delete);
+
+/*
+ * What the triggers need to know of a table.  Entries are voided by relcache
+ * invalidation of the table, its sequence or the registry, and never freed.
+ */
+typedef struct TrackedTable
+{
+	Oid			relid;			/* hash key, must be first */
+	bool		valid;
+	Oid			seqid;
+	AttrNumber	xid_attno;
+	AttrNumber	pos_attno;
+	bool		deletes;
+	int			nkeys;			/* 0: the key is not there */
+	AttrNumber	keys[INDEX_MAX_KEYS];
+	bool		always;			/* every UPDATE stamps */
+	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
+} TrackedTable;
+
+static HTAB *tables = NULL;
+
+static void invalidate_tables(Datum arg, Oid relid);
+static TrackedTable *find_table(Relation rel);
+static void learn_table(TrackedTable *table, Relation rel);
+static void learn_columns(TrackedTable *table, Relation rel,
+						  const Trigger *trigger);
+static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
+						  AttrNumber attno);
+static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
+						TupleTableSlot *new_slot);
+static void leave_tombstone(const TrackedTable *table, Relation rel,
+							TupleTableSlot *slot);
+
+/*
+ * feedpub._stamp_row(columns...) returns trigger
+ *
+ * BEFORE INSERT OR UPDATE, FOR EACH ROW, on a table feed: gives the row a new
+ * stamp if it is new, or if one of the columns named in the trigger's
+ * arguments changes, any column if there are none; or if feed_xid is set to
+ * NULL, which asks for that.  Raises PF004 when the stamp would be written.
+ */
+Datum
+feedpub_stamp_row(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
+	TrackedTable *table;
+	HeapTuple	result;
+	bool		is_update;
+	int			columns[2];
+	Datum		values[2];
+	bool		nulls[2] = {false, false};
+	FullTransactionId xid;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
+		TRIGGER_FIRED_BY_DELETE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger before INSERT or UPDATE",
+						"_stamp_row")));
+	rel = trigdata->tg_relation;
+	table = find_table(rel);
+	is_update = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
+	result = is_update ? trigdata->tg_newtuple : trigdata->tg_trigtuple;
+
+	if (is_update)
+	{
+		TupleTableSlot *old_slot = trigdata->tg_trigslot;
+		TupleTableSlot *new_slot = trigdata->tg_newslot;
+		bool		is_replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
+		bool		is_initial = slot_attisnull(old_slot, table->xid_attno);
+		bool		is_asked = slot_attisnull(new_slot, table->xid_attno);
+		bool		is_written = values_differ(old_slot, new_slot, table->xid_attno) ||
+			values_differ(old_slot, new_slot, table->pos_attno);
+
+		for (int i = 0; i < table->nkeys && table->deletes; i++)
+		{
+			if (values_differ(old_slot, new_slot, table->keys[i]))
+			{
+				leave_tombstone(table, rel, old_slot);
+				break;
+			}
+		}
+
+		/* what replication brings is another server's stamp */
+		if (is_written && !is_asked && !is_replica)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEED_GUARDED),
+					 errmsg("cannot write the stamp of feed \"%s\"",
+							RelationGetRelationName(rel)),
+					 errdetail("Columns %s and %s are given to each row as it changes.",
+							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+					 errhint("To publish a row again, set %s to NULL.", FEEDPUB_XID_COLUMN)));
+		if (!is_initial && !(is_asked && !is_replica) && !table->always &&
+			!has_changed(table, old_slot, new_slot))
+		{
+			if (!is_written)
+				PG_RETURN_POINTER(result);
+			columns[0] = table->xid_attno;
+			columns[1] = table->pos_attno;
+			for (int i = 0; i < 2; i++)
+				values[i] = slot_getattr(old_slot, columns[i], &nulls[i]);
+			PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
+														2, columns, values, nulls));
+		}
+	}
+
+	xid = GetTopFullTransactionId();
+	columns[0] = table->xid_attno;
+	values[0] = FullTransactionIdGetDatum(xid);
+	columns[1] = table->pos_attno;
+	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
+	feedpub_stamp_note(RelationGetRelid(rel), xid);
+	PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
+												2, columns, values, nulls));
+}
+
+/*
+ * feedpub._note_delete() returns trigger
+ *
+ * AFTER DELETE, FOR EACH ROW, and AFTER TRUNCATE, FOR EACH STATEMENT, on a
+ * table feed: leaves a tombstone.
+ */
+Datum
+feedpub_note_delete(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TrackedTable *table;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event) ||
+		!((TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) &&
+		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event)) ||
+		  TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event)))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger after DELETE or a statement trigger after TRUNCATE",
+						"_note_delete")));
+
+	table = find_table(trigdata->tg_relation);
+	if (table->deletes)
+		leave_tombstone(table, trigdata->tg_relation,
+						TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event) ?
+							NULL :
+							trigdata->tg_trigslot);
+	PG_RETURN_POINTER(NULL);
+}
+
+static void
+invalidate_tables(Datum arg, Oid relid)
+{
+	HASH_SEQ_STATUS status;
+	TrackedTable *table;
+	bool		all = !OidIsValid(relid) || feedpub_registry_is(relid);
+
+	hash_seq_init(&status, tables);
+	while ((table = hash_seq_search(&status)) != NULL)
+	{
+		if (all || table->relid == relid || table->seqid == relid)
+			table->valid = false;
+	}
+}
+
+static TrackedTable *
+find_table(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	TrackedTable *table;
+	bool		found;
+
+	if (tables == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = sizeof(Oid);
+		ctl.entrysize = sizeof(TrackedTable);
+		ctl.hcxt = TopMemoryContext;
+		tables = hash_create("feedpub tracked tables", 16, &ctl,
+							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		CacheRegisterRelcacheCallback(invalidate_tables, (Datum) 0);
+	}
+	table = hash_search(tables, &relid, HASH_ENTER, &found);
+	if (!found)
+		table->valid = false;
+	if (!table->valid)
+		learn_table(table, rel);
+	return table;
+}
+
+/*
+ * Find out about a table.  Its definition cannot change meanwhile: the
+ * writer's statement holds a lock on it.
+ */
+static void
+learn_table(TrackedTable *table, Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	Oid			stamp_row = feedpub_registry_function("_stamp_row", 0, NULL);
+	const Trigger *trigger = NULL;
+	Oid			keyid;
+
+	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	table->seqid = InvalidOid;
+	if (table->pos_attno != InvalidAttrNumber)
+		table->seqid = feedpub_guard_sequence(rel);
+	if (table->xid_attno == InvalidAttrNumber ||
+		get_atttype(relid, table->xid_attno) != XID8OID ||
+		!OidIsValid(table->seqid) ||
+		get_atttype(relid, table->pos_attno) != INT8OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("rows of feed \"%s\" cannot be stamped",
+						RelationGetRelationName(rel)),
+				 errdetail("Columns %s and %s, or the sequence of the latter, are not what they were.",
+						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to do without.")));
+
+	/* without a row in the registry: no deletes, until feed_repair() */
+	feedpub_registry_key(rel, &keyid, &table->deletes);
+	table->nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, table->keys) : 0;
+
+	table->always = false;
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *t = &rel->trigdesc->triggers[i];
+
+		if (t->tgfoid == stamp_row)
+			trigger = t;
+		else if (trigger != NULL && TRIGGER_FOR_ROW(t->tgtype) &&
+				 TRIGGER_FOR_BEFORE(t->tgtype) && TRIGGER_FOR_UPDATE(t->tgtype))
+			table->always = true;
+	}
+	learn_columns(table, rel, trigger);
+	table->valid = true;
+}
+
+/*
+ * Which columns are compared: those named in the trigger's arguments, or all.
+ * All as well if one of them is gone or renamed, or is computed from others:
+ * rather one stamp too many.
+ */
+static void
+learn_columns(TrackedTable *table, Relation rel, const Trigger *trigger)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		all = trigger == NULL || trigger->tgnargs == 0;
+
+	MemSet(table->published, 0, sizeof(table->published));
+	for (int i = 0; !all && i < trigger->tgnargs; i++)
+	{
+		AttrNumber	attno = get_attnum(RelationGetRelid(rel), trigger->tgargs[i]);
+
+		if (attno <= 0 || TupleDescAttr(desc, attno - 1)->attgenerated != '\0')
+			all = true;
+		else
+			table->published[attno - 1] = true;
+	}
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->attgenerated != '\0' ||
+			i + 1 == table->xid_attno || i + 1 == table->pos_attno)
+			table->published[i] = false;
+		else if (all)
+			table->published[i] = true;
+	}
+	for (int i = 0; i < table->nkeys; i++)
+		table->published[table->keys[i] - 1] = true;
+}
+
+/*
+ * Does a column differ between two versions of a row?  Values that are stored
+ * out of line are not read: an UPDATE that leaves one alone leaves its
+ * pointer, and one that writes it anew counts as a change.
+ */
+static bool
+values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber attno)
+{
+	Form_pg_attribute att = TupleDescAttr(a->tts_tupleDescriptor, attno - 1);
+	bool		anull;
+	bool		bnull;
+	Datum		avalue = slot_getattr(a, attno, &anull);
+	Datum		bvalue = slot_getattr(b, attno, &bnull);
+
+	if (anull || bnull)
+		return anull != bnull;
+	if (att->attlen == -1 &&
+		(VARATT_IS_EXTERNAL(DatumGetPointer(avalue)) ||
+		 VARATT_IS_EXTERNAL(DatumGetPointer(bvalue))))
+		return VARSIZE_ANY(DatumGetPointer(avalue)) != VARSIZE_ANY(DatumGetPointer(bvalue)) ||
+			memcmp(DatumGetPointer(avalue), DatumGetPointer(bvalue),
+				   VARSIZE_ANY(DatumGetPointer(avalue))) != 0;
+	return !datum_image_eq(avalue, bvalue, att->attbyval, att->attlen);
+}
+
+static bool
+has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
+			TupleTableSlot *new_slot)
+{
+	int			natts = old_slot->tts_tupleDescriptor->natts;
+
+	for (int i = 0; i < natts; i++)
+	{
+		if (table->published[i] && values_differ(old_slot, new_slot, i + 1))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Leave a tombstone for a row, or for all of them if there is no slot.
+ */
+static void
+leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
+{
+	FullTransactionId xid;
+	Datum		key = (Datum) 0;
+
+	if (slot != NULL && table->nkeys == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has no key", RelationGetRelationName(rel)),
+				 errdetail("A delete is published by the row's key."),
+				 errhint("Run feed_check() to see what is missing, or feed_detach() to do without.")));
+	if (slot != NULL)
+		key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys,
+								table->keys, slot);
+	xid = GetTopFullTransactionId();
+	feedpub_tombstone_write(RelationGetRelid(rel), xid,
+							nextval_internal(table->seqid, false), key);
+	feedpub_stamp_note(RelationGetRelid(rel), xid);
+}

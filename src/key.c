@@ -1,0 +1,291 @@
+/*-------------------------------------------------------------------------
+ *
+ * key.c
+ *	  The key of a table feed's rows.
+ *
+ * A key is the columns of a unique index on columns that are not null: the
+ * primary key, or one that was named.  A deleted row's key is kept as texts,
+ * what the types' output functions make of it, so that it survives a dump and
+ * a change of type that the texts survive.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/tableam.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "feedpub.h"
+
+static bool prints_the_same_everywhere(Oid type);
+
+/*
+ * Why an index cannot be a key, part of a sentence, or NULL if it can.
+ */
+const char *
+feedpub_key_problem(Relation rel, Relation index)
+{
+	Form_pg_index form = index->rd_index;
+
+	if (index->rd_rel->relam != BTREE_AM_OID || !form->indisunique)
+		return "is not unique";
+	if (!form->indisvalid || !form->indisready || !form->indislive)
+		return "is not valid";
+	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return "is partial";
+	for (int i = 0; i < form->indnkeyatts; i++)
+	{
+		AttrNumber	attno = form->indkey.values[i];
+
+		if (attno <= 0)
+			return "is on an expression";
+		if (!TupleDescAttr(RelationGetDescr(rel), attno - 1)->attnotnull)
+			return "is on a column that may be null";
+	}
+	return NULL;
+}
+
+/*
+ * The index that is a table's key: the one of this name, or for '' the
+ * primary key.  InvalidOid when it is not there or cannot be one.
+ */
+Oid
+feedpub_key_index(Relation rel, const char *name)
+{
+	List	   *indexes = RelationGetIndexList(rel);
+	Oid			found = InvalidOid;
+	ListCell   *lc;
+
+	if (name[0] == '\0')
+		return feedpub_primary_key_index(rel);
+
+	foreach(lc, indexes)
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		if (strcmp(RelationGetRelationName(index), name) == 0 &&
+			feedpub_key_problem(rel, index) == NULL)
+			found = RelationGetRelid(index);
+		index_close(index, AccessShareLock);
+	}
+	return found;
+}
+
+/*
+ * The columns of a key, in their order in the index.  Returns how many.
+ */
+int
+feedpub_key_columns(Oid keyid, AttrNumber *attnos)
+{
+	Relation	index = index_open(keyid, AccessShareLock);
+	int			nkeys = index->rd_index->indnkeyatts;
+
+	for (int i = 0; i < nkeys; i++)
+		attnos[i] = index->rd_index->indkey.values[i];
+	index_close(index, AccessShareLock);
+	return nkeys;
+}
+
+/*
+ * Types whose text does not depend on settings.
+ */
+static bool
+prints_the_same_everywhere(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case NAMEOID:
+		case UUIDOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/*
+ * A row's key as a text[].  Where the types print by settings they print in
+ * one way, as in postgres_fdw.c: set_transmission_modes.
+ */
+Datum
+feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
+				  TupleTableSlot *slot)
+{
+	static const char *const settings[][2] = {
+		{"datestyle", "ISO"}, {"timezone", "UTC"}, {"intervalstyle", "postgres"}, {"extra_float_digits", "3"}, {"bytea_output", "hex"}, {"search_path", "pg_catalog"}};
+	Datum		texts[INDEX_MAX_KEYS];
+	int			nestlevel = -1;
+
+	for (int i = 0; i < nkeys; i++)
+	{
+		Oid			type = TupleDescAttr(desc, attnos[i] - 1)->atttypid;
+		Oid			output;
+		bool		is_varlena;
+		bool		isnull;
+		Datum		value = slot_getattr(slot, attnos[i], &isnull);
+
+		if (isnull)
+			elog(ERROR, "column %d of a key is null", attnos[i]);
+		if (nestlevel < 0 && !prints_the_same_everywhere(type))
+		{
+			nestlevel = NewGUCNestLevel();
+			for (int j = 0; j < lengthof(settings); j++)
+				(void) set_config_option(settings[j][0], settings[j][1],
+										 PGC_USERSET, PGC_S_SESSION,
+										 GUC_ACTION_SAVE, true, 0, false);
+		}
+		getTypeOutputInfo(type, &output, &is_varlena);
+		texts[i] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
+	}
+	if (nestlevel >= 0)
+		AtEOXact_GUC(false, nestlevel);
+	return PointerGetDatum(construct_array(texts, nkeys, TEXTOID, -1, false,
+										   TYPALIGN_INT));
+}
+
+/*
+ * The values of a key that was kept as texts, in the order of the index.
+ */
+void
+feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
+{
+	Datum	   *texts;
+	bool	   *nulls;
+	int			ntexts;
+	int			nkeys = index->rd_index->indnkeyatts;
+
+	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
+					  TYPALIGN_INT, &texts, &nulls, &ntexts);
+	if (ntexts != nkeys)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the key of feed \"%s\" has changed since rows were deleted",
+						RelationGetRelationName(rel)),
+				 errhint("Detach the table and attach it again.")));
+	for (int i = 0; i < nkeys; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel),
+											  index->rd_index->indkey.values[i] - 1);
+		Oid			input;
+		Oid			param;
+
+		getTypeInputInfo(att->atttypid, &input, &param);
+		values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
+										 param, att->atttypmod);
+	}
+}
+
+/*
+ * Is there a row with this key in a snapshot?
+ */
+bool
+feedpub_key_lives(Relation rel, Relation index, Datum *values,
+				  Snapshot snapshot)
+{
+	ScanKeyData keys[INDEX_MAX_KEYS];
+	int			nkeys = index->rd_index->indnkeyatts;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	bool		found;
+
+	for (int i = 0; i < nkeys; i++)
+	{
+		Oid			equal = get_opfamily_member(index->rd_opfamily[i],
+												index->rd_opcintype[i],
+												index->rd_opcintype[i],
+												BTEqualStrategyNumber);
+
+		if (!OidIsValid(equal))
+			elog(ERROR, "index %u has no equality operator for column %d",
+				 RelationGetRelid(index), i + 1);
+		ScanKeyEntryInitialize(&keys[i], 0, i + 1, BTEqualStrategyNumber,
+							   index->rd_opcintype[i], index->rd_indcollation[i],
+							   get_opcode(equal), values[i]);
+	}
+	slot = table_slot_create(rel, NULL);
+	scan = feedpub_index_beginscan(rel, index, snapshot, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
+
+/*
+ * The columns by which a feed is divided into shards: those of a table feed's
+ * key, or of an outbox message_key and, for rows without, message_id.  Returns
+ * how many.
+ */
+int
+feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
+{
+	if (feed->is_outbox)
+	{
+		attnos[0] = get_attnum(feed->relid, "message_key");
+		attnos[1] = get_attnum(feed->relid, "message_id");
+		if (attnos[0] != InvalidAttrNumber && attnos[1] != InvalidAttrNumber)
+			return 2;
+	}
+	else if (OidIsValid(feed->keyid))
+		return feedpub_key_columns(feed->keyid, attnos);
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("feed \"%s\" has no key to divide it by",
+					RelationGetRelationName(rel))));
+}
+
+/*
+ * Which of so many shards a key is in: the first four bytes of the SHA-256 of
+ * its texts in UTF-8, with a unit separator (0x1f) between them, as a
+ * big-endian number, modulo shards.  Anybody can compute that, anywhere and
+ * in any version; so it does not change.
+ */
+int
+feedpub_key_shard(Datum key, int shards)
+{
+	StringInfoData joined;
+	Datum	   *texts;
+	bool	   *nulls;
+	int			ntexts;
+	char	   *utf8;
+	Datum		hash;
+	uint32		number;
+
+	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
+					  TYPALIGN_INT, &texts, &nulls, &ntexts);
+	initStringInfo(&joined);
+	for (int i = 0; i < ntexts; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(&joined, '\x1f');
+		appendBinaryStringInfo(&joined, VARDATA_ANY(DatumGetPointer(texts[i])),
+							   VARSIZE_ANY_EXHDR(DatumGetPointer(texts[i])));
+	}
+	utf8 = pg_server_to_any(joined.data, joined.len, PG_UTF8);
+	hash = DirectFunctionCall1(sha256_bytea,
+							   PointerGetDatum(cstring_to_text(utf8)));
+	memcpy(&number, VARDATA_ANY(DatumGetPointer(hash)), sizeof(number));
+	return (int) (pg_ntoh32(number) % (uint32) shards);
+}

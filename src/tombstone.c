@@ -1,0 +1,85 @@
+/*-------------------------------------------------------------------------
+ *
+ * tombstone.c
+ *	  The table feedpub.tombstone: deletes in table feeds.
+ *
+ * A tombstone is what a deleted row leaves in the feed: its key and a stamp of
+ * the deleting transaction.  One without a key stands for TRUNCATE.  They are
+ * in the published order beside the rows, by the same rules: run.c reads them
+ * through their own index on (feed, feed_xid, feed_pos).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "executor/tuptable.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+/* columns of feedpub.tombstone */
+#define ANUM_TOMBSTONE_FEED		1
+#define ANUM_TOMBSTONE_XID		2
+#define ANUM_TOMBSTONE_POS		3
+#define ANUM_TOMBSTONE_KEY		4
+#define NATTS_TOMBSTONE			4
+
+/*
+ * Open the table and its index.
+ */
+Relation
+feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
+{
+	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
+	Relation	table = table_open(get_relname_relid("tombstone", namespaceid),
+								   lockmode);
+
+	if (index != NULL)
+		*index = index_open(get_relname_relid("tombstone_pkey", namespaceid),
+							lockmode);
+	return table;
+}
+
+/*
+ * Write one.  key is a text[], or 0 for TRUNCATE.  As ourselves: the writer
+ * needs no right on the table.
+ */
+void
+feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
+{
+	Relation	table = feedpub_tombstone_open(RowExclusiveLock, NULL);
+	Datum		values[NATTS_TOMBSTONE];
+	bool		nulls[NATTS_TOMBSTONE] = {false};
+	HeapTuple	tuple;
+
+	values[ANUM_TOMBSTONE_FEED - 1] = ObjectIdGetDatum(feed);
+	values[ANUM_TOMBSTONE_XID - 1] = FullTransactionIdGetDatum(xid);
+	values[ANUM_TOMBSTONE_POS - 1] = Int64GetDatum(pos);
+	values[ANUM_TOMBSTONE_KEY - 1] = key;
+	nulls[ANUM_TOMBSTONE_KEY - 1] = key == (Datum) 0;
+
+	/* a plain table with one plain index, as those of the catalog */
+	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
+	CatalogTupleInsert(table, tuple);
+	heap_freetuple(tuple);
+	table_close(table, NoLock);
+}
+
+/*
+ * The key in a tombstone, a text[]; false for TRUNCATE.
+ */
+bool
+feedpub_tombstone_key(TupleTableSlot *slot, Datum *key)
+{
+	bool		isnull;
+
+	*key = slot_getattr(slot, ANUM_TOMBSTONE_KEY, &isnull);
+	return !isnull;
+}
