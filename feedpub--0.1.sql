@@ -160,12 +160,12 @@ COMMENT ON FUNCTION feed_drop(pg_catalog.regclass) IS
 	'drops an outbox feed with its rows';
 
 CREATE FUNCTION feed_attach(tab pg_catalog.regclass,
-	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.name[] DEFAULT NULL,
+	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.text[] DEFAULT NULL,
 	deletes pg_catalog.bool DEFAULT true)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_attach';
-COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.bool) IS
+COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.text[], pg_catalog.bool) IS
 	'makes a table a feed of its changes; returns the statement that is still to be run, if any';
 
 CREATE FUNCTION feed_detach(feed pg_catalog.regclass)

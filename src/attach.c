@@ -66,7 +66,7 @@ static void lock_table(Oid relid);
 static void execute_ddl(const char *sql);
 
 /*
- * feed_attach(tab regclass, key regclass DEFAULT NULL, columns name[] DEFAULT
+ * feed_attach(tab regclass, key regclass DEFAULT NULL, columns text[] DEFAULT
  * NULL, deletes boolean DEFAULT true)
  * returns text
  *
@@ -275,7 +275,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 
 	if (columns == NULL)
 		return;
-	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+	deconstruct_array(columns, TEXTOID, -1, false, TYPALIGN_INT,
 					  &names, &nulls, &nnames);
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "CREATE TRIGGER %s BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._stamp_row(",
@@ -283,7 +283,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 					 feedpub_relation_name(relid));
 	for (int i = 0; i < nnames; i++)
 	{
-		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
+		const char *name = nulls[i] ? "" : TextDatumGetCString(names[i]);
 
 		if (get_attnum(relid, name) <= 0)
 			ereport(ERROR,

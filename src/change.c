@@ -71,6 +71,7 @@ typedef struct TrackedTable
 } TrackedTable;
 
 static HTAB *tables = NULL;
+static uint64 ninvalidations = 0;
 
 static void invalidate_tables(Datum arg, Oid relid);
 static TrackedTable *find_table(Relation rel);
@@ -208,6 +209,7 @@ invalidate_tables(Datum arg, Oid relid)
 	TrackedTable *table;
 	bool		all = !OidIsValid(relid) || feedpub_registry_is(relid);
 
+	ninvalidations++;
 	hash_seq_init(&status, tables);
 	while ((table = hash_seq_search(&status)) != NULL)
 	{
@@ -244,7 +246,8 @@ find_table(Relation rel)
 
 /*
  * Find out about a table.  Its definition cannot change meanwhile: the
- * writer's statement holds a lock on it.
+ * writer's statement holds a lock on it.  The registry can: then what was
+ * learned serves this row only.
  */
 static void
 learn_table(TrackedTable *table, Relation rel)
@@ -253,6 +256,7 @@ learn_table(TrackedTable *table, Relation rel)
 	Oid			stamp_row = feedpub_registry_function("_stamp_row", 0, NULL);
 	const Trigger *trigger = NULL;
 	Oid			keyid;
+	uint64		before = ninvalidations;
 
 	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
@@ -287,7 +291,7 @@ learn_table(TrackedTable *table, Relation rel)
 			table->always = true;
 	}
 	learn_columns(table, rel, trigger);
-	table->valid = true;
+	table->valid = before == ninvalidations;
 }
 
 /*

@@ -202,7 +202,9 @@ feedpub_publish_feed(Oid relid, bool wait, bool missing_ok)
 	if (missing_ok && get_rel_name(relid) == NULL)
 		return 0;				/* dropped meanwhile: no news */
 	heap = feedpub_registry_open(relid);
-	if (!wait && !lock_indexes(heap))
+
+	/* a table feed whose index is still being made is not to be complained of */
+	if (!wait && (!lock_indexes(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;
