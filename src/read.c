@@ -626,7 +626,7 @@ feedpub_read_refuse_cursor(Oid relid)
 			 errmsg("cursor of feed \"%s\" is from another history",
 					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
-			 errhint("The server was restored or replaced since the cursor was handed out.  Start from feed_head(), or from the beginning, ''.")));
+			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_head(), or from the beginning, ''.")));
 }
 
 /*
