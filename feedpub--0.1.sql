@@ -23,6 +23,11 @@ CREATE TABLE feedpub.feed (
 	-- primary key, and whether deletes are published
 	key pg_catalog.name,
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
+	-- up to which place, in published order, tombstones have expired, and how
+	-- often some have
+	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
+	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
+	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
@@ -139,6 +144,14 @@ AS 'MODULE_PATHNAME', 'feedpub_merge_batches';
 REVOKE ALL ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) IS
 	'merges batches older than feedpub.batch_retention; returns how many went';
+
+CREATE FUNCTION feedpub._expire_tombstones(feed pg_catalog.regclass)
+RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_expire_tombstones';
+REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
+	'removes tombstones older than feedpub.tombstone_retention; returns how many';
 
 --
 -- Making feeds

@@ -97,15 +97,16 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 }
 
 /*
- * The place behind batch 0, before any other batch.
+ * The place behind batch 0, before any other batch, as of the number of times
+ * that tombstones have expired.
  */
 void
-feedpub_cursor_behind_initial(FeedpubCursor *cursor)
+feedpub_cursor_behind_initial(FeedpubCursor *cursor, int expiries)
 {
 	cursor->epoch = FEEDPUB_EPOCH;
 	cursor->sync_id = 0;
 	cursor->pos = PG_INT64_MAX;
-	cursor->fingerprint = 0;
+	cursor->fingerprint = (uint32) expiries & 0x7fff;
 }
 
 bool

@@ -110,6 +110,14 @@ typedef struct FeedpubRunReader FeedpubRunReader;
 
 typedef struct FeedpubInitialScan FeedpubInitialScan;
 
+/* Up to where tombstones have expired, and how often some have. */
+typedef struct FeedpubFloor
+{
+	int64		sync_id;
+	int64		pos;
+	int			expiries;
+} FeedpubFloor;
+
 /* A place in the published order. */
 typedef struct FeedpubCursor
 {
@@ -160,6 +168,7 @@ extern int	feedpub_publish_interval;
 extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
 extern int	feedpub_batch_retention;
+extern int	feedpub_tombstone_retention;
 
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
@@ -168,6 +177,8 @@ extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern bool feedpub_registry_is(Oid relid);
+extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
+								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);
 extern bool feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes);
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
@@ -203,7 +214,7 @@ extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 extern void feedpub_key_values(Relation rel, Relation index, Datum key,
 							   Datum *values);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
-							  Snapshot snapshot);
+							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
 								AttrNumber *attnos);
 extern int	feedpub_key_shard(Datum key, int shards);
@@ -228,6 +239,7 @@ extern int	feedpub_guard_repair(Oid relid);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
+extern bool feedpub_horizon_sees_table(Snapshot snapshot, Relation rel);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
@@ -276,12 +288,14 @@ extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
 
 /* in initial.c */
-extern int64 feedpub_initial_pos(ItemPointer tid);
+extern int64 feedpub_initial_pos(ItemPointer tid, int expiries);
+extern int	feedpub_initial_expiries(const FeedpubCursor *cursor);
 extern uint32 feedpub_initial_fingerprint(Relation heap);
 extern FeedpubInitialScan *feedpub_initial_begin(const FeedpubFeed *feed,
 												 Relation heap,
 												 Snapshot snapshot,
-												 int64 after_pos);
+												 int64 after_pos,
+												 int expiries);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);
@@ -298,7 +312,7 @@ extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
-extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor);
+extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor, int expiries);
 extern bool feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
@@ -310,7 +324,8 @@ extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
 extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);
 extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 								TransactionId xid);
-extern int	feedpub_shmem_take_marks(Oid *dirty, bool *all);
+extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
+extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 extern bool feedpub_shmem_claim_worker(void);
 extern void feedpub_shmem_release_worker(void);
@@ -326,6 +341,7 @@ extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 
 /* in retention.c */
 extern int	feedpub_retention_merge(Oid relid);
+extern int64 feedpub_retention_expire(Oid relid);
 
 /* in worker.c */
 extern void feedpub_worker_ensure(Oid relid);

@@ -231,8 +231,13 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	else
 		read_planned(req);
 
-	/* not before this may the rows leave */
+	/*
+	 * Not before this may the rows leave.  In a table feed rows are passed
+	 * that have another stamp by now; they must not come back either.
+	 */
 	feedpub_horizon_make_durable(req->xids, req->nxids, req->horizon);
+	if (!req->feed.is_outbox && req->nxids > 0)
+		feedpub_horizon_flush_all();
 	relation_close(req->heap, NoLock);
 }
 

@@ -22,6 +22,7 @@ int			feedpub_publish_interval = 10;
 int			feedpub_read_wait = 100;
 int			feedpub_max_workers = 8;
 int			feedpub_batch_retention = 7 * SECS_PER_DAY;
+int			feedpub_tombstone_retention = 7 * SECS_PER_DAY;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
 
 /* the values of synchronous_commit, without its synonyms */
@@ -95,6 +96,16 @@ feedpub_guc_define(void)
 							&feedpub_batch_retention,
 							7 * SECS_PER_DAY,
 							0, INT_MAX,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.tombstone_retention",
+							"Sets the age after which deletes in table feeds expire.",
+							"A cursor that has not got past them by then is refused.  -1 keeps them forever.",
+							&feedpub_tombstone_retention,
+							7 * SECS_PER_DAY,
+							-1, INT_MAX,
 							PGC_SIGHUP,
 							GUC_UNIT_S,
 							NULL, NULL, NULL);

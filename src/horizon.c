@@ -37,6 +37,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 #include "utils/xid8.h"
 
 #include "feedpub.h"
@@ -160,6 +161,33 @@ feedpub_horizon_committed(FullTransactionId xid)
 		TransactionIdDidCommit(XidFromFullTransactionId(xid));
 	LWLockRelease(XactTruncationLock);
 	return committed;
+}
+
+/*
+ * Does a snapshot see the table as it is defined now?
+ *
+ * A query takes its snapshot before it gets the lock on the table, and a
+ * transaction long before.  Meanwhile the table may have been rewritten: the
+ * rows of an ALTER TABLE that rewrites carry its xid, so such a snapshot sees
+ * none of them.  Or it may have become a feed: then the snapshot misses rows
+ * that were committed before, and have no stamp.  Whoever altered the table has
+ * written its row in pg_class; others have too, for a GRANT, and the caller
+ * takes a new snapshot for nothing.
+ */
+bool
+feedpub_horizon_sees_table(Snapshot snapshot, Relation rel)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(RelationGetRelid(rel)));
+	TransactionId xmin;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u",
+			 RelationGetRelid(rel));
+	xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	ReleaseSysCache(tuple);
+	return !TransactionIdIsNormal(xmin) ||
+		TransactionIdIsCurrentTransactionId(xmin) ||
+		!XidInMVCCSnapshot(xmin, snapshot);
 }
 
 /*

@@ -45,6 +45,7 @@ struct FeedpubInitialScan
 	Relation	heap;
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
+	int			expiries;
 	BlockNumber nblocks;
 	BlockNumber next_block;		/* behind the window being scanned */
 	TableScanDesc scan;			/* of the window */
@@ -56,13 +57,25 @@ struct FeedpubInitialScan
 static void begin_window(FeedpubInitialScan *initial);
 
 /*
- * A row identifier as a position in batch 0.
+ * A row identifier as a position in batch 0.  Above its 48 bits is the number
+ * of times that tombstones have expired, see retention.c.
  */
 int64
-feedpub_initial_pos(ItemPointer tid)
+feedpub_initial_pos(ItemPointer tid, int expiries)
 {
-	return (int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
+	return (int64) (expiries & 0x7fff) << 48 |
+		(int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
 		ItemPointerGetOffsetNumberNoCheck(tid);
+}
+
+/*
+ * That number in a cursor of batch 0, or behind it.
+ */
+int
+feedpub_initial_expiries(const FeedpubCursor *cursor)
+{
+	return feedpub_cursor_is_behind_initial(cursor) ? (int) cursor->fingerprint :
+													  (int) (cursor->pos >> 48);
 }
 
 /*
@@ -79,7 +92,7 @@ feedpub_initial_fingerprint(Relation heap)
  */
 FeedpubInitialScan *
 feedpub_initial_begin(const FeedpubFeed *feed, Relation heap,
-					  Snapshot snapshot, int64 after_pos)
+					  Snapshot snapshot, int64 after_pos, int expiries)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
 	BlockNumber block = (BlockNumber) (after_pos >> 16);
@@ -88,6 +101,7 @@ feedpub_initial_begin(const FeedpubFeed *feed, Relation heap,
 	initial->heap = heap;
 	initial->xid_attno = feed->xid_attno;
 	initial->snapshot = snapshot;
+	initial->expiries = expiries;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
 	initial->slot = table_slot_create(heap, NULL);
 	ItemPointerSet(&initial->from, block, offset + 1);
@@ -123,6 +137,8 @@ bool
 feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 					 int64 *pos, int *npassed)
 {
+	ItemPointerData last;
+
 	*slot = NULL;
 	if (!initial->in_window)
 	{
@@ -135,7 +151,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 										   initial->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		*pos = feedpub_initial_pos(&initial->slot->tts_tid);
+		*pos = feedpub_initial_pos(&initial->slot->tts_tid, initial->expiries);
 		if (slot_attisnull(initial->slot, initial->xid_attno))
 		{
 			*slot = initial->slot;
@@ -143,7 +159,8 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 		}
 		(*npassed)++;
 	}
-	*pos = (int64) (initial->next_block - 1) << 16 | MaxOffsetNumber;
+	ItemPointerSet(&last, initial->next_block - 1, MaxOffsetNumber);
+	*pos = feedpub_initial_pos(&last, initial->expiries);
 	initial->in_window = false;
 	return true;
 }

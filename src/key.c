@@ -198,11 +198,12 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 }
 
 /*
- * Is there a row with this key in a snapshot?
+ * Is there a row with this key in a snapshot?  *living are the texts of its
+ * key.
  */
 bool
 feedpub_key_lives(Relation rel, Relation index, Datum *values,
-				  Snapshot snapshot)
+				  Snapshot snapshot, Datum *living)
 {
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	int			nkeys = index->rd_index->indnkeyatts;
@@ -228,6 +229,9 @@ feedpub_key_lives(Relation rel, Relation index, Datum *values,
 	scan = feedpub_index_beginscan(rel, index, snapshot, nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	if (found)
+		*living = feedpub_key_texts(RelationGetDescr(rel), nkeys,
+									index->rd_index->indkey.values, slot);
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	return found;

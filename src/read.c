@@ -112,7 +112,9 @@ typedef struct ReadPage
 	int			nrows;
 	int			maxrows;
 	FeedpubCursor passed;		/* how far the page got */
+	FeedpubFloor floor;			/* before which it cannot begin */
 	int			npassed;		/* rows and batches without a row in the page */
+	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	TransactionId publisher;	/* of the last batch in the page */
@@ -132,6 +134,7 @@ static void append_object(StringInfo json, JsonShape *shape,
 static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
 static void read_page(ReadPage *page);
 static void read_batches(ReadPage *page);
+static void check_floor(ReadPage *page);
 static void check_cursor(ReadPage *page, const FeedpubBatch *first);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
@@ -145,6 +148,7 @@ static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void hide_rows(ReadPage *page);
 static void select_by_stamp(ReadPage *page);
 static void select_by_tid(ReadPage *page);
+static void make_page_durable(ReadPage *page);
 static void make_publisher_durable(TransactionId publisher, Snapshot snapshot);
 static bool ends_filtered(ReadPage *page);
 
@@ -372,7 +376,12 @@ feed_head(PG_FUNCTION_ARGS)
 	cursor.pos = last.last_pos;
 	cursor.fingerprint = last.fingerprint;
 	if (last.sync_id == 0 && !feed.is_outbox)
-		feedpub_cursor_behind_initial(&cursor);
+	{
+		FeedpubFloor floor;
+
+		feedpub_registry_floor(relid, GetActiveSnapshot(), &floor);
+		feedpub_cursor_behind_initial(&cursor, floor.expiries);
+	}
 	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }
 
@@ -433,6 +442,8 @@ read_arguments(FunctionCallInfo fcinfo, ReadPage *page)
 static void
 read_page(ReadPage *page)
 {
+	bool		pushed = false;
+
 	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
 	page->direct = feedpub_fetch_may_read_directly(page->heap);
@@ -441,7 +452,6 @@ read_page(ReadPage *page)
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	page->passed = page->after;
-	page->snapshot = GetActiveSnapshot();
 	page->index = index_open(page->feed.indexid, AccessShareLock);
 	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
 
@@ -455,6 +465,21 @@ read_page(ReadPage *page)
 					 errhint("Run feed_check() to see what is missing.")));
 		page->key = index_open(page->feed.keyid, AccessShareLock);
 	}
+
+	/* a snapshot that is older than the table sees none of its rows */
+	if (!feedpub_horizon_sees_table(GetActiveSnapshot(), page->heap))
+	{
+		if (IsolationUsesXactSnapshot() || IsInParallelMode())
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("could not read feed \"%s\"",
+							RelationGetRelationName(page->heap)),
+					 errdetail("The table was altered after the transaction's snapshot was taken."),
+					 errhint("Try again in a new transaction.")));
+		PushActiveSnapshot(GetLatestSnapshot());
+		pushed = true;
+	}
+	page->snapshot = GetActiveSnapshot();
 	page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
 									 page->snapshot);
 	read_batches(page);
@@ -478,6 +503,8 @@ read_page(ReadPage *page)
 		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
 	}
+	if (pushed)
+		PopActiveSnapshot();
 	if (page->key != NULL)
 		index_close(page->key, NoLock);
 	index_close(page->index, NoLock);
@@ -502,12 +529,15 @@ read_batches(ReadPage *page)
 											"feedpub batch",
 											ALLOCSET_SMALL_SIZES);
 
+	if (page->feed.deletes)
+		check_floor(page);
 	if (!page->feed.is_outbox && page->after.sync_id == 0 &&
 		!feedpub_cursor_is_behind_initial(&page->after) &&
 		!read_initial(page))
 	{
 		page->more = true;
 		hide_rows(page);
+		make_page_durable(page);
 		return;
 	}
 
@@ -556,7 +586,30 @@ read_batches(ReadPage *page)
 	if (!has_before && !page->more)
 		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
 	hide_rows(page);
-	make_publisher_durable(page->publisher, page->snapshot);
+	make_page_durable(page);
+}
+
+/*
+ * See that a crash can take nothing back that the page rests on.
+ *
+ * What it hands out is durable with its batches.  But what it passes because
+ * the row is gone, or has another stamp by now, may come back, behind the
+ * cursor, when the transaction that removed it committed asynchronously and
+ * is lost.  In a table feed that is the rule, and entries may be gone from the
+ * index altogether; in an outbox rows are removed by their owner, and seen to
+ * be missing.  Then the WAL is flushed up to here; there is nothing to do
+ * when all of it is on disk.
+ */
+static void
+make_page_durable(ReadPage *page)
+{
+	bool		has_moved = page->passed.sync_id != page->after.sync_id ||
+		page->passed.pos != page->after.pos;
+
+	if (page->missed || (has_moved && !page->feed.is_outbox))
+		feedpub_horizon_flush_all();
+	else
+		make_publisher_durable(page->publisher, page->snapshot);
 }
 
 /*
@@ -616,6 +669,31 @@ check_cursor(ReadPage *page, const FeedpubBatch *first)
 }
 
 /*
+ * Check that no delete behind the cursor has expired.
+ */
+static void
+check_floor(ReadPage *page)
+{
+	const FeedpubCursor *after = &page->after;
+	bool		expired;
+
+	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
+	if (after->sync_id == 0)
+		expired = after->pos != 0 &&
+			feedpub_initial_expiries(after) != (page->floor.expiries & 0x7fff);
+	else
+		expired = after->sync_id < page->floor.sync_id ||
+			(after->sync_id == page->floor.sync_id && after->pos < page->floor.pos);
+	if (expired)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+				 errmsg("cursor of feed \"%s\" has expired",
+						RelationGetRelationName(page->heap)),
+				 errdetail("Deletes that it has not got past are no longer retained."),
+				 errhint("Begin again from '', with nothing: rows that are gone are not announced.")));
+}
+
+/*
  * Refuse a cursor of another history.
  */
 void
@@ -649,7 +727,7 @@ read_initial(ReadPage *page)
 		page->passed.pos = 0;
 
 	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
-									page->passed.pos);
+									page->passed.pos, page->floor.expiries);
 	while (page->nrows < page->max_rows && page->npassed < MAX_PASSED)
 	{
 		PageRow    *row;
@@ -657,7 +735,7 @@ read_initial(ReadPage *page)
 		CHECK_FOR_INTERRUPTS();
 		if (!feedpub_initial_next(initial, &slot, &page->passed.pos, &page->npassed))
 		{
-			feedpub_cursor_behind_initial(&page->passed);
+			feedpub_cursor_behind_initial(&page->passed, page->floor.expiries);
 			finished = true;
 			break;
 		}
@@ -787,6 +865,8 @@ add_entry(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
 	page->passed.pos = run->pos;
 	page->passed.fingerprint = batch->fingerprint;
 	slot = feedpub_run_fetch(page->reader, run, run->current);
+	if (slot == NULL)
+		page->missed = true;
 	if (slot == NULL ||
 		(page->shards > 1 && !is_in_shard(page, slot, run->source)))
 	{
@@ -881,6 +961,10 @@ is_in_shard(ReadPage *page, TupleTableSlot *slot, int source)
  * tombstone.  Hiding the tombstone from one reader and not from another who
  * comes later is right for both: whoever sees the key alive gets, or has got,
  * the row; and if it is deleted again it has another tombstone.
+ *
+ * A key lives when the database calls one that lives equal, though its text
+ * may be another, as of 1.0 and 1.00; but that one may be in another shard,
+ * and then this shard's readers are told.
  */
 static bool
 read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row)
@@ -889,6 +973,7 @@ read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row)
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
 	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 	Datum		key;
+	Datum		living;
 	HeapTuple	tuple;
 
 	MemSet(nulls, true, desc->natts * sizeof(bool));
@@ -901,7 +986,9 @@ read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row)
 
 		row->op = FEEDPUB_OP_DELETE;
 		feedpub_key_values(page->heap, page->key, key, keys);
-		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot))
+		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
+			(page->shards == 1 ||
+			 feedpub_key_shard(living, page->shards) == page->shard))
 			return false;
 		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
 		{
@@ -988,7 +1075,8 @@ hide_rows(ReadPage *page)
 			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
-				feedpub_initial_pos((ItemPointer) DatumGetPointer(place)) :
+				feedpub_initial_pos((ItemPointer) DatumGetPointer(place),
+										  page->floor.expiries) :
 				DatumGetInt64(place);
 
 			if (pos == row->cursor.pos)

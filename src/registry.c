@@ -49,6 +49,9 @@
 #define ANUM_FEED_CHANNEL		4
 #define ANUM_FEED_KEY			5
 #define ANUM_FEED_DELETES		6
+#define ANUM_FEED_FLOOR_SYNC_ID	7
+#define ANUM_FEED_FLOOR_POS		8
+#define ANUM_FEED_EXPIRIES		9
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -204,6 +207,38 @@ feedpub_registry_is_registered(Oid relid)
 	RegistryRow row;
 
 	return OidIsValid(relid) && scan_registry(relid, &row) == relid;
+}
+
+/*
+ * Up to where a feed's tombstones have expired, in a snapshot: the one that
+ * reads them, so that a reader never misses both.  Not cached for that reason.
+ */
+void
+feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
+{
+	Relation	registry = table_open(find_registry(), AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(registry);
+	Oid			indexid = get_relname_relid("feed_pkey",
+											RelationGetNamespace(registry));
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	MemSet(floor, 0, sizeof(FeedpubFloor));
+	ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(registry, indexid, true, snapshot, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		floor->sync_id = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_SYNC_ID, desc, &isnull));
+		floor->pos = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_POS, desc, &isnull));
+		floor->expiries = DatumGetInt32(heap_getattr(tuple, ANUM_FEED_EXPIRIES, desc, &isnull));
+	}
+	systable_endscan(scan);
+	table_close(registry, AccessShareLock);
 }
 
 /*

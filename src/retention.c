@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * retention.c
- *	  Merging old batches.
+ *	  Merging old batches, and expiring old tombstones.
  *
  * Batches older than feedpub.batch_retention are merged, neighbours into the
  * youngest of them, up to feedpub.max_batch_transactions in one, so that the
@@ -13,6 +13,14 @@
  * cursor in the youngest may get rows again that have come before, with
  * positions behind it.  None is skipped: whatever was behind a cursor still
  * is.
+ *
+ * Tombstones older than feedpub.tombstone_retention are removed, those of the
+ * batches up to some batch, the floor, which is moved in the same transaction.
+ * A cursor that lies before it is refused (read.c), for its consumer would
+ * never hear of those deletes; so is one that is in batch 0 since before,
+ * which is why batch 0's cursors carry the number of times that tombstones
+ * have expired.  That happens rarely, four times in the retention, so that
+ * whoever reads batch 0 has time to.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +35,7 @@
 #include "feedpub.h"
 
 PG_FUNCTION_INFO_V1(feedpub_merge_batches);
+PG_FUNCTION_INFO_V1(feedpub_expire_tombstones);
 
 /*
  * feedpub._merge_batches(feed regclass) returns integer
@@ -85,6 +94,69 @@ feedpub_retention_merge(Oid relid)
 	if (SPI_execute_with_args(sql, 3, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
 		elog(ERROR, "could not merge the batches of feed with OID %u", relid);
 	ngone = (int) SPI_processed;
+	SPI_finish();
+	return ngone;
+}
+
+/*
+ * feedpub._expire_tombstones(feed regclass) returns bigint
+ *
+ * What the worker does from time to time, by hand.  Not for PUBLIC.
+ */
+Datum
+feedpub_expire_tombstones(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(feedpub_retention_expire(PG_GETARG_OID(0)));
+}
+
+/*
+ * Remove the old tombstones of a feed.  Returns how many.  With the caller's
+ * rights and under the publishing lock, as above.
+ */
+int64
+feedpub_retention_expire(Oid relid)
+{
+	/* nothing before some are a quarter older than need be */
+	static const char *const sql =
+		"WITH floor AS ("
+		" SELECT b.sync_id, b.last_pos, b.snapshot FROM feedpub.batch b"
+		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
+		"  AND b.published_at OPERATOR(pg_catalog.<=)"
+		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))"
+		"  AND b.sync_id OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.sync_id) FROM feedpub.batch l"
+		"   WHERE l.feed OPERATOR(pg_catalog.=) $1)"
+		" ORDER BY b.sync_id DESC LIMIT 1),"
+		" old AS ("
+		" SELECT b.snapshot FROM feedpub.batch b"
+		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
+		"  AND b.published_at OPERATOR(pg_catalog.<=)"
+		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2 OPERATOR(pg_catalog.*) 1.25))"
+		" ORDER BY b.sync_id DESC LIMIT 1),"
+		" due AS ("
+		" SELECT f.* FROM floor f WHERE EXISTS ("
+		"  SELECT FROM old, feedpub.tombstone t"
+		"  WHERE t.feed OPERATOR(pg_catalog.=) $1"
+		"   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
+		" moved AS ("
+		" UPDATE feedpub.feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos,"
+		"  expiries = f.expiries OPERATOR(pg_catalog.+) 1"
+		" FROM due d WHERE f.feed OPERATOR(pg_catalog.=) $1)"
+		" DELETE FROM feedpub.tombstone t USING due d"
+		" WHERE t.feed OPERATOR(pg_catalog.=) $1"
+		"  AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, d.snapshot)";
+	Oid			argtypes[2] = {REGCLASSOID, FLOAT8OID};
+	Datum		values[2];
+	int64		ngone;
+
+	if (feedpub_tombstone_retention < 0 || !feedpub_registry_is_table(relid) ||
+		!feedpub_batch_lock(relid, false))
+		return 0;
+	values[0] = ObjectIdGetDatum(relid);
+	values[1] = Float8GetDatum((double) feedpub_tombstone_retention);
+	SPI_connect();
+	if (SPI_execute_with_args(sql, 2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
+		elog(ERROR, "could not expire the tombstones of feed with OID %u", relid);
+	ngone = (int64) SPI_processed;
 	SPI_finish();
 	return ngone;
 }

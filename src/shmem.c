@@ -292,11 +292,12 @@ feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
 }
 
 /*
- * Take the marks away, for the worker, which looks at these feeds next.
- * dirty has room for FEEDPUB_MAX_DIRTY.
+ * Read the marks, for the worker.  They stay until the feed is looked at, so
+ * that commits find them there meanwhile and do not wake the worker again;
+ * the one for all feeds is taken.
  */
 int
-feedpub_shmem_take_marks(Oid *dirty, bool *all)
+feedpub_shmem_read_marks(Oid *dirty, bool *all)
 {
 	int			ndirty = 0;
 
@@ -308,9 +309,29 @@ feedpub_shmem_take_marks(Oid *dirty, bool *all)
 	ndirty = database->ndirty;
 	memcpy(dirty, database->dirty, ndirty * sizeof(Oid));
 	database->all_dirty = false;
-	database->ndirty = 0;
 	SpinLockRelease(&database->mutex);
 	return ndirty;
+}
+
+/*
+ * Take a feed's mark away.  To be called before it is looked at: a commit that
+ * the look does not see leaves another.
+ */
+void
+feedpub_shmem_take_mark(Oid feed)
+{
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	for (int i = 0; i < database->ndirty; i++)
+	{
+		if (database->dirty[i] == feed)
+		{
+			database->dirty[i] = database->dirty[--database->ndirty];
+			break;
+		}
+	}
+	SpinLockRelease(&database->mutex);
 }
 
 /*

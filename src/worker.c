@@ -230,14 +230,14 @@ is_wanted_here(void)
 }
 
 /*
- * Take over what writers have marked.
+ * See what writers have marked.
  */
 static void
 collect_marks(void)
 {
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
 	bool		all;
-	int			ndirty = feedpub_shmem_take_marks(dirty, &all);
+	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
 
 	for (int i = 0; i < ndirty; i++)
 		mark_state(dirty[i]);
@@ -308,6 +308,7 @@ merge(Oid relid)
 {
 	limit_waits();
 	(void) feedpub_retention_merge(relid);
+	(void) feedpub_retention_expire(relid);
 }
 
 static void
@@ -446,6 +447,7 @@ publish_one(FeedState *state)
 
 	/* before the look: a mark that comes after it asks for another */
 	state->dirty = false;
+	feedpub_shmem_take_mark(state->relid);
 
 	published = 0;
 	if (!run_step("publishing", publish, state->relid))
