@@ -28,6 +28,10 @@ CREATE TABLE feedpub.feed (
 	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
 	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
 	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
+	-- the server and the table that the batches were made for: a dump brings
+	-- the numbers of where it was taken
+	system_id pg_catalog.int8,
+	table_oid pg_catalog.oid,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
@@ -50,6 +54,9 @@ CREATE TABLE feedpub.batch (
 	transactions pg_catalog.int4 NOT NULL,
 	fingerprint pg_catalog.int4 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
+	-- what they were that have been merged into this one
+	merged_ids pg_catalog.int8[],
+	merged_fingerprints pg_catalog.int4[],
 	PRIMARY KEY (feed, sync_id)
 );
 GRANT SELECT ON feedpub.batch TO PUBLIC;
@@ -152,6 +159,13 @@ AS 'MODULE_PATHNAME', 'feedpub_expire_tombstones';
 REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
 	'removes tombstones older than feedpub.tombstone_retention; returns how many';
+
+CREATE FUNCTION feedpub._begin_history(feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_begin_history';
+COMMENT ON FUNCTION feedpub._begin_history(pg_catalog.regclass) IS
+	'forgets the batches of another history, so that all rows are published anew; for the owner';
 
 --
 -- Making feeds

@@ -23,11 +23,15 @@
 #include "access/sysattr.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "utils/array.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -45,7 +49,9 @@
 #define ANUM_BATCH_TRANSACTIONS	5
 #define ANUM_BATCH_FINGERPRINT	6
 #define ANUM_BATCH_PUBLISHED_AT	7
-#define NATTS_BATCH				7
+#define ANUM_BATCH_MERGED_IDS	8
+#define ANUM_BATCH_MERGED_FINGERPRINTS	9
+#define NATTS_BATCH				9
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -109,20 +115,25 @@ compare_xids(const void *a, const void *b)
 /*
  * The server's snapshot, as one of ours, in the current memory context.
  *
- * As xid8funcs.c: pg_current_snapshot().  Not on a standby, where a snapshot
+ * As xid8funcs.c: pg_current_snapshot(), and our own transaction, which a
+ * snapshot does not list, is running too.  Not on a standby, where a snapshot
  * keeps the running xids elsewhere.
  */
 void
 feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
 {
+	FullTransactionId own = GetTopFullTransactionIdIfAny();
+
 	Assert(!snapshot->takenDuringRecovery);
 
 	taken->xmin = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmin));
 	taken->xmax = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmax));
 	taken->nxip = snapshot->xcnt;
-	taken->xip = palloc(Max(snapshot->xcnt, 1) * sizeof(uint64));
+	taken->xip = palloc((snapshot->xcnt + 1) * sizeof(uint64));
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
 		taken->xip[i] = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xip[i]));
+	if (FullTransactionIdIsValid(own) && U64FromFullTransactionId(own) < taken->xmax)
+		taken->xip[taken->nxip++] = U64FromFullTransactionId(own);
 	qsort(taken->xip, taken->nxip, sizeof(uint64), compare_xids);
 
 	/* a prepared transaction may be listed twice (procarray.c) */
@@ -241,6 +252,86 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	return true;
 }
 
+/*
+ * Does the batch that was read last know the cursor: is it the cursor's own,
+ * or was that merged into it?
+ */
+bool
+feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
+					const FeedpubCursor *cursor)
+{
+	Datum		arrays[2];
+	Datum	   *ids;
+	Datum	   *fingerprints;
+	bool	   *nulls;
+	int			nids;
+	int			nfingerprints;
+
+	if (batch->sync_id == cursor->sync_id &&
+		batch->fingerprint == cursor->fingerprint)
+		return true;
+	for (int i = 0; i < 2; i++)
+	{
+		bool		isnull;
+
+		arrays[i] = slot_getattr(batches->slot, ANUM_BATCH_MERGED_IDS + i, &isnull);
+		if (isnull)
+			return false;
+	}
+	deconstruct_array(DatumGetArrayTypeP(arrays[0]), INT8OID, sizeof(int64),
+					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls, &nids);
+	deconstruct_array(DatumGetArrayTypeP(arrays[1]), INT4OID, sizeof(int32),
+					  true, TYPALIGN_INT, &fingerprints, &nulls, &nfingerprints);
+	for (int i = 0; i < Min(nids, nfingerprints); i++)
+	{
+		if (DatumGetInt64(ids[i]) == cursor->sync_id &&
+			DatumGetUInt32(fingerprints[i]) == cursor->fingerprint)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Is a batch of another history?  So it is when it has seen transactions that
+ * this server has not ended yet: then rows would fall into it that are written
+ * from now on.  And when it came with a dump of another server: there it may
+ * have been so until a moment ago.  What a dump brings is told by the numbers
+ * of server and table that were noted when the feed was made: a copy of the
+ * whole server has the same server, pg_upgrade keeps the table's.
+ */
+bool
+feedpub_batch_is_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
+{
+	static uint64 known_next = 0;
+
+	if (batch->sync_id == 0)
+		return false;
+	if (feed->is_foreign)
+		return true;
+	if (batch->snapshot.xmax > known_next && !RecoveryInProgress())
+	{
+		known_next = U64FromFullTransactionId(ReadNextFullTransactionId());
+		return batch->snapshot.xmax > known_next;
+	}
+	return false;
+}
+
+/*
+ * Refuse such a batch.
+ */
+void
+feedpub_batch_refuse_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
+{
+	if (!feedpub_batch_is_foreign(feed, batch))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("batches of feed \"%s\" are from another history",
+					get_rel_name(feed->relid)),
+			 errdetail("They were made by another server, or before this one was put back to an earlier state."),
+			 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
+}
+
 void
 feedpub_batch_end(FeedpubBatchScan *batches)
 {
@@ -293,6 +384,10 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
 
+	batch->fingerprint &= ~FEEDPUB_MERGED_FINGERPRINT;
+
+	nulls[ANUM_BATCH_MERGED_IDS - 1] = true;
+	nulls[ANUM_BATCH_MERGED_FINGERPRINTS - 1] = true;
 	values[ANUM_BATCH_FEED - 1] = ObjectIdGetDatum(feed);
 	values[ANUM_BATCH_SYNC_ID - 1] = Int64GetDatum(batch->sync_id);
 	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);

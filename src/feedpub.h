@@ -54,6 +54,7 @@ typedef struct FeedpubFeed
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		is_outbox;
+	bool		is_foreign;		/* registered by another server */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
 	bool		history_checked;	/* this backend found no foreign stamps */
@@ -130,6 +131,9 @@ typedef struct FeedpubCursor
 /* The history that this server is in; more than one is a later step. */
 #define FEEDPUB_EPOCH			1
 
+/* Fingerprints of merged batches have this bit, others do not. */
+#define FEEDPUB_MERGED_FINGERPRINT	0x80000000
+
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
 
@@ -193,6 +197,7 @@ extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
+extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Oid relid, const char *key, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
 extern Oid	feedpub_registry_function(const char *name, int nargs,
@@ -265,6 +270,13 @@ extern Datum feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot);
 extern FeedpubBatchScan *feedpub_batch_begin(Oid feed, int64 from,
 											 Snapshot snapshot);
 extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
+extern bool feedpub_batch_knows(FeedpubBatchScan *batches,
+								const FeedpubBatch *batch,
+								const FeedpubCursor *cursor);
+extern bool feedpub_batch_is_foreign(const FeedpubFeed *feed,
+									 const FeedpubBatch *batch);
+extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
+										 const FeedpubBatch *batch);
 extern void feedpub_batch_end(FeedpubBatchScan *batches);
 extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
@@ -340,7 +352,7 @@ extern int	feedpub_shmem_count_workers(void);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 
 /* in retention.c */
-extern int	feedpub_retention_merge(Oid relid);
+extern int	feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more);
 extern int64 feedpub_retention_expire(Oid relid);
 
 /* in worker.c */

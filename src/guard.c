@@ -55,6 +55,7 @@
 
 PG_FUNCTION_INFO_V1(feed_check);
 PG_FUNCTION_INFO_V1(feed_repair);
+PG_FUNCTION_INFO_V1(feedpub_begin_history);
 
 #define CHECK_NAME		"feedpub_stamp"
 #define TRIGGER_NAME	"zz_feedpub_guard"
@@ -717,16 +718,27 @@ feedpub_guard_has_trigger(Relation rel, const char *function)
 	return false;
 }
 
-/* Rows of another server: named, but not ours to change. */
+/* Batches of another server, and rows, which are not ours to change. */
 static void
 check_history(GuardContext *cxt)
 {
 	Oid			indexid = feedpub_guard_index(cxt->rel);
 	Relation	index;
 	FullTransactionId stamp;
+	FeedpubFeed feed;
+	FeedpubBatch last;
 
 	if (!OidIsValid(indexid))
 		return;
+	if (feedpub_registry_find(RelationGetRelid(cxt->rel), &feed))
+	{
+		feedpub_batch_last(feed.relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+		if (feedpub_batch_is_foreign(&feed, &last))
+			add_problem(cxt, "history",
+						pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
+						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+								 quote_literal_cstr(cxt->table)));
+	}
 	index = index_open(indexid, AccessShareLock);
 	if (feedpub_horizon_has_foreign(cxt->rel, index, GetActiveSnapshot(), &stamp))
 		add_problem(cxt, "history",
@@ -876,4 +888,26 @@ feed_repair(PG_FUNCTION_ARGS)
 		ncured = 0;
 	}
 	PG_RETURN_INT32(ncured + feedpub_guard_repair(relid));
+}
+
+/*
+ * feedpub._begin_history(feed regclass) returns void
+ *
+ * Forgets the batches of a feed, which came from another server: all its rows
+ * are published anew, and cursors into the old batches are refused.  What
+ * feed_repair() runs as a cure.  Only the owner may.  Waits for a publisher.
+ */
+Datum
+feedpub_begin_history(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	FeedpubFeed feed;
+
+	LockRelationOid(relid, AccessShareLock);
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	feedpub_require_owner(relid);
+	feedpub_batch_lock(relid, true);
+	feedpub_registry_begin_history(relid);
+	PG_RETURN_VOID();
 }

@@ -82,6 +82,7 @@ typedef struct NewTransaction
 	const FeedpubRun *runs[FEEDPUB_RUN_SOURCES];
 } NewTransaction;
 
+static int	publish_one_of_all(Oid relid);
 static bool lock_indexes(Relation heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
 static int	join_runs(NewTransaction *news, int nnews);
@@ -104,7 +105,9 @@ static int	compare_by_xid(const void *a, const void *b);
  * The publisher's step, by hand: publishes what has been committed to a feed,
  * or to all feeds that the caller may read.  Each feed in a transaction of
  * its own, which is why it cannot run inside a transaction block (25001).
- * Waits for another publisher of the feed.  Needs SELECT on the table.
+ * Waits for another publisher of the feed, and for its locks; with all feeds,
+ * one that is locked or broken is reported and passed over.  Needs SELECT on
+ * the table.
  * Errors: 42809 when it is no feed, 42501, 25006 on a standby, PF001 when the
  * server's transactions are behind the feed's batches.
  */
@@ -142,7 +145,7 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		if (feedpub_publish_feed(relid, true, all) > 0)
+		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, true, false)) > 0)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
@@ -152,6 +155,51 @@ feed_publish(PG_FUNCTION_ARGS)
 	SPI_commit();
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * Publish one of all feeds: one that is locked or broken is reported and
+ * passed over, for the others' sake.
+ */
+static int
+publish_one_of_all(Oid relid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile int npublished = 0;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		npublished = feedpub_publish_feed(relid, false, true);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			PG_RE_THROW();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("could not publish feed \"%s\": %s",
+						get_rel_name(relid) ? get_rel_name(relid) : "?",
+						error->message)));
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (npublished == FEEDPUB_PUBLISH_BUSY && get_rel_name(relid) != NULL)
+		ereport(WARNING,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
+						get_rel_name(relid))));
+	return npublished;
 }
 
 /*
@@ -274,12 +322,14 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 	feedpub_horizon_check_history(feed, heap, index);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
+	feedpub_batch_refuse_foreign(feed, &last);
 	if (!feedpub_batch_is_later(&now, &last.snapshot))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 				 errmsg("batches of feed \"%s\" are from another history",
 						RelationGetRelationName(heap)),
-				 errdetail("The last batch has seen transactions that this server has not ended yet.")));
+				 errdetail("The last batch has seen transactions that this server has not ended yet."),
+				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
 
 	reader = feedpub_run_begin(feed, heap, index, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);

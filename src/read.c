@@ -64,6 +64,9 @@ PG_FUNCTION_INFO_V1(feed_head);
 /* how many rows and batches a page may pass without handing anything out */
 #define MAX_PASSED	10000
 
+/* a page ends when its rows have this many bytes, whatever max_rows */
+#define MAX_BYTES	(64 * 1024 * 1024)
+
 /* What an entry of a page is. */
 typedef enum FeedpubOp
 {
@@ -111,6 +114,7 @@ typedef struct ReadPage
 	PageRow    *rows;
 	int			nrows;
 	int			maxrows;
+	Size		nbytes;
 	FeedpubCursor passed;		/* how far the page got */
 	FeedpubFloor floor;			/* before which it cannot begin */
 	int			npassed;		/* rows and batches without a row in the page */
@@ -135,7 +139,8 @@ static void read_arguments(FunctionCallInfo fcinfo, ReadPage *page);
 static void read_page(ReadPage *page);
 static void read_batches(ReadPage *page);
 static void check_floor(ReadPage *page);
-static void check_cursor(ReadPage *page, const FeedpubBatch *first);
+static bool check_cursor(ReadPage *page, FeedpubBatchScan *batches,
+						 const FeedpubBatch *first);
 static bool read_batch(ReadPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void add_entry(ReadPage *page, const FeedpubBatch *batch,
@@ -144,6 +149,8 @@ static PageRow *add_row(ReadPage *page);
 static bool is_in_shard(ReadPage *page, TupleTableSlot *slot, int source);
 static bool read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row);
 static bool read_initial(ReadPage *page);
+static bool is_full(const ReadPage *page);
+static void take_row(ReadPage *page, PageRow *row, TupleTableSlot *slot);
 static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void hide_rows(ReadPage *page);
 static void select_by_stamp(ReadPage *page);
@@ -371,6 +378,7 @@ feed_head(PG_FUNCTION_ARGS)
 	relation_close(heap, NoLock);
 
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	feedpub_batch_refuse_foreign(&feed, &last);
 	make_publisher_durable(last.publisher, GetActiveSnapshot());
 	cursor.sync_id = last.sync_id;
 	cursor.pos = last.last_pos;
@@ -487,7 +495,8 @@ read_page(ReadPage *page)
 	if (page->nrows == 0 &&
 		((page->passed.sync_id == page->after.sync_id && page->passed.pos == page->after.pos) ||
 		 feedpub_cursor_is_behind_initial(&page->passed)) &&
-		feedpub_read_wait > 0 && !RecoveryInProgress() &&
+		feedpub_read_wait > 0 &&
+		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_publish_has_news(&page->feed, page->heap, page->index,
 								 page->snapshot,
@@ -555,12 +564,13 @@ read_batches(ReadPage *page)
 		oldcontext = MemoryContextSwitchTo(contexts[turn]);
 		found = feedpub_batch_next(batches, &batch);
 		MemoryContextSwitchTo(oldcontext);
-		if (!checked)
-			check_cursor(page, found ? &batch : NULL);
+		if (!checked && !check_cursor(page, batches, found ? &batch : NULL))
+			found = false;
 		checked = true;
 		if (!found)
 			break;
-		if (page->nrows >= page->max_rows || page->npassed >= MAX_PASSED)
+		feedpub_batch_refuse_foreign(&page->feed, &batch);
+		if (is_full(page) || page->npassed >= MAX_PASSED)
 		{
 			page->more = true;
 			break;
@@ -629,43 +639,45 @@ make_publisher_durable(TransactionId publisher, Snapshot snapshot)
 
 /*
  * Check that the cursor is one of this history, given the first batch at or
- * behind it, if there is one.  It need not be there for all that: on a
- * standby that lags, or in a snapshot that is older than the cursor, which
- * somebody else has got since, or was waited for under a row lock; then
- * nothing lies behind it yet.
+ * behind it, if there is one, just read.  Returns false when nothing can lie
+ * behind it yet: its batch is not here, on a standby that lags or in a
+ * snapshot that is older than the cursor, which somebody else has got since,
+ * or was waited for under a row lock.  A batch that others were merged into is
+ * another one: where that has not happened yet, its cursors mean nothing.
  */
-static void
-check_cursor(ReadPage *page, const FeedpubBatch *first)
+static bool
+check_cursor(ReadPage *page, FeedpubBatchScan *batches,
+			 const FeedpubBatch *first)
 {
-	FeedpubCursor *after = &page->after;
+	const FeedpubCursor *after = &page->after;
+	bool		is_early = first == NULL ||
+		(after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0;
 
-	if (after->epoch == FEEDPUB_EPOCH)
+	if (after->sync_id == 0 && after->epoch == FEEDPUB_EPOCH)
+		return true;
+	if (after->epoch == FEEDPUB_EPOCH && first != NULL &&
+		feedpub_batch_knows(batches, first, after))
+		return true;
+	if (after->epoch == FEEDPUB_EPOCH && is_early)
 	{
-		if (after->sync_id == 0)
-			return;
+		FeedpubBatchScan *latest_batches;
+		FeedpubBatch batch;
+		Snapshot	latest;
+		bool		known;
 
-		/* a later batch: its own was merged into this one, which comes again */
-		if (first != NULL &&
-			(first->sync_id > after->sync_id ||
-			 first->fingerprint == after->fingerprint))
-			return;
-		if (first == NULL && (RecoveryInProgress() || IsInParallelMode()))
-			return;
-		if (first == NULL)
-		{
-			FeedpubBatch batch;
-			Snapshot	latest = RegisterSnapshot(GetLatestSnapshot());
-			FeedpubBatchScan *batches = feedpub_batch_begin(page->feed.relid,
-															after->sync_id, latest);
-			bool		found = feedpub_batch_next(batches, &batch);
-
-			feedpub_batch_end(batches);
-			UnregisterSnapshot(latest);
-			if (found && (batch.sync_id > after->sync_id || batch.fingerprint == after->fingerprint))
-				return;
-		}
+		if (RecoveryInProgress() || IsInParallelMode())
+			return false;
+		latest = RegisterSnapshot(GetLatestSnapshot());
+		latest_batches = feedpub_batch_begin(page->feed.relid, after->sync_id, latest);
+		known = feedpub_batch_next(latest_batches, &batch) &&
+			feedpub_batch_knows(latest_batches, &batch, after);
+		feedpub_batch_end(latest_batches);
+		UnregisterSnapshot(latest);
+		if (known)
+			return false;
 	}
 	feedpub_read_refuse_cursor(page->feed.relid);
+	return false;
 }
 
 /*
@@ -728,7 +740,7 @@ read_initial(ReadPage *page)
 
 	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
 									page->passed.pos, page->floor.expiries);
-	while (page->nrows < page->max_rows && page->npassed < MAX_PASSED)
+	while (!is_full(page) && page->npassed < MAX_PASSED)
 	{
 		PageRow    *row;
 
@@ -747,9 +759,7 @@ read_initial(ReadPage *page)
 		}
 		row = add_row(page);
 		row->tid = slot->tts_tid;
-		if (page->direct)
-			row->entry = DatumGetHeapTupleHeader(slot_row(slot,
-														  RelationGetDescr(page->heap)));
+		take_row(page, row, slot);
 	}
 	feedpub_initial_end(initial);
 
@@ -796,7 +806,7 @@ read_batch(ReadPage *page, const FeedpubSnapshot *before,
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
 	binaryheap_build(merge);
 
-	while (!binaryheap_empty(merge) && page->nrows < page->max_rows)
+	while (!binaryheap_empty(merge) && !is_full(page))
 	{
 		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
 		bool		goes_on;
@@ -877,9 +887,7 @@ add_entry(ReadPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
 	row->xid = run->xid;
 	if (run->source == FEEDPUB_RUN_ROWS)
 	{
-		if (page->direct)
-			row->entry = DatumGetHeapTupleHeader(slot_row(slot,
-														  RelationGetDescr(page->heap)));
+		take_row(page, row, slot);
 	}
 	else if (!read_tombstone(page, slot, row))
 	{
@@ -1001,6 +1009,28 @@ read_tombstone(ReadPage *page, TupleTableSlot *slot, PageRow *row)
 	tuple = heap_form_tuple(desc, values, nulls);
 	row->entry = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(tuple, desc));
 	return true;
+}
+
+/*
+ * Has the page as many rows, or bytes, as it may have?
+ */
+static bool
+is_full(const ReadPage *page)
+{
+	return page->nrows >= page->max_rows || page->nbytes >= MAX_BYTES;
+}
+
+/*
+ * Take over a row that may be read without the executor.
+ */
+static void
+take_row(ReadPage *page, PageRow *row, TupleTableSlot *slot)
+{
+	if (!page->direct)
+		return;
+	row->entry = DatumGetHeapTupleHeader(slot_row(slot,
+												  RelationGetDescr(page->heap)));
+	page->nbytes += HeapTupleHeaderGetDatumLength(row->entry);
 }
 
 /*
@@ -1168,7 +1198,7 @@ ends_filtered(ReadPage *page)
 	/* a full page needs none: what was passed behind it is passed again */
 	for (int i = 0; i < page->nrows; i++)
 		nshown += page->rows[i].entry != NULL;
-	if (nshown >= page->max_rows)
+	if (nshown >= page->max_rows || page->nbytes >= MAX_BYTES)
 		return false;
 
 	for (int i = page->nrows - 1; i >= 0; i--)

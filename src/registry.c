@@ -23,6 +23,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -52,12 +53,15 @@
 #define ANUM_FEED_FLOOR_SYNC_ID	7
 #define ANUM_FEED_FLOOR_POS		8
 #define ANUM_FEED_EXPIRIES		9
+#define ANUM_FEED_SYSTEM_ID		10
+#define ANUM_FEED_TABLE_OID		11
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
 {
 	bool		is_outbox;
 	bool		deletes;
+	bool		is_foreign;		/* came with a dump of another server */
 	NameData	key;			/* empty: the primary key */
 } RegistryRow;
 
@@ -76,6 +80,7 @@ static uint64 ninvalidations = 0;
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
+static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
@@ -171,6 +176,9 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		kind = heap_getattr(tuple, ANUM_FEED_KIND,
 										RelationGetDescr(registry), &isnull);
 		Datum		key_name;
+		Datum		system_id;
+		Datum		table_oid;
+		bool		no_system_id;
 
 		/* the row of a dropped table means nothing; feed_create() sweeps it */
 		if (get_rel_name(oid) == NULL)
@@ -181,6 +189,13 @@ scan_registry(Oid relid, RegistryRow *row)
 		key_name = heap_getattr(tuple, ANUM_FEED_KEY,
 								RelationGetDescr(registry), &isnull);
 		namestrcpy(&row->key, isnull ? "" : NameStr(*DatumGetName(key_name)));
+		system_id = heap_getattr(tuple, ANUM_FEED_SYSTEM_ID,
+								 RelationGetDescr(registry), &no_system_id);
+		table_oid = heap_getattr(tuple, ANUM_FEED_TABLE_OID,
+								 RelationGetDescr(registry), &isnull);
+		row->is_foreign = !no_system_id && !isnull &&
+			DatumGetInt64(system_id) != (int64) GetSystemIdentifier() &&
+			DatumGetObjectId(table_oid) != oid;
 		found = oid;
 		break;
 	}
@@ -292,6 +307,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 
 	rel = relation_open(relid, AccessShareLock);
 	fresh.is_outbox = row.is_outbox;
+	fresh.is_foreign = row.is_foreign;
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, NameStr(row.key));
 	fresh.relid = relid;
@@ -509,15 +525,17 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 bool
 feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 {
-	feedpub_registry_sweep();
+	bool		is_default = add_feed(relid, kind, may_be_default);
 
 	/* its OID may have been another table's, whose batches must not be its */
-	write_registry("DELETE FROM feedpub.batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub.tombstone"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
+	feedpub_registry_begin_history(relid);
+	return is_default;
+}
+
+static bool
+add_feed(Oid relid, const char *kind, bool may_be_default)
+{
+	feedpub_registry_sweep();
 
 	if (may_be_default &&
 		write_registry("INSERT INTO feedpub.feed (feed, kind, is_default)"
@@ -547,6 +565,27 @@ feedpub_registry_remove(Oid relid)
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
+ * Begin a history: forget batches and tombstones, and note whose they will be
+ * from now on.
+ */
+void
+feedpub_registry_begin_history(Oid relid)
+{
+	write_registry("DELETE FROM feedpub.batch"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub.tombstone"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+	write_registry(psprintf("UPDATE feedpub.feed SET system_id = " INT64_FORMAT ","
+							" table_oid = %u, floor_sync_id = 0, floor_pos = 0,"
+							" expiries = expiries OPERATOR(pg_catalog.+) 1"
+							" WHERE feed OPERATOR(pg_catalog.=) $1",
+							(int64) GetSystemIdentifier(), relid),
 				   relid, NULL);
 }
 

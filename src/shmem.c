@@ -9,8 +9,8 @@
  * shared memory.  Where there is none left, everything works without: the
  * worker looks at all feeds from time to time, and who waits polls.
  *
- * A database in which there is a feed has one entry, which is given back when
- * it is dropped: until then backends keep a pointer to theirs.
+ * A database in which there is a feed has one entry, which is given back after
+ * it was dropped: until then backends keep a pointer to theirs.
  *
  * Locks: each entry's mutex protects its fields; nothing is called while it
  * is held.  The struct's mutex protects the entries' being taken and given
@@ -35,6 +35,7 @@
 #include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/hsearch.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "feedpub.h"
@@ -75,6 +76,7 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 static void request_shmem(void);
 static void startup_shmem(void);
 static void attach(void);
+static void reclaim_entries(void);
 
 /*
  * Reserve the struct while the server starts.  Called from _PG_init().
@@ -185,13 +187,49 @@ feedpub_shmem_database_of(Oid dbid)
 }
 
 /*
- * The entry of this backend's database, or NULL.
+ * Give back the entries of databases that are gone.  Nobody connects to one
+ * whose row in pg_database is not committed yet, or deleted.
+ */
+static void
+reclaim_entries(void)
+{
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
+	{
+		FeedpubDatabase *entry = &shared->databases[i];
+		Oid			dbid;
+
+		SpinLockAcquire(&shared->mutex);
+		dbid = entry->dbid;
+		SpinLockRelease(&shared->mutex);
+		if (OidIsValid(dbid) &&
+			!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dbid)))
+			feedpub_shmem_forget_database(entry);
+	}
+}
+
+/*
+ * The entry of this backend's database, or NULL.  In a transaction: when all
+ * are taken, those of dropped databases are given back, now and then.
  */
 FeedpubDatabase *
 feedpub_shmem_database(void)
 {
-	if (database == NULL && !failed)
+	static TimestampTz reclaimed_at = 0;
+	TimestampTz now;
+
+	if (database != NULL || failed)
+		return database;
+	database = feedpub_shmem_database_of(MyDatabaseId);
+	if (database != NULL || shared == NULL || !IsTransactionState())
+		return database;
+
+	now = GetCurrentTimestamp();
+	if (TimestampDifferenceExceeds(reclaimed_at, now, 1000))
+	{
+		reclaimed_at = now;
+		reclaim_entries();
 		database = feedpub_shmem_database_of(MyDatabaseId);
+	}
 	return database;
 }
 

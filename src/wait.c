@@ -149,10 +149,18 @@ check_feed(Oid relid)
 {
 	Relation	heap = feedpub_registry_open(relid);
 	FeedpubFeed feed;
+	FeedpubBatch last;
+	Snapshot	snapshot;
 
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
-	relation_close(heap, NoLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	UnregisterSnapshot(snapshot);
+	feedpub_batch_refuse_foreign(&feed, &last);
+
+	/* who waits for an hour must not be in the way of an ALTER TABLE */
+	relation_close(heap, AccessShareLock);
 }
 
 /*
@@ -177,7 +185,8 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 	if (after->epoch != FEEDPUB_EPOCH ||
 		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
-		 last.fingerprint != after->fingerprint))
+		 last.fingerprint != after->fingerprint &&
+		 !(RecoveryInProgress() && (after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0)))
 		feedpub_read_refuse_cursor(relid);
 	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
 		feedpub_registry_is_table(relid))

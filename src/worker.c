@@ -78,9 +78,12 @@ typedef struct FeedState
 	bool		dirty;
 	int			nfailures;
 	TimestampTz not_before;
+	bool		merge_due;		/* there may be old batches to merge */
+	int64		merged_to;		/* up to here they have been */
 } FeedState;
 
 static HTAB *states;
+static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
@@ -97,7 +100,8 @@ static void mark_all(void);
 static void check_watched(void);
 static void publish_due(void);
 static void publish_one(FeedState *state);
-static void merge_old(void);
+static void merge_some(void);
+static void plan_merges(void);
 static long next_due(void);
 
 /*
@@ -124,6 +128,8 @@ feedpub_worker_main(Datum main_arg)
 					PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
 	SetConfigOption("search_path", "pg_catalog, pg_temp",
 					PGC_SUSET, PGC_S_OVERRIDE);
 
@@ -180,9 +186,10 @@ feedpub_worker_main(Datum main_arg)
 		publish_due();
 		if (TimestampDifferenceExceeds(merged, now, MERGE_INTERVAL))
 		{
-			merge_old();
+			plan_merges();
 			merged = now;
 		}
+		merge_some();
 
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
@@ -241,7 +248,7 @@ collect_marks(void)
 
 	for (int i = 0; i < ndirty; i++)
 		mark_state(dirty[i]);
-	if (all)
+	if (all || all_marked)
 		mark_all();
 }
 
@@ -255,6 +262,8 @@ mark_state(Oid relid)
 	{
 		state->nfailures = 0;
 		state->not_before = 0;
+		state->merge_due = true;
+		state->merged_to = 0;
 	}
 	state->dirty = true;
 }
@@ -262,7 +271,8 @@ mark_state(Oid relid)
 static void
 mark_all(void)
 {
-	run_step("looking for feeds", mark_registered, InvalidOid);
+	/* not to be forgotten: again in the next turn */
+	all_marked = !run_step("looking for feeds", mark_registered, InvalidOid);
 }
 
 /* the steps of run_step() */
@@ -306,9 +316,14 @@ announce(Oid relid)
 static void
 merge(Oid relid)
 {
+	FeedState  *state = hash_search(states, &relid, HASH_FIND, NULL);
+	int64		merged_to = state->merged_to;
+
 	limit_waits();
-	(void) feedpub_retention_merge(relid);
-	(void) feedpub_retention_expire(relid);
+	(void) feedpub_retention_merge(relid, &merged_to, &state->merge_due);
+	if (!state->merge_due)
+		(void) feedpub_retention_expire(relid);
+	state->merged_to = merged_to;
 }
 
 static void
@@ -476,22 +491,41 @@ publish_one(FeedState *state)
 }
 
 /*
- * Once in a while, merge the old batches of each feed.
+ * Merge some of the old batches of one feed, so that publishing goes on in
+ * between.
  */
 static void
-merge_old(void)
+merge_some(void)
 {
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
-	List	   *feeds = NIL;
-	ListCell   *lc;
+	FeedState  *due = NULL;
+
+	/* a scan of the table must not go on over the end of a transaction */
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (state->merge_due)
+			due = state;
+	}
+	if (due == NULL)
+		return;
+	due->merge_due = false;		/* unless it says that there is more */
+	(void) run_step("merging batches of", merge, due->relid);
+}
+
+/*
+ * From time to time, have the old batches of each feed merged.
+ */
+static void
+plan_merges(void)
+{
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
 
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
-		feeds = lappend_oid(feeds, state->relid);
-	foreach(lc, feeds)
-		(void) run_step("merging batches of", merge, lfirst_oid(lc));
-	list_free(feeds);
+		state->merge_due = true;
 }
 
 /*
@@ -510,6 +544,8 @@ next_due(void)
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{
+		if (state->merge_due)
+			timeout = 0;
 		if (state->dirty)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
 	}
