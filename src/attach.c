@@ -355,12 +355,14 @@ lock_table(Oid relid)
 			LockTimeout = save_timeout;
 			MemoryContextSwitchTo(context);
 			error = CopyErrorData();
-			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE ||
-				GetCurrentTimestamp() >= end)
-				PG_RE_THROW();
-			FreeErrorData(error);
 			FlushErrorState();
 			RollbackAndReleaseCurrentSubTransaction();
+			MemoryContextSwitchTo(context);
+			CurrentResourceOwner = owner;
+			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE ||
+				GetCurrentTimestamp() >= end)
+				ReThrowError(error);
+			FreeErrorData(error);
 		}
 		PG_END_TRY();
 		MemoryContextSwitchTo(context);

@@ -134,6 +134,14 @@ typedef struct FeedpubCursor
 /* Fingerprints of merged batches have this bit, others do not. */
 #define FEEDPUB_MERGED_FINGERPRINT	0x80000000
 
+/* Whom a publisher waits for: others of the feed, and its table's locks. */
+typedef enum FeedpubPublishWait
+{
+	FEEDPUB_WAIT_FOR_NOBODY,
+	FEEDPUB_WAIT_FOR_PUBLISHER,
+	FEEDPUB_WAIT_FOR_ALL,
+} FeedpubPublishWait;
+
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
 
@@ -376,7 +384,7 @@ extern void feedpub_fetch_keep_heap(void);
 extern void feedpub_read_refuse_cursor(Oid relid);
 
 /* in publish.c */
-extern int	feedpub_publish_feed(Oid relid, bool wait, bool missing_ok);
+extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how);
 extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 									 Relation index, Snapshot snapshot,
 									 const FeedpubSnapshot *last);

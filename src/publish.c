@@ -145,7 +145,7 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, true, false)) > 0)
+		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL)) > 0)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
@@ -171,7 +171,7 @@ publish_one_of_all(Oid relid)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		npublished = feedpub_publish_feed(relid, false, true);
+		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -180,10 +180,12 @@ publish_one_of_all(Oid relid)
 
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			PG_RE_THROW();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("could not publish feed \"%s\": %s",
@@ -223,12 +225,12 @@ lock_indexes(Relation heap)
  * Publish what is new in a feed.  To be called first in a transaction, whose
  * isolation and durability are set here, and which the caller commits; then
  * he wakes those who wait for the feed.  Returns the number of transactions
- * published.  Does not wait for locks unless told to: a feed whose table,
- * index or publishing lock is taken is FEEDPUB_PUBLISH_BUSY.  missing_ok passes over
- * one that has been dropped.
+ * published; FEEDPUB_PUBLISH_BUSY for a feed that would have to be waited for
+ * in another way than how says, or whose index is still being made.  Who does
+ * not wait for all passes over one that has been dropped.
  */
 int
-feedpub_publish_feed(Oid relid, bool wait, bool missing_ok)
+feedpub_publish_feed(Oid relid, FeedpubPublishWait how)
 {
 	FeedpubFeed feed;
 	Relation	heap;
@@ -243,22 +245,22 @@ feedpub_publish_feed(Oid relid, bool wait, bool missing_ok)
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 
-	if (wait)
+	if (how == FEEDPUB_WAIT_FOR_ALL)
 		LockRelationOid(relid, AccessShareLock);
 	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return FEEDPUB_PUBLISH_BUSY;
-	if (missing_ok && get_rel_name(relid) == NULL)
+	if (how != FEEDPUB_WAIT_FOR_ALL && get_rel_name(relid) == NULL)
 		return 0;				/* dropped meanwhile: no news */
 	heap = feedpub_registry_open(relid);
 
 	/* a table feed whose index is still being made is not to be complained of */
-	if (!wait && (!lock_indexes(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
+	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_indexes(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;
 	}
 	feedpub_registry_get(relid, &feed);
-	if (!feedpub_batch_lock(relid, wait))
+	if (!feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;

@@ -85,7 +85,9 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 		"   OPERATOR(pg_catalog./) $3) AS part"
 		" FROM candidate c"
 		" WHERE c.published_at OPERATOR(pg_catalog.<)"
-		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))),"
+		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))"
+		"  AND c.sync_id OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.sync_id) FROM feedpub.batch l"
+		"   WHERE l.feed OPERATOR(pg_catalog.=) $1)),"
 		/* the last group may grow yet, and is looked at again */
 		" complete AS ("
 		" SELECT o.* FROM old o WHERE o.part OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.part) FROM old l)),"

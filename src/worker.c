@@ -304,7 +304,7 @@ sweep(Oid relid)
 static void
 publish(Oid relid)
 {
-	published = feedpub_publish_feed(relid, false, true);
+	published = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_NOBODY);
 }
 
 static void
