@@ -12,6 +12,7 @@ OBJS = \
 	src/batch.o \
 	src/change.o \
 	src/cursor.o \
+	src/entry.o \
 	src/feed.o \
 	src/feedpub.o \
 	src/fetch.o \
@@ -21,6 +22,7 @@ OBJS = \
 	src/initial.o \
 	src/key.o \
 	src/launcher.o \
+	src/page.o \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \

@@ -7,7 +7,8 @@
  *
  *		feedpub.c								start
  *		feed.c fetch.c publish.c read.c stats.c	the verbs
- *		stamp.c									inside a writer's INSERT
+ *		page.c entry.c							a page of a feed
+ *		stamp.c change.c						inside a writer's statement
  *		guard.c batch.c run.c cursor.c			what feeds and batches are
  *		registry.c  horizon.c  guc.c			finding feeds; xids; settings
  *		compat.h								server versions
@@ -17,6 +18,7 @@
 #ifndef FEEDPUB_H
 #define FEEDPUB_H
 
+#include "access/htup.h"
 #include "access/transam.h"
 #include "access/xlogdefs.h"
 #include "executor/tuptable.h"
@@ -141,6 +143,60 @@ typedef enum FeedpubPublishWait
 	FEEDPUB_WAIT_FOR_PUBLISHER,
 	FEEDPUB_WAIT_FOR_ALL,
 } FeedpubPublishWait;
+
+/* a page ends when its rows have this many bytes, whatever max_rows */
+#define FEEDPUB_MAX_PAGE_BYTES	(64 * 1024 * 1024)
+
+/* What an entry of a page is. */
+typedef enum FeedpubOp
+{
+	FEEDPUB_OP_UPSERT,
+	FEEDPUB_OP_DELETE,			/* entry has the key, and else nulls */
+	FEEDPUB_OP_TRUNCATE,		/* entry has only nulls */
+} FeedpubOp;
+
+/* One row of a page. */
+typedef struct FeedpubPageRow
+{
+	FeedpubCursor cursor;
+	uint64		xid;
+	ItemPointerData tid;
+	FeedpubOp	op;
+	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
+} FeedpubPageRow;
+
+/* One page being read; all of it lives in one memory context. */
+typedef struct FeedpubPage
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	Relation	index;
+	Snapshot	snapshot;
+	bool		direct;			/* no executor needed */
+	bool		sees_all;		/* no row security */
+	FeedpubCursor after;
+	int			max_rows;
+	int			shard;			/* only keys of this shard, of so many */
+	int			shards;
+	FeedpubPageRow *rows;
+	int			nrows;
+	int			maxrows;
+	Size		nbytes;
+	FeedpubCursor passed;		/* how far the page got */
+	FeedpubFloor floor;			/* before which it cannot begin */
+	int			npassed;		/* rows and batches without a row in the page */
+	bool		missed;			/* something was passed that somebody removed */
+	bool		more;			/* something may lie behind it */
+	FeedpubBatch last;			/* the last batch that was looked at */
+	TransactionId publisher;	/* of the last batch in the page */
+	FeedpubRunReader *reader;
+	Relation	key;			/* the index that is a table feed's key */
+
+	/* of a reader of one shard */
+	MemoryContext row_context;
+	int			nkeys;
+	AttrNumber	keys[INDEX_MAX_KEYS];
+} FeedpubPage;
 
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
@@ -380,8 +436,18 @@ extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);
 extern bool feedpub_fetch_may_read_directly(Relation heap);
 extern void feedpub_fetch_keep_heap(void);
 
-/* in read.c */
-extern void feedpub_read_refuse_cursor(Oid relid);
+/* in entry.c */
+extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
+							  const FeedpubRun *run);
+extern void feedpub_entry_add_initial(FeedpubPage *page, TupleTableSlot *slot);
+extern bool feedpub_entry_is_full(const FeedpubPage *page);
+extern void feedpub_entry_hide_rows(FeedpubPage *page);
+
+/* in page.c */
+extern void feedpub_page_read(FeedpubPage *page);
+extern void feedpub_page_make_durable(TransactionId publisher,
+									  Snapshot snapshot);
+extern void feedpub_page_refuse_cursor(Oid relid);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how);

@@ -187,7 +187,7 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
 		 last.fingerprint != after->fingerprint &&
 		 !(RecoveryInProgress() && (after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0)))
-		feedpub_read_refuse_cursor(relid);
+		feedpub_page_refuse_cursor(relid);
 	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
 		feedpub_registry_is_table(relid))
 		return true;			/* batch 0 */

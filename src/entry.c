@@ -1,0 +1,381 @@
+/*-------------------------------------------------------------------------
+ *
+ * entry.c
+ *	  The entries of a page: rows, deletes, and who may see them.
+ *
+ * Rows are fetched by the row identifiers in the index, and tombstones from
+ * their table.  Where the executor would do more than read (fetch.c says
+ * when), the rows of the page are then selected through it, as the caller.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+static FeedpubPageRow *add_row(FeedpubPage *page);
+static bool is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source);
+static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
+						   FeedpubPageRow *row);
+static void take_row(FeedpubPage *page, FeedpubPageRow *row,
+					 TupleTableSlot *slot);
+static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
+static void select_by_stamp(FeedpubPage *page);
+static void select_by_tid(FeedpubPage *page);
+
+/*
+ * Add what a run's current entry stands for to the page, or pass it: there is
+ * no row, or a tombstone whose key lives.
+ */
+void
+feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
+{
+	TupleTableSlot *slot;
+	FeedpubPageRow *row;
+
+	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.sync_id = batch->sync_id;
+	page->passed.pos = run->pos;
+	page->passed.fingerprint = batch->fingerprint;
+	slot = feedpub_run_fetch(page->reader, run, run->current);
+	if (slot == NULL)
+		page->missed = true;
+	if (slot == NULL ||
+		(page->shards > 1 && !is_in_shard(page, slot, run->source)))
+	{
+		page->npassed++;
+		return;
+	}
+	row = add_row(page);
+	row->xid = run->xid;
+	if (run->source == FEEDPUB_RUN_ROWS)
+	{
+		take_row(page, row, slot);
+	}
+	else if (!read_tombstone(page, slot, row))
+	{
+		page->nrows--;
+		page->npassed++;
+	}
+}
+
+/*
+ * Add a row of batch 0 to the page, or pass it.
+ */
+void
+feedpub_entry_add_initial(FeedpubPage *page, TupleTableSlot *slot)
+{
+	FeedpubPageRow *row;
+
+	if (page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_ROWS))
+	{
+		page->npassed++;
+		return;
+	}
+	row = add_row(page);
+	row->tid = slot->tts_tid;
+	take_row(page, row, slot);
+}
+
+/*
+ * A new row of the page, at the place that it has got to.
+ */
+static FeedpubPageRow *
+add_row(FeedpubPage *page)
+{
+	FeedpubPageRow *row;
+
+	if (page->nrows == page->maxrows)
+	{
+		page->maxrows = page->maxrows ? page->maxrows * 2 : Min(page->max_rows, 128);
+		page->rows = page->rows ?
+			repalloc(page->rows, page->maxrows * sizeof(FeedpubPageRow)) :
+			palloc(page->maxrows * sizeof(FeedpubPageRow));
+	}
+	row = &page->rows[page->nrows++];
+	MemSet(row, 0, sizeof(FeedpubPageRow));
+	row->cursor = page->passed;
+	return row;
+}
+
+/*
+ * Is the key of a row or tombstone in the page's shard?  A TRUNCATE is in all
+ * of them.
+ */
+static bool
+is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
+{
+	MemoryContext oldcontext;
+	Datum		key;
+	bool		result = true;
+
+	if (page->row_context == NULL)
+	{
+		page->row_context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub shard",
+												  ALLOCSET_SMALL_SIZES);
+		page->nkeys = feedpub_key_of_feed(&page->feed, page->heap, page->keys);
+	}
+	oldcontext = MemoryContextSwitchTo(page->row_context);
+	if (source == FEEDPUB_RUN_ROWS)
+	{
+		int			nkeys = page->nkeys;
+		const AttrNumber *keys = page->keys;
+
+		/* an outbox: message_key or, without one, message_id */
+		if (page->feed.is_outbox)
+		{
+			nkeys = 1;
+			if (slot_attisnull(slot, keys[0]))
+				keys++;
+		}
+		key = feedpub_key_texts(RelationGetDescr(page->heap), nkeys, keys, slot);
+		result = feedpub_key_shard(key, page->shards) == page->shard;
+	}
+	else if (feedpub_tombstone_key(slot, &key))
+		result = feedpub_key_shard(key, page->shards) == page->shard;
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(page->row_context);
+	return result;
+}
+
+/*
+ * Make a row of the page of a tombstone.  Returns false when it is not to be
+ * handed out: its key lives in the snapshot that reads, or the reader is
+ * subject to row security, which cannot be applied to a row that is gone.
+ *
+ * Its key lives when an INSERT took its position before it waited for the
+ * DELETE, or the key was inserted again: then the row itself is in the feed,
+ * in a batch that this snapshot sees or in one to come, and may lie before the
+ * tombstone.  Hiding the tombstone from one reader and not from another who
+ * comes later is right for both: whoever sees the key alive gets, or has got,
+ * the row; and if it is deleted again it has another tombstone.
+ *
+ * A key lives when the database calls one that lives equal, though its text
+ * may be another, as of 1.0 and 1.00; but that one may be in another shard,
+ * and then this shard's readers are told.
+ */
+static bool
+read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
+{
+	TupleDesc	desc = RelationGetDescr(page->heap);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	Datum		key;
+	Datum		living;
+	HeapTuple	tuple;
+
+	MemSet(nulls, true, desc->natts * sizeof(bool));
+	if (!page->sees_all)
+		return false;
+	row->op = FEEDPUB_OP_TRUNCATE;
+	if (feedpub_tombstone_key(slot, &key))
+	{
+		Datum		keys[INDEX_MAX_KEYS];
+
+		row->op = FEEDPUB_OP_DELETE;
+		feedpub_key_values(page->heap, page->key, key, keys);
+		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
+			(page->shards == 1 ||
+			 feedpub_key_shard(living, page->shards) == page->shard))
+			return false;
+		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
+		{
+			AttrNumber	attno = page->key->rd_index->indkey.values[i];
+
+			values[attno - 1] = keys[i];
+			nulls[attno - 1] = false;
+		}
+	}
+	tuple = heap_form_tuple(desc, values, nulls);
+	row->entry = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(tuple, desc));
+	return true;
+}
+
+/*
+ * Has the page as many rows, or bytes, as it may have?
+ */
+bool
+feedpub_entry_is_full(const FeedpubPage *page)
+{
+	return page->nrows >= page->max_rows || page->nbytes >= FEEDPUB_MAX_PAGE_BYTES;
+}
+
+/*
+ * Take over a row that may be read without the executor.
+ */
+static void
+take_row(FeedpubPage *page, FeedpubPageRow *row, TupleTableSlot *slot)
+{
+	if (!page->direct)
+		return;
+	row->entry = DatumGetHeapTupleHeader(slot_row(slot,
+												  RelationGetDescr(page->heap)));
+	page->nbytes += HeapTupleHeaderGetDatumLength(row->entry);
+}
+
+/*
+ * The row in a slot as a value of the table's row type.
+ */
+static Datum
+slot_row(TupleTableSlot *slot, TupleDesc desc)
+{
+	HeapTuple	tuple;
+	bool		is_copy;
+	Datum		result;
+
+	if (desc->constr != NULL && desc->constr->missing != NULL)
+	{
+		/* columns added later, with a default that is not in the row */
+		slot_getallattrs(slot);
+		tuple = heap_form_tuple(desc, slot->tts_values, slot->tts_isnull);
+		is_copy = true;
+	}
+	else
+		tuple = ExecFetchSlotHeapTuple(slot, false, &is_copy);
+	result = heap_copy_tuple_as_datum(tuple, desc);
+	if (is_copy)
+		heap_freetuple(tuple);
+	return result;
+}
+
+/*
+ * Read the page's rows through the executor, as the caller, and hide those
+ * that it does not return.  The same snapshot: read_only execution.
+ *
+ * By stamp and not by row identifier, for nobody can be granted a right on a
+ * system column; other plans than look-ups in the index are priced out, and
+ * not compiled.
+ */
+void
+feedpub_entry_hide_rows(FeedpubPage *page)
+{
+	static const char *const unwanted[] = {
+		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
+		"enable_mergejoin", "jit"};
+	bool		is_initial;
+	MemoryContext oldcontext = CurrentMemoryContext;
+	int			nestlevel;
+	int			kept = 0;
+
+	if (page->direct || page->nrows == 0)
+		return;
+	is_initial = page->rows[0].cursor.sync_id == 0;
+	nestlevel = NewGUCNestLevel();
+	for (int i = 0; i < lengthof(unwanted); i++)
+		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
+	if (is_initial)
+		select_by_tid(page);
+	else
+		select_by_stamp(page);
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		FeedpubPageRow *row = &page->rows[i];
+		int			low = 0;
+		int			high = (int) SPI_processed;
+
+		if (row->op != FEEDPUB_OP_UPSERT)
+			kept++;
+		while (row->op == FEEDPUB_OP_UPSERT && low < high)
+		{
+			int			middle = (low + high) / 2;
+			bool		isnull;
+			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
+											  SPI_tuptable->tupdesc, 1, &isnull);
+			int64		pos = is_initial ?
+				feedpub_initial_pos((ItemPointer) DatumGetPointer(place),
+										  page->floor.expiries) :
+				DatumGetInt64(place);
+
+			if (pos == row->cursor.pos)
+			{
+				Datum		entry = SPI_getbinval(SPI_tuptable->vals[middle],
+												  SPI_tuptable->tupdesc, 2, &isnull);
+				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
+
+				row->entry = DatumGetHeapTupleHeaderCopy(entry);
+				MemoryContextSwitchTo(spicontext);
+				kept++;
+				break;
+			}
+			if (pos < row->cursor.pos)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+	}
+	SPI_finish();
+	AtEOXact_GUC(false, nestlevel);
+	page->npassed += page->nrows - kept;
+}
+
+/*
+ * Select the page's rows with SPI, in the order of their positions.
+ */
+static void
+select_by_stamp(FeedpubPage *page)
+{
+	char	   *table = feedpub_relation_name(page->feed.relid);
+	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
+	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
+	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
+	Datum		values[2];
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(page->rows[i].xid));
+		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
+	}
+	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
+												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
+												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
+									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
+									   " JOIN ONLY %s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
+									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
+									   " ORDER BY t.feed_pos",
+									   table, table),
+							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
+}
+
+/*
+ * The same for rows of batch 0, which have no stamp.
+ */
+static void
+select_by_tid(FeedpubPage *page)
+{
+	char	   *table = feedpub_relation_name(page->feed.relid);
+	Oid			argtypes[1] = {TIDARRAYOID};
+	Datum	   *tids = palloc(page->nrows * sizeof(Datum));
+	Datum		values[1];
+
+	for (int i = 0; i < page->nrows; i++)
+		tids[i] = PointerGetDatum(&page->rows[i].tid);
+	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
+												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
+									   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
+									   " ORDER BY t.ctid",
+									   table, table),
+							  1, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
+}

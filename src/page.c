@@ -1,0 +1,470 @@
+/*-------------------------------------------------------------------------
+ *
+ * page.c
+ *	  One page of a feed in published order.
+ *
+ * A page goes from batch to batch, in their order, and inside each batch by
+ * position: the runs of its transactions (run.c) are merged.  Batches and
+ * rows are read with one snapshot, that of the calling query, unless the table
+ * was altered since it was taken.  Before the first batch of a table feed lies
+ * batch 0 (initial.c).
+ *
+ * Why no row is skipped: a batch that the snapshot sees was committed after
+ * all transactions in it had been (publish.c), so the snapshot sees their
+ * rows, less those that have been deleted since.  This holds for an old
+ * snapshot of REPEATABLE READ, which sees fewer batches, and on a standby,
+ * where commits become visible in the order of the WAL.  What lies in a batch
+ * does not depend on who reads it or when, and a batch is never changed (one
+ * that others were merged into is another, retention.c); so behind a cursor (batch, position) the same rows lie for everybody, and a
+ * page that goes on from the last row of the one before leaves none out and
+ * brings none twice.
+ *
+ * A page may have to pass rows that it does not hand out: deleted ones, and
+ * those that row security hides.  It does so up to a bound, and says in a
+ * last entry how far it got, so that nobody passes the same stretch twice.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_class.h"
+#include "lib/binaryheap.h"
+#include "miscadmin.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+
+#include "feedpub.h"
+
+/* how many rows and batches a page may pass without handing anything out */
+#define MAX_PASSED	10000
+
+static void read_batches(FeedpubPage *page);
+static void check_floor(FeedpubPage *page);
+static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
+						 const FeedpubBatch *first);
+static bool read_initial(FeedpubPage *page);
+static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
+					   const FeedpubBatch *batch, int64 after_pos);
+static void make_page_durable(FeedpubPage *page);
+
+/*
+ * Read the page behind page->after; its table is open.
+ *
+ * Somebody who commits a row and reads at once must not find an empty page:
+ * when there is nothing to hand out, but rows have been committed that are
+ * not published yet, the worker is woken, and started if there is none, and
+ * what it publishes within feedpub.read_wait is read with a new snapshot.
+ * Not with a snapshot that must stay, nor where nothing is published.
+ */
+void
+feedpub_page_read(FeedpubPage *page)
+{
+	bool		pushed = false;
+
+	feedpub_fetch_keep_heap();
+	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
+	page->direct = feedpub_fetch_may_read_directly(page->heap);
+	if (!page->direct)
+		feedpub_require_select(page->feed.relid);
+	page->sees_all = page->direct ||
+		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
+	page->passed = page->after;
+	page->index = index_open(page->feed.indexid, AccessShareLock);
+	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
+
+	if (OidIsValid(page->feed.keyid) || page->feed.deletes)
+	{
+		if (!OidIsValid(page->feed.keyid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" has no key",
+							RelationGetRelationName(page->heap)),
+					 errhint("Run feed_check() to see what is missing.")));
+		page->key = index_open(page->feed.keyid, AccessShareLock);
+	}
+
+	/* a snapshot that is older than the table sees none of its rows */
+	if (!feedpub_horizon_sees_table(GetActiveSnapshot(), page->heap))
+	{
+		if (IsolationUsesXactSnapshot() || IsInParallelMode())
+			ereport(ERROR,
+					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+					 errmsg("could not read feed \"%s\"",
+							RelationGetRelationName(page->heap)),
+					 errdetail("The table was altered after the transaction's snapshot was taken."),
+					 errhint("Try again in a new transaction.")));
+		PushActiveSnapshot(GetLatestSnapshot());
+		pushed = true;
+	}
+	page->snapshot = GetActiveSnapshot();
+	page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
+									 page->snapshot);
+	read_batches(page);
+	feedpub_run_end(page->reader);
+	if (page->nrows == 0 &&
+		((page->passed.sync_id == page->after.sync_id && page->passed.pos == page->after.pos) ||
+		 feedpub_cursor_is_behind_initial(&page->passed)) &&
+		feedpub_read_wait > 0 &&
+		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
+		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
+		feedpub_publish_has_news(&page->feed, page->heap, page->index,
+								 page->snapshot,
+								 &page->last.snapshot) &&
+		feedpub_wait_for_batch(page->feed.relid, &page->passed,
+							   feedpub_read_wait, false))
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		page->snapshot = GetActiveSnapshot();
+		page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
+										 page->snapshot);
+		read_batches(page);
+		feedpub_run_end(page->reader);
+		PopActiveSnapshot();
+	}
+	if (pushed)
+		PopActiveSnapshot();
+	if (page->key != NULL)
+		index_close(page->key, NoLock);
+	index_close(page->index, NoLock);
+}
+
+/*
+ * Read the page with its snapshot.
+ */
+static void
+read_batches(FeedpubPage *page)
+{
+	Oid			relid = page->feed.relid;
+	MemoryContext contexts[2];
+	FeedpubBatchScan *batches;
+	bool		has_before = false;
+	bool		checked = false;
+	int			turn = 0;
+
+	/* the snapshots of two batches are needed at a time */
+	for (int i = 0; i < 2; i++)
+		contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
+											"feedpub batch",
+											ALLOCSET_SMALL_SIZES);
+
+	if (page->feed.deletes)
+		check_floor(page);
+	if (!page->feed.is_outbox && page->after.sync_id == 0 &&
+		!feedpub_cursor_is_behind_initial(&page->after) &&
+		!read_initial(page))
+	{
+		page->more = true;
+		feedpub_entry_hide_rows(page);
+		make_page_durable(page);
+		return;
+	}
+
+	batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
+								  page->snapshot);
+	for (;;)
+	{
+		MemoryContext oldcontext;
+		FeedpubBatch batch;
+		bool		found;
+		int64		after_pos = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(contexts[turn]);
+		oldcontext = MemoryContextSwitchTo(contexts[turn]);
+		found = feedpub_batch_next(batches, &batch);
+		MemoryContextSwitchTo(oldcontext);
+		if (!checked && !check_cursor(page, batches, found ? &batch : NULL))
+			found = false;
+		checked = true;
+		if (!found)
+			break;
+		feedpub_batch_refuse_foreign(&page->feed, &batch);
+		if (feedpub_entry_is_full(page) || page->npassed >= MAX_PASSED)
+		{
+			page->more = true;
+			break;
+		}
+		if (batch.sync_id == page->after.sync_id)
+			after_pos = page->after.pos;
+		if (after_pos < batch.last_pos)
+		{
+			if (!has_before)
+				feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
+			page->publisher = batch.publisher;
+			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
+			{
+				page->more = true;
+				break;
+			}
+		}
+		page->last = batch;
+		has_before = true;
+		turn = 1 - turn;
+	}
+	feedpub_batch_end(batches);
+	if (!has_before && !page->more)
+		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+	feedpub_entry_hide_rows(page);
+	make_page_durable(page);
+}
+
+/*
+ * See that a crash can take nothing back that the page rests on.
+ *
+ * What it hands out is durable with its batches.  But what it passes because
+ * the row is gone, or has another stamp by now, may come back, behind the
+ * cursor, when the transaction that removed it committed asynchronously and
+ * is lost.  In a table feed that is the rule, and entries may be gone from the
+ * index altogether; in an outbox rows are removed by their owner, and seen to
+ * be missing.  Then the WAL is flushed up to here; there is nothing to do
+ * when all of it is on disk.
+ */
+static void
+make_page_durable(FeedpubPage *page)
+{
+	bool		has_moved = page->passed.sync_id != page->after.sync_id ||
+		page->passed.pos != page->after.pos;
+
+	if (page->missed || (has_moved && !page->feed.is_outbox))
+		feedpub_horizon_flush_all();
+	else
+		feedpub_page_make_durable(page->publisher, page->snapshot);
+}
+
+/*
+ * Should batches not be published durably: flush before the batch is shown,
+ * and with it all that lies before it in the WAL.
+ */
+void
+feedpub_page_make_durable(TransactionId publisher, Snapshot snapshot)
+{
+	if (TransactionIdIsNormal(publisher))
+	{
+		FullTransactionId xid = feedpub_horizon_widen(publisher);
+
+		feedpub_horizon_make_durable(&xid, 1, feedpub_horizon(snapshot));
+	}
+}
+
+/*
+ * Check that the cursor is one of this history, given the first batch at or
+ * behind it, if there is one, just read.  Returns false when nothing can lie
+ * behind it yet: its batch is not here, on a standby that lags or in a
+ * snapshot that is older than the cursor, which somebody else has got since,
+ * or was waited for under a row lock.  A batch that others were merged into is
+ * another one: where that has not happened yet, its cursors mean nothing.
+ */
+static bool
+check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
+			 const FeedpubBatch *first)
+{
+	const FeedpubCursor *after = &page->after;
+	bool		is_early = first == NULL ||
+		(after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0;
+
+	if (after->sync_id == 0 && after->epoch == FEEDPUB_EPOCH)
+		return true;
+	if (after->epoch == FEEDPUB_EPOCH && first != NULL &&
+		feedpub_batch_knows(batches, first, after))
+		return true;
+	if (after->epoch == FEEDPUB_EPOCH && is_early)
+	{
+		FeedpubBatchScan *latest_batches;
+		FeedpubBatch batch;
+		Snapshot	latest;
+		bool		known;
+
+		if (RecoveryInProgress() || IsInParallelMode())
+			return false;
+		latest = RegisterSnapshot(GetLatestSnapshot());
+		latest_batches = feedpub_batch_begin(page->feed.relid, after->sync_id, latest);
+		known = feedpub_batch_next(latest_batches, &batch) &&
+			feedpub_batch_knows(latest_batches, &batch, after);
+		feedpub_batch_end(latest_batches);
+		UnregisterSnapshot(latest);
+		if (known)
+			return false;
+	}
+	feedpub_page_refuse_cursor(page->feed.relid);
+	return false;
+}
+
+/*
+ * Check that no delete behind the cursor has expired.
+ */
+static void
+check_floor(FeedpubPage *page)
+{
+	const FeedpubCursor *after = &page->after;
+	bool		expired;
+
+	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
+	if (after->sync_id == 0)
+		expired = after->pos != 0 &&
+			feedpub_initial_expiries(after) != (page->floor.expiries & 0x7fff);
+	else
+		expired = after->sync_id < page->floor.sync_id ||
+			(after->sync_id == page->floor.sync_id && after->pos < page->floor.pos);
+	if (expired)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+				 errmsg("cursor of feed \"%s\" has expired",
+						RelationGetRelationName(page->heap)),
+				 errdetail("Deletes that it has not got past are no longer retained."),
+				 errhint("Begin again from '', with nothing: rows that are gone are not announced.")));
+}
+
+/*
+ * Refuse a cursor of another history.
+ */
+void
+feedpub_page_refuse_cursor(Oid relid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("cursor of feed \"%s\" is from another history",
+					get_rel_name(relid)),
+			 errdetail("This server has not published the batch that the cursor points to."),
+			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_head(), or from the beginning, ''.")));
+}
+
+/*
+ * Add rows of batch 0 to the page.  Returns whether it was read to its end,
+ * and the page goes on into the batches.
+ */
+static bool
+read_initial(FeedpubPage *page)
+{
+	FeedpubInitialScan *initial;
+	TupleTableSlot *slot;
+	bool		finished = false;
+
+	/* another file: its rows are elsewhere now, so from the beginning */
+	page->passed = page->after;
+	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.sync_id = 0;
+	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap);
+	if (page->after.fingerprint != page->passed.fingerprint)
+		page->passed.pos = 0;
+
+	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
+									page->passed.pos, page->floor.expiries);
+	while (!feedpub_entry_is_full(page) && page->npassed < MAX_PASSED)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!feedpub_initial_next(initial, &slot, &page->passed.pos, &page->npassed))
+		{
+			feedpub_cursor_behind_initial(&page->passed, page->floor.expiries);
+			finished = true;
+			break;
+		}
+		if (slot == NULL)
+			page->npassed++;
+		else
+			feedpub_entry_add_initial(page, slot);
+	}
+	feedpub_initial_end(initial);
+
+	/* through the executor rows of batch 0 are read apart, see feedpub_entry_hide_rows() */
+	return finished && (page->direct || page->nrows == 0);
+}
+
+static int
+compare_runs(Datum a, Datum b, void *arg)
+{
+	FeedpubRun *ra = (FeedpubRun *) DatumGetPointer(a);
+	FeedpubRun *rb = (FeedpubRun *) DatumGetPointer(b);
+	/* the smallest first: a binaryheap has its largest on top */
+	return ra->pos < rb->pos ? 1 : ra->pos > rb->pos ? -1 :
+													   0;
+}
+
+/*
+ * Add the rows of a batch behind a position to the page.  Returns whether all
+ * of them are in it, or passed.
+ */
+static bool
+read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
+		   const FeedpubBatch *batch, int64 after_pos)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub runs",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	List	   *runs;
+	binaryheap *merge;
+	ListCell   *lc;
+	bool		finished;
+	int			cost;
+	int			nrows_before = page->nrows;
+
+	if (after_pos == 0 ||
+		!feedpub_resume_find(page->feed.relid, before, batch, after_pos,
+							 &runs, &cost))
+		runs = feedpub_run_load(page->reader, before, &batch->snapshot,
+								after_pos, INT_MAX, &cost);
+	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
+	foreach(lc, runs)
+		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
+	binaryheap_build(merge);
+
+	while (!binaryheap_empty(merge) && !feedpub_entry_is_full(page))
+	{
+		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
+		bool		goes_on;
+
+		/* not between two entries of one position */
+		if (page->npassed >= MAX_PASSED &&
+			(page->passed.sync_id != batch->sync_id || page->passed.pos != run->pos))
+			break;
+
+		CHECK_FOR_INTERRUPTS();
+		if (run->nentries == 0)
+			goes_on = feedpub_run_read(page->reader, run);
+		else
+		{
+			MemoryContextSwitchTo(oldcontext);
+			feedpub_entry_add(page, batch, run);
+			MemoryContextSwitchTo(context);
+			goes_on = feedpub_run_next(run);
+		}
+		if (goes_on)
+			binaryheap_replace_first(merge, PointerGetDatum(run));
+		else
+		{
+			run->ended = true;
+			(void) binaryheap_remove_first(merge);
+		}
+	}
+
+	finished = binaryheap_empty(merge);
+
+	/* to go on from here takes a descent for each run that the page needs */
+	if (!finished && cost > Min(list_length(runs), page->max_rows))
+		feedpub_resume_keep(page->feed.relid, before, batch, page->passed.pos,
+							runs, cost);
+	if (finished)
+	{
+		if (page->nrows == nrows_before)
+			page->npassed++;
+		/* rows of the batch that are gone altogether were passed as well */
+		if (page->passed.sync_id != batch->sync_id ||
+			page->passed.pos < batch->last_pos)
+		{
+			page->passed.epoch = FEEDPUB_EPOCH;
+			page->passed.sync_id = batch->sync_id;
+			page->passed.pos = batch->last_pos;
+			page->passed.fingerprint = batch->fingerprint;
+		}
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return finished;
+}
