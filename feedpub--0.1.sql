@@ -19,15 +19,18 @@ CREATE TABLE feedpub.feed (
 	kind pg_catalog.text NOT NULL,
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
 	channel pg_catalog.text,
-	-- of a table feed: its key, the name of a unique index unless it is the
-	-- primary key, and whether deletes are published
-	key pg_catalog.name,
+	-- of a table feed: the columns of its key by name, which a dump keeps, and
+	-- by number, which a RENAME keeps; and whether deletes are published
+	key pg_catalog.name[],
+	key_attnums pg_catalog.int2[],
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
 	-- up to which place, in published order, tombstones have expired, and how
 	-- often some have
 	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
 	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
 	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
+	-- random: cursors of batch 0 are of this life of the feed
+	history pg_catalog.int4 NOT NULL DEFAULT 0,
 	-- the server and the table that the batches were made for: a dump brings
 	-- the numbers of where it was taken
 	system_id pg_catalog.int8,

@@ -59,7 +59,7 @@ PG_FUNCTION_INFO_V1(feed_detach);
 #define LOCK_ATTEMPTS	100
 
 static void refuse_other_tables(Relation rel);
-static const char *choose_key(Relation rel, Oid keyid);
+static Oid	choose_key(Relation rel, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static void lock_table(Oid relid);
@@ -91,7 +91,7 @@ feed_attach(PG_FUNCTION_ARGS)
 {
 	Oid			relid;
 	Relation	rel;
-	const char *key;
+	Oid			key;
 	char	   *statement;
 
 	for (int i = 0; i < 4; i += 3)
@@ -127,9 +127,9 @@ feed_attach(PG_FUNCTION_ARGS)
 					 errmsg("table \"%s\" already has a column %s or %s",
 							RelationGetRelationName(rel),
 							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
-		relation_close(rel, NoLock);
 		feedpub_registry_add(relid, "table", false);
-		feedpub_registry_set_key(relid, key, PG_GETARG_BOOL(3));
+		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
+		relation_close(rel, NoLock);
 		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
 	}
 
@@ -223,26 +223,25 @@ refuse_other_tables(Relation rel)
 }
 
 /*
- * See that the table has the key: an index's name, or NULL for the primary
+ * The index that is to be the key: the one that was named, or the primary
  * key.
  */
-static const char *
+static Oid
 choose_key(Relation rel, Oid keyid)
 {
 	Relation	index;
 	const char *problem;
 
+	RelationGetIndexList(rel);
 	if (!OidIsValid(keyid))
-	{
-		if (OidIsValid(feedpub_key_index(rel, "")))
-			return NULL;
+		keyid = feedpub_primary_key_index(rel);
+	if (!OidIsValid(keyid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" has no primary key",
 						RelationGetRelationName(rel)),
 				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
 						 RelationGetRelationName(rel))));
-	}
 	if (!list_member_oid(RelationGetIndexList(rel), keyid))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -258,7 +257,7 @@ choose_key(Relation rel, Oid keyid)
 						RelationGetRelationName(index)),
 				 errdetail("The index %s.", problem)));
 	index_close(index, NoLock);
-	return keyid == feedpub_key_index(rel, "") ? NULL : get_rel_name(keyid);
+	return keyid;
 }
 
 /*

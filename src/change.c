@@ -39,12 +39,14 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/datum.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
 #include "feedpub.h"
@@ -71,6 +73,7 @@ typedef struct TrackedTable
 } TrackedTable;
 
 static HTAB *tables = NULL;
+static Oid	registry_relid = InvalidOid;
 static uint64 ninvalidations = 0;
 
 static void invalidate_tables(Datum arg, Oid relid);
@@ -82,6 +85,7 @@ static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
 						  AttrNumber attno);
 static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 						TupleTableSlot *new_slot);
+static void keep_position(const TrackedTable *table);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
 							TupleTableSlot *slot);
 
@@ -207,7 +211,7 @@ invalidate_tables(Datum arg, Oid relid)
 {
 	HASH_SEQ_STATUS status;
 	TrackedTable *table;
-	bool		all = !OidIsValid(relid) || feedpub_registry_is(relid);
+	bool		all = !OidIsValid(relid) || relid == registry_relid;
 
 	ninvalidations++;
 	hash_seq_init(&status, tables);
@@ -276,6 +280,7 @@ learn_table(TrackedTable *table, Relation rel)
 				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to do without.")));
 
 	/* without a row in the registry: no deletes, until feed_repair() */
+	registry_relid = feedpub_registry_relid();
 	feedpub_registry_key(rel, &keyid, &table->deletes);
 	table->nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, table->keys) : 0;
 
@@ -386,8 +391,28 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	if (slot != NULL)
 		key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys,
 								table->keys, slot);
+	else
+		keep_position(table);
 	xid = GetTopFullTransactionId();
 	feedpub_tombstone_write(RelationGetRelid(rel), xid,
 							nextval_internal(table->seqid, false), key);
 	feedpub_stamp_note(RelationGetRelid(rel), xid);
+}
+
+/*
+ * TRUNCATE ... RESTART IDENTITY has set the sequence back, if that was asked
+ * for.  Positions are not handed out twice: the tombstones have some of them.
+ * Who may restart a sequence may set it, too.
+ */
+static void
+keep_position(const TrackedTable *table)
+{
+	FeedpubBatch last;
+	int64		largest;
+
+	feedpub_batch_last(table->relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	largest = Max(last.last_pos, feedpub_tombstone_largest_pos(table->relid));
+	if (feedpub_guard_last_pos(table->seqid) < largest)
+		(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->seqid),
+								   Int64GetDatum(largest));
 }

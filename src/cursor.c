@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
@@ -97,16 +98,25 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 }
 
 /*
- * The place behind batch 0, before any other batch, as of the number of times
- * that tombstones have expired.
+ * Which life of the feed, and how often tombstones had expired in it: what
+ * cursors of batch 0 carry, for a batch's fingerprint is not there yet.
+ */
+uint32
+feedpub_cursor_generation(const FeedpubFloor *floor)
+{
+	return murmurhash32((uint32) floor->history + (uint32) floor->expiries);
+}
+
+/*
+ * The place behind batch 0, before any other batch.
  */
 void
-feedpub_cursor_behind_initial(FeedpubCursor *cursor, int expiries)
+feedpub_cursor_behind_initial(FeedpubCursor *cursor, const FeedpubFloor *floor)
 {
 	cursor->epoch = FEEDPUB_EPOCH;
 	cursor->sync_id = 0;
 	cursor->pos = PG_INT64_MAX;
-	cursor->fingerprint = (uint32) expiries & 0x7fff;
+	cursor->fingerprint = feedpub_cursor_generation(floor);
 }
 
 bool

@@ -299,7 +299,7 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
 				feedpub_initial_pos((ItemPointer) DatumGetPointer(place),
-										  page->floor.expiries) :
+										  &page->floor) :
 				DatumGetInt64(place);
 
 			if (pos == row->cursor.pos)

@@ -119,6 +119,7 @@ typedef struct FeedpubFloor
 	int64		sync_id;
 	int64		pos;
 	int			expiries;
+	int32		history;		/* random, of this life of the feed */
 } FeedpubFloor;
 
 /* A place in the published order. */
@@ -217,6 +218,14 @@ typedef struct FeedpubPrepared
 #define FEEDPUB_MAX_DIRTY		48
 #define FEEDPUB_MAX_PREPARED	16
 
+/* The columns of a table feed's key, as the registry keeps them. */
+typedef struct FeedpubKey
+{
+	int			ncolumns;
+	NameData	names[INDEX_MAX_KEYS];
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+} FeedpubKey;
+
 /* One thing that a feed needs and that its owner has undone. */
 typedef struct FeedpubProblem
 {
@@ -244,7 +253,7 @@ extern const char *feedpub_guc_publish_commit_name(void);
 /* in registry.c */
 extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
-extern bool feedpub_registry_is(Oid relid);
+extern Oid	feedpub_registry_relid(void);
 extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
 								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);
@@ -262,7 +271,7 @@ extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_begin_history(Oid relid);
-extern void feedpub_registry_set_key(Oid relid, const char *key, bool deletes);
+extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
 extern Oid	feedpub_registry_function(const char *name, int nargs,
 									  const Oid *argtypes);
@@ -276,7 +285,8 @@ extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
 
 /* in key.c */
 extern const char *feedpub_key_problem(Relation rel, Relation index);
-extern Oid	feedpub_key_index(Relation rel, const char *name);
+extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
+extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
@@ -292,6 +302,7 @@ extern int	feedpub_key_shard(Datum key, int shards);
 extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
 extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
+extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
 
 /* in guard.c */
@@ -364,14 +375,16 @@ extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
 
 /* in initial.c */
-extern int64 feedpub_initial_pos(ItemPointer tid, int expiries);
-extern int	feedpub_initial_expiries(const FeedpubCursor *cursor);
-extern uint32 feedpub_initial_fingerprint(Relation heap);
+extern int64 feedpub_initial_pos(ItemPointer tid, const FeedpubFloor *floor);
+extern bool feedpub_initial_is_of(const FeedpubCursor *cursor,
+								  const FeedpubFloor *floor);
+extern uint32 feedpub_initial_fingerprint(Relation heap,
+										  const FeedpubFloor *floor);
 extern FeedpubInitialScan *feedpub_initial_begin(const FeedpubFeed *feed,
 												 Relation heap,
 												 Snapshot snapshot,
 												 int64 after_pos,
-												 int expiries);
+												 const FeedpubFloor *floor);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);
@@ -388,7 +401,9 @@ extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
-extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor, int expiries);
+extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor,
+										  const FeedpubFloor *floor);
+extern uint32 feedpub_cursor_generation(const FeedpubFloor *floor);
 extern bool feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 

@@ -69,6 +69,7 @@ typedef struct GuardContext
 	Relation	rel;
 	char	   *table;			/* its name, as in SQL */
 	bool		is_table;		/* a table feed, not an outbox */
+	FeedpubBatch last;			/* its last batch */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	Oid			seqid;
@@ -87,6 +88,7 @@ static void check_trigger(GuardContext *cxt, const char *name,
 						  const char *function, int16 type,
 						  const char *event, const char *each,
 						  const char *what);
+static void check_later_triggers(GuardContext *cxt);
 static void check_key(GuardContext *cxt);
 static bool is_stamped_predicate(Relation rel, Relation index);
 static void check_history(GuardContext *cxt);
@@ -121,7 +123,11 @@ feedpub_guard_problems(Oid relid)
 	cxt.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	cxt.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	cxt.seqid = feedpub_guard_sequence(cxt.rel);
-	cxt.is_table = feedpub_registry_is_table(relid);
+	cxt.is_table = feedpub_registry_is_registered(relid) ?
+		feedpub_registry_is_table(relid) :
+		feedpub_guard_has_trigger(cxt.rel, "_stamp_row");
+	if (feedpub_registry_is_registered(relid))
+		feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &cxt.last);
 
 	check_table(&cxt);
 	check_column(&cxt, cxt.xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
@@ -368,9 +374,11 @@ check_column(GuardContext *cxt, AttrNumber attno, Oid type, const char *name)
 
 	if (attno == InvalidAttrNumber)
 	{
+		/* a stamp that is lost is lost: both, and all batches, or none */
 		add_problem(cxt, "columns",
 					psprintf("column %s is missing", name),
-					cxt->is_table ?
+					cxt->is_table && cxt->last.sync_id == 0 &&
+							cxt->xid_attno == cxt->pos_attno ?
 						psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, name,
 								 format_type_be_qualified(type)) :
 						NULL);
@@ -414,6 +422,27 @@ check_index(GuardContext *cxt)
 }
 
 /*
+ * Is it an index of this table on the stamp, valid or not?
+ */
+static bool
+is_index_on_stamp(Relation rel, Oid indexid)
+{
+	Relation	index;
+	bool		result;
+
+	if (!list_member_oid(RelationGetIndexList(rel), indexid))
+		return false;
+	index = index_open(indexid, AccessShareLock);
+	result = index->rd_index->indnkeyatts == 2 &&
+		index->rd_index->indkey.values[0] == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN) &&
+		index->rd_index->indkey.values[1] == get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN) &&
+		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+		 is_stamped_predicate(rel, index));
+	index_close(index, AccessShareLock);
+	return result;
+}
+
+/*
  * The statement that makes a table feed's index: of the stamped rows only, so
  * that it is empty at first.  One that was left invalid by a failed attempt
  * is built again.
@@ -426,8 +455,7 @@ feedpub_guard_index_cure(Relation rel, bool concurrently)
 	Oid			present = get_relname_relid(name, namespaceid);
 	const char *option = concurrently ? " CONCURRENTLY" : "";
 
-	if (OidIsValid(present) &&
-		list_member_oid(RelationGetIndexList(rel), present))
+	if (OidIsValid(present) && is_index_on_stamp(rel, present))
 		return psprintf("REINDEX INDEX%s %s", option, feedpub_relation_name(present));
 	if (OidIsValid(present))
 		name = ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
@@ -643,6 +671,7 @@ check_triggers(GuardContext *cxt)
 	check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_row",
 				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
 				  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
+	check_later_triggers(cxt);
 	if (!deletes)
 		return;
 	check_trigger(cxt, "zz_feedpub_delete", "_note_delete",
@@ -688,6 +717,30 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 						 name, event, cxt->table, each, function));
 }
 
+/* What changes a row after it was stamped may change its key unseen. */
+static void
+check_later_triggers(GuardContext *cxt)
+{
+	Oid			funcid = feedpub_registry_function("_stamp_row", 0, NULL);
+	TriggerDesc *triggers = cxt->rel->trigdesc;
+	bool		is_later = false;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (trigger->tgfoid == funcid)
+			is_later = true;
+		else if (is_later && TRIGGER_FOR_ROW(trigger->tgtype) &&
+				 TRIGGER_FOR_BEFORE(trigger->tgtype) &&
+				 TRIGGER_FOR_UPDATE(trigger->tgtype))
+			add_problem(cxt, "trigger",
+						psprintf("trigger %s comes after the one that stamps: should it change the key, the old one is not published as deleted",
+								 quote_identifier(trigger->tgname)),
+						NULL);
+	}
+}
+
 /* Deletes are published by the key. */
 static void
 check_key(GuardContext *cxt)
@@ -726,14 +779,12 @@ check_history(GuardContext *cxt)
 	Relation	index;
 	FullTransactionId stamp;
 	FeedpubFeed feed;
-	FeedpubBatch last;
 
 	if (!OidIsValid(indexid))
 		return;
 	if (feedpub_registry_find(RelationGetRelid(cxt->rel), &feed))
 	{
-		feedpub_batch_last(feed.relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
-		if (feedpub_batch_is_foreign(&feed, &last))
+		if (feedpub_batch_is_foreign(&feed, &cxt->last))
 			add_problem(cxt, "history",
 						pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
 						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
@@ -749,8 +800,9 @@ check_history(GuardContext *cxt)
 }
 
 /*
- * The largest position among so many of the index's newest entries, whoever's
- * they are and whether their rows live; 0 if there is none or no index.  Only
+ * The largest position that is known to have been given out: the last batch's,
+ * that of the tombstones, and among so many of the index's newest entries,
+ * whoever's they are and whether their rows live; 0 if there is none.  Only
  * the index is read: row security hides nothing from it.
  */
 static int64
@@ -759,10 +811,12 @@ largest_pos(GuardContext *cxt, int64 nentries)
 	Oid			indexid = feedpub_guard_index(cxt->rel);
 	Relation	index;
 	IndexScanDesc scan;
-	int64		largest = 0;
+	int64		largest = cxt->last.last_pos;
 
+	if (cxt->is_table && nentries == PG_INT64_MAX)
+		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));
 	if (!OidIsValid(indexid))
-		return 0;
+		return largest;
 	index = index_open(indexid, AccessShareLock);
 	scan = feedpub_index_beginscan(cxt->rel, index, GetActiveSnapshot(), 0);
 	scan->xs_want_itup = true;
@@ -874,11 +928,12 @@ feed_repair(PG_FUNCTION_ARGS)
 		bool		is_table = feedpub_guard_has_trigger(rel, "_stamp_row");
 		bool		deletes = feedpub_guard_has_trigger(rel, "_note_delete");
 
-		relation_close(rel, NoLock);
 		feedpub_require_owner(relid);
 		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
-		if (is_table)
-			feedpub_registry_set_key(relid, NULL, deletes);
+		RelationGetIndexList(rel);
+		if (is_table && OidIsValid(feedpub_primary_key_index(rel)))
+			feedpub_registry_set_key(rel, feedpub_primary_key_index(rel), deletes);
+		relation_close(rel, NoLock);
 		CommandCounterIncrement();
 		ncured = 1;
 	}

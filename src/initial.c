@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
+#include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -45,7 +46,7 @@ struct FeedpubInitialScan
 	Relation	heap;
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
-	int			expiries;
+	FeedpubFloor floor;
 	BlockNumber nblocks;
 	BlockNumber next_block;		/* behind the window being scanned */
 	TableScanDesc scan;			/* of the window */
@@ -57,34 +58,37 @@ struct FeedpubInitialScan
 static void begin_window(FeedpubInitialScan *initial);
 
 /*
- * A row identifier as a position in batch 0.  Above its 48 bits is the number
- * of times that tombstones have expired, see retention.c.
+ * A row identifier as a position in batch 0.  Above its 48 bits are some of
+ * the generation, see cursor.c and retention.c.
  */
 int64
-feedpub_initial_pos(ItemPointer tid, int expiries)
+feedpub_initial_pos(ItemPointer tid, const FeedpubFloor *floor)
 {
-	return (int64) (expiries & 0x7fff) << 48 |
+	return (int64) (feedpub_cursor_generation(floor) & 0x7fff) << 48 |
 		(int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
 /*
- * That number in a cursor of batch 0, or behind it.
+ * Is a cursor of batch 0, or behind it, of this generation?
  */
-int
-feedpub_initial_expiries(const FeedpubCursor *cursor)
+bool
+feedpub_initial_is_of(const FeedpubCursor *cursor, const FeedpubFloor *floor)
 {
-	return feedpub_cursor_is_behind_initial(cursor) ? (int) cursor->fingerprint :
-													  (int) (cursor->pos >> 48);
+	uint32		generation = feedpub_cursor_generation(floor);
+
+	if (feedpub_cursor_is_behind_initial(cursor))
+		return cursor->fingerprint == generation;
+	return cursor->pos >> 48 == (generation & 0x7fff);
 }
 
 /*
- * The file that the table is in, as a fingerprint.
+ * The file that the table is in, in this life of the feed, as a fingerprint.
  */
 uint32
-feedpub_initial_fingerprint(Relation heap)
+feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 {
-	return heap->rd_rel->relfilenode;
+	return heap->rd_rel->relfilenode ^ murmurhash32((uint32) floor->history);
 }
 
 /*
@@ -92,7 +96,8 @@ feedpub_initial_fingerprint(Relation heap)
  */
 FeedpubInitialScan *
 feedpub_initial_begin(const FeedpubFeed *feed, Relation heap,
-					  Snapshot snapshot, int64 after_pos, int expiries)
+					  Snapshot snapshot, int64 after_pos,
+					  const FeedpubFloor *floor)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
 	BlockNumber block = (BlockNumber) (after_pos >> 16);
@@ -101,7 +106,7 @@ feedpub_initial_begin(const FeedpubFeed *feed, Relation heap,
 	initial->heap = heap;
 	initial->xid_attno = feed->xid_attno;
 	initial->snapshot = snapshot;
-	initial->expiries = expiries;
+	initial->floor = *floor;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
 	initial->slot = table_slot_create(heap, NULL);
 	ItemPointerSet(&initial->from, block, offset + 1);
@@ -151,7 +156,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 										   initial->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		*pos = feedpub_initial_pos(&initial->slot->tts_tid, initial->expiries);
+		*pos = feedpub_initial_pos(&initial->slot->tts_tid, &initial->floor);
 		if (slot_attisnull(initial->slot, initial->xid_attno))
 		{
 			*slot = initial->slot;
@@ -160,7 +165,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 		(*npassed)++;
 	}
 	ItemPointerSet(&last, initial->next_block - 1, MaxOffsetNumber);
-	*pos = feedpub_initial_pos(&last, initial->expiries);
+	*pos = feedpub_initial_pos(&last, &initial->floor);
 	initial->in_window = false;
 	return true;
 }

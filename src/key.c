@@ -56,34 +56,73 @@ feedpub_key_problem(Relation rel, Relation index)
 			return "is on an expression";
 		if (!TupleDescAttr(RelationGetDescr(rel), attno - 1)->attnotnull)
 			return "is on a column that may be null";
+
+		/* it is computed after our trigger has looked */
+		if (TupleDescAttr(RelationGetDescr(rel), attno - 1)->attgenerated != '\0')
+			return "is on a generated column";
 	}
 	return NULL;
 }
 
 /*
- * The index that is a table's key: the one of this name, or for '' the
- * primary key.  InvalidOid when it is not there or cannot be one.
+ * A key as the registry keeps it: the names and the numbers of its columns.
+ */
+void
+feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums)
+{
+	Datum	   *name_values;
+	Datum	   *attnum_values;
+	bool	   *nulls;
+	int			nnames;
+	int			nattnums;
+
+	deconstruct_array(DatumGetArrayTypeP(names), NAMEOID, NAMEDATALEN, false,
+					  TYPALIGN_CHAR, &name_values, &nulls, &nnames);
+	deconstruct_array(DatumGetArrayTypeP(attnums), INT2OID, sizeof(int16), true,
+					  TYPALIGN_SHORT, &attnum_values, &nulls, &nattnums);
+	key->ncolumns = Min(Min(nnames, nattnums), INDEX_MAX_KEYS);
+	for (int i = 0; i < key->ncolumns; i++)
+	{
+		namestrcpy(&key->names[i], NameStr(*DatumGetName(name_values[i])));
+		key->attnos[i] = DatumGetInt16(attnum_values[i]);
+	}
+}
+
+/*
+ * The index that is a table feed's key: one on these columns, by number or,
+ * after a dump, by name.  InvalidOid when there is none.
  */
 Oid
-feedpub_key_index(Relation rel, const char *name)
+feedpub_key_index(Relation rel, const FeedpubKey *key)
 {
-	List	   *indexes = RelationGetIndexList(rel);
-	Oid			found = InvalidOid;
+	Oid			by_number = InvalidOid;
+	Oid			by_name = InvalidOid;
 	ListCell   *lc;
 
-	if (name[0] == '\0')
-		return feedpub_primary_key_index(rel);
-
-	foreach(lc, indexes)
+	foreach(lc, RelationGetIndexList(rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		bool		same_numbers = index->rd_index->indnkeyatts == key->ncolumns &&
+			key->ncolumns > 0 && feedpub_key_problem(rel, index) == NULL;
+		bool		same_names = same_numbers;
 
-		if (strcmp(RelationGetRelationName(index), name) == 0 &&
-			feedpub_key_problem(rel, index) == NULL)
-			found = RelationGetRelid(index);
+		for (int i = 0; i < key->ncolumns && (same_numbers || same_names); i++)
+		{
+			AttrNumber	attno = index->rd_index->indkey.values[i];
+
+			if (attno != key->attnos[i])
+				same_numbers = false;
+			if (strcmp(NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname),
+					   NameStr(key->names[i])) != 0)
+				same_names = false;
+		}
+		if (same_numbers)
+			by_number = RelationGetRelid(index);
+		if (same_names)
+			by_name = RelationGetRelid(index);
 		index_close(index, AccessShareLock);
 	}
-	return found;
+	return OidIsValid(by_name) ? by_name : by_number;
 }
 
 /*

@@ -154,7 +154,7 @@ read_batches(FeedpubPage *page)
 											"feedpub batch",
 											ALLOCSET_SMALL_SIZES);
 
-	if (page->feed.deletes)
+	if (!page->feed.is_outbox)
 		check_floor(page);
 	if (!page->feed.is_outbox && page->after.sync_id == 0 &&
 		!feedpub_cursor_is_behind_initial(&page->after) &&
@@ -297,7 +297,8 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 }
 
 /*
- * Check that no delete behind the cursor has expired.
+ * Check that no delete behind the cursor has expired, and that a cursor of
+ * batch 0 is of this life of the feed.
  */
 static void
 check_floor(FeedpubPage *page)
@@ -307,8 +308,7 @@ check_floor(FeedpubPage *page)
 
 	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
 	if (after->sync_id == 0)
-		expired = after->pos != 0 &&
-			feedpub_initial_expiries(after) != (page->floor.expiries & 0x7fff);
+		expired = after->pos != 0 && !feedpub_initial_is_of(after, &page->floor);
 	else
 		expired = after->sync_id < page->floor.sync_id ||
 			(after->sync_id == page->floor.sync_id && after->pos < page->floor.pos);
@@ -317,7 +317,7 @@ check_floor(FeedpubPage *page)
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",
 						RelationGetRelationName(page->heap)),
-				 errdetail("Deletes that it has not got past are no longer retained."),
+				 errdetail("Deletes that it has not got past are no longer retained, or the table was attached anew."),
 				 errhint("Begin again from '', with nothing: rows that are gone are not announced.")));
 }
 
@@ -350,18 +350,18 @@ read_initial(FeedpubPage *page)
 	page->passed = page->after;
 	page->passed.epoch = FEEDPUB_EPOCH;
 	page->passed.sync_id = 0;
-	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap);
+	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap, &page->floor);
 	if (page->after.fingerprint != page->passed.fingerprint)
 		page->passed.pos = 0;
 
 	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
-									page->passed.pos, page->floor.expiries);
+									page->passed.pos, &page->floor);
 	while (!feedpub_entry_is_full(page) && page->npassed < MAX_PASSED)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!feedpub_initial_next(initial, &slot, &page->passed.pos, &page->npassed))
 		{
-			feedpub_cursor_behind_initial(&page->passed, page->floor.expiries);
+			feedpub_cursor_behind_initial(&page->passed, &page->floor);
 			finished = true;
 			break;
 		}

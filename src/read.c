@@ -301,7 +301,7 @@ feed_head(PG_FUNCTION_ARGS)
 		FeedpubFloor floor;
 
 		feedpub_registry_floor(relid, GetActiveSnapshot(), &floor);
-		feedpub_cursor_behind_initial(&cursor, floor.expiries);
+		feedpub_cursor_behind_initial(&cursor, &floor);
 	}
 	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }

@@ -32,6 +32,7 @@
 #include "parser/parse_func.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
@@ -49,12 +50,14 @@
 #define ANUM_FEED_IS_DEFAULT	3
 #define ANUM_FEED_CHANNEL		4
 #define ANUM_FEED_KEY			5
-#define ANUM_FEED_DELETES		6
-#define ANUM_FEED_FLOOR_SYNC_ID	7
-#define ANUM_FEED_FLOOR_POS		8
-#define ANUM_FEED_EXPIRIES		9
-#define ANUM_FEED_SYSTEM_ID		10
-#define ANUM_FEED_TABLE_OID		11
+#define ANUM_FEED_KEY_ATTNUMS	6
+#define ANUM_FEED_DELETES		7
+#define ANUM_FEED_FLOOR_SYNC_ID	8
+#define ANUM_FEED_FLOOR_POS		9
+#define ANUM_FEED_EXPIRIES		10
+#define ANUM_FEED_HISTORY		11
+#define ANUM_FEED_SYSTEM_ID		12
+#define ANUM_FEED_TABLE_OID		13
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -62,7 +65,7 @@ typedef struct RegistryRow
 	bool		is_outbox;
 	bool		deletes;
 	bool		is_foreign;		/* came with a dump of another server */
-	NameData	key;			/* empty: the primary key */
+	FeedpubKey	key;
 } RegistryRow;
 
 typedef struct CacheEntry
@@ -175,7 +178,9 @@ scan_registry(Oid relid, RegistryRow *row)
 														RelationGetDescr(registry), &isnull));
 		Datum		kind = heap_getattr(tuple, ANUM_FEED_KIND,
 										RelationGetDescr(registry), &isnull);
-		Datum		key_name;
+		Datum		names;
+		Datum		attnums;
+		bool		no_names;
 		Datum		system_id;
 		Datum		table_oid;
 		bool		no_system_id;
@@ -186,9 +191,13 @@ scan_registry(Oid relid, RegistryRow *row)
 		row->is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;
 		row->deletes = DatumGetBool(heap_getattr(tuple, ANUM_FEED_DELETES,
 												 RelationGetDescr(registry), &isnull));
-		key_name = heap_getattr(tuple, ANUM_FEED_KEY,
-								RelationGetDescr(registry), &isnull);
-		namestrcpy(&row->key, isnull ? "" : NameStr(*DatumGetName(key_name)));
+		row->key.ncolumns = 0;
+		names = heap_getattr(tuple, ANUM_FEED_KEY,
+							 RelationGetDescr(registry), &no_names);
+		attnums = heap_getattr(tuple, ANUM_FEED_KEY_ATTNUMS,
+							   RelationGetDescr(registry), &isnull);
+		if (!no_names && !isnull)
+			feedpub_key_load(&row->key, names, attnums);
 		system_id = heap_getattr(tuple, ANUM_FEED_SYSTEM_ID,
 								 RelationGetDescr(registry), &no_system_id);
 		table_oid = heap_getattr(tuple, ANUM_FEED_TABLE_OID,
@@ -205,12 +214,13 @@ scan_registry(Oid relid, RegistryRow *row)
 }
 
 /*
- * Is this feedpub.feed itself, as far as we have looked it up?
+ * feedpub.feed itself, for those who keep something of it and want to hear of
+ * its invalidation.
  */
-bool
-feedpub_registry_is(Oid relid)
+Oid
+feedpub_registry_relid(void)
 {
-	return relid == registry_relid;
+	return find_registry();
 }
 
 /*
@@ -251,6 +261,7 @@ feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
 		floor->sync_id = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_SYNC_ID, desc, &isnull));
 		floor->pos = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_POS, desc, &isnull));
 		floor->expiries = DatumGetInt32(heap_getattr(tuple, ANUM_FEED_EXPIRIES, desc, &isnull));
+		floor->history = DatumGetInt32(heap_getattr(tuple, ANUM_FEED_HISTORY, desc, &isnull));
 	}
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
@@ -278,7 +289,7 @@ feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes)
 	RegistryRow row;
 	bool		found = scan_registry(RelationGetRelid(rel), &row) == RelationGetRelid(rel);
 
-	*keyid = feedpub_key_index(rel, found ? NameStr(row.key) : "");
+	*keyid = found ? feedpub_key_index(rel, &row.key) : InvalidOid;
 	*deletes = found && row.deletes;
 	return found;
 }
@@ -309,7 +320,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	fresh.is_outbox = row.is_outbox;
 	fresh.is_foreign = row.is_foreign;
 	fresh.deletes = row.deletes;
-	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, NameStr(row.key));
+	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
 	fresh.relid = relid;
 	fresh.indexid = feedpub_guard_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
@@ -322,7 +333,9 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 				 errmsg("feed \"%s\" has no index on (%s, %s)",
 						get_rel_name(relid),
 						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing and feed_repair() to put it back.")));
+				 fresh.is_outbox ?
+					 errhint("Run feed_check() to see what is missing and feed_repair() to put it back.") :
+					 errhint("feed_attach() tells the statement that makes it.")));
 
 	/*
 	 * Enter it last.  The look-ups above may have let an invalidation in, but
@@ -575,6 +588,12 @@ feedpub_registry_remove(Oid relid)
 void
 feedpub_registry_begin_history(Oid relid)
 {
+	int32		history;
+
+	if (!pg_strong_random(&history, sizeof(history)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
 	write_registry("DELETE FROM feedpub.batch"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
@@ -583,24 +602,40 @@ feedpub_registry_begin_history(Oid relid)
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub.feed SET system_id = " INT64_FORMAT ","
 							" table_oid = %u, floor_sync_id = 0, floor_pos = 0,"
-							" expiries = expiries OPERATOR(pg_catalog.+) 1"
+							" history = %d, expiries = 0"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							(int64) GetSystemIdentifier(), relid),
+							(int64) GetSystemIdentifier(), relid, history),
 				   relid, NULL);
 }
 
 /*
- * Set a table feed's key, a name or NULL for the primary key, and whether its
- * deletes are published.
+ * Set a table feed's key, an index, and whether its deletes are published.
  */
 void
-feedpub_registry_set_key(Oid relid, const char *key, bool deletes)
+feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 {
-	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, deletes = %s"
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	int			nkeys = feedpub_key_columns(keyid, attnos);
+	Datum		names[INDEX_MAX_KEYS];
+	Datum		numbers[INDEX_MAX_KEYS];
+	Oid			nameout = F_ARRAY_OUT;
+	Datum		arrays[2];
+
+	for (int i = 0; i < nkeys; i++)
+	{
+		names[i] = NameGetDatum(&TupleDescAttr(RelationGetDescr(rel), attnos[i] - 1)->attname);
+		numbers[i] = Int16GetDatum(attnos[i]);
+	}
+	arrays[0] = PointerGetDatum(construct_array(names, nkeys, NAMEOID, NAMEDATALEN,
+												false, TYPALIGN_CHAR));
+	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
+												true, TYPALIGN_SHORT));
+	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							key != NULL ? quote_literal_cstr(key) : "NULL",
+							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
+							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
 							deletes ? "true" : "false"),
-				   relid, NULL);
+				   RelationGetRelid(rel), NULL);
 }
 
 /*

@@ -90,7 +90,9 @@ feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
 		{
 			rest->source = place->rests[j].source;
 			rest->xid = place->rests[j].xid;
-			rest->pos = place->rests[j].pos;
+
+			/* the place may be between two entries of one position (run.c) */
+			rest->pos = Max(place->rests[j].pos, pos + 1);
 			*runs = lappend(*runs, rest);
 		}
 		*cost = place->cost;

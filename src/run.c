@@ -252,7 +252,7 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	 * row that was entered since.
 	 */
 	if (source->walked_to != before->xmax)
-		seek_range(reader, source, before->xmax, 0);
+		seek_range(reader, source, before->xmax, after_pos);
 	while (source->at_entry && source->xid < snapshot->xmax &&
 		   list_length(runs) < max_runs)
 	{
@@ -263,7 +263,11 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 		if (run != NULL)
 			runs = lappend(runs, run);
 	}
-	source->walked_to = list_length(runs) < max_runs ? snapshot->xmax : 0;
+
+	/* unless positions were skipped, which the next batch wants */
+	source->walked_to = 0;
+	if (list_length(runs) < max_runs && after_pos == 0)
+		source->walked_to = snapshot->xmax;
 	return runs;
 }
 
@@ -298,7 +302,9 @@ walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
 			if (wanted && run.nentries == 0)
 				read_chunk(reader, &run, after_pos, SHORT_RUN);
 			run.more = true;
-			seek_range(reader, source, xid + 1, 0);
+
+			/* the next transaction, behind after_pos if this is its id */
+			seek_range(reader, source, xid + 1, after_pos);
 			break;
 		}
 		if (wanted && source->entry.pos > after_pos)

@@ -14,12 +14,17 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/itup.h"
+#include "access/relscan.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
 #include "feedpub.h"
@@ -70,6 +75,37 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 	CatalogTupleInsert(table, tuple);
 	heap_freetuple(tuple);
 	table_close(table, NoLock);
+}
+
+/*
+ * The largest position of a feed's tombstones, whoever's they are; 0 if there
+ * is none.  Reads the index of all of them.
+ */
+int64
+feedpub_tombstone_largest_pos(Oid feed)
+{
+	Relation	index;
+	Relation	table = feedpub_tombstone_open(AccessShareLock, &index);
+	IndexScanDesc scan = feedpub_index_beginscan(table, index, SnapshotAny, 1);
+	ScanKeyData key;
+	int64		largest = 0;
+
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(feed));
+	scan->xs_want_itup = true;
+	index_rescan(scan, &key, 1, NULL, 0);
+	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
+	{
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		largest = Max(largest,
+					  DatumGetInt64(index_getattr(scan->xs_itup, ANUM_TOMBSTONE_POS,
+												  RelationGetDescr(index), &isnull)));
+	}
+	index_endscan(scan);
+	index_close(index, NoLock);
+	table_close(table, NoLock);
+	return largest;
 }
 
 /*
