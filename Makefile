@@ -43,7 +43,9 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
-	publish read read_columns page cursor wait channel merge read_plans
+	publish read read_columns page cursor wait channel merge read_plans \
+	attach attach_repair attach_alter changes deletes delete_keys initial \
+	consume shards
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
