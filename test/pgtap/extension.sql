@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch}') $$, 'registry and batches are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone}') $$, 'registry, batches and tombstones are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -18,6 +18,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'schema feedpub',
 	'table feedpub.feed',
 	'table feedpub.batch',
+	'table feedpub.tombstone',
 	'view feedpub.feeds',
 	'view feedpub.waiting',
 	'view feedpub.blockers',
@@ -25,11 +26,15 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._stamp_check(regclass,xid8,bigint)',
 	'function feedpub._message_id()',
 	'function feedpub._guard_update()',
+	'function feedpub._stamp_row()',
+	'function feedpub._note_delete()',
 	'function feedpub._running()',
 	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._merge_batches(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',
+	'function feed_attach(regclass,regclass,name[],boolean)',
+	'function feed_detach(regclass)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
 	'function feed_repair(regclass)',
@@ -39,7 +44,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_set_channel(regclass,text)',
 	'function feed_publish(regclass)',
 	'function feed_read(anyelement,text,integer,integer,integer)',
-	'function feed_page(regclass,text,integer)',
+	'function feed_page(regclass,text,integer,integer,integer)',
 	'function feed_head(regclass)',
 	'function feed_wait(regclass,text,interval)',
 	'function feed_await(regclass,text,interval,boolean)',

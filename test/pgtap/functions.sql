@@ -1,12 +1,14 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(17 * 11 + 3);
+SELECT plan(19 * 11 + 3);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
 INSERT INTO meant VALUES
 	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype', 'regclass', 'v', true, 'u', 0),
 	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
+	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
+	('feed_detach', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
@@ -18,7 +20,7 @@ INSERT INTO meant VALUES
 	('feed_set_channel', 'feed regclass, channel text', 'void', 'v', false, 'u', 0),
 	('feed_read', 'feed anyelement, after text, max_rows integer, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
-	('feed_page', 'feed regclass, after text, max_rows integer', 'json', 'v', false, 'r', 0),
+	('feed_page', 'feed regclass, after text, max_rows integer, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'r', 0),
 	('feed_head', 'feed regclass', 'text', 'v', true, 'r', 0),
 	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),

@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(7 * 9 + 2);
+SELECT plan(9 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -10,6 +10,8 @@ INSERT INTO meant VALUES
 	('_stamp_check', 'seq regclass, feed_xid xid8, feed_pos bigint', 'boolean', 'v', false, 'u'),
 	('_message_id', '', 'text', 's', false, 's'),
 	('_guard_update', '', 'trigger', 'v', false, 'u'),
+	('_stamp_row', '', 'trigger', 'v', false, 'u'),
+	('_note_delete', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
 	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES

@@ -1,15 +1,18 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(5 * 7 + 22);
+SELECT plan(6 * 7 + 32);
 
-CREATE TEMP TABLE meant (name text, kind "char", columns text);
+CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
 INSERT INTO meant VALUES
-	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, created_at timestamp with time zone'),
+	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name, deletes boolean, created_at timestamp with time zone'),
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone'),
-	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, is_default boolean, channel text, created_at timestamp with time zone'),
+	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name, deletes boolean, state text, is_default boolean, channel text, created_at timestamp with time zone'),
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
 	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
 		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone');
+-- Keys are their tables' data: only who dumps the database may read them.
+INSERT INTO meant VALUES
+	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 CREATE TEMP VIEW present AS
 	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
 	       (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
@@ -18,7 +21,7 @@ CREATE TEMP VIEW present AS
 
 SELECT set_eq('SELECT relname::text, relkind FROM present', 'SELECT name, kind FROM meant', 'these and no other relations are in schema feedpub');
 
--- Everybody may read them; nobody but their owner may do anything else.
+-- Everybody, or that one, may read them; nobody but their owner may do anything else.
 CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
 	r record;
@@ -26,8 +29,8 @@ BEGIN
 	SELECT * INTO r FROM present WHERE relname = m.name;
 	RETURN NEXT is(r.relkind, m.kind, 'feedpub.' || m.name || ' is of kind ' || m.kind::text);
 	RETURN NEXT is(r.columns, m.columns, 'its columns');
-	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = 0), 'SELECT', 'PUBLIC may SELECT, and no more');
-	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (0, %s)', r.relacl, r.relowner), 'nobody else has a right of his own');
+	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = m.reader), 'SELECT', CASE m.reader WHEN 0 THEN 'PUBLIC' ELSE m.reader::regrole::text END || ' may SELECT, and no more');
+	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (%s, %s)', r.relacl, m.reader, r.relowner), 'nobody else has a right of his own');
 	RETURN NEXT is_empty(format('SELECT attname FROM pg_attribute WHERE attrelid = %s AND attacl IS NOT NULL', r.oid), 'no rights on columns');
 	RETURN NEXT ok(r.reloptions IS NULL, 'no options');
 	RETURN NEXT ok(obj_description(r.oid, 'pg_class') <> '', 'it has a comment');
@@ -39,6 +42,8 @@ CREATE ROLE regress_feedpub_nobody;
 CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -52,6 +57,11 @@ SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.feed':
 -- What feedpub.batch keeps: one row a number
 SELECT col_is_pk('feedpub', 'batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.batch'::regclass $$, 'it has no trigger either');
+
+-- What feedpub.tombstone keeps: one entry a position, by which it is read
+SELECT col_is_pk('feedpub', 'tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');
+SELECT indexes_are('feedpub', 'tombstone', array['tombstone_pkey']);
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.tombstone'::regclass $$, 'it has no trigger either');
 
 SELECT * FROM finish();
 ROLLBACK;
