@@ -206,6 +206,7 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 	batches->direction = direction;
 	batches->table = table_open(get_relname_relid("batch", namespaceid),
 								AccessShareLock);
+	feedpub_registry_check_version(batches->table, NATTS_BATCH);
 	batches->index = index_open(get_relname_relid("batch_pkey", namespaceid),
 								AccessShareLock);
 	batches->slot = table_slot_create(batches->table, NULL);
@@ -377,6 +378,8 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 								   RowExclusiveLock);
 	Datum		values[NATTS_BATCH];
 	bool		nulls[NATTS_BATCH] = {false};
+
+	feedpub_registry_check_version(table, NATTS_BATCH);
 
 	/* random: another history's batch of the same number has another one */
 	if (!pg_strong_random(&batch->fingerprint, sizeof(batch->fingerprint)))

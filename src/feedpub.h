@@ -254,6 +254,7 @@ extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern Oid	feedpub_registry_relid(void);
+extern void feedpub_registry_check_version(Relation table, int natts);
 extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
 								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);

@@ -374,14 +374,21 @@ check_column(GuardContext *cxt, AttrNumber attno, Oid type, const char *name)
 
 	if (attno == InvalidAttrNumber)
 	{
-		/* a stamp that is lost is lost: both, and all batches, or none */
-		add_problem(cxt, "columns",
-					psprintf("column %s is missing", name),
-					cxt->is_table && cxt->last.sync_id == 0 &&
-							cxt->xid_attno == cxt->pos_attno ?
-						psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, name,
-								 format_type_be_qualified(type)) :
+		/* a stamp of which half is lost is not put back: rows have the other */
+		bool		both = cxt->xid_attno == InvalidAttrNumber &&
+			cxt->pos_attno == InvalidAttrNumber && cxt->last.sync_id == 0;
+
+		if (!cxt->is_table || !both)
+			add_problem(cxt, "columns",
+						psprintf(cxt->is_table ?
+									 "column %s is missing: detach the table and attach it again" :
+									 "column %s is missing",
+								 name),
 						NULL);
+		else if (type == XID8OID)
+			add_problem(cxt, "columns", pstrdup("the columns of the stamp are missing"),
+						psprintf("ALTER TABLE %s ADD COLUMN %s pg_catalog.xid8, ADD COLUMN %s pg_catalog.int8",
+								 cxt->table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 		return;
 	}
 	att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
@@ -800,8 +807,9 @@ check_history(GuardContext *cxt)
 }
 
 /*
- * The largest position that is known to have been given out: the last batch's,
- * that of the tombstones, and among so many of the index's newest entries,
+ * The largest position that is known to have been given out: in a table feed
+ * the last batch's and that of the tombstones, whose positions must not come
+ * again; and among so many of the index's newest entries,
  * whoever's they are and whether their rows live; 0 if there is none.  Only
  * the index is read: row security hides nothing from it.
  */
@@ -811,7 +819,7 @@ largest_pos(GuardContext *cxt, int64 nentries)
 	Oid			indexid = feedpub_guard_index(cxt->rel);
 	Relation	index;
 	IndexScanDesc scan;
-	int64		largest = cxt->last.last_pos;
+	int64		largest = cxt->is_table ? cxt->last.last_pos : 0;
 
 	if (cxt->is_table && nentries == PG_INT64_MAX)
 		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));

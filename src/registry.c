@@ -58,6 +58,7 @@
 #define ANUM_FEED_HISTORY		11
 #define ANUM_FEED_SYSTEM_ID		12
 #define ANUM_FEED_TABLE_OID		13
+#define NATTS_FEED				14
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -149,6 +150,21 @@ find_registry(void)
 }
 
 /*
+ * Has one of our tables as many columns as we know?  Not when the library was
+ * replaced by another version's and the extension not updated.
+ */
+void
+feedpub_registry_check_version(Relation table, int natts)
+{
+	if (RelationGetDescr(table)->natts != natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" is another version's than the library",
+						FEEDPUB_SCHEMA, RelationGetRelationName(table)),
+				 errhint("Run ALTER EXTENSION feedpub UPDATE.")));
+}
+
+/*
  * Read the registry's row of a feed; InvalidOid reads that of the default
  * feed.  Returns the feed, or InvalidOid.
  */
@@ -162,6 +178,7 @@ scan_registry(Oid relid, RegistryRow *row)
 	HeapTuple	tuple;
 
 	registry = table_open(find_registry(), AccessShareLock);
+	feedpub_registry_check_version(registry, NATTS_FEED);
 	if (OidIsValid(relid))
 		ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));

@@ -46,6 +46,7 @@ feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
 	Relation	table = table_open(get_relname_relid("tombstone", namespaceid),
 								   lockmode);
 
+	feedpub_registry_check_version(table, NATTS_TOMBSTONE);
 	if (index != NULL)
 		*index = index_open(get_relname_relid("tombstone_pkey", namespaceid),
 							lockmode);
