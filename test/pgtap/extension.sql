@@ -31,9 +31,11 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._running()',
 	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._merge_batches(regclass)',
+	'function feedpub._expire_tombstones(regclass)',
+	'function feedpub._begin_history(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',
-	'function feed_attach(regclass,regclass,name[],boolean)',
+	'function feed_attach(regclass,regclass,text[],boolean)',
 	'function feed_detach(regclass)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
@@ -62,7 +64,7 @@ LOAD 'feedpub';
 SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
 	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_workers',
 	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
-	'feedpub.read_wait'], 'its settings');
+	'feedpub.read_wait', 'feedpub.tombstone_retention'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
 	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
 

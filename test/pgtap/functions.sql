@@ -7,7 +7,7 @@ CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "cha
 INSERT INTO meant VALUES
 	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype', 'regclass', 'v', true, 'u', 0),
 	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
-	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
+	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns text[] DEFAULT NULL::text[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),

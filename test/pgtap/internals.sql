@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(9 * 9 + 2);
+SELECT plan(11 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -15,7 +15,9 @@ INSERT INTO meant VALUES
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
 	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES
-	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false);
+	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
+	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),
+	('_begin_history', 'feed regclass', 'void', 'v', true, 'u', true);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 	  FROM pg_proc p WHERE p.pronamespace = 'feedpub'::regnamespace;
