@@ -257,7 +257,7 @@ feedpub_fetch_keep_heap(void)
 	static bool done = false;
 
 	if (!done)
-		pfree(palloc(2 * 1024 * 1024));
+		pfree(palloc(4 * 1024 * 1024));
 	done = true;
 }
 

@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/tableam.h"
+#include "access/xlog.h"
 #include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
@@ -83,12 +84,20 @@ feedpub_initial_is_of(const FeedpubCursor *cursor, const FeedpubFloor *floor)
 }
 
 /*
- * The file that the table is in, in this life of the feed, as a fingerprint.
+ * The file that the table is in, in this life of the feed, this database and
+ * this server, as a fingerprint: a restored table may be in a file of the same
+ * number, with its rows in other places.
  */
 uint32
 feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 {
-	return heap->rd_rel->relfilenode ^ murmurhash32((uint32) floor->history);
+	uint64		system_id = GetSystemIdentifier();
+	uint32		hash = murmurhash32((uint32) floor->history);
+
+	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
+	hash = hash_combine(hash, murmurhash32((uint32) system_id));
+	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
+	return hash_combine(hash, murmurhash32(heap->rd_rel->relfilenode));
 }
 
 /*
