@@ -26,7 +26,7 @@ SELECT feed_attach('"Odd ""Name"", with a comma"', columns => '{v}');
 -- Its consumers: each reads pages of a size, some of them only one of three
 -- shards into a copy that they share, and keeps its cursor with its copy.
 CREATE TABLE consumer (name text, max_rows int, shard int, shards int, cursor text DEFAULT '', pages int DEFAULT 0, copy text);
-INSERT INTO consumer (name, max_rows) VALUES ('twos', 2), ('threes', 3), ('thousands', 1000), ('patient', 7);
+INSERT INTO consumer (name, max_rows) VALUES ('ones', 1), ('threes', 3), ('thousands', 1000), ('patient', 7);
 INSERT INTO consumer VALUES ('shard 0', 2, 0, 3), ('shard 1', 10, 1, 3), ('shard 2', 1000, 2, 3);
 UPDATE consumer SET copy = CASE WHEN shards IS NULL THEN name ELSE 'shards' END;
 CREATE TABLE copy (copy text, id int, v text, PRIMARY KEY (copy, id));

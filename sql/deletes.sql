@@ -181,9 +181,32 @@ ALTER TABLE :odd DISABLE ROW LEVEL SECURITY;
 --
 -- Detached, they are gone; with deletes => false there are none.
 --
+-- Positions are not handed out twice, though their sequence is the table's and
+-- restarts with it: tombstones have some of them.
+--
+TRUNCATE :odd;
+TRUNCATE :odd RESTART IDENTITY;
+INSERT INTO :odd VALUES (20, 'new'), (21, 'new');
+CALL came('');
+SELECT * FROM feed_check(:'odd');
+--
+-- A cursor of one life of the feed is not of another.
+--
 SELECT count(*) > 0 AS some FROM feedpub.tombstone;
 SELECT feed_detach(:'odd');
 SELECT count(*) FROM feedpub.tombstone;
+SELECT feed_attach(:'odd') AS attached;
+SELECT feed_head(:'odd') AS head, (SELECT cursor FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1)) AS row \gset
+SELECT feed_detach(:'odd');
+UPDATE :odd SET v = 'between';
+SELECT feed_attach(:'odd') AS attached;
+\set VERBOSITY terse
+SELECT feed_page(:'odd', :'head', 1);
+SELECT feed_page(:'odd', :'row', 1);
+\set VERBOSITY default
+SET client_min_messages = warning;
+SELECT feed_detach(:'odd');
+RESET client_min_messages;
 SELECT feed_attach(:'odd', deletes => false);
 SELECT tgname FROM pg_trigger WHERE tgrelid = :'odd'::regclass AND NOT tgisinternal;
 UPDATE head SET cursor = feed_head(:'odd');
