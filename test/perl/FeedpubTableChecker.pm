@@ -1,0 +1,1000 @@
+# FeedpubTableChecker.pm: as FeedpubOrderChecker, for a table feed: writers that
+# change a table in every way, consumers that keep a copy of it, and somebody
+# who polls it by the time of the last change.
+#
+# The table is item (id, grp, version, payload, size, changed, hits); hits is
+# not published and has an index of its own.  Its keys:
+#
+#   1 ..          "ordered": who changes one bumps its row in counter first, and
+#                 writes that version, whether he inserts, updates, deletes,
+#                 or moves a row to this key: versions never go back
+#   101 ..        "racing": inserted and deleted without such a lock, so that
+#                 an INSERT waits on the unique index for a DELETE
+#   1001 .. 4000  "cold": there before the table is a feed.  The first 40 are
+#                 hot all the same.  Updated under the row's own lock, never
+#                 inserted again
+#   5000 ..       "reserved": there before as well, each taken once, for
+#                 transactions that stay open or prepared
+#   100000 ..     new ones, never inserted again
+#
+# A consumer's file has lines "U id grp version payload-md5 size changed",
+# "D id" and "T", and after each page "= cursor".
+package FeedpubTableChecker;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Digest::MD5 ();
+use FeedpubChecker;
+use FeedpubOrderChecker;
+use JSON::PP ();
+use POSIX ();
+use Time::HiRes ();
+
+our @ISA = qw(FeedpubOrderChecker);
+
+*chance = \&FeedpubChecker::chance;
+*pause = \&FeedpubChecker::pause;
+
+my $ordered = 60;
+my $racing = 40;
+my $reserved = 400;    # for each writer
+
+# What a consumer must live with: lost connections; and, before the table is a
+# feed, that it is none.
+my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 42809);
+
+# Errors that end a writer's transaction and no more: a duplicate key, a
+# serialization failure, a deadlock, a lock that was waited for too long.
+my %expected = map { $_ => 1 } qw(23505 40001 40P01 55P03);
+
+# How a transaction of a writer goes, and how often, in a thousand.
+my @kinds = (
+	[ ordered => 260 ],     # one or two ordered keys
+	[ racing => 200 ],      # some racing keys
+	[ cold => 130 ],        # rows that need not have a stamp yet
+	[ hits => 90 ],         # unpublished columns alone
+	[ move => 80 ],         # a row gets another key
+	[ early => 60 ],        # a transaction id long before the change
+	[ rollback => 60 ],
+	[ savepoints => 70 ],
+	[ prepared => 30 ],
+	[ parked => 10 ],       # prepared, and decided some transactions later
+	[ bulk => 10 ]);
+
+my $payload = q(CASE WHEN random() < 0.1 THEN NULL
+	WHEN random() < 0.1 THEN (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100))
+	ELSE md5(random()::text) END);
+
+# The table, and the rows that are there before it is a feed.
+sub schema
+{
+	my ($class, $writers) = @_;
+	my $last_reserved = 5000 + $reserved * ($writers + 1) - 1;
+
+	return <<"SQL";
+CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE
+	AS 'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint';
+CREATE TABLE item (id int PRIMARY KEY, grp text NOT NULL,
+	version bigint NOT NULL, payload text,
+	size int GENERATED ALWAYS AS (length(payload)) STORED,
+	changed bigint NOT NULL, hits int NOT NULL DEFAULT 0)
+	WITH (fillfactor = 90);
+ALTER TABLE item ALTER payload SET STORAGE EXTERNAL;
+CREATE INDEX item_hits ON item (hits);
+CREATE INDEX item_changed ON item (changed);
+CREATE TABLE counter (id int PRIMARY KEY, version bigint NOT NULL);
+CREATE SEQUENCE new_id START 100000;
+CREATE SEQUENCE race_version;
+INSERT INTO counter SELECT i, 0 FROM generate_series(1, $ordered) i;
+INSERT INTO item (id, grp, version, payload, changed)
+SELECT i, 'g' || i % 7, 0, md5(i::text), now_us()
+FROM (SELECT generate_series(1, $ordered / 2)
+	UNION ALL SELECT generate_series(101, 100 + $racing / 2)
+	UNION ALL SELECT generate_series(1001, 4000)
+	UNION ALL SELECT generate_series(5000, $last_reserved)) AS keys (i)
+ORDER BY random();
+SQL
+}
+
+#
+# Writers
+#
+
+sub write_feed
+{
+	my ($self, $number) = @_;
+	my $name = "writer$number";
+	my $share = int($self->{transactions} / $self->{writers}) + 1;
+	my $end = Time::HiRes::time() + $self->{seconds};
+
+	$self->seed($name, 0);
+	my $dbh = $self->connect_to($self->{node}, 'regress_feedpub_writer', $name);
+	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
+	my $w = {
+		number => $number,
+		dbh => $dbh,
+		parked => [],
+		next_reserved => 5000 + $reserved * $number
+	};
+
+	$dbh->do("SET lock_timeout = '10s'");
+	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
+	{
+		my $dice = rand 1000;
+		my $kind;
+
+		for (@kinds)
+		{
+			$kind = $_->[0];
+			last if ($dice -= $_->[1]) < 0;
+		}
+		# nothing stays open while somebody waits for the table's lock
+		my $calm = !-e "$self->{dir}/attached" || -e "$self->{dir}/calm";
+		$kind = 'ordered' if $calm && $kind eq 'parked';
+		decide_parked($w)
+		  while @{ $w->{parked} } && ($calm || @{ $w->{parked} } > 2);
+
+		$w->{gid} = "$number.$t";
+		$dbh->do('SET synchronous_commit = ' . (chance(50) ? 'on' : 'off'))
+		  if chance(5);
+		my $method = "write_$kind";
+		my $isolation =
+		  chance(85) ? 'READ COMMITTED'
+		  : chance(70) ? 'REPEATABLE READ'
+		  : 'SERIALIZABLE';
+		my $fate = 'C';
+		my $ok = eval {
+			$dbh->do("BEGIN ISOLATION LEVEL $isolation");
+			$fate = $self->$method($w) // 'C';
+			$dbh->do($fate eq 'C' ? 'COMMIT' : 'ROLLBACK')
+			  if $fate =~ /^[CR]$/;
+			1;
+		};
+		if (!$ok)
+		{
+			my $error = $@;
+
+			die $dbh->state . " $kind: $error" if !$expected{ $dbh->state };
+			$fate = $dbh->state;
+			$dbh->do('ROLLBACK');
+		}
+		print $log "$fate $kind\n";
+		decide_parked($w) if @{ $w->{parked} } && chance(10);
+		pause(0.02) if chance(50);
+	}
+	decide_parked($w) while @{ $w->{parked} };
+	$dbh->disconnect;
+	close $log or die "$name: $!";
+	return;
+}
+
+sub some_ordered
+{
+	return 1 + int rand $ordered;
+}
+
+# A key's next version, and the lock that makes it so.
+sub bump_counter
+{
+	my ($dbh, $id) = @_;
+
+	return ($dbh->selectrow_array(
+			'UPDATE counter SET version = version + 1 WHERE id = ? RETURNING version',
+			undef, $id))[0];
+}
+
+my $upsert = <<"SQL";
+INSERT INTO item (id, grp, version, payload, changed) VALUES (?, ?, ?, $payload, now_us())
+ON CONFLICT (id) DO UPDATE SET grp = EXCLUDED.grp, version = EXCLUDED.version, changed = now_us()
+SQL
+
+# Changes one ordered key in one way or another.
+sub change_ordered
+{
+	my ($dbh, $id) = @_;
+	my $version = bump_counter($dbh, $id);
+	my $dice = rand 100;
+
+	pause(0.002) if chance(20);
+	if ($dice < 30)
+	{
+		$dbh->do($upsert, undef, $id, 'upsert', $version);
+	}
+	elsif ($dice < 55)
+	{
+		$dbh->do('DELETE FROM item WHERE id = ?', undef, $id);
+	}
+	elsif ($dice < 65)
+	{
+		# deleted and inserted in one transaction
+		$dbh->do('DELETE FROM item WHERE id = ?', undef, $id);
+		$dbh->do($upsert, undef, $id, 'again', $version);
+	}
+	elsif ($dice < 75)
+	{
+		$dbh->do(
+			"UPDATE item SET version = ?, payload = $payload, changed = now_us() WHERE id = ?",
+			undef, $version, $id);
+		$dbh->do('UPDATE item SET hits = hits + 1 WHERE id = ?', undef, $id);
+	}
+	else
+	{
+		my $n = $dbh->do(
+			'UPDATE item SET version = ?, changed = now_us() WHERE id = ?',
+			undef, $version, $id);
+
+		$dbh->do($upsert, undef, $id, 'new', $version) if $n == 0 && chance(70);
+	}
+	return;
+}
+
+sub write_ordered
+{
+	my ($self, $w) = @_;
+	my @ids = (some_ordered());
+
+	push @ids, some_ordered() if chance(30);
+	for my $id (sort { $a <=> $b } @ids)
+	{
+		change_ordered($w->{dbh}, $id);
+		pause(0.02) if @ids > 1;
+	}
+	return;
+}
+
+sub change_racing
+{
+	my ($dbh) = @_;
+	my $id = 101 + int rand $racing;
+	my $dice = rand 100;
+	my $version = ($dbh->selectrow_array("SELECT nextval('race_version')"))[0];
+
+	if ($dice < 35)
+	{
+		$dbh->do('DELETE FROM item WHERE id = ?', undef, $id);
+	}
+	elsif ($dice < 55)
+	{
+		$dbh->do(
+			"INSERT INTO item (id, grp, version, payload, changed) VALUES (?, 'race', ?, $payload, now_us())",
+			undef, $id, $version);
+	}
+	elsif ($dice < 65)
+	{
+		$dbh->do($upsert, undef, $id, 'race', $version);
+	}
+	elsif ($dice < 75)
+	{
+		$dbh->do(
+			"INSERT INTO item (id, grp, version, payload, changed) VALUES (?, 'nothing', ?, NULL, now_us()) ON CONFLICT DO NOTHING",
+			undef, $id, $version);
+	}
+	elsif ($dice < 85)
+	{
+		$dbh->do(<<'SQL', undef, $id, $version);
+MERGE INTO item USING (VALUES (?::int, ?::bigint)) AS s (id, version) ON item.id = s.id
+WHEN MATCHED AND item.version % 2 = 0 THEN DELETE
+WHEN MATCHED THEN UPDATE SET version = s.version, changed = now_us()
+WHEN NOT MATCHED THEN INSERT (id, grp, version, changed) VALUES (s.id, 'merge', s.version, now_us())
+SQL
+	}
+	elsif ($dice < 95)
+	{
+		# to a key that may be there, or be about to go
+		$dbh->do(
+			'UPDATE item SET id = ?, version = ?, changed = now_us() WHERE id = ?',
+			undef, 101 + int rand $racing, $version, $id);
+	}
+	else
+	{
+		$dbh->do(
+			'UPDATE item SET version = ?, changed = now_us() WHERE id = ?',
+			undef, $version, $id);
+	}
+	return;
+}
+
+sub write_racing
+{
+	my ($self, $w) = @_;
+
+	change_racing($w->{dbh});
+	pause(0.02);
+	change_racing($w->{dbh}) if chance(30);
+	return chance(5) ? 'R' : 'C';
+}
+
+sub write_cold
+{
+	my ($self, $w) = @_;
+	my $id = chance(60) ? 1001 + int rand 40 : 1001 + int rand 3000;
+
+	if ($id > 1040 && chance(20))
+	{
+		$w->{dbh}->do('DELETE FROM item WHERE id = ?', undef, $id);
+		return;
+	}
+	$w->{dbh}->do('SELECT FROM item WHERE id = ? FOR UPDATE', undef, $id)
+	  if chance(30);
+	$w->{dbh}->do(
+		'UPDATE item SET version = version + 1, changed = now_us() WHERE id = ?',
+		undef, $id);
+	pause(0.02) if chance(50);
+	return;
+}
+
+sub write_hits
+{
+	my ($self, $w) = @_;
+	my $first = chance(50) ? 1001 + int rand 3000 : 1;
+
+	$w->{dbh}->do(
+		"UPDATE item SET hits = hits + 1 WHERE id IN (SELECT id FROM item WHERE id BETWEEN ? AND ? ORDER BY id FOR UPDATE)",
+		undef, $first, $first + int rand 40);
+	return;
+}
+
+# A row of one ordered key gets another.
+sub write_move
+{
+	my ($self, $w) = @_;
+	my ($a, $b) = sort { $a <=> $b } some_ordered(), some_ordered();
+	my %version;
+
+	return if $a == $b;
+	$version{$_} = bump_counter($w->{dbh}, $_) for $a, $b;
+	($a, $b) = ($b, $a) if chance(50);
+	$w->{dbh}->do('DELETE FROM item WHERE id = ?', undef, $b);
+	pause(0.01);
+	$w->{dbh}->do(
+		"UPDATE item SET id = ?, grp = 'moved', version = ?, changed = now_us() WHERE id = ?",
+		undef, $b, $version{$b}, $a);
+	# and back
+	$w->{dbh}->do('UPDATE item SET id = ?, version = ? WHERE id = ?',
+		undef, $a, $version{$a}, $b)
+	  if chance(20);
+	return chance(10) ? 'R' : 'C';
+}
+
+sub write_early
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('SELECT pg_current_xact_id()');
+	pause(0.06);
+	change_ordered($w->{dbh}, some_ordered());
+	return;
+}
+
+sub write_rollback
+{
+	my ($self, $w) = @_;
+
+	change_ordered($w->{dbh}, some_ordered());
+	pause(0.02);
+	return 'R';
+}
+
+sub write_savepoints
+{
+	my ($self, $w) = @_;
+	my $id = some_ordered();
+
+	for (1 .. 1 + int rand 4)
+	{
+		$w->{dbh}->do('SAVEPOINT a');
+		change_ordered($w->{dbh}, $id);
+		if (chance(40))
+		{
+			$w->{dbh}->do('ROLLBACK TO a');
+		}
+		elsif (chance(70))
+		{
+			$w->{dbh}->do('RELEASE a');
+		}
+		$id++ if $id < $ordered && chance(50);
+	}
+	return chance(15) ? 'R' : 'C';
+}
+
+sub insert_new
+{
+	my ($dbh, $rows) = @_;
+
+	$dbh->do(
+		"INSERT INTO item (id, grp, version, payload, changed) SELECT nextval('new_id'), 'new', 1, md5(i::text), now_us() FROM generate_series(1, ?::int) i",
+		undef, $rows);
+	return;
+}
+
+# Changes or deletes some of the keys that nobody else touches.
+sub change_reserved
+{
+	my ($w) = @_;
+	my $id = $w->{next_reserved}++;
+
+	$w->{dbh}->do('DELETE FROM item WHERE id = ?', undef, $id);
+	$id = $w->{next_reserved}++;
+	$w->{dbh}->do(
+		'UPDATE item SET version = version + 1, changed = now_us() WHERE id = ?',
+		undef, $id);
+	return $id;
+}
+
+sub write_prepared
+{
+	my ($self, $w) = @_;
+
+	change_ordered($w->{dbh}, some_ordered());
+	change_reserved($w);
+	$w->{dbh}->do("PREPARE TRANSACTION '$w->{gid}'");
+	pause(0.03);
+	$w->{dbh}->do((chance(75) ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$w->{gid}'");
+	return 'P';
+}
+
+sub write_parked
+{
+	my ($self, $w) = @_;
+
+	insert_new($w->{dbh}, 2);
+	change_reserved($w);
+	$w->{dbh}->do("PREPARE TRANSACTION '$w->{gid}'");
+	push @{ $w->{parked} }, $w->{gid};
+	return 'P';
+}
+
+sub decide_parked
+{
+	my ($w) = @_;
+	my ($gid) = splice @{ $w->{parked} }, int rand @{ $w->{parked} }, 1;
+
+	$w->{dbh}->do((chance(75) ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	return;
+}
+
+sub write_bulk
+{
+	my ($self, $w) = @_;
+	my $first = 1041 + int rand 2600;
+	my $dice = rand 100;
+
+	if ($dice < 50)
+	{
+		$w->{dbh}->do(
+			'UPDATE item SET version = version + 1, changed = now_us() WHERE id IN (SELECT id FROM item WHERE id BETWEEN ? AND ? ORDER BY id FOR UPDATE)',
+			undef, $first, $first + 300);
+	}
+	elsif ($dice < 65)
+	{
+		$w->{dbh}->do(
+			'DELETE FROM item WHERE id IN (SELECT id FROM item WHERE id BETWEEN ? AND ? ORDER BY id FOR UPDATE)',
+			undef, $first, $first + 60);
+	}
+	else
+	{
+		insert_new($w->{dbh}, 200);
+	}
+	return chance(20) ? 'R' : 'C';
+}
+
+# There is always a transaction open that is long: the next one begins before
+# the one before ends.  The first has its transaction id before the table is a
+# feed, and writes into it after.
+sub write_long
+{
+	my ($self) = @_;
+	my $next_reserved = 5000;
+	my $begin = sub {
+		my ($touch) = @_;
+		my $w = {
+			dbh => $self->connect_to($self->{node}, 'regress_feedpub_writer', 'long'),
+			next_reserved => $next_reserved
+		};
+
+		$next_reserved += 10;
+		$w->{dbh}->do('BEGIN');
+		$w->{dbh}->do('SELECT pg_current_xact_id()');
+		if ($touch)
+		{
+			$w->{again} = change_reserved($w);
+			insert_new($w->{dbh}, 2);
+		}
+		return $w;
+	};
+	my $end = sub {
+		my ($w) = @_;
+
+		change_reserved($w);
+		$w->{dbh}->do(
+			'UPDATE item SET version = version + 1, changed = now_us() WHERE id = ?',
+			undef, $w->{again})
+		  if $w->{again};
+		$w->{dbh}->do('COMMIT');
+		$w->{dbh}->disconnect;
+		return;
+	};
+
+	$self->seed('long', 0);
+	my $first = $begin->(0);
+	my @open;
+	until (-e "$self->{dir}/short_written")
+	{
+		my $calm = -e "$self->{dir}/calm";
+
+		pause($calm ? 0.1 : 2);
+		if ($calm || !-e "$self->{dir}/attached")
+		{
+			$end->(shift @open) while @open;
+			next;
+		}
+		push @open, $begin->(1);
+		$end->(shift @open) if @open > 1;
+	}
+	$end->($_) for @open, $first;
+	return;
+}
+
+# What somebody does to the table as a whole: it is vacuumed all the time; in the
+# middle VACUUM FULL moves the rows of batch 0; with the option truncate, it
+# is emptied then.
+sub disturb
+{
+	my ($self) = @_;
+	my $began = Time::HiRes::time();
+	my @due = (
+		[ 0.45 * $self->{seconds}, 'VACUUM FULL item' ],
+		$self->{truncate} ? [ 0.75 * $self->{seconds}, 'TRUNCATE item' ] : ());
+
+	$self->seed('disturber', 0);
+	my $dbh = $self->connect_to($self->{node}, 'postgres', 'disturber');
+	$dbh->do("SET lock_timeout = '300ms'");
+	until (-e "$self->{dir}/written" && !@due)
+	{
+		pause(0.5);
+		if (@due && Time::HiRes::time() - $began > $due[0][0])
+		{
+			my (undef, $statement) = @{ shift @due };
+
+			$self->say('calm');
+			until (eval { $dbh->do($statement); 1 })
+			{
+				die $@ if $dbh->state !~ /^(55P03|40P01)$/;
+				pause(0.2);
+			}
+			unlink "$self->{dir}/calm";
+		}
+		elsif (chance(40))
+		{
+			# not while one waits for the other's lock
+			eval { $dbh->do('VACUUM (INDEX_CLEANUP ON) item'); 1 }
+			  or $dbh->state eq '55P03'
+			  or die $@;
+		}
+	}
+	$dbh->disconnect;
+	return;
+}
+
+sub say
+{
+	my ($self, $name) = @_;
+
+	open my $fh, '>', "$self->{dir}/$name" or die "$name: $!";
+	close $fh;
+	return;
+}
+
+#
+# Consumers
+#
+
+my $read = <<'SQL';
+SELECT cursor, op, (entry).id, (entry).grp, (entry).version,
+	md5(COALESCE((entry).payload, 'null')), (entry).size, (entry).changed
+FROM feed_read(NULL::item, ?, ?, ?, ?)
+SQL
+my $page = q(SELECT feed_page('item', ?, ?, ?, ?)::text);
+
+# A page as lines of the consumer's file, and the cursor behind it.
+sub take_page
+{
+	my ($way, $sth, $cursor, $limit) = @_;
+	my @lines;
+
+	$sth->execute($cursor, $limit, @$way{qw(shard shards)});
+	if ($way->{query} eq $page)
+	{
+		my ($json) = $sth->fetchrow_array;
+
+		$sth->finish;
+		my $body = JSON::PP->new->utf8->decode($json);
+
+		for my $entry (@{ $body->{entries} })
+		{
+			my $row = $entry->{row};
+
+			die 'a stamp is shown' if $row && exists $row->{feed_xid};
+			push @lines,
+				$entry->{op} eq 'truncate' ? 'T'
+			  : $entry->{op} eq 'delete' ? "D $entry->{key}{id}"
+			  : join ' ', 'U', @$row{qw(id grp version)},
+			  Digest::MD5::md5_hex($row->{payload} // 'null'),
+			  $row->{size} // '-', $row->{changed};
+		}
+		return ($body->{cursor}, scalar @lines, @lines);
+	}
+	for my $row (@{ $sth->fetchall_arrayref })
+	{
+		my ($after, $op, $id, $grp, $version, $md5, $size, $changed) = @$row;
+
+		die "cursor $after does not lie behind $cursor\n" if $after le $cursor;
+		$cursor = $after;
+		next if $op eq 'end';
+		push @lines,
+			$op eq 'truncate' ? 'T'
+		  : $op eq 'delete' ? "D $id"
+		  : join ' ', 'U', $id, $grp, $version, $md5, $size // '-', $changed;
+	}
+	return ($cursor, scalar @lines, @lines);
+}
+
+# One life of a consumer, which may end by SIGKILL at any time.
+sub consume
+{
+	my ($self, $name, $way, $life) = @_;
+	my $file = "$self->{dir}/$name.read";
+	my $cursor = FeedpubOrderChecker::last_cursor($file);
+
+	$self->seed($name, $life);
+	open my $out, '>>', $file or die "$name: $!";
+	while (1)
+	{
+		my $ended = 0;
+		my $dbh;
+		my $ok = eval {
+			$dbh = $self->connect_to($self->{node}, 'regress_feedpub_reader', $name);
+			my $sth = $dbh->prepare($way->{query});
+			$dbh->do('SET statement_timeout = 60000');
+			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
+			for (1 .. 1 + int rand 60)
+			{
+				my $quiet = -e "$self->{dir}/quiet";
+				my $one_snapshot = chance(15);
+				my $count = 0;
+
+				$dbh->do('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
+				  if $one_snapshot;
+				for (1 .. ($one_snapshot ? 1 + int rand 5 : 1))
+				{
+					my $limit = chance(50) ? 1 + int rand 30
+					  : chance(75) ? 1 + int rand 300
+					  : 1 + int rand 10_000;
+					my ($next, $n, @lines) =
+					  take_page($way, $sth, $cursor, $limit);
+
+					die "$name: a page of more than $limit rows\n"
+					  if $n > $limit;
+					last if !$n && $next eq $cursor;
+
+					# a rewritten table begins batch 0 again
+					die "$name: cursor $next does not lie behind $cursor\n"
+					  if $next le $cursor
+					  && substr($next, 10, 16) ne '0' x 16;
+					$count++;
+					$cursor = $next;
+					my $text = join('', map { "$_\n" } @lines) . "= $cursor\n";
+					syswrite($out, $text) == length $text
+					  or die "$name: $!";
+				}
+				$dbh->do('COMMIT') if $one_snapshot;
+				next if $count;
+				$ended = 1, last if $quiet;
+				if (chance(50))
+				{
+					$dbh->selectall_arrayref(
+						chance(50)
+						? q(SELECT feed_wait('item', ?, '50 ms'))
+						: q(CALL feed_await('item', ?, '1 s')),
+						undef, $cursor);
+				}
+				else
+				{
+					pause(0.02);
+				}
+			}
+			$dbh->disconnect;
+			1;
+		};
+		return if $ended;
+		if (!$ok)
+		{
+			my $error = $@;
+			my $state = $dbh ? $dbh->state : DBI->state;
+
+			die "$state $error" if !$transient{$state};
+			return if getppid != $self->{parent};
+			$cursor = FeedpubOrderChecker::last_cursor($file);
+			pause($state eq '42809' ? 0.005 : 0.1);
+		}
+	}
+}
+
+# The usual home-made way: remembers the largest time of a change.  Its file
+# has lines "id version".
+sub poll_naively
+{
+	my ($self) = @_;
+	my $last = 0;
+	my $dbh =
+	  $self->connect_to($self->{node}, 'regress_feedpub_reader', 'poller');
+
+	open my $out, '>', "$self->{dir}/naive.read" or die "naive: $!";
+	while (1)
+	{
+		my $quiet = -e "$self->{dir}/quiet";
+		my $rows = $dbh->selectall_arrayref(
+			'SELECT id, version, changed FROM item WHERE changed > ? ORDER BY changed',
+			undef, $last);
+
+		for (@$rows)
+		{
+			print $out "$_->[0] $_->[1]\n";
+			$last = $_->[2];
+		}
+		last if $quiet && !@$rows;
+		pause(0.1);
+	}
+	$dbh->disconnect;
+	close $out or die "naive: $!";
+	return;
+}
+
+#
+# The run
+#
+
+# Options: node; seconds, transactions (at least so many of both), writers,
+# seed, truncate, dir (an empty directory).  Returns what happened: consumers, their
+# names; kills, of workers, processes and connections; failures.
+sub run
+{
+	my ($class, %options) = @_;
+	my $self = bless { %options, parent => $$ }, $class;
+	my $node = $self->{node};
+	my $seconds = $self->{seconds};
+	my $began = Time::HiRes::time();
+	my @none = (shard => undef, shards => undef);
+
+	# when it begins, in parts of the run; before the table is a feed, if 0
+	my %consumer = (
+		before => { query => $read, at => 0, @none },
+		before_page => { query => $page, at => 0, @none },
+		steady => { query => $read, at => 0, @none, steady => 1 },
+		attached => { query => $read, at => 0.1, @none },
+		middle => { query => $read, at => 0.4, @none },
+		middle_page => { query => $page, at => 0.45, @none },
+		late => { query => $read, at => 0.8, @none },
+		(
+			map {
+				(
+					"shard$_" => {
+						query => $_ == 1 ? $page : $read,
+						at => 0.2 + 0.2 * $_,
+						shard => $_,
+						shards => 3
+					})
+			} 0 .. 2));
+	my (%writer, %lives, %pid, %name);
+	my @failures;
+	my %kills = (processes => 0, connections => 0, workers => 0);
+	my $deadline = $began + 120 + 10 * $seconds;
+	my $begin = sub {
+		my ($name, $code) = @_;
+
+		$pid{$name} = $self->spawn($name, $code);
+		$name{ $pid{$name} } = $name;
+	};
+	my $start = sub {
+		my ($name) = @_;
+		my $life = $lives{$name}++;
+
+		$begin->($name, sub { $self->consume($name, $consumer{$name}, $life) });
+	};
+	my $reap = sub {
+		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
+		{
+			my $name = delete $name{$pid} // next;
+			my $status = $?;
+
+			delete $pid{$name};
+			delete $writer{$name};
+			if ($consumer{$name} && ($status & 127))
+			{
+				$start->($name);
+			}
+			elsif ($status)
+			{
+				open my $fh, '<', "$self->{dir}/$name.err";
+				local $/;
+				push @failures, "$name: " . (($fh && <$fh>) // $status);
+			}
+		}
+	};
+	my $until = sub {
+		my ($done) = @_;
+
+		while (!$done->() && !@failures && Time::HiRes::time() < $deadline)
+		{
+			Time::HiRes::sleep(0.01);
+			$reap->();
+		}
+	};
+
+	$begin->('long', sub { $self->write_long });
+	for my $number (1 .. $self->{writers})
+	{
+		my $name = "writer$number";
+
+		$writer{$name} = 1;
+		$begin->($name, sub { $self->write_feed($number) });
+	}
+	$begin->('poller', sub { $self->poll_naively });
+	for my $name (sort keys %consumer)
+	{
+		$start->($name) if $consumer{$name}{at} == 0;
+	}
+	# when writers are well under way
+	$node->poll_query_until('postgres',
+		'SELECT min(version) > 0 FROM counter')
+	  or push @failures, 'no writer writes';
+	$node->safe_psql('postgres', <<'SQL');
+SELECT feed_attach('item', columns => '{grp,version,payload,size,changed}')
+SQL
+	$self->say('attached');
+	$begin->('disturber', sub { $self->disturb });
+	$begin->('killer', sub { $self->kill_workers });
+
+	$self->seed('killer of consumers', 0);
+	while (%writer && !@failures && Time::HiRes::time() < $deadline)
+	{
+		my @begun = grep { $lives{$_} && !$consumer{$_}{steady} } sort keys %consumer;
+		my $name = $begun[ int rand @begun ];
+
+		pause(0.8);
+		if (chance(70))
+		{
+			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
+		}
+		else
+		{
+			$kills{connections} += $node->safe_psql('postgres',
+				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'"
+			);
+		}
+		$reap->();
+		for (sort keys %consumer)
+		{
+			$start->($_)
+			  if !$lives{$_}
+			  && Time::HiRes::time() - $began > $consumer{$_}{at} * $seconds;
+		}
+	}
+
+	# All short transactions have ended; then the long ones do.  Nothing is
+	# written after that, and all must get published all the same.
+	$self->say('short_written');
+	$until->(sub { !$pid{long} });
+	$self->say('written');
+	$until->(sub { !$pid{disturber} && !$pid{killer} });
+	if (!@failures)
+	{
+		$node->poll_query_until('postgres', <<'SQL')
+SELECT bool_and(pg_visible_in_snapshot(feed_xid,
+	(SELECT snapshot FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1)))
+FROM (SELECT feed_xid FROM item WHERE feed_xid IS NOT NULL
+	UNION ALL SELECT feed_xid FROM feedpub.tombstone) s
+SQL
+		  or push @failures, 'not all is published';
+	}
+	$self->say('quiet');
+	$until->(sub { !%name });
+	push @failures, "still running: @{[sort values %name]}" if %name;
+	kill 'KILL', keys %name;
+	waitpid $_, 0 for keys %name;
+
+	if (open my $fh, '<', "$self->{dir}/kills")
+	{
+		$kills{workers} = <$fh>;
+	}
+	return {
+		consumers => [ sort keys %consumer ],
+		kills => \%kills,
+		failures => \@failures
+	};
+}
+
+#
+# What came of it
+#
+
+# The writers' transactions: how many of each kind, and of each fate.
+sub outcome
+{
+	my ($class, $dir, $writers) = @_;
+	my (%kinds, %fates);
+
+	for my $number (1 .. $writers)
+	{
+		open my $fh, '<', "$dir/writer$number.log" or die;
+		while (<$fh>)
+		{
+			my ($fate, $kind) = split;
+
+			$kinds{$kind}++;
+			$fates{$fate}++;
+		}
+		close $fh;
+	}
+	return (\%kinds, \%fates);
+}
+
+# Applies a consumer's file to an empty table.  Returns the rows by their ids,
+# the entries of each kind, and those whose version is below one that came
+# before, of keys that are never inserted again without a lock.
+sub apply
+{
+	my ($class, $dir, $name) = @_;
+	my (%rows, %version, @inversions);
+	my %count = (U => 0, D => 0, T => 0, initial => 0);
+	my @page;
+
+	open my $fh, '<', "$dir/$name.read" or die "$name: $!";
+	while (<$fh>)
+	{
+		chomp;
+		push @page, $_;
+		next if !/^= (.*)/;
+		my $is_initial = substr($1, 10, 16) eq '0' x 16;
+		pop @page;
+		for (@page)
+		{
+			my ($op, $id, $row) = split / /, $_, 3;
+
+			$count{$op}++;
+			$count{initial}++ if $is_initial;
+			%rows = () if $op eq 'T';
+			delete $rows{$id} if $op eq 'D';
+			next if $op ne 'U';
+			$rows{$id} = $row;
+			next if $id > 100 && $id <= 100 + $racing;
+			my ($version) = $row =~ /^\S+ (\d+)/;
+			push @inversions, "key $id: $version after $version{$id}"
+			  if $version < ($version{$id} // 0);
+			$version{$id} = $version;
+		}
+		@page = ();
+	}
+	close $fh;
+	return (\%rows, \%count, \@inversions);
+}
+
+# What the naive poller holds: the version of each id.
+sub polled
+{
+	my ($class, $dir) = @_;
+	my %version;
+
+	open my $fh, '<', "$dir/naive.read" or die;
+	while (<$fh>)
+	{
+		my ($id, $version) = split;
+
+		$version{$id} = $version;
+	}
+	close $fh;
+	return \%version;
+}
+
+1;
