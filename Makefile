@@ -86,6 +86,19 @@ ISOLATION = \
 	reader-snapshot \
 	savepoints \
 	set-default-at-once \
+	table-attach-open-writers \
+	table-attach-twice \
+	table-attached-again \
+	table-delete-reinsert \
+	table-detach \
+	table-initial-pages \
+	table-initial-rewritten \
+	table-key-change \
+	table-old-snapshot \
+	table-prepared \
+	table-serializable \
+	table-truncate \
+	table-update-order \
 	three-transactions \
 	unrelated-writer \
 	update-refused \
