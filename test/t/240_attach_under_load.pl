@@ -55,12 +55,12 @@ sub start_load
 	return $load;
 }
 
-# What pgbench says of errors goes to stderr; it is interrupted at the end.
+# What pgbench says of errors goes to stderr; it is terminated at the end.
 sub end_load
 {
 	my ($load) = @_;
 
-	$load->{handle}->signal('INT');
+	$load->{handle}->signal('TERM');
 	eval { $load->{handle}->finish };
 	return $load->{err} =~ /(.*(?:ERROR|aborted).*)/ ? $1 : '';
 }
