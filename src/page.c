@@ -104,6 +104,13 @@ feedpub_page_read(FeedpubPage *page)
 		pushed = true;
 	}
 	page->snapshot = GetActiveSnapshot();
+
+	/* at once, not when batch 0 has been read */
+	if (page->feed.is_foreign)
+	{
+		feedpub_batch_last(page->feed.relid, PG_INT64_MAX, page->snapshot, &page->last);
+		feedpub_batch_refuse_foreign(&page->feed, &page->last);
+	}
 	page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
 									 page->snapshot);
 	read_batches(page);

@@ -42,7 +42,7 @@ my $reserved = 400;    # for each writer
 
 # What a consumer must live with: lost connections; and, before the table is a
 # feed, that it is none.
-my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 42809);
+my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001 42809);
 
 # Errors that end a writer's transaction and no more: a duplicate key, a
 # serialization failure, a deadlock, a lock that was waited for too long.
