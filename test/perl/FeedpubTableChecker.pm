@@ -597,6 +597,14 @@ FROM feed_read(NULL::item, ?, ?, ?, ?)
 SQL
 my $page = q(SELECT feed_page('item', ?, ?, ?, ?)::text);
 
+# Does a cursor stand in batch 0, or right behind it?
+sub in_initial
+{
+	my ($cursor) = @_;
+
+	return $cursor =~ /^(?:.{10}0{16}.*)?$/;
+}
+
 # A page as lines of the consumer's file, and the cursor behind it.
 sub take_page
 {
@@ -668,7 +676,10 @@ sub consume
 				  if $one_snapshot;
 				for (1 .. ($one_snapshot ? 1 + int rand 5 : 1))
 				{
-					my $limit = chance(50) ? 1 + int rand 30
+					# small pages while the rows of batch 0 are read
+					my $limit =
+					    in_initial($cursor) ? 1 + int rand 150
+					  : chance(50) ? 1 + int rand 30
 					  : chance(75) ? 1 + int rand 300
 					  : 1 + int rand 10_000;
 					my ($next, $n, @lines) =
@@ -681,7 +692,7 @@ sub consume
 					# a rewritten table begins batch 0 again
 					die "$name: cursor $next does not lie behind $cursor\n"
 					  if $next le $cursor
-					  && substr($next, 10, 16) ne '0' x 16;
+					  && !in_initial($next);
 					$count++;
 					$cursor = $next;
 					my $text = join('', map { "$_\n" } @lines) . "= $cursor\n";
@@ -956,7 +967,7 @@ sub apply
 		chomp;
 		push @page, $_;
 		next if !/^= (.*)/;
-		my $is_initial = substr($1, 10, 16) eq '0' x 16;
+		my $is_initial = in_initial($1);
 		pop @page;
 		for (@page)
 		{
