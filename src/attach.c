@@ -60,6 +60,7 @@ PG_FUNCTION_INFO_V1(feed_detach);
 
 static void refuse_other_tables(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid);
+static void replace_lost_key(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static void lock_table(Oid relid);
@@ -79,7 +80,7 @@ static void execute_ddl(const char *sql);
  * CONCURRENTLY, that is still to be run.  May be called again at any time, and
  * then completes what is missing; key, columns and deletes stay as they were.
  *
- * Only the owner may.  Takes ACCESS EXCLUSIVE on the table until the
+ * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table until the
  * transaction ends; waits for it in short attempts, for half a minute or
  * lock_timeout.  Errors: 42809 for what is no ordinary table or an outbox,
  * 0A000 for temporary, unlogged and partitioned tables and those with
@@ -101,6 +102,12 @@ feed_attach(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s must not be null", i == 0 ? "table" : "deletes")));
 	}
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
+						"feed_attach"),
+				 errdetail("Reads in it would miss rows that others have committed since.")));
 	relid = PG_GETARG_OID(0);
 	if (get_rel_name(relid) == NULL)
 		ereport(ERROR,
@@ -126,12 +133,15 @@ feed_attach(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_DUPLICATE_COLUMN),
 					 errmsg("table \"%s\" already has a column %s or %s",
 							RelationGetRelationName(rel),
-							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
+							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+					 errhint("Drop them if they are left from a feed; feed_repair() if the table still has its triggers.")));
 		feedpub_registry_add(relid, "table", false);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
 		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
 	}
+	else if (!PG_ARGISNULL(1))
+		replace_lost_key(relid, PG_GETARG_OID(1));
 
 	/* the rest is what feed_repair() would put back */
 	CommandCounterIncrement();
@@ -258,6 +268,23 @@ choose_key(Relation rel, Oid keyid)
 				 errdetail("The index %s.", problem)));
 	index_close(index, NoLock);
 	return keyid;
+}
+
+/*
+ * Give a feed that has lost its key another, for a key that was named.
+ */
+static void
+replace_lost_key(Oid relid, Oid keyid)
+{
+	Relation	rel = feedpub_registry_open(relid);
+	FeedpubKey	key;
+	Oid			present;
+	bool		deletes;
+
+	feedpub_registry_key(rel, &key, &present, &deletes);
+	if (!OidIsValid(present))
+		feedpub_registry_set_key(rel, choose_key(rel, keyid), deletes);
+	relation_close(rel, NoLock);
 }
 
 /*

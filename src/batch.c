@@ -296,9 +296,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
  * Is a batch of another history?  So it is when it has seen transactions that
  * this server has not ended yet: then rows would fall into it that are written
  * from now on.  And when it came with a dump of another server: there it may
- * have been so until a moment ago.  What a dump brings is told by the numbers
- * of server and table that were noted when the feed was made: a copy of the
- * whole server has the same server, pg_upgrade keeps the table's.
+ * have been so until a moment ago (registry.c tells that).
  */
 bool
 feedpub_batch_is_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)

@@ -259,6 +259,7 @@ learn_table(TrackedTable *table, Relation rel)
 	Oid			relid = RelationGetRelid(rel);
 	Oid			stamp_row = feedpub_registry_function("_stamp_row", 0, NULL);
 	const Trigger *trigger = NULL;
+	FeedpubKey	key;
 	Oid			keyid;
 	uint64		before = ninvalidations;
 
@@ -281,8 +282,11 @@ learn_table(TrackedTable *table, Relation rel)
 
 	/* without a row in the registry: no deletes, until feed_repair() */
 	registry_relid = feedpub_registry_relid();
-	feedpub_registry_key(rel, &keyid, &table->deletes);
-	table->nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, table->keys) : 0;
+	feedpub_registry_key(rel, &key, &keyid, &table->deletes);
+	if (OidIsValid(keyid))
+		table->nkeys = feedpub_key_columns(keyid, table->keys);
+	else
+		table->nkeys = feedpub_key_attnos(rel, &key, table->keys);
 
 	table->always = false;
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)

@@ -258,7 +258,8 @@ extern void feedpub_registry_check_version(Relation table, int natts);
 extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
 								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);
-extern bool feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes);
+extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
+								 bool *deletes);
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern Relation feedpub_registry_open(Oid relid);
@@ -271,6 +272,7 @@ extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
+extern char *feedpub_registry_signature(void);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
@@ -288,6 +290,8 @@ extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
 extern const char *feedpub_key_problem(Relation rel, Relation index);
 extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
 extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
+extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
+							   AttrNumber *attnos);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);

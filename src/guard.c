@@ -664,6 +664,7 @@ check_constraint(GuardContext *cxt)
 static void
 check_triggers(GuardContext *cxt)
 {
+	FeedpubKey	key;
 	Oid			keyid;
 	bool		deletes;
 
@@ -674,7 +675,7 @@ check_triggers(GuardContext *cxt)
 					  "BEFORE UPDATE", "STATEMENT", "refuses an UPDATE");
 		return;
 	}
-	feedpub_registry_key(cxt->rel, &keyid, &deletes);
+	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
 	check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_row",
 				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
 				  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
@@ -752,10 +753,11 @@ check_later_triggers(GuardContext *cxt)
 static void
 check_key(GuardContext *cxt)
 {
+	FeedpubKey	key;
 	Oid			keyid;
 	bool		deletes;
 
-	feedpub_registry_key(cxt->rel, &keyid, &deletes);
+	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
 	if (deletes && !OidIsValid(keyid))
 		add_problem(cxt, "key",
 					pstrdup("the table has lost the key by which deletes are published"),
@@ -915,6 +917,26 @@ feed_check(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Does a table have the index of a table feed?
+ */
+static bool
+has_partial_index(Relation rel)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		if (is_stamped_predicate(rel, index))
+			found = true;
+		index_close(index, AccessShareLock);
+	}
+	return found;
+}
+
+/*
  * feed_repair(feed regclass) returns integer
  *
  * Puts back what feed_check() names and has a cure for, and registers the
@@ -937,9 +959,15 @@ feed_repair(PG_FUNCTION_ARGS)
 		bool		deletes = feedpub_guard_has_trigger(rel, "_note_delete");
 
 		feedpub_require_owner(relid);
+		if (!is_table && has_partial_index(rel))
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
+					 errhint("If it was attached before the extension was dropped, drop columns %s and %s and attach it again.",
+							 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
 		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
 		RelationGetIndexList(rel);
-		if (is_table && OidIsValid(feedpub_primary_key_index(rel)))
+		if (is_table)
 			feedpub_registry_set_key(rel, feedpub_primary_key_index(rel), deletes);
 		relation_close(rel, NoLock);
 		CommandCounterIncrement();

@@ -126,6 +126,29 @@ feedpub_key_index(Relation rel, const FeedpubKey *key)
 }
 
 /*
+ * A key's columns, whether or not its index is there: those of its names, or
+ * else of its numbers.  Returns how many, 0 when one of them is gone.
+ */
+int
+feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	for (int i = 0; i < key->ncolumns; i++)
+	{
+		AttrNumber	attno = key->attnos[i];
+
+		attnos[i] = get_attnum(RelationGetRelid(rel), NameStr(key->names[i]));
+		if (attnos[i] <= 0 && attno <= desc->natts &&
+			!TupleDescAttr(desc, attno - 1)->attisdropped)
+			attnos[i] = attno;
+		if (attnos[i] <= 0)
+			return 0;
+	}
+	return key->ncolumns;
+}
+
+/*
  * The columns of a key, in their order in the index.  Returns how many.
  */
 int

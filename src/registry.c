@@ -23,6 +23,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -57,7 +58,7 @@
 #define ANUM_FEED_EXPIRIES		10
 #define ANUM_FEED_HISTORY		11
 #define ANUM_FEED_SYSTEM_ID		12
-#define ANUM_FEED_TABLE_OID		13
+#define ANUM_FEED_WRITTEN_BY	13
 #define NATTS_FEED				14
 
 /* What the registry says of a feed. */
@@ -199,7 +200,7 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		attnums;
 		bool		no_names;
 		Datum		system_id;
-		Datum		table_oid;
+		Datum		written_by;
 		bool		no_system_id;
 
 		/* the row of a dropped table means nothing; feed_create() sweeps it */
@@ -217,11 +218,11 @@ scan_registry(Oid relid, RegistryRow *row)
 			feedpub_key_load(&row->key, names, attnums);
 		system_id = heap_getattr(tuple, ANUM_FEED_SYSTEM_ID,
 								 RelationGetDescr(registry), &no_system_id);
-		table_oid = heap_getattr(tuple, ANUM_FEED_TABLE_OID,
-								 RelationGetDescr(registry), &isnull);
+		written_by = heap_getattr(tuple, ANUM_FEED_WRITTEN_BY,
+								  RelationGetDescr(registry), &isnull);
 		row->is_foreign = !no_system_id && !isnull &&
 			DatumGetInt64(system_id) != (int64) GetSystemIdentifier() &&
-			DatumGetObjectId(table_oid) != oid;
+			DatumGetTransactionId(written_by) != HeapTupleHeaderGetRawXmin(tuple->t_data);
 		found = oid;
 		break;
 	}
@@ -301,13 +302,14 @@ feedpub_registry_is_table(Oid relid)
  * is gone.  The table is open.
  */
 bool
-feedpub_registry_key(Relation rel, Oid *keyid, bool *deletes)
+feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid, bool *deletes)
 {
-	RegistryRow row;
+	RegistryRow row = {0};
 	bool		found = scan_registry(RelationGetRelid(rel), &row) == RelationGetRelid(rel);
 
 	*keyid = found ? feedpub_key_index(rel, &row.key) : InvalidOid;
 	*deletes = found && row.deletes;
+	*key = row.key;
 	return found;
 }
 
@@ -534,12 +536,14 @@ void
 feedpub_registry_set_channel(Oid relid, const char *channel)
 {
 	if (channel != NULL)
-		write_registry("UPDATE feedpub.feed SET channel = $2"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+		write_registry(psprintf("UPDATE feedpub.feed SET channel = $2, %s"
+								" WHERE feed OPERATOR(pg_catalog.=) $1",
+								feedpub_registry_signature()),
 					   relid, channel);
 	else
-		write_registry("UPDATE feedpub.feed SET channel = NULL"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+		write_registry(psprintf("UPDATE feedpub.feed SET channel = NULL, %s"
+								" WHERE feed OPERATOR(pg_catalog.=) $1",
+								feedpub_registry_signature()),
 					   relid, NULL);
 }
 
@@ -618,21 +622,23 @@ feedpub_registry_begin_history(Oid relid)
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub.feed SET system_id = " INT64_FORMAT ","
-							" table_oid = %u, floor_sync_id = 0, floor_pos = 0,"
-							" history = %d, expiries = 0"
+							" floor_sync_id = 0, floor_pos = 0,"
+							" history = %d, expiries = 0, %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							(int64) GetSystemIdentifier(), relid, history),
+							(int64) GetSystemIdentifier(), history,
+							feedpub_registry_signature()),
 				   relid, NULL);
 }
 
 /*
- * Set a table feed's key, an index, and whether its deletes are published.
+ * Set a table feed's key, an index or InvalidOid where it is not known, and
+ * whether its deletes are published.
  */
 void
 feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 {
 	AttrNumber	attnos[INDEX_MAX_KEYS];
-	int			nkeys = feedpub_key_columns(keyid, attnos);
+	int			nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, attnos) : 0;
 	Datum		names[INDEX_MAX_KEYS];
 	Datum		numbers[INDEX_MAX_KEYS];
 	Oid			nameout = F_ARRAY_OUT;
@@ -647,11 +653,12 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 												false, TYPALIGN_CHAR));
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s"
+	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s, %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
-							deletes ? "true" : "false"),
+							deletes ? "true" : "false",
+							feedpub_registry_signature()),
 				   RelationGetRelid(rel), NULL);
 }
 
@@ -663,12 +670,24 @@ void
 feedpub_registry_set_default(Oid relid)
 {
 	LockRelationOid(find_registry(), ShareRowExclusiveLock);
-	write_registry("UPDATE feedpub.feed SET is_default = false"
-				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
+	write_registry(psprintf("UPDATE feedpub.feed SET is_default = false, %s"
+							" WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
+							feedpub_registry_signature()),
 				   relid, NULL);
-	write_registry("UPDATE feedpub.feed SET is_default = true"
-				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
+	write_registry(psprintf("UPDATE feedpub.feed SET is_default = true, %s"
+							" WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
+							feedpub_registry_signature()),
 				   relid, NULL);
+}
+
+/*
+ * What every statement that writes a row of feedpub.feed sets, so that the
+ * row knows its own writer.
+ */
+char *
+feedpub_registry_signature(void)
+{
+	return psprintf("written_by = '%u'", GetCurrentTransactionId());
 }
 
 /*

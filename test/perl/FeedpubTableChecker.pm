@@ -724,6 +724,9 @@ sub consume
 			my $error = $@;
 			my $state = $dbh ? $dbh->state : DBI->state;
 
+			# a rewritten table is not read with an old snapshot
+			$state = '40001'
+			  if $error =~ /altered after the transaction's snapshot/;
 			die "$state $error" if !$transient{$state};
 			return if getppid != $self->{parent};
 			$cursor = FeedpubOrderChecker::last_cursor($file);
