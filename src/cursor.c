@@ -10,6 +10,9 @@
  *		01 00000001 000000000000002a 0000000000000c35 9e3779b9
  *
  * without the spaces, 50 characters.  The empty text is the beginning.
+ * In a table feed the epoch has in its upper three bytes how often tombstones
+ * have expired.
+ *
  * Stored cursors outlive us, so the layout does not change; another one gets
  * another version.
  *
@@ -113,7 +116,7 @@ feedpub_cursor_generation(const FeedpubFloor *floor)
 void
 feedpub_cursor_behind_initial(FeedpubCursor *cursor, const FeedpubFloor *floor)
 {
-	cursor->epoch = FEEDPUB_EPOCH;
+	cursor->epoch = FEEDPUB_EPOCH_WITH(floor->expiries);
 	cursor->sync_id = 0;
 	cursor->pos = PG_INT64_MAX;
 	cursor->fingerprint = feedpub_cursor_generation(floor);

@@ -45,7 +45,7 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
 	TupleTableSlot *slot;
 	FeedpubPageRow *row;
 
-	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
 	page->passed.sync_id = batch->sync_id;
 	page->passed.pos = run->pos;
 	page->passed.fingerprint = batch->fingerprint;

@@ -134,6 +134,14 @@ typedef struct FeedpubCursor
 /* The history that this server is in; more than one is a later step. */
 #define FEEDPUB_EPOCH			1
 
+/*
+ * In the epoch of a table feed's cursor, above its eight bits: how often
+ * tombstones had expired when it was handed out (page.c: check_floor).
+ */
+#define FEEDPUB_EPOCH_OF(epoch)			((epoch) & 0xff)
+#define FEEDPUB_EPOCH_EXPIRIES(epoch)	((epoch) >> 8)
+#define FEEDPUB_EPOCH_WITH(expiries)	(FEEDPUB_EPOCH | (uint32) (expiries) << 8)
+
 /* Fingerprints of merged batches have this bit, others do not. */
 #define FEEDPUB_MERGED_FINGERPRINT	0x80000000
 

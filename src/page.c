@@ -276,12 +276,12 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 	bool		is_early = first == NULL ||
 		(after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0;
 
-	if (after->sync_id == 0 && after->epoch == FEEDPUB_EPOCH)
+	if (after->sync_id == 0 && FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH)
 		return true;
-	if (after->epoch == FEEDPUB_EPOCH && first != NULL &&
+	if (FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH && first != NULL &&
 		feedpub_batch_knows(batches, first, after))
 		return true;
-	if (after->epoch == FEEDPUB_EPOCH && is_early)
+	if (FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH && is_early)
 	{
 		FeedpubBatchScan *latest_batches;
 		FeedpubBatch batch;
@@ -306,6 +306,10 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 /*
  * Check that no delete behind the cursor has expired, and that a cursor of
  * batch 0 is of this life of the feed.
+ *
+ * A cursor before the floor is refused, unless it was handed out after the
+ * floor got there: then its consumer began after that, and does not have the
+ * rows whose deletes have expired.
  */
 static void
 check_floor(FeedpubPage *page)
@@ -317,8 +321,9 @@ check_floor(FeedpubPage *page)
 	if (after->sync_id == 0)
 		expired = after->pos != 0 && !feedpub_initial_is_of(after, &page->floor);
 	else
-		expired = after->sync_id < page->floor.sync_id ||
-			(after->sync_id == page->floor.sync_id && after->pos < page->floor.pos);
+		expired = FEEDPUB_EPOCH_EXPIRIES(after->epoch) != ((uint32) page->floor.expiries & 0xffffff) &&
+			(after->sync_id < page->floor.sync_id ||
+			 (after->sync_id == page->floor.sync_id && after->pos < page->floor.pos));
 	if (expired)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
@@ -355,7 +360,7 @@ read_initial(FeedpubPage *page)
 
 	/* another file: its rows are elsewhere now, so from the beginning */
 	page->passed = page->after;
-	page->passed.epoch = FEEDPUB_EPOCH;
+	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
 	page->passed.sync_id = 0;
 	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap, &page->floor);
 	if (page->after.fingerprint != page->passed.fingerprint)
@@ -465,7 +470,7 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 		if (page->passed.sync_id != batch->sync_id ||
 			page->passed.pos < batch->last_pos)
 		{
-			page->passed.epoch = FEEDPUB_EPOCH;
+			page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
 			page->passed.sync_id = batch->sync_id;
 			page->passed.pos = batch->last_pos;
 			page->passed.fingerprint = batch->fingerprint;

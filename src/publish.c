@@ -249,8 +249,10 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how)
 		LockRelationOid(relid, AccessShareLock);
 	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return FEEDPUB_PUBLISH_BUSY;
-	if (how != FEEDPUB_WAIT_FOR_ALL && get_rel_name(relid) == NULL)
-		return 0;				/* dropped meanwhile: no news */
+	/* dropped or detached meanwhile: no news */
+	if (how != FEEDPUB_WAIT_FOR_ALL &&
+		(get_rel_name(relid) == NULL || !feedpub_registry_is_registered(relid)))
+		return 0;
 	heap = feedpub_registry_open(relid);
 
 	/* a table feed whose index is still being made is not to be complained of */
@@ -287,14 +289,17 @@ feedpub_publish_notify(Oid relid)
 	char	   *channel = feedpub_registry_channel(relid);
 	char		payload[FEEDPUB_CURSOR_LENGTH + 1] = "";
 	FeedpubBatch last;
-	FeedpubCursor cursor = {.epoch = FEEDPUB_EPOCH};
+	FeedpubCursor cursor = {0};
+	FeedpubFloor floor;
 	Snapshot	snapshot;
 
 	if (channel == NULL)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	feedpub_registry_floor(relid, snapshot, &floor);
 	UnregisterSnapshot(snapshot);
+	cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
 	cursor.sync_id = last.sync_id;
 	cursor.pos = last.last_pos;
 	cursor.fingerprint = last.fingerprint;

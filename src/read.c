@@ -296,12 +296,14 @@ feed_head(PG_FUNCTION_ARGS)
 	cursor.sync_id = last.sync_id;
 	cursor.pos = last.last_pos;
 	cursor.fingerprint = last.fingerprint;
-	if (last.sync_id == 0 && !feed.is_outbox)
+	if (!feed.is_outbox)
 	{
 		FeedpubFloor floor;
 
 		feedpub_registry_floor(relid, GetActiveSnapshot(), &floor);
-		feedpub_cursor_behind_initial(&cursor, &floor);
+		cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
+		if (last.sync_id == 0)
+			feedpub_cursor_behind_initial(&cursor, &floor);
 	}
 	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }

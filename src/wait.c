@@ -182,7 +182,7 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 		if (get_rel_name(relid) == NULL)
 			return false;
 	}
-	if (after->epoch != FEEDPUB_EPOCH ||
+	if (FEEDPUB_EPOCH_OF(after->epoch) != FEEDPUB_EPOCH ||
 		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
 		 last.fingerprint != after->fingerprint &&
