@@ -46,6 +46,8 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter changes deletes delete_keys initial \
 	consume shards expire
+	publish read read_columns page cursor wait channel merge read_plans expire \
+	merge_cursors own_rows page_bytes wait_locks
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -61,6 +63,7 @@ ISOLATION = \
 	prepared-transaction \
 	published-against-drop \
 	published-all-against-drop \
+	published-all-goes-on \
 	published-by-worker \
 	published-cursor-locked \
 	published-deleted-rows \
@@ -72,6 +75,7 @@ ISOLATION = \
 	published-late-committer \
 	published-long-transaction \
 	published-old-snapshot \
+	published-merged \
 	published-open-writers \
 	published-own-rows \
 	published-page-boundary \

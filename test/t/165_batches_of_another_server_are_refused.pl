@@ -109,12 +109,12 @@ sub tests_of_refusal
 				'PF001', $foreign, "$test: feed_read from $from: $feed", @db);
 			refused($new, "SELECT feed_page('$feed', '$after', 10)",
 				'PF001', $foreign, "$test: feed_page from $from: $feed", @db);
-			refused($new, "SELECT feed_wait('$feed', '$after', '1 h')",
+			refused($new, "SELECT feed_wait('$feed', '$after', '1 s')",
 				'PF001', $foreign, "$test: feed_wait from $from: $feed", @db);
 		}
 		refused($new, "SELECT feed_head('$feed')",
 			'PF001', $foreign, "$test: feed_head: $feed", @db);
-		refused($new, "CALL feed_await('$feed', '', '1 h')",
+		refused($new, "CALL feed_await('$feed', '', '1 s')",
 			'PF001', $foreign, "$test: feed_await: $feed", @db);
 		refused($new, "CALL feed_publish('$feed')",
 			'PF001', $foreign, "$test: feed_publish: $feed", @db);
@@ -183,7 +183,7 @@ for my $feed (@feeds)
 	refused($new, "SELECT * FROM feed_read(NULL::$feed, '$cursor{$feed}', 10)",
 		'PF001', 'cursor of feed', "old cursors are refused: $feed",
 		db => 'restored');
-	refused($new, "SELECT feed_wait('$feed', '$cursor{$feed}', '1 h')",
+	refused($new, "SELECT feed_wait('$feed', '$cursor{$feed}', '1 s')",
 		'PF001', 'cursor of feed', "to wait for as well: $feed",
 		db => 'restored');
 	insert($new, 'restored', $feed, 'later');

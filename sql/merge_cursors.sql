@@ -1,0 +1,181 @@
+-- Cursors of batches that have been merged, once and again: none loses a row,
+-- and none of another feed or server passes for one.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+SELECT feed_create('outbox'), feed_create('other');
+CREATE PROCEDURE write_row(VARIADIC types text[]) LANGUAGE sql AS $$ INSERT INTO outbox (message_type, data) SELECT t, '1' FROM unnest(types) t $$;
+-- All batches but the last are old enough.
+CREATE FUNCTION merge(max_transactions int DEFAULT 1000) RETURNS int LANGUAGE sql AS $$
+	SELECT set_config('feedpub.max_batch_transactions', max_transactions::text, true);
+	UPDATE feedpub.batch SET published_at = '2000-01-01';
+	SELECT feedpub._merge_batches('outbox');
+$$;
+CREATE VIEW batches AS
+	SELECT sync_id, transactions, last_pos, fingerprint < 0 AS merged, cardinality(merged_ids) AS parts FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
+-- Every cursor that was ever handed out, with what lay behind it
+CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
+CREATE PROCEDURE note() LANGUAGE sql AS $$
+	INSERT INTO known
+	SELECT c.cursor, (SELECT coalesce(array_agg((entry).message_type), '{}') FROM feed_read(NULL::outbox, c.cursor, 1000))
+	FROM (SELECT '' AS cursor UNION ALL SELECT feed_head('outbox') UNION SELECT cursor FROM feed_read(NULL::outbox, '', 1000)) c
+	ON CONFLICT DO NOTHING
+$$;
+CREATE FUNCTION compare(OUT cursors bigint, OUT refused bigint, OUT lost bigint, OUT late bigint) LANGUAGE plpgsql AS $$
+DECLARE
+	k known;
+	r text[];
+	p json;
+BEGIN
+	cursors := 0; refused := 0; lost := 0; late := 0;
+	FOR k IN SELECT * FROM known LOOP
+		cursors := cursors + 1;
+		BEGIN
+			r := (SELECT coalesce(array_agg((entry).message_type), '{}') FROM feed_read(NULL::outbox, k.cursor, 1000) WHERE op = 'upsert');
+			-- the same, row by row, with each page's own cursor
+			p := feed_page('outbox', k.cursor, 1);
+			FOR i IN 1..cardinality(r) LOOP
+				IF p -> 'entries' -> 0 ->> 'message_type' IS DISTINCT FROM r[i] THEN
+					late := late + 1;
+				END IF;
+				p := feed_page('outbox', p ->> 'cursor', 1);
+			END LOOP;
+		EXCEPTION WHEN SQLSTATE 'PF001' THEN
+			refused := refused + 1;
+			CONTINUE;
+		END;
+		lost := lost + (SELECT count(*) FROM unnest(k.behind) b WHERE b <> ALL (r));
+	END LOOP;
+END $$;
+
+--
+-- Positions 1 to 6 in batches {2}, {3, 4}, {1, 5}, {6}, while something else is
+-- open all the time
+--
+BEGIN;
+INSERT INTO other (message_type, data) VALUES ('open', '1');
+PREPARE TRANSACTION 'regress_feedpub open';
+BEGIN;
+CALL write_row('1');
+PREPARE TRANSACTION 'regress_feedpub early';
+CALL write_row('2');
+CALL feed_publish();
+CALL write_row('3', '4');
+CALL feed_publish();
+COMMIT PREPARED 'regress_feedpub early';
+CALL write_row('5');
+CALL feed_publish();
+CALL write_row('6');
+CALL feed_publish();
+TABLE batches;
+CALL note();
+SELECT * FROM compare();
+-- In the same session a page has stopped inside batch 3, behind position 1.
+SELECT (entry).message_type FROM known k, feed_read(NULL::outbox, k.cursor, 1) WHERE k.behind = '{1,5,6}';
+SELECT merge();
+TABLE batches;
+-- The place behind position 1 in the merged batch is another one: here the
+-- rows that had been in earlier batches lie behind it.
+SELECT (p -> 'entries' -> 0 ->> 'message_type') AS first,
+	(SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, p ->> 'cursor', 10)) AS rest
+	FROM feed_page('outbox', '', 1) p;
+SELECT * FROM compare();
+-- Each old cursor: what lay behind it is there, and something may come again.
+SELECT behind, (SELECT array_agg((entry).message_type) FROM feed_read(NULL::outbox, k.cursor, 10)) AS now
+	FROM known k ORDER BY cursor COLLATE "C";
+-- None of them is waited for in vain.
+SELECT bool_and(feed_wait('outbox', cursor, '0')) FROM known WHERE behind <> '{}';
+
+ROLLBACK PREPARED 'regress_feedpub open';
+
+--
+-- Merged again and again, with new ones and in larger groups
+--
+CALL note();
+CALL write_row('7');
+CALL feed_publish();
+CALL write_row('8');
+CALL feed_publish();
+CALL write_row('9');
+CALL feed_publish();
+CALL note();
+BEGIN;
+SELECT merge(5);
+TABLE batches;
+SELECT * FROM compare();
+ROLLBACK;
+SELECT merge(3);
+TABLE batches;
+CALL note();
+SELECT * FROM compare();
+BEGIN;
+CALL write_row('11');
+PREPARE TRANSACTION 'regress_feedpub early';
+CALL write_row('12');
+CALL feed_publish();
+COMMIT PREPARED 'regress_feedpub early';
+CALL feed_publish();
+CALL note();
+SELECT merge(6);
+TABLE batches;
+CALL note();
+SELECT * FROM compare();
+CALL write_row('13');
+CALL feed_publish();
+SELECT merge();
+TABLE batches;
+CALL note();
+SELECT * FROM compare();
+-- With deleted rows as well
+DELETE FROM outbox WHERE message_type IN ('1', '4', '12');
+UPDATE known SET behind = array_remove(array_remove(array_remove(behind, '1'), '4'), '12');
+SELECT * FROM compare();
+
+--
+-- Cursors that are none of this feed's
+--
+-- Version, epoch, batch, position, fingerprint
+CREATE FUNCTION forge(batch bigint, pos bigint, fingerprint text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, '0100000001' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint, 10));
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+-- Made up, in any batch
+SELECT forge(batch, pos, fingerprint), count(*)
+	FROM generate_series(1, 11) batch, generate_series(0, 14) pos, unnest('{00000000,7fffffff,80000000,ffffffff,12345678,92345678}'::text[]) fingerprint
+	GROUP BY 1;
+-- Another feed's of the same numbers
+DO $$
+BEGIN
+	FOR i IN 1..11 LOOP
+		INSERT INTO other (message_type, data) VALUES (i, '1');
+		COMMIT;
+		CALL feed_publish('other');
+	END LOOP;
+END $$;
+SELECT forge(o.batch, 1, right(o.cursor, 8)), count(*)
+	FROM (SELECT row_number() OVER () AS batch, cursor FROM feed_read(NULL::other, '', 100)) o
+	GROUP BY 1;
+-- A true fingerprint of another number
+SELECT forge(m.batch, 1, right(k.cursor, 8)), count(*)
+	FROM known k, generate_series(1, 11) m (batch)
+	WHERE k.cursor <> '' AND substr(k.cursor, 11, 16) <> lpad(to_hex(m.batch), 16, '0')
+	GROUP BY 1;
+SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORDER BY cursor COLLATE "C" DESC LIMIT 1), 10);
+\echo :SQLSTATE
+
+DROP FUNCTION merge, compare, forge;
+DROP PROCEDURE note, write_row;
+DROP VIEW batches;
+DROP TABLE known;
+SELECT feed_drop('outbox'), feed_drop('other');

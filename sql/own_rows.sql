@@ -1,0 +1,55 @@
+-- A session's own rows are not published before it commits: its reads do not
+-- wait for them.  A read that waits would run into the timeout.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SELECT feed_create('outbox');
+CREATE EXTENSION dblink;
+CREATE FUNCTION other(query text) RETURNS text LANGUAGE sql AS $$
+	SELECT dblink_exec(format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
+		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')), query)
+$$;
+CREATE TABLE elsewhere (i int);
+SET feedpub.read_wait = '60s';
+SET statement_timeout = '30s';
+-- With a transaction id that is younger than its own, and has ended
+BEGIN;
+INSERT INTO outbox (message_type, data) VALUES ('own', '1');
+SELECT other('INSERT INTO elsewhere VALUES (1)');
+SELECT pg_snapshot_xmax(pg_current_snapshot()) > pg_current_xact_id() AS younger;
+SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
+SELECT feed_page('outbox', '', 10);
+-- In a savepoint
+SAVEPOINT s;
+INSERT INTO outbox (message_type, data) VALUES ('own', '2');
+SELECT other('INSERT INTO elsewhere VALUES (2)');
+SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
+RELEASE s;
+SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
+ROLLBACK;
+-- Many that were rolled back are none either, nor is what was deleted.
+BEGIN;
+INSERT INTO outbox (message_type, data) VALUES ('own', '3');
+DELETE FROM outbox;
+SELECT other('INSERT INTO elsewhere VALUES (3)');
+SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
+COMMIT;
+SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
+-- Those of others that are committed are waited for: with the worker they come.
+BEGIN;
+INSERT INTO outbox (message_type, data) VALUES ('own', '4');
+SELECT other($$INSERT INTO outbox (message_type, data) VALUES ('other', '1')$$);
+SELECT feed_start_worker();
+SELECT (entry).message_type FROM feed_read(NULL::outbox, '', 10);
+-- And once they have, there is nothing to wait for again.
+SELECT feed_head('outbox') AS cursor \gset
+SELECT (entry).message_type FROM feed_read(NULL::outbox, :'cursor', 10);
+COMMIT;
+SELECT (entry).message_type FROM feed_read(NULL::outbox, :'cursor', 10);
+SELECT feed_stop_worker();
+RESET statement_timeout;
+DROP FUNCTION other;
+DROP TABLE elsewhere;
+DROP EXTENSION dblink;
+SELECT feed_drop('outbox');

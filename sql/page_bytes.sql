@@ -1,0 +1,28 @@
+-- A page ends when its rows have 64 MB, whatever max_rows: the JSON of more
+-- could not be returned.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SET feedpub.read_wait = 0;
+SELECT feed_create('outbox');
+INSERT INTO outbox (message_type, data) SELECT i, to_jsonb(repeat('x', 1048576)) FROM generate_series(1, 70) i;
+CALL feed_publish();
+CREATE TABLE page AS
+	SELECT 1 AS n, json_array_length(p -> 'entries') AS rows, p ->> 'cursor' AS cursor, p ->> 'more' AS more
+	FROM (SELECT feed_page('outbox', '', 10000) AS p OFFSET 0) p;
+INSERT INTO page
+	SELECT 2, json_array_length(p -> 'entries'), p ->> 'cursor', p ->> 'more'
+	FROM (SELECT feed_page('outbox', (SELECT cursor FROM page WHERE n = 1), 10000) AS p OFFSET 0) p;
+-- The row that fills it is in it.
+SELECT n, rows, more FROM page ORDER BY n;
+SELECT count(*), count(*) FILTER (WHERE op <> 'upsert') AS others, max((entry).message_type::int) AS last FROM feed_read(NULL::outbox, '', 10000);
+SELECT count(*), count(*) FILTER (WHERE op <> 'upsert') AS others, min((entry).message_type::int) AS first FROM feed_read(NULL::outbox, (SELECT cursor FROM page WHERE n = 1), 10000);
+-- One row that is larger is a page.
+INSERT INTO outbox (message_type, data) VALUES ('large', to_jsonb(repeat('x', 68 * 1048576))), ('small', '1');
+CALL feed_publish();
+SELECT length(p::text) > 68 * 1048576 AS large, json_array_length(p -> 'entries') AS rows, p ->> 'more' AS more
+	FROM (SELECT feed_page('outbox', (SELECT cursor FROM page WHERE n = 2), 10000) AS p OFFSET 0) p;
+SELECT op, left((entry).message_type, 9) AS type FROM feed_read(NULL::outbox, (SELECT cursor FROM page WHERE n = 2), 10000);
+DROP TABLE page;
+SELECT feed_drop('outbox');
