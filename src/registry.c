@@ -344,7 +344,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	fresh.indexid = feedpub_guard_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	fresh.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	relation_close(rel, NoLock);
+	relation_close(rel, AccessShareLock);
 
 	if (!OidIsValid(fresh.indexid))
 		ereport(ERROR,

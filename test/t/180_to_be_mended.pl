@@ -1,5 +1,5 @@
-# What is known to be wrong.  Each of these is a claim of the documentation
-# that does not hold yet; when it does, its test moves to where it belongs.
+# What was wrong once, and, marked as such, what is known to be wrong still:
+# claims of the documentation that do not hold in every case yet.
 
 use strict;
 use warnings FATAL => 'all';
@@ -75,13 +75,8 @@ is(sql($node, q(SELECT feedpub._expire_tombstones('small_pages') > 0)),
 	't', 'tombstones have expired');
 is(consume('small_pages', '', 100),
 	'1 2 3 4 5 6', 'who begins gets all in one large page');
-TODO:
-{
-	local $TODO = 'check_floor() refuses who has begun behind the last expiry';
-
-	is(consume('small_pages', '', 2),
-		'1 2 3 4 5 6', 'who begins gets all in small pages');
-}
+is(consume('small_pages', '', 2),
+	'1 2 3 4 5 6', 'who begins gets all in small pages');
 
 TODO:
 {
@@ -107,10 +102,7 @@ SQL
 		'a consumer who was at the end of a batch that was merged goes on');
 }
 
-TODO:
 {
-	local $TODO = 'feedpub_registry_find() keeps its lock when it looks the feed up for the first time';
-
 	sql($node, q(SELECT feed_create('outbox')));
 	my $waiting = background($node, q(SELECT feed_wait('outbox', '', '1 h')));
 	$waiting->await_wait;
