@@ -31,10 +31,6 @@ CREATE TABLE feedpub.feed (
 	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
 	-- random: cursors of batch 0 are of this life of the feed
 	history pg_catalog.int4 NOT NULL DEFAULT 0,
-	-- the server that the batches are of, and the transaction that wrote this
-	-- row: pg_upgrade keeps it with the row, a restore writes another
-	system_id pg_catalog.int8,
-	written_by pg_catalog.xid,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );

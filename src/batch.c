@@ -294,18 +294,24 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 
 /*
  * Is a batch of another history?  So it is when it has seen transactions that
- * this server has not ended yet: then rows would fall into it that are written
- * from now on.  And when it came with a dump of another server: there it may
- * have been so until a moment ago (registry.c tells that).
+ * this server has not ended yet, and when it came with a dump and had then:
+ * rows that were written since would lie in what it has seen.
+ *
+ * A publisher gets its xid after it has taken its snapshot, so a batch's row
+ * was written by a transaction at or beyond the snapshot's xmax; so was one
+ * that a merge has changed since.  A restore has another writer.  If that one
+ * is at or beyond xmax too, all xids of this server since are, and the batch
+ * serves here as it did there.  The two numbers are of one time, so it is
+ * enough to compare their lower halves.  pg_upgrade keeps the rows as they are.
  */
 bool
-feedpub_batch_is_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
+feedpub_batch_is_foreign(const FeedpubBatch *batch)
 {
 	static uint64 known_next = 0;
 
 	if (batch->sync_id == 0)
 		return false;
-	if (feed->is_foreign)
+	if ((int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0)
 		return true;
 	if (batch->snapshot.xmax > known_next && !RecoveryInProgress())
 	{
@@ -321,7 +327,7 @@ feedpub_batch_is_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
 void
 feedpub_batch_refuse_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
 {
-	if (!feedpub_batch_is_foreign(feed, batch))
+	if (!feedpub_batch_is_foreign(batch))
 		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),

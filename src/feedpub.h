@@ -56,7 +56,6 @@ typedef struct FeedpubFeed
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		is_outbox;
-	bool		is_foreign;		/* registered by another server */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
 	bool		history_checked;	/* this backend found no foreign stamps */
@@ -280,7 +279,6 @@ extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
-extern char *feedpub_registry_signature(void);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
@@ -361,8 +359,7 @@ extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
 extern bool feedpub_batch_knows(FeedpubBatchScan *batches,
 								const FeedpubBatch *batch,
 								const FeedpubCursor *cursor);
-extern bool feedpub_batch_is_foreign(const FeedpubFeed *feed,
-									 const FeedpubBatch *batch);
+extern bool feedpub_batch_is_foreign(const FeedpubBatch *batch);
 extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
 										 const FeedpubBatch *batch);
 extern void feedpub_batch_end(FeedpubBatchScan *batches);
@@ -438,7 +435,7 @@ extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
 extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
 extern int	feedpub_shmem_unserved(Oid *dbids);
-extern void feedpub_shmem_forget_database(FeedpubDatabase *entry);
+extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern int	feedpub_shmem_count_workers(void);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);

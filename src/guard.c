@@ -127,7 +127,13 @@ feedpub_guard_problems(Oid relid)
 		feedpub_registry_is_table(relid) :
 		feedpub_guard_has_trigger(cxt.rel, "_stamp_row");
 	if (feedpub_registry_is_registered(relid))
-		feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &cxt.last);
+	{
+		/* the newest: a cure may just have been run */
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+		feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &cxt.last);
+		UnregisterSnapshot(snapshot);
+	}
 
 	check_table(&cxt);
 	check_column(&cxt, cxt.xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
@@ -787,18 +793,14 @@ check_history(GuardContext *cxt)
 	Oid			indexid = feedpub_guard_index(cxt->rel);
 	Relation	index;
 	FullTransactionId stamp;
-	FeedpubFeed feed;
 
+	if (feedpub_batch_is_foreign(&cxt->last))
+		add_problem(cxt, "history",
+					pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
+					psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+							 quote_literal_cstr(cxt->table)));
 	if (!OidIsValid(indexid))
 		return;
-	if (feedpub_registry_find(RelationGetRelid(cxt->rel), &feed))
-	{
-		if (feedpub_batch_is_foreign(&feed, &cxt->last))
-			add_problem(cxt, "history",
-						pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
-						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
-								 quote_literal_cstr(cxt->table)));
-	}
 	index = index_open(indexid, AccessShareLock);
 	if (feedpub_horizon_has_foreign(cxt->rel, index, GetActiveSnapshot(), &stamp))
 		add_problem(cxt, "history",

@@ -22,6 +22,7 @@
 #include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -229,6 +230,9 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 
 /*
  * The values of a key that was kept as texts, in the order of the index.
+ *
+ * As the table's owner, restricted: a type may be a domain, or have one in it,
+ * whose checks are his code, and the reader anybody.
  */
 void
 feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
@@ -237,6 +241,8 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 	bool	   *nulls;
 	int			ntexts;
 	int			nkeys = index->rd_index->indnkeyatts;
+	Oid			save_userid;
+	int			save_sec_context;
 
 	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
 					  TYPALIGN_INT, &texts, &nulls, &ntexts);
@@ -246,6 +252,9 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 				 errmsg("the key of feed \"%s\" has changed since rows were deleted",
 						RelationGetRelationName(rel)),
 				 errhint("Detach the table and attach it again.")));
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(rel->rd_rel->relowner,
+						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
 	for (int i = 0; i < nkeys; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel),
@@ -257,6 +266,7 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 		values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
 										 param, att->atttypmod);
 	}
+	SetUserIdAndSecContext(save_userid, save_sec_context);
 }
 
 /*
@@ -349,7 +359,9 @@ feedpub_key_shard(Datum key, int shards)
 		appendBinaryStringInfo(&joined, VARDATA_ANY(DatumGetPointer(texts[i])),
 							   VARSIZE_ANY_EXHDR(DatumGetPointer(texts[i])));
 	}
-	utf8 = pg_server_to_any(joined.data, joined.len, PG_UTF8);
+	utf8 = joined.data;
+	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+		utf8 = pg_server_to_any(joined.data, joined.len, PG_UTF8);
 	hash = DirectFunctionCall1(sha256_bytea,
 							   PointerGetDatum(cstring_to_text(utf8)));
 	memcpy(&number, VARDATA_ANY(DatumGetPointer(hash)), sizeof(number));

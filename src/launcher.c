@@ -154,7 +154,7 @@ feedpub_launcher_main(Datum main_arg)
 			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
 
 			if (!database_exists(dbids[i]))
-				feedpub_shmem_forget_database(entry);
+				feedpub_shmem_forget_database(entry, dbids[i]);
 			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
 				(void) feedpub_launcher_start_worker(dbids[i]);
 		}

@@ -105,8 +105,8 @@ feedpub_page_read(FeedpubPage *page)
 	}
 	page->snapshot = GetActiveSnapshot();
 
-	/* at once, not when batch 0 has been read */
-	if (page->feed.is_foreign)
+	/* a table feed's at once, not when batch 0 has been read */
+	if (!page->feed.is_outbox)
 	{
 		feedpub_batch_last(page->feed.relid, PG_INT64_MAX, page->snapshot, &page->last);
 		feedpub_batch_refuse_foreign(&page->feed, &page->last);

@@ -23,8 +23,6 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -57,16 +55,13 @@
 #define ANUM_FEED_FLOOR_POS		9
 #define ANUM_FEED_EXPIRIES		10
 #define ANUM_FEED_HISTORY		11
-#define ANUM_FEED_SYSTEM_ID		12
-#define ANUM_FEED_WRITTEN_BY	13
-#define NATTS_FEED				14
+#define NATTS_FEED				12
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
 {
 	bool		is_outbox;
 	bool		deletes;
-	bool		is_foreign;		/* came with a dump of another server */
 	FeedpubKey	key;
 } RegistryRow;
 
@@ -199,9 +194,6 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		names;
 		Datum		attnums;
 		bool		no_names;
-		Datum		system_id;
-		Datum		written_by;
-		bool		no_system_id;
 
 		/* the row of a dropped table means nothing; feed_create() sweeps it */
 		if (get_rel_name(oid) == NULL)
@@ -216,13 +208,6 @@ scan_registry(Oid relid, RegistryRow *row)
 							   RelationGetDescr(registry), &isnull);
 		if (!no_names && !isnull)
 			feedpub_key_load(&row->key, names, attnums);
-		system_id = heap_getattr(tuple, ANUM_FEED_SYSTEM_ID,
-								 RelationGetDescr(registry), &no_system_id);
-		written_by = heap_getattr(tuple, ANUM_FEED_WRITTEN_BY,
-								  RelationGetDescr(registry), &isnull);
-		row->is_foreign = !no_system_id && !isnull &&
-			DatumGetInt64(system_id) != (int64) GetSystemIdentifier() &&
-			DatumGetTransactionId(written_by) != HeapTupleHeaderGetRawXmin(tuple->t_data);
 		found = oid;
 		break;
 	}
@@ -337,7 +322,6 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 
 	rel = relation_open(relid, AccessShareLock);
 	fresh.is_outbox = row.is_outbox;
-	fresh.is_foreign = row.is_foreign;
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
 	fresh.relid = relid;
@@ -536,14 +520,12 @@ void
 feedpub_registry_set_channel(Oid relid, const char *channel)
 {
 	if (channel != NULL)
-		write_registry(psprintf("UPDATE feedpub.feed SET channel = $2, %s"
-								" WHERE feed OPERATOR(pg_catalog.=) $1",
-								feedpub_registry_signature()),
+		write_registry("UPDATE feedpub.feed SET channel = $2"
+					   " WHERE feed OPERATOR(pg_catalog.=) $1",
 					   relid, channel);
 	else
-		write_registry(psprintf("UPDATE feedpub.feed SET channel = NULL, %s"
-								" WHERE feed OPERATOR(pg_catalog.=) $1",
-								feedpub_registry_signature()),
+		write_registry("UPDATE feedpub.feed SET channel = NULL"
+					   " WHERE feed OPERATOR(pg_catalog.=) $1",
 					   relid, NULL);
 }
 
@@ -603,8 +585,8 @@ feedpub_registry_remove(Oid relid)
 }
 
 /*
- * Begin a history: forget batches and tombstones, and note whose they will be
- * from now on.
+ * Begin a history: forget batches and tombstones, and give the feed another
+ * life.
  */
 void
 feedpub_registry_begin_history(Oid relid)
@@ -621,12 +603,10 @@ feedpub_registry_begin_history(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry(psprintf("UPDATE feedpub.feed SET system_id = " INT64_FORMAT ","
-							" floor_sync_id = 0, floor_pos = 0,"
-							" history = %d, expiries = 0, %s"
+	write_registry(psprintf("UPDATE feedpub.feed SET floor_sync_id = 0, floor_pos = 0,"
+							" history = %d, expiries = 0"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							(int64) GetSystemIdentifier(), history,
-							feedpub_registry_signature()),
+							history),
 				   relid, NULL);
 }
 
@@ -653,12 +633,11 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 												false, TYPALIGN_CHAR));
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s, %s"
+	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
-							deletes ? "true" : "false",
-							feedpub_registry_signature()),
+							deletes ? "true" : "false"),
 				   RelationGetRelid(rel), NULL);
 }
 
@@ -670,24 +649,12 @@ void
 feedpub_registry_set_default(Oid relid)
 {
 	LockRelationOid(find_registry(), ShareRowExclusiveLock);
-	write_registry(psprintf("UPDATE feedpub.feed SET is_default = false, %s"
-							" WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
-							feedpub_registry_signature()),
+	write_registry("UPDATE feedpub.feed SET is_default = false"
+				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
 				   relid, NULL);
-	write_registry(psprintf("UPDATE feedpub.feed SET is_default = true, %s"
-							" WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
-							feedpub_registry_signature()),
+	write_registry("UPDATE feedpub.feed SET is_default = true"
+				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-}
-
-/*
- * What every statement that writes a row of feedpub.feed sets, so that the
- * row knows its own writer.
- */
-char *
-feedpub_registry_signature(void)
-{
-	return psprintf("written_by = '%u'", GetCurrentTransactionId());
 }
 
 /*

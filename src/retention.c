@@ -187,7 +187,7 @@ feedpub_retention_expire(Oid relid)
 		"  WHERE t.feed OPERATOR(pg_catalog.=) $1"
 		"   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
 		" moved AS ("
-		" UPDATE feedpub.feed f SET %s, floor_sync_id = d.sync_id, floor_pos = d.last_pos,"
+		" UPDATE feedpub.feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos,"
 		"  expiries = f.expiries OPERATOR(pg_catalog.+) 1"
 		" FROM due d WHERE f.feed OPERATOR(pg_catalog.=) $1)"
 		" DELETE FROM feedpub.tombstone t USING due d"
@@ -203,8 +203,7 @@ feedpub_retention_expire(Oid relid)
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = Float8GetDatum((double) feedpub_tombstone_retention);
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf(sql, feedpub_registry_signature()),
-							  2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
+	if (SPI_execute_with_args(sql, 2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
 		elog(ERROR, "could not expire the tombstones of feed with OID %u", relid);
 	ngone = (int64) SPI_processed;
 	SPI_finish();

@@ -203,7 +203,7 @@ reclaim_entries(void)
 		SpinLockRelease(&shared->mutex);
 		if (OidIsValid(dbid) &&
 			!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dbid)))
-			feedpub_shmem_forget_database(entry);
+			feedpub_shmem_forget_database(entry, dbid);
 	}
 }
 
@@ -531,14 +531,14 @@ feedpub_shmem_unserved(Oid *dbids)
 
 /*
  * Give back the entry of a database that has been dropped: it has no backend
- * any more that could hold a pointer to it.
+ * any more that could hold a pointer to it.  Somebody else may have done it.
  */
 void
-feedpub_shmem_forget_database(FeedpubDatabase *entry)
+feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 {
 	SpinLockAcquire(&shared->mutex);
 	SpinLockAcquire(&entry->mutex);
-	if (entry->worker_pid == 0)
+	if (entry->worker_pid == 0 && entry->dbid == dbid)
 	{
 		entry->dbid = InvalidOid;
 		entry->wanted = entry->stopped = false;

@@ -5,7 +5,7 @@ SELECT plan(6 * 7 + 32);
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
 INSERT INTO meant VALUES
 	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, expiries integer, history integer, '
-		'system_id bigint, written_by xid, created_at timestamp with time zone'),
+		'created_at timestamp with time zone'),
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'merged_ids bigint[], merged_fingerprints integer[]'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, created_at timestamp with time zone'),

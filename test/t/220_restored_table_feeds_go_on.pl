@@ -142,7 +142,7 @@ SQL
 	return;
 }
 
-# In another cluster the batches mean nothing: published order is refused until
+# In another cluster whose ids have not come as far the batches mean nothing: published order is refused until
 # the owner has had them forgotten.  Then all is published anew, and whoever
 # followed the old feed begins again.
 sub begins_anew
@@ -263,7 +263,7 @@ for my $try (1 .. 4)
 	$start -= $got - $filenode;
 	next_oid($start);
 	$got = restore_there("again$try");
-	begins_anew($other, "again$try", 'another cluster, the same file number'), last
+	goes_on($other, "again$try", 'ids have come further, the same file number'), last
 	  if $got == $filenode;
 }
 is($got, $filenode, 'the table has had the same file number as in the source');
