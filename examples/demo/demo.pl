@@ -25,11 +25,10 @@
 use strict;
 use warnings;
 
-use DBI;
-use IO::Handle;
-use IO::Select;
+use FindBin;
+use lib $FindBin::Bin;
+use Demo;
 use List::Util qw(max min);
-use POSIX qw(_exit);
 use Time::HiRes qw(sleep time);
 
 my $WRITERS = 6;
@@ -83,86 +82,10 @@ my @killed = qw(B D);
 my ($dir, $catalogue) = @ARGV;
 die "usage: demo.pl DIRECTORY CATALOGUE\n" unless $catalogue;
 
-my %child;                         # pid => name
-my $parent = $$;
-$SIG{INT} = $SIG{TERM} = sub { exit 130 };
-END
-{
-	if ($$ == $parent)
-	{
-		my $status = $?;
-		kill 'KILL', keys %child;
-		waitpid $_, 0 for keys %child;
-		$? = $status;
-	}
-}
+work_in($dir);
 
 #
-# Small helpers
-#
-
-sub connect_as
-{
-	my ($name, $database) = @_;
-	my $dbh = DBI->connect(
-		$database ? "dbi:Pg:dbname=$database" : 'dbi:Pg:', '', '',
-		{
-			RaiseError => 1,
-			PrintError => 0,
-			AutoCommit => 1,
-			pg_enable_utf8 => 0
-		});
-	$dbh->do("SET application_name = '$name'");
-	$dbh->do("SET client_encoding = 'UTF8'");
-	$dbh->do('SET client_min_messages = warning');
-	return $dbh;
-}
-
-sub append_to
-{
-	my ($name) = @_;
-	open my $file, '>>', "$dir/$name" or die "could not open $dir/$name: $!\n";
-	$file->autoflush(1);
-	return $file;
-}
-
-# One write, so that a kill does not leave half a page.
-sub write_all
-{
-	my ($file, $text) = @_;
-	defined syswrite $file, $text or die "could not write: $!\n";
-}
-
-sub lines_of
-{
-	my ($name) = @_;
-	open my $file, '<', "$dir/$name" or die "could not open $dir/$name: $!\n";
-	chomp(my @lines = <$file>);
-	return @lines;
-}
-
-# 1234567 -> 1,234,567
-sub n
-{
-	my $n = sprintf '%.0f', shift;
-	1 while $n =~ s/^(\d+)(\d{3})/$1,$2/;
-	return $n;
-}
-
-sub ms
-{
-	my $ms = $_[0] * 1000;
-	return ($ms < 10 ? sprintf('%.1f', $ms) : n($ms)) . ' ms';
-}
-
-sub percentile
-{
-	my ($p, @sorted) = @_;
-	return @sorted ? $sorted[ min($#sorted, int($p / 100 * @sorted)) ] : 0;
-}
-
-#
-# The catalogue: stanzas of "Field: value" lines with indented continuations
+# The catalogue
 #
 
 sub read_catalogue
@@ -177,32 +100,8 @@ sub read_catalogue
 # The name of the package, its fields as JSON, and its section.
 sub message_of
 {
-	my ($stanza) = @_;
-	my (%field, $last);
-
-	utf8::decode(my $copy = $stanza) or utf8::encode($stanza);
-	for my $line (split /\n/, $stanza)
-	{
-		if ($line =~ /^([^\s:]+):\s*(.*)/)
-		{
-			$last = $1;
-			$field{$last} = $2;
-		}
-		elsif (defined $last)
-		{
-			$field{$last} .= "\n" . substr $line, 1;
-		}
-	}
-	my $json = join ', ',
-	  map { json_string($_) . ': ' . json_string($field{$_}) } sort keys %field;
-	return ($field{Package}, "{$json}", $field{Section} // 'none');
-}
-
-sub json_string
-{
-	my ($text) = @_;
-	$text =~ s/([\x00-\x1f"\\])/sprintf '\\u%04x', ord $1/ge;
-	return qq("$text");
+	my ($field, $json) = record_of(@_);
+	return ($field->{Package}, $json, $field->{Section} // 'none');
 }
 
 #
@@ -212,7 +111,7 @@ sub json_string
 
 sub run_writer
 {
-	my ($number, $tell, $begin, @stanzas) = @_;
+	my ($number, $begin, @stanzas) = @_;
 	my $name = "writer $number";
 	my $dbh = connect_as($name);
 	my $accounts = append_to("accounts $number");
@@ -337,7 +236,7 @@ sub run_writer
 		if ($kept)
 		{
 			$published += @mine;
-			write_all($tell, "committed " . @ids . "\n");
+			report('committed', scalar @ids);
 		}
 	}
 	$dbh->disconnect;
@@ -379,7 +278,7 @@ sub last_cursor
 
 sub run_consumer
 {
-	my ($name, $tell) = @_;
+	my ($name) = @_;
 	my $dbh = connect_as("consumer $name");
 	my $page = $dbh->prepare($order{ $consumer{$name} }{page});
 	my $journal = append_to("journal $name");
@@ -420,7 +319,7 @@ sub run_consumer
 		write_all($journal,
 			join('', map { "$_->[0] $_->[1] $now $_->[2]\n" } @messages)
 			  . "cursor $cursor\n");
-		write_all($tell, "$name " . @messages . "\n");
+		report($name, scalar @messages);
 	}
 	$dbh->disconnect;
 }
@@ -429,88 +328,27 @@ sub run_consumer
 # The stage manager
 #
 
-my $terminal = -t STDOUT;
 my %count = map { $_ => 0 } 'committed', keys %consumer;
 my $begin;
-my $shown = 0;                     # when a line was last shown
-my $kept = 0;                      # how many lines stay on the screen,
-my $kept_counts = '';              # and what the last one says
 my %is_down;
 my $long_since;
 
-# A line every two seconds, which a terminal sees grow.
 sub show_progress
 {
 	my ($is_last) = @_;
-	my $now = time;
-	return unless $begin && $now >= $begin;
 	my $counts = sprintf '%10s%11s%8s%11s%8s%10s',
 	  map { $is_down{$_} ? 'killed' : n($count{$_}) }
 	  qw(committed A B C D naive);
-	my $keep = $is_last ? $counts ne $kept_counts
-	  : $now - $begin >= 2 * ($kept + 1);
-	return unless $keep || $terminal && $now - $shown >= 0.2;
-
-	print $terminal ? "\r\e[K" : '';
-	printf '%5.1f s%s%s%s', $now - $begin, $counts,
-	  $long_since ? sprintf('   open %.1f s', $now - $long_since) : '',
-	  $keep ? "\n" : '';
-	$shown = $now;
-	return unless $keep;
-	$kept++;
-	$kept_counts = $counts;
+	show_line($begin, $counts,
+		$long_since ? sprintf('   open %.1f s', time - $long_since) : '',
+		$is_last);
 }
 
-# Says what happens, between those lines.
-sub note
-{
-	my ($text) = @_;
-	print $terminal ? "\r\e[K" : '';
-	printf "%5.1f s  %s\n", max(0, time - $begin), $text;
-}
-
-pipe(my $hear, my $tell) or die "could not make a pipe: $!\n";
-my $select = IO::Select->new($hear);
-
-sub start
-{
-	my ($name, $code, @arguments) = @_;
-	defined(my $pid = fork) or die "could not start $name: $!\n";
-	if ($pid == 0)
-	{
-		$SIG{INT} = $SIG{TERM} = 'DEFAULT';
-		close $hear;
-		eval { $code->(@arguments); 1 } or do
-		{
-			print STDERR "$name: $@";
-			_exit(1);
-		};
-		_exit(0);
-	}
-	$child{$pid} = $name;
-	return $pid;
-}
-
-my $heard = '';
-
-# What the children tell, until one ends or for a moment.
 sub listen_to_children
 {
-	if ($select->can_read(0.1))
-	{
-		sysread $hear, $heard, 65536, length $heard;
-		$count{$1} += $2 while $heard =~ s/^(\S+) (\d+)\n//;
-	}
-	for my $pid (keys %child)
-	{
-		next unless waitpid($pid, POSIX::WNOHANG) > 0;
-		my $name = delete $child{$pid};
-		die "$name failed\n" if $?;
-	}
+	hear_children(\%count);
 	show_progress();
 }
-
-sub running { my ($what) = @_; return grep { /^$what/ } values %child }
 
 sub listen_until
 {
@@ -518,7 +356,6 @@ sub listen_until
 	listen_to_children() while time < $begin + $moment && running('writer');
 }
 
-STDOUT->autoflush(1);
 my $dbh = connect_as('demo');
 $dbh->do('CREATE DATABASE elsewhere');
 $dbh->do('CREATE EXTENSION feedpub');
@@ -527,7 +364,7 @@ $dbh->do('CREATE TABLE section (name text PRIMARY KEY, version int NOT NULL)');
 # without an index of its own the naive consumer would only lag behind
 $dbh->do('CREATE INDEX ON outbox (feed_pos)');
 
-my %pid = map { $_ => start("consumer $_", \&run_consumer, $_, $tell) }
+my %pid = map { $_ => start("consumer $_", \&run_consumer, $_) }
   sort keys %consumer;
 
 my @stanzas = read_catalogue();
@@ -541,7 +378,7 @@ print "\n$WRITERS writers publish ", n(scalar @stanzas),
   "                      published order          xid order     naive   long\n",
   "    time committed          A       B          C       D            transaction\n";
 $begin = time + 0.5;
-start("writer $_", \&run_writer, $_, $tell, $begin, @{ $share[ $_ - 1 ] })
+start("writer $_", \&run_writer, $_, $begin, @{ $share[ $_ - 1 ] })
   for 1 .. $WRITERS;
 @stanzas = @share = ();
 
@@ -553,25 +390,25 @@ for (@killed)
 	delete $child{ $pid{$_} };
 	$is_down{$_} = 1;
 }
-note('consumers '
+note($begin, 'consumers '
 	  . join(' and ', @killed)
 	  . ' are killed; their journals end with the cursors');
 print ' ' x 9, "$_  ", (last_cursor($_))[0], "\n" for @killed;
 
 listen_until($RESTART);
-note('they are started again, from there');
+note($begin, 'they are started again, from there');
 %is_down = ();
 # what it had stored, but not told, when it was killed
 $count{$_} = grep { !/^cursor/ } lines_of("journal $_") for @killed;
-start("consumer $_", \&run_consumer, $_, $tell) for @killed;
+start("consumer $_", \&run_consumer, $_) for @killed;
 
 listen_until($LONG);
-note('in another database of the server, a transaction begins and stays open');
+note($begin, 'in another database of the server, a transaction begins and stays open');
 $long_since = time;
 start('long transaction', \&run_long_transaction);
 listen_to_children() while running('long');
 $long_since = undef;
-note('it ends');
+note($begin, 'it ends');
 
 listen_to_children() while running('writer');
 my $took = time - $begin;
@@ -591,7 +428,7 @@ for (keys %consumer)
 }
 listen_to_children() while %child;
 show_progress(1);
-print $terminal ? "\r\e[K" : '';
+clear_line();
 
 #
 # The reckoning
