@@ -436,6 +436,7 @@ while (my @part = splice @loading, 0, $PAGE)
 }
 $source->commit;
 $source->do('ANALYZE package');
+
 my $every = { 1 => '', 2 => 'every second of ', 3 => 'every third of ' }->{$step}
   // "one in $step of ";
 my $will_be = {
