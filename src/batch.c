@@ -298,11 +298,12 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
  * rows that were written since would lie in what it has seen.
  *
  * A publisher gets its xid after it has taken its snapshot, so a batch's row
- * was written by a transaction at or beyond the snapshot's xmax; so was one
- * that a merge has changed since.  A restore has another writer.  If that one
- * is at or beyond xmax too, all xids of this server since are, and the batch
- * serves here as it did there.  The two numbers are of one time, so it is
- * enough to compare their lower halves.  pg_upgrade keeps the rows as they are.
+ * was written by a transaction at or beyond the snapshot's xmax.  A restore has
+ * another writer.  If that one is at or beyond xmax too, all xids of this
+ * server since are, and the batch serves here as it did there.  The two numbers
+ * are of one time, so it is enough to compare their lower halves; not for a
+ * merged batch, whose row was written much later, but the last batch of a feed
+ * is none.  pg_upgrade keeps the rows as they are.
  */
 bool
 feedpub_batch_is_foreign(const FeedpubBatch *batch)
@@ -311,7 +312,8 @@ feedpub_batch_is_foreign(const FeedpubBatch *batch)
 
 	if (batch->sync_id == 0)
 		return false;
-	if ((int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0)
+	if ((batch->fingerprint & FEEDPUB_MERGED_FINGERPRINT) == 0 &&
+		(int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0)
 		return true;
 	if (batch->snapshot.xmax > known_next && !RecoveryInProgress())
 	{
