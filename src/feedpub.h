@@ -5,13 +5,15 @@
  *
  * Layers, each calling only those below it:
  *
- *		feedpub.c								start
- *		feed.c fetch.c publish.c read.c stats.c	the verbs
- *		page.c entry.c							a page of a feed
- *		stamp.c change.c						inside a writer's statement
- *		guard.c batch.c run.c cursor.c			what feeds and batches are
- *		registry.c  horizon.c  guc.c			finding feeds; xids; settings
- *		compat.h								server versions
+ *		feedpub.c launcher.c worker.c				start, processes
+ *		feed.c attach.c fetch.c publish.c read.c
+ *		retention.c stats.c wait.c					the verbs
+ *		page.c entry.c initial.c resume.c			a page of a feed
+ *		stamp.c change.c							inside a writer's statement
+ *		guard.c batch.c run.c key.c tombstone.c
+ *		cursor.c									what feeds and batches are
+ *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
+ *		compat.h									server versions
  *
  *-------------------------------------------------------------------------
  */
