@@ -24,3 +24,16 @@ SELECT message_type, data FROM feed_fetch(NULL::outbox, '0', 0, 100);
 SELECT f.* FROM feed_xid_head('outbox') h,
   LATERAL feed_fetch(h.after_xid, h.after_pos, 100) f;
 SELECT feed_drop('outbox');
+-- Any table as a feed
+CREATE TABLE kv (k text PRIMARY KEY, v text);
+INSERT INTO kv VALUES ('first', 'there before'), ('second', 'there as well');
+SELECT feed_attach('kv');                                         -- NULL: ready
+UPDATE kv SET v = 'jim' WHERE k = 'first';
+SELECT op, (entry).k, (entry).v FROM feed_read(NULL::kv, '', 1);
+SELECT max(cursor COLLATE "C") AS cursor
+  FROM feed_read(NULL::kv, (SELECT cursor FROM feed_read(NULL::kv, '', 1)), 100) \gset
+DELETE FROM kv WHERE k = 'first';
+SELECT feed_wait('kv', :'cursor', '30 s');
+SELECT op, (entry).k, (entry).v FROM feed_read(NULL::kv, feed_head('kv'), 100);
+SELECT feed_detach('kv');
+DROP TABLE kv;
