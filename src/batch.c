@@ -24,7 +24,6 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -293,9 +292,9 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 }
 
 /*
- * Is a batch of another history?  So it is when it has seen transactions that
- * this server has not ended yet, and when it came with a dump and had then:
- * rows that were written since would lie in what it has seen.
+ * Is a batch of another history?  So it is when it came with a dump and had
+ * then seen transactions that this server had not ended yet: rows that were
+ * written since would lie in what it has seen.
  *
  * A publisher gets its xid after it has taken its snapshot, so a batch's row
  * was written by a transaction at or beyond the snapshot's xmax.  A restore has
@@ -308,19 +307,9 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 bool
 feedpub_batch_is_foreign(const FeedpubBatch *batch)
 {
-	static uint64 known_next = 0;
-
-	if (batch->sync_id == 0)
-		return false;
-	if ((batch->fingerprint & FEEDPUB_MERGED_FINGERPRINT) == 0 &&
-		(int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0)
-		return true;
-	if (batch->snapshot.xmax > known_next && !RecoveryInProgress())
-	{
-		known_next = U64FromFullTransactionId(ReadNextFullTransactionId());
-		return batch->snapshot.xmax > known_next;
-	}
-	return false;
+	return batch->sync_id > 0 &&
+		(batch->fingerprint & FEEDPUB_MERGED_FINGERPRINT) == 0 &&
+		(int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0;
 }
 
 /*

@@ -137,7 +137,7 @@ sub subscription_fails
 	$subscriber->poll_query_until('postgres',
 		"SELECT NOT subenabled FROM pg_subscription WHERE subname = '$name'")
 	  or die "subscription $name was not disabled";
-	like($subscriber->log_content($offset), $pattern, $test);
+	like(slurp_file($subscriber->logfile, $offset), $pattern, $test);
 	sql($subscriber, <<"SQL");
 ALTER SUBSCRIPTION $name SET (slot_name = NONE);
 DROP SUBSCRIPTION $name;

@@ -110,7 +110,7 @@ for my $preload ('', 'feedpub')
 
 	# By now, 3 databases are gone.  A worker that was under way to one of
 	# them may have died of that, once.
-	my $log = $node->log_content($offset);
+	my $log = slurp_file($node->logfile, $offset);
 	my $dead = () = $log =~ /FATAL:  database \d+ does not exist/g;
 	cmp_ok($dead, '<=', 3, "$how: no worker is started over and over");
 	my $exits = () = $log =~ /LOG:  background worker "feedpub/g;

@@ -114,7 +114,7 @@ BEGIN
 	DELETE FROM good WHERE message_key = 'again';
 END $$;
 SQL
-my $failures = () = $node->log_content($offset) =~ /CONTEXT:  publishing feed/g;
+my $failures = () = slurp_file($node->logfile, $offset) =~ /CONTEXT:  publishing feed/g;
 cmp_ok($failures, '<', 40, 'bad feeds are tried less and less often');
 is( sql($node, "SELECT count(*) FROM feedpub.batch WHERE feed <> 'good'::regclass"),
 	0, 'none of the bad feeds is published');
@@ -201,7 +201,7 @@ SQL
 	$holder->quit;
 	ok(await_published($node, 'good'), 'and the worker goes on');
 	is(await_worker($node), $worker, 'it is the same');
-	unlike($node->log_content($offset), qr/CONTEXT:  publishing/,
+	unlike(slurp_file($node->logfile, $offset), qr/CONTEXT:  publishing/,
 		'and no time was over for it');
 	sql($node, 'ALTER DATABASE postgres RESET ALL');
 }

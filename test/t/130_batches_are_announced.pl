@@ -166,7 +166,7 @@ for my $i (1 .. 12)
 	ok(await_published($node, 'outbox'), 'published though NOTIFY fails')
 	  or last;
 }
-like($node->log_content($offset), qr/ERROR:  channel name too long/,
+like(slurp_file($node->logfile, $offset), qr/ERROR:  channel name too long/,
 	'which is reported');
 is(sql($node, q(SELECT pid FROM pg_stat_activity WHERE backend_type = 'feedpub worker')),
 	await_worker($node), 'and the worker goes on');
