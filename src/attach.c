@@ -64,7 +64,6 @@ static void replace_lost_key(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static void lock_table(Oid relid);
-static void execute_ddl(const char *sql);
 
 /*
  * feed_attach(tab regclass, key regclass DEFAULT NULL, columns text[] DEFAULT
@@ -80,11 +79,11 @@ static void execute_ddl(const char *sql);
  * CONCURRENTLY, that is still to be run.  May be called again at any time, and
  * then completes what is missing; key, columns and deletes stay as they were.
  *
- * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table until the
- * transaction ends; waits for it in short attempts, for half a minute or
- * lock_timeout.  Errors: 42809 for what is no ordinary table or an outbox,
- * 0A000 for temporary, unlogged and partitioned tables and those with
- * inheritance, 55000 when there is no key, 42703 for an unknown column, 42701
+ * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table
+ * until the transaction ends; waits for it in short attempts, for half a
+ * minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
+ * outbox, 0A000 for temporary, unlogged and partitioned tables, those with
+ * inheritance, and higher isolation, 55000 when there is no key, 42703 for an unknown column, 42701
  * when columns of the stamp's names are there, 55P03, 42501.
  */
 Datum
@@ -119,10 +118,8 @@ feed_attach(PG_FUNCTION_ARGS)
 	relation_close(rel, AccessShareLock);	/* not in the way of another caller */
 
 	if (!feedpub_registry_is_registered(relid))
-	{
 		lock_table(relid);
-	}
-	if (!feedpub_registry_is_registered(relid))
+	if (!feedpub_registry_is_registered(relid)) /* nobody else was first */
 	{
 		rel = feedpub_registry_open(relid);
 		refuse_other_tables(rel);
@@ -185,11 +182,11 @@ feed_detach(PG_FUNCTION_ARGS)
 				 errhint("Use feed_drop() to drop it.")));
 	lock_table(relid);
 	table = feedpub_relation_name(relid);
-	execute_ddl(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
-	execute_ddl(psprintf("DROP TRIGGER IF EXISTS zz_feedpub_delete ON %s", table));
-	execute_ddl(psprintf("DROP TRIGGER IF EXISTS zz_feedpub_truncate ON %s", table));
-	execute_ddl(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",
-						 table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
+	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
+	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, table));
+	feedpub_guard_run(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",
+							   table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
 }
@@ -323,7 +320,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("columns must not be empty")));
 	appendStringInfoChar(&sql, ')');
-	execute_ddl(sql.data);
+	feedpub_guard_run(sql.data);
 }
 
 /*
@@ -344,7 +341,7 @@ make_index(Oid relid)
 		return NULL;
 	if (!is_small)
 		return statement;
-	execute_ddl(statement);
+	feedpub_guard_run(statement);
 	return NULL;
 }
 
@@ -401,21 +398,4 @@ lock_table(Oid relid)
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 	}
-}
-
-/*
- * Run one DDL statement as the caller, and let what follows see it.
- */
-static void
-execute_ddl(const char *sql)
-{
-	int			rc;
-
-	SPI_connect();
-	rc = SPI_execute(sql, false, 0);
-	if (rc != SPI_OK_UTILITY)
-		elog(ERROR, "could not run \"%s\": %s", sql,
-			 SPI_result_code_string(rc));
-	SPI_finish();
-	CommandCounterIncrement();
 }

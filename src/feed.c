@@ -37,7 +37,6 @@ PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
-static void execute_ddl(const char *sql);
 
 /*
  * feed_create(name text, payload_type regtype DEFAULT 'jsonb')
@@ -79,16 +78,16 @@ feed_create(PG_FUNCTION_ARGS)
 									   rv->relname);
 
 	/* feed_xid stands before feed_pos: defaults are computed in this order */
-	execute_ddl(psprintf("CREATE TABLE %s ("
-						 " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
-						 " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
-						 " publication_id pg_catalog.text NOT NULL DEFAULT '',"
-						 " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
-						 " message_type pg_catalog.text NOT NULL,"
-						 " message_key pg_catalog.text,"
-						 " data %s NOT NULL,"
-						 " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
-						 table, format_type_be_qualified(type)));
+	feedpub_guard_run(psprintf("CREATE TABLE %s ("
+							   " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
+							   " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
+							   " publication_id pg_catalog.text NOT NULL DEFAULT '',"
+							   " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
+							   " message_type pg_catalog.text NOT NULL,"
+							   " message_key pg_catalog.text,"
+							   " data %s NOT NULL,"
+							   " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+							   table, format_type_be_qualified(type)));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
 	/* the rest is what feed_repair() would put back */
@@ -145,7 +144,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* gone while we waited */
 
-	execute_ddl(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
+	feedpub_guard_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
 }
@@ -216,21 +215,4 @@ feed_set_channel(PG_FUNCTION_ARGS)
 				 errmsg("channel name must have 1 to %d bytes", NAMEDATALEN - 1)));
 	feedpub_registry_set_channel(relid, channel);
 	PG_RETURN_VOID();
-}
-
-/*
- * Run one DDL statement as the caller, and let what follows see it.
- */
-static void
-execute_ddl(const char *sql)
-{
-	int			rc;
-
-	SPI_connect();
-	rc = SPI_execute(sql, false, 0);
-	if (rc != SPI_OK_UTILITY)
-		elog(ERROR, "could not run \"%s\": %s", sql,
-			 SPI_result_code_string(rc));
-	SPI_finish();
-	CommandCounterIncrement();
 }

@@ -44,8 +44,10 @@
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"
 
-/* The trigger that stamps the rows of a table feed; its name sorts last. */
+/* The triggers of a table feed.  The name of the one that stamps sorts last. */
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
+#define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
+#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
 
 /* How many columns an outbox is made with. */
 #define FEEDPUB_OUTBOX_COLUMNS			8
@@ -329,6 +331,7 @@ extern bool feedpub_guard_has_trigger(Relation rel, const char *function);
 extern char *feedpub_guard_index_cure(Relation rel, bool concurrently);
 extern List *feedpub_guard_problems(Oid relid);
 extern int	feedpub_guard_repair(Oid relid);
+extern void feedpub_guard_run(const char *sql);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);

@@ -176,17 +176,10 @@ feedpub_guard_repair(Oid relid)
 		foreach(lc, feedpub_guard_problems(relid))
 		{
 			FeedpubProblem *p = lfirst(lc);
-			int			rc;
 
 			if (p->cure == NULL || p->by_hand)
 				continue;
-			SPI_connect();
-			rc = SPI_execute(p->cure, false, 0);
-			if (rc < 0)
-				elog(ERROR, "could not run \"%s\": %s",
-					 p->cure, SPI_result_code_string(rc));
-			SPI_finish();
-			CommandCounterIncrement();
+			feedpub_guard_run(p->cure);
 			ncured++;
 			cured = true;
 			break;
@@ -195,6 +188,23 @@ feedpub_guard_repair(Oid relid)
 			break;
 	}
 	return ncured;
+}
+
+/*
+ * Run one statement as the caller, DDL as a rule, and let what follows see it.
+ */
+void
+feedpub_guard_run(const char *sql)
+{
+	int			rc;
+
+	SPI_connect();
+	rc = SPI_execute(sql, false, 0);
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", sql,
+			 SPI_result_code_string(rc));
+	SPI_finish();
+	CommandCounterIncrement();
 }
 
 /*
@@ -688,10 +698,10 @@ check_triggers(GuardContext *cxt)
 	check_later_triggers(cxt);
 	if (!deletes)
 		return;
-	check_trigger(cxt, "zz_feedpub_delete", "_note_delete",
+	check_trigger(cxt, FEEDPUB_DELETE_TRIGGER, "_note_delete",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_ROW | TRIGGER_TYPE_DELETE,
 				  "AFTER DELETE", "ROW", "publishes deletes");
-	check_trigger(cxt, "zz_feedpub_truncate", "_note_delete",
+	check_trigger(cxt, FEEDPUB_TRUNCATE_TRIGGER, "_note_delete",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
 				  "AFTER TRUNCATE", "STATEMENT", "publishes TRUNCATE");
 }
