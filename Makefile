@@ -45,7 +45,8 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter changes deletes delete_keys initial \
-	consume shards expire merge_cursors own_rows page_bytes wait_locks
+	consume shards expire merge_cursors own_rows page_bytes wait_locks \
+	monitoring
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

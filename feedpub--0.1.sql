@@ -143,6 +143,30 @@ AS 'MODULE_PATHNAME', 'feedpub_waiting';
 COMMENT ON FUNCTION feedpub._estimate_waiting(pg_catalog.regclass) IS
 	'estimates the rows of a feed that xid order holds back';
 
+CREATE FUNCTION feedpub._feed_stats(feed pg_catalog.regclass,
+	OUT state pg_catalog.text, OUT size pg_catalog.int8,
+	OUT "position" pg_catalog.int8, OUT rows_per_second pg_catalog.float8,
+	OUT head pg_catalog.int8, OUT last_published pg_catalog.timestamptz,
+	OUT unpublished pg_catalog.bool)
+RETURNS record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_feed_stats';
+COMMENT ON FUNCTION feedpub._feed_stats(pg_catalog.regclass) IS
+	'how a feed is, for who may read it or all statistics';
+
+CREATE FUNCTION feedpub._workers(OUT datid pg_catalog.oid, OUT pid pg_catalog.int4,
+	OUT state pg_catalog.text, OUT started_at pg_catalog.timestamptz,
+	OUT turns pg_catalog.int8, OUT wakeups pg_catalog.int8,
+	OUT batches pg_catalog.int8, OUT transactions pg_catalog.int8,
+	OUT errors pg_catalog.int8, OUT failing_feeds pg_catalog.int4,
+	OUT last_error pg_catalog.text, OUT last_error_at pg_catalog.timestamptz,
+	OUT last_error_feed pg_catalog.oid)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10
+AS 'MODULE_PATHNAME', 'feedpub_workers';
+COMMENT ON FUNCTION feedpub._workers() IS
+	'the workers of all databases, and what they have done';
+
 CREATE FUNCTION feedpub._merge_batches(feed pg_catalog.regclass)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
@@ -337,23 +361,19 @@ CREATE VIEW feedpub.feeds AS
 		pg_catalog.format_type(a.atttypid, NULL) AS payload_type,
 		f.key,
 		f.deletes,
-		CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_index i
-				JOIN pg_catalog.pg_attribute x
-					ON x.attrelid OPERATOR(pg_catalog.=) i.indrelid
-					AND x.attnum OPERATOR(pg_catalog.=) i.indkey[0]
-				JOIN pg_catalog.pg_attribute p
-					ON p.attrelid OPERATOR(pg_catalog.=) i.indrelid
-					AND p.attnum OPERATOR(pg_catalog.=) i.indkey[1]
-				WHERE i.indrelid OPERATOR(pg_catalog.=) f.feed
-				AND i.indisvalid
-				AND x.attname OPERATOR(pg_catalog.=) 'feed_xid'
-				AND p.attname OPERATOR(pg_catalog.=) 'feed_pos')
-			THEN 'ready' ELSE 'no index' END AS state,
+		s.state,
 		f.is_default,
 		f.channel,
+		s.size,
+		s."position",
+		s.rows_per_second,
+		s.head,
+		s.last_published,
+		s.unpublished,
 		f.created_at
 	FROM feedpub.feed f
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
+	CROSS JOIN LATERAL feedpub._feed_stats(f.feed) s
 	LEFT JOIN pg_catalog.pg_attribute a
 		ON a.attrelid OPERATOR(pg_catalog.=) c.oid
 		AND f.kind OPERATOR(pg_catalog.=) 'outbox'
@@ -362,6 +382,28 @@ CREATE VIEW feedpub.feeds AS
 		AND NOT a.attisdropped;
 COMMENT ON VIEW feedpub.feeds IS 'the feeds of this database';
 GRANT SELECT ON feedpub.feeds TO PUBLIC;
+
+-- Databases that are gone have an entry until somebody needs its place.
+CREATE VIEW feedpub.workers AS
+	SELECT d.datname AS database,
+		w.pid,
+		w.state,
+		w.started_at,
+		w.turns,
+		w.wakeups,
+		w.batches,
+		w.transactions,
+		w.errors,
+		w.failing_feeds,
+		w.last_error_at,
+		w.last_error,
+		CASE WHEN d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
+			THEN w.last_error_feed::pg_catalog.regclass END AS last_error_feed
+	FROM feedpub._workers() w
+	JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.datid;
+COMMENT ON VIEW feedpub.workers IS
+	'the workers of this database, and for pg_monitor of all';
+GRANT SELECT ON feedpub.workers TO PUBLIC;
 
 -- Details of other users' sessions are hidden by pg_stat_activity itself,
 -- which goes by who asks.
@@ -378,7 +420,9 @@ CREATE VIEW feedpub.blockers AS
 		a.state,
 		a.query_start,
 		a.xact_start,
-		p.prepared AS prepared_at
+		p.prepared AS prepared_at,
+		COALESCE(p.prepared, a.xact_start) AS since,
+		a.client_addr
 	FROM feedpub._running() r
 	LEFT JOIN pg_catalog.pg_stat_activity a
 		ON a.pid OPERATOR(pg_catalog.=) r.pid
@@ -387,7 +431,7 @@ CREATE VIEW feedpub.blockers AS
 		AND p.transaction OPERATOR(pg_catalog.=) r.xid::pg_catalog.xid
 	ORDER BY r.xid;
 COMMENT ON VIEW feedpub.blockers IS
-	'transactions of all databases that hold back xid order, the oldest first';
+	'transactions of all databases that hold back xid order, who and since when, the oldest first';
 GRANT SELECT ON feedpub.blockers TO PUBLIC;
 
 CREATE VIEW feedpub.waiting AS

@@ -195,6 +195,30 @@ feedpub_batch_begin(Oid feed, int64 from, Snapshot snapshot)
 	return begin_scan(feed, from, snapshot, ForwardScanDirection);
 }
 
+/*
+ * The same backwards, from the last batch below a number.
+ */
+FeedpubBatchScan *
+feedpub_batch_begin_backward(Oid feed, int64 below, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches = begin_scan(feed, 0, snapshot,
+										   BackwardScanDirection);
+
+	feedpub_batch_seek_below(batches, below);
+	return batches;
+}
+
+/*
+ * Begin such a scan again, elsewhere.
+ */
+void
+feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below)
+{
+	ScanKeyInit(&batches->keys[1], 2, BTLessStrategyNumber, F_INT8LT,
+				Int64GetDatum(below));
+	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
+}
+
 static FeedpubBatchScan *
 begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 {
@@ -238,7 +262,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	MemoryContextSwitchTo(oldcontext);
 	if (!found)
 		return false;
-	slot_getsomeattrs(slot, ANUM_BATCH_FINGERPRINT);
+	slot_getsomeattrs(slot, ANUM_BATCH_PUBLISHED_AT);
 	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
 	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
 	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
@@ -248,6 +272,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->snapshot.xmax = stored->xmax;
 	batch->snapshot.nxip = stored->nxip;
 	batch->snapshot.xip = stored->xip;
+	batch->published_at = DatumGetTimestampTz(slot->tts_values[ANUM_BATCH_PUBLISHED_AT - 1]);
 	batch->publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull));
 	return true;
 }
@@ -347,12 +372,8 @@ void
 feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 				   FeedpubBatch *batch)
 {
-	FeedpubBatchScan *batches = begin_scan(feed, 0, snapshot,
-										   BackwardScanDirection);
+	FeedpubBatchScan *batches = feedpub_batch_begin_backward(feed, below, snapshot);
 
-	ScanKeyInit(&batches->keys[1], 2, BTLessStrategyNumber, F_INT8LT,
-				Int64GetDatum(below));
-	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
 	if (!feedpub_batch_next(batches, batch))
 	{
 		MemSet(batch, 0, sizeof(FeedpubBatch));

@@ -23,6 +23,7 @@
 #include "access/htup.h"
 #include "access/transam.h"
 #include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
@@ -82,6 +83,7 @@ typedef struct FeedpubBatch
 	int64		last_pos;		/* the largest position in it */
 	int			transactions;	/* how many are in it */
 	uint32		fingerprint;
+	TimestampTz published_at;
 	TransactionId publisher;	/* who wrote it */
 } FeedpubBatch;
 
@@ -229,6 +231,35 @@ typedef struct FeedpubPrepared
 #define FEEDPUB_MAX_DIRTY		48
 #define FEEDPUB_MAX_PREPARED	16
 
+/* What the workers of a database have done since the server started. */
+typedef struct FeedpubWorkerStats
+{
+	int64		turns;			/* of the loop */
+	int64		wakeups;		/* turns because somebody set the latch */
+	int64		batches;		/* published */
+	int64		transactions;	/* in them */
+	int64		errors;			/* steps that failed */
+	int			failing;		/* feeds whose last attempt failed; no counter */
+} FeedpubWorkerStats;
+
+/* Room for a worker's last error. */
+#define FEEDPUB_ERROR_LENGTH	256
+
+/* One database's entry in shared memory, copied for who looks at it. */
+typedef struct FeedpubWorkerInfo
+{
+	Oid			dbid;
+	int			pid;			/* 0: no worker */
+	bool		wanted;
+	bool		stopped;
+	TimestampTz started_at;
+	FeedpubWorkerStats stats;
+	TimestampTz error_at;		/* 0: there was none */
+	Oid			error_feed;
+	int			error_encoding;
+	char		error[FEEDPUB_ERROR_LENGTH];
+} FeedpubWorkerInfo;
+
 /* The columns of a table feed's key, as the registry keeps them. */
 typedef struct FeedpubKey
 {
@@ -330,6 +361,7 @@ extern bool feedpub_guard_default_takes(Relation rel, AttrNumber attno,
 extern bool feedpub_guard_has_trigger(Relation rel, const char *function);
 extern char *feedpub_guard_index_cure(Relation rel, bool concurrently);
 extern List *feedpub_guard_problems(Oid relid);
+extern const char *feedpub_guard_state(Relation rel);
 extern int	feedpub_guard_repair(Oid relid);
 extern void feedpub_guard_run(const char *sql);
 
@@ -360,6 +392,9 @@ extern void feedpub_batch_take_snapshot(Snapshot snapshot,
 extern Datum feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot);
 extern FeedpubBatchScan *feedpub_batch_begin(Oid feed, int64 from,
 											 Snapshot snapshot);
+extern FeedpubBatchScan *feedpub_batch_begin_backward(Oid feed, int64 below,
+													  Snapshot snapshot);
+extern void feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below);
 extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
 extern bool feedpub_batch_knows(FeedpubBatchScan *batches,
 								const FeedpubBatch *batch,
@@ -443,6 +478,9 @@ extern int	feedpub_shmem_unserved(Oid *dbids);
 extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern int	feedpub_shmem_count_workers(void);
+extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
+extern void feedpub_shmem_note_error(Oid feed, const char *error);
+extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 
 /* in retention.c */
@@ -480,7 +518,8 @@ extern void feedpub_page_make_durable(TransactionId publisher,
 extern void feedpub_page_refuse_cursor(Oid relid);
 
 /* in publish.c */
-extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how);
+extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
+								 int *nbatches);
 extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 									 Relation index, Snapshot snapshot,
 									 const FeedpubSnapshot *last);

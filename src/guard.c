@@ -69,6 +69,7 @@ typedef struct GuardContext
 	Relation	rel;
 	char	   *table;			/* its name, as in SQL */
 	bool		is_table;		/* a table feed, not an outbox */
+	bool		catalogs_only;	/* no look at rows and index entries */
 	FeedpubBatch last;			/* its last batch */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
@@ -76,10 +77,12 @@ typedef struct GuardContext
 	List	   *problems;
 } GuardContext;
 
+static void find_problems(GuardContext *cxt);
 static void check_table(GuardContext *cxt);
 static void check_column(GuardContext *cxt, AttrNumber attno, Oid type,
 						 const char *name);
 static void check_index(GuardContext *cxt);
+static bool has_invalid_index(Relation rel);
 static void check_sequence(GuardContext *cxt);
 static void check_defaults(GuardContext *cxt);
 static void check_constraint(GuardContext *cxt);
@@ -119,13 +122,6 @@ feedpub_guard_problems(Oid relid)
 	GuardContext cxt = {0};
 
 	cxt.rel = relation_open(relid, AccessShareLock);
-	cxt.table = feedpub_relation_name(relid);
-	cxt.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
-	cxt.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	cxt.seqid = feedpub_guard_sequence(cxt.rel);
-	cxt.is_table = feedpub_registry_is_registered(relid) ?
-		feedpub_registry_is_table(relid) :
-		feedpub_guard_has_trigger(cxt.rel, "_stamp_row");
 	if (feedpub_registry_is_registered(relid))
 	{
 		/* the newest: a cure may just have been run */
@@ -135,27 +131,66 @@ feedpub_guard_problems(Oid relid)
 		UnregisterSnapshot(snapshot);
 	}
 
-	check_table(&cxt);
-	check_column(&cxt, cxt.xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
-	check_column(&cxt, cxt.pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
-
-	/* without the columns there is nothing more to look at */
-	if (cxt.xid_attno != InvalidAttrNumber && cxt.pos_attno != InvalidAttrNumber)
-	{
-		check_index(&cxt);
-		check_sequence(&cxt);
-		if (!cxt.is_table)
-		{
-			check_defaults(&cxt);
-			check_constraint(&cxt);
-		}
-		check_triggers(&cxt);
-		if (cxt.is_table)
-			check_key(&cxt);
-		check_history(&cxt);
-	}
+	find_problems(&cxt);
 	relation_close(cxt.rel, NoLock);
 	return cxt.problems;
+}
+
+/*
+ * The same in a word or two, from the catalogs alone, for whoever lists many
+ * feeds: "ready", or what is wrong.
+ */
+const char *
+feedpub_guard_state(Relation rel)
+{
+	GuardContext cxt = {0};
+	FeedpubProblem *first;
+
+	cxt.rel = rel;
+	cxt.catalogs_only = true;
+	find_problems(&cxt);
+	if (cxt.problems == NIL)
+		return "ready";
+	if (cxt.xid_attno == InvalidAttrNumber || cxt.pos_attno == InvalidAttrNumber)
+		return "no columns";
+	if (!OidIsValid(feedpub_guard_index(rel)))
+		return has_invalid_index(rel) ? "invalid index" : "no index";
+	first = linitial(cxt.problems);
+	return strcmp(first->guard, "key") == 0 ? "no key" : "unguarded";
+}
+
+static void
+find_problems(GuardContext *cxt)
+{
+	Oid			relid = RelationGetRelid(cxt->rel);
+
+	cxt->table = feedpub_relation_name(relid);
+	cxt->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	cxt->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	cxt->seqid = feedpub_guard_sequence(cxt->rel);
+	cxt->is_table = feedpub_registry_is_registered(relid) ?
+		feedpub_registry_is_table(relid) :
+		feedpub_guard_has_trigger(cxt->rel, "_stamp_row");
+
+	check_table(cxt);
+	check_column(cxt, cxt->xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
+	check_column(cxt, cxt->pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
+
+	/* without the columns there is nothing more to look at */
+	if (cxt->xid_attno == InvalidAttrNumber || cxt->pos_attno == InvalidAttrNumber)
+		return;
+	check_index(cxt);
+	check_sequence(cxt);
+	if (!cxt->is_table)
+	{
+		check_defaults(cxt);
+		check_constraint(cxt);
+	}
+	check_triggers(cxt);
+	if (cxt->is_table)
+		check_key(cxt);
+	if (!cxt->catalogs_only)
+		check_history(cxt);
 }
 
 /*
@@ -463,6 +498,24 @@ is_index_on_stamp(Relation rel, Oid indexid)
 		 is_stamped_predicate(rel, index));
 	index_close(index, AccessShareLock);
 	return result;
+}
+
+/*
+ * Is there an index on the stamp that is not valid: one that is being made,
+ * or whose making failed?
+ */
+static bool
+has_invalid_index(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		if (!get_index_isvalid(lfirst_oid(lc)) &&
+			is_index_on_stamp(rel, lfirst_oid(lc)))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -835,6 +888,8 @@ largest_pos(GuardContext *cxt, int64 nentries)
 	IndexScanDesc scan;
 	int64		largest = cxt->is_table ? cxt->last.last_pos : 0;
 
+	if (cxt->catalogs_only)
+		return 0;
 	if (cxt->is_table && nentries == PG_INT64_MAX)
 		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));
 	if (!OidIsValid(indexid))

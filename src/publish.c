@@ -84,11 +84,12 @@ typedef struct NewTransaction
 
 static int	publish_one_of_all(Oid relid);
 static bool lock_indexes(Relation heap);
-static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot);
+static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
+						 int *nbatches);
 static int	join_runs(NewTransaction *news, int nnews);
 static bool has_living_row(FeedpubRunReader *reader, List *runs);
 static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
-static void write_batches(Oid relid, const FeedpubBatch *last,
+static int	write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
 						  NewTransaction *news, int nnews,
 						  FeedpubRunReader *reader);
@@ -145,7 +146,7 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL)) > 0)
+		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, NULL)) > 0)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
@@ -171,7 +172,7 @@ publish_one_of_all(Oid relid)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER);
+		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER, NULL);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -225,12 +226,13 @@ lock_indexes(Relation heap)
  * Publish what is new in a feed.  To be called first in a transaction, whose
  * isolation and durability are set here, and which the caller commits; then
  * he wakes those who wait for the feed.  Returns the number of transactions
- * published; FEEDPUB_PUBLISH_BUSY for a feed that would have to be waited for
- * in another way than how says, or whose index is still being made.  Who does
- * not wait for all passes over one that has been dropped.
+ * published, and in *nbatches, unless NULL, that of the batches they are in;
+ * FEEDPUB_PUBLISH_BUSY for a feed that would have to be waited for in another
+ * way than how says, or whose index is still being made.  Who does not wait
+ * for all passes over one that has been dropped.
  */
 int
-feedpub_publish_feed(Oid relid, FeedpubPublishWait how)
+feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 {
 	FeedpubFeed feed;
 	Relation	heap;
@@ -271,7 +273,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how)
 	/* after the lock, see above */
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
-	npublished = publish_news(&feed, heap, GetActiveSnapshot());
+	npublished = publish_news(&feed, heap, GetActiveSnapshot(), nbatches);
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
 	return npublished;
@@ -312,7 +314,8 @@ feedpub_publish_notify(Oid relid)
  * transactions are in them.
  */
 static int
-publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
+publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
+			 int *nbatches)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub publish",
@@ -325,6 +328,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 	List	   *runs;
 	ListCell   *lc;
 	int			nnews = 0;
+	int			nwritten = 0;
 
 	feedpub_horizon_check_history(feed, heap, index);
 	feedpub_batch_take_snapshot(snapshot, &now);
@@ -357,12 +361,14 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot)
 		}
 		if (feed->deletes)
 			nnews = join_runs(news, nnews);
-		write_batches(feed->relid, &last, &now, news, nnews, reader);
+		nwritten = write_batches(feed->relid, &last, &now, news, nnews, reader);
 	}
 	feedpub_run_end(reader);
 	index_close(index, NoLock);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
+	if (nbatches != NULL)
+		*nbatches = nwritten;
 	return nnews;
 }
 
@@ -461,9 +467,10 @@ run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
  * has left their entries in the index, and count, for readers walk over them
  * as well.  So a full part is written even if no row of it lives: it keeps
  * readers, and the next steps, from walking over the same again.  The last
- * part, which is not full, is left to the next step then.
+ * part, which is not full, is left to the next step then.  Returns the number
+ * of batches.
  */
-static void
+static int
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
 			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
@@ -473,6 +480,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 	NewTransaction **by_xid = NULL;
 	uint64	   *xmax = palloc(nparts * sizeof(uint64));
 	FeedpubSnapshot cut = last->snapshot;
+	int			part;
 
 	qsort(news, nnews, sizeof(NewTransaction), compare_by_pos);
 	if (nparts > 1)
@@ -494,7 +502,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		qsort(by_xid, nnews, sizeof(NewTransaction *), compare_by_xid);
 	}
 
-	for (int part = 0; part < nparts; part++)
+	for (part = 0; part < nparts; part++)
 	{
 		FeedpubBatch batch = {0};
 		int			begin = part * per_part;
@@ -524,6 +532,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(news[i].xid));
 		feedpub_batch_write(relid, &batch);
 	}
+	return part;
 }
 
 /*

@@ -182,8 +182,10 @@ scan_registry(Oid relid, RegistryRow *row)
 		ScanKeyInit(&key, ANUM_FEED_IS_DEFAULT, BTEqualStrategyNumber,
 					F_BOOLEQ, BoolGetDatum(true));
 
-	/* A short table: no index.  A NULL snapshot is a fresh one. */
-	scan = systable_beginscan(registry, InvalidOid, false, NULL, 1, &key);
+	/* A NULL snapshot is a fresh one. */
+	scan = systable_beginscan(registry,
+							  OidIsValid(relid) ? get_relname_relid("feed_pkey", RelationGetNamespace(registry)) : InvalidOid,
+							  OidIsValid(relid), NULL, 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		bool		isnull;

@@ -27,6 +27,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
@@ -56,6 +57,14 @@ struct FeedpubDatabase
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
 	int			nprepared;
 	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+
+	/* for feedpub.workers */
+	TimestampTz started_at;		/* the worker that is there */
+	FeedpubWorkerStats stats;
+	TimestampTz error_at;
+	Oid			error_feed;
+	int			error_encoding;
+	char		error[FEEDPUB_ERROR_LENGTH];
 };
 
 typedef struct FeedpubShared
@@ -408,6 +417,7 @@ feedpub_shmem_claim_worker(void)
 	{
 		entry->worker_pid = MyProcPid;
 		entry->worker_latch = MyLatch;
+		entry->started_at = MyStartTimestamp;
 		entry->wanted = true;
 		entry->all_dirty = true;
 		entry->nprepared = 0;	/* he looks for himself which there are */
@@ -432,6 +442,7 @@ feedpub_shmem_release_worker(void)
 	{
 		database->worker_pid = 0;
 		database->worker_latch = NULL;
+		database->stats.failing = 0;	/* the next one will see */
 	}
 	SpinLockRelease(&database->mutex);
 
@@ -544,6 +555,8 @@ feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 		entry->wanted = entry->stopped = false;
 		entry->launched_at = 0;
 		entry->ndirty = entry->nprepared = 0;
+		MemSet(&entry->stats, 0, sizeof(FeedpubWorkerStats));
+		entry->error_at = 0;
 	}
 	SpinLockRelease(&entry->mutex);
 	SpinLockRelease(&shared->mutex);
@@ -575,6 +588,87 @@ feedpub_shmem_count_workers(void)
 	for (int i = 0; shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
 	{
 		if (feedpub_shmem_worker_pid(&shared->databases[i]) != 0)
+			n++;
+	}
+	return n;
+}
+
+/*
+ * Add to what the workers of this database have done, for the worker, which
+ * counts by itself and comes here once a turn.  delta becomes zero, but for
+ * the number of failing feeds.
+ */
+void
+feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
+{
+	int			failing = delta->failing;
+
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	database->stats.turns += delta->turns;
+	database->stats.wakeups += delta->wakeups;
+	database->stats.batches += delta->batches;
+	database->stats.transactions += delta->transactions;
+	database->stats.errors += delta->errors;
+	database->stats.failing = failing;
+	SpinLockRelease(&database->mutex);
+	MemSet(delta, 0, sizeof(FeedpubWorkerStats));
+	delta->failing = failing;
+}
+
+/*
+ * Keep the worker's last error; feed is InvalidOid when it was with none.
+ */
+void
+feedpub_shmem_note_error(Oid feed, const char *error)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int			length = pg_mbcliplen(error, strlen(error),
+									  FEEDPUB_ERROR_LENGTH - 1);
+
+	if (database == NULL)
+		return;
+	SpinLockAcquire(&database->mutex);
+	database->error_at = now;
+	database->error_feed = feed;
+	database->error_encoding = GetDatabaseEncoding();
+	memcpy(database->error, error, length);
+	database->error[length] = '\0';
+	SpinLockRelease(&database->mutex);
+}
+
+/*
+ * Copy the entries of all databases.  workers has room for
+ * FEEDPUB_MAX_DATABASES; returns how many there are.
+ */
+int
+feedpub_shmem_read_workers(FeedpubWorkerInfo *workers)
+{
+	int			n = 0;
+
+	attach();
+	for (int i = 0; shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
+	{
+		FeedpubDatabase *entry = &shared->databases[i];
+		FeedpubWorkerInfo *worker = &workers[n];
+
+		/* both, so that the entry does not change its database meanwhile */
+		SpinLockAcquire(&shared->mutex);
+		SpinLockAcquire(&entry->mutex);
+		worker->dbid = entry->dbid;
+		worker->pid = entry->worker_pid;
+		worker->wanted = entry->wanted;
+		worker->stopped = entry->stopped;
+		worker->started_at = entry->started_at;
+		worker->stats = entry->stats;
+		worker->error_at = entry->error_at;
+		worker->error_feed = entry->error_feed;
+		worker->error_encoding = entry->error_encoding;
+		memcpy(worker->error, entry->error, FEEDPUB_ERROR_LENGTH);
+		SpinLockRelease(&entry->mutex);
+		SpinLockRelease(&shared->mutex);
+		if (OidIsValid(worker->dbid))
 			n++;
 	}
 	return n;

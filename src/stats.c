@@ -1,8 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  Functions behind the views: who holds xid order back, and how much
- *	  waits behind.  Reads only, and never counts rows.
+ *	  Functions behind the views: how feeds and workers are, who holds xid
+ *	  order back, and how much waits behind.
+ *
+ * They read only, never count rows, and wait for no lock: what somebody has
+ * locked is shown as locked, for a view that hangs tells nobody why.  What
+ * happens in a feed is shown to whoever may read it, and to members of
+ * pg_read_all_stats, as in the server's own views.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,23 +18,80 @@
 #include "access/relation.h"
 #include "access/relscan.h"
 #include "access/xlog.h"
-#include "catalog/pg_class.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "feedpub.h"
 
 PG_FUNCTION_INFO_V1(feedpub_running);
 PG_FUNCTION_INFO_V1(feedpub_waiting);
+PG_FUNCTION_INFO_V1(feedpub_feed_stats);
+PG_FUNCTION_INFO_V1(feedpub_workers);
+
+/* the time over which rows per second are taken */
+#define RATE_SECONDS		60
+
+/* of how many neighbouring batches the largest position is taken */
+#define RATE_NEIGHBOURS		32
+
+/* columns of feedpub._feed_stats() */
+#define ANUM_STATS_STATE			1
+#define ANUM_STATS_SIZE				2
+#define ANUM_STATS_POSITION			3
+#define ANUM_STATS_RATE				4
+#define ANUM_STATS_HEAD				5
+#define ANUM_STATS_LAST_PUBLISHED	6
+#define ANUM_STATS_UNPUBLISHED		7
+#define NATTS_STATS					7
+
+/* columns of feedpub._workers() */
+#define NATTS_WORKERS				13
+
+/* A table that is open for a look at it, with what else is locked for that. */
+typedef struct OpenFeed
+{
+	Relation	heap;			/* NULL: gone, or locked by somebody */
+	bool		locked;			/* by somebody */
+	List	   *parts;			/* its indexes and its sequence */
+} OpenFeed;
+
+/* A row in the making. */
+typedef struct StatsRow
+{
+	Datum		values[NATTS_STATS];
+	bool		nulls[NATTS_STATS];
+} StatsRow;
+
+static bool may_see(Oid relid);
+static void open_feed(Oid relid, OpenFeed *opened);
+static void close_feed(OpenFeed *opened);
+static void set_value(StatsRow *row, AttrNumber attno, Datum value);
+static void read_feed(Relation heap, const char **state, StatsRow *row);
+static bool is_of_other_history(const FeedpubFeed *feed, Relation heap,
+								Relation index, Snapshot snapshot,
+								const FeedpubBatch *last);
+static double estimate_rate(Oid relid, Snapshot snapshot,
+							const FeedpubBatch *last);
+static int64 find_last_until(FeedpubBatchScan *batches, int64 last,
+							 TimestampTz until);
+static int64 largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id);
+static const char *worker_state(const FeedpubWorkerInfo *worker);
 
 /*
  * feedpub._running() returns TABLE (xid xid8, pid integer), VOLATILE
@@ -106,6 +168,64 @@ feedpub_running(PG_FUNCTION_ARGS)
 }
 
 /*
+ * May the caller know what happens in a feed?
+ */
+static bool
+may_see(Oid relid)
+{
+	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		feedpub_may_select(relid);
+}
+
+/*
+ * Open a table and lock its indexes and its sequence, unless somebody else
+ * has one of them locked.  Whoever has no right on the table may get here, so
+ * the locks are given back at once, by close_feed().
+ */
+static void
+open_feed(Oid relid, OpenFeed *opened)
+{
+	List	   *parts;
+	ListCell   *lc;
+
+	MemSet(opened, 0, sizeof(OpenFeed));
+	opened->locked = !ConditionalLockRelationOid(relid, AccessShareLock);
+	if (opened->locked)
+		return;
+	opened->heap = try_relation_open(relid, NoLock);
+	if (opened->heap == NULL)
+	{
+		UnlockRelationOid(relid, AccessShareLock);
+		return;
+	}
+	parts = list_concat_copy(RelationGetIndexList(opened->heap),
+							 getOwnedSequences(relid));
+	foreach(lc, parts)
+	{
+		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
+		{
+			close_feed(opened);
+			opened->locked = true;
+			return;
+		}
+		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
+	}
+}
+
+static void
+close_feed(OpenFeed *opened)
+{
+	ListCell   *lc;
+
+	foreach(lc, opened->parts)
+		UnlockRelationOid(lfirst_oid(lc), AccessShareLock);
+	if (opened->heap != NULL)
+		relation_close(opened->heap, AccessShareLock);
+	opened->parts = NIL;
+	opened->heap = NULL;
+}
+
+/*
  * The position in the first index entry at a place, whoever's row it is:
  * nothing but the index is read.  Returns false when there is none.
  */
@@ -141,14 +261,14 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
  * Estimates how many rows of a feed lie at or beyond the horizon: the
  * positions given out since the last row below it.  Counts rolled-back rows,
  * and misses those that an old transaction wrote late.  A few buffers of the
- * index, whatever waits.  NULL when the table is gone or its index is, or the
- * caller may not SELECT from it.
+ * index, whatever waits.  NULL when the table is gone or locked, or its index
+ * is, or the caller may not see the feed.
  */
 Datum
 feedpub_waiting(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
-	Relation	heap = try_relation_open(relid, AccessShareLock);
+	OpenFeed	opened;
 	FullTransactionId horizon = feedpub_horizon(GetActiveSnapshot());
 	TupleDesc	desc;
 	Datum		values[2] = {0};
@@ -156,11 +276,11 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 	Oid			indexid = InvalidOid;
 	Oid			seqid = InvalidOid;
 
-	if (heap != NULL &&
-		pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK)
+	open_feed(relid, &opened);
+	if (opened.heap != NULL && may_see(relid))
 	{
-		indexid = feedpub_guard_index(heap);
-		seqid = feedpub_guard_sequence(heap);
+		indexid = feedpub_guard_index(opened.heap);
+		seqid = feedpub_guard_sequence(opened.heap);
 	}
 	if (OidIsValid(indexid) && OidIsValid(seqid))
 	{
@@ -168,11 +288,11 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 		int64		waiting = 0;
 		int64		pos = 0;
 
-		if (find_pos(heap, index, BTGreaterEqualStrategyNumber, F_XID8GE,
+		if (find_pos(opened.heap, index, BTGreaterEqualStrategyNumber, F_XID8GE,
 					 ForwardScanDirection, horizon, &pos))
 		{
 			pos = 0;
-			(void) find_pos(heap, index, BTLessStrategyNumber, F_XID8LT,
+			(void) find_pos(opened.heap, index, BTLessStrategyNumber, F_XID8LT,
 							BackwardScanDirection, horizon, &pos);
 			waiting = Max(feedpub_guard_last_pos(seqid) - pos, 1);
 		}
@@ -180,12 +300,282 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 		nulls[1] = false;
 		index_close(index, AccessShareLock);
 	}
-	if (heap != NULL)
-		relation_close(heap, AccessShareLock);
+	close_feed(&opened);
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	values[0] = FullTransactionIdGetDatum(horizon);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
+}
+
+/*
+ * feedpub._feed_stats(feed regclass,
+ *		OUT state text, OUT size bigint, OUT "position" bigint,
+ *		OUT rows_per_second double precision, OUT head bigint,
+ *		OUT last_published timestamptz, OUT unpublished boolean) VOLATILE
+ *
+ * How a feed is.  state is "ready", or what keeps it from being so: locked, no
+ * columns, no index, invalid index (it is being made, or could not be), no key,
+ * unguarded, other history; the whole truth is feed_check()'s.  size is that
+ * of the table and its indexes, in bytes; position the last one that was given
+ * out; head the number of the newest batch, published at last_published;
+ * rows_per_second an estimate over the last minute, deletes included;
+ * unpublished whether committed rows wait to be published, NULL on a standby.
+ *
+ * All but state is NULL for who may neither SELECT from the table nor is a
+ * member of pg_read_all_stats, and while somebody has the table locked; all
+ * is NULL when it is no feed.  Waits for no lock and keeps none: ACCESS SHARE
+ * on table, indexes and sequence, for the time of the call.
+ */
+Datum
+feedpub_feed_stats(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	const char *state = NULL;
+	TupleDesc	desc;
+	StatsRow	row;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	memset(row.nulls, true, sizeof(row.nulls));
+	if (feedpub_registry_is_registered(relid))
+	{
+		OpenFeed	opened;
+
+		open_feed(relid, &opened);
+		if (opened.locked)
+			state = "locked";
+		if (opened.heap != NULL)
+		{
+			state = feedpub_guard_state(opened.heap);
+			if (may_see(relid))
+				read_feed(opened.heap, &state, &row);
+		}
+		close_feed(&opened);
+	}
+	if (state != NULL)
+		set_value(&row, ANUM_STATS_STATE, CStringGetTextDatum(state));
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+													  row.values, row.nulls)));
+}
+
+static void
+set_value(StatsRow *row, AttrNumber attno, Datum value)
+{
+	row->values[attno - 1] = value;
+	row->nulls[attno - 1] = false;
+}
+
+/*
+ * All but the state, which becomes "other history" where that is seen.
+ */
+static void
+read_feed(Relation heap, const char **state, StatsRow *row)
+{
+	Oid			relid = RelationGetRelid(heap);
+	Oid			indexid = feedpub_guard_index(heap);
+	Oid			seqid = feedpub_guard_sequence(heap);
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubBatch last;
+	FeedpubFeed feed;
+
+	set_value(row, ANUM_STATS_SIZE,
+			  DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(relid)));
+	if (OidIsValid(seqid))
+		set_value(row, ANUM_STATS_POSITION,
+				  Int64GetDatum(feedpub_guard_last_pos(seqid)));
+
+	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	set_value(row, ANUM_STATS_RATE,
+			  Float8GetDatum(estimate_rate(relid, snapshot, &last)));
+	if (last.sync_id > 0)
+	{
+		set_value(row, ANUM_STATS_HEAD, Int64GetDatum(last.sync_id));
+		set_value(row, ANUM_STATS_LAST_PUBLISHED,
+				  TimestampTzGetDatum(last.published_at));
+	}
+
+	/* a standby's snapshots do not say what is running, nor publishes it */
+	if (OidIsValid(indexid) && !RecoveryInProgress() &&
+		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
+	{
+		Relation	index = index_open(indexid, AccessShareLock);
+
+		if (is_of_other_history(&feed, heap, index, snapshot, &last))
+			*state = "other history";
+		else
+			set_value(row, ANUM_STATS_UNPUBLISHED,
+					  BoolGetDatum(feedpub_publish_has_news(&feed, heap, index, snapshot,
+															&last.snapshot)));
+		index_close(index, AccessShareLock);
+	}
+}
+
+/*
+ * Would a publisher refuse the feed, for its batches or its rows?
+ */
+static bool
+is_of_other_history(const FeedpubFeed *feed, Relation heap, Relation index,
+					Snapshot snapshot, const FeedpubBatch *last)
+{
+	FeedpubSnapshot now;
+	FullTransactionId stamp;
+
+	feedpub_batch_take_snapshot(snapshot, &now);
+	return feedpub_batch_is_foreign(last) ||
+		!feedpub_batch_is_later(&now, &last->snapshot) ||
+		feedpub_horizon_has_foreign(heap, index, snapshot, &stamp);
+}
+
+/*
+ * How many rows and deletes a second have been published in the last minute,
+ * by the positions of its first and last batches.  That counts rows that were
+ * rolled back, too.  No counter that would have to be kept: it is found in
+ * the batches, in a number of look-ups that grows with the logarithm of theirs,
+ * and so it is there after a restart, and on a standby.
+ *
+ * A merged batch has the time and the last position of its youngest part, or
+ * a larger one: it is where the feed was at that time.
+ */
+static double
+estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
+{
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													-RATE_SECONDS * INT64CONST(1000));
+	MemoryContext context;
+	MemoryContext oldcontext;
+	FeedpubBatchScan *batches;
+	int64		npositions;
+
+	if (last->sync_id == 0 || last->published_at <= until)
+		return 0;
+	context = AllocSetContextCreate(CurrentMemoryContext, "feedpub rate",
+									ALLOCSET_SMALL_SIZES);
+	oldcontext = MemoryContextSwitchTo(context);
+	batches = feedpub_batch_begin_backward(relid, PG_INT64_MAX, snapshot);
+	npositions = largest_pos_up_to(batches, last->sync_id) -
+		largest_pos_up_to(batches, find_last_until(batches, last->sync_id, until));
+	feedpub_batch_end(batches);
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return Max(npositions, 0) / (double) RATE_SECONDS;
+}
+
+/*
+ * The number of the last batch that was published until a time, which the
+ * last one of all was not; 0 when there is none.  Numbers and times ascend
+ * together.  In steps that double, as it is likely to be near, then by halves.
+ */
+static int64
+find_last_until(FeedpubBatchScan *batches, int64 last, TimestampTz until)
+{
+	int64		low = 0;		/* until then, or the beginning */
+	int64		high = last;	/* later */
+	int64		step = 1;
+	FeedpubBatch batch;
+
+	while (high - low > 1)
+	{
+		int64		middle = high - step;
+
+		if (low > 0 || middle <= low)
+			middle = low + (high - low) / 2;
+		step *= 2;
+
+		/* merging has left gaps in the numbers */
+		feedpub_batch_seek_below(batches, middle + 1);
+		if (!feedpub_batch_next(batches, &batch) || batch.sync_id <= low ||
+			batch.published_at <= until)
+			low = middle;
+		else
+			high = batch.sync_id;
+	}
+	return low;
+}
+
+/*
+ * The largest position in the batches up to a number.  The last one's need
+ * not be it: a transaction that took its positions long ago may have
+ * committed just then.  That not all of so many batches are such is likely
+ * enough for an estimate.
+ */
+static int64
+largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id)
+{
+	int64		largest = 0;
+	FeedpubBatch batch;
+
+	feedpub_batch_seek_below(batches, sync_id + 1);
+	for (int i = 0; i < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); i++)
+		largest = Max(largest, batch.last_pos);
+	return largest;
+}
+
+/*
+ * feedpub._workers()
+ * returns TABLE (datid oid, pid integer, state text, started_at timestamptz,
+ *		turns bigint, wakeups bigint, batches bigint, transactions bigint,
+ *		errors bigint, failing_feeds integer, last_error text,
+ *		last_error_at timestamptz, last_error_feed oid), VOLATILE
+ *
+ * The databases that have or had a worker since the server started, with what
+ * their workers have done since.  Kept in shared memory: a restart of the
+ * server begins anew, that of a worker does not.  Who is no member of
+ * pg_read_all_stats sees his own database only, and not what the error was.
+ */
+Datum
+feedpub_workers(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	FeedpubWorkerInfo *workers = palloc0_array(FeedpubWorkerInfo, FEEDPUB_MAX_DATABASES);
+	int			nworkers = feedpub_shmem_read_workers(workers);
+
+	InitMaterializedSRF(fcinfo, 0);
+	for (int i = 0; i < nworkers; i++)
+	{
+		FeedpubWorkerInfo *worker = &workers[i];
+		Datum		values[NATTS_WORKERS] = {0};
+		bool		nulls[NATTS_WORKERS] = {false};
+
+		if (worker->dbid != MyDatabaseId && !sees_all)
+			continue;
+
+		/* another database's error may be in another encoding */
+		for (char *c = worker->error; *c != '\0'; c++)
+		{
+			if (IS_HIGHBIT_SET(*c) && worker->error_encoding != GetDatabaseEncoding())
+				*c = '?';
+		}
+		values[0] = ObjectIdGetDatum(worker->dbid);
+		values[1] = Int32GetDatum(worker->pid);
+		values[2] = CStringGetTextDatum(worker_state(worker));
+		values[3] = TimestampTzGetDatum(worker->started_at);
+		nulls[1] = nulls[3] = worker->pid == 0;
+		values[4] = Int64GetDatum(worker->stats.turns);
+		values[5] = Int64GetDatum(worker->stats.wakeups);
+		values[6] = Int64GetDatum(worker->stats.batches);
+		values[7] = Int64GetDatum(worker->stats.transactions);
+		values[8] = Int64GetDatum(worker->stats.errors);
+		values[9] = Int32GetDatum(worker->stats.failing);
+		values[10] = CStringGetTextDatum(worker->error);
+		values[11] = TimestampTzGetDatum(worker->error_at);
+		values[12] = ObjectIdGetDatum(worker->error_feed);
+		nulls[10] = worker->error_at == 0 || !sees_all;
+		nulls[11] = worker->error_at == 0;
+		nulls[12] = nulls[10] || !OidIsValid(worker->error_feed);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+static const char *
+worker_state(const FeedpubWorkerInfo *worker)
+{
+	if (worker->pid != 0)
+		return worker->stats.failing > 0 ? "failing" : "running";
+	if (worker->stopped)
+		return "stopped";
+	return worker->wanted ? "missing" : "not needed";
 }

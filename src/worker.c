@@ -85,6 +85,8 @@ typedef struct FeedState
 static HTAB *states;
 static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
+static int	published_batches;
+static FeedpubWorkerStats stats;	/* since they were last added up */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
@@ -191,9 +193,13 @@ feedpub_worker_main(Datum main_arg)
 		}
 		merge_some();
 
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 next_due(), feedpub_wait_event("FeedpubWorkerMain"));
+		stats.turns++;
+		feedpub_shmem_add_stats(&stats);
+		if (WaitLatch(MyLatch,
+					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+					  next_due(), feedpub_wait_event("FeedpubWorkerMain")) &
+			WL_LATCH_SET)
+			stats.wakeups++;
 	}
 }
 
@@ -304,7 +310,8 @@ sweep(Oid relid)
 static void
 publish(Oid relid)
 {
-	published = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_NOBODY);
+	published = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_NOBODY,
+									 &published_batches);
 }
 
 static void
@@ -357,6 +364,8 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 	}
 	PG_CATCH();
 	{
+		ErrorData  *error;
+
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
 		if (OidIsValid(relid))
@@ -364,6 +373,10 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 		else
 			errcontext("%s", activity);
 		EmitErrorReport();
+		error = CopyErrorData();
+		feedpub_shmem_note_error(relid, error->message);
+		FreeErrorData(error);
+		stats.errors++;
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();
@@ -464,11 +477,12 @@ publish_one(FeedState *state)
 	state->dirty = false;
 	feedpub_shmem_take_mark(state->relid);
 
-	published = 0;
+	published = published_batches = 0;
 	if (!run_step("publishing", publish, state->relid))
 	{
 		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
-		state->nfailures++;
+		if (state->nfailures++ == 0)
+			stats.failing++;
 		state->dirty = true;
 	}
 	else if (published == FEEDPUB_PUBLISH_BUSY)
@@ -478,7 +492,11 @@ publish_one(FeedState *state)
 	}
 	else
 	{
+		if (state->nfailures > 0)
+			stats.failing--;
 		state->nfailures = 0;
+		stats.batches += published_batches;
+		stats.transactions += published;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 		if (published > 0)

@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(11 * 9 + 2);
+SELECT plan(13 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -13,7 +13,10 @@ INSERT INTO meant VALUES
 	('_stamp_row', '', 'trigger', 'v', false, 'u'),
 	('_note_delete', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
-	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r');
+	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r'),
+	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean', 'record', 'v', true, 'r'),
+	('_workers', 'OUT datid oid, OUT pid integer, OUT state text, OUT started_at timestamp with time zone, OUT turns bigint, OUT wakeups bigint, OUT batches bigint, OUT transactions bigint, OUT errors bigint, '
+		'OUT failing_feeds integer, OUT last_error text, OUT last_error_at timestamp with time zone, OUT last_error_feed oid', 'SETOF record', 'v', false, 'r');
 INSERT INTO meant VALUES
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
 	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),

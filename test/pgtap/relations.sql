@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(6 * 7 + 32);
+SELECT plan(7 * 7 + 32);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
 INSERT INTO meant VALUES
@@ -8,10 +8,13 @@ INSERT INTO meant VALUES
 		'created_at timestamp with time zone'),
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'merged_ids bigint[], merged_fingerprints integer[]'),
-	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, created_at timestamp with time zone'),
+	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
+		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, created_at timestamp with time zone'),
+	('workers', 'v', 'database name, pid integer, state text, started_at timestamp with time zone, turns bigint, wakeups bigint, batches bigint, transactions bigint, errors bigint, '
+		'failing_feeds integer, last_error_at timestamp with time zone, last_error text, last_error_feed regclass'),
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
 	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
-		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone');
+		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone, since timestamp with time zone, client_addr inet');
 -- Keys are their tables' data: only who dumps the database may read them.
 INSERT INTO meant VALUES
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
