@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
@@ -31,6 +32,7 @@ static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
 static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
+static Size row_size(TupleTableSlot *slot);
 static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void select_by_stamp(FeedpubPage *page);
 static void select_by_tid(FeedpubPage *page);
@@ -214,16 +216,46 @@ feedpub_entry_is_full(const FeedpubPage *page)
 }
 
 /*
- * Take over a row that may be read without the executor.
+ * Take over a row that may be read without the executor.  Another is counted
+ * as if it were to be shown: what the executor will return of it is not known
+ * yet, and may be no more than this.
  */
 static void
 take_row(FeedpubPage *page, FeedpubPageRow *row, TupleTableSlot *slot)
 {
 	if (!page->direct)
+	{
+		page->nbytes += row_size(slot);
 		return;
+	}
 	row->entry = DatumGetHeapTupleHeader(slot_row(slot,
 												  RelationGetDescr(page->heap)));
 	page->nbytes += HeapTupleHeaderGetDatumLength(row->entry);
+}
+
+/*
+ * How large a row is with the values that are stored out of line, which are
+ * not read for that.
+ */
+static Size
+row_size(TupleTableSlot *slot)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Size		size = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (slot->tts_isnull[i] || att->attisdropped)
+			continue;
+		if (att->attlen == -1)
+			size += toast_raw_datum_size(slot->tts_values[i]);
+		else if (att->attlen > 0)
+			size += att->attlen;
+	}
+	return size;
 }
 
 /*

@@ -123,7 +123,7 @@ ends_filtered(FeedpubPage *page)
 	/* a full page needs none: what was passed behind it is passed again */
 	for (int i = 0; i < page->nrows; i++)
 		nshown += page->rows[i].entry != NULL;
-	if (nshown >= page->max_rows || page->nbytes >= FEEDPUB_MAX_PAGE_BYTES)
+	if (nshown >= page->max_rows)
 		return false;
 
 	for (int i = page->nrows - 1; i >= 0; i--)
