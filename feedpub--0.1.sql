@@ -44,7 +44,9 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.feed',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Published order: batch k holds the transactions that its snapshot sees and
--- that of batch k-1 does not.
+-- that of batch k-1 does not.  When others write into a feed, and how much, is
+-- for its readers, and they read it through our functions; so it is not for
+-- PUBLIC, but whoever dumps the database must read it.
 CREATE TABLE feedpub.batch (
 	feed pg_catalog.regclass NOT NULL,
 	sync_id pg_catalog.int8 NOT NULL,
@@ -58,7 +60,7 @@ CREATE TABLE feedpub.batch (
 	merged_fingerprints pg_catalog.int4[],
 	PRIMARY KEY (feed, sync_id)
 );
-GRANT SELECT ON feedpub.batch TO PUBLIC;
+GRANT SELECT ON feedpub.batch TO pg_database_owner;
 COMMENT ON TABLE feedpub.batch IS
 	'the batches of each feed in published order; written by feed_publish() only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',

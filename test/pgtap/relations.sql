@@ -1,13 +1,11 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(7 * 7 + 32);
+SELECT plan(7 * 7 + 33);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
 INSERT INTO meant VALUES
 	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, expiries integer, history integer, '
 		'created_at timestamp with time zone'),
-	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
-		'merged_ids bigint[], merged_fingerprints integer[]'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
 		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, created_at timestamp with time zone'),
 	('workers', 'v', 'database name, pid integer, state text, started_at timestamp with time zone, turns bigint, wakeups bigint, batches bigint, transactions bigint, errors bigint, '
@@ -15,8 +13,11 @@ INSERT INTO meant VALUES
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
 	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
 		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone, since timestamp with time zone, client_addr inet');
--- Keys are their tables' data: only who dumps the database may read them.
+-- Keys are their tables' data, and batches tell who wrote when: only who dumps
+-- the database may read them.
 INSERT INTO meant VALUES
+	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
+		'merged_ids bigint[], merged_fingerprints integer[]', 'pg_database_owner'::regrole),
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 CREATE TEMP VIEW present AS
 	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
@@ -49,6 +50,7 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), 
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
