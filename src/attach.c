@@ -273,7 +273,9 @@ choose_key(Relation rel, Oid keyid)
 }
 
 /*
- * Give a feed that has lost its key another, for a key that was named.
+ * Give a feed that has lost its key another, for a key that was named.  What
+ * was deleted before has the old key, by which nobody can be told any more, so
+ * consumers begin again.
  */
 static void
 replace_lost_key(Oid relid, Oid keyid)
@@ -285,7 +287,11 @@ replace_lost_key(Oid relid, Oid keyid)
 
 	feedpub_registry_key(rel, &key, &present, &deletes);
 	if (!OidIsValid(present))
+	{
 		feedpub_registry_set_key(rel, choose_key(rel, keyid), deletes);
+		feedpub_batch_lock(relid, true);
+		feedpub_registry_begin_history(relid);
+	}
 	relation_close(rel, NoLock);
 }
 

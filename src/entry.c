@@ -168,6 +168,10 @@ is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
  * A key lives when the database calls one that lives equal, though its text
  * may be another, as of 1.0 and 1.00; but that one may be in another shard,
  * and then this shard's readers are told.
+ *
+ * Where a text is no value of its column any more, no row has that key.
+ * Consumers may have one nevertheless, from before the type changed, so the
+ * delete is handed out, with what is left of its key.
  */
 static bool
 read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
@@ -186,19 +190,21 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 	if (feedpub_tombstone_key(slot, &key))
 	{
 		Datum		keys[INDEX_MAX_KEYS];
+		bool		key_nulls[INDEX_MAX_KEYS];
 
 		row->op = FEEDPUB_OP_DELETE;
-		feedpub_key_values(page->heap, page->key, key, keys);
-		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
-			(page->shards == 1 ||
-			 feedpub_key_shard(living, page->shards) == page->shard))
+		if (!feedpub_key_values(page->heap, page->key, key, keys, key_nulls))
+			row->texts = PointerGetDatum(DatumGetArrayTypePCopy(key));
+		else if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
+				 (page->shards == 1 ||
+				  feedpub_key_shard(living, page->shards) == page->shard))
 			return false;
 		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
 		{
 			AttrNumber	attno = page->key->rd_index->indkey.values[i];
 
 			values[attno - 1] = keys[i];
-			nulls[attno - 1] = false;
+			nulls[attno - 1] = key_nulls[i];
 		}
 	}
 	tuple = heap_form_tuple(desc, values, nulls);

@@ -177,6 +177,7 @@ typedef struct FeedpubPageRow
 	ItemPointerData tid;
 	FeedpubOp	op;
 	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
+	Datum		texts;			/* a delete whose key is no value any more: it */
 } FeedpubPageRow;
 
 /* One page being read; all of it lives in one memory context. */
@@ -336,8 +337,8 @@ extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
-extern void feedpub_key_values(Relation rel, Relation index, Datum key,
-							   Datum *values);
+extern bool feedpub_key_values(Relation rel, Relation index, Datum key,
+							   Datum *values, bool *nulls);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
@@ -350,6 +351,7 @@ extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
 extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
+extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 
 /* in guard.c */
 extern Oid	feedpub_guard_sequence(Relation rel);

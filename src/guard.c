@@ -831,6 +831,19 @@ check_key(GuardContext *cxt)
 		add_problem(cxt, "key",
 					pstrdup("the table has lost the key by which deletes are published"),
 					NULL);
+	if (deletes && OidIsValid(keyid))
+	{
+		Relation	index = index_open(keyid, AccessShareLock);
+
+		/* consumers begin again then: that is its owner's decision */
+		if (feedpub_tombstone_some_unreadable(cxt->rel, index))
+			add_problem(cxt, "key",
+						pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() hands such deletes out with nulls"),
+						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+								 quote_literal_cstr(cxt->table)))
+				->by_hand = true;
+		index_close(index, NoLock);
+	}
 }
 
 /*

@@ -13,9 +13,11 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/rel.h"
@@ -47,6 +49,9 @@ static void make_shape(JsonShape *shape, TupleDesc full, int natts,
 					   const AttrNumber *attnos);
 static void append_object(StringInfo json, JsonShape *shape,
 						  HeapTupleHeader entry);
+static void append_key(StringInfo json, const JsonShape *shape,
+					   HeapTupleHeader entry, Datum key);
+static void append_values(StringInfo json, JsonShape *shape);
 
 /*
  * feed_read(feed anyelement, after text, max_rows int, shard int DEFAULT
@@ -59,7 +64,8 @@ static void append_object(StringInfo json, JsonShape *shape,
  * place to go on from.  op is 'upsert'; in a table feed also 'delete', whose
  * entry has the key and else nulls, and 'truncate', whose entry has only
  * nulls; or 'end' for a last entry without a row that only says how far the
- * page got.
+ * page got.  A key column that was changed so that it cannot have a deleted
+ * row's value any more is null too; feed_page() has its text.
  *
  * With shard and shards, only the keys of shard, 0 to shards - 1; key.c says
  * which those are.
@@ -144,7 +150,8 @@ ends_filtered(FeedpubPage *page)
  * {"entries": [...], "cursor": "...", "more": true|false}.  The entries of an
  * outbox are its rows as objects, without the columns of the stamp.  Those of
  * a table feed are {"op": "upsert", "key": {...}, "row": {...}},
- * {"op": "delete", "key": {...}} and {"op": "truncate"}.  cursor is the place
+ * {"op": "delete", "key": {...}} and {"op": "truncate"}; key columns that cannot
+ * have a deleted row's values any more are strings.  cursor is the place
  * to go on from, more whether something may lie there already.
  */
 Datum
@@ -207,7 +214,10 @@ feed_page(PG_FUNCTION_ARGS)
 		if (row->op != FEEDPUB_OP_TRUNCATE && key_shape.desc != NULL)
 		{
 			appendStringInfoString(&json, ", \"key\": ");
-			append_object(&json, &key_shape, row->entry);
+			if (row->texts != (Datum) 0)
+				append_key(&json, &key_shape, row->entry, row->texts);
+			else
+				append_object(&json, &key_shape, row->entry);
 		}
 		if (row->op == FEEDPUB_OP_UPSERT)
 		{
@@ -251,18 +261,62 @@ static void
 append_object(StringInfo json, JsonShape *shape, HeapTupleHeader entry)
 {
 	HeapTupleData tuple = {0};
-	Datum		object;
 
 	tuple.t_data = entry;
 	tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
 	for (int i = 0; i < shape->natts; i++)
 		shape->values[i] = heap_getattr(&tuple, shape->attnos[i], shape->full,
 										&shape->nulls[i]);
+	append_values(json, shape);
+}
+
+static void
+append_values(StringInfo json, JsonShape *shape)
+{
+	Datum		object;
+
 	object = DirectFunctionCall1(row_to_json,
 								 HeapTupleGetDatum(heap_form_tuple(shape->desc, shape->values, shape->nulls)));
 	appendBinaryStringInfo(json, VARDATA_ANY(DatumGetPointer(object)),
 						   VARSIZE_ANY_EXHDR(DatumGetPointer(object)));
 	pfree(DatumGetPointer(object));
+}
+
+/*
+ * A deleted row's key of which some columns cannot have their values any more:
+ * those are strings.
+ */
+static void
+append_key(StringInfo json, const JsonShape *shape, HeapTupleHeader entry,
+		   Datum key)
+{
+	JsonShape	mixed = *shape;
+	Datum	   *texts;
+	bool	   *nulls;
+	int			ntexts;
+	HeapTupleData tuple = {0};
+	TupleDesc	desc = CreateTupleDescCopy(shape->desc);
+
+	/* another row type, which is not known yet */
+	desc->tdtypmod = -1;
+	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
+					  TYPALIGN_INT, &texts, &nulls, &ntexts);
+	tuple.t_data = entry;
+	tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
+	for (int i = 0; i < shape->natts; i++)
+	{
+		shape->values[i] = heap_getattr(&tuple, shape->attnos[i], shape->full,
+										&shape->nulls[i]);
+		if (!shape->nulls[i] || i >= ntexts)
+			continue;
+		TupleDescInitEntry(desc, i + 1,
+						   pstrdup(NameStr(TupleDescAttr(desc, i)->attname)),
+						   TEXTOID, -1, 0);
+		shape->values[i] = texts[i];
+		shape->nulls[i] = false;
+	}
+	mixed.desc = BlessTupleDesc(desc);
+	append_values(json, &mixed);
 }
 
 /*
