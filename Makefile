@@ -90,6 +90,7 @@ ISOLATION = \
 	reader-snapshot \
 	savepoints \
 	set-default-at-once \
+	table-attach-busy \
 	table-attach-open-writers \
 	table-attach-twice \
 	table-attached-again \

@@ -190,7 +190,7 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_begin_history';
 COMMENT ON FUNCTION feedpub._begin_history(pg_catalog.regclass) IS
-	'forgets the batches of another history, so that all rows are published anew; for the owner';
+	'forgets the batches and deletes of a feed, so that all rows are published anew; for the owner';
 
 --
 -- Making feeds

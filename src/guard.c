@@ -1064,9 +1064,10 @@ feed_repair(PG_FUNCTION_ARGS)
 /*
  * feedpub._begin_history(feed regclass) returns void
  *
- * Forgets the batches of a feed, which came from another server: all its rows
- * are published anew, and cursors into the old batches are refused.  What
- * feed_repair() runs as a cure.  Only the owner may.  Waits for a publisher.
+ * Forgets the batches and tombstones of a feed, which came from another server,
+ * or have keys that nobody can read: all its rows are published anew, and
+ * cursors into the old batches are refused.  Only the owner may.  Waits for a
+ * publisher.
  */
 Datum
 feedpub_begin_history(PG_FUNCTION_ARGS)
