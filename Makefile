@@ -21,8 +21,12 @@ OBJS = \
 	src/horizon.o \
 	src/initial.o \
 	src/key.o \
+	src/json.o \
 	src/launcher.o \
+	src/lease.o \
 	src/page.o \
+	src/park.o \
+	src/poll.o \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
@@ -32,6 +36,8 @@ OBJS = \
 	src/shmem.o \
 	src/stamp.o \
 	src/stats.o \
+	src/store.o \
+	src/subscription.o \
 	src/tombstone.o \
 	src/wait.o \
 	src/worker.o
@@ -46,7 +52,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter changes deletes delete_keys initial \
 	consume shards expire merge_cursors own_rows page_bytes wait_locks \
-	monitoring delete_types
+	monitoring delete_types subscriptions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

@@ -7,8 +7,10 @@
  *
  *		feedpub.c launcher.c worker.c				start, processes
  *		feed.c attach.c fetch.c publish.c read.c
- *		retention.c stats.c wait.c					the verbs
- *		page.c entry.c initial.c resume.c			a page of a feed
+ *		retention.c stats.c wait.c subscription.c
+ *		poll.c park.c								the verbs
+ *		lease.c store.c								subscriptions' state
+ *		json.c page.c entry.c initial.c resume.c			a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
  *		cursor.c									what feeds and batches are
@@ -23,19 +25,21 @@
 #include "access/htup.h"
 #include "access/transam.h"
 #include "access/xlogdefs.h"
-#include "datatype/timestamp.h"
 #include "executor/tuptable.h"
+#include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 
 /* SQLSTATEs of our own; everything else uses the server's. */
 #define ERRCODE_FEED_FOREIGN_HISTORY	MAKE_SQLSTATE('P','F','0','0','1')
 #define ERRCODE_FEED_CURSOR_EXPIRED		MAKE_SQLSTATE('P','F','0','0','2')
+#define ERRCODE_FEED_LEASE_LOST			MAKE_SQLSTATE('P','F','0','0','3')
 #define ERRCODE_FEED_GUARDED			MAKE_SQLSTATE('P','F','0','0','4')
 
 /* The schema of our tables, views and internal functions. */
@@ -278,6 +282,53 @@ typedef struct FeedpubProblem
 	bool		by_hand;		/* which only the client can run */
 } FeedpubProblem;
 
+/* A statement on our tables; its plan is kept. */
+typedef struct FeedpubStatement
+{
+	const char *sql;
+	int			nargs;
+	Oid			argtypes[8];
+	struct _SPI_plan *plan;
+} FeedpubStatement;
+
+/* Who runs it. */
+typedef struct FeedpubStoreCaller
+{
+	Oid			userid;
+	int			sec_context;
+} FeedpubStoreCaller;
+
+/* The shards of a subscription, the place and the lease of each. */
+typedef struct FeedpubShard
+{
+	int			shard;
+	text	   *cursor;			/* up to where it has been acknowledged */
+	int64		token;			/* of the lease */
+	char	   *consumer;		/* whose it is, or NULL */
+	TimestampTz leased_until;
+	int			parked;			/* how many entries are set aside */
+} FeedpubShard;
+
+typedef struct FeedpubSubscription
+{
+	text	   *name;
+	Oid			feed;
+	Oid			owner;
+	Interval   *lease;
+	int64		lease_ms;
+	int			max_attempts;	/* 0: any number */
+	TimestampTz seen_until;		/* of the consumer that asks, or 0 */
+	int			nshards;
+	int			nloaded;		/* those of them that have been read */
+	FeedpubShard *shards;
+} FeedpubSubscription;
+
+/* how many shards a subscription may have: lease.c's tokens have room */
+#define FEEDPUB_MAX_SHARDS	1024
+
+/* Rows of a page as JSON. */
+typedef struct FeedpubJson FeedpubJson;
+
 /* in guc.c */
 extern int	feedpub_max_page_rows;
 
@@ -484,6 +535,8 @@ extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
 extern void feedpub_shmem_note_error(Oid feed, const char *error);
 extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
+extern void feedpub_shmem_note_poll(const text *subscription);
+extern TimestampTz feedpub_shmem_last_poll(const text *subscription);
 
 /* in retention.c */
 extern int	feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more);
@@ -496,8 +549,50 @@ extern void feedpub_worker_ensure(Oid relid);
 extern bool feedpub_launcher_start_worker(Oid dbid);
 extern void feedpub_launcher_register(void);
 
+/* in read.c */
+extern text *feedpub_read_head(Oid relid);
+
+/* in json.c */
+extern FeedpubJson *feedpub_json_begin(const FeedpubPage *page);
+extern bool feedpub_json_has_key(const FeedpubJson *json);
+extern void feedpub_json_row(FeedpubJson *json, StringInfo out,
+							 HeapTupleHeader entry);
+extern void feedpub_json_key(FeedpubJson *json, StringInfo out,
+							 const FeedpubPageRow *row);
+
+/* in store.c */
+extern void feedpub_store_begin(FeedpubStoreCaller *caller);
+extern void feedpub_store_end(const FeedpubStoreCaller *caller);
+extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
+								const char *nulls);
+extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
+
+/* in subscription.c */
+extern void feedpub_subscription_load(text *name, const text *consumer,
+									  int shard_wanted,
+									  FeedpubSubscription *sub);
+extern int64 feedpub_subscription_ms(const Interval *interval);
+
+/* in lease.c */
+extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
+							   FeedpubShard **own);
+extern int64 feedpub_lease_token(const FeedpubShard *shard, bool retry);
+extern void feedpub_lease_refuse(const text *name);
+extern int	feedpub_lease_read_token(int64 token, bool *retry, int64 *lease,
+									 int32 *hash);
+extern bool feedpub_lease_is_held(const FeedpubShard *shard);
+
+/* in park.c */
+extern bool feedpub_park_find_due(const FeedpubSubscription *sub,
+								  FeedpubPage *page, const FeedpubShard *shard);
+extern void feedpub_park_hide(const FeedpubSubscription *sub,
+							  const FeedpubShard *shard, FeedpubPage *page);
+extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
+								text *cursor);
+
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);
+extern void feedpub_wait_sleep(int64 timeout_ms);
 extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 								   int64 timeout_ms, bool in_procedure);
 
@@ -518,6 +613,9 @@ extern void feedpub_page_read(FeedpubPage *page);
 extern void feedpub_page_make_durable(TransactionId publisher,
 									  Snapshot snapshot);
 extern void feedpub_page_refuse_cursor(Oid relid);
+extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
+extern bool feedpub_page_is_expired(const FeedpubCursor *after,
+									const FeedpubFloor *floor);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,

@@ -80,6 +80,7 @@ static uint64 ninvalidations = 0;
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
+static void forget_subscriptions(Oid relid);
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
@@ -547,6 +548,7 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 
 	/* its OID may have been another table's, whose batches must not be its */
 	feedpub_registry_begin_history(relid);
+	forget_subscriptions(relid);
 	return is_default;
 }
 
@@ -570,6 +572,25 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 }
 
 /*
+ * Forget the subscriptions of a feed.
+ */
+static void
+forget_subscriptions(Oid relid)
+{
+	static const char *const tables[] = {"parked_entry", "consumer", "shard"};
+
+	for (int i = 0; i < lengthof(tables); i++)
+		write_registry(psprintf("DELETE FROM feedpub.%s t USING feedpub.subscription s"
+								" WHERE s.feed OPERATOR(pg_catalog.=) $1"
+								" AND t.subscription OPERATOR(pg_catalog.=) s.name",
+								tables[i]),
+					   relid, NULL);
+	write_registry("DELETE FROM feedpub.subscription"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
  * Forget a feed.
  */
 void
@@ -584,6 +605,7 @@ feedpub_registry_remove(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+	forget_subscriptions(relid);
 }
 
 /*
@@ -609,6 +631,19 @@ feedpub_registry_begin_history(Oid relid)
 							" history = %d, expiries = 0"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							history),
+				   relid, NULL);
+
+	/* subscriptions begin again: what comes twice is better than what is lost */
+	write_registry("DELETE FROM feedpub.parked_entry p USING feedpub.subscription s"
+				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
+				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
+				   relid, NULL);
+	write_registry("UPDATE feedpub.shard h SET cursor = '', page_token = NULL,"
+				   " consumer = NULL, leased_until = NULL, parked = 0,"
+				   " token = (h.token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<<) 11"
+				   " FROM feedpub.subscription s"
+				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
+				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
 				   relid, NULL);
 }
 

@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone}') $$, 'registry, batches and tombstones are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry}') $$, 'registry, batches, tombstones and subscriptions are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -19,6 +19,13 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'table feedpub.feed',
 	'table feedpub.batch',
 	'table feedpub.tombstone',
+	'table feedpub.subscription',
+	'table feedpub.shard',
+	'table feedpub.consumer',
+	'table feedpub.parked_entry',
+	'view feedpub.subscriptions',
+	'view feedpub.shards',
+	'view feedpub.parked',
 	'view feedpub.feeds',
 	'view feedpub.workers',
 	'view feedpub.waiting',
@@ -53,6 +60,21 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_head(regclass)',
 	'function feed_wait(regclass,text,interval)',
 	'function feed_await(regclass,text,interval,boolean)',
+	'function feed_subscribe(text,regclass,text,integer,interval,integer)',
+	'function feed_unsubscribe(text)',
+	'function feed_seek(text,text)',
+	'function feed_poll(text,integer,text)',
+	'function feed_poll(anyelement,text,integer,text)',
+	'function feed_ack(text,text,bigint,boolean)',
+	'function feed_ack_poll(text,text,bigint,integer,text)',
+	'function feed_wait_poll(text,interval,text)',
+	'function feed_leave(text,text)',
+	'function feed_park(text,text,text,bigint)',
+	'function feed_nack(text,text,text,interval,bigint)',
+	'function feed_retry(text,text)',
+	'function feed_discard(text,text)',
+	'function feedpub._lag(regclass,text)',
+	'function feedpub._last_poll(text)',
 	'function feed_start_worker()',
 	'function feed_stop_worker()'], 'its members, row types aside');
 SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');

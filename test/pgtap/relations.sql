@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(7 * 7 + 33);
+SELECT plan(14 * 7 + 33);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
 INSERT INTO meant VALUES
@@ -19,6 +19,19 @@ INSERT INTO meant VALUES
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'merged_ids bigint[], merged_fingerprints integer[]', 'pg_database_owner'::regrole),
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
+-- Those of subscriptions: their owners see them in views.
+INSERT INTO meant VALUES
+	('subscription', 'r', 'name text, feed regclass, owner regrole, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
+		'pg_database_owner'::regrole),
+	('consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
+	('parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
+		'parked_at timestamp with time zone, retry_at timestamp with time zone', 'pg_database_owner'::regrole);
+INSERT INTO meant VALUES
+	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, last_poll timestamp with time zone, '
+		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
+	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
+	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 CREATE TEMP VIEW present AS
 	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
 	       (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
@@ -38,7 +51,7 @@ BEGIN
 	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = m.reader), 'SELECT', CASE m.reader WHEN 0 THEN 'PUBLIC' ELSE m.reader::regrole::text END || ' may SELECT, and no more');
 	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (%s, %s)', r.relacl, m.reader, r.relowner), 'nobody else has a right of his own');
 	RETURN NEXT is_empty(format('SELECT attname FROM pg_attribute WHERE attrelid = %s AND attacl IS NOT NULL', r.oid), 'no rights on columns');
-	RETURN NEXT ok(r.reloptions IS NULL, 'no options');
+	RETURN NEXT ok(r.reloptions IS NULL OR (m.name IN ('shard', 'consumer') AND r.reloptions[1] LIKE 'fillfactor=%'), 'no options but room for new versions');
 	RETURN NEXT ok(obj_description(r.oid, 'pg_class') <> '', 'it has a comment');
 END $$;
 SELECT pg_temp.shape(m) FROM meant m;
