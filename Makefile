@@ -21,19 +21,23 @@ OBJS = \
 	src/horizon.o \
 	src/initial.o \
 	src/key.o \
+	src/json.o \
 	src/launcher.o \
+	src/lease.o \
 	src/page.o \
+	src/park.o \
+	src/poll.o \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
-	src/republish.o \
-	src/restamp.o \
 	src/resume.o \
 	src/retention.o \
 	src/run.o \
 	src/shmem.o \
 	src/stamp.o \
 	src/stats.o \
+	src/store.o \
+	src/subscription.o \
 	src/tombstone.o \
 	src/wait.o \
 	src/worker.o
@@ -46,9 +50,9 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
-	attach attach_repair attach_alter republish changes deletes delete_keys \
-	initial consume shards expire merge_cursors own_rows page_bytes wait_locks \
-	monitoring
+	attach attach_repair attach_alter changes deletes delete_keys initial \
+	consume shards expire merge_cursors own_rows page_bytes wait_locks \
+	monitoring delete_types subscriptions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -90,9 +94,9 @@ ISOLATION = \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \
-	republish-against-writers \
 	savepoints \
 	set-default-at-once \
+	table-attach-busy \
 	table-attach-open-writers \
 	table-attach-twice \
 	table-attached-again \

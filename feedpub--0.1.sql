@@ -44,7 +44,9 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.feed',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Published order: batch k holds the transactions that its snapshot sees and
--- that of batch k-1 does not.
+-- that of batch k-1 does not.  When others write into a feed, and how much, is
+-- for its readers, and they read it through our functions; so it is not for
+-- PUBLIC, but whoever dumps the database must read it.
 CREATE TABLE feedpub.batch (
 	feed pg_catalog.regclass NOT NULL,
 	sync_id pg_catalog.int8 NOT NULL,
@@ -58,7 +60,7 @@ CREATE TABLE feedpub.batch (
 	merged_fingerprints pg_catalog.int4[],
 	PRIMARY KEY (feed, sync_id)
 );
-GRANT SELECT ON feedpub.batch TO PUBLIC;
+GRANT SELECT ON feedpub.batch TO pg_database_owner;
 COMMENT ON TABLE feedpub.batch IS
 	'the batches of each feed in published order; written by feed_publish() only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',
@@ -80,58 +82,79 @@ COMMENT ON TABLE feedpub.tombstone IS
 SELECT pg_catalog.pg_extension_config_dump('feedpub.tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- What feed_republish() was asked to do in the background: a feed's rows with
--- positions up to the cutoff, whose ids go up to last_xid.
-CREATE TABLE feedpub.republication (
-	feed pg_catalog.regclass PRIMARY KEY,
-	rows pg_catalog.text NOT NULL,
-	state pg_catalog.text NOT NULL DEFAULT 'running',
-	cutoff pg_catalog.int8 NOT NULL,
-	last_xid pg_catalog.xid8 NOT NULL,
-	requested_by pg_catalog.name NOT NULL,
-	requested_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
-	stamped pg_catalog.int8 NOT NULL DEFAULT 0,
-	stepped_at pg_catalog.timestamptz,
-	finished_at pg_catalog.timestamptz,
-	last_error pg_catalog.text,
-	last_error_at pg_catalog.timestamptz,
-	CHECK (rows OPERATOR(pg_catalog.=) 'all' OR rows OPERATOR(pg_catalog.=) 'unstamped'),
-	CHECK (state OPERATOR(pg_catalog.=) 'running' OR state OPERATOR(pg_catalog.=) 'done'
-		OR state OPERATOR(pg_catalog.=) 'cancelled')
+-- Subscriptions: cursors that are kept here, for those who want that.  A row
+-- for each, and one for each of its shards with the place that has been
+-- acknowledged, the token of its lease, and that of the page which moved the
+-- place last.  Their owners see them in views.
+CREATE TABLE feedpub.subscription (
+	name pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY,
+	feed pg_catalog.regclass NOT NULL,
+	owner pg_catalog.regrole NOT NULL,
+	shards pg_catalog.int4 NOT NULL,
+	lease pg_catalog.interval NOT NULL,
+	max_attempts pg_catalog.int4,
+	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
--- An error may tell of rows, so this is not for PUBLIC.
-GRANT SELECT ON feedpub.republication TO pg_database_owner;
-COMMENT ON TABLE feedpub.republication IS
-	'rows to be published again in the background; written by feed_republish() and the worker only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.republication',
+GRANT SELECT ON feedpub.subscription TO pg_database_owner;
+COMMENT ON TABLE feedpub.subscription IS
+	'subscriptions; written by feed_subscribe() and its kin only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.subscription',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- How far that is, for each of the tables that have the feed's rows: a pass
--- over places in the table, or over stamps, and the rows that it had to leave.
-CREATE TABLE feedpub.republication_part (
-	feed pg_catalog.regclass NOT NULL,
-	part pg_catalog.regclass NOT NULL,
-	file pg_catalog.int4 NOT NULL,
-	blocks pg_catalog.int8 NOT NULL,
-	passes pg_catalog.int4 NOT NULL,
-	phase pg_catalog.text NOT NULL,
-	after_xid pg_catalog.xid8 NOT NULL,
-	after_pos pg_catalog.int8 NOT NULL,
-	to_xid pg_catalog.xid8 NOT NULL,
-	to_pos pg_catalog.int8 NOT NULL,
-	left_first_xid pg_catalog.xid8,
-	left_first_pos pg_catalog.int8,
-	left_last_xid pg_catalog.xid8,
-	left_last_pos pg_catalog.int8,
-	PRIMARY KEY (feed, part),
-	CHECK (phase OPERATOR(pg_catalog.=) 'unstamped' OR phase OPERATOR(pg_catalog.=) 'stamped'
-		OR phase OPERATOR(pg_catalog.=) 'done')
+-- Room on the page, so that an acknowledged place overwrites an old version.
+CREATE TABLE feedpub.shard (
+	subscription pg_catalog.text COLLATE pg_catalog."C",
+	shard pg_catalog.int4,
+	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
+	token pg_catalog.int8 NOT NULL DEFAULT 0,
+	page_token pg_catalog.int8,
+	consumer pg_catalog.text COLLATE pg_catalog."C",
+	leased_until pg_catalog.timestamptz,
+	last_ack pg_catalog.timestamptz,
+	parked pg_catalog.int4 NOT NULL DEFAULT 0,
+	PRIMARY KEY (subscription, shard)
+) WITH (fillfactor = 30);
+GRANT SELECT ON feedpub.shard TO pg_database_owner;
+COMMENT ON TABLE feedpub.shard IS
+	'the places and leases of subscriptions, by shard; written by feed_ack() and its kin only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.shard',
+	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
+	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
+
+-- Who takes part in a subscription, so that shards are shared out fairly.
+CREATE TABLE feedpub.consumer (
+	subscription pg_catalog.text COLLATE pg_catalog."C",
+	consumer pg_catalog.text COLLATE pg_catalog."C",
+	seen_until pg_catalog.timestamptz NOT NULL,
+	PRIMARY KEY (subscription, consumer)
+) WITH (fillfactor = 50);
+GRANT SELECT ON feedpub.consumer TO pg_database_owner;
+COMMENT ON TABLE feedpub.consumer IS
+	'consumers that share subscriptions; written by feed_poll() only';
+
+-- Entries set aside, by their place and their stamp; where the table has a
+-- key, by that.  Keys are their tables' data.
+CREATE TABLE feedpub.parked_entry (
+	subscription pg_catalog.text COLLATE pg_catalog."C",
+	shard pg_catalog.int4,
+	cursor pg_catalog.text COLLATE pg_catalog."C",
+	op pg_catalog.text NOT NULL,
+	feed_xid pg_catalog.xid8 NOT NULL,
+	feed_pos pg_catalog.int8 NOT NULL,
+	key pg_catalog.text[],
+	reason pg_catalog.text,
+	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
+	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	-- when it is handed out again; NULL: when feed_retry() says so
+	retry_at pg_catalog.timestamptz,
+	PRIMARY KEY (subscription, shard, cursor)
 );
-GRANT SELECT ON feedpub.republication_part TO pg_database_owner;
-COMMENT ON TABLE feedpub.republication_part IS
-	'how far the worker has got with feedpub.republication';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.republication_part',
-	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) part)');
+GRANT SELECT ON feedpub.parked_entry TO pg_database_owner;
+COMMENT ON TABLE feedpub.parked_entry IS
+	'entries that consumers have set aside; written by feed_park() and its kin only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.parked_entry',
+	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
+	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
 --
 -- Internal functions.  Those that defaults, checks and triggers of a feed call
@@ -236,20 +259,12 @@ REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBL
 COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
 	'removes tombstones older than feedpub.tombstone_retention; returns how many';
 
-CREATE FUNCTION feedpub._republish_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
-RETURNS pg_catalog.int4
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_republish_step';
-REVOKE ALL ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
-COMMENT ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) IS
-	'stamps some of the rows that are to be published again in the background; returns how many';
-
 CREATE FUNCTION feedpub._begin_history(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_begin_history';
 COMMENT ON FUNCTION feedpub._begin_history(pg_catalog.regclass) IS
-	'forgets the batches of another history, so that all rows are published anew; for the owner';
+	'forgets the batches and deletes of a feed, so that all rows are published anew; for the owner';
 
 --
 -- Making feeds
@@ -285,22 +300,6 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_detach';
 COMMENT ON FUNCTION feed_detach(pg_catalog.regclass) IS
 	'makes a table feed an ordinary table again';
-
-CREATE FUNCTION feed_republish(feed pg_catalog.regclass,
-	key pg_catalog.jsonb DEFAULT NULL, condition pg_catalog.text DEFAULT NULL,
-	rows pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.int8
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_republish';
-COMMENT ON FUNCTION feed_republish(pg_catalog.regclass, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text) IS
-	'publishes rows of a table feed again: one, those that meet a condition, or in the background all';
-
-CREATE FUNCTION feed_republish_cancel(feed pg_catalog.regclass)
-RETURNS pg_catalog.bool
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_republish_cancel';
-COMMENT ON FUNCTION feed_republish_cancel(pg_catalog.regclass) IS
-	'ends what feed_republish() does in the background; returns whether there was anything';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -428,6 +427,132 @@ COMMENT ON FUNCTION feed_stop_worker() IS
 	'stops the worker of this database, until feed_start_worker()';
 
 --
+-- Subscriptions
+--
+
+CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
+	start pg_catalog.text DEFAULT 'latest', shards pg_catalog.int4 DEFAULT 1,
+	lease pg_catalog.interval DEFAULT '30 seconds',
+	max_attempts pg_catalog.int4 DEFAULT NULL)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_subscribe';
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4) IS
+	'makes a subscription, which keeps a cursor of a feed, or one for each shard; returns where it begins';
+
+CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_unsubscribe';
+COMMENT ON FUNCTION feed_unsubscribe(pg_catalog.text) IS
+	'removes a subscription';
+
+CREATE FUNCTION feed_seek(name pg_catalog.text, start pg_catalog.text)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_seek';
+COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.text) IS
+	'moves a subscription to another place; returns it';
+
+CREATE FUNCTION feed_poll(name pg_catalog.text, max_rows pg_catalog.int4,
+	consumer pg_catalog.text DEFAULT '')
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
+	entry pg_catalog.json, token pg_catalog.int8)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_poll';
+COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
+	'reads what lies behind a subscription''s cursor, which stays where it is';
+
+CREATE FUNCTION feed_poll(feed pg_catalog.anyelement, name pg_catalog.text,
+	max_rows pg_catalog.int4, consumer pg_catalog.text DEFAULT '')
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
+	entry pg_catalog.anyelement, token pg_catalog.int8)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_poll_typed';
+COMMENT ON FUNCTION feed_poll(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
+	'reads what lies behind a subscription''s cursor, as rows of the feed''s table';
+
+CREATE FUNCTION feed_ack(name pg_catalog.text, cursor pg_catalog.text,
+	token pg_catalog.int8 DEFAULT NULL, strict pg_catalog.bool DEFAULT false)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_ack';
+COMMENT ON FUNCTION feed_ack(pg_catalog.text, pg_catalog.text, pg_catalog.int8, pg_catalog.bool) IS
+	'moves a subscription''s cursor to one that was polled; returns moved, same, behind, ahead or lost';
+
+CREATE FUNCTION feed_ack_poll(name pg_catalog.text, cursor pg_catalog.text,
+	token pg_catalog.int8, max_rows pg_catalog.int4,
+	consumer pg_catalog.text DEFAULT '')
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
+	entry pg_catalog.json, token pg_catalog.int8)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_ack_poll';
+COMMENT ON FUNCTION feed_ack_poll(pg_catalog.text, pg_catalog.text, pg_catalog.int8, pg_catalog.int4, pg_catalog.text) IS
+	'feed_ack() of the last page and feed_poll() of the next in one call';
+
+CREATE FUNCTION feed_wait_poll(name pg_catalog.text, timeout pg_catalog.interval,
+	consumer pg_catalog.text DEFAULT '')
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_wait_poll';
+COMMENT ON FUNCTION feed_wait_poll(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'waits until feed_poll() may have something for a consumer';
+
+CREATE FUNCTION feed_leave(name pg_catalog.text, consumer pg_catalog.text)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_leave';
+COMMENT ON FUNCTION feed_leave(pg_catalog.text, pg_catalog.text) IS
+	'gives back the shards that a consumer has leased; returns how many';
+
+CREATE FUNCTION feed_park(name pg_catalog.text, cursor pg_catalog.text,
+	reason pg_catalog.text, token pg_catalog.int8 DEFAULT NULL)
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_park';
+COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+	'sets an entry that was polled aside, so that the others go on; false when it is no longer there';
+
+CREATE FUNCTION feed_nack(name pg_catalog.text, cursor pg_catalog.text,
+	reason pg_catalog.text, delay pg_catalog.interval DEFAULT '10 seconds',
+	token pg_catalog.int8 DEFAULT NULL)
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_nack';
+COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.int8) IS
+	'sets an entry aside that is handed out again after a delay, until it has failed max_attempts times';
+
+CREATE FUNCTION feed_retry(name pg_catalog.text, cursor pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_retry';
+COMMENT ON FUNCTION feed_retry(pg_catalog.text, pg_catalog.text) IS
+	'has an entry that was set aside, or all of them, handed out again; returns how many';
+
+CREATE FUNCTION feed_discard(name pg_catalog.text, cursor pg_catalog.text)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_discard';
+COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
+	'forgets an entry that was set aside; returns how many, 0 or 1';
+
+CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
+	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
+	OUT expired pg_catalog.bool)
+RETURNS record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_lag';
+COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
+	'estimates what lies behind a cursor';
+
+CREATE FUNCTION feedpub._last_poll(subscription pg_catalog.text)
+RETURNS pg_catalog.timestamptz
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_last_poll';
+COMMENT ON FUNCTION feedpub._last_poll(pg_catalog.text) IS
+	'when a subscription was polled last, since the server started';
+
+--
 -- Views
 --
 
@@ -520,46 +645,61 @@ COMMENT ON VIEW feedpub.waiting IS
 	'for each feed an estimate of the rows that xid order holds back';
 GRANT SELECT ON feedpub.waiting TO PUBLIC;
 
--- What an error tells may be from the table, so it is for its owner.
-CREATE VIEW feedpub.republishing WITH (security_barrier) AS
-	SELECT r.feed,
-		r.rows,
-		CASE WHEN r.state OPERATOR(pg_catalog.<>) 'running' THEN r.state
-			WHEN r.last_error_at OPERATOR(pg_catalog.>) COALESCE(r.stepped_at, r.requested_at) THEN 'failing'
-			WHEN p.locked THEN 'locked rows'
-			ELSE r.state END AS state,
-		p.blocks_done,
-		p.blocks_total,
-		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN
-			CASE WHEN r.state OPERATOR(pg_catalog.=) 'done' THEN r.cutoff ELSE p.positions_done END
-			END AS positions_done,
-		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN r.cutoff END AS positions_total,
-		r.stamped,
-		CASE WHEN r.stepped_at OPERATOR(pg_catalog.>) r.requested_at
-			THEN r.stamped::pg_catalog.float8 OPERATOR(pg_catalog./)
-				EXTRACT(epoch FROM r.stepped_at OPERATOR(pg_catalog.-) r.requested_at)::pg_catalog.float8
-			END AS rows_per_second,
-		r.requested_by,
-		r.requested_at,
-		r.stepped_at,
-		r.finished_at,
-		r.last_error,
-		r.last_error_at
-	FROM feedpub.republication r
-	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.feed
+-- Who owns a subscription sees it, and who watches over the server.
+CREATE VIEW feedpub.subscriptions AS
+	SELECT s.name, s.feed,
+		pg_catalog.pg_get_userbyid(s.owner) AS owner,
+		s.shards, s.lease, s.max_attempts,
+		h.cursor, h.lag_rows,
+		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) h.since AS lag,
+		feedpub._last_poll(s.name) AS last_poll,
+		h.last_ack, h.leased,
+		(SELECT pg_catalog.count(*) FROM feedpub.consumer c
+			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
+			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
+		h.parked, h.expired, s.created_at
+	FROM feedpub.subscription s
 	CROSS JOIN LATERAL (
-		SELECT COALESCE(pg_catalog.sum(CASE
-				WHEN u.phase OPERATOR(pg_catalog.=) 'unstamped' AND u.passes OPERATOR(pg_catalog.=) 0
-				THEN LEAST(u.after_pos OPERATOR(pg_catalog.>>) 16, u.blocks)
-				ELSE u.blocks END), 0)::pg_catalog.int8 AS blocks_done,
-			COALESCE(pg_catalog.sum(u.blocks), 0)::pg_catalog.int8 AS blocks_total,
-			COALESCE(pg_catalog.max(u.after_pos) FILTER (WHERE u.phase OPERATOR(pg_catalog.=) 'stamped'), 0) AS positions_done,
-			COALESCE(pg_catalog.bool_or(u.passes OPERATOR(pg_catalog.>) 0
-				AND u.phase OPERATOR(pg_catalog.<>) 'done'), false) AS locked
-		FROM feedpub.republication_part u
-		WHERE u.feed OPERATOR(pg_catalog.=) r.feed) p
-	WHERE pg_catalog.pg_has_role(c.relowner, 'USAGE')
-		OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
-COMMENT ON VIEW feedpub.republishing IS
-	'what feed_republish() does in the background, for the owners of the tables';
-GRANT SELECT ON feedpub.republishing TO PUBLIC;
+		SELECT pg_catalog.min(h.cursor) AS cursor,
+			pg_catalog.avg(l.rows)::pg_catalog.int8 AS lag_rows,
+			pg_catalog.min(l.since) AS since,
+			pg_catalog.max(h.last_ack) AS last_ack,
+			pg_catalog.count(*) FILTER (WHERE h.consumer IS NOT NULL
+				AND h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS leased,
+			pg_catalog.sum(h.parked) AS parked,
+			pg_catalog.bool_or(l.expired) AS expired
+		FROM feedpub.shard h, feedpub._lag(s.feed, h.cursor) l
+		WHERE h.subscription OPERATOR(pg_catalog.=) s.name) h
+	WHERE (pg_catalog.pg_has_role(s.owner, 'USAGE')
+		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
+	AND EXISTS (SELECT FROM pg_catalog.pg_class c
+		WHERE c.oid OPERATOR(pg_catalog.=) s.feed);
+COMMENT ON VIEW feedpub.subscriptions IS
+	'subscriptions, how far they have got and how far they lag';
+GRANT SELECT ON feedpub.subscriptions TO PUBLIC;
+
+CREATE VIEW feedpub.shards AS
+	SELECT h.subscription, h.shard, h.cursor,
+		CASE WHEN h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+			THEN h.consumer END AS consumer,
+		CASE WHEN h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+			THEN h.leased_until END AS leased_until,
+		h.last_ack, h.parked
+	FROM feedpub.shard h
+	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) h.subscription
+	WHERE pg_catalog.pg_has_role(s.owner, 'USAGE')
+		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');
+COMMENT ON VIEW feedpub.shards IS
+	'the shards of subscriptions, and who has leased them';
+GRANT SELECT ON feedpub.shards TO PUBLIC;
+
+-- Keys and reasons are the subscriber's own.
+CREATE VIEW feedpub.parked AS
+	SELECT p.subscription, p.shard, p.cursor, p.op, p.key, p.reason,
+		p.attempts, p.parked_at, p.retry_at
+	FROM feedpub.parked_entry p
+	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
+	WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');
+COMMENT ON VIEW feedpub.parked IS
+	'entries that consumers have set aside';
+GRANT SELECT ON feedpub.parked TO PUBLIC;

@@ -25,4 +25,32 @@ SELECT length(p::text) > 68 * 1048576 AS large, json_array_length(p -> 'entries'
 	FROM (SELECT feed_page('outbox', (SELECT cursor FROM page WHERE n = 2), 10000) AS p OFFSET 0) p;
 SELECT op, left((entry).message_type, 9) AS type FROM feed_read(NULL::outbox, (SELECT cursor FROM page WHERE n = 2), 10000);
 DROP TABLE page;
+
+--
+-- The same under row security, where rows that are hidden count: they are
+-- read, too.
+--
+CREATE ROLE regress_feedpub_reader;
+ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
+CREATE POLICY some_rows ON outbox FOR SELECT USING (message_type <> '2');
+GRANT SELECT ON outbox TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT json_array_length(p -> 'entries') AS rows, p ->> 'more' AS more
+	FROM (SELECT feed_page('outbox', '', 10000) AS p OFFSET 0) p;
+SELECT count(*), count(*) FILTER (WHERE op <> 'upsert') AS others FROM feed_read(NULL::outbox, '', 10000);
+-- A page of which nothing may be seen says how far it got, so it goes on.
+RESET ROLE;
+ALTER POLICY some_rows ON outbox USING (message_type = 'small');
+SET ROLE regress_feedpub_reader;
+SELECT json_array_length(p -> 'entries') AS rows, p ->> 'more' AS more
+	FROM (SELECT feed_page('outbox', '', 10000) AS p OFFSET 0) p;
+SELECT string_agg(op, ' ') FROM feed_read(NULL::outbox, '', 10000);
+WITH RECURSIVE page (n, p) AS (
+	SELECT 1, feed_page('outbox', '', 10000)
+	UNION ALL
+	SELECT n + 1, feed_page('outbox', p ->> 'cursor', 10000) FROM page WHERE p ->> 'more' = 'true'
+)
+SELECT n, json_array_length(p -> 'entries') AS rows FROM page;
+RESET ROLE;
 SELECT feed_drop('outbox');
+DROP ROLE regress_feedpub_reader;

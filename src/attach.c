@@ -10,8 +10,8 @@
  * lets no writer in, so that whatever is written since is stamped; what was
  * there before has no stamp, and is batch 0 (initial.c).
  *
- * The lock is asked for in short attempts: while it waits, it keeps everybody
- * else from the table.
+ * The lock is asked for in attempts, short ones at first: while it waits, it
+ * keeps everybody else from the table.
  *
  * The index covers the stamped rows only, so it is empty at first, but making
  * it reads the table.  A small one is read at once; for a larger one the
@@ -53,10 +53,14 @@ PG_FUNCTION_INFO_V1(feed_detach);
 /* up to how many pages a table's index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
 
-/* the lock is waited for this long at a time, with such a pause, and so often */
-#define LOCK_WAIT_MS	100
-#define LOCK_PAUSE_MS	200
-#define LOCK_ATTEMPTS	100
+/*
+ * The lock is waited for this long at first, then twice as long at each
+ * attempt, up to the last; after each, others have twice that time for
+ * themselves.  All of it ends after so long, or lock_timeout.
+ */
+#define LOCK_FIRST_WAIT_MS	100
+#define LOCK_LAST_WAIT_MS	2000
+#define LOCK_TOTAL_MS		30000
 
 static void refuse_other_tables(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid);
@@ -64,6 +68,7 @@ static void replace_lost_key(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static void lock_table(Oid relid);
+static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
 /*
  * feed_attach(tab regclass, key regclass DEFAULT NULL, columns text[] DEFAULT
@@ -80,8 +85,8 @@ static void lock_table(Oid relid);
  * then completes what is missing; key, columns and deletes stay as they were.
  *
  * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table
- * until the transaction ends; waits for it in short attempts, for half a
- * minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
+ * until the transaction ends; waits for it in attempts of up to two seconds,
+ * for half a minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
  * outbox, 0A000 for temporary, unlogged and partitioned tables, those with
  * inheritance, and higher isolation, 55000 when there is no key, 42703 for an unknown column, 42701
  * when columns of the stamp's names are there, 55P03, 42501.
@@ -268,7 +273,9 @@ choose_key(Relation rel, Oid keyid)
 }
 
 /*
- * Give a feed that has lost its key another, for a key that was named.
+ * Give a feed that has lost its key another, for a key that was named.  What
+ * was deleted before has the old key, by which nobody can be told any more, so
+ * consumers begin again.
  */
 static void
 replace_lost_key(Oid relid, Oid keyid)
@@ -280,7 +287,11 @@ replace_lost_key(Oid relid, Oid keyid)
 
 	feedpub_registry_key(rel, &key, &present, &deletes);
 	if (!OidIsValid(present))
+	{
 		feedpub_registry_set_key(rel, choose_key(rel, keyid), deletes);
+		feedpub_batch_lock(relid, true);
+		feedpub_registry_begin_history(relid);
+	}
 	relation_close(rel, NoLock);
 }
 
@@ -346,56 +357,81 @@ make_index(Oid relid)
 }
 
 /*
- * Lock a table against everybody.  While a lock is waited for nobody else
- * gets one, so it is waited for a moment only, and again after a pause.
+ * Lock a table against everybody.
+ *
+ * While the lock is waited for, nobody else gets one: writers and readers who
+ * come queue behind us.  So it is waited for a moment only, then given up, and
+ * asked for again when they have gone through.  But where transactions overlap
+ * without end, it cannot be had in less time than the one that is the last
+ * to begin before us takes; so each attempt is longer than the one before.
+ * Nobody is kept waiting for more than two seconds, nor for more than a third
+ * of the time, and transactions of up to two seconds are outlasted.  Two
+ * seconds are also more than deadlock_timeout by default, after which the
+ * server cancels an autovacuum that is in the way; a reader of an hour makes
+ * us give up.
  */
 static void
 lock_table(Oid relid)
 {
-	int			save_timeout = LockTimeout;
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-												  save_timeout > 0 ? save_timeout : LOCK_ATTEMPTS * (LOCK_WAIT_MS + LOCK_PAUSE_MS));
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
+	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
+	int			wait_ms = LOCK_FIRST_WAIT_MS;
 
 	for (;;)
 	{
-		volatile bool locked = false;
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
 
-		BeginInternalSubTransaction(NULL);
-		PG_TRY();
-		{
-			LockTimeout = LOCK_WAIT_MS;
-			LockRelationOid(relid, AccessExclusiveLock);
-			LockTimeout = save_timeout;
-			ReleaseCurrentSubTransaction();
-			locked = true;
-		}
-		PG_CATCH();
-		{
-			ErrorData  *error;
-
-			LockTimeout = save_timeout;
-			MemoryContextSwitchTo(context);
-			error = CopyErrorData();
-			FlushErrorState();
-			RollbackAndReleaseCurrentSubTransaction();
-			MemoryContextSwitchTo(context);
-			CurrentResourceOwner = owner;
-			if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE ||
-				GetCurrentTimestamp() >= end)
-				ReThrowError(error);
-			FreeErrorData(error);
-		}
-		PG_END_TRY();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (locked)
+		/* the last attempt, with what time there is, says what it waited for */
+		if (try_lock_table(relid, (int) Max(Min(wait_ms, left), 1),
+						   left <= wait_ms))
 			return;
-
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 LOCK_PAUSE_MS, feedpub_wait_event("FeedpubAttach"));
+						 Min(2 * wait_ms, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)),
+						 feedpub_wait_event("FeedpubAttach"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
+		wait_ms = Min(2 * wait_ms, LOCK_LAST_WAIT_MS);
 	}
+}
+
+/*
+ * Wait for the lock for so long.  Returns whether it was had, or raises the
+ * server's error if that is asked for.
+ */
+static bool
+try_lock_table(Oid relid, int wait_ms, bool is_last)
+{
+	int			save_timeout = LockTimeout;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool locked = false;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		LockTimeout = wait_ms;
+		LockRelationOid(relid, AccessExclusiveLock);
+		LockTimeout = save_timeout;
+		ReleaseCurrentSubTransaction();
+		locked = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		LockTimeout = save_timeout;
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE || is_last)
+			ReThrowError(error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return locked;
 }

@@ -11,6 +11,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
@@ -31,6 +32,7 @@ static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
 static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
+static Size row_size(TupleTableSlot *slot);
 static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void select_by_stamp(FeedpubPage *page);
 static void select_by_tid(FeedpubPage *page);
@@ -166,6 +168,10 @@ is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
  * A key lives when the database calls one that lives equal, though its text
  * may be another, as of 1.0 and 1.00; but that one may be in another shard,
  * and then this shard's readers are told.
+ *
+ * Where a text is no value of its column any more, no row has that key.
+ * Consumers may have one nevertheless, from before the type changed, so the
+ * delete is handed out, with what is left of its key.
  */
 static bool
 read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
@@ -184,19 +190,21 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 	if (feedpub_tombstone_key(slot, &key))
 	{
 		Datum		keys[INDEX_MAX_KEYS];
+		bool		key_nulls[INDEX_MAX_KEYS];
 
 		row->op = FEEDPUB_OP_DELETE;
-		feedpub_key_values(page->heap, page->key, key, keys);
-		if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
-			(page->shards == 1 ||
-			 feedpub_key_shard(living, page->shards) == page->shard))
+		if (!feedpub_key_values(page->heap, page->key, key, keys, key_nulls))
+			row->texts = PointerGetDatum(DatumGetArrayTypePCopy(key));
+		else if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
+				 (page->shards == 1 ||
+				  feedpub_key_shard(living, page->shards) == page->shard))
 			return false;
 		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
 		{
 			AttrNumber	attno = page->key->rd_index->indkey.values[i];
 
 			values[attno - 1] = keys[i];
-			nulls[attno - 1] = false;
+			nulls[attno - 1] = key_nulls[i];
 		}
 	}
 	tuple = heap_form_tuple(desc, values, nulls);
@@ -214,16 +222,46 @@ feedpub_entry_is_full(const FeedpubPage *page)
 }
 
 /*
- * Take over a row that may be read without the executor.
+ * Take over a row that may be read without the executor.  Another is counted
+ * as if it were to be shown: what the executor will return of it is not known
+ * yet, and may be no more than this.
  */
 static void
 take_row(FeedpubPage *page, FeedpubPageRow *row, TupleTableSlot *slot)
 {
 	if (!page->direct)
+	{
+		page->nbytes += row_size(slot);
 		return;
+	}
 	row->entry = DatumGetHeapTupleHeader(slot_row(slot,
 												  RelationGetDescr(page->heap)));
 	page->nbytes += HeapTupleHeaderGetDatumLength(row->entry);
+}
+
+/*
+ * How large a row is with the values that are stored out of line, which are
+ * not read for that.
+ */
+static Size
+row_size(TupleTableSlot *slot)
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Size		size = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (slot->tts_isnull[i] || att->attisdropped)
+			continue;
+		if (att->attlen == -1)
+			size += toast_raw_datum_size(slot->tts_values[i]);
+		else if (att->attlen > 0)
+			size += att->attlen;
+	}
+	return size;
 }
 
 /*

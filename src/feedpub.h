@@ -7,9 +7,10 @@
  *
  *		feedpub.c launcher.c worker.c				start, processes
  *		feed.c attach.c fetch.c publish.c read.c
- *		republish.c retention.c stats.c wait.c		the verbs
- *		restamp.c									rows get a new stamp
- *		page.c entry.c initial.c resume.c			a page of a feed
+ *		retention.c stats.c wait.c subscription.c
+ *		poll.c park.c								the verbs
+ *		lease.c store.c								subscriptions' state
+ *		json.c page.c entry.c initial.c resume.c			a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
  *		cursor.c									what feeds and batches are
@@ -24,19 +25,21 @@
 #include "access/htup.h"
 #include "access/transam.h"
 #include "access/xlogdefs.h"
-#include "datatype/timestamp.h"
 #include "executor/tuptable.h"
+#include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
+#include "utils/timestamp.h"
 
 #include "compat.h"
 
 /* SQLSTATEs of our own; everything else uses the server's. */
 #define ERRCODE_FEED_FOREIGN_HISTORY	MAKE_SQLSTATE('P','F','0','0','1')
 #define ERRCODE_FEED_CURSOR_EXPIRED		MAKE_SQLSTATE('P','F','0','0','2')
+#define ERRCODE_FEED_LEASE_LOST			MAKE_SQLSTATE('P','F','0','0','3')
 #define ERRCODE_FEED_GUARDED			MAKE_SQLSTATE('P','F','0','0','4')
 
 /* The schema of our tables, views and internal functions. */
@@ -178,6 +181,7 @@ typedef struct FeedpubPageRow
 	ItemPointerData tid;
 	FeedpubOp	op;
 	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
+	Datum		texts;			/* a delete whose key is no value any more: it */
 } FeedpubPageRow;
 
 /* One page being read; all of it lives in one memory context. */
@@ -212,46 +216,6 @@ typedef struct FeedpubPage
 	int			nkeys;
 	AttrNumber	keys[INDEX_MAX_KEYS];
 } FeedpubPage;
-
-/*
- * A place of a row: its stamp, or where it has none its row identifier, with
- * an xid of 0.
- */
-typedef struct FeedpubPlace
-{
-	uint64		xid;
-	int64		pos;
-} FeedpubPlace;
-
-/* Rows of a table that are to be stamped anew, and how far that has got. */
-typedef struct FeedpubRestamp
-{
-	bool		stamped;		/* those with an old stamp, not those without */
-	int64		cutoff;			/* the largest old position */
-	FeedpubPlace after;			/* done up to here */
-	FeedpubPlace to;			/* the last place to be looked at */
-	bool		ended;			/* that has been done */
-	bool		left;			/* but some rows were locked, from ... to */
-	FeedpubPlace left_first;
-	FeedpubPlace left_last;
-} FeedpubRestamp;
-
-/* What a step of a background republication came to. */
-typedef enum FeedpubRepublished
-{
-	FEEDPUB_REPUBLISH_NONE,		/* there is none, or somebody else is at it */
-	FEEDPUB_REPUBLISH_LOCKED,	/* the table, or the rows that are left, are */
-	FEEDPUB_REPUBLISH_MORE,
-	FEEDPUB_REPUBLISH_DONE,
-} FeedpubRepublished;
-
-/* What is kept while our tables are written as their owner. */
-typedef struct FeedpubCaller
-{
-	Oid			userid;
-	int			sec_context;
-	int			nestlevel;
-} FeedpubCaller;
 
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
@@ -318,6 +282,53 @@ typedef struct FeedpubProblem
 	bool		by_hand;		/* which only the client can run */
 } FeedpubProblem;
 
+/* A statement on our tables; its plan is kept. */
+typedef struct FeedpubStatement
+{
+	const char *sql;
+	int			nargs;
+	Oid			argtypes[8];
+	struct _SPI_plan *plan;
+} FeedpubStatement;
+
+/* Who runs it. */
+typedef struct FeedpubStoreCaller
+{
+	Oid			userid;
+	int			sec_context;
+} FeedpubStoreCaller;
+
+/* The shards of a subscription, the place and the lease of each. */
+typedef struct FeedpubShard
+{
+	int			shard;
+	text	   *cursor;			/* up to where it has been acknowledged */
+	int64		token;			/* of the lease */
+	char	   *consumer;		/* whose it is, or NULL */
+	TimestampTz leased_until;
+	int			parked;			/* how many entries are set aside */
+} FeedpubShard;
+
+typedef struct FeedpubSubscription
+{
+	text	   *name;
+	Oid			feed;
+	Oid			owner;
+	Interval   *lease;
+	int64		lease_ms;
+	int			max_attempts;	/* 0: any number */
+	TimestampTz seen_until;		/* of the consumer that asks, or 0 */
+	int			nshards;
+	int			nloaded;		/* those of them that have been read */
+	FeedpubShard *shards;
+} FeedpubSubscription;
+
+/* how many shards a subscription may have: lease.c's tokens have room */
+#define FEEDPUB_MAX_SHARDS	1024
+
+/* Rows of a page as JSON. */
+typedef struct FeedpubJson FeedpubJson;
+
 /* in guc.c */
 extern int	feedpub_max_page_rows;
 
@@ -329,7 +340,6 @@ extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
 extern int	feedpub_batch_retention;
 extern int	feedpub_tombstone_retention;
-extern int	feedpub_stamping_rate;
 
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
@@ -359,11 +369,8 @@ extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
-extern void feedpub_registry_become_owner(FeedpubCaller *caller);
-extern void feedpub_registry_become_caller(const FeedpubCaller *caller);
 extern Oid	feedpub_registry_function(const char *name, int nargs,
 									  const Oid *argtypes);
-extern Oid	feedpub_registry_schema(void);
 extern char *feedpub_relation_name(Oid relid);
 extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
@@ -381,8 +388,8 @@ extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
-extern void feedpub_key_values(Relation rel, Relation index, Datum key,
-							   Datum *values);
+extern bool feedpub_key_values(Relation rel, Relation index, Datum key,
+							   Datum *values, bool *nulls);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
@@ -395,6 +402,7 @@ extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
 extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
+extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 
 /* in guard.c */
 extern Oid	feedpub_guard_sequence(Relation rel);
@@ -493,19 +501,6 @@ extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 								const FeedpubBatch *batch, int64 pos,
 								List *runs, int cost);
 
-/* in restamp.c */
-extern bool feedpub_restamp_is_behind(FeedpubPlace a, FeedpubPlace b);
-extern const char *feedpub_restamp_obstacle(Relation rel);
-extern int	feedpub_restamp_some(Oid feed, Relation rel,
-								 FeedpubRestamp *work, int max_rows,
-								 int max_ms);
-
-/* in republish.c */
-extern int	feedpub_republish_some(Oid relid, int max_rows, int max_ms,
-								   FeedpubRepublished *what);
-extern List *feedpub_republish_list(void);
-extern void feedpub_republish_note_error(Oid relid, const char *error);
-
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
@@ -540,6 +535,8 @@ extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
 extern void feedpub_shmem_note_error(Oid feed, const char *error);
 extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
+extern void feedpub_shmem_note_poll(const text *subscription);
+extern TimestampTz feedpub_shmem_last_poll(const text *subscription);
 
 /* in retention.c */
 extern int	feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more);
@@ -552,8 +549,50 @@ extern void feedpub_worker_ensure(Oid relid);
 extern bool feedpub_launcher_start_worker(Oid dbid);
 extern void feedpub_launcher_register(void);
 
+/* in read.c */
+extern text *feedpub_read_head(Oid relid);
+
+/* in json.c */
+extern FeedpubJson *feedpub_json_begin(const FeedpubPage *page);
+extern bool feedpub_json_has_key(const FeedpubJson *json);
+extern void feedpub_json_row(FeedpubJson *json, StringInfo out,
+							 HeapTupleHeader entry);
+extern void feedpub_json_key(FeedpubJson *json, StringInfo out,
+							 const FeedpubPageRow *row);
+
+/* in store.c */
+extern void feedpub_store_begin(FeedpubStoreCaller *caller);
+extern void feedpub_store_end(const FeedpubStoreCaller *caller);
+extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
+								const char *nulls);
+extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
+
+/* in subscription.c */
+extern void feedpub_subscription_load(text *name, const text *consumer,
+									  int shard_wanted,
+									  FeedpubSubscription *sub);
+extern int64 feedpub_subscription_ms(const Interval *interval);
+
+/* in lease.c */
+extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
+							   FeedpubShard **own);
+extern int64 feedpub_lease_token(const FeedpubShard *shard, bool retry);
+extern void feedpub_lease_refuse(const text *name);
+extern int	feedpub_lease_read_token(int64 token, bool *retry, int64 *lease,
+									 int32 *hash);
+extern bool feedpub_lease_is_held(const FeedpubShard *shard);
+
+/* in park.c */
+extern bool feedpub_park_find_due(const FeedpubSubscription *sub,
+								  FeedpubPage *page, const FeedpubShard *shard);
+extern void feedpub_park_hide(const FeedpubSubscription *sub,
+							  const FeedpubShard *shard, FeedpubPage *page);
+extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
+								text *cursor);
+
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);
+extern void feedpub_wait_sleep(int64 timeout_ms);
 extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 								   int64 timeout_ms, bool in_procedure);
 
@@ -574,6 +613,9 @@ extern void feedpub_page_read(FeedpubPage *page);
 extern void feedpub_page_make_durable(TransactionId publisher,
 									  Snapshot snapshot);
 extern void feedpub_page_refuse_cursor(Oid relid);
+extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
+extern bool feedpub_page_is_expired(const FeedpubCursor *after,
+									const FeedpubFloor *floor);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,

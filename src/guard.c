@@ -766,9 +766,6 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 {
 	Oid			funcid = feedpub_registry_function(function, 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
-	const char *consequence = strcmp(function, "_stamp_row") == 0 ?
-		", so what is written is not published before feed_republish(..., rows => 'all')" :
-		"";
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
@@ -783,16 +780,16 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 		{
 			add_problem(cxt, "trigger",
 						psprintf(trigger->tgenabled == TRIGGER_DISABLED ?
-									 "the trigger that %s is disabled%s" :
-									 "the trigger that %s does not fire for all replication roles%s",
-								 what, consequence),
+									 "the trigger that %s is disabled" :
+									 "the trigger that %s does not fire for all replication roles",
+								 what),
 						psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
 								 cxt->table, name));
 			return;
 		}
 	}
 	add_problem(cxt, "trigger",
-				psprintf("there is no trigger that %s%s", what, consequence),
+				psprintf("there is no trigger that %s", what),
 				psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s()",
 						 name, event, cxt->table, each, function));
 }
@@ -834,6 +831,19 @@ check_key(GuardContext *cxt)
 		add_problem(cxt, "key",
 					pstrdup("the table has lost the key by which deletes are published"),
 					NULL);
+	if (deletes && OidIsValid(keyid))
+	{
+		Relation	index = index_open(keyid, AccessShareLock);
+
+		/* consumers begin again then: that is its owner's decision */
+		if (feedpub_tombstone_some_unreadable(cxt->rel, index))
+			add_problem(cxt, "key",
+						pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() hands such deletes out with nulls"),
+						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+								 quote_literal_cstr(cxt->table)))
+				->by_hand = true;
+		index_close(index, NoLock);
+	}
 }
 
 /*
@@ -872,13 +882,7 @@ check_history(GuardContext *cxt)
 		add_problem(cxt, "history",
 					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 							 (unsigned long long) U64FromFullTransactionId(stamp)),
-					/* in the background, so not feed_repair()'s */
-					cxt->is_table ?
-						psprintf("SELECT %s.feed_republish(%s, rows => 'all')",
-								 quote_identifier(get_namespace_name(feedpub_registry_schema())),
-								 quote_literal_cstr(cxt->table)) :
-						NULL)
-			->by_hand = true;
+					NULL);
 	index_close(index, NoLock);
 }
 
@@ -1060,9 +1064,10 @@ feed_repair(PG_FUNCTION_ARGS)
 /*
  * feedpub._begin_history(feed regclass) returns void
  *
- * Forgets the batches of a feed, which came from another server: all its rows
- * are published anew, and cursors into the old batches are refused.  What
- * feed_repair() runs as a cure.  Only the owner may.  Waits for a publisher.
+ * Forgets the batches and tombstones of a feed, which came from another server,
+ * or have keys that nobody can read: all its rows are published anew, and
+ * cursors into the old batches are refused.  Only the owner may.  Waits for a
+ * publisher.
  */
 Datum
 feedpub_begin_history(PG_FUNCTION_ARGS)

@@ -6,7 +6,9 @@
  * A key is the columns of a unique index on columns that are not null: the
  * primary key, or one that was named.  A deleted row's key is kept as texts,
  * what the types' output functions make of it, so that it survives a dump and
- * a change of type that the texts survive.
+ * a change of type that the texts survive.  One that does not survive is still
+ * the key by which consumers know the row: they get the text where they can
+ * (read.c: feed_page), and nulls where a value of the type is asked for.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,6 +18,7 @@
 #include "access/htup_details.h"
 #include "access/stratnum.h"
 #include "access/tableam.h"
+#include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
@@ -30,10 +33,16 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/resowner.h"
 
 #include "feedpub.h"
 
 static bool prints_the_same_everywhere(Oid type);
+static bool try_values(Relation rel, Relation index, Datum *texts, int from,
+					   int to, Datum *values);
+static bool is_no_verdict(int sqlerrcode);
+static void read_values(Relation rel, Relation index, Datum *texts, int from,
+						int to, Datum *values);
 
 /*
  * Why an index cannot be a key, part of a sentence, or NULL if it can.
@@ -230,32 +239,110 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 
 /*
  * The values of a key that was kept as texts, in the order of the index.
+ * Returns false when some are no values of their columns any more, of a type
+ * that was changed since or lost a value; those are null then, and no row can
+ * have such a key.
  *
  * As the table's owner, restricted: a type may be a domain, or have one in it,
  * whose checks are his code, and the reader anybody.
  */
-void
-feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
+bool
+feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
+				   bool *nulls)
 {
 	Datum	   *texts;
-	bool	   *nulls;
+	bool	   *text_nulls;
 	int			ntexts;
 	int			nkeys = index->rd_index->indnkeyatts;
+	bool		all;
 	Oid			save_userid;
 	int			save_sec_context;
 
 	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
-					  TYPALIGN_INT, &texts, &nulls, &ntexts);
-	if (ntexts != nkeys)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("the key of feed \"%s\" has changed since rows were deleted",
-						RelationGetRelationName(rel)),
-				 errhint("Detach the table and attach it again.")));
+					  TYPALIGN_INT, &texts, &text_nulls, &ntexts);
 	GetUserIdAndSecContext(&save_userid, &save_sec_context);
 	SetUserIdAndSecContext(rel->rd_rel->relowner,
 						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
+	all = ntexts == nkeys && try_values(rel, index, texts, 0, nkeys, values);
 	for (int i = 0; i < nkeys; i++)
+		nulls[i] = !all &&
+			(ntexts != nkeys || !try_values(rel, index, texts, i, i + 1, values));
+	SetUserIdAndSecContext(save_userid, save_sec_context);
+	return all;
+}
+
+/*
+ * Some of a key's texts as values.  Returns false when one of them is none.
+ *
+ * An input function may raise anything, and a reader must not be stopped by a
+ * row that is gone; so in a subtransaction, for which parallel mode has no
+ * room before version 17.
+ */
+static bool
+try_values(Relation rel, Relation index, Datum *texts, int from, int to,
+		   Datum *values)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool done = false;
+
+	if (IsInParallelMode())
+	{
+		read_values(rel, index, texts, from, to, values);
+		return true;
+	}
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		MemoryContextSwitchTo(context);
+		read_values(rel, index, texts, from, to, values);
+		ReleaseCurrentSubTransaction();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		MemoryContextSwitchTo(context);
+		CurrentResourceOwner = owner;
+		if (is_no_verdict(error->sqlerrcode))
+			ReThrowError(error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return done;
+}
+
+/*
+ * Does an error say nothing about the text, but that somebody ended the query,
+ * or that it may succeed another time?
+ */
+static bool
+is_no_verdict(int sqlerrcode)
+{
+	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
+	{
+		case MAKE_SQLSTATE('4', '0', '0', '0', '0'):	/* deadlock */
+		case MAKE_SQLSTATE('5', '3', '0', '0', '0'):	/* out of memory */
+		case MAKE_SQLSTATE('5', '7', '0', '0', '0'):	/* canceled */
+		case MAKE_SQLSTATE('5', '8', '0', '0', '0'):	/* could not read */
+			return true;
+		default:
+			return false;
+	}
+}
+
+static void
+read_values(Relation rel, Relation index, Datum *texts, int from, int to,
+			Datum *values)
+{
+	for (int i = from; i < to; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel),
 											  index->rd_index->indkey.values[i] - 1);
@@ -266,7 +353,6 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 		values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
 										 param, att->atttypmod);
 	}
-	SetUserIdAndSecContext(save_userid, save_sec_context);
 }
 
 /*

@@ -304,6 +304,19 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 }
 
 /*
+ * Does a cursor of a table feed lie before the floor?
+ */
+bool
+feedpub_page_is_expired(const FeedpubCursor *after, const FeedpubFloor *floor)
+{
+	if (after->sync_id == 0)
+		return after->pos != 0 && !feedpub_initial_is_of(after, floor);
+	return FEEDPUB_EPOCH_EXPIRIES(after->epoch) != ((uint32) floor->expiries & 0xffffff) &&
+		(after->sync_id < floor->sync_id ||
+		 (after->sync_id == floor->sync_id && after->pos < floor->pos));
+}
+
+/*
  * Check that no delete behind the cursor has expired, and that a cursor of
  * batch 0 is of this life of the feed.
  *
@@ -314,23 +327,38 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 static void
 check_floor(FeedpubPage *page)
 {
-	const FeedpubCursor *after = &page->after;
-	bool		expired;
-
 	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
-	if (after->sync_id == 0)
-		expired = after->pos != 0 && !feedpub_initial_is_of(after, &page->floor);
-	else
-		expired = FEEDPUB_EPOCH_EXPIRIES(after->epoch) != ((uint32) page->floor.expiries & 0xffffff) &&
-			(after->sync_id < page->floor.sync_id ||
-			 (after->sync_id == page->floor.sync_id && after->pos < page->floor.pos));
-	if (expired)
+	if (feedpub_page_is_expired(&page->after, &page->floor))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",
 						RelationGetRelationName(page->heap)),
 				 errdetail("Deletes that it has not got past are no longer retained, or the table was attached anew."),
 				 errhint("Begin again from '', with nothing: rows that are gone are not announced.")));
+}
+
+/*
+ * Must the page say how far it got, since its last row does not?
+ */
+bool
+feedpub_page_ends_filtered(const FeedpubPage *page)
+{
+	int			nshown = 0;
+
+	/* a full page needs none: what was passed behind it is passed again */
+	for (int i = 0; i < page->nrows; i++)
+		nshown += page->rows[i].entry != NULL;
+	if (nshown >= page->max_rows)
+		return false;
+
+	for (int i = page->nrows - 1; i >= 0; i--)
+	{
+		if (page->rows[i].entry != NULL)
+			return page->rows[i].cursor.sync_id != page->passed.sync_id ||
+				page->rows[i].cursor.pos != page->passed.pos;
+	}
+	return page->passed.sync_id != page->after.sync_id ||
+		page->passed.pos != page->after.pos;
 }
 
 /*

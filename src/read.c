@@ -13,9 +13,11 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
 #include "utils/rel.h"
@@ -30,23 +32,7 @@ PG_FUNCTION_INFO_V1(feed_head);
 
 static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
-/* Which columns of a row make a JSON object. */
-typedef struct JsonShape
-{
-	TupleDesc	full;			/* the table's */
-	TupleDesc	desc;			/* the object's */
-	int			natts;
-	AttrNumber *attnos;			/* of its columns in the table */
-	Datum	   *values;
-	bool	   *nulls;
-} JsonShape;
-
 static void read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page);
-static bool ends_filtered(FeedpubPage *page);
-static void make_shape(JsonShape *shape, TupleDesc full, int natts,
-					   const AttrNumber *attnos);
-static void append_object(StringInfo json, JsonShape *shape,
-						  HeapTupleHeader entry);
 
 /*
  * feed_read(feed anyelement, after text, max_rows int, shard int DEFAULT
@@ -59,7 +45,8 @@ static void append_object(StringInfo json, JsonShape *shape,
  * place to go on from.  op is 'upsert'; in a table feed also 'delete', whose
  * entry has the key and else nulls, and 'truncate', whose entry has only
  * nulls; or 'end' for a last entry without a row that only says how far the
- * page got.
+ * page got.  A key column that was changed so that it cannot have a deleted
+ * row's value any more is null too; feed_page() has its text.
  *
  * With shard and shards, only the keys of shard, 0 to shards - 1; key.c says
  * which those are.
@@ -101,7 +88,7 @@ feed_read(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		pfree(row->entry);
 	}
-	if (ends_filtered(&page))
+	if (feedpub_page_ends_filtered(&page))
 	{
 		feedpub_cursor_print(&page.passed, VARDATA(cursor));
 		values[1] = CStringGetTextDatum("end");
@@ -113,30 +100,6 @@ feed_read(PG_FUNCTION_ARGS)
 }
 
 /*
- * Must the page say how far it got, since its last row does not?
- */
-static bool
-ends_filtered(FeedpubPage *page)
-{
-	int			nshown = 0;
-
-	/* a full page needs none: what was passed behind it is passed again */
-	for (int i = 0; i < page->nrows; i++)
-		nshown += page->rows[i].entry != NULL;
-	if (nshown >= page->max_rows || page->nbytes >= FEEDPUB_MAX_PAGE_BYTES)
-		return false;
-
-	for (int i = page->nrows - 1; i >= 0; i--)
-	{
-		if (page->rows[i].entry != NULL)
-			return page->rows[i].cursor.sync_id != page->passed.sync_id ||
-				page->rows[i].cursor.pos != page->passed.pos;
-	}
-	return page->passed.sync_id != page->after.sync_id ||
-		page->passed.pos != page->after.pos;
-}
-
-/*
  * feed_page(feed regclass, after text, max_rows int, shard int DEFAULT NULL,
  * shards int DEFAULT NULL) returns json, VOLATILE
  *
@@ -144,7 +107,8 @@ ends_filtered(FeedpubPage *page)
  * {"entries": [...], "cursor": "...", "more": true|false}.  The entries of an
  * outbox are its rows as objects, without the columns of the stamp.  Those of
  * a table feed are {"op": "upsert", "key": {...}, "row": {...}},
- * {"op": "delete", "key": {...}} and {"op": "truncate"}.  cursor is the place
+ * {"op": "delete", "key": {...}} and {"op": "truncate"}; key columns that cannot
+ * have a deleted row's values any more are strings.  cursor is the place
  * to go on from, more whether something may lie there already.
  */
 Datum
@@ -152,13 +116,9 @@ feed_page(PG_FUNCTION_ARGS)
 {
 	FeedpubPage page = {0};
 	StringInfoData json;
-	JsonShape	row_shape;
-	JsonShape	key_shape = {0};
-	TupleDesc	full;
-	AttrNumber *attnos;
+	FeedpubJson *shapes;
 	FeedpubCursor cursor;
 	bool		first = true;
-	int			natts = 0;
 	char		buffer[FEEDPUB_CURSOR_LENGTH + 1] = "";
 
 	if (PG_ARGISNULL(0))
@@ -169,24 +129,7 @@ feed_page(PG_FUNCTION_ARGS)
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
 
-	/* the row type of an entry: the table's, less dropped columns and stamp */
-	full = RelationGetDescr(page.heap);
-	attnos = palloc(full->natts * sizeof(AttrNumber));
-	for (int i = 0; i < full->natts; i++)
-	{
-		if (!TupleDescAttr(full, i)->attisdropped &&
-			i + 1 != page.feed.xid_attno && i + 1 != page.feed.pos_attno)
-			attnos[natts++] = i + 1;
-	}
-	make_shape(&row_shape, full, natts, attnos);
-	if (OidIsValid(page.feed.keyid))
-	{
-		AttrNumber	keys[INDEX_MAX_KEYS];
-
-		make_shape(&key_shape, full,
-				   feedpub_key_columns(page.feed.keyid, keys), keys);
-	}
-
+	shapes = feedpub_json_begin(&page);
 	initStringInfo(&json);
 	appendStringInfoString(&json, "{\"entries\": [");
 	for (int i = 0; i < page.nrows; i++)
@@ -200,19 +143,19 @@ feed_page(PG_FUNCTION_ARGS)
 		first = false;
 		if (page.feed.is_outbox)
 		{
-			append_object(&json, &row_shape, row->entry);
+			feedpub_json_row(shapes, &json, row->entry);
 			continue;
 		}
 		appendStringInfo(&json, "{\"op\": \"%s\"", op_names[row->op]);
-		if (row->op != FEEDPUB_OP_TRUNCATE && key_shape.desc != NULL)
+		if (row->op != FEEDPUB_OP_TRUNCATE && feedpub_json_has_key(shapes))
 		{
 			appendStringInfoString(&json, ", \"key\": ");
-			append_object(&json, &key_shape, row->entry);
+			feedpub_json_key(shapes, &json, row);
 		}
 		if (row->op == FEEDPUB_OP_UPSERT)
 		{
 			appendStringInfoString(&json, ", \"row\": ");
-			append_object(&json, &row_shape, row->entry);
+			feedpub_json_row(shapes, &json, row->entry);
 		}
 		appendStringInfoChar(&json, '}');
 	}
@@ -228,44 +171,6 @@ feed_page(PG_FUNCTION_ARGS)
 }
 
 /*
- * Some columns of a table as the row type of a JSON object.
- */
-static void
-make_shape(JsonShape *shape, TupleDesc full, int natts,
-		   const AttrNumber *attnos)
-{
-	TupleDesc	desc = CreateTemplateTupleDesc(natts);
-
-	for (int i = 0; i < natts; i++)
-		TupleDescCopyEntry(desc, i + 1, full, attnos[i]);
-	shape->desc = BlessTupleDesc(desc);
-	shape->full = full;
-	shape->natts = natts;
-	shape->attnos = memcpy(palloc(natts * sizeof(AttrNumber)), attnos,
-						   natts * sizeof(AttrNumber));
-	shape->values = palloc(natts * sizeof(Datum));
-	shape->nulls = palloc(natts * sizeof(bool));
-}
-
-static void
-append_object(StringInfo json, JsonShape *shape, HeapTupleHeader entry)
-{
-	HeapTupleData tuple = {0};
-	Datum		object;
-
-	tuple.t_data = entry;
-	tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
-	for (int i = 0; i < shape->natts; i++)
-		shape->values[i] = heap_getattr(&tuple, shape->attnos[i], shape->full,
-										&shape->nulls[i]);
-	object = DirectFunctionCall1(row_to_json,
-								 HeapTupleGetDatum(heap_form_tuple(shape->desc, shape->values, shape->nulls)));
-	appendBinaryStringInfo(json, VARDATA_ANY(DatumGetPointer(object)),
-						   VARSIZE_ANY_EXHDR(DatumGetPointer(object)));
-	pfree(DatumGetPointer(object));
-}
-
-/*
  * feed_head(feed regclass) returns text, VOLATILE
  *
  * The cursor of now in published order: behind the last batch.  Whatever is
@@ -276,7 +181,12 @@ append_object(StringInfo json, JsonShape *shape, HeapTupleHeader entry)
 Datum
 feed_head(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	PG_RETURN_TEXT_P(feedpub_read_head(PG_GETARG_OID(0)));
+}
+
+text *
+feedpub_read_head(Oid relid)
+{
 	Relation	heap = feedpub_registry_open(relid);
 	Relation	index;
 	FeedpubFeed feed;
@@ -305,7 +215,7 @@ feed_head(PG_FUNCTION_ARGS)
 		if (last.sync_id == 0)
 			feedpub_cursor_behind_initial(&cursor, &floor);
 	}
-	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
+	return feedpub_cursor_text(&cursor);
 }
 
 /*

@@ -24,7 +24,6 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -81,8 +80,8 @@ static uint64 ninvalidations = 0;
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
+static void forget_subscriptions(Oid relid);
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
-static void remove_republication(Oid relid);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
@@ -478,20 +477,6 @@ feedpub_registry_sweep(void)
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.republication_part p USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.republication r USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE r.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub.feed f USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
@@ -563,7 +548,7 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 
 	/* its OID may have been another table's, whose batches must not be its */
 	feedpub_registry_begin_history(relid);
-	remove_republication(relid);
+	forget_subscriptions(relid);
 	return is_default;
 }
 
@@ -587,6 +572,25 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 }
 
 /*
+ * Forget the subscriptions of a feed.
+ */
+static void
+forget_subscriptions(Oid relid)
+{
+	static const char *const tables[] = {"parked_entry", "consumer", "shard"};
+
+	for (int i = 0; i < lengthof(tables); i++)
+		write_registry(psprintf("DELETE FROM feedpub.%s t USING feedpub.subscription s"
+								" WHERE s.feed OPERATOR(pg_catalog.=) $1"
+								" AND t.subscription OPERATOR(pg_catalog.=) s.name",
+								tables[i]),
+					   relid, NULL);
+	write_registry("DELETE FROM feedpub.subscription"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
  * Forget a feed.
  */
 void
@@ -601,21 +605,7 @@ feedpub_registry_remove(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	remove_republication(relid);
-}
-
-/*
- * Forget what is to be stamped anew in the background.
- */
-static void
-remove_republication(Oid relid)
-{
-	write_registry("DELETE FROM feedpub.republication_part"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub.republication"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
+	forget_subscriptions(relid);
 }
 
 /*
@@ -641,6 +631,19 @@ feedpub_registry_begin_history(Oid relid)
 							" history = %d, expiries = 0"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							history),
+				   relid, NULL);
+
+	/* subscriptions begin again: what comes twice is better than what is lost */
+	write_registry("DELETE FROM feedpub.parked_entry p USING feedpub.subscription s"
+				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
+				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
+				   relid, NULL);
+	write_registry("UPDATE feedpub.shard h SET cursor = '', page_token = NULL,"
+				   " consumer = NULL, leased_until = NULL, parked = 0,"
+				   " token = (h.token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<<) 11"
+				   " FROM feedpub.subscription s"
+				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
+				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
 				   relid, NULL);
 }
 
@@ -704,11 +707,21 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 :
 													   0;
 	Relation	registry;
-	FeedpubCaller caller;
+	Oid			save_userid;
+	int			save_sec_context;
+	int			save_nestlevel;
 	uint64		processed;
 
 	registry = table_open(find_registry(), RowExclusiveLock);
-	feedpub_registry_become_owner(&caller);
+
+	GetUserIdAndSecContext(&save_userid, &save_sec_context);
+	SetUserIdAndSecContext(registry->rd_rel->relowner,
+						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	save_nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
 	SPI_connect();
@@ -718,37 +731,12 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	processed = SPI_processed;
 	SPI_finish();
 
-	feedpub_registry_become_caller(&caller);
+	AtEOXact_GUC(false, save_nestlevel);
+	SetUserIdAndSecContext(save_userid, save_sec_context);
 
 	CacheInvalidateRelcache(registry);
 	table_close(registry, NoLock);
 	return processed;
-}
-
-/*
- * Become the owner of our tables, with a path on which nobody else's objects
- * are, and again who we were.  In between only statements of ours are run.
- */
-void
-feedpub_registry_become_owner(FeedpubCaller *caller)
-{
-	Relation	registry = table_open(find_registry(), AccessShareLock);
-
-	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
-	SetUserIdAndSecContext(registry->rd_rel->relowner,
-						   caller->sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	caller->nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	table_close(registry, AccessShareLock);
-}
-
-void
-feedpub_registry_become_caller(const FeedpubCaller *caller)
-{
-	AtEOXact_GUC(false, caller->nestlevel);
-	SetUserIdAndSecContext(caller->userid, caller->sec_context);
 }
 
 /*
@@ -760,31 +748,6 @@ feedpub_registry_function(const char *name, int nargs, const Oid *argtypes)
 	return LookupFuncName(list_make2(makeString(FEEDPUB_SCHEMA),
 									 makeString(pstrdup(name))),
 						  nargs, argtypes, false);
-}
-
-/*
- * The schema in which our public functions are.
- */
-Oid
-feedpub_registry_schema(void)
-{
-	Relation	extensions = table_open(ExtensionRelationId, AccessShareLock);
-	Oid			schema = InvalidOid;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
-				F_NAMEEQ, CStringGetDatum("feedpub"));
-	scan = systable_beginscan(extensions, ExtensionNameIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(extensions, AccessShareLock);
-	if (!OidIsValid(schema))
-		elog(ERROR, "extension \"feedpub\" is not there");
-	return schema;
 }
 
 /*

@@ -251,6 +251,29 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 }
 
 /*
+ * Sleep for a while, for who has nothing to wait for.
+ */
+void
+feedpub_wait_sleep(int64 timeout_ms)
+{
+	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
+
+	for (;;)
+	{
+		int64		left = (end - GetCurrentTimestamp()) / 1000;
+
+		CHECK_FOR_INTERRUPTS();
+		if (left <= 0)
+			return;
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(left, RECHECK_INTERVAL),
+						 feedpub_wait_event("FeedpubWait"));
+		ResetLatch(MyLatch);
+	}
+}
+
+/*
  * Wake those who wait for a feed, after a batch of it is visible.
  */
 void

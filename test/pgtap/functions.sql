@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(21 * 11 + 3);
+SELECT plan(32 * 11 + 3);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,8 +9,6 @@ INSERT INTO meant VALUES
 	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns text[] DEFAULT NULL::text[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass', 'void', 'v', true, 'u', 0),
-	('feed_republish', 'feed regclass, key jsonb DEFAULT NULL::jsonb, condition text DEFAULT NULL::text, rows text DEFAULT NULL::text', 'bigint', 'v', false, 'u', 0),
-	('feed_republish_cancel', 'feed regclass', 'boolean', 'v', true, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
@@ -27,6 +25,20 @@ INSERT INTO meant VALUES
 	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
+INSERT INTO meant VALUES
+	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer', 'text', 'v', false, 'u', 0),
+	('feed_unsubscribe', 'name text', 'void', 'v', true, 'u', 0),
+	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
+	('feed_poll', 'name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint)', 'v', false, 'u', 100),
+	('feed_poll', 'feed anyelement, name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry anyelement, token bigint)', 'v', false, 'u', 100),
+	('feed_ack', 'name text, cursor text, token bigint DEFAULT NULL::bigint, strict boolean DEFAULT false', 'text', 'v', false, 'u', 0),
+	('feed_ack_poll', 'name text, cursor text, token bigint, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint)', 'v', false, 'u', 100),
+	('feed_wait_poll', 'name text, timeout interval, consumer text DEFAULT ''''::text', 'boolean', 'v', false, 'u', 0),
+	('feed_leave', 'name text, consumer text', 'integer', 'v', true, 'u', 0),
+	('feed_park', 'name text, cursor text, reason text, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
+	('feed_nack', 'name text, cursor text, reason text, delay interval DEFAULT ''00:00:10''::interval, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
+	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
+	('feed_discard', 'name text, cursor text', 'integer', 'v', true, 'u', 0);
 INSERT INTO meant VALUES
 	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_await', 'IN feed regclass, IN after text, IN timeout interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');

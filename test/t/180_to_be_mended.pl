@@ -114,25 +114,5 @@ SQL
 	$waiting->finish;
 }
 
-TODO:
-{
-	local $TODO = 'rows that are read through the executor are not counted';
-
-	sql($node, <<'SQL');
-CREATE ROLE regress_feedpub_reader LOGIN;
-SELECT feed_create('secured');
-ALTER TABLE secured ENABLE ROW LEVEL SECURITY;
-CREATE POLICY all_rows ON secured FOR SELECT USING (true);
-GRANT SELECT ON secured TO regress_feedpub_reader;
-INSERT INTO secured (message_type, data) SELECT i, to_jsonb(repeat('x', 1048576)) FROM generate_series(1, 70) i;
-CALL feed_publish('secured');
-SQL
-	is( sql($node,
-			q(SELECT p ->> 'more' FROM (SELECT feed_page('secured', '', 10000) AS p OFFSET 0) p),
-			user => 'regress_feedpub_reader'),
-		'true',
-		'a page under row security has at most 64 MB as well');
-}
-
 $node->stop;
 done_testing();

@@ -1,0 +1,710 @@
+/*-------------------------------------------------------------------------
+ *
+ * poll.c
+ *	  Reading from the place of a subscription, and moving it.
+ *
+ * feed_poll() reads a page behind the place of a shard, which stays where it
+ * is; feed_ack() moves it when the page has been dealt with.  So what is lost
+ * on the way is handed out again: at least once.  A consumer that acknowledges
+ * in the transaction in which it writes what came of the page has both or
+ * neither: exactly once, if it commits only what has "moved" the place.
+ *
+ * The place is moved by one UPDATE that compares token and place (lease.c has
+ * the argument), and only forward.  It is in an ordinary table, so it goes
+ * with the transaction.  Between the two calls nothing is locked.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_type.h"
+#include "common/pg_prng.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/tuplestore.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_poll);
+PG_FUNCTION_INFO_V1(feed_poll_typed);
+PG_FUNCTION_INFO_V1(feed_ack);
+PG_FUNCTION_INFO_V1(feed_ack_poll);
+PG_FUNCTION_INFO_V1(feed_wait_poll);
+PG_FUNCTION_INFO_V1(feedpub_lag);
+PG_FUNCTION_INFO_V1(feedpub_last_poll);
+
+/* What an acknowledgement did. */
+typedef enum AckResult
+{
+	ACK_MOVED,
+	ACK_SAME,
+	ACK_BEHIND,
+	ACK_AHEAD,
+	ACK_LOST,
+} AckResult;
+
+static const char *const ack_names[] = {"moved", "same", "behind", "ahead", "lost"};
+
+static const char *const op_names[] = {"upsert", "delete", "truncate"};
+
+/*
+ * Whoever holds the lease, or, without one, whoever began at the place that
+ * it still is at, or moved it last.  A place in batch 0 of a file that is gone
+ * lies before any in the new one.
+ */
+static FeedpubStatement move_place = {
+	.sql = "UPDATE feedpub.shard h SET cursor = $3,"
+		   " last_ack = pg_catalog.clock_timestamp(),"
+		   " page_token = CASE WHEN $4 OPERATOR(pg_catalog.<) 0 THEN $4 END,"
+		   " leased_until = CASE WHEN $4 OPERATOR(pg_catalog.>) 0 AND h.consumer IS NOT NULL"
+		   "  THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) $5 ELSE h.leased_until END"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
+		   " AND (h.cursor OPERATOR(pg_catalog.<) $3 OR ($7"
+		   "  AND pg_catalog.substr(h.cursor, 11, 16) OPERATOR(pg_catalog.=) '0000000000000000'"
+		   "  AND pg_catalog.substr(h.cursor, 27, 16) OPERATOR(pg_catalog.<>) '7fffffffffffffff'"
+		   "  AND pg_catalog.substr(h.cursor, 43, 8) OPERATOR(pg_catalog.<>) pg_catalog.substr($3, 43, 8)))"
+		   " AND CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN h.token OPERATOR(pg_catalog.=) $4"
+		   "  ELSE (h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
+		   "   AND ($4 IS NULL OR h.page_token OPERATOR(pg_catalog.=) $4"
+		   "    OR pg_catalog.hashtext(h.cursor) OPERATOR(pg_catalog.=) $6) END",
+	.nargs = 7,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INTERVALOID, INT4OID, BOOLOID},
+};
+
+/* the same question of token and place, and who moved it last */
+static FeedpubStatement compare_place = {
+	.sql = "SELECT CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN h.token OPERATOR(pg_catalog.=) $4"
+		   "  ELSE (h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
+		   "   AND ($4 IS NULL OR h.page_token OPERATOR(pg_catalog.=) $4"
+		   "    OR pg_catalog.hashtext(h.cursor) OPERATOR(pg_catalog.=) $5) END,"
+		   " h.cursor OPERATOR(pg_catalog.=) $3"
+		   " FROM feedpub.shard h"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2",
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INT4OID},
+};
+
+/* the retried entries of a shard, when the first is due */
+static FeedpubStatement next_retry = {
+	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub.parked_entry p"
+		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
+static void refuse_null(FunctionCallInfo fcinfo, int arg, const char *name);
+static void poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub,
+				 int first_arg, Oid typed);
+static int	choose_shards(FeedpubSubscription *sub, text *consumer,
+						  FeedpubShard **shards);
+static void read_page(FeedpubSubscription *sub, FeedpubShard *shard,
+					  int max_rows, FeedpubPage *page);
+static int	count_shown(const FeedpubPage *page);
+static void put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token,
+					 bool typed);
+static AckResult ack(FeedpubSubscription *sub, text *cursor,
+					 const int64 *token);
+static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
+
+/*
+ * feed_poll(name text, max_rows int, consumer text DEFAULT '')
+ * returns TABLE (cursor text, op text, entry json, token bigint), VOLATILE
+ *
+ * Reads what lies behind a subscription's cursor: at most max_rows entries
+ * (and feedpub.max_page_rows), all of one shard.  The cursor stays where it
+ * is.  op is as in feed_read(); entry is the row as an object, without the
+ * columns of the stamp, of a delete its key, and else null.  The last row's
+ * cursor, and its token, go to feed_ack() when all of them have been dealt
+ * with; that of an earlier row when those up to it have.
+ *
+ * A consumer that names itself leases shards, which nobody else reads as long
+ * as it polls or acknowledges in time, and gets a page of one of them in turn.
+ * With more than one shard it must.  Names must be different.  One that polls
+ * in a transaction holds what it leased there until it ends.
+ *
+ * An entry that was set aside and is due (feed_retry(), feed_nack()) comes
+ * before others, alone.
+ *
+ * Needs the rights of the subscription's owner, and SELECT on the table, whose
+ * row security it obeys.  Without a name it writes nothing, and works on a
+ * standby.  Errors: 42704 when there is no such subscription, 22023 for a bad
+ * max_rows or consumer, 25006 with a name where nothing can be written, 40001
+ * in higher isolation, PF001, PF002, 42501.
+ *
+ * The verbs are PgQ's, pgmq's and other queues'.
+ */
+Datum
+feed_poll(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+
+	refuse_null(fcinfo, 0, "name");
+	refuse_null(fcinfo, 2, "consumer");
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(2), -1, &sub);
+	poll(fcinfo, &sub, 1, InvalidOid);
+	return (Datum) 0;
+}
+
+/*
+ * feed_poll(feed anyelement, name text, max_rows int, consumer text DEFAULT
+ * '')
+ * returns TABLE (cursor text, op text, entry anyelement, token bigint),
+ * VOLATILE
+ *
+ * The same with rows of the feed's table, called as feed_poll(NULL::kv, ...).
+ * Error 42809 when the subscription is of another feed.
+ */
+Datum
+feed_poll_typed(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+
+	refuse_null(fcinfo, 1, "name");
+	refuse_null(fcinfo, 3, "consumer");
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(1), PG_GETARG_TEXT_PP(3), -1, &sub);
+	poll(fcinfo, &sub, 2, relid);
+	return (Datum) 0;
+}
+
+/*
+ * feed_ack(name text, cursor text, token bigint DEFAULT NULL,
+ * strict boolean DEFAULT false)
+ * returns text, VOLATILE
+ *
+ * Moves a subscription's cursor to one that feed_poll() returned with this
+ * token, and says what it did: moved; same, it was there already; behind, it
+ * was further; ahead, the feed has not got there; or lost: another consumer
+ * has the shard now, or has moved the cursor of the page in between.  Only
+ * moved writes anything.  With strict, anything else is an error: for
+ * consumers that acknowledge in the transaction with what they did, which
+ * must not commit then.
+ *
+ * Without a token the cursor is moved forward whoever got there, unless a
+ * consumer with a name holds the lease; not with more than one shard.
+ *
+ * For a retried entry, which is known by its token, moved says that it is set
+ * aside no longer; the cursor of the others stays.
+ *
+ * Locks the shard's row until the transaction ends.  Errors: 42704, 22023 for
+ * a malformed cursor or a missing token, PF001 for a cursor of another
+ * history, 25006, 40001, 42501; with strict PF003 for lost, 55000 for same,
+ * behind and ahead.
+ */
+Datum
+feed_ack(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	AckResult	result;
+	int64		token = 0;
+	bool		retry;
+	int64		lease;
+	int32		hash;
+	int			shard = 0;
+
+	refuse_null(fcinfo, 0, "name");
+	refuse_null(fcinfo, 1, "cursor");
+	refuse_null(fcinfo, 3, "strict");
+	if (!PG_ARGISNULL(2))
+	{
+		token = PG_GETARG_INT64(2);
+		shard = feedpub_lease_read_token(token, &retry, &lease, &hash);
+	}
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, shard, &sub);
+	result = ack(&sub, PG_GETARG_TEXT_PP(1), PG_ARGISNULL(2) ? NULL : &token);
+	if (PG_GETARG_BOOL(3) && result == ACK_LOST)
+		feedpub_lease_refuse(sub.name);
+	if (PG_GETARG_BOOL(3) && result != ACK_MOVED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("could not move the cursor of subscription \"%s\": %s",
+						text_to_cstring(sub.name), ack_names[result])));
+	PG_RETURN_TEXT_P(cstring_to_text(ack_names[result]));
+}
+
+/*
+ * feed_ack_poll(name text, cursor text, token bigint, max_rows int,
+ * consumer text DEFAULT '')
+ * returns as feed_poll(), VOLATILE
+ *
+ * feed_ack() of the last page and feed_poll() of the next, in one round trip.
+ * With a NULL cursor nothing is acknowledged, as for the first page.  A lost
+ * lease is an error, PF003, and a cursor that is ahead, 22023; then nothing
+ * was read.
+ */
+Datum
+feed_ack_poll(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+
+	refuse_null(fcinfo, 0, "name");
+	refuse_null(fcinfo, 4, "consumer");
+	if (!PG_ARGISNULL(1))
+	{
+		int64		token = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
+		bool		retry;
+		int64		lease;
+		int32		hash;
+		int			shard = feedpub_lease_read_token(token, &retry, &lease, &hash);
+		AckResult	result;
+
+		feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL,
+								  PG_ARGISNULL(2) ? 0 : shard, &sub);
+		result = ack(&sub, PG_GETARG_TEXT_PP(1), PG_ARGISNULL(2) ? NULL : &token);
+		if (result == ACK_LOST)
+			feedpub_lease_refuse(sub.name);
+		if (result == ACK_AHEAD)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("cursor is ahead of the feed of subscription \"%s\"",
+							text_to_cstring(sub.name))));
+	}
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
+	poll(fcinfo, &sub, 3, InvalidOid);
+	return (Datum) 0;
+}
+
+static void
+refuse_null(FunctionCallInfo fcinfo, int arg, const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must not be null", name)));
+}
+
+/*
+ * Hand out a page of one of the consumer's shards, given the subscription and
+ * the arguments from max_rows on; typed is the table whose rows are wanted.
+ */
+static void
+poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
+	 Oid typed)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	text	   *consumer = PG_GETARG_TEXT_PP(PG_NARGS() - 1);
+	FeedpubShard *shards;
+	FeedpubPage *filtered = NULL;
+	FeedpubShard *filtered_shard = NULL;
+	int			nshards;
+	int			first;
+	int			max_rows;
+
+	refuse_null(fcinfo, first_arg, "max_rows");
+	max_rows = PG_GETARG_INT32(first_arg);
+	if (max_rows < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must be at least 1")));
+	if (OidIsValid(typed) && typed != sub->feed)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("subscription \"%s\" is not of feed \"%s\"",
+						text_to_cstring(sub->name), get_rel_name(typed))));
+	nshards = choose_shards(sub, consumer, &shards);
+	InitMaterializedSRF(fcinfo, 0);
+	feedpub_shmem_note_poll(sub->name);
+
+	/* begin with any, so that none waits for ever for busier ones */
+	first = nshards > 1 ? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nshards - 1) : 0;
+	for (int i = 0; i < nshards; i++)
+	{
+		FeedpubShard *shard = &shards[(first + i) % nshards];
+		FeedpubPage *page = palloc0_object(FeedpubPage);
+		bool		retry;
+
+		page->heap = feedpub_registry_open(sub->feed);
+		retry = shard->parked > 0 && feedpub_park_find_due(sub, page, shard);
+		if (!retry)
+			read_page(sub, shard, Min(max_rows, feedpub_max_page_rows), page);
+		if (count_shown(page) > 0)
+		{
+			put_page(rsinfo, page, feedpub_lease_token(shard, retry),
+					 OidIsValid(typed));
+			relation_close(page->heap, NoLock);
+			return;
+		}
+		relation_close(page->heap, NoLock);
+		if (filtered == NULL && feedpub_page_ends_filtered(page))
+		{
+			filtered = page;
+			filtered_shard = shard;
+		}
+	}
+
+	/* how far one got without finding any */
+	if (filtered != NULL)
+		put_page(rsinfo, filtered, feedpub_lease_token(filtered_shard, false),
+				 OidIsValid(typed));
+}
+
+/*
+ * The shards that a consumer may read.  Without a name, the only one, unless
+ * somebody else holds it.
+ */
+static int
+choose_shards(FeedpubSubscription *sub, text *consumer, FeedpubShard **shards)
+{
+	if (VARSIZE_ANY_EXHDR(consumer) > 0)
+		return feedpub_lease_take(sub, consumer, shards);
+	if (sub->nshards > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("subscription \"%s\" has %d shards",
+						text_to_cstring(sub->name), sub->nshards),
+				 errhint("Its consumers must name themselves, as in feed_poll(..., consumer => 'worker 1').")));
+	*shards = sub->shards;
+	if (feedpub_lease_is_held(sub->shards))
+		return 0;
+	sub->shards[0].consumer = NULL;
+	return 1;
+}
+
+/*
+ * Read the page behind the place of a shard, less what was set aside.
+ */
+static void
+read_page(FeedpubSubscription *sub, FeedpubShard *shard, int max_rows,
+		  FeedpubPage *page)
+{
+	feedpub_cursor_parse(shard->cursor, &page->after);
+	page->max_rows = max_rows;
+	page->shard = shard->shard;
+	page->shards = sub->nshards;
+	feedpub_page_read(page);
+	if (shard->parked > 0)
+		feedpub_park_hide(sub, shard, page);
+}
+
+static int
+count_shown(const FeedpubPage *page)
+{
+	int			nshown = 0;
+
+	for (int i = 0; i < page->nrows; i++)
+		nshown += page->rows[i].entry != NULL;
+	return nshown;
+}
+
+/*
+ * Return the rows of a page.
+ */
+static void
+put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token, bool typed)
+{
+	FeedpubJson *json = typed ? NULL : feedpub_json_begin(page);
+	text	   *cursor = feedpub_cursor_text(&page->after);
+	Datum		ops[lengthof(op_names)];
+	Datum		values[4];
+	bool		nulls[4] = {false, false, false, false};
+	StringInfoData out;
+
+	initStringInfo(&out);
+	for (int i = 0; i < lengthof(op_names); i++)
+		ops[i] = CStringGetTextDatum(op_names[i]);
+	values[0] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(token);
+	for (int i = 0; i < page->nrows; i++)
+	{
+		FeedpubPageRow *row = &page->rows[i];
+
+		if (row->entry == NULL)
+			continue;
+		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
+		values[1] = ops[row->op];
+		nulls[2] = false;
+		if (typed)
+			values[2] = PointerGetDatum(row->entry);
+		else if (row->op == FEEDPUB_OP_TRUNCATE)
+			nulls[2] = true;
+		else
+		{
+			/* the text's header, then the object: no copy */
+			resetStringInfo(&out);
+			appendStringInfoSpaces(&out, VARHDRSZ);
+			if (row->op == FEEDPUB_OP_DELETE)
+				feedpub_json_key(json, &out, row);
+			else
+				feedpub_json_row(json, &out, row->entry);
+			SET_VARSIZE(out.data, out.len);
+			values[2] = PointerGetDatum(out.data);
+		}
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	if (feedpub_page_ends_filtered(page))
+	{
+		feedpub_cursor_print(&page->passed, VARDATA(cursor));
+		values[1] = CStringGetTextDatum("end");
+		nulls[2] = true;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+}
+
+/*
+ * Acknowledge.  The subscription has been read, with at least the shard that
+ * the token names.
+ */
+static AckResult
+ack(FeedpubSubscription *sub, text *cursor, const int64 *token)
+{
+	FeedpubCursor to;
+	FeedpubStoreCaller caller;
+	Datum		values[7];
+	char		nulls[8] = "       ";
+	bool		retry = false;
+	int64		lease = 0;
+	int32		hash = 0;
+	int			shard = 0;
+	bool		is_ours;
+	bool		is_same;
+	bool		isnull;
+
+	feedpub_cursor_parse(cursor, &to);
+	if (token != NULL)
+		shard = feedpub_lease_read_token(*token, &retry, &lease, &hash);
+	else if (sub->nshards > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("token must not be null"),
+				 errdetail("Subscription \"%s\" has %d shards, and the token says which one the cursor is of.",
+						   text_to_cstring(sub->name), sub->nshards)));
+	feedpub_require_select(sub->feed);
+	if (sub->nloaded == 0 || shard >= sub->nshards)
+		return ACK_LOST;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	values[2] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(lease);
+	if (token == NULL)
+		nulls[3] = 'n';
+	if (!retry)
+	{
+		if (cursor_is_ahead(sub->feed, &to))
+			return ACK_AHEAD;
+		values[4] = IntervalPGetDatum(sub->lease);
+		values[5] = Int32GetDatum(hash);
+		if (token == NULL || *token > 0)
+			nulls[5] = 'n';
+		values[6] = BoolGetDatum(to.sync_id == 0 && to.pos > 0);
+		feedpub_store_begin(&caller);
+		if (feedpub_store_run(&move_place, values, nulls) == 1)
+		{
+			feedpub_store_end(&caller);
+			return ACK_MOVED;
+		}
+	}
+	else
+		feedpub_store_begin(&caller);
+
+	/* why not */
+	values[4] = Int32GetDatum(hash);
+	nulls[4] = token == NULL || *token > 0 || retry ? 'n' : ' ';
+	nulls[3] = token == NULL || (retry && *token < 0) ? 'n' : ' ';
+	if (feedpub_store_run(&compare_place, values, nulls) == 0)
+	{
+		feedpub_store_end(&caller);
+		return ACK_LOST;
+	}
+	is_ours = DatumGetBool(feedpub_store_value(0, 1, &isnull)) && !isnull;
+	is_same = DatumGetBool(feedpub_store_value(0, 2, &isnull));
+	feedpub_store_end(&caller);
+	if (!is_ours)
+		return ACK_LOST;
+	if (retry)
+		return feedpub_park_settle(sub, shard, cursor) ? ACK_MOVED : ACK_BEHIND;
+	return is_same ? ACK_SAME : ACK_BEHIND;
+}
+
+/*
+ * Has the feed not got to a cursor?  Refuses one of another history.
+ */
+static bool
+cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	Snapshot	snapshot;
+	bool		is_ahead;
+	bool		is_known;
+
+	if (FEEDPUB_EPOCH_OF(cursor->epoch) != FEEDPUB_EPOCH)
+		feedpub_page_refuse_cursor(feed);
+	if (cursor->sync_id == 0)
+		return false;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
+	is_ahead = !feedpub_batch_next(batches, &batch);
+	is_known = is_ahead || feedpub_batch_knows(batches, &batch, cursor);
+	if (!is_ahead && batch.sync_id == cursor->sync_id &&
+		cursor->pos > batch.last_pos)
+		is_ahead = true;
+	feedpub_batch_end(batches);
+	UnregisterSnapshot(snapshot);
+	if (!is_known)
+		feedpub_page_refuse_cursor(feed);
+	return is_ahead;
+}
+
+/*
+ * feed_wait_poll(name text, timeout interval, consumer text DEFAULT '')
+ * returns boolean, VOLATILE
+ *
+ * Waits until feed_poll() may have something for the consumer; false when
+ * nothing came in time.  A consumer with a name is let go after a third of its
+ * lease at the latest, so that it polls and renews it.  Holds a snapshot while
+ * it waits, and nothing else.  Errors: as feed_poll(), 22023 for a negative
+ * timeout.
+ */
+Datum
+feed_wait_poll(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	FeedpubCursor first = {0};
+	FeedpubStoreCaller caller;
+	Datum		values[1];
+	Datum		due = (Datum) 0;
+	bool		isnull = true;
+	char	   *consumer;
+	int64		timeout;
+	text	   *lowest = NULL;
+	bool		parked = false;
+
+	refuse_null(fcinfo, 0, "name");
+	refuse_null(fcinfo, 1, "timeout");
+	refuse_null(fcinfo, 2, "consumer");
+	timeout = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(1));
+	if (timeout < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(2), -1, &sub);
+	feedpub_require_select(sub.feed);
+	consumer = text_to_cstring(PG_GETARG_TEXT_PP(2));
+	if (consumer[0] != '\0')
+		timeout = Min(timeout, sub.lease_ms / 3);
+
+	/* the shard that is furthest behind, of his or free */
+	for (int i = 0; i < sub.nloaded; i++)
+	{
+		FeedpubShard *shard = &sub.shards[i];
+
+		if (feedpub_lease_is_held(shard) && strcmp(shard->consumer, consumer) != 0)
+			continue;
+		parked |= shard->parked > 0;
+		if (lowest == NULL ||
+			strncmp(VARDATA_ANY(shard->cursor), VARDATA_ANY(lowest),
+					VARSIZE_ANY_EXHDR(lowest)) < 0 ||
+			VARSIZE_ANY_EXHDR(shard->cursor) == 0)
+			lowest = shard->cursor;
+	}
+	if (parked)
+	{
+		values[0] = PointerGetDatum(sub.name);
+		feedpub_store_begin(&caller);
+		feedpub_store_run(&next_retry, values, NULL);
+		due = feedpub_store_value(0, 1, &isnull);
+		if (!isnull)
+		{
+			int64		left = (DatumGetTimestampTz(due) - GetCurrentTimestamp()) / 1000 + 1;
+
+			timeout = Min(timeout, Max(left, 0));
+		}
+		feedpub_store_end(&caller);
+	}
+	if (lowest == NULL)
+	{
+		/* all are others': as when nothing comes */
+		feedpub_wait_sleep(timeout);
+		PG_RETURN_BOOL(false);
+	}
+	feedpub_cursor_parse(lowest, &first);
+	PG_RETURN_BOOL(feedpub_wait_for_batch(sub.feed, &first, timeout, false) ||
+				   (!isnull && DatumGetTimestampTz(due) <= GetCurrentTimestamp()));
+}
+
+/*
+ * feedpub._lag(feed regclass, cursor text, OUT rows bigint,
+ * OUT since timestamptz, OUT expired boolean), VOLATILE
+ *
+ * What lies behind a cursor: an estimate of the rows, from the positions
+ * between; since when the first of them has been published; and whether the
+ * cursor has expired.  Two look-ups in an index.  NULLs for who may neither
+ * read the feed nor watch over the server.
+ */
+Datum
+feedpub_lag(PG_FUNCTION_ARGS)
+{
+	Oid			feed = PG_GETARG_OID(0);
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubCursor cursor;
+	FeedpubBatch last;
+	FeedpubBatch batch;
+	FeedpubBatchScan *batches;
+	FeedpubFloor floor;
+	TupleDesc	desc;
+	Datum		values[3] = {0};
+	bool		nulls[3] = {true, true, true};
+	bool		found;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &cursor);
+	if (!feedpub_registry_is_registered(feed) ||
+		(!feedpub_may_select(feed) &&
+		 !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS)))
+		PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+
+	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
+	batches = feedpub_batch_begin(feed, cursor.sync_id, snapshot);
+	found = feedpub_batch_next(batches, &batch);
+	if (found && batch.sync_id == cursor.sync_id && batch.last_pos <= cursor.pos)
+		found = feedpub_batch_next(batches, &batch);
+	feedpub_batch_end(batches);
+
+	/* rows of several transactions may lie behind a larger position */
+	values[0] = Int64GetDatum(found ? Max(last.last_pos - (cursor.sync_id > 0 ? cursor.pos : 0), 1) : 0);
+	values[1] = TimestampTzGetDatum(found ? batch.published_at : 0);
+	nulls[0] = false;
+	nulls[1] = !found;
+	values[2] = BoolGetDatum(false);
+	nulls[2] = false;
+	if (feedpub_registry_is_table(feed))
+	{
+		feedpub_registry_floor(feed, snapshot, &floor);
+		values[2] = BoolGetDatum(feedpub_page_is_expired(&cursor, &floor));
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+/*
+ * feedpub._last_poll(subscription text) returns timestamptz, VOLATILE
+ *
+ * When a subscription was polled last; NULL when that is not known any more.
+ * For its owner, and who watches over the server.  Errors: 42704, 42501.
+ */
+Datum
+feedpub_last_poll(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	TimestampTz at;
+
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
+		feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	at = feedpub_shmem_last_poll(PG_GETARG_TEXT_PP(0));
+	if (at == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TIMESTAMPTZ(at);
+}

@@ -1,0 +1,82 @@
+/*-------------------------------------------------------------------------
+ *
+ * store.c
+ *	  Statements on our own tables, run as their owner.
+ *
+ * Subscriptions live in ordinary tables, which nobody but the extension's
+ * owner may touch; who may do what is checked before we get here.  Statements
+ * are prepared once in a session.  All names in them are qualified, operators
+ * too, so the caller's search_path does not matter.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+#include "feedpub.h"
+
+/*
+ * Begin: *caller keeps who the caller is.  What a statement returns is there
+ * until the end.  An error on the way ends it as well: the transaction's abort
+ * restores the user, and SPI.
+ */
+void
+feedpub_store_begin(FeedpubStoreCaller *caller)
+{
+	Oid			registry = feedpub_registry_relid();
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(registry));
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", registry);
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
+						   caller->sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	ReleaseSysCache(tuple);
+	SPI_connect();
+}
+
+void
+feedpub_store_end(const FeedpubStoreCaller *caller)
+{
+	SPI_finish();
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
+
+/*
+ * Run a statement with a snapshot of its own, where the isolation allows.
+ * nulls is as SPI_execute_plan() wants it, or NULL.  Returns the number of
+ * rows, which are in SPI_tuptable.
+ */
+uint64
+feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
+{
+	if (statement->plan == NULL)
+	{
+		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs,
+									   statement->argtypes);
+
+		if (plan == NULL || SPI_keepplan(plan) != 0)
+			elog(ERROR, "could not prepare: %s", statement->sql);
+		statement->plan = plan;
+	}
+	if (SPI_execute_plan(statement->plan, values, nulls, false, 0) < 0)
+		elog(ERROR, "could not run: %s", statement->sql);
+	return SPI_processed;
+}
+
+/*
+ * A column of a row that the last statement returned; NULL is *isnull.  The
+ * value is in SPI's memory.
+ */
+Datum
+feedpub_store_value(uint64 row, int column, bool *isnull)
+{
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
+						 column, isnull);
+}

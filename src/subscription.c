@@ -1,0 +1,429 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription.c
+ *	  Subscriptions: cursors of the published order that are kept here.
+ *
+ * A subscription is a name, a feed and an owner, in feedpub.subscription, and
+ * for each of its shards a row of feedpub.shard: the place up to which it has
+ * been acknowledged, and the lease (lease.c).  feed_poll() reads from there,
+ * feed_ack() moves it (poll.c).  Nothing of it lives in a session, so it works
+ * through poolers that hand each transaction to another one.
+ *
+ * Whoever makes a subscription owns it.  To use it takes the rights of its
+ * owner, and SELECT on the feed's table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_subscribe);
+PG_FUNCTION_INFO_V1(feed_unsubscribe);
+PG_FUNCTION_INFO_V1(feed_seek);
+
+/* how long a name may be, in bytes: that of a consumer too */
+#define MAX_NAME		255
+
+/* how short and how long a lease may be, in ms */
+#define MIN_LEASE		1000
+#define MAX_LEASE		(24 * 3600 * 1000)
+
+static FeedpubStatement insert_subscription = {
+	.sql = "INSERT INTO feedpub.subscription (name, feed, owner, shards, lease, max_attempts)"
+		   " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+	.nargs = 6,
+	.argtypes = {TEXTOID, REGCLASSOID, REGROLEOID, INT4OID, INTERVALOID, INT4OID},
+};
+
+static FeedpubStatement insert_shards = {
+	.sql = "INSERT INTO feedpub.shard (subscription, shard, cursor)"
+		   " SELECT $1, n, $3 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+};
+
+static FeedpubStatement delete_subscription = {
+	.sql = "WITH parked AS (DELETE FROM feedpub.parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1),"
+		   " consumers AS (DELETE FROM feedpub.consumer WHERE subscription OPERATOR(pg_catalog.=) $1),"
+		   " shards AS (DELETE FROM feedpub.shard WHERE subscription OPERATOR(pg_catalog.=) $1)"
+		   " DELETE FROM feedpub.subscription WHERE name OPERATOR(pg_catalog.=) $1",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
+/* a token that no page handed out before has */
+static FeedpubStatement move_shards = {
+	.sql = "UPDATE feedpub.shard SET cursor = $2,"
+		   " token = (token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<<) 11,"
+		   " page_token = NULL, consumer = NULL, leased_until = NULL"
+		   " WHERE subscription OPERATOR(pg_catalog.=) $1",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+static FeedpubStatement select_subscription = {
+	.sql = "SELECT s.feed, s.owner, s.lease, s.max_attempts, c.seen_until, s.shards,"
+		   " h.shard, h.cursor, h.token, h.consumer, h.leased_until, h.parked"
+		   " FROM feedpub.subscription s"
+		   " JOIN feedpub.shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
+		   " LEFT JOIN feedpub.consumer c ON c.subscription OPERATOR(pg_catalog.=) s.name"
+		   " AND c.consumer OPERATOR(pg_catalog.=) $2"
+		   " WHERE s.name OPERATOR(pg_catalog.=) $1"
+		   " AND ($3 OPERATOR(pg_catalog.<) 0 OR h.shard OPERATOR(pg_catalog.=) $3)"
+		   " ORDER BY h.shard",
+	.nargs = 3,
+	.argtypes = {TEXTOID, TEXTOID, INT4OID},
+};
+
+static void check_name(const text *name, const char *what);
+static text *find_start(Oid feed, const text *start);
+static text *cursor_at(Oid feed, TimestampTz at);
+static void check_cursor(Oid feed, text *cursor);
+
+/*
+ * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest',
+ * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
+ * max_attempts int DEFAULT NULL)
+ * returns text, VOLATILE
+ *
+ * Makes a subscription, which belongs to the caller.  It begins at start:
+ * 'earliest', 'latest', a cursor, or a timestamp, which stands for the end of
+ * the last batch published at or before it.  Returns the cursor.
+ *
+ * With shards, 1 to 1024, as many consumers may read at once, each the keys of
+ * its shards.  lease is how long a consumer that named itself keeps them
+ * without polling or acknowledging, one second to one day.  max_attempts is
+ * after how many failures feed_nack() no longer has an entry handed out again;
+ * NULL: never.
+ *
+ * Needs SELECT on the feed's table.  Errors: 42710 when the name is taken,
+ * 42809 when it is no feed, 22023 for a bad argument, 22007 for a start that
+ * is none, PF001, PF002, 42501.
+ */
+Datum
+feed_subscribe(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"name", "feed", "start", "shards", "lease"};
+	text	   *name;
+	Oid			feed;
+	int			shards;
+	Interval   *lease;
+	int64		lease_ms;
+	Relation	heap;
+	text	   *cursor;
+	FeedpubStoreCaller caller;
+	Datum		values[6];
+	bool		added;
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s must not be null", names[i])));
+	}
+	name = PG_GETARG_TEXT_PP(0);
+	feed = PG_GETARG_OID(1);
+	shards = PG_GETARG_INT32(3);
+	lease = PG_GETARG_INTERVAL_P(4);
+	check_name(name, "name");
+	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("shards must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
+	lease_ms = feedpub_subscription_ms(lease);
+	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lease must be between one second and one day")));
+	if (!PG_ARGISNULL(5) && PG_GETARG_INT32(5) < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_attempts must be at least 1")));
+
+	heap = feedpub_registry_open(feed); /* keeps it until we are done */
+	cursor = find_start(feed, PG_GETARG_TEXT_PP(2));
+
+	values[0] = PointerGetDatum(name);
+	values[1] = ObjectIdGetDatum(feed);
+	values[2] = ObjectIdGetDatum(GetUserId());
+	values[3] = Int32GetDatum(shards);
+	values[4] = IntervalPGetDatum(lease);
+	values[5] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
+	feedpub_store_begin(&caller);
+	added = feedpub_store_run(&insert_subscription, values,
+							  PG_ARGISNULL(5) ? "     n" : NULL) == 1;
+	if (added)
+	{
+		values[1] = Int32GetDatum(shards);
+		values[2] = PointerGetDatum(cursor);
+		feedpub_store_run(&insert_shards, values, NULL);
+	}
+	feedpub_store_end(&caller);
+	if (!added)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("subscription \"%s\" already exists",
+						text_to_cstring(name))));
+	relation_close(heap, NoLock);
+	PG_RETURN_TEXT_P(cursor);
+}
+
+/*
+ * feed_unsubscribe(name text) returns void
+ *
+ * Removes a subscription, with its places, leases and parked entries.  Waits
+ * for acknowledgements of open transactions.  Errors: 42704 when there is
+ * none, 42501.
+ */
+Datum
+feed_unsubscribe(PG_FUNCTION_ARGS)
+{
+	text	   *name = PG_GETARG_TEXT_PP(0);
+	FeedpubSubscription sub;
+	FeedpubStoreCaller caller;
+	Datum		values[1];
+
+	feedpub_subscription_load(name, NULL, -1, &sub);
+	values[0] = PointerGetDatum(name);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&delete_subscription, values, NULL);
+	feedpub_store_end(&caller);
+	PG_RETURN_VOID();
+}
+
+/*
+ * feed_seek(name text, start text) returns text, VOLATILE
+ *
+ * Moves a subscription, all of its shards, to start: what feed_subscribe()
+ * takes.  Leases end, and what has been handed out cannot be acknowledged any
+ * more.  Parked entries stay.  Waits for acknowledgements of open
+ * transactions.  Returns the cursor.  Errors: as feed_subscribe(), 42704.
+ */
+Datum
+feed_seek(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	FeedpubStoreCaller caller;
+	Relation	heap;
+	text	   *cursor;
+	Datum		values[2];
+
+	for (int i = 0; i < 2; i++)
+	{
+		if (PG_ARGISNULL(i))
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("%s must not be null", i == 0 ? "name" : "start")));
+	}
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
+	heap = feedpub_registry_open(sub.feed);
+	cursor = find_start(sub.feed, PG_GETARG_TEXT_PP(1));
+	values[0] = PointerGetDatum(sub.name);
+	values[1] = PointerGetDatum(cursor);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&move_shards, values, NULL);
+	feedpub_store_end(&caller);
+	relation_close(heap, NoLock);
+	PG_RETURN_TEXT_P(cursor);
+}
+
+static void
+check_name(const text *name, const char *what)
+{
+	int			length = VARSIZE_ANY_EXHDR(name);
+
+	if (length < 1 || length > MAX_NAME)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("%s must have 1 to %d bytes", what, MAX_NAME)));
+}
+
+/*
+ * An interval in ms, a month having 30 days.
+ */
+int64
+feedpub_subscription_ms(const Interval *interval)
+{
+	double		ms = (double) interval->time / 1000.0 +
+		((double) interval->month * DAYS_PER_MONTH + interval->day) * SECS_PER_DAY * 1000.0;
+
+	return (int64) Max(Min(ms, 1e15), -1e15);
+}
+
+/*
+ * Read a subscription, in the current memory context, and check that the
+ * caller may use it.  consumer, unless NULL, is who asks; shard, unless -1,
+ * the only one that is wanted.
+ */
+void
+feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
+						  FeedpubSubscription *sub)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubStoreCaller caller;
+	Datum		values[3];
+	uint64		nrows;
+	bool		isnull;
+	Datum		value;
+
+	MemSet(sub, 0, sizeof(FeedpubSubscription));
+	sub->name = name;
+	if (consumer != NULL && VARSIZE_ANY_EXHDR(consumer) > 0)
+		check_name(consumer, "consumer");
+	values[0] = PointerGetDatum(name);
+	values[1] = PointerGetDatum(consumer);
+	values[2] = Int32GetDatum(shard_wanted);
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(&select_subscription, values, consumer ? NULL : " n ");
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		FeedpubShard *shard;
+
+		if (i == 0)
+		{
+			sub->feed = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
+			sub->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
+			sub->lease = palloc_object(Interval);
+			*sub->lease = *DatumGetIntervalP(feedpub_store_value(i, 3, &isnull));
+			sub->lease_ms = feedpub_subscription_ms(sub->lease);
+			value = feedpub_store_value(i, 4, &isnull);
+			sub->max_attempts = isnull ? 0 : DatumGetInt32(value);
+			value = feedpub_store_value(i, 5, &isnull);
+			sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
+			sub->nshards = DatumGetInt32(feedpub_store_value(i, 6, &isnull));
+			sub->shards = palloc0(nrows * sizeof(FeedpubShard));
+		}
+		shard = &sub->shards[sub->nloaded++];
+		shard->shard = DatumGetInt32(feedpub_store_value(i, 7, &isnull));
+		shard->cursor = DatumGetTextPCopy(feedpub_store_value(i, 8, &isnull));
+		shard->token = DatumGetInt64(feedpub_store_value(i, 9, &isnull));
+		value = feedpub_store_value(i, 10, &isnull);
+		shard->consumer = isnull ? NULL : TextDatumGetCString(value);
+		value = feedpub_store_value(i, 11, &isnull);
+		shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
+		shard->parked = DatumGetInt32(feedpub_store_value(i, 12, &isnull));
+	}
+	feedpub_store_end(&caller);
+
+	if (nrows == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist",
+						text_to_cstring(name))));
+	if (!has_privs_of_role(GetUserId(), sub->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for subscription \"%s\"",
+						text_to_cstring(name)),
+				 errdetail("Only its owner, or a role that has his rights, may use it.")));
+}
+
+/*
+ * The cursor that start stands for.
+ */
+static text *
+find_start(Oid feed, const text *start)
+{
+	char	   *word = text_to_cstring(start);
+	FeedpubFeed found;
+
+	feedpub_registry_get(feed, &found);
+	feedpub_require_select(feed);
+	if (strcmp(word, "earliest") == 0)
+		return cstring_to_text("");
+	if (strcmp(word, "latest") == 0)
+		return feedpub_read_head(feed);
+	if (strlen(word) == FEEDPUB_CURSOR_LENGTH || word[0] == '\0')
+	{
+		text	   *cursor = cstring_to_text(word);
+
+		check_cursor(feed, cursor);
+		return cursor;
+	}
+	return cursor_at(feed,
+					 DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+															 CStringGetDatum(word),
+															 ObjectIdGetDatum(InvalidOid),
+															 Int32GetDatum(-1))));
+}
+
+/*
+ * The end of the last batch published at or before a time: found by halving,
+ * for the times of batches rise with their numbers.  Where a clock was put
+ * back they do not, and it may be a batch with later ones before it.
+ */
+static text *
+cursor_at(Oid feed, TimestampTz at)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubFloor floor = {0};
+	FeedpubCursor cursor = {0};
+	FeedpubBatch batch;
+	int64		low = 0;		/* this one is, or is the beginning */
+	int64		high;			/* this one is not */
+
+	if (feedpub_registry_is_table(feed))
+		feedpub_registry_floor(feed, snapshot, &floor);
+	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
+	high = batch.sync_id + 1;
+	while (low < high - 1)
+	{
+		int64		middle = low + (high - low) / 2;
+
+		CHECK_FOR_INTERRUPTS();
+		feedpub_batch_last(feed, middle + 1, snapshot, &batch);
+		if (batch.sync_id > low && batch.published_at > at)
+		{
+			high = batch.sync_id;
+			continue;
+		}
+		if (batch.sync_id > low)
+		{
+			cursor.sync_id = batch.sync_id;
+			cursor.pos = batch.last_pos;
+			cursor.fingerprint = batch.fingerprint;
+		}
+		low = middle;
+	}
+	if (cursor.sync_id == 0)
+		return cstring_to_text("");
+	if (cursor.sync_id < floor.sync_id)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
+						get_rel_name(feed)),
+				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
+	cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
+	return feedpub_cursor_text(&cursor);
+}
+
+/*
+ * Check a cursor by reading behind it.
+ */
+static void
+check_cursor(Oid feed, text *cursor)
+{
+	FeedpubPage page = {0};
+
+	feedpub_cursor_parse(cursor, &page.after);
+	page.max_rows = 1;
+	page.shards = 1;
+	page.heap = feedpub_registry_open(feed);
+	feedpub_page_read(&page);
+	relation_close(page.heap, NoLock);
+}
