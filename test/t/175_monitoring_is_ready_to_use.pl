@@ -1,0 +1,268 @@
+# What examples/monitoring has: every query of the exporter and of the
+# dashboard runs, on a primary and on a standby, for a role that is a member of
+# pg_monitor and nothing else; and each alert is raised by what it is there
+# for, and by nothing else.
+
+use strict;
+use warnings FATAL => 'all';
+
+use CPAN::Meta::YAML;
+use FindBin;
+use JSON::PP;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubPublished;
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $root = "$FindBin::RealBin/../..";
+my $dir = "$root/examples/monitoring";
+my $queries = CPAN::Meta::YAML->read("$dir/postgres_exporter.yaml")->[0];
+my $groups = CPAN::Meta::YAML->read("$dir/alerts.yaml")->[0]{groups};
+my @alerts = map { @{ $_->{rules} } } @$groups;
+my $dashboard = decode_json(slurp_file("$dir/dashboard.json"));
+my $operations = slurp_file("$root/docs/operations.md");
+
+my $node = feedpub_node(
+	'primary',
+	allows_streaming => 1,
+	conf => "shared_preload_libraries = 'feedpub'\nfeedpub.publish_interval = 0");
+my %monitor = (user => 'regress_feedpub_monitor');
+
+sql($node, <<'SQL');
+CREATE ROLE regress_feedpub_monitor LOGIN IN ROLE pg_monitor;
+SELECT feed_create('"Odd ""Name"", with a comma"'), feed_create('"never written"');
+CREATE TABLE kv (k text PRIMARY KEY, v text);
+SELECT feed_attach('kv');
+SELECT feed_subscribe('mail', 'kv');
+INSERT INTO kv SELECT i::text, '' FROM generate_series(1, 100) i;
+DELETE FROM kv WHERE k < '5';
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'A', '1' FROM generate_series(1, 100);
+SQL
+ok($node->poll_query_until('postgres',
+		'SELECT count(*) = 2 FROM feedpub.feeds WHERE head > 0 AND NOT unpublished'),
+	'two of three feeds are published');
+sql($node, q(SELECT feed_seek('mail', 'latest')));
+
+# The rows of a query, as the monitoring role sees them.
+sub rows
+{
+	my ($server, $query, %options) = @_;
+	my $out = sql($server, "SELECT row_to_json(q) FROM ($query) q", %options);
+
+	return map { decode_json($_) } split /\n/, $out;
+}
+
+# What the exporter makes of its queries: for each metric a value for each set
+# of labels.
+sub scrape
+{
+	my ($server) = @_;
+	my %metrics;
+
+	for my $name (sort keys %$queries)
+	{
+		my @columns = map { [ %$_ ] } @{ $queries->{$name}{metrics} };
+
+		for my $row (rows($server, $queries->{$name}{query}, %monitor))
+		{
+			my %labels = map { $_->[0] => $row->{ $_->[0] } }
+			  grep { $_->[1]{usage} eq 'LABEL' } @columns;
+			my $labels = join ',', map { "$_=$labels{$_}" } sort keys %labels;
+
+			$metrics{"${name}_$_->[0]"}{$labels} = $row->{ $_->[0] }
+			  for grep { $_->[1]{usage} ne 'LABEL' } @columns;
+		}
+	}
+	return \%metrics;
+}
+
+# The alerts that would be raised, once they have stood long enough:
+# "metric OP number and ...", where all is of the same labels.  What is to
+# last for some seconds has lasted.
+my %compare = (
+	'>' => sub { $_[0] > $_[1] },
+	'==' => sub { $_[0] == $_[1] });
+
+sub raised
+{
+	my ($metrics) = @_;
+	my @raised;
+
+	for my $alert (@alerts)
+	{
+		my @conditions = split / and /, $alert->{expr};
+		my ($first) = $conditions[0] =~ /^(\w+)/;
+
+		for my $labels (sort keys %{ $metrics->{$first} })
+		{
+			my $is_met = grep {
+				my ($metric, $op, $number) = /^(\w+) (\S+) (\d+)$/
+				  or die "cannot evaluate $_";
+				my $value = $metrics->{$metric}{$labels};
+
+				$number = 0 if $metric =~ /_seconds$/;
+				defined $value && $compare{$op}->($value, $number);
+			} @conditions;
+
+			push @raised, join ' ', $alert->{alert},
+			  ($labels =~ /subscription=(.*)/) ? $1 : ($labels =~ /feed=([^,]+)/)
+			  if $is_met == @conditions;
+		}
+	}
+	return join "\n", @raised;
+}
+
+sub await_raised
+{
+	my ($expected, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $raised;
+
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		$raised = raised(scrape($node));
+		last if $raised eq $expected;
+		usleep(100_000);
+	}
+	is($raised, $expected, $test);
+	return;
+}
+
+#
+# The exporter's queries
+#
+for my $name (sort keys %$queries)
+{
+	my @rows = rows($node, $queries->{$name}{query}, %monitor);
+	my @columns = map { keys %$_ } @{ $queries->{$name}{metrics} };
+	my @named = grep {
+		my ($m) = values %$_;
+		$m->{usage} =~ /^(LABEL|GAUGE|COUNTER)$/ && $m->{description} ne ''
+	} @{ $queries->{$name}{metrics} };
+
+	cmp_ok(@rows, '>', 0, "$name: its query runs and returns rows");
+	is(join(' ', sort @columns), join(' ', sort keys %{ $rows[0] }),
+		'each column of it is a metric or a label');
+	is(@named, @columns, 'with a usage and a description');
+}
+my $metrics = scrape($node);
+is(keys %{ $metrics->{feedpub_feed_ready} }, 3, 'all feeds are seen');
+is(keys %{ $metrics->{feedpub_subscription_parked} },
+	1, 'and all subscriptions');
+is(scalar(grep { !defined } map { values %{ $metrics->{$_} } } keys %$metrics),
+	0, 'and no figure is hidden');
+
+#
+# The dashboard
+#
+my @panels = @{ $dashboard->{panels} };
+my %ids = map { $_->{id} => 1 } @panels;
+
+cmp_ok(@panels, '>', 5, 'the dashboard has panels');
+is(keys %ids, @panels, 'with different numbers');
+is($dashboard->{templating}{list}[0]{name},
+	'datasource', 'the database is chosen by a variable');
+for my $panel (@panels)
+{
+	for my $target (@{ $panel->{targets} })
+	{
+		my @rows = rows($node, $target->{rawSql}, %monitor);
+
+		is($target->{datasource}{uid},
+			'${datasource}', "$panel->{title}: asks that database");
+		unlike($target->{rawSql}, qr/\$/, 'without a macro of the dashboard');
+		cmp_ok(@rows, '>', 0, 'and has an answer')
+		  if $panel->{title} !~ /held back|holds xid order/;
+	}
+	for my $override (@{ $panel->{fieldConfig}{overrides} // [] })
+	{
+		like($panel->{targets}[0]{rawSql},
+			qr/\b$override->{matcher}{options}\b/,
+			"$panel->{title}: column $override->{matcher}{options} is there");
+	}
+}
+
+#
+# The alerts
+#
+for my $alert (@alerts)
+{
+	for my $metric ($alert->{expr} =~ /\b(feedpub_\w+)/g)
+	{
+		ok(exists $metrics->{$metric},
+			"$alert->{alert}: the exporter has $metric");
+	}
+	like($operations, qr/^### $alert->{alert}$/m,
+		'what to do is in docs/operations.md');
+}
+is(join(' ', $operations =~ /^### (Feedpub\w+)$/mg),
+	join(' ', map { $_->{alert} } @alerts), 'which has no others');
+
+is(raised($metrics), '', 'all is well: no alert');
+
+sql($node, 'SELECT feed_stop_worker()');
+await_raised('FeedpubWorkerMissing', 'without a worker');
+sql($node, q(INSERT INTO kv VALUES ('not', 'published')));
+await_raised("FeedpubWorkerMissing\nFeedpubNotPublished kv",
+	'which leaves rows unpublished');
+sql($node, 'SELECT feed_start_worker()');
+await_raised('FeedpubSubscriptionBehind mail',
+	'it is back, and nobody reads what it has published');
+sql($node,
+	q(SELECT feed_ack('mail', cursor, token) FROM feed_poll('mail', 100) ORDER BY cursor));
+await_raised('', 'somebody has');
+
+sql($node, 'ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp');
+await_raised('FeedpubNotReady kv', 'a feed without its guard');
+sql($node, q(SELECT feed_repair('kv')));
+await_raised('', 'repaired');
+
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE kv IN ACCESS EXCLUSIVE MODE');
+await_raised("FeedpubNotReady kv\nFeedpubHeldBack",
+	'a feed that somebody has locked, in a transaction with an xid');
+$locker->query_safe('COMMIT');
+await_raised('', 'unlocked');
+
+$locker->query_safe('BEGIN; CREATE TABLE elsewhere (i int)');
+await_raised('FeedpubHeldBack', 'a transaction that goes on and on');
+for my $panel (grep { $_->{title} =~ /holds xid order/ } @panels)
+{
+	is( scalar(rows($node, $panel->{targets}[0]{rawSql}, %monitor)),
+		1, "$panel->{title}: that one");
+}
+$locker->query_safe('ROLLBACK');
+$locker->quit;
+await_raised('', 'over');
+
+# A feed whose batches cannot be written, while the worker is there
+my $holder = hold_publisher($node);
+sql($node, q(INSERT INTO kv VALUES ('held', 'back')));
+await_raised('FeedpubNotPublished kv', 'a worker that does not get on');
+$holder->quit;
+await_raised('FeedpubSubscriptionBehind mail', 'it does');
+sql($node, q(SELECT feed_seek('mail', 'latest')));
+await_raised('', 'and it is read');
+
+#
+# On a standby
+#
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+$node->wait_for_replay_catchup($standby);
+$metrics = scrape($standby);
+is(keys %{ $metrics->{feedpub_feed_ready} }, 3, 'a standby has all feeds');
+is(raised($metrics), '', 'and no alert, though it publishes nothing');
+for my $panel (@panels)
+{
+	rows($standby, $_->{rawSql}, %monitor) for @{ $panel->{targets} };
+	pass("standby: $panel->{title} has an answer");
+}
+$standby->stop;
+$node->stop;
+done_testing();
