@@ -523,7 +523,8 @@ extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 extern bool feedpub_shmem_claim_worker(void);
 extern void feedpub_shmem_release_worker(void);
-extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms);
+extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
+									   bool wake);
 extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
 extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);

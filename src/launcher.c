@@ -155,7 +155,7 @@ feedpub_launcher_main(Datum main_arg)
 
 			if (!database_exists(dbids[i]))
 				feedpub_shmem_forget_database(entry, dbids[i]);
-			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
+			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, true))
 				(void) feedpub_launcher_start_worker(dbids[i]);
 		}
 

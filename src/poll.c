@@ -104,6 +104,7 @@ static FeedpubStatement next_retry = {
 };
 
 static void refuse_null(FunctionCallInfo fcinfo, int arg, const char *name);
+static bool note_moved(FeedpubSubscription *sub, text *cursor, int64 token);
 static void poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub,
 				 int first_arg, Oid typed);
 static int	choose_shards(FeedpubSubscription *sub, text *consumer,
@@ -250,17 +251,12 @@ feed_ack_poll(PG_FUNCTION_ARGS)
 
 	refuse_null(fcinfo, 0, "name");
 	refuse_null(fcinfo, 4, "consumer");
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
 	if (!PG_ARGISNULL(1))
 	{
 		int64		token = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
-		bool		retry;
-		int64		lease;
-		int32		hash;
-		int			shard = feedpub_lease_read_token(token, &retry, &lease, &hash);
 		AckResult	result;
 
-		feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL,
-								  PG_ARGISNULL(2) ? 0 : shard, &sub);
 		result = ack(&sub, PG_GETARG_TEXT_PP(1), PG_ARGISNULL(2) ? NULL : &token);
 		if (result == ACK_LOST)
 			feedpub_lease_refuse(sub.name);
@@ -269,8 +265,11 @@ feed_ack_poll(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("cursor is ahead of the feed of subscription \"%s\"",
 							text_to_cstring(sub.name))));
+
+		/* what the statement has moved is known; else somebody moved it */
+		if (result != ACK_MOVED || !note_moved(&sub, PG_GETARG_TEXT_PP(1), token))
+			feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
 	}
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
 	poll(fcinfo, &sub, 3, InvalidOid);
 	return (Datum) 0;
 }
@@ -282,6 +281,26 @@ refuse_null(FunctionCallInfo fcinfo, int arg, const char *name)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must not be null", name)));
+}
+
+/*
+ * Note in what has been read of a subscription that the place of a token's
+ * shard was moved.  Not for a retried entry, whose own place that is.
+ */
+static bool
+note_moved(FeedpubSubscription *sub, text *cursor, int64 token)
+{
+	bool		retry;
+	int64		lease;
+	int32		hash;
+	FeedpubShard *shard = &sub->shards[token == 0 ? 0 : feedpub_lease_read_token(token, &retry, &lease, &hash)];
+
+	if (token != 0 && retry)
+		return false;
+	shard->cursor = cursor;
+	if (token > 0 && shard->consumer != NULL)
+		shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms);
+	return true;
 }
 
 /*

@@ -101,6 +101,7 @@ static void request_shmem(void);
 static void startup_shmem(void);
 static void attach(void);
 static void reclaim_entries(void);
+static void wake_all_waiters(void);
 static uint64 hash_subscription(const text *subscription);
 
 /*
@@ -445,7 +446,22 @@ feedpub_shmem_claim_worker(void)
 		claimed = true;
 	}
 	SpinLockRelease(&entry->mutex);
+
+	/* his predecessor may have published something and told nobody */
+	if (claimed)
+		wake_all_waiters();
 	return claimed;
+}
+
+/*
+ * Wake all who wait for a batch, in whichever database: they look again, and
+ * see to it that there is a worker.
+ */
+static void
+wake_all_waiters(void)
+{
+	for (int i = 0; i < NWAITERS; i++)
+		ConditionVariableBroadcast(&shared->waiters[i]);
 }
 
 /*
@@ -455,12 +471,14 @@ void
 feedpub_shmem_release_worker(void)
 {
 	Latch	   *launcher = NULL;
+	bool		was_worker = false;
 
 	if (database == NULL)
 		return;
 	SpinLockAcquire(&database->mutex);
 	if (database->worker_pid == MyProcPid)
 	{
+		was_worker = true;
 		database->worker_pid = 0;
 		database->worker_latch = NULL;
 		database->stats.failing = 0;	/* the next one will see */
@@ -472,14 +490,17 @@ feedpub_shmem_release_worker(void)
 	SpinLockRelease(&shared->mutex);
 	if (launcher != NULL)
 		SetLatch(launcher);
+	if (was_worker)
+		wake_all_waiters();
 }
 
 /*
  * Should somebody start a worker for a database?  True once in a while, for
- * whoever asks first; he starts it.  Wakes the worker that is there.
+ * whoever asks first; he starts it.  Wakes the worker that is there, if asked
+ * to.
  */
 bool
-feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms)
+feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	Latch	   *latch = NULL;
@@ -497,7 +518,7 @@ feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms)
 		needed = true;
 	}
 	SpinLockRelease(&entry->mutex);
-	if (latch != NULL)
+	if (latch != NULL && wake)
 		SetLatch(latch);
 	return needed;
 }

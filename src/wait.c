@@ -46,8 +46,13 @@ PG_FUNCTION_INFO_V1(feed_await);
 /* how often those look who are not woken, in ms */
 #define POLL_INTERVAL	50
 
-/* and those who are, lest the worker has gone, in ms */
+/*
+ * And those who are, in ms: at first, and then twice as long each time.  A
+ * worker that leaves or comes wakes all who wait (shmem.c), so nothing rests on
+ * this but that a feed has been dropped.
+ */
 #define RECHECK_INTERVAL	1000
+#define LAST_RECHECK		10000
 
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static void check_feed(Oid relid);
@@ -206,7 +211,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
 	bool		arrived = false;
-	bool		woken_before = false;
+	bool		looked_before = false;
+	int			recheck_ms = RECHECK_INTERVAL;
 
 	for (;;)
 	{
@@ -226,15 +232,16 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
-		feedpub_worker_ensure(woken_before ? InvalidOid : relid);
-		woken_before = true;
+		feedpub_worker_ensure(looked_before ? InvalidOid : relid);
+		looked_before = true;
 		if (in_procedure)
 		{
 			SPI_commit();
 			InvalidateCatalogSnapshot();
 		}
 
-		sleep_ms = Min(left, woken ? RECHECK_INTERVAL : POLL_INTERVAL);
+		sleep_ms = Min(left, woken ? recheck_ms : POLL_INTERVAL);
+		recheck_ms = Min(recheck_ms * 2, LAST_RECHECK);
 		if (woken)
 			(void) ConditionVariableTimedSleep(queue, sleep_ms,
 											   feedpub_wait_event("FeedpubWait"));

@@ -584,7 +584,7 @@ feedpub_worker_ensure(Oid relid)
 	entry = feedpub_shmem_database();
 	if (OidIsValid(relid))
 		feedpub_shmem_mark(&relid, 1, false);
-	if (feedpub_shmem_needs_worker(entry, 5000))
+	if (feedpub_shmem_needs_worker(entry, 5000, OidIsValid(relid)))
 		(void) feedpub_launcher_start_worker(MyDatabaseId);
 }
 
@@ -622,7 +622,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	}
 	feedpub_shmem_set_stopped(entry, false);
-	if (feedpub_shmem_needs_worker(entry, 0))
+	if (feedpub_shmem_needs_worker(entry, 0, true))
 		PG_RETURN_BOOL(feedpub_launcher_start_worker(MyDatabaseId));
 	PG_RETURN_BOOL(true);
 }
