@@ -12,10 +12,11 @@
  *
  *	label	database	method	parameters	columns	SQL ...
  *
- *	page	one statement that reads a page.  parameters, separated by
- *			semicolons, are the values of $1, ... for the first call; with -a
- *			the next call takes them from the given columns (from 0) of the
- *			last row of this one.  '' is the empty value.
+ *	page	one statement that reads a page; others before it are run once, when
+ *			the connection is opened.  parameters, separated by semicolons, are
+ *			the values of $1, ... for the first call; with -a the next call takes
+ *			them from the given columns (from 0) of the last row of this one.
+ *			'' is the empty value.
  *	json	the same with feed_page(): the rows are counted, and the cursor
  *			found, in the JSON.
  *	write	a transaction of one or more statements, run by several clients at
@@ -217,8 +218,10 @@ open_connection(Variant *v, const char *database, const char *options, int cpu)
 		pin(PQbackendPID(conn), cpu);
 	for (int i = 0; i < v->nsql && v->method != ONCE; i++)
 	{
-		char		name[2] = {(char) ('a' + i), 0};
-		PGresult   *result = PQprepare(conn, name, v->sql[i], 0, NULL);
+		int			before = v->method == PAGE ? v->nsql - 1 : 0;
+		char		name[2] = {(char) ('a' + i - before), 0};
+		PGresult   *result = i < before ? PQexec(conn, v->sql[i]) :
+			PQprepare(conn, name, v->sql[i], 0, NULL);
 
 		if (PQresultStatus(result) != PGRES_COMMAND_OK)
 			die("%s: %s", v->label, PQerrorMessage(conn));

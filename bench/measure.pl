@@ -20,10 +20,16 @@ my %parts = (
 	wakeup => \&wakeup,
 	batches => \&batches,
 	publisher => \&publisher,
-	idle => \&idle);
+	idle => \&idle,
+	tables => \&tables,
+	churn => \&churn,
+	initial => \&initial,
+	attach => \&attach);
 
-# The parts of the published order; they use the tools here.
+# The parts of the published order, and of table feeds; they use the tools
+# here.
 require "$work/tree/bench/published.pl";
+require "$work/tree/bench/tables.pl";
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
@@ -68,10 +74,10 @@ sub psql
 
 sub psql_file
 {
-	my ($database, $file) = @_;
+	my ($database, $file, @options) = @_;
 	local $ENV{PGOPTIONS} = '-c client_min_messages=warning';
 	run('psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-o', '/dev/null', '-d',
-		$database, '-f', $file);
+		$database, @options, '-f', $file);
 	return;
 }
 
@@ -96,7 +102,7 @@ sub csv
 sub wanted
 {
 	my (@variants) = @_;
-	return grep { !%only || $only{$_} || /^(plain|position)/ } @variants;
+	return grep { !%only || $only{$_} || /^(plain|position|bare)/ } @variants;
 }
 
 # The variants that are not there on every machine, installed.
@@ -631,7 +637,9 @@ for my $part (@ARGV)
 {
 	die "no such part: $part\n" unless $parts{$part};
 }
-for my $part (qw(writers copy pages drain latency wakeup batches publisher idle))
+for my $part (
+	qw(writers copy pages drain latency wakeup batches publisher idle tables
+	churn initial attach))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }

@@ -9,8 +9,10 @@ use warnings;
 
 my $dir = $ARGV[0];
 
-# The tables of the published order; it uses the tools here.
+# The tables of the published order, and of table feeds; they use the tools
+# here.
 require "$ENV{WORK}/tree/bench/report_published.pl";
+require "$ENV{WORK}/tree/bench/report_tables.pl";
 
 my @sizes = qw(10k 1m 10m);
 my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
@@ -303,7 +305,7 @@ sub goals
 		push @lines, [ "buffers of one $what, at most", $goal, $touched[0], '' ]
 		  if @touched;
 	}
-	push @lines, published_goals();
+	push @lines, published_goals(), table_goals();
 	return @lines;
 }
 
@@ -575,3 +577,4 @@ EOF
 }
 
 published_sections();
+table_sections();

@@ -1,0 +1,287 @@
+# report_tables.pl: the tables of table feeds, out of the raw figures of
+# tables.pl.  Loaded by report.pl, whose tools it uses.
+
+use strict;
+use warnings;
+
+my @variants = qw(bare feedpub published updated_at log log_before pgq);
+my @readers = qw(tid tid_wide key fetch whole feed_read feed_read_entry);
+my %sync = (
+	on => 'synchronous_commit = on',
+	slow => 'the same, a flush lasting 2 ms longer',
+	off => 'synchronous_commit = off');
+my %statement = (
+	update => 'UPDATE of a row',
+	update4 => 'UPDATE of a row, three more indexes',
+	insert => 'INSERT of a row');
+
+sub tps
+{
+	return $_[0]{calls} / $_[0]{seconds};
+}
+
+sub cpu_of_call
+{
+	return $_[0]{cpu} / $_[0]{calls} if $_[0]{cpu} > 0;
+	return undef;
+}
+
+sub wal_of_call
+{
+	return $_[0]{wal} / $_[0]{calls};
+}
+
+sub cell_of
+{
+	my ($sync, $clients, $statement, @rows) = @_;
+	return grep {
+		     $_->{sync} eq $sync
+		  && $_->{clients} == $clients
+		  && $_->{statement} eq $statement
+	} @rows;
+}
+
+#
+# Goals
+#
+
+sub table_goals
+{
+	my @rows = rows_of('tables');
+	my @lines;
+
+	for (
+		[ bare => '≥ 0.90' ],
+		[ updated_at => '≥ 0.98' ],
+		[ pgq => '≥ 1.20' ])
+	{
+		my ($base, $goal) = @$_;
+		for my $sync (qw(on slow))
+		{
+			my @cell = cell_of($sync, 16, 'update', @rows) or next;
+			push @lines,
+			  goal(
+				"UPDATE of a table feed against `$base`, 16 clients, $sync{$sync}; "
+				  . 'without, with a worker',
+				$goal,
+				[
+					map { median(ratios(by_variant(\&tps, @cell), $_, $base)) }
+					  qw(feedpub published) ],
+				[
+					map {
+						median(
+							inverse(
+								ratios(by_variant(\&cpu_of_call, @cell), $_, $base)))
+					} qw(feedpub published) ]);
+		}
+	}
+	for my $limit (100, 1000, 10000)
+	{
+		my @cell = grep { $_->{limit} == $limit } rows_of('initial') or next;
+		my ($speed, $cpu) = speed_and_cpu('rows', @cell);
+		push @lines,
+		  goal(
+			"batch 0 in pages of $limit, against `tid_wide`",
+			'≥ 0.90',
+			[ median(ratios($speed, 'feed_read', 'tid_wide')) ],
+			[ median(inverse(ratios($cpu, 'feed_read', 'tid_wide'))) ]);
+	}
+	return @lines;
+}
+
+#
+# Writers
+#
+
+sub tables_section
+{
+	my @rows = rows_of('tables') or return;
+	heading('Table feeds: writers', <<'EOF');
+	Statements a second, each its own transaction, and the ratio to `bare`;
+	p50 and p99, of 16 clients where there are, in microseconds; CPU of the
+	backends and WAL of a statement (no full-page images), and the ratio.
+EOF
+	for my $statement (qw(update update4 insert))
+	{
+		for my $sync (qw(on slow off))
+		{
+			my @clients = $sync eq 'slow' ? (16) : (1, 16);
+			print "### $statement{$statement}, $sync{$sync}\n\n";
+			table(
+				[
+					'variant',
+					(map { ($_ == 1 ? '1 client' : "$_ clients", 'ratio') } @clients),
+					'p50', 'p99', 'CPU µs', 'ratio', 'WAL', 'ratio' ],
+				map { tables_line($_, $statement, $sync, \@clients, @rows) }
+				  @variants);
+		}
+	}
+	return;
+}
+
+sub tables_line
+{
+	my ($variant, $statement, $sync, $clients, @rows) = @_;
+	my @line = ("`$variant`");
+	my @cell;
+
+	for my $n (@$clients)
+	{
+		@cell = cell_of($sync, $n, $statement, @rows);
+		my $tps = by_variant(\&tps, @cell);
+		return unless $tps->{$variant};
+		push @line, number(median_of($tps, $variant)),
+		  ratio(2, ratios($tps, $variant, 'bare'));
+	}
+	my $cpu = by_variant(\&cpu_of_call, @cell);
+	my $wal = by_variant(\&wal_of_call, @cell);
+	push @line,
+	  map { number(median_of(by_variant(sub { $_[0]{$_} }, @cell), $variant)) }
+	  qw(p50 p99);
+	return [
+		@line,
+		number((median_of($cpu, $variant) // 0) * 1e6, 1),
+		ratio(2, ratios($cpu, $variant, 'bare')),
+		number(median_of($wal, $variant)),
+		ratio(2, ratios($wal, $variant, 'bare')) ];
+}
+
+#
+# Over time
+#
+
+# Sums over the steps of one spread, what and variant.
+sub churn_sums
+{
+	my (@rows) = @_;
+	my %sums;
+	for my $row (@rows)
+	{
+		$sums{ $row->{spread} }{ $row->{what} }{ $row->{variant} }{$_} +=
+		  $row->{$_}
+		  for qw(calls rows seconds cpu wal);
+	}
+	return \%sums;
+}
+
+sub churn_section
+{
+	my @rows = rows_of('churn') or return;
+	my $sums = churn_sums(@rows);
+	my @sizes = rows_of('churn_size');
+	my ($last) = sort { $b <=> $a } map { $_->{step} } @sizes;
+	my %title = (all => 'All rows', hot => 'Always the same hundredth of them');
+
+	heading('Table feeds: over time', <<'EOF');
+	A table of 100,000 rows, one index.  Ten times: a checkpoint, 20,000 updates
+	by 16 clients, durable; one consumer reads what has changed, in plain SQL;
+	VACUUM, and of a log compaction.  Sums, for each update: CPU of the writers,
+	the consumer and what is done then, microseconds; WAL with full-page images;
+	MB in the end.
+EOF
+	for my $spread (qw(all hot))
+	{
+		my @lines;
+		for my $variant (@variants)
+		{
+			my $write = $sums->{$spread}{write}{$variant} or next;
+			my $read = $sums->{$spread}{read}{$variant};
+			my $vacuum = $sums->{$spread}{vacuum}{$variant};
+			my $n = $write->{calls};
+			my ($size) = grep {
+				     $_->{spread} eq $spread
+				  && $_->{step} == $last
+				  && $_->{variant} eq $variant
+			} @sizes;
+			push @lines,
+			  [
+				"`$variant`",
+				number($n / $write->{seconds}),
+				(map { number($_->{cpu} / $n * 1e6, 1) } $write, $vacuum),
+				$read
+				? (number($read->{cpu} / $n * 1e6, 1), number($read->{rows}))
+				: ('–', '–'),
+				(map { number($_->{wal} / $n) } $write, $vacuum),
+				map { number($size->{$_} / 2**20, 1) } qw(heap indexes log) ];
+		}
+		print "### $title{$spread}\n\n";
+		table(
+			[
+				'variant', 'updates a second', 'CPU', 'vacuum', 'reading',
+				'rows read', 'WAL', 'vacuum', 'heap', 'indexes', 'log' ],
+			@lines);
+	}
+	return;
+}
+
+#
+# Batch 0, and attaching
+#
+
+sub initial_section
+{
+	my @rows = rows_of('initial') or return;
+	heading('Table feeds: batch 0', <<'EOF');
+	A million rows that were there, read in pages.  `tid_wide` returns as many
+	columns and bytes as `feed_read`, and is what ratios are to.
+EOF
+	for my $limit (100, 1000, 10000)
+	{
+		my @cell = grep { $_->{limit} == $limit } @rows;
+		my ($speed, $cpu) = speed_and_cpu('rows', @cell);
+		my @lines;
+		for my $variant (@readers)
+		{
+			next unless $speed->{$variant};
+			push @lines,
+			  [
+				"`$variant`",
+				number(median_of($speed, $variant)),
+				ratio(2, ratios($speed, $variant, 'tid_wide')),
+				number((median_of($cpu, $variant) // 0) * 1e6, 2),
+				ratio(2, ratios($cpu, $variant, 'tid_wide')) ];
+		}
+		print "### Pages of $limit\n\n";
+		table([ 'variant', 'rows a second', 'ratio', 'CPU µs a row', 'ratio' ],
+			@lines);
+	}
+	if (my ($rest) = rows_of('attached'))
+	{
+		printf "The worker of an attached table that nobody writes to: "
+		  . "%.2f %% of a core, %d bytes of WAL in %.0f seconds.\n\n",
+		  100 * $rest->{cpu} / $rest->{seconds}, $rest->{wal}, $rest->{seconds};
+	}
+	return;
+}
+
+sub attach_section
+{
+	my @rows = rows_of('attach') or return;
+	heading('Table feeds: attached under load', <<'EOF');
+	Ten million rows, 500 changes a second over 16 connections.  Milliseconds
+	that a change took, and the longest counted from when it was due.  No writer
+	failed, the table's file stayed, and the consumer's copy was equal in the end.
+EOF
+	table(
+		[ 'while', 'seconds', 'changes', 'p50', 'p99', 'max', 'max from due' ],
+		map {
+			my $row = $_;
+			[
+				$row->{phase}, number($row->{seconds}, 2),
+				number($row->{transactions}),
+				map { $row->{$_} eq '' ? '–' : number($row->{$_} / 1e3, 1) }
+				  qw(p50 p99 max due) ]
+		} @rows);
+	return;
+}
+
+sub table_sections
+{
+	tables_section();
+	churn_section();
+	initial_section();
+	attach_section();
+	return;
+}
+
+1;
