@@ -30,6 +30,8 @@ OBJS = \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
+	src/republish.o \
+	src/restamp.o \
 	src/resume.o \
 	src/retention.o \
 	src/run.o \
@@ -50,8 +52,8 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
-	attach attach_repair attach_alter changes deletes delete_keys initial \
-	consume shards expire merge_cursors own_rows page_bytes wait_locks \
+	attach attach_repair attach_alter republish changes deletes delete_keys \
+	initial consume shards expire merge_cursors own_rows page_bytes wait_locks \
 	monitoring delete_types subscriptions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
@@ -94,6 +96,7 @@ ISOLATION = \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \
+	republish-against-writers \
 	savepoints \
 	set-default-at-once \
 	table-attach-busy \

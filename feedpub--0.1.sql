@@ -156,6 +156,59 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.parked_entry',
 	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
+-- What feed_republish() was asked to do in the background: a feed's rows with
+-- positions up to the cutoff, whose ids go up to last_xid.
+CREATE TABLE feedpub.republication (
+	feed pg_catalog.regclass PRIMARY KEY,
+	rows pg_catalog.text NOT NULL,
+	state pg_catalog.text NOT NULL DEFAULT 'running',
+	cutoff pg_catalog.int8 NOT NULL,
+	last_xid pg_catalog.xid8 NOT NULL,
+	requested_by pg_catalog.name NOT NULL,
+	requested_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	stamped pg_catalog.int8 NOT NULL DEFAULT 0,
+	stepped_at pg_catalog.timestamptz,
+	finished_at pg_catalog.timestamptz,
+	last_error pg_catalog.text,
+	last_error_at pg_catalog.timestamptz,
+	CHECK (rows OPERATOR(pg_catalog.=) 'all' OR rows OPERATOR(pg_catalog.=) 'unstamped'),
+	CHECK (state OPERATOR(pg_catalog.=) 'running' OR state OPERATOR(pg_catalog.=) 'done'
+		OR state OPERATOR(pg_catalog.=) 'cancelled')
+);
+-- An error may tell of rows, so this is not for PUBLIC.
+GRANT SELECT ON feedpub.republication TO pg_database_owner;
+COMMENT ON TABLE feedpub.republication IS
+	'rows to be published again in the background; written by feed_republish() and the worker only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.republication',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+-- How far that is, for each of the tables that have the feed's rows: a pass
+-- over places in the table, or over stamps, and the rows that it had to leave.
+CREATE TABLE feedpub.republication_part (
+	feed pg_catalog.regclass NOT NULL,
+	part pg_catalog.regclass NOT NULL,
+	file pg_catalog.int4 NOT NULL,
+	blocks pg_catalog.int8 NOT NULL,
+	passes pg_catalog.int4 NOT NULL,
+	phase pg_catalog.text NOT NULL,
+	after_xid pg_catalog.xid8 NOT NULL,
+	after_pos pg_catalog.int8 NOT NULL,
+	to_xid pg_catalog.xid8 NOT NULL,
+	to_pos pg_catalog.int8 NOT NULL,
+	left_first_xid pg_catalog.xid8,
+	left_first_pos pg_catalog.int8,
+	left_last_xid pg_catalog.xid8,
+	left_last_pos pg_catalog.int8,
+	PRIMARY KEY (feed, part),
+	CHECK (phase OPERATOR(pg_catalog.=) 'unstamped' OR phase OPERATOR(pg_catalog.=) 'stamped'
+		OR phase OPERATOR(pg_catalog.=) 'done')
+);
+GRANT SELECT ON feedpub.republication_part TO pg_database_owner;
+COMMENT ON TABLE feedpub.republication_part IS
+	'how far the worker has got with feedpub.republication';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.republication_part',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) part)');
+
 --
 -- Internal functions.  Those that defaults, checks and triggers of a feed call
 -- run with the rights of whoever writes into it, so PUBLIC may execute them.
@@ -259,6 +312,14 @@ REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBL
 COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
 	'removes tombstones older than feedpub.tombstone_retention; returns how many';
 
+CREATE FUNCTION feedpub._republish_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
+RETURNS pg_catalog.int4
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_republish_step';
+REVOKE ALL ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) IS
+	'stamps some of the rows that are to be published again in the background; returns how many';
+
 CREATE FUNCTION feedpub._begin_history(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
@@ -300,6 +361,22 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_detach';
 COMMENT ON FUNCTION feed_detach(pg_catalog.regclass) IS
 	'makes a table feed an ordinary table again';
+
+CREATE FUNCTION feed_republish(feed pg_catalog.regclass,
+	key pg_catalog.jsonb DEFAULT NULL, condition pg_catalog.text DEFAULT NULL,
+	rows pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_republish';
+COMMENT ON FUNCTION feed_republish(pg_catalog.regclass, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text) IS
+	'publishes rows of a table feed again: one, those that meet a condition, or in the background all';
+
+CREATE FUNCTION feed_republish_cancel(feed pg_catalog.regclass)
+RETURNS pg_catalog.bool
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_republish_cancel';
+COMMENT ON FUNCTION feed_republish_cancel(pg_catalog.regclass) IS
+	'ends what feed_republish() does in the background; returns whether there was anything';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -703,3 +780,47 @@ CREATE VIEW feedpub.parked AS
 COMMENT ON VIEW feedpub.parked IS
 	'entries that consumers have set aside';
 GRANT SELECT ON feedpub.parked TO PUBLIC;
+
+-- What an error tells may be from the table, so it is for its owner.
+CREATE VIEW feedpub.republishing WITH (security_barrier) AS
+	SELECT r.feed,
+		r.rows,
+		CASE WHEN r.state OPERATOR(pg_catalog.<>) 'running' THEN r.state
+			WHEN r.last_error_at OPERATOR(pg_catalog.>) COALESCE(r.stepped_at, r.requested_at) THEN 'failing'
+			WHEN p.locked THEN 'locked rows'
+			ELSE r.state END AS state,
+		p.blocks_done,
+		p.blocks_total,
+		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN
+			CASE WHEN r.state OPERATOR(pg_catalog.=) 'done' THEN r.cutoff ELSE p.positions_done END
+			END AS positions_done,
+		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN r.cutoff END AS positions_total,
+		r.stamped,
+		CASE WHEN r.stepped_at OPERATOR(pg_catalog.>) r.requested_at
+			THEN r.stamped::pg_catalog.float8 OPERATOR(pg_catalog./)
+				EXTRACT(epoch FROM r.stepped_at OPERATOR(pg_catalog.-) r.requested_at)::pg_catalog.float8
+			END AS rows_per_second,
+		r.requested_by,
+		r.requested_at,
+		r.stepped_at,
+		r.finished_at,
+		r.last_error,
+		r.last_error_at
+	FROM feedpub.republication r
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.feed
+	CROSS JOIN LATERAL (
+		SELECT COALESCE(pg_catalog.sum(CASE
+				WHEN u.phase OPERATOR(pg_catalog.=) 'unstamped' AND u.passes OPERATOR(pg_catalog.=) 0
+				THEN LEAST(u.after_pos OPERATOR(pg_catalog.>>) 16, u.blocks)
+				ELSE u.blocks END), 0)::pg_catalog.int8 AS blocks_done,
+			COALESCE(pg_catalog.sum(u.blocks), 0)::pg_catalog.int8 AS blocks_total,
+			COALESCE(pg_catalog.max(u.after_pos) FILTER (WHERE u.phase OPERATOR(pg_catalog.=) 'stamped'), 0) AS positions_done,
+			COALESCE(pg_catalog.bool_or(u.passes OPERATOR(pg_catalog.>) 0
+				AND u.phase OPERATOR(pg_catalog.<>) 'done'), false) AS locked
+		FROM feedpub.republication_part u
+		WHERE u.feed OPERATOR(pg_catalog.=) r.feed) p
+	WHERE pg_catalog.pg_has_role(c.relowner, 'USAGE')
+		OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+COMMENT ON VIEW feedpub.republishing IS
+	'what feed_republish() does in the background, for the owners of the tables';
+GRANT SELECT ON feedpub.republishing TO PUBLIC;

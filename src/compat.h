@@ -13,6 +13,7 @@
 #define FEEDPUB_COMPAT_H
 
 #include "access/genam.h"
+#include "access/tableam.h"
 #include "access/transam.h"
 #include "fmgr.h"
 
@@ -85,6 +86,13 @@
 	object_ownercheck(RelationRelationId, relid, roleid)
 #define feedpub_owns_database(dbid, roleid) \
 	object_ownercheck(DatabaseRelationId, dbid, roleid)
+#endif
+
+/* 16: an UPDATE may enter the row into summarizing indexes alone */
+#if PG_VERSION_NUM < 160000
+typedef bool FeedpubUpdateIndexes;
+#else
+typedef TU_UpdateIndexes FeedpubUpdateIndexes;
 #endif
 
 #endif							/* FEEDPUB_COMPAT_H */

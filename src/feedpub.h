@@ -7,10 +7,11 @@
  *
  *		feedpub.c launcher.c worker.c				start, processes
  *		feed.c attach.c fetch.c publish.c read.c
- *		retention.c stats.c wait.c subscription.c
- *		poll.c park.c								the verbs
- *		lease.c store.c								subscriptions' state
- *		json.c page.c entry.c initial.c resume.c			a page of a feed
+ *		republish.c retention.c stats.c wait.c
+ *		subscription.c poll.c park.c				the verbs
+ *		lease.c store.c								our tables
+ *		restamp.c									rows get a new stamp
+ *		json.c page.c entry.c initial.c resume.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
  *		cursor.c									what feeds and batches are
@@ -217,6 +218,38 @@ typedef struct FeedpubPage
 	AttrNumber	keys[INDEX_MAX_KEYS];
 } FeedpubPage;
 
+/*
+ * A place of a row: its stamp, or where it has none its row identifier, with
+ * an xid of 0.
+ */
+typedef struct FeedpubPlace
+{
+	uint64		xid;
+	int64		pos;
+} FeedpubPlace;
+
+/* Rows of a table that are to be stamped anew, and how far that has got. */
+typedef struct FeedpubRestamp
+{
+	bool		stamped;		/* those with an old stamp, not those without */
+	int64		cutoff;			/* the largest old position */
+	FeedpubPlace after;			/* done up to here */
+	FeedpubPlace to;			/* the last place to be looked at */
+	bool		ended;			/* that has been done */
+	bool		left;			/* but some rows were locked, from ... to */
+	FeedpubPlace left_first;
+	FeedpubPlace left_last;
+} FeedpubRestamp;
+
+/* What a step of a background republication came to. */
+typedef enum FeedpubRepublished
+{
+	FEEDPUB_REPUBLISH_NONE,		/* there is none, or somebody else is at it */
+	FEEDPUB_REPUBLISH_LOCKED,	/* the table, or the rows that are left, are */
+	FEEDPUB_REPUBLISH_MORE,
+	FEEDPUB_REPUBLISH_DONE,
+} FeedpubRepublished;
+
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	50
 
@@ -287,7 +320,7 @@ typedef struct FeedpubStatement
 {
 	const char *sql;
 	int			nargs;
-	Oid			argtypes[8];
+	Oid			argtypes[14];
 	struct _SPI_plan *plan;
 } FeedpubStatement;
 
@@ -340,6 +373,7 @@ extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
 extern int	feedpub_batch_retention;
 extern int	feedpub_tombstone_retention;
+extern int	feedpub_stamping_rate;
 
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
@@ -371,6 +405,7 @@ extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
 extern Oid	feedpub_registry_function(const char *name, int nargs,
 									  const Oid *argtypes);
+extern Oid	feedpub_registry_schema(void);
 extern char *feedpub_relation_name(Oid relid);
 extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
@@ -500,6 +535,19 @@ extern bool feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
 extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 								const FeedpubBatch *batch, int64 pos,
 								List *runs, int cost);
+
+/* in restamp.c */
+extern bool feedpub_restamp_is_behind(FeedpubPlace a, FeedpubPlace b);
+extern const char *feedpub_restamp_obstacle(Relation rel);
+extern int	feedpub_restamp_some(Oid feed, Relation rel,
+								 FeedpubRestamp *work, int max_rows,
+								 int max_ms);
+
+/* in republish.c */
+extern int	feedpub_republish_some(Oid relid, int max_rows, int max_ms,
+								   FeedpubRepublished *what);
+extern List *feedpub_republish_list(void);
+extern void feedpub_republish_note_error(Oid relid, const char *error);
 
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);

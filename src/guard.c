@@ -766,6 +766,9 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 {
 	Oid			funcid = feedpub_registry_function(function, 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
+	const char *consequence = strcmp(function, "_stamp_row") == 0 ?
+		", so what is written is not published before feed_republish(..., rows => 'all')" :
+		"";
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
@@ -780,16 +783,16 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 		{
 			add_problem(cxt, "trigger",
 						psprintf(trigger->tgenabled == TRIGGER_DISABLED ?
-									 "the trigger that %s is disabled" :
-									 "the trigger that %s does not fire for all replication roles",
-								 what),
+									 "the trigger that %s is disabled%s" :
+									 "the trigger that %s does not fire for all replication roles%s",
+								 what, consequence),
 						psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
 								 cxt->table, name));
 			return;
 		}
 	}
 	add_problem(cxt, "trigger",
-				psprintf("there is no trigger that %s", what),
+				psprintf("there is no trigger that %s%s", what, consequence),
 				psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s()",
 						 name, event, cxt->table, each, function));
 }
@@ -882,7 +885,13 @@ check_history(GuardContext *cxt)
 		add_problem(cxt, "history",
 					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 							 (unsigned long long) U64FromFullTransactionId(stamp)),
-					NULL);
+					/* in the background, so not feed_repair()'s */
+					cxt->is_table ?
+						psprintf("SELECT %s.feed_republish(%s, rows => 'all')",
+								 quote_identifier(get_namespace_name(feedpub_registry_schema())),
+								 quote_literal_cstr(cxt->table)) :
+						NULL)
+			->by_hand = true;
 	index_close(index, NoLock);
 }
 

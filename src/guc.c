@@ -23,6 +23,7 @@ int			feedpub_read_wait = 100;
 int			feedpub_max_workers = 8;
 int			feedpub_batch_retention = 7 * SECS_PER_DAY;
 int			feedpub_tombstone_retention = 7 * SECS_PER_DAY;
+int			feedpub_stamping_rate = 5000;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
 
 /* the values of synchronous_commit, without its synonyms */
@@ -108,6 +109,16 @@ feedpub_guc_define(void)
 							-1, INT_MAX,
 							PGC_SIGHUP,
 							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.stamping_rate",
+							"Sets how many rows the worker stamps in a second for feed_republish().",
+							"Zero means as many as it can.",
+							&feedpub_stamping_rate,
+							5000,
+							0, INT_MAX,
+							PGC_SIGHUP,
+							0,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.max_workers",

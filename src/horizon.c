@@ -259,7 +259,9 @@ feedpub_horizon_check_history(const FeedpubFeed *feed, Relation heap,
 						RelationGetRelationName(heap)),
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
-				 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.")));
+				 feed->is_outbox ?
+					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
+					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish(..., rows => 'all').")));
 	if (!IsInParallelMode())
 		feedpub_registry_note_history(feed->relid);
 }

@@ -24,6 +24,7 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -82,6 +83,7 @@ static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
 static void forget_subscriptions(Oid relid);
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
+static void forget_republication(Oid relid);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
@@ -477,6 +479,20 @@ feedpub_registry_sweep(void)
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.republication_part p USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.republication r USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE r.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub.feed f USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
@@ -549,6 +565,7 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 	/* its OID may have been another table's, whose batches must not be its */
 	feedpub_registry_begin_history(relid);
 	forget_subscriptions(relid);
+	forget_republication(relid);
 	return is_default;
 }
 
@@ -591,6 +608,20 @@ forget_subscriptions(Oid relid)
 }
 
 /*
+ * Forget what is to be stamped anew in the background.
+ */
+static void
+forget_republication(Oid relid)
+{
+	write_registry("DELETE FROM feedpub.republication_part"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub.republication"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+}
+
+/*
  * Forget a feed.
  */
 void
@@ -606,6 +637,7 @@ feedpub_registry_remove(Oid relid)
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	forget_subscriptions(relid);
+	forget_republication(relid);
 }
 
 /*
@@ -748,6 +780,31 @@ feedpub_registry_function(const char *name, int nargs, const Oid *argtypes)
 	return LookupFuncName(list_make2(makeString(FEEDPUB_SCHEMA),
 									 makeString(pstrdup(name))),
 						  nargs, argtypes, false);
+}
+
+/*
+ * The schema in which our public functions are.
+ */
+Oid
+feedpub_registry_schema(void)
+{
+	Relation	extensions = table_open(ExtensionRelationId, AccessShareLock);
+	Oid			schema = InvalidOid;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum("feedpub"));
+	scan = systable_beginscan(extensions, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	systable_endscan(scan);
+	table_close(extensions, AccessShareLock);
+	if (!OidIsValid(schema))
+		elog(ERROR, "extension \"feedpub\" is not there");
+	return schema;
 }
 
 /*

@@ -10,6 +10,11 @@
  * feed that cannot be published is reported and tried again later, each time
  * after twice as long; the others go on.
  *
+ * Between two looks at the feeds it stamps some of the rows that their owners
+ * want to be published again (republish.c), for some milliseconds, and no
+ * more than feedpub.stamping_rate in a second.  Which feeds have such rows it
+ * looks up when it looks around.
+ *
  * It looks at all feeds once when it starts, after its latch is where writers
  * find it: what was committed before is seen by that look, what is committed
  * after leaves a mark.
@@ -31,6 +36,7 @@
 #include "catalog/pg_database.h"
 #include "commands/extension.h"
 #include "fmgr.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -46,6 +52,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "feedpub.h"
@@ -71,6 +78,22 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* how often old batches are merged, in ms */
 #define MERGE_INTERVAL		600000
 
+/* how many rows are stamped in one step, and how long that takes, in ms */
+#define STAMP_ROWS			1000
+#define STAMP_TIME			10
+
+/* into how many steps a second's share of rows is cut */
+#define STAMP_STEPS			10
+
+/*
+ * A step runs code of the table's owner, in index expressions: when it is
+ * ended at the latest, in ms.
+ */
+#define STAMP_TIMEOUT		5000
+
+/* the longest wait for locked rows and tables, in ms */
+#define LAST_LOCK_RETRY		10000
+
 /* What the worker knows of a feed. */
 typedef struct FeedState
 {
@@ -80,12 +103,19 @@ typedef struct FeedState
 	TimestampTz not_before;
 	bool		merge_due;		/* there may be old batches to merge */
 	int64		merged_to;		/* up to here they have been */
+	bool		stamping;		/* there are rows to be stamped */
+	TimestampTz stamp_at;		/* not before */
+	int			stamp_attempts; /* that failed, or found only locks */
 } FeedState;
 
 static HTAB *states;
 static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
 static int	published_batches;
+static int	stamped;			/* what stamp() did */
+static FeedpubRepublished stamping;
+static TimestampTz stamp_next = 0;	/* when the rate allows another step */
+static char last_error[FEEDPUB_ERROR_LENGTH];	/* of run_step() */
 static FeedpubWorkerStats stats;	/* since they were last added up */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
@@ -97,6 +127,7 @@ static void sweep(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void collect_marks(void);
+static FeedState *get_state(Oid relid);
 static void mark_state(Oid relid);
 static void mark_all(void);
 static void check_watched(void);
@@ -104,6 +135,9 @@ static void publish_due(void);
 static void publish_one(FeedState *state);
 static void merge_some(void);
 static void plan_merges(void);
+static void plan_stamping(void);
+static void stamp_some(void);
+static void stamp_one(FeedState *state);
 static long next_due(void);
 
 /*
@@ -192,6 +226,7 @@ feedpub_worker_main(Datum main_arg)
 			merged = now;
 		}
 		merge_some();
+		stamp_some();
 
 		stats.turns++;
 		feedpub_shmem_add_stats(&stats);
@@ -229,6 +264,8 @@ is_wanted_here(void)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
 			feedpub_registry_list(&stale) != NIL;
+		if (wanted && states != NULL)
+			plan_stamping();
 		PopActiveSnapshot();
 	}
 	CommitTransactionCommand();
@@ -258,20 +295,25 @@ collect_marks(void)
 		mark_all();
 }
 
-static void
-mark_state(Oid relid)
+static FeedState *
+get_state(Oid relid)
 {
 	bool		found;
 	FeedState  *state = hash_search(states, &relid, HASH_ENTER, &found);
 
 	if (!found)
 	{
-		state->nfailures = 0;
-		state->not_before = 0;
+		MemSet(state, 0, sizeof(FeedState));
+		state->relid = relid;
 		state->merge_due = true;
-		state->merged_to = 0;
 	}
-	state->dirty = true;
+	return state;
+}
+
+static void
+mark_state(Oid relid)
+{
+	get_state(relid)->dirty = true;
 }
 
 static void
@@ -334,6 +376,29 @@ merge(Oid relid)
 }
 
 static void
+stamp(Oid relid)
+{
+	int			rows = feedpub_stamping_rate == 0 ?
+		STAMP_ROWS :
+		Min(Max(feedpub_stamping_rate / STAMP_STEPS, 1), STAMP_ROWS);
+
+	/* a batch that has the rows makes them durable */
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	limit_waits();
+	enable_timeout_after(STATEMENT_TIMEOUT, STAMP_TIMEOUT);
+	stamped = feedpub_republish_some(relid, rows, STAMP_TIME, &stamping);
+	disable_timeout(STATEMENT_TIMEOUT, false);
+}
+
+static void
+note_stamping_error(Oid relid)
+{
+	limit_waits();
+	feedpub_republish_note_error(relid, last_error);
+}
+
+static void
 count_prepared(Oid relid)
 {
 	some_prepared = feedpub_horizon_prepared() != NIL;
@@ -375,6 +440,10 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 		EmitErrorReport();
 		error = CopyErrorData();
 		feedpub_shmem_note_error(relid, error->message);
+		strlcpy(last_error, error->message,
+				pg_mbcliplen(error->message, strlen(error->message),
+							 sizeof(last_error) - 1) +
+					1);
 		FreeErrorData(error);
 		stats.errors++;
 		AbortCurrentTransaction();
@@ -547,6 +616,74 @@ plan_merges(void)
 }
 
 /*
+ * See which feeds have rows to be stamped.
+ */
+static void
+plan_stamping(void)
+{
+	ListCell   *lc;
+
+	foreach(lc, feedpub_republish_list())
+		get_state(lfirst_oid(lc))->stamping = true;
+}
+
+/*
+ * Stamp some rows of one feed, if the rate allows it: the one that has waited
+ * longest.
+ */
+static void
+stamp_some(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+	FeedState  *due = NULL;
+
+	if (stamp_next > now)
+		return;
+
+	/* a scan of the table must not go on over the end of a transaction */
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (state->stamping && state->stamp_at <= now &&
+			(due == NULL || state->stamp_at < due->stamp_at))
+			due = state;
+	}
+	if (due != NULL)
+		stamp_one(due);
+}
+
+static void
+stamp_one(FeedState *state)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	bool		done;
+	int			wait_ms = 0;
+
+	stamped = 0;
+	done = run_step("stamping rows of", stamp, state->relid);
+	if (!done)
+	{
+		/* of a step that took too long, maybe just when it was over */
+		disable_timeout(STATEMENT_TIMEOUT, false);
+		QueryCancelPending = false;
+		(void) run_step("noting the error of", note_stamping_error, state->relid);
+		wait_ms = Min(FIRST_RETRY << Min(state->stamp_attempts++, 10), LAST_RETRY);
+	}
+	else if (stamping == FEEDPUB_REPUBLISH_LOCKED)
+		wait_ms = Min(FIRST_RETRY << Min(state->stamp_attempts++, 10), LAST_LOCK_RETRY);
+	else
+	{
+		state->stamp_attempts = 0;
+		state->stamping = stamping == FEEDPUB_REPUBLISH_MORE;
+	}
+	state->stamp_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+	if (done && feedpub_stamping_rate > 0)
+		stamp_next = now + (TimestampTz) stamped * USECS_PER_SEC / feedpub_stamping_rate;
+}
+
+/*
  * How long to wait, in ms.
  */
 static long
@@ -566,6 +703,8 @@ next_due(void)
 			timeout = 0;
 		if (state->dirty)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
+		if (state->stamping)
+			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, Max(stamp_next, state->stamp_at)));
 	}
 	return timeout;
 }

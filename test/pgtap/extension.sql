@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry}') $$, 'registry, batches, tombstones and subscriptions are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry,feedpub.republication,feedpub.republication_part}') $$, 'registry, batches, tombstones, subscriptions and what is to be republished are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -26,6 +26,9 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'view feedpub.subscriptions',
 	'view feedpub.shards',
 	'view feedpub.parked',
+	'table feedpub.republication',
+	'table feedpub.republication_part',
+	'view feedpub.republishing',
 	'view feedpub.feeds',
 	'view feedpub.workers',
 	'view feedpub.waiting',
@@ -42,11 +45,14 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._workers()',
 	'function feedpub._merge_batches(regclass)',
 	'function feedpub._expire_tombstones(regclass)',
+	'function feedpub._republish_some(regclass,integer)',
 	'function feedpub._begin_history(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',
 	'function feed_attach(regclass,regclass,text[],boolean)',
 	'function feed_detach(regclass)',
+	'function feed_republish(regclass,jsonb,text,text)',
+	'function feed_republish_cancel(regclass)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
 	'function feed_repair(regclass)',
@@ -89,7 +95,7 @@ LOAD 'feedpub';
 SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
 	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_workers',
 	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
-	'feedpub.read_wait', 'feedpub.tombstone_retention'], 'its settings');
+	'feedpub.read_wait', 'feedpub.stamping_rate', 'feedpub.tombstone_retention'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
 	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
 

@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(15 * 9 + 2);
+SELECT plan(16 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -23,6 +23,7 @@ INSERT INTO meant VALUES
 INSERT INTO meant VALUES
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
 	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),
+	('_republish_some', 'feed regclass, max_rows integer', 'integer', 'v', true, 'u', false),
 	('_begin_history', 'feed regclass', 'void', 'v', true, 'u', true);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result

@@ -1,8 +1,8 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(14 * 7 + 33);
+SELECT plan(17 * 7 + 49);
 
-CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0);
+CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[]);
 INSERT INTO meant VALUES
 	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, expiries integer, history integer, '
 		'created_at timestamp with time zone'),
@@ -32,6 +32,18 @@ INSERT INTO meant VALUES
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
+INSERT INTO meant VALUES
+	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, last_xid xid8, requested_by name, requested_at timestamp with time zone, '
+		'stamped bigint, stepped_at timestamp with time zone, finished_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('republication_part', 'r', 'feed regclass, part regclass, file integer, blocks bigint, passes integer, phase text, after_xid xid8, after_pos bigint, to_xid xid8, to_pos bigint, '
+		'left_first_xid xid8, left_first_pos bigint, left_last_xid xid8, left_last_pos bigint', 'pg_database_owner'::regrole);
+INSERT INTO meant VALUES
+	('republishing', 'v', 'feed regclass, rows text, state text, blocks_done bigint, blocks_total bigint, positions_done bigint, positions_total bigint, stamped bigint, '
+		'rows_per_second double precision, requested_by name, requested_at timestamp with time zone, stepped_at timestamp with time zone, finished_at timestamp with time zone, '
+		'last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
+-- Room for new versions of rows
+UPDATE meant SET options = '{fillfactor=30}' WHERE name = 'shard';
+UPDATE meant SET options = '{fillfactor=50}' WHERE name = 'consumer';
 CREATE TEMP VIEW present AS
 	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
 	       (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
@@ -51,7 +63,7 @@ BEGIN
 	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = m.reader), 'SELECT', CASE m.reader WHEN 0 THEN 'PUBLIC' ELSE m.reader::regrole::text END || ' may SELECT, and no more');
 	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (%s, %s)', r.relacl, m.reader, r.relowner), 'nobody else has a right of his own');
 	RETURN NEXT is_empty(format('SELECT attname FROM pg_attribute WHERE attrelid = %s AND attacl IS NOT NULL', r.oid), 'no rights on columns');
-	RETURN NEXT ok(r.reloptions IS NULL OR (m.name IN ('shard', 'consumer') AND r.reloptions[1] LIKE 'fillfactor=%'), 'no options but room for new versions');
+	RETURN NEXT is(r.reloptions, m.options, 'its options');
 	RETURN NEXT ok(obj_description(r.oid, 'pg_class') <> '', 'it has a comment');
 END $$;
 SELECT pg_temp.shape(m) FROM meant m;
@@ -64,6 +76,8 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p),
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.republication', p), p || ' on feedpub.republication is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.republication_part', p), p || ' on feedpub.republication_part is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -82,6 +96,12 @@ SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.batch'
 SELECT col_is_pk('feedpub', 'tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');
 SELECT indexes_are('feedpub', 'tombstone', array['tombstone_pkey']);
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.tombstone'::regclass $$, 'it has no trigger either');
+
+-- What is to be republished: once a feed, and how far each of its parts has got
+SELECT col_is_pk('feedpub', 'republication', 'feed', 'a feed is republished once at a time');
+SELECT col_is_pk('feedpub', 'republication_part', array['feed', 'part'], 'each of its parts has got so far');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication'::regclass $$, 'it has no trigger either');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication_part'::regclass $$, 'nor has that');
 
 SELECT * FROM finish();
 ROLLBACK;
