@@ -637,7 +637,7 @@ extern bool feedpub_park_find_due(const FeedpubSubscription *sub,
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
 extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
-								text *cursor);
+								text *cursor, bool only_due);
 
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);

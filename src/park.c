@@ -110,12 +110,13 @@ static FeedpubStatement set_key = {
 static FeedpubStatement remove_parked = {
 	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.=) $3 RETURNING 1)"
+		   " AND cursor OPERATOR(pg_catalog.=) $3"
+		   " AND (NOT $4 OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()) RETURNING 1)"
 		   " UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.-) 1"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND EXISTS (SELECT FROM gone)",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, BOOLOID},
 };
 
 /* behind the place: those that the shard's pages would bring */
@@ -230,6 +231,10 @@ feed_park(PG_FUNCTION_ARGS)
  * The same, but it is handed out again after delay; not any more when it has
  * failed as often as the subscription's max_attempts says: then it stays
  * aside, as with feed_park().  Error 22023 for a negative delay as well.
+ *
+ * The consumer acknowledges the page by the last entry that it has dealt with;
+ * when it has set all of them aside, it does not, and polls again: an entry
+ * that is aside is left out, and an end entry leads past it.
  */
 Datum
 feed_nack(PG_FUNCTION_ARGS)
@@ -321,7 +326,7 @@ feed_discard(PG_FUNCTION_ARGS)
 		shards[i] = DatumGetInt32(feedpub_store_value(i, 1, &isnull));
 	feedpub_store_end(&caller);
 	for (uint64 i = 0; i < n; i++)
-		ngone += feedpub_park_settle(&sub, shards[i], PG_GETARG_TEXT_PP(1));
+		ngone += feedpub_park_settle(&sub, shards[i], PG_GETARG_TEXT_PP(1), false);
 	PG_RETURN_INT32(ngone);
 }
 
@@ -476,10 +481,13 @@ key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
 }
 
 /*
- * Forget an entry that was set aside.  Returns whether there was one.
+ * Forget an entry that was set aside; with only_due, unless it has been set
+ * aside again since it was handed out, for then it has not been dealt with,
+ * whoever acknowledges it.  Returns whether there was one.
  */
 bool
-feedpub_park_settle(const FeedpubSubscription *sub, int shard, text *cursor)
+feedpub_park_settle(const FeedpubSubscription *sub, int shard, text *cursor,
+					bool only_due)
 {
 	FeedpubStoreCaller caller;
 	Datum		values[4];
@@ -488,6 +496,7 @@ feedpub_park_settle(const FeedpubSubscription *sub, int shard, text *cursor)
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard);
 	values[2] = PointerGetDatum(cursor);
+	values[3] = BoolGetDatum(only_due);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&remove_parked, values, NULL) > 0;
 	feedpub_store_end(&caller);
@@ -560,7 +569,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 			return true;
 		}
 		if (page->sees_all && !RecoveryInProgress() && !XactReadOnly)
-			(void) feedpub_park_settle(sub, shard->shard, entry->cursor);
+			(void) feedpub_park_settle(sub, shard->shard, entry->cursor, true);
 	}
 	return false;
 }

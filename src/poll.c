@@ -196,7 +196,8 @@ feed_poll_typed(PG_FUNCTION_ARGS)
  * consumer with a name holds the lease; not with more than one shard.
  *
  * For a retried entry, which is known by its token, moved says that it is set
- * aside no longer; the cursor of the others stays.
+ * aside no longer, and behind that it is gone, or has been set aside again
+ * since it was handed out; the cursor of the others stays.
  *
  * Locks the shard's row until the transaction ends.  Errors: 42704, 22023 for
  * a malformed cursor or a missing token, PF001 for a cursor of another
@@ -542,7 +543,7 @@ ack(FeedpubSubscription *sub, text *cursor, const int64 *token)
 	if (!is_ours)
 		return ACK_LOST;
 	if (retry)
-		return feedpub_park_settle(sub, shard, cursor) ? ACK_MOVED : ACK_BEHIND;
+		return feedpub_park_settle(sub, shard, cursor, true) ? ACK_MOVED : ACK_BEHIND;
 	return is_same ? ACK_SAME : ACK_BEHIND;
 }
 
