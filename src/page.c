@@ -334,7 +334,7 @@ check_floor(FeedpubPage *page)
 				 errmsg("cursor of feed \"%s\" has expired",
 						RelationGetRelationName(page->heap)),
 				 errdetail("Deletes that it has not got past are no longer retained, or the table was attached anew."),
-				 errhint("Begin again from '', with nothing: rows that are gone are not announced.")));
+				 errhint("Begin again from '', a subscription with feed_seek(..., 'earliest'), and with nothing: rows that are gone are not announced.")));
 }
 
 /*
@@ -372,7 +372,7 @@ feedpub_page_refuse_cursor(Oid relid)
 			 errmsg("cursor of feed \"%s\" is from another history",
 					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
-			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_head(), or from the beginning, ''.")));
+			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_head(), or from the beginning, '', a subscription with feed_seek().")));
 }
 
 /*
