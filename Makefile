@@ -53,7 +53,8 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes delete_keys \
-	initial consume shards expire merge_cursors own_rows page_bytes wait_locks \
+	initial consume shards expire expire_merged merge_cursors own_rows \
+	page_bytes wait_locks \
 	monitoring delete_types subscriptions nack example_kv
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -55,9 +55,13 @@ CREATE TABLE feedpub.batch (
 	transactions pg_catalog.int4 NOT NULL,
 	fingerprint pg_catalog.int4 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
-	-- what they were that have been merged into this one
+	-- random, of the publisher; the fingerprint is made of it and the number
+	seed pg_catalog.int4 NOT NULL,
+	-- what they were that have been merged into this one: the last position of
+	-- the youngest, and for each stretch of one seed its first number and seed
+	merged_pos pg_catalog.int8,
 	merged_ids pg_catalog.int8[],
-	merged_fingerprints pg_catalog.int4[],
+	merged_seeds pg_catalog.int4[],
 	PRIMARY KEY (feed, sync_id)
 );
 GRANT SELECT ON feedpub.batch TO pg_database_owner;

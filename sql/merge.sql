@@ -1,5 +1,5 @@
--- Batches older than feedpub.batch_retention are merged; a cursor into a
--- merged one goes on at its beginning, never behind it.
+-- Batches older than feedpub.batch_retention, or too many, are merged; a cursor
+-- into a merged one goes on at its beginning, never behind it.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -25,7 +25,7 @@ END $$;
 SELECT feed_create('"Odd ""Name"", with a comma"');
 SELECT feed_create('other');
 CREATE VIEW batches AS
-	SELECT feed, sync_id, transactions, last_pos FROM feedpub.batch ORDER BY feed::text COLLATE "C", sync_id;
+	SELECT feed, sync_id, transactions, last_pos, merged_pos FROM feedpub.batch ORDER BY feed::text COLLATE "C", sync_id;
 -- Ten batches of three rows, of another feed as well
 DO $$
 BEGIN
@@ -67,19 +67,21 @@ SELECT * FROM compare();
 SHOW feedpub.batch_retention;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 SELECT count(*) FROM batches;
--- Old ones are merged, up to feedpub.max_batch_transactions in one; the last
--- batch stays as it is.
+-- Old ones are merged, up to feedpub.max_batch_transactions in one, when no
+-- other would fit; the last batch stays as it is.
 ALTER SYSTEM SET feedpub.batch_retention = 0;
 SELECT pg_reload_conf();
 CALL wait_for_retention('0');
 \c
 SET feedpub.read_wait = 0;
 SHOW feedpub.batch_retention;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 SET feedpub.max_batch_transactions = 4;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 TABLE batches;
 SELECT * FROM compare();
--- A cursor into one that has gone gets all of the one that it is in now.
+-- A cursor into one that has gone gets all of the one that it is in now; one at
+-- the end of that gets nothing of it.
 SELECT n, message_type, (SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::"Odd ""Name"", with a comma", b.cursor, 9)) AS next
 	FROM before_merge b WHERE message_type IN ('2-2', '4-3', '5-3', '8-1', '9-2', '9-3', '10-1') ORDER BY n;
 -- The order is by position in the larger batch: the rows and their order are
@@ -89,13 +91,15 @@ SELECT count(*), count(*) FILTER (WHERE b.message_type IS DISTINCT FROM r.messag
 	FROM before_merge b FULL JOIN (SELECT row_number() OVER () AS n, (entry).message_type FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000)) r USING (n);
 -- Nothing more to merge
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
--- Until there is more room
+-- Those that have been merged stay as they are, whatever room there is.
+SET feedpub.max_batch_transactions = 9;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 RESET feedpub.max_batch_transactions;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
-TABLE batches;
-SELECT * FROM compare();
 -- The other feed's are its own.
+SET feedpub.max_batch_transactions = 3;
 SELECT feedpub._merge_batches('other');
+RESET feedpub.max_batch_transactions;
 TABLE batches;
 -- It goes on where it was.
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('11-1', '1');
@@ -142,6 +146,7 @@ TABLE batches;
 SELECT string_agg((entry).message_type, ', ') FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
 SELECT * FROM compare();
 ROLLBACK;
+SET feedpub.max_batch_transactions = 6;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 TABLE batches;
 SELECT string_agg((entry).message_type, ', ') FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
@@ -156,11 +161,66 @@ CALL write_row('f');
 CALL feed_publish();
 CALL write_row('g');
 CALL feed_publish();
+SET feedpub.max_batch_transactions = 2;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"') > 0 AS merged;
 SELECT string_agg((entry).message_type, ', ') FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
 ROLLBACK;
 SELECT string_agg((entry).message_type, ', ') FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
+RESET feedpub.max_batch_transactions;
+
+--
+-- No merged batch has more transactions than one is published with, whatever
+-- sizes its neighbours have: no page costs more than before.
+--
+TRUNCATE "Odd ""Name"", with a comma";
+DELETE FROM feedpub.batch;
+DO $$
+BEGIN
+	FOR i IN 1..40 LOOP
+		FOR j IN 1..i * i % 8 + 1 LOOP
+			CALL write_row(format('%s-%s', i, j));
+			COMMIT;
+		END LOOP;
+		CALL feed_publish('"Odd ""Name"", with a comma"');
+	END LOOP;
+END $$;
+SELECT count(*), sum(transactions), max(transactions) FROM batches;
+BEGIN;
+SET LOCAL feedpub.max_batch_transactions = 10;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
+SELECT count(*), sum(transactions), max(transactions) FROM batches;
+-- Nor could two neighbours have been one.
+SELECT count(*) AS neighbours FROM (SELECT sync_id, transactions + lead(transactions) OVER (ORDER BY sync_id) AS sum FROM batches) b
+	WHERE sum <= 10 AND sync_id < (SELECT max(sync_id) - 4 FROM batches);
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
+ROLLBACK;
+-- Batches larger than that, from before, stay alone.
+BEGIN;
+SET LOCAL feedpub.max_batch_transactions = 1;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
+ROLLBACK;
+-- Those without transactions count too: a thousand at a time.
+BEGIN;
+UPDATE feedpub.batch SET transactions = 0;
+INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, b.published_at, i
+	FROM generate_series(1, 25000) i, (SELECT * FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1) b;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
+SELECT count(*), min(sync_id), max(sync_id), max(cardinality(merged_ids)) AS seeds FROM feedpub.batch;
+ROLLBACK;
+-- Young ones are merged as well, when there are many.
+ALTER SYSTEM RESET feedpub.batch_retention;
+ALTER SYSTEM SET feedpub.max_unmerged_batches = 12;
+SELECT pg_reload_conf();
+CALL wait_for_retention('7d');
+\c
+SET feedpub.max_batch_transactions = 10;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"') > 0 AS merged;
+SELECT count(*) FILTER (WHERE merged_pos IS NULL) AS unmerged, max(sync_id) FILTER (WHERE merged_pos IS NOT NULL) AS up_to FROM batches;
+SET feedpub.read_wait = 0;
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
+ALTER SYSTEM RESET feedpub.max_unmerged_batches;
 -- Not for everybody
 CREATE ROLE regress_feedpub_reader;
 GRANT ALL ON other TO regress_feedpub_reader;
@@ -172,9 +232,7 @@ RESET ROLE;
 SELECT feedpub._merge_batches('before_merge');
 SELECT feedpub._merge_batches(NULL) IS NULL AS nothing;
 
-ALTER SYSTEM RESET feedpub.batch_retention;
 SELECT pg_reload_conf();
-CALL wait_for_retention('7d');
 DROP FUNCTION compare;
 DROP PROCEDURE write_row, wait_for_retention;
 DROP VIEW batches;

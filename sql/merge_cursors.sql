@@ -14,14 +14,16 @@ END $$;
 SET feedpub.read_wait = 0;
 SELECT feed_create('outbox'), feed_create('other');
 CREATE PROCEDURE write_row(VARIADIC types text[]) LANGUAGE sql AS $$ INSERT INTO outbox (message_type, data) SELECT t, '1' FROM unnest(types) t $$;
--- All batches but the last are old enough.
-CREATE FUNCTION merge(max_transactions int DEFAULT 1000) RETURNS int LANGUAGE sql AS $$
-	SELECT set_config('feedpub.max_batch_transactions', max_transactions::text, true);
+-- All batches but the last are old enough, and so many transactions become one;
+-- by default as many as there are in them.
+CREATE FUNCTION merge(max_transactions int DEFAULT NULL) RETURNS int LANGUAGE sql AS $$
+	SELECT set_config('feedpub.max_batch_transactions', coalesce(max_transactions, (SELECT sum(transactions) FROM feedpub.batch
+		WHERE feed = 'outbox'::regclass AND merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch WHERE feed = 'outbox'::regclass)))::text, true);
 	UPDATE feedpub.batch SET published_at = '2000-01-01';
 	SELECT feedpub._merge_batches('outbox');
 $$;
 CREATE VIEW batches AS
-	SELECT sync_id, transactions, last_pos, fingerprint < 0 AS merged, cardinality(merged_ids) AS parts FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
+	SELECT sync_id, transactions, last_pos, fingerprint < 0 AS merged, merged_pos, cardinality(merged_ids) AS publishers FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
 -- Every cursor that was ever handed out, with what lay behind it
 CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
 CREATE PROCEDURE note() LANGUAGE sql AS $$
@@ -69,6 +71,9 @@ CALL write_row('1');
 PREPARE TRANSACTION 'regress_feedpub early';
 CALL write_row('2');
 CALL feed_publish();
+-- Another process, which makes other fingerprints
+\c
+SET feedpub.read_wait = 0;
 CALL write_row('3', '4');
 CALL feed_publish();
 COMMIT PREPARED 'regress_feedpub early';
@@ -98,22 +103,24 @@ SELECT bool_and(feed_wait('outbox', cursor, '0')) FROM known WHERE behind <> '{}
 ROLLBACK PREPARED 'regress_feedpub open';
 
 --
--- Merged again and again, with new ones and in larger groups
+-- Newer ones are merged beside those that have been
 --
 CALL note();
 CALL write_row('7');
 CALL feed_publish();
 CALL write_row('8');
 CALL feed_publish();
+\c
+SET feedpub.read_wait = 0;
 CALL write_row('9');
 CALL feed_publish();
 CALL note();
 BEGIN;
-SELECT merge(5);
+SELECT merge(3);
 TABLE batches;
 SELECT * FROM compare();
 ROLLBACK;
-SELECT merge(3);
+SELECT merge(2);
 TABLE batches;
 CALL note();
 SELECT * FROM compare();
@@ -122,6 +129,8 @@ CALL write_row('11');
 PREPARE TRANSACTION 'regress_feedpub early';
 CALL write_row('12');
 CALL feed_publish();
+\c
+SET feedpub.read_wait = 0;
 COMMIT PREPARED 'regress_feedpub early';
 CALL feed_publish();
 CALL note();
@@ -172,6 +181,13 @@ SELECT forge(m.batch, 1, right(k.cursor, 8)), count(*)
 	WHERE k.cursor <> '' AND substr(k.cursor, 11, 16) <> lpad(to_hex(m.batch), 16, '0')
 	GROUP BY 1;
 SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORDER BY cursor COLLATE "C" DESC LIMIT 1), 10);
+\echo :SQLSTATE
+-- Those of another life of the same feed, published by the same process
+SELECT cursor AS old FROM feed_read(NULL::other, '', 1) \gset
+SELECT feedpub._begin_history('other');
+CALL feed_publish('other');
+SELECT substr(cursor, 1, 42) = substr(:'old', 1, 42) AS same_place, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
+SELECT feed_page('other', :'old', 10);
 \echo :SQLSTATE
 
 DROP FUNCTION merge, compare, forge;

@@ -49,8 +49,8 @@ BEGIN
 	PERFORM setseed(seed);
 	DELETE FROM feedpub.batch WHERE feed = 'kv'::regclass;
 	WITH shape AS MATERIALIZED (SELECT floor(random() * 300)::int AS old, floor(random() * 300)::int AS new, random() * 0.5 AS gaps, random() * 0.5 AS late)
-	INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at)
-	SELECT 'kv', i, '1:1:', CASE WHEN random() < late AND i % 20 > 0 THEN i ELSE 1000 * i END, 1, 1,
+	INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, seed, published_at)
+	SELECT 'kv', i, '1:1:', CASE WHEN random() < late AND i % 20 > 0 THEN i ELSE 1000 * i END, 1, 1, 0,
 	       CASE WHEN i <= old THEN now() - interval '1 hour' ELSE now() + interval '1 hour' END
 	  FROM shape, generate_series(1, old + new) i WHERE random() > gaps OR i % 20 = 0;
 	SELECT COALESCE((SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub.batch WHERE feed = 'kv'::regclass ORDER BY sync_id DESC LIMIT 32) b), 0)

@@ -4,7 +4,8 @@
  *	  The table feedpub.batch and the snapshots in it.
  *
  * A batch is one row: the feed, its number (sync_id), the snapshot that the
- * publisher took, the last position that lies in it, and a fingerprint.
+ * publisher took, the last position that lies in it, and a fingerprint, by
+ * which a cursor of another history's batch of that number is told.
  * Batch k holds the rows of the transactions that are visible in its
  * snapshot and not in that of the batch before it; before the first one lies
  * the empty snapshot.
@@ -27,6 +28,7 @@
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
@@ -48,9 +50,11 @@
 #define ANUM_BATCH_TRANSACTIONS	5
 #define ANUM_BATCH_FINGERPRINT	6
 #define ANUM_BATCH_PUBLISHED_AT	7
-#define ANUM_BATCH_MERGED_IDS	8
-#define ANUM_BATCH_MERGED_FINGERPRINTS	9
-#define NATTS_BATCH				9
+#define ANUM_BATCH_SEED			8
+#define ANUM_BATCH_MERGED_POS	9
+#define ANUM_BATCH_MERGED_IDS	10
+#define ANUM_BATCH_MERGED_SEEDS	11
+#define NATTS_BATCH				11
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -75,6 +79,11 @@ struct FeedpubBatchScan
 
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
+static uint32 make_fingerprint(uint32 seed, int64 sync_id);
+static uint32 choose_seed(Oid feed);
+static Relation open_table(LOCKMODE lockmode);
+static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
+						 int transactions, ArrayType *ids, ArrayType *seeds);
 
 /*
  * Is a transaction visible in a snapshot?  As xid8funcs.c:
@@ -227,9 +236,7 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 
 	batches->context = CurrentMemoryContext;
 	batches->direction = direction;
-	batches->table = table_open(get_relname_relid("batch", namespaceid),
-								AccessShareLock);
-	feedpub_registry_check_version(batches->table, NATTS_BATCH);
+	batches->table = open_table(AccessShareLock);
 	batches->index = index_open(get_relname_relid("batch_pkey", namespaceid),
 								AccessShareLock);
 	batches->slot = table_slot_create(batches->table, NULL);
@@ -262,7 +269,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	MemoryContextSwitchTo(oldcontext);
 	if (!found)
 		return false;
-	slot_getsomeattrs(slot, ANUM_BATCH_PUBLISHED_AT);
+	slot_getsomeattrs(slot, ANUM_BATCH_MERGED_POS);
 	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
 	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
 	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
@@ -273,8 +280,25 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->snapshot.nxip = stored->nxip;
 	batch->snapshot.xip = stored->xip;
 	batch->published_at = DatumGetTimestampTz(slot->tts_values[ANUM_BATCH_PUBLISHED_AT - 1]);
+	batch->seed = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SEED - 1]);
+	batch->is_merged = !slot->tts_isnull[ANUM_BATCH_MERGED_POS - 1];
+	batch->merged_pos = batch->is_merged ?
+		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_POS - 1]) :
+		batch->last_pos;
 	batch->publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull));
 	return true;
+}
+
+/*
+ * The fingerprint of a batch of this number whose publisher had this seed.
+ * Cursors of merged batches are known by it, so it does not change.
+ */
+static uint32
+make_fingerprint(uint32 seed, int64 sync_id)
+{
+	return murmurhash32((uint32) sync_id ^
+						murmurhash32((uint32) (sync_id >> 32) ^ seed)) &
+		~FEEDPUB_MERGED_FINGERPRINT;
 }
 
 /*
@@ -287,15 +311,18 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 {
 	Datum		arrays[2];
 	Datum	   *ids;
-	Datum	   *fingerprints;
+	Datum	   *seeds;
 	bool	   *nulls;
 	int			nids;
-	int			nfingerprints;
+	int			nseeds;
+	int			i;
 
 	if (batch->sync_id == cursor->sync_id &&
 		batch->fingerprint == cursor->fingerprint)
 		return true;
-	for (int i = 0; i < 2; i++)
+	if (!batch->is_merged || cursor->sync_id > batch->sync_id)
+		return false;
+	for (i = 0; i < 2; i++)
 	{
 		bool		isnull;
 
@@ -306,14 +333,30 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 	deconstruct_array(DatumGetArrayTypeP(arrays[0]), INT8OID, sizeof(int64),
 					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls, &nids);
 	deconstruct_array(DatumGetArrayTypeP(arrays[1]), INT4OID, sizeof(int32),
-					  true, TYPALIGN_INT, &fingerprints, &nulls, &nfingerprints);
-	for (int i = 0; i < Min(nids, nfingerprints); i++)
+					  true, TYPALIGN_INT, &seeds, &nulls, &nseeds);
+
+	/* the last stretch that begins at or before it */
+	for (i = Min(nids, nseeds) - 1; i >= 0; i--)
 	{
-		if (DatumGetInt64(ids[i]) == cursor->sync_id &&
-			DatumGetUInt32(fingerprints[i]) == cursor->fingerprint)
-			return true;
+		if (DatumGetInt64(ids[i]) <= cursor->sync_id)
+			break;
 	}
-	return false;
+	return i >= 0 &&
+		make_fingerprint(DatumGetUInt32(seeds[i]), cursor->sync_id) == cursor->fingerprint;
+}
+
+/*
+ * Up to which position has a cursor that is of this batch, or of the youngest
+ * that was merged into it, passed it?  Who was at the end of that one has
+ * passed all that is in the merged one.
+ */
+int64
+feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
+{
+	if (cursor->fingerprint != batch->fingerprint &&
+		cursor->pos >= batch->merged_pos)
+		return batch->last_pos;
+	return cursor->pos;
 }
 
 /*
@@ -383,30 +426,58 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
+ * The seed of the batches that this process publishes in a feed.
+ *
+ * Batches of another history have other fingerprints.  Histories part when a
+ * server goes on from an earlier state, with other processes; or in
+ * feedpub._begin_history(), which gives the feed another number.  Within one
+ * history a process need not draw a number for each batch: what was merged is
+ * remembered as stretches of one seed, and takes no room.
+ */
+static uint32
+choose_seed(Oid feed)
+{
+	static bool is_drawn = false;
+	static uint32 drawn;
+	FeedpubFloor floor;
+
+	if (!is_drawn && !pg_strong_random(&drawn, sizeof(drawn)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	is_drawn = true;
+	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
+	return murmurhash32(drawn ^ murmurhash32((uint32) floor.history ^ murmurhash32(feed)));
+}
+
+static Relation
+open_table(LOCKMODE lockmode)
+{
+	Relation	table = table_open(get_relname_relid("batch",
+													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
+								   lockmode);
+
+	feedpub_registry_check_version(table, NATTS_BATCH);
+	return table;
+}
+
+/*
  * Write a batch, and give it its fingerprint.  The caller holds the lock that
  * serialises publishers of the feed.
  */
 void
 feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 {
-	Relation	table = table_open(get_relname_relid("batch",
-													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
-								   RowExclusiveLock);
-	Datum		values[NATTS_BATCH];
+	Relation	table = open_table(RowExclusiveLock);
+	Datum		values[NATTS_BATCH] = {0};
 	bool		nulls[NATTS_BATCH] = {false};
 
-	feedpub_registry_check_version(table, NATTS_BATCH);
+	batch->seed = choose_seed(feed);
+	batch->fingerprint = make_fingerprint(batch->seed, batch->sync_id);
 
-	/* random: another history's batch of the same number has another one */
-	if (!pg_strong_random(&batch->fingerprint, sizeof(batch->fingerprint)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-
-	batch->fingerprint &= ~FEEDPUB_MERGED_FINGERPRINT;
-
+	nulls[ANUM_BATCH_MERGED_POS - 1] = true;
 	nulls[ANUM_BATCH_MERGED_IDS - 1] = true;
-	nulls[ANUM_BATCH_MERGED_FINGERPRINTS - 1] = true;
+	nulls[ANUM_BATCH_MERGED_SEEDS - 1] = true;
 	values[ANUM_BATCH_FEED - 1] = ObjectIdGetDatum(feed);
 	values[ANUM_BATCH_SYNC_ID - 1] = Int64GetDatum(batch->sync_id);
 	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);
@@ -414,10 +485,85 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(batch->transactions);
 	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(batch->fingerprint);
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[ANUM_BATCH_SEED - 1] = UInt32GetDatum(batch->seed);
 
 	/* a plain table with one plain index, as those of the catalog */
 	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));
 	table_close(table, NoLock);
+}
+
+/*
+ * Merge the batches from one number to another into the youngest of them; none
+ * of them is a merged one.  The caller holds the lock that serialises
+ * publishers of the feed, and his snapshot sees all its batches.
+ */
+void
+feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
+{
+	Relation	table = open_table(RowExclusiveLock);
+	FeedpubBatchScan *batches = feedpub_batch_begin(feed, first, snapshot);
+	Datum	   *ids = palloc((last - first + 1) * sizeof(Datum));
+	Datum	   *seeds = palloc((last - first + 1) * sizeof(Datum));
+	int			nstretches = 0;
+	int64		last_pos = 0;
+	int			transactions = 0;
+	FeedpubBatch batch;
+
+	while (feedpub_batch_next(batches, &batch) && batch.sync_id <= last)
+	{
+		last_pos = Max(last_pos, batch.last_pos);
+		transactions += batch.transactions;
+		if (nstretches == 0 || DatumGetUInt32(seeds[nstretches - 1]) != batch.seed)
+		{
+			ids[nstretches] = Int64GetDatum(batch.sync_id);
+			seeds[nstretches++] = UInt32GetDatum(batch.seed);
+		}
+		if (batch.sync_id < last)
+			CatalogTupleDelete(table, &batches->slot->tts_tid);
+		else
+			write_merged(table, batches->slot, last_pos, transactions,
+						 construct_array(ids, nstretches, INT8OID, sizeof(int64),
+										 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE),
+						 construct_array(seeds, nstretches, INT4OID, sizeof(int32),
+										 true, TYPALIGN_INT));
+	}
+	feedpub_batch_end(batches);
+	table_close(table, NoLock);
+}
+
+/*
+ * Make the batch in a slot the merged one.  It gets a fingerprint of its own,
+ * marked as that of a merged one.
+ */
+static void
+write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
+			 int transactions, ArrayType *ids, ArrayType *seeds)
+{
+	Datum		values[NATTS_BATCH];
+	bool		nulls[NATTS_BATCH] = {false};
+	bool		replaced[NATTS_BATCH] = {false};
+	uint32		fingerprint;
+	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+
+	if (!pg_strong_random(&fingerprint, sizeof(fingerprint)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("could not generate random values")));
+	values[ANUM_BATCH_MERGED_POS - 1] = slot->tts_values[ANUM_BATCH_LAST_POS - 1];
+	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(last_pos);
+	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(transactions);
+	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(fingerprint | FEEDPUB_MERGED_FINGERPRINT);
+	values[ANUM_BATCH_MERGED_IDS - 1] = PointerGetDatum(ids);
+	values[ANUM_BATCH_MERGED_SEEDS - 1] = PointerGetDatum(seeds);
+	replaced[ANUM_BATCH_MERGED_POS - 1] = true;
+	replaced[ANUM_BATCH_LAST_POS - 1] = true;
+	replaced[ANUM_BATCH_TRANSACTIONS - 1] = true;
+	replaced[ANUM_BATCH_FINGERPRINT - 1] = true;
+	replaced[ANUM_BATCH_MERGED_IDS - 1] = true;
+	replaced[ANUM_BATCH_MERGED_SEEDS - 1] = true;
+	CatalogTupleUpdate(table, &tuple->t_self,
+					   heap_modify_tuple(tuple, RelationGetDescr(table),
+										 values, nulls, replaced));
 }
 
 /*

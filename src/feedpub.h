@@ -88,7 +88,10 @@ typedef struct FeedpubBatch
 	int64		last_pos;		/* the largest position in it */
 	int			transactions;	/* how many are in it */
 	uint32		fingerprint;
+	uint32		seed;			/* of which the fingerprint was made */
 	TimestampTz published_at;
+	bool		is_merged;
+	int64		merged_pos;		/* the largest position in its youngest part */
 	TransactionId publisher;	/* who wrote it */
 } FeedpubBatch;
 
@@ -372,6 +375,7 @@ extern int	feedpub_publish_interval;
 extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
 extern int	feedpub_batch_retention;
+extern int	feedpub_max_unmerged_batches;
 extern int	feedpub_tombstone_retention;
 extern int	feedpub_stamping_rate;
 
@@ -487,6 +491,8 @@ extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
 extern bool feedpub_batch_knows(FeedpubBatchScan *batches,
 								const FeedpubBatch *batch,
 								const FeedpubCursor *cursor);
+extern int64 feedpub_batch_passed(const FeedpubBatch *batch,
+								  const FeedpubCursor *cursor);
 extern bool feedpub_batch_is_foreign(const FeedpubBatch *batch);
 extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
 										 const FeedpubBatch *batch);
@@ -495,6 +501,8 @@ extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
 
 extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
+extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
+								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 
 /* in run.c */
@@ -663,8 +671,9 @@ extern void feedpub_page_make_durable(TransactionId publisher,
 									  Snapshot snapshot);
 extern void feedpub_page_refuse_cursor(Oid relid);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
-extern bool feedpub_page_is_expired(const FeedpubCursor *after,
-									const FeedpubFloor *floor);
+extern bool feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
+									const FeedpubFloor *floor,
+									Snapshot snapshot);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,

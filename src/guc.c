@@ -22,6 +22,7 @@ int			feedpub_publish_interval = 10;
 int			feedpub_read_wait = 100;
 int			feedpub_max_workers = 8;
 int			feedpub_batch_retention = 7 * SECS_PER_DAY;
+int			feedpub_max_unmerged_batches = 1000000;
 int			feedpub_tombstone_retention = 7 * SECS_PER_DAY;
 int			feedpub_stamping_rate = 5000;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
@@ -93,12 +94,21 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.batch_retention",
 							"Sets the age after which batches may be merged.",
-							"A cursor that points into a merged batch gets all of it again.",
+							"A cursor that points into a merged batch may get all of it again.",
 							&feedpub_batch_retention,
 							7 * SECS_PER_DAY,
 							0, INT_MAX,
 							PGC_SIGHUP,
 							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.max_unmerged_batches",
+							"Sets how many batches of a feed may be kept as they were published.",
+							"Those before them are merged, whatever their age.",
+							&feedpub_max_unmerged_batches,
+							1000000, 0, INT_MAX,
+							PGC_SIGHUP,
+							0,
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.tombstone_retention",

@@ -199,7 +199,7 @@ read_batches(FeedpubPage *page)
 			break;
 		}
 		if (batch.sync_id == page->after.sync_id)
-			after_pos = page->after.pos;
+			after_pos = feedpub_batch_passed(&batch, &page->after);
 		if (after_pos < batch.last_pos)
 		{
 			if (!has_before)
@@ -304,16 +304,33 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 }
 
 /*
- * Does a cursor of a table feed lie before the floor?
+ * Does a cursor of a table feed lie before the floor, and was handed out
+ * before the floor got there?
+ *
+ * In a merged batch whose end is the floor, one that was at the end of its
+ * youngest part has passed all of it.
  */
 bool
-feedpub_page_is_expired(const FeedpubCursor *after, const FeedpubFloor *floor)
+feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
+						const FeedpubFloor *floor, Snapshot snapshot)
 {
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	bool		has_passed;
+
 	if (after->sync_id == 0)
 		return after->pos != 0 && !feedpub_initial_is_of(after, floor);
-	return FEEDPUB_EPOCH_EXPIRIES(after->epoch) != ((uint32) floor->expiries & 0xffffff) &&
-		(after->sync_id < floor->sync_id ||
-		 (after->sync_id == floor->sync_id && after->pos < floor->pos));
+	if (FEEDPUB_EPOCH_EXPIRIES(after->epoch) == ((uint32) floor->expiries & 0xffffff) ||
+		after->sync_id > floor->sync_id)
+		return false;
+	if (after->sync_id < floor->sync_id)
+		return true;
+	batches = feedpub_batch_begin(feed, floor->sync_id, snapshot);
+	has_passed = feedpub_batch_next(batches, &batch) &&
+		batch.sync_id == floor->sync_id &&
+		feedpub_batch_passed(&batch, after) >= floor->pos;
+	feedpub_batch_end(batches);
+	return !has_passed && after->pos < floor->pos;
 }
 
 /*
@@ -328,7 +345,8 @@ static void
 check_floor(FeedpubPage *page)
 {
 	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
-	if (feedpub_page_is_expired(&page->after, &page->floor))
+	if (feedpub_page_is_expired(page->feed.relid, &page->after, &page->floor,
+								page->snapshot))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",

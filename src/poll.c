@@ -690,7 +690,8 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
 	batches = feedpub_batch_begin(feed, cursor.sync_id, snapshot);
 	found = feedpub_batch_next(batches, &batch);
-	if (found && batch.sync_id == cursor.sync_id && batch.last_pos <= cursor.pos)
+	if (found && batch.sync_id == cursor.sync_id &&
+		batch.last_pos <= feedpub_batch_passed(&batch, &cursor))
 		found = feedpub_batch_next(batches, &batch);
 	feedpub_batch_end(batches);
 
@@ -704,7 +705,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	if (feedpub_registry_is_table(feed))
 	{
 		feedpub_registry_floor(feed, snapshot, &floor);
-		values[2] = BoolGetDatum(feedpub_page_is_expired(&cursor, &floor));
+		values[2] = BoolGetDatum(feedpub_page_is_expired(feed, &cursor, &floor, snapshot));
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }

@@ -3,22 +3,24 @@
  * retention.c
  *	  Merging old batches, and expiring old tombstones.
  *
- * Batches older than feedpub.batch_retention are merged, neighbours into the
- * youngest of them, up to feedpub.max_batch_transactions in one, so that the
- * table stays small.  The last batch of a feed stays as it is.
+ * Batches older than feedpub.batch_retention, and those before the newest
+ * feedpub.max_unmerged_batches, are merged, neighbours into the youngest of
+ * them, so that the table stays small.  A merged batch has no more transactions
+ * than one may be published with, feedpub.max_batch_transactions, so that pages
+ * cost no more; nor very many parts.  It is made when no further neighbour would
+ * fit into it, and never merged again.  The last batch of a feed stays as it
+ * is.
  *
  * Merging deletes the rows of the older ones, which makes the snapshot before
  * the youngest an earlier one: it now holds what they held.  It is another
- * batch then, with another fingerprint, and remembers those of the batches
- * that are in it: a reader whose cursor is in one of them gets what lies
- * behind his position in the merged one, and the whole of it if his batch was
- * an older one.  None is skipped: whatever was behind a cursor still is.  A
- * cursor of the merged batch means nothing to who does not see it yet, on a
- * standby that lags or in an old snapshot; for that its fingerprint is marked
- * as that of a merged one (read.c: check_cursor).
- *
- * Groups have feedpub.max_batch_transactions; whole ones are not looked at
- * again, and few batches are at a time.
+ * batch then, with another fingerprint, and knows those of the batches that are
+ * in it: a reader whose cursor is in one of them gets what lies behind his
+ * position in the merged one, nothing if he was at the end of the youngest,
+ * and the whole of it if his batch was an older one.  None is skipped: whatever
+ * was behind a cursor still is.  A cursor of the merged batch means nothing to
+ * who does not see it yet, on a standby that lags or in an old snapshot; for
+ * that its fingerprint is marked as that of a merged one (page.c:
+ * check_cursor).
  *
  * Tombstones older than feedpub.tombstone_retention are removed, those of the
  * batches up to some batch, the floor, which is moved in the same transaction.
@@ -35,13 +37,16 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "feedpub.h"
 
-/* how many batches are looked at in one step */
+/* how many batches are looked at in one step, and how many become one */
 #define MERGE_AT_ONCE	10000
+#define MERGE_PARTS		1000
 
 PG_FUNCTION_INFO_V1(feedpub_merge_batches);
 PG_FUNCTION_INFO_V1(feedpub_expire_tombstones);
@@ -63,88 +68,82 @@ feedpub_merge_batches(PG_FUNCTION_ARGS)
 	PG_RETURN_INT32(ngone);
 }
 
+/* Neighbours that are to be one batch. */
+typedef struct MergeGroup
+{
+	int			nparts;
+	int64		first;
+	int64		last;
+	int			transactions;
+} MergeGroup;
+
 /*
  * Merge some of the old batches of a feed, those behind *merged_to, which
  * moves; *more says whether there may be others.  Returns how many are gone.
  * Runs with the caller's rights, which must be those of the extension's owner.
  * Holds the publishing lock: a publisher must not take a batch for the last
- * one that is about to go.
+ * one that is about to go.  The snapshot is taken after it, so it sees all
+ * batches.
  */
 int
 feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 {
-	/* groups of neighbours whose transactions add up to no more than $3 */
-	static const char *const sql =
-		"WITH candidate AS ("
-		" SELECT b.* FROM feedpub.batch b"
-		" WHERE b.feed OPERATOR(pg_catalog.=) $1 AND b.sync_id OPERATOR(pg_catalog.>) $4"
-		" ORDER BY b.sync_id LIMIT $5),"
-		" old AS ("
-		" SELECT c.*,"
-		"  pg_catalog.floor((pg_catalog.sum(c.transactions) OVER (ORDER BY c.sync_id) OPERATOR(pg_catalog.-) 1)"
-		"   OPERATOR(pg_catalog./) $3) AS part"
-		" FROM candidate c"
-		" WHERE c.published_at OPERATOR(pg_catalog.<)"
-		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))"
-		"  AND c.sync_id OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.sync_id) FROM feedpub.batch l"
-		"   WHERE l.feed OPERATOR(pg_catalog.=) $1)),"
-		/* the last group may grow yet, and is looked at again */
-		" complete AS ("
-		" SELECT o.* FROM old o WHERE o.part OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.part) FROM old l)),"
-		" merged AS ("
-		" SELECT pg_catalog.max(o.sync_id) AS sync_id, pg_catalog.min(o.sync_id) AS first,"
-		"  pg_catalog.max(o.last_pos) AS last_pos, pg_catalog.sum(o.transactions)::pg_catalog.int4 AS transactions"
-		" FROM old o GROUP BY o.part HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 1),"
-		" known AS ("
-		" SELECT m.sync_id, pg_catalog.array_agg(x.id) AS ids, pg_catalog.array_agg(x.fingerprint) AS fingerprints"
-		" FROM merged m JOIN old o ON o.sync_id OPERATOR(pg_catalog.>=) m.first AND o.sync_id OPERATOR(pg_catalog.<=) m.sync_id"
-		" CROSS JOIN LATERAL (SELECT o.sync_id AS id, o.fingerprint"
-		"  UNION ALL SELECT u.id, u.fingerprint"
-		"  FROM ROWS FROM (pg_catalog.unnest(o.merged_ids), pg_catalog.unnest(o.merged_fingerprints)) AS u (id, fingerprint)) x"
-		" GROUP BY m.sync_id),"
-		" kept AS ("
-		" UPDATE feedpub.batch b SET last_pos = m.last_pos, transactions = m.transactions,"
-		/* the sign marks a merged one */
-		"  fingerprint = pg_catalog.hashtext(pg_catalog.gen_random_uuid()::pg_catalog.text) OPERATOR(pg_catalog.|) $6,"
-		"  merged_ids = k.ids, merged_fingerprints = k.fingerprints"
-		" FROM merged m JOIN known k ON k.sync_id OPERATOR(pg_catalog.=) m.sync_id"
-		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
-		"  AND b.sync_id OPERATOR(pg_catalog.=) m.sync_id),"
-		" gone AS ("
-		" DELETE FROM feedpub.batch b USING merged m"
-		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
-		"  AND b.sync_id OPERATOR(pg_catalog.>=) m.first"
-		"  AND b.sync_id OPERATOR(pg_catalog.<) m.sync_id RETURNING b.sync_id)"
-		" SELECT (SELECT pg_catalog.count(*) FROM gone),"
-		"  (SELECT pg_catalog.max(c.sync_id) FROM complete c),"
-		"  (SELECT pg_catalog.count(*) FROM old)";
-	Oid			argtypes[6] = {REGCLASSOID, FLOAT8OID, NUMERICOID, INT8OID, INT4OID, INT4OID};
-	Datum		values[6];
-	bool		isnull;
-	int64		ngone;
-	int64		reached;
+	MemoryContext context;
+	MemoryContext oldcontext;
+	Snapshot	snapshot;
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	FeedpubBatch last;
+	TimestampTz old = GetCurrentTimestamp() - feedpub_batch_retention * USECS_PER_SEC;
+	MergeGroup	group = {0};
+	int			nlooked = 0;
+	int			ngone = 0;
 
 	*more = false;
 	if (!feedpub_batch_lock(relid, false))
 		return 0;
-	values[0] = ObjectIdGetDatum(relid);
-	values[1] = Float8GetDatum((double) feedpub_batch_retention);
-	values[2] = DirectFunctionCall1(int4_numeric, Int32GetDatum(feedpub_max_batch_transactions));
-	values[3] = Int64GetDatum(*merged_to);
-	values[4] = Int32GetDatum(MERGE_AT_ONCE);
-	values[5] = Int32GetDatum((int32) FEEDPUB_MERGED_FINGERPRINT);
-	SPI_connect();
-	if (SPI_execute_with_args(sql, 6, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not merge the batches of feed with OID %u", relid);
-	ngone = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
-	reached = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2, &isnull));
-	if (!isnull)
+	context = AllocSetContextCreate(CurrentMemoryContext, "feedpub merge",
+									ALLOCSET_DEFAULT_SIZES);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	batches = feedpub_batch_begin(relid, *merged_to + 1, snapshot);
+	oldcontext = MemoryContextSwitchTo(context);
+	while (feedpub_batch_next(batches, &batch))
 	{
-		*more = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, &isnull)) == MERGE_AT_ONCE;
-		*merged_to = reached;
+		bool		is_old = batch.sync_id < last.sync_id &&
+			(batch.published_at < old ||
+					batch.sync_id <= last.sync_id - feedpub_max_unmerged_batches);
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(context);
+		if (group.nparts > 0 &&
+			(batch.is_merged || group.nparts == MERGE_PARTS ||
+			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
+		{
+			if (group.nparts > 1)
+				feedpub_batch_merge(relid, group.first, group.last, snapshot);
+			ngone += group.nparts - 1;
+			*merged_to = group.last;
+			MemSet(&group, 0, sizeof(group));
+		}
+		*more = is_old && ++nlooked > MERGE_AT_ONCE;
+		if (!is_old || *more)
+			break;
+		if (batch.is_merged)
+		{
+			*merged_to = batch.sync_id;
+			continue;
+		}
+		if (group.nparts++ == 0)
+			group.first = batch.sync_id;
+		group.last = batch.sync_id;
+		group.transactions += batch.transactions;
 	}
-	SPI_finish();
-	return (int) ngone;
+	MemoryContextSwitchTo(oldcontext);
+	feedpub_batch_end(batches);
+	UnregisterSnapshot(snapshot);
+	MemoryContextDelete(context);
+	return ngone;
 }
 
 /*

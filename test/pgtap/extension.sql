@@ -93,7 +93,7 @@ SELECT is_empty($$ SELECT typname FROM pg_type t WHERE typnamespace = 'feedpub':
 -- Its settings, known once the library is loaded
 LOAD 'feedpub';
 SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
-	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_workers',
+	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_unmerged_batches', 'feedpub.max_workers',
 	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
 	'feedpub.read_wait', 'feedpub.stamping_rate', 'feedpub.tombstone_retention'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,

@@ -17,7 +17,7 @@ INSERT INTO meant VALUES
 -- the database may read them.
 INSERT INTO meant VALUES
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
-		'merged_ids bigint[], merged_fingerprints integer[]', 'pg_database_owner'::regrole),
+		'seed integer, merged_pos bigint, merged_ids bigint[], merged_seeds integer[]', 'pg_database_owner'::regrole),
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES

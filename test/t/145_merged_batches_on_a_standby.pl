@@ -37,10 +37,16 @@ sub publish
 	return;
 }
 
+# All batches but the last, and those that have been merged, into one
 sub merge
 {
 	return sql($primary, <<'SQL');
 UPDATE feedpub.batch SET published_at = '2000-01-01';
+DO $$
+BEGIN
+	PERFORM set_config('feedpub.max_batch_transactions', sum(transactions)::text, false)
+	FROM feedpub.batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch);
+END $$;
 SELECT feedpub._merge_batches('outbox');
 SQL
 }

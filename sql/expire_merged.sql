@@ -1,0 +1,110 @@
+-- Deletes expire in batches that have been merged, and of feeds that are read
+-- in pages of any size: a consumer who has got past them goes on.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+CREATE TABLE tab (id int PRIMARY KEY);
+SELECT feed_attach('tab');
+-- What a consumer gets behind a cursor, page by page, or the error
+CREATE FUNCTION consume(after text, page_size int) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	r record;
+	arrived bool := true;
+	entries text[] := '{}';
+BEGIN
+	WHILE arrived LOOP
+		arrived := false;
+		FOR r IN SELECT * FROM feed_read(NULL::tab, after, page_size) LOOP
+			arrived := true;
+			after := r.cursor;
+			IF r.op <> 'end' THEN
+				entries := entries || (CASE r.op WHEN 'delete' THEN '-' ELSE '' END || (r.entry).id);
+			END IF;
+		END LOOP;
+	END LOOP;
+	RETURN array_to_string(entries, ' ');
+EXCEPTION WHEN SQLSTATE 'PF002' THEN
+	RETURN SQLSTATE;
+END $$;
+-- All batches but the last are old enough.
+CREATE PROCEDURE let_old() LANGUAGE sql AS $$
+	UPDATE feedpub.batch SET published_at = '2000-01-01' WHERE sync_id < (SELECT max(sync_id) FROM feedpub.batch)
+$$;
+-- And become one
+CREATE FUNCTION merge() RETURNS int LANGUAGE sql AS $$
+	SELECT set_config('feedpub.max_batch_transactions', sum(transactions)::text, true)
+	FROM feedpub.batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch);
+	SELECT feedpub._merge_batches('tab');
+$$;
+
+--
+-- Rows 1 to 6 in batches of one, deletes among them
+--
+DO $$
+BEGIN
+	FOR n IN 1..6 LOOP
+		INSERT INTO tab VALUES (n), (10 + n);
+		COMMIT;
+		DELETE FROM tab WHERE id > 10;
+		COMMIT;
+		CALL feed_publish('tab');
+	END LOOP;
+END $$;
+CALL let_old();
+SELECT feedpub._expire_tombstones('tab');
+-- Who begins gets all, in large pages and in small ones.
+SELECT consume('', 100), consume('', 2), consume('', 1);
+
+--
+-- Batches {-2, -22} and {1}, of which the younger one has the smaller positions:
+-- the end of the merged one lies behind the end of each that is in it.
+--
+DELETE FROM tab;
+SELECT feedpub._begin_history('tab');
+CREATE TABLE cursors (n serial PRIMARY KEY, place text, cursor text);
+BEGIN;
+INSERT INTO tab VALUES (1);
+PREPARE TRANSACTION 'regress_feedpub long';
+INSERT INTO tab VALUES (2), (22);
+DELETE FROM tab WHERE id IN (2, 22);
+CALL feed_publish('tab');
+INSERT INTO cursors (place, cursor) SELECT 'between the deletes', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
+INSERT INTO cursors (place, cursor) SELECT 'behind the deletes', feed_head('tab');
+COMMIT PREPARED 'regress_feedpub long';
+CALL feed_publish('tab');
+INSERT INTO cursors (place, cursor) SELECT 'at the end', feed_head('tab');
+INSERT INTO tab VALUES (3);
+CALL feed_publish('tab');
+SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
+CALL let_old();
+-- Merged before they expire, or after that, or not at all
+BEGIN;
+SELECT merge();
+SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
+INSERT INTO cursors (place, cursor) SELECT 'between the deletes, merged', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
+INSERT INTO cursors (place, cursor) SELECT 'behind the deletes, merged', r.cursor FROM feed_read(NULL::tab, '', 3) r WHERE (entry).id = 22;
+SELECT feedpub._expire_tombstones('tab');
+SELECT place, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
+SELECT consume('', 100);
+ROLLBACK;
+BEGIN;
+SELECT feedpub._expire_tombstones('tab');
+SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
+SELECT merge();
+SELECT place, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
+SELECT consume('', 100);
+ROLLBACK;
+
+DROP FUNCTION consume, merge;
+DROP PROCEDURE let_old;
+SELECT feed_detach('tab');
+DROP TABLE tab, cursors;
