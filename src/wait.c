@@ -57,6 +57,7 @@ PG_FUNCTION_INFO_V1(feed_await);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static void check_feed(Oid relid);
 static bool lies_behind(Oid relid, const FeedpubCursor *after);
+static bool is_merged_here(Oid relid, const FeedpubCursor *after);
 
 /*
  * feed_wait(feed regclass, after text, timeout interval) returns boolean,
@@ -196,8 +197,31 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
 		feedpub_registry_is_table(relid))
 		return true;			/* batch 0 */
+	if ((after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0 &&
+		RecoveryInProgress() && !is_merged_here(relid, after))
+		return false;
 	return last.sync_id > after->sync_id ||
 		(last.sync_id == after->sync_id && last.last_pos > after->pos);
+}
+
+/*
+ * Has the cursor's batch, a merged one, arrived on this standby?  Before that
+ * nothing lies behind it (page.c: check_cursor), though the batches that are
+ * in it are there, and later ones.
+ */
+static bool
+is_merged_here(Oid relid, const FeedpubCursor *after)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	FeedpubBatchScan *batches = feedpub_batch_begin(relid, after->sync_id, snapshot);
+	FeedpubBatch batch;
+	bool		result;
+
+	result = feedpub_batch_next(batches, &batch) &&
+		feedpub_batch_knows(batches, &batch, after);
+	feedpub_batch_end(batches);
+	UnregisterSnapshot(snapshot);
+	return result;
 }
 
 /*
