@@ -150,7 +150,8 @@ sub begins_anew
 	my ($server, $db, $test) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	is(sql($server, $registry, db => $db), $registered, "$test: the registry");
+	is(sql($server, $registry, db => $db),
+		$registered =~ s{\|ready$}{|other history}gmr, "$test: the registry");
 	is(sql($server, $stamps, db => $db),
 		$stamped, "$test: stamps, tombstones and triggers");
 	like(sql($server, q(SELECT guard FROM feed_check('kv')), db => $db),
