@@ -26,6 +26,7 @@ OBJS = \
 	src/lease.o \
 	src/page.o \
 	src/park.o \
+	src/partition.o \
 	src/poll.o \
 	src/publish.o \
 	src/read.o \
@@ -55,7 +56,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	attach attach_repair attach_alter republish changes deletes delete_keys \
 	initial consume shards expire expire_merged merge_cursors own_rows \
 	page_bytes wait_locks \
-	monitoring delete_types subscriptions nack example_kv
+	monitoring delete_types subscriptions nack example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -110,6 +111,8 @@ ISOLATION = \
 	table-initial-rewritten \
 	table-key-change \
 	table-old-snapshot \
+	table-partition-attached \
+	table-partition-moves \
 	table-prepared \
 	table-serializable \
 	table-truncate \

@@ -213,6 +213,28 @@ COMMENT ON TABLE feedpub.republication_part IS
 SELECT pg_catalog.pg_extension_config_dump('feedpub.republication_part',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) part)');
 
+-- The partitions of partitioned table feeds: since which batch each is in the
+-- feed, and which of those that this batch brought with rows it is, 0 if it had
+-- none.  By trigger_id, its clone of the trigger that stamps, one is known to
+-- have been detached meanwhile; leaf_id and system_id tell where that number is
+-- from.
+CREATE TABLE feedpub.partition (
+	feed pg_catalog.regclass NOT NULL,
+	leaf pg_catalog.regclass NOT NULL,
+	sync_id pg_catalog.int8 NOT NULL,
+	number pg_catalog.int4 NOT NULL,
+	trigger_id pg_catalog.oid NOT NULL,
+	leaf_id pg_catalog.oid NOT NULL,
+	system_id pg_catalog.int8 NOT NULL,
+	PRIMARY KEY (feed, leaf)
+);
+GRANT SELECT ON feedpub.partition TO pg_database_owner;
+COMMENT ON TABLE feedpub.partition IS
+	'the partitions of each partitioned feed; written by feed_attach() and feed_publish() only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub.partition',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
+	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) leaf)');
+
 --
 -- Internal functions.  Those that defaults, checks and triggers of a feed call
 -- run with the rights of whoever writes into it, so PUBLIC may execute them.

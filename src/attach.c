@@ -27,9 +27,11 @@
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
+#include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -63,10 +65,13 @@ PG_FUNCTION_INFO_V1(feed_detach);
 #define LOCK_TOTAL_MS		30000
 
 static void refuse_other_tables(Relation rel);
+static void refuse_other_partitions(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid);
 static void replace_lost_key(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
+static char *make_indexes(Oid relid);
+static Oid	find_index(Relation rel, Oid parent);
 static void lock_table(Oid relid);
 static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
@@ -85,11 +90,16 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  * then completes what is missing; key, columns and deletes stay as they were.
  *
  * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table
- * until the transaction ends; waits for it in attempts of up to two seconds,
- * for half a minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
- * outbox, 0A000 for temporary, unlogged and partitioned tables, those with
- * inheritance, and higher isolation, 55000 when there is no key, 42703 for an unknown column, 42701
- * when columns of the stamp's names are there, 55P03, 42501.
+ * until the transaction ends; waits for it in attempts of up to two
+ * seconds, for half a minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
+ * outbox, 0A000 for temporary and unlogged tables, partitions, tables with
+ * inheritance, and higher isolation, 55000 when there is no key, 42703 for an
+ * unknown column, 42701 when columns of the stamp's names are there, 55P03,
+ * 42501.
+ *
+ * A partitioned table is one feed with all its partitions, which are locked as
+ * it is.  Of it the index of each larger partition is a statement of its own:
+ * call again after each, until nothing is returned.
  */
 Datum
 feed_attach(PG_FUNCTION_ARGS)
@@ -98,6 +108,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	Relation	rel;
 	Oid			key;
 	char	   *statement;
+	bool		is_new = false;
 
 	for (int i = 0; i < 4; i += 3)
 	{
@@ -140,6 +151,7 @@ feed_attach(PG_FUNCTION_ARGS)
 		feedpub_registry_add(relid, "table", false);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
+		is_new = true;
 		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
 	}
 	else if (!PG_ARGISNULL(1))
@@ -148,6 +160,12 @@ feed_attach(PG_FUNCTION_ARGS)
 	/* the rest is what feed_repair() would put back */
 	CommandCounterIncrement();
 	feedpub_guard_repair(relid);
+	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+	{
+		rel = feedpub_registry_open(relid);
+		feedpub_partition_begin(rel);
+		relation_close(rel, NoLock);
+	}
 	statement = make_index(relid);
 
 	/* so that batch 0 is durable (initial.c) */
@@ -157,7 +175,9 @@ feed_attach(PG_FUNCTION_ARGS)
 	ereport(NOTICE,
 			(errmsg("feed \"%s\" cannot be read before its index is made",
 					get_rel_name(relid)),
-			 errhint("Run: %s", statement)));
+			 get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ?
+				 errhint("Run: %s, then feed_attach() again.", statement) :
+				 errhint("Run: %s", statement)));
 	PG_RETURN_TEXT_P(cstring_to_text(statement));
 }
 
@@ -176,6 +196,7 @@ feed_detach(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 	FeedpubFeed feed;
 	char	   *table;
+	ListCell   *lc;
 
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* says what it is not */
@@ -190,6 +211,12 @@ feed_detach(PG_FUNCTION_ARGS)
 	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
 	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
 	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, table));
+	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
+	{
+		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_BEFORE_TRUNCATE_TRIGGER, true)))
+			feedpub_guard_run(psprintf("DROP TRIGGER %s ON %s", FEEDPUB_BEFORE_TRUNCATE_TRIGGER,
+									   feedpub_relation_name(lfirst_oid(lc))));
+	}
 	feedpub_guard_run(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",
 							   table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
@@ -210,10 +237,10 @@ refuse_other_tables(Relation rel)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is an outbox feed already", name)));
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		what = "a partitioned table";
-	else if (rel->rd_rel->relkind != RELKIND_RELATION || IsCatalogRelation(rel) ||
-			 RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
+	if ((rel->rd_rel->relkind != RELKIND_RELATION &&
+		 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE) ||
+		IsCatalogRelation(rel) ||
+		RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" cannot be a feed", name),
@@ -224,6 +251,8 @@ refuse_other_tables(Relation rel)
 		what = "an unlogged table";
 	else if (rel->rd_rel->relispartition)
 		what = "a partition";
+	else if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		refuse_other_partitions(rel);
 	else if (has_superclass(RelationGetRelid(rel)) ||
 			 find_inheritance_children(RelationGetRelid(rel), NoLock) != NIL)
 		what = "a table with inheritance";
@@ -232,6 +261,35 @@ refuse_other_tables(Relation rel)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("\"%s\" cannot be a feed", name),
 				 errdetail("It is %s.", what)));
+}
+
+/*
+ * Refuse a partitioned table some of whose partitions cannot be part of a feed.
+ */
+static void
+refuse_other_partitions(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		const char *what = NULL;
+
+		if (leaf == NULL)
+			continue;
+		if (leaf->rd_rel->relkind != RELKIND_RELATION)
+			what = "a foreign table";
+		else if (leaf->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+			what = "an unlogged table";
+		if (what != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("\"%s\" cannot be a feed", RelationGetRelationName(rel)),
+					 errdetail("Its partition \"%s\" is %s.",
+							   RelationGetRelationName(leaf), what)));
+		relation_close(leaf, AccessShareLock);
+	}
 }
 
 /*
@@ -342,7 +400,9 @@ make_index(Oid relid)
 {
 	Relation	rel = feedpub_registry_open(relid);
 	bool		is_there = OidIsValid(feedpub_guard_index(rel));
-	bool		is_small = CheckRelationLockedByMe(rel, AccessExclusiveLock, true) &&
+	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	bool		is_small = !is_partitioned &&
+		CheckRelationLockedByMe(rel, AccessExclusiveLock, true) &&
 		RelationGetNumberOfBlocks(rel) <= SMALL_TABLE;
 	char	   *statement = feedpub_guard_index_cure(rel, !is_small);
 
@@ -350,10 +410,117 @@ make_index(Oid relid)
 	relation_close(rel, NoLock);
 	if (is_there)
 		return NULL;
+	if (is_partitioned)
+		return make_indexes(relid);
 	if (!is_small)
 		return statement;
 	feedpub_guard_run(statement);
 	return NULL;
+}
+
+/*
+ * The same for a partitioned table.  Its own index, and that of each partition
+ * that is partitioned, holds nothing and is made at once, not valid; then each
+ * leaf gets its own, one after the other, small ones at once, the others by
+ * the caller; each that is there is attached to the one above it.  With the
+ * last of them the server makes those above valid (tablecmds.c:
+ * validatePartitionedIndex).  Partitions that come meanwhile have theirs.
+ */
+static char *
+make_indexes(Oid relid)
+{
+	List	   *tables;
+	ListCell   *lc;
+	char	   *statement = NULL;
+	BlockNumber nblocks = 0;
+	Relation	rel = feedpub_registry_open(relid);
+	bool		is_locked = CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
+
+	/* which would otherwise wait for those who write, and keep others off */
+	if (!OidIsValid(find_index(rel, InvalidOid)) && !is_locked)
+	{
+		lock_table(relid);
+		is_locked = true;
+	}
+	relation_close(rel, NoLock);
+
+	/* a table comes before its partitions */
+	tables = find_all_inheritors(relid, AccessShareLock, NULL);
+	foreach(lc, tables)
+	{
+		Oid			parent = InvalidOid;
+		Oid			index;
+		bool		is_leaf;
+		char	   *cure;
+
+		CHECK_FOR_INTERRUPTS();
+		if (lfirst_oid(lc) != relid)
+		{
+			rel = relation_open(get_partition_parent(lfirst_oid(lc), false), NoLock);
+			parent = find_index(rel, InvalidOid);
+			relation_close(rel, NoLock);
+		}
+		rel = relation_open(lfirst_oid(lc), NoLock);
+		is_leaf = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
+		index = find_index(rel, parent);
+		cure = feedpub_guard_index_cure(rel, is_leaf && !is_locked);
+		if (is_leaf && !OidIsValid(index) && is_locked)
+		{
+			nblocks += RelationGetNumberOfBlocks(rel);
+			if (nblocks > SMALL_TABLE)
+				cure = feedpub_guard_index_cure(rel, true);
+		}
+		relation_close(rel, NoLock);	/* DDL wants it so */
+		if (!OidIsValid(index) && is_leaf && (!is_locked || nblocks > SMALL_TABLE))
+		{
+			if (statement == NULL)
+				statement = cure;
+			continue;
+		}
+		if (!OidIsValid(index))
+		{
+			feedpub_guard_run(cure);
+			rel = relation_open(lfirst_oid(lc), NoLock);
+			index = find_index(rel, parent);
+			relation_close(rel, NoLock);
+		}
+		if (OidIsValid(parent) && !get_rel_relispartition(index))
+		{
+			/* its users may keep it long: asked for as the table is */
+			lock_table(index);
+			feedpub_guard_run(psprintf("ALTER INDEX %s ATTACH PARTITION %s",
+									   feedpub_relation_name(parent),
+									   feedpub_relation_name(index)));
+		}
+	}
+	return statement;
+}
+
+/*
+ * A table's index on the stamp that is a partition of the given one, or could
+ * become it; of a partitioned table also one that is not valid yet.
+ */
+static Oid
+find_index(Relation rel, Oid parent)
+{
+	bool		is_leaf = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
+	Oid			found = InvalidOid;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Oid			indexid = lfirst_oid(lc);
+
+		if (!feedpub_guard_is_index(rel, indexid, is_leaf))
+			continue;
+		if (!OidIsValid(parent))
+			return indexid;
+		if (!get_rel_relispartition(indexid))
+			found = indexid;
+		else if (get_partition_parent(indexid, false) == parent)
+			return indexid;
+	}
+	return found;
 }
 
 /*
@@ -411,6 +578,8 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 	{
 		LockTimeout = wait_ms;
 		LockRelationOid(relid, AccessExclusiveLock);
+		if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+			(void) find_all_inheritors(relid, AccessExclusiveLock, NULL);
 		LockTimeout = save_timeout;
 		ReleaseCurrentSubTransaction();
 		locked = true;

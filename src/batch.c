@@ -317,8 +317,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 	int			nseeds;
 	int			i;
 
-	if (batch->sync_id == cursor->sync_id &&
-		batch->fingerprint == cursor->fingerprint)
+	if (feedpub_cursor_is_of(cursor, batch->sync_id, batch->fingerprint))
 		return true;
 	if (!batch->is_merged || cursor->sync_id > batch->sync_id)
 		return false;
@@ -342,7 +341,8 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 			break;
 	}
 	return i >= 0 &&
-		make_fingerprint(DatumGetUInt32(seeds[i]), cursor->sync_id) == cursor->fingerprint;
+		feedpub_cursor_is_of(cursor, cursor->sync_id,
+							 make_fingerprint(DatumGetUInt32(seeds[i]), cursor->sync_id));
 }
 
 /*
@@ -353,7 +353,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 int64
 feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 {
-	if (cursor->fingerprint != batch->fingerprint &&
+	if (batch->is_merged && cursor->fingerprint != batch->fingerprint &&
 		cursor->pos >= batch->merged_pos)
 		return batch->last_pos;
 	return cursor->pos;

@@ -26,18 +26,28 @@
  * it is deleted there after it is inserted here.  Readers do not hand out a
  * tombstone whose key lives in the snapshot that reads (read.c).
  *
+ * Partitions have clones of the row triggers, which are called with the
+ * partition: its columns may have other numbers than those of the feed's table,
+ * and the sequence, the key and the tombstones are that table's.  An UPDATE
+ * that moves a row to another partition fires the triggers of UPDATE and DELETE
+ * there and of INSERT here, so its old key, for it must have changed, leaves two
+ * tombstones; a consumer is told twice.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
 #include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/datum.h"
@@ -62,6 +72,7 @@ typedef struct TrackedTable
 {
 	Oid			relid;			/* hash key, must be first */
 	bool		valid;
+	Oid			feed;			/* the table, or the one it is a partition of */
 	Oid			seqid;
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
@@ -76,6 +87,12 @@ static HTAB *tables = NULL;
 static Oid	registry_relid = InvalidOid;
 static uint64 ninvalidations = 0;
 
+/* the partitioned feed that is being truncated, and by whom */
+static Oid	truncated = InvalidOid;
+static TransactionId truncated_xid;
+static SubTransactionId truncated_subid;
+
+static void note_truncate(Relation rel);
 static void invalidate_tables(Datum arg, Oid relid);
 static TrackedTable *find_table(Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
@@ -88,6 +105,7 @@ static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 static void keep_position(const TrackedTable *table);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
 							TupleTableSlot *slot);
+static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 
 /*
  * feedpub._stamp_row(columns...) returns trigger
@@ -170,7 +188,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 	values[0] = FullTransactionIdGetDatum(xid);
 	columns[1] = table->pos_attno;
 	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
-	feedpub_stamp_note(RelationGetRelid(rel), xid);
+	feedpub_stamp_note(table->feed, xid);
 	PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
 												2, columns, values, nulls));
 }
@@ -180,6 +198,13 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
  *
  * AFTER DELETE, FOR EACH ROW, and AFTER TRUNCATE, FOR EACH STATEMENT, on a
  * table feed: leaves a tombstone.
+ *
+ * BEFORE TRUNCATE, FOR EACH STATEMENT, on a partition: leaves one for each row,
+ * unless the whole feed is being truncated, which the same trigger on the
+ * partitioned table has noticed.  (The server calls it first for the table
+ * that the statement names, tablecmds.c: ExecuteTruncateGuts; who names
+ * partitions before it gets their deletes as well.)  A table that was a
+ * partition keeps the trigger; there it does nothing.
  */
 Datum
 feedpub_note_delete(PG_FUNCTION_ARGS)
@@ -188,15 +213,21 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
 	TrackedTable *table;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_AFTER(trigdata->tg_event) ||
-		!((TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) &&
-		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event)) ||
-		  TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event)))
+		!(TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event) ||
+		  (TRIGGER_FIRED_AFTER(trigdata->tg_event) &&
+		   TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) &&
+		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a row trigger after DELETE or a statement trigger after TRUNCATE",
+				 errmsg("function \"%s\" must be called as a row trigger after DELETE or a statement trigger on TRUNCATE",
 						"_note_delete")));
 
+	if (TRIGGER_FIRED_BEFORE(trigdata->tg_event))
+	{
+		note_truncate(trigdata->tg_relation);
+		PG_RETURN_POINTER(NULL);
+	}
+	truncated = InvalidOid;
 	table = find_table(trigdata->tg_relation);
 	if (table->deletes)
 		leave_tombstone(table, trigdata->tg_relation,
@@ -204,6 +235,36 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
 							NULL :
 							trigdata->tg_trigslot);
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * Before TRUNCATE.  That of a whole feed is remembered until its end; should it
+ * fail, its subtransaction is not ours any more.
+ */
+static void
+note_truncate(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	Oid			feed = feedpub_partition_feed(relid);
+	TrackedTable *table;
+
+	if (!OidIsValid(feed))
+		return;
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		if (feed != relid)
+			return;
+		truncated = feed;
+		truncated_xid = GetTopTransactionId();
+		truncated_subid = GetCurrentSubTransactionId();
+		return;
+	}
+	if (truncated == feed && truncated_xid == GetTopTransactionIdIfAny() &&
+		truncated_subid == GetCurrentSubTransactionId())
+		return;
+	table = find_table(rel);
+	if (table->deletes)
+		leave_all_tombstones(table, rel);
 }
 
 static void
@@ -217,7 +278,8 @@ invalidate_tables(Datum arg, Oid relid)
 	hash_seq_init(&status, tables);
 	while ((table = hash_seq_search(&status)) != NULL)
 	{
-		if (all || table->relid == relid || table->seqid == relid)
+		if (all || table->relid == relid || table->feed == relid ||
+			table->seqid == relid)
 			table->valid = false;
 	}
 }
@@ -265,9 +327,10 @@ learn_table(TrackedTable *table, Relation rel)
 
 	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	table->feed = feedpub_partition_feed(relid);
 	table->seqid = InvalidOid;
-	if (table->pos_attno != InvalidAttrNumber)
-		table->seqid = feedpub_guard_sequence(rel);
+	if (OidIsValid(table->feed))
+		table->seqid = feedpub_guard_sequence(table->feed);
 	if (table->xid_attno == InvalidAttrNumber ||
 		get_atttype(relid, table->xid_attno) != XID8OID ||
 		!OidIsValid(table->seqid) ||
@@ -282,7 +345,14 @@ learn_table(TrackedTable *table, Relation rel)
 
 	/* without a row in the registry: no deletes, until feed_repair() */
 	registry_relid = feedpub_registry_relid();
-	feedpub_registry_key(rel, &key, &keyid, &table->deletes);
+	if (table->feed != relid)
+	{
+		feedpub_registry_stored_key(table->feed, &key, &table->deletes);
+		feedpub_key_of_partition(table->feed, relid, &key);
+		keyid = InvalidOid;
+	}
+	else
+		feedpub_registry_key(rel, &key, &keyid, &table->deletes);
 	if (OidIsValid(keyid))
 		table->nkeys = feedpub_key_columns(keyid, table->keys);
 	else
@@ -398,9 +468,39 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	else
 		keep_position(table);
 	xid = GetTopFullTransactionId();
-	feedpub_tombstone_write(RelationGetRelid(rel), xid,
+	feedpub_tombstone_write(table->feed, xid,
 							nextval_internal(table->seqid, false), key);
-	feedpub_stamp_note(RelationGetRelid(rel), xid);
+	feedpub_stamp_note(table->feed, xid);
+}
+
+/*
+ * A partition is about to be truncated: leave a tombstone for each of its rows,
+ * since the other partitions keep theirs.  Those that nobody sees any more have
+ * theirs.
+ */
+static void
+leave_all_tombstones(const TrackedTable *table, Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub truncate",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
+		CHECK_FOR_INTERRUPTS();
+		leave_tombstone(table, rel, slot);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
 }
 
 /*

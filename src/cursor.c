@@ -128,6 +128,31 @@ feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor)
 	return cursor->sync_id == 0 && cursor->pos == PG_INT64_MAX;
 }
 
+/*
+ * Is a cursor at a row that its batch hands out with a partition?
+ */
+bool
+feedpub_cursor_is_in_partition(const FeedpubCursor *cursor)
+{
+	return cursor->sync_id > 0 && cursor->pos >= FEEDPUB_PARTITION_POS &&
+		cursor->pos < PG_INT64_MAX;
+}
+
+/*
+ * Is a cursor in the batch of this number and fingerprint?  In a partition it
+ * carries half of that (partition.c).
+ */
+bool
+feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id,
+					 uint32 fingerprint)
+{
+	uint32		difference = cursor->fingerprint ^ fingerprint;
+
+	if (feedpub_cursor_is_in_partition(cursor))
+		difference &= 0xffff0000;
+	return cursor->sync_id == sync_id && difference == 0;
+}
+
 static char *
 put_hex(char *p, uint64 value, int ndigits)
 {

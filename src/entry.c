@@ -34,6 +34,7 @@ static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
 static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
+static int64 place_of(const FeedpubPage *page, ItemPointer tid);
 static void select_by_stamp(FeedpubPage *page);
 static void select_by_tid(FeedpubPage *page);
 
@@ -62,10 +63,8 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
 	}
 	row = add_row(page);
 	row->xid = run->xid;
-	if (run->source == FEEDPUB_RUN_ROWS)
-	{
+	if (run->source != FEEDPUB_RUN_TOMBSTONES)
 		take_row(page, row, slot);
-	}
 	else if (!read_tombstone(page, slot, row))
 	{
 		page->nrows--;
@@ -74,19 +73,22 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
 }
 
 /*
- * Add a row of batch 0 to the page, or pass it.
+ * Add a row that is read in place to the page, or pass it.
  */
 void
-feedpub_entry_add_initial(FeedpubPage *page, TupleTableSlot *slot)
+feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
+						  TupleTableSlot *slot)
 {
 	FeedpubPageRow *row;
 
-	if (page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_ROWS))
+	slot = feedpub_partition_convert(page->leaves, leaf, slot);
+	if (page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_TOMBSTONES + 1))
 	{
 		page->npassed++;
 		return;
 	}
 	row = add_row(page);
+	row->leaf = RelationGetRelid(leaf->heap);
 	row->tid = slot->tts_tid;
 	take_row(page, row, slot);
 }
@@ -131,7 +133,7 @@ is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
 		page->nkeys = feedpub_key_of_feed(&page->feed, page->heap, page->keys);
 	}
 	oldcontext = MemoryContextSwitchTo(page->row_context);
-	if (source == FEEDPUB_RUN_ROWS)
+	if (source != FEEDPUB_RUN_TOMBSTONES)
 	{
 		int			nkeys = page->nkeys;
 		const AttrNumber *keys = page->keys;
@@ -195,7 +197,7 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 		row->op = FEEDPUB_OP_DELETE;
 		if (!feedpub_key_values(page->heap, page->key, key, keys, key_nulls))
 			row->texts = PointerGetDatum(DatumGetArrayTypePCopy(key));
-		else if (feedpub_key_lives(page->heap, page->key, keys, page->snapshot, &living) &&
+		else if (feedpub_entry_key_lives(page, keys, &living) &&
 				 (page->shards == 1 ||
 				  feedpub_key_shard(living, page->shards) == page->shard))
 			return false;
@@ -210,6 +212,33 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 	tuple = heap_form_tuple(desc, values, nulls);
 	row->entry = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(tuple, desc));
 	return true;
+}
+
+/*
+ * Does a key live in one of the feed's tables?  Which one it would be in is not
+ * worked out: there may be a default partition at any level.
+ */
+bool
+feedpub_entry_key_lives(FeedpubPage *page, Datum *values, Datum *living)
+{
+	for (int i = 0; i < page->leaves->n; i++)
+	{
+		FeedpubLeaf *leaf = &page->leaves->leaves[i];
+
+		if (leaf->key == NULL)
+		{
+			if (!OidIsValid(leaf->keyid))
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("feed \"%s\" has no key",
+								RelationGetRelationName(page->heap)),
+						 errhint("Run feed_check() to see what is missing.")));
+			leaf->key = index_open(leaf->keyid, AccessShareLock);
+		}
+		if (feedpub_key_lives(leaf->heap, leaf->key, values, page->snapshot, living))
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -274,7 +303,9 @@ slot_row(TupleTableSlot *slot, TupleDesc desc)
 	bool		is_copy;
 	Datum		result;
 
-	if (desc->constr != NULL && desc->constr->missing != NULL)
+	TupleConstr *constr = slot->tts_tupleDescriptor->constr;
+
+	if (constr != NULL && constr->missing != NULL)
 	{
 		/* columns added later, with a default that is not in the row */
 		slot_getallattrs(slot);
@@ -310,7 +341,7 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 
 	if (page->direct || page->nrows == 0)
 		return;
-	is_initial = page->rows[0].cursor.sync_id == 0;
+	is_initial = OidIsValid(page->rows[0].leaf);
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
@@ -336,8 +367,7 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
-				feedpub_initial_pos((ItemPointer) DatumGetPointer(place),
-										  &page->floor) :
+				place_of(page, (ItemPointer) DatumGetPointer(place)) :
 				DatumGetInt64(place);
 
 			if (pos == row->cursor.pos)
@@ -363,6 +393,18 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 }
 
 /*
+ * The position of a row that was read in place.  All of the page are of one
+ * table.
+ */
+static int64
+place_of(const FeedpubPage *page, ItemPointer tid)
+{
+	if (!page->feed.is_partitioned)
+		return feedpub_initial_pos(tid, &page->floor);
+	return feedpub_partition_pos((page->rows[0].cursor.pos >> 48) & 0x3fff, tid);
+}
+
+/*
  * Select the page's rows with SPI, in the order of their positions.
  */
 static void
@@ -385,35 +427,37 @@ select_by_stamp(FeedpubPage *page)
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
 									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
-									   " JOIN ONLY %s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
+									   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
 									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
 									   " ORDER BY t.feed_pos",
-									   table, table),
+									   table, page->feed.is_partitioned ? "" : "ONLY ", table),
 							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(page->heap));
 }
 
 /*
- * The same for rows of batch 0, which have no stamp.
+ * The same for rows of one table that are read in place, which have no stamp.
  */
 static void
 select_by_tid(FeedpubPage *page)
 {
 	char	   *table = feedpub_relation_name(page->feed.relid);
-	Oid			argtypes[1] = {TIDARRAYOID};
+	Oid			argtypes[2] = {TIDARRAYOID, OIDOID};
 	Datum	   *tids = palloc(page->nrows * sizeof(Datum));
-	Datum		values[1];
+	Datum		values[2];
 
 	for (int i = 0; i < page->nrows; i++)
 		tids[i] = PointerGetDatum(&page->rows[i].tid);
 	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
-	if (SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM ONLY %s t"
+	values[1] = ObjectIdGetDatum(page->rows[0].leaf);
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM %s%s t"
 									   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
+									   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
 									   " ORDER BY t.ctid",
-									   table, table),
-							  1, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
+									   table, page->feed.is_partitioned ? "" : "ONLY ", table),
+							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(page->heap));
 }

@@ -14,6 +14,7 @@
  *		json.c page.c entry.c initial.c resume.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
+ *		partition.c
  *		cursor.c									what feeds and batches are
  *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
  *		compat.h									server versions
@@ -25,12 +26,14 @@
 
 #include "access/htup.h"
 #include "access/transam.h"
+#include "access/tupconvert.h"
 #include "access/xlogdefs.h"
 #include "executor/tuptable.h"
 #include "lib/stringinfo.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
+#include "storage/lockdefs.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -54,6 +57,7 @@
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
+#define FEEDPUB_BEFORE_TRUNCATE_TRIGGER	"zz_feedpub_before_truncate"
 
 /* How many columns an outbox is made with. */
 #define FEEDPUB_OUTBOX_COLUMNS			8
@@ -66,10 +70,39 @@ typedef struct FeedpubFeed
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		is_outbox;
+	bool		is_partitioned; /* a table feed whose rows are in partitions */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
+
+/* A table that rows of a feed are in: the feed's own, or a partition. */
+typedef struct FeedpubLeaf
+{
+	Relation	heap;
+	Relation	index;			/* its index on (feed_xid, feed_pos) */
+	AttrNumber	xid_attno;
+	Oid			keyid;			/* its index that is the feed's key */
+	Relation	key;			/* the same, once it is used */
+	int64		since;			/* in the feed from this batch on */
+	int			number; /* its place among those that this batch has
+								 * brought with their rows; 0: without any */
+	bool		has_map;		/* map has been looked for */
+	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
+	TupleTableSlot *slot;		/* of the feed's row type */
+} FeedpubLeaf;
+
+/* All of them that are read together, in the order of their OIDs. */
+typedef struct FeedpubLeaves
+{
+	Relation	table;			/* the feed's own table */
+	bool		is_partitioned;
+	LOCKMODE	unlock;			/* what is given back with them */
+	int			n;
+	FeedpubLeaf *leaves;
+	int64		last_since;		/* the largest since */
+	uint32		fingerprint;	/* of which they are */
+} FeedpubLeaves;
 
 /* A snapshot as batches keep it: 64-bit xids, those running sorted. */
 typedef struct FeedpubSnapshot
@@ -104,15 +137,14 @@ typedef struct FeedpubEntry
 	ItemPointerData tid;
 } FeedpubEntry;
 
-/* Where runs are: the feed's rows, and its tombstones. */
-#define FEEDPUB_RUN_ROWS		0
-#define FEEDPUB_RUN_TOMBSTONES	1
-#define FEEDPUB_RUN_SOURCES		2
+/* Where runs are: the feed's tombstones; then its tables, each for itself. */
+#define FEEDPUB_RUN_TOMBSTONES	0
 
 /* The entries of one transaction, some of which have been read. */
 typedef struct FeedpubRun
 {
 	int			source;
+	struct FeedpubRun *sibling; /* publish.c: another of this transaction */
 	uint64		xid;
 	int64		pos;			/* of the current entry, or not beyond it */
 	int			nentries;		/* 0: to be read, from pos on */
@@ -155,6 +187,12 @@ typedef struct FeedpubCursor
 #define FEEDPUB_EPOCH_EXPIRIES(epoch)	((epoch) >> 8)
 #define FEEDPUB_EPOCH_WITH(expiries)	(FEEDPUB_EPOCH | (uint32) (expiries) << 8)
 
+/*
+ * Positions from here on are places in partitions, whose rows without a stamp
+ * a batch hands out behind its others; the largest lies behind them all.
+ */
+#define FEEDPUB_PARTITION_POS		(INT64CONST(1) << 62)
+
 /* Fingerprints of merged batches have this bit, others do not. */
 #define FEEDPUB_MERGED_FINGERPRINT	0x80000000
 
@@ -182,6 +220,7 @@ typedef struct FeedpubPageRow
 {
 	FeedpubCursor cursor;
 	uint64		xid;
+	Oid			leaf;			/* and tid: of a row that is read in place */
 	ItemPointerData tid;
 	FeedpubOp	op;
 	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
@@ -193,7 +232,7 @@ typedef struct FeedpubPage
 {
 	FeedpubFeed feed;
 	Relation	heap;
-	Relation	index;
+	FeedpubLeaves *leaves;		/* where its rows are */
 	Snapshot	snapshot;
 	bool		direct;			/* no executor needed */
 	bool		sees_all;		/* no row security */
@@ -316,6 +355,7 @@ typedef struct FeedpubProblem
 	char	   *problem;		/* what is wrong, a sentence */
 	char	   *cure;			/* SQL that puts it right, or NULL */
 	bool		by_hand;		/* which only the client can run */
+	bool		apart;			/* whatever else is cured */
 } FeedpubProblem;
 
 /* A statement on our tables; its plan is kept. */
@@ -386,12 +426,15 @@ extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern Oid	feedpub_registry_relid(void);
+extern Oid	feedpub_registry_table(const char *name);
 extern void feedpub_registry_check_version(Relation table, int natts);
 extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
 								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);
 extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
 								 bool *deletes);
+extern bool feedpub_registry_stored_key(Oid relid, FeedpubKey *key,
+										bool *deletes);
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern Relation feedpub_registry_open(Oid relid);
@@ -415,6 +458,34 @@ extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
 
+/* in partition.c */
+extern Oid	feedpub_partition_feed(Oid relid);
+extern List *feedpub_partition_list(Relation rel, bool keep_locks);
+extern FeedpubLeaves *feedpub_partition_open(const FeedpubFeed *feed,
+											 Relation heap, Snapshot snapshot,
+											 bool keep_locks);
+extern void feedpub_partition_close(FeedpubLeaves *leaves);
+extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
+												 FeedpubLeaf *leaf,
+												 TupleTableSlot *slot);
+extern int64 feedpub_partition_pos(int number, ItemPointer tid);
+extern int64 feedpub_partition_end_pos(Oid feed, const FeedpubBatch *batch);
+extern uint32 feedpub_partition_fingerprint(const FeedpubLeaf *leaf,
+											uint32 batch);
+extern FeedpubLeaf *feedpub_partition_brought(FeedpubLeaves *leaves,
+											  int64 sync_id, int number);
+extern List *feedpub_partition_batches(Oid feed, Snapshot snapshot);
+extern bool feedpub_partition_in_batch(Oid feed, int64 sync_id,
+									   Snapshot snapshot);
+extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
+									  Snapshot snapshot);
+extern bool feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
+									const FeedpubBatch *last,
+									Snapshot snapshot);
+extern void feedpub_partition_begin(Relation heap);
+extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);
+extern void feedpub_partition_note_history(const FeedpubLeaves *leaves);
+
 /* in stamp.c */
 extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
 
@@ -424,6 +495,7 @@ extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
 extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
 extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 							   AttrNumber *attnos);
+extern void feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
@@ -444,8 +516,9 @@ extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
 extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 
 /* in guard.c */
-extern Oid	feedpub_guard_sequence(Relation rel);
+extern Oid	feedpub_guard_sequence(Oid relid);
 extern Oid	feedpub_guard_index(Relation rel);
+extern bool feedpub_guard_is_index(Relation rel, Oid indexid, bool valid);
 extern bool feedpub_guard_has_default_row_type(Relation rel);
 extern int64 feedpub_guard_last_pos(Oid seqid);
 extern bool feedpub_guard_default_takes(Relation rel, AttrNumber attno,
@@ -465,11 +538,11 @@ extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
 extern List *feedpub_horizon_prepared(void);
 extern bool feedpub_horizon_committed(FullTransactionId xid);
-extern bool feedpub_horizon_has_foreign(Relation heap, Relation index,
+extern bool feedpub_horizon_has_foreign(const FeedpubLeaves *leaves,
 										Snapshot snapshot,
 										FullTransactionId *stamp);
 extern void feedpub_horizon_check_history(const FeedpubFeed *feed,
-										  Relation heap, Relation index);
+										  const FeedpubLeaves *leaves);
 extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
 										 int nxids,
 										 FullTransactionId horizon);
@@ -507,14 +580,17 @@ extern bool feedpub_batch_lock(Oid feed, bool wait);
 
 /* in run.c */
 extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
-										   Relation heap, Relation index,
+										   FeedpubLeaves *leaves,
 										   Snapshot snapshot);
 extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
 										 const FeedpubRun *run, int i);
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
-							  int64 after_pos, int max_runs, int *cost);
+							  int64 sync_id, int64 after_pos, int max_runs,
+							  int *cost);
+extern int64 feedpub_run_largest_pos(FeedpubRunReader *reader, int64 sync_id,
+									 const FeedpubSnapshot *snapshot);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
@@ -526,21 +602,24 @@ extern bool feedpub_initial_is_of(const FeedpubCursor *cursor,
 								  const FeedpubFloor *floor);
 extern uint32 feedpub_initial_fingerprint(Relation heap,
 										  const FeedpubFloor *floor);
-extern FeedpubInitialScan *feedpub_initial_begin(const FeedpubFeed *feed,
-												 Relation heap,
+extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
+												 AttrNumber xid_attno,
 												 Snapshot snapshot,
 												 int64 after_pos,
-												 const FeedpubFloor *floor);
+												 const FeedpubFloor *floor,
+												 int number);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);
 extern void feedpub_initial_end(FeedpubInitialScan *initial);
 
 /* in resume.c */
-extern bool feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
+extern bool feedpub_resume_find(Oid feed, uint32 leaves,
+								const FeedpubSnapshot *before,
 								const FeedpubBatch *batch, int64 pos,
 								List **runs, int *cost);
-extern void feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
+extern void feedpub_resume_keep(Oid feed, uint32 leaves,
+								const FeedpubSnapshot *before,
 								const FeedpubBatch *batch, int64 pos,
 								List *runs, int cost);
 
@@ -564,6 +643,9 @@ extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor,
 										  const FeedpubFloor *floor);
 extern uint32 feedpub_cursor_generation(const FeedpubFloor *floor);
 extern bool feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor);
+extern bool feedpub_cursor_is_in_partition(const FeedpubCursor *cursor);
+extern bool feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id,
+								 uint32 fingerprint);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
 /* in shmem.c */
@@ -661,7 +743,10 @@ extern void feedpub_fetch_keep_heap(void);
 /* in entry.c */
 extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
-extern void feedpub_entry_add_initial(FeedpubPage *page, TupleTableSlot *slot);
+extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
+									  TupleTableSlot *slot);
+extern bool feedpub_entry_key_lives(FeedpubPage *page, Datum *values,
+									Datum *living);
 extern bool feedpub_entry_is_full(const FeedpubPage *page);
 extern void feedpub_entry_hide_rows(FeedpubPage *page);
 
@@ -679,7 +764,7 @@ extern bool feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
 								 int *nbatches);
 extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
-									 Relation index, Snapshot snapshot,
+									 Snapshot snapshot,
 									 const FeedpubSnapshot *last);
 extern void feedpub_publish_notify(Oid relid);
 

@@ -5,7 +5,8 @@
  *
  * A page is one range scan of the index on (feed_xid, feed_pos), from just
  * behind the cursor up to the horizon, with the snapshot of the calling
- * query; it ends at the limit.  Nothing is chosen by a planner, so a page
+ * query; it ends at the limit.  Of a partitioned table it is one of each
+ * partition's index, merged.  Nothing is chosen by a planner, so a page
  * costs the same wherever the cursor is and whatever the statistics say.
  *
  * Why no row is skipped: the horizon is that of the snapshot that reads (see
@@ -35,6 +36,7 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "lib/binaryheap.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -73,6 +75,17 @@ typedef struct FetchRequest
 	int			maxxids;
 } FetchRequest;
 
+/* The scan of one of the feed's tables, and where it is. */
+typedef struct TableScan
+{
+	FeedpubLeaf *leaf;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
+	bool		whole;			/* rows are handed out as they are */
+	FullTransactionId xid;
+	int64		pos;
+} TableScan;
+
 /* Plans of read_planned(), kept for the life of the backend. */
 typedef struct KeptPlan
 {
@@ -87,8 +100,12 @@ static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
 static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
 static void read_directly(FetchRequest *req);
+static void read_table(FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys);
+static void read_partitions(FetchRequest *req, FeedpubLeaves *leaves,
+							ScanKey keys);
 static void read_planned(FetchRequest *req);
 static SPIPlanPtr keep_plan(FetchRequest *req);
+static void check_history(const FeedpubFeed *feed, Relation heap);
 
 /*
  * feed_fetch(feed anyelement, after_xid xid8, after_pos bigint, "limit" int)
@@ -337,15 +354,11 @@ note_xid(FetchRequest *req, FullTransactionId xid)
 static void
 read_directly(FetchRequest *req)
 {
-	Relation	index = index_open(req->feed.indexid, AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(req->heap);
+	FeedpubLeaves *leaves = feedpub_partition_open(&req->feed, req->heap, NULL, true);
 	ScanKeyData cursor[2];
 	ScanKeyData keys[2];
-	IndexScanDesc scan;
-	TupleTableSlot *slot;
-	bool		whole;
 
-	feedpub_horizon_check_history(&req->feed, req->heap, index);
+	feedpub_horizon_check_history(&req->feed, leaves);
 
 	ScanKeyEntryInitialize(&cursor[0], SK_ROW_MEMBER, 1,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
@@ -361,36 +374,135 @@ read_directly(FetchRequest *req)
 	ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT,
 				FullTransactionIdGetDatum(req->horizon));
 
+	if (leaves->n == 1 && !leaves->is_partitioned)
+		read_table(req, &leaves->leaves[0], keys);
+	else
+		read_partitions(req, leaves, keys);
+	feedpub_partition_close(leaves);
+}
+
+/*
+ * Begin the scan of one table.
+ */
+static void
+begin_scan(TableScan *scan, FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
+{
+	TupleDesc	desc = RelationGetDescr(leaf->heap);
+
 	/*
 	 * A row as it lies in the heap is copied whole, unless columns are to be
 	 * left out, or were added later with a default that is not in the row.
 	 */
-	whole = (req->ncolumns == 0 || req->ncolumns == desc->natts) &&
+	scan->whole = (req->ncolumns == 0 || req->ncolumns == desc->natts) &&
 		(desc->constr == NULL || desc->constr->missing == NULL);
+	scan->leaf = leaf;
+	scan->slot = table_slot_create(leaf->heap, NULL);
+	scan->scan = feedpub_index_beginscan(leaf->heap, leaf->index, req->snapshot, 2);
+	index_rescan(scan->scan, keys, 2, NULL, 0);
+}
 
-	slot = table_slot_create(req->heap, NULL);
-	scan = feedpub_index_beginscan(req->heap, index, req->snapshot, 2);
-	index_rescan(scan, keys, 2, NULL, 0);
+static void
+end_scan(TableScan *scan)
+{
+	index_endscan(scan->scan);
+	ExecDropSingleTupleTableSlot(scan->slot);
+}
+
+/*
+ * Hand out the row in a slot.
+ */
+static inline void
+put_row(FetchRequest *req, FullTransactionId xid, TupleTableSlot *slot,
+		bool whole)
+{
+	note_xid(req, xid);
+	if (whole)
+		tuplestore_puttupleslot(req->store, slot);
+	else
+	{
+		slot_getsomeattrs(slot, req->desc->natts);
+		tuplestore_putvalues(req->store, req->desc,
+							 slot->tts_values, slot->tts_isnull);
+	}
+}
+
+static void
+read_table(FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
+{
+	TableScan	scan;
+
+	begin_scan(&scan, req, leaf, keys);
 	for (int n = 0; n < req->limit &&
-		 index_getnext_slot(scan, ForwardScanDirection, slot);
+		 index_getnext_slot(scan.scan, ForwardScanDirection, scan.slot);
 		 n++)
 	{
 		bool		isnull;
 
 		CHECK_FOR_INTERRUPTS();
-		note_xid(req, DatumGetFullTransactionId(slot_getattr(slot, req->feed.xid_attno, &isnull)));
-		if (whole)
-			tuplestore_puttupleslot(req->store, slot);
-		else
-		{
-			slot_getsomeattrs(slot, req->desc->natts);
-			tuplestore_putvalues(req->store, req->desc,
-								 slot->tts_values, slot->tts_isnull);
-		}
+		put_row(req, DatumGetFullTransactionId(slot_getattr(scan.slot, req->feed.xid_attno, &isnull)),
+				scan.slot, scan.whole);
 	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
+	end_scan(&scan);
+}
+
+/*
+ * Step a scan to its next row.  Returns whether there is one.
+ */
+static bool
+step_scan(TableScan *scan, FetchRequest *req)
+{
+	bool		isnull;
+
+	if (!index_getnext_slot(scan->scan, ForwardScanDirection, scan->slot))
+		return false;
+	scan->xid = DatumGetFullTransactionId(slot_getattr(scan->slot, scan->leaf->xid_attno, &isnull));
+	scan->pos = DatumGetInt64(slot_getattr(scan->slot, scan->leaf->index->rd_index->indkey.values[1], &isnull));
+	return true;
+}
+
+static int
+compare_scans(Datum a, Datum b, void *arg)
+{
+	TableScan  *sa = (TableScan *) DatumGetPointer(a);
+	TableScan  *sb = (TableScan *) DatumGetPointer(b);
+
+	/* the smallest first: a binaryheap has its largest on top */
+	if (!FullTransactionIdEquals(sa->xid, sb->xid))
+		return FullTransactionIdPrecedes(sa->xid, sb->xid) ? 1 : -1;
+	return sa->pos < sb->pos ? 1 : sa->pos > sb->pos ? -1 :
+													   0;
+}
+
+/*
+ * Partitions are scanned each in its own index, and merged by their stamps.
+ */
+static void
+read_partitions(FetchRequest *req, FeedpubLeaves *leaves, ScanKey keys)
+{
+	TableScan  *scans = palloc(Max(leaves->n, 1) * sizeof(TableScan));
+	binaryheap *merge = binaryheap_allocate(Max(leaves->n, 1), compare_scans, NULL);
+
+	for (int i = 0; i < leaves->n; i++)
+	{
+		begin_scan(&scans[i], req, &leaves->leaves[i], keys);
+		if (step_scan(&scans[i], req))
+			binaryheap_add_unordered(merge, PointerGetDatum(&scans[i]));
+	}
+	binaryheap_build(merge);
+	for (int n = 0; n < req->limit && !binaryheap_empty(merge); n++)
+	{
+		TableScan  *scan = (TableScan *) DatumGetPointer(binaryheap_first(merge));
+
+		CHECK_FOR_INTERRUPTS();
+		put_row(req, scan->xid,
+				feedpub_partition_convert(leaves, scan->leaf, scan->slot), scan->whole);
+		if (step_scan(scan, req))
+			binaryheap_replace_first(merge, PointerGetDatum(scan));
+		else
+			(void) binaryheap_remove_first(merge);
+	}
+	for (int i = 0; i < leaves->n; i++)
+		end_scan(&scans[i]);
 }
 
 /*
@@ -414,12 +526,7 @@ read_planned(FetchRequest *req)
 
 	feedpub_require_select(req->feed.relid);
 	if (!req->feed.history_checked)
-	{
-		Relation	index = index_open(req->feed.indexid, AccessShareLock);
-
-		feedpub_horizon_check_history(&req->feed, req->heap, index);
-		index_close(index, NoLock);
-	}
+		check_history(&req->feed, req->heap);
 
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
@@ -500,11 +607,11 @@ keep_plan(FetchRequest *req)
 	}
 	else
 		appendStringInfo(&sql, ", (t.*)::%s", table);
-	appendStringInfo(&sql, " FROM ONLY %s t"
+	appendStringInfo(&sql, " FROM %s%s t"
 						   " WHERE ROW(t.feed_xid, t.feed_pos) OPERATOR(pg_catalog.>) ROW($1, $2)"
 						   " AND t.feed_xid OPERATOR(pg_catalog.<) $3"
 						   " ORDER BY t.feed_xid, t.feed_pos LIMIT $4",
-					 table);
+					 req->feed.is_partitioned ? "" : "ONLY ", table);
 
 	kept = hash_search(kept_plans, &key, HASH_ENTER, &found);
 	if (!found)
@@ -531,6 +638,15 @@ keep_plan(FetchRequest *req)
 	return kept->plan;
 }
 
+static void
+check_history(const FeedpubFeed *feed, Relation heap)
+{
+	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, true);
+
+	feedpub_horizon_check_history(feed, leaves);
+	feedpub_partition_close(leaves);
+}
+
 /*
  * feed_xid_head(feed regclass, OUT after_xid xid8, OUT after_pos bigint)
  * VOLATILE, parallel safe
@@ -550,7 +666,6 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	Oid			relid = PG_GETARG_OID(0);
 	FeedpubFeed feed;
 	Relation	heap;
-	Relation	index;
 	uint64		horizon;
 	TupleDesc	desc;
 	Datum		values[2];
@@ -559,9 +674,7 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
-	index = index_open(feed.indexid, AccessShareLock);
-	feedpub_horizon_check_history(&feed, heap, index);
-	index_close(index, NoLock);
+	check_history(&feed, heap);
 	relation_close(heap, NoLock);
 
 	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));

@@ -92,10 +92,17 @@ static void check_trigger(GuardContext *cxt, const char *name,
 						  const char *event, const char *each,
 						  const char *what);
 static void check_later_triggers(GuardContext *cxt);
+static char *next_index(Relation rel);
+static void check_partitions(GuardContext *cxt);
+static void check_clone(GuardContext *cxt, const char *function, int16 timing,
+						const char *what);
+static void check_before_truncate(GuardContext *cxt);
 static void check_key(GuardContext *cxt);
 static bool is_stamped_predicate(Relation rel, Relation index);
 static void check_history(GuardContext *cxt);
+static List *tables_of(GuardContext *cxt);
 static int64 largest_pos(GuardContext *cxt, int64 nentries);
+static int64 largest_in_index(Relation rel, Oid indexid, int64 nentries);
 
 /*
  * Add a problem.  cure is NULL where only the owner can decide what to do.
@@ -110,6 +117,12 @@ add_problem(GuardContext *cxt, const char *guard, char *problem, char *cure)
 	p->cure = cure;
 	cxt->problems = lappend(cxt->problems, p);
 	return p;
+}
+
+static bool
+is_partitioned(const GuardContext *cxt)
+{
+	return cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 }
 
 /*
@@ -167,7 +180,7 @@ find_problems(GuardContext *cxt)
 	cxt->table = feedpub_relation_name(relid);
 	cxt->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	cxt->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	cxt->seqid = feedpub_guard_sequence(cxt->rel);
+	cxt->seqid = feedpub_guard_sequence(relid);
 	cxt->is_table = feedpub_registry_is_registered(relid) ?
 		feedpub_registry_is_table(relid) :
 		feedpub_guard_has_trigger(cxt->rel, "_stamp_row");
@@ -187,6 +200,7 @@ find_problems(GuardContext *cxt)
 		check_constraint(cxt);
 	}
 	check_triggers(cxt);
+	check_partitions(cxt);
 	if (cxt->is_table)
 		check_key(cxt);
 	if (!cxt->catalogs_only)
@@ -203,7 +217,7 @@ feedpub_guard_repair(Oid relid)
 {
 	int			ncured = 0;
 
-	for (int round = 0; round < 10; round++)
+	for (int round = 0; round < 20; round++)
 	{
 		ListCell   *lc;
 		bool		cured = false;
@@ -217,7 +231,8 @@ feedpub_guard_repair(Oid relid)
 			feedpub_guard_run(p->cure);
 			ncured++;
 			cured = true;
-			break;
+			if (!p->apart)
+				break;
 		}
 		if (!cured)
 			break;
@@ -243,20 +258,22 @@ feedpub_guard_run(const char *sql)
 }
 
 /*
- * The sequence that feed_pos owns, or InvalidOid.
+ * The sequence that a table's feed_pos owns, or InvalidOid.
  */
 Oid
-feedpub_guard_sequence(Relation rel)
+feedpub_guard_sequence(Oid relid)
 {
-	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	ListCell   *lc;
 
-	foreach(lc, getOwnedSequences(RelationGetRelid(rel)))
+	if (pos_attno == InvalidAttrNumber)
+		return InvalidOid;
+	foreach(lc, getOwnedSequences(relid))
 	{
-		Oid			relid;
+		Oid			owner;
 		int32		attno;
 
-		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &relid, &attno) &&
+		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &owner, &attno) &&
 			attno == pos_attno)
 			return lfirst_oid(lc);
 	}
@@ -272,32 +289,39 @@ feedpub_guard_sequence(Relation rel)
 Oid
 feedpub_guard_index(Relation rel)
 {
-	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
-	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
-	Oid			found = InvalidOid;
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(rel))
 	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		Form_pg_index form = index->rd_index;
-
-		if (index->rd_rel->relam == BTREE_AM_OID &&
-			form->indisvalid && form->indisready && form->indislive &&
-			form->indnkeyatts == 2 &&
-			index->rd_opcintype[0] == XID8OID &&
-			index->rd_opcintype[1] == INT8OID &&
-			form->indkey.values[0] == xid_attno &&
-			form->indkey.values[1] == pos_attno &&
-			index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
-			(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-			 is_stamped_predicate(rel, index)))
-			found = lfirst_oid(lc);
-		index_close(index, AccessShareLock);
-		if (OidIsValid(found))
-			break;
+		if (feedpub_guard_is_index(rel, lfirst_oid(lc), true))
+			return lfirst_oid(lc);
 	}
-	return found;
+	return InvalidOid;
+}
+
+/*
+ * Is an index of the table such a one, valid or perhaps not yet?
+ */
+bool
+feedpub_guard_is_index(Relation rel, Oid indexid, bool valid)
+{
+	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
+	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	Relation	index = index_open(indexid, AccessShareLock);
+	Form_pg_index form = index->rd_index;
+	bool		result = index->rd_rel->relam == BTREE_AM_OID &&
+		((form->indisvalid && form->indisready) || !valid) && form->indislive &&
+		form->indnkeyatts == 2 &&
+		index->rd_opcintype[0] == XID8OID &&
+		index->rd_opcintype[1] == INT8OID &&
+		form->indkey.values[0] == xid_attno &&
+		form->indkey.values[1] == pos_attno &&
+		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+				is_stamped_predicate(rel, index));
+
+	index_close(index, AccessShareLock);
+	return result;
 }
 
 /*
@@ -412,7 +436,8 @@ check_table(GuardContext *cxt)
 		add_problem(cxt, "inheritance",
 					pstrdup("the table is a partition or a child of another, and rows inserted through that have no stamp"),
 					NULL);
-	if (find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
+	if (!is_partitioned(cxt) &&
+		find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
 		add_problem(cxt, "inheritance",
 					pstrdup("the table has children, whose rows are not part of the feed"),
 					NULL);
@@ -468,7 +493,7 @@ check_index(GuardContext *cxt)
 	if (cxt->is_table)
 	{
 		/* its owner decides when: it reads the whole table */
-		add_problem(cxt, "index", problem, feedpub_guard_index_cure(cxt->rel, true))->by_hand = true;
+		add_problem(cxt, "index", problem, next_index(cxt->rel))->by_hand = true;
 		return;
 	}
 	/* the look-up above has loaded the list of indexes */
@@ -477,6 +502,31 @@ check_index(GuardContext *cxt)
 				psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
 						 has_pkey ? "UNIQUE" : "PRIMARY KEY",
 						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+}
+
+/*
+ * The statement that makes a table feed's index; of a partitioned one that of
+ * the first partition that has none.  feed_attach() knows how to go on.
+ */
+static char *
+next_index(Relation rel)
+{
+	char	   *cure = NULL;
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return feedpub_guard_index_cure(rel, true);
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		if (leaf == NULL)
+			continue;
+		if (cure == NULL && !OidIsValid(feedpub_guard_index(leaf)))
+			cure = feedpub_guard_index_cure(leaf, true);
+		relation_close(leaf, AccessShareLock);
+	}
+	return cure;
 }
 
 /*
@@ -521,7 +571,8 @@ has_invalid_index(Relation rel)
 /*
  * The statement that makes a table feed's index: of the stamped rows only, so
  * that it is empty at first.  One that was left invalid by a failed attempt
- * is built again.
+ * is built again.  That of a partitioned table is not valid before each of its
+ * partitions has its own, which is attached to it (attach.c).
  */
 char *
 feedpub_guard_index_cure(Relation rel, bool concurrently)
@@ -536,8 +587,9 @@ feedpub_guard_index_cure(Relation rel, bool concurrently)
 	if (OidIsValid(present))
 		name = ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
 								  namespaceid, false);
-	return psprintf("CREATE INDEX%s %s ON %s (%s, %s) WHERE %s IS NOT NULL",
+	return psprintf("CREATE INDEX%s %s ON %s%s (%s, %s) WHERE %s IS NOT NULL",
 					option, quote_identifier(name),
+					rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "ONLY " : "",
 					feedpub_relation_name(RelationGetRelid(rel)),
 					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, FEEDPUB_XID_COLUMN);
 }
@@ -757,6 +809,109 @@ check_triggers(GuardContext *cxt)
 	check_trigger(cxt, FEEDPUB_TRUNCATE_TRIGGER, "_note_delete",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
 				  "AFTER TRUNCATE", "STATEMENT", "publishes TRUNCATE");
+	if (is_partitioned(cxt))
+		check_trigger(cxt, FEEDPUB_BEFORE_TRUNCATE_TRIGGER, "_note_delete",
+					  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_TRUNCATE,
+					  "BEFORE TRUNCATE", "STATEMENT", "tells TRUNCATE from that of partitions");
+}
+
+/*
+ * The partitions: the clones of the row triggers, which fire as they were made
+ * but may be disabled one by one, and the trigger for TRUNCATE of a single
+ * partition, which the server does not clone.
+ */
+static void
+check_partitions(GuardContext *cxt)
+{
+	FeedpubKey	key;
+	Oid			keyid;
+	bool		deletes;
+	ListCell   *lc;
+
+	if (!is_partitioned(cxt))
+		return;
+	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
+	foreach(lc, feedpub_partition_list(cxt->rel, false))
+	{
+		GuardContext part = *cxt;
+
+		CHECK_FOR_INTERRUPTS();
+		part.rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (part.rel == NULL)
+			continue;
+		part.table = feedpub_relation_name(lfirst_oid(lc));
+		if (part.rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+			add_problem(&part, "persistence",
+						psprintf("partition %s is unlogged, so a crash empties it", part.table),
+						psprintf("ALTER TABLE %s SET LOGGED", part.table));
+		check_clone(&part, "_stamp_row", TRIGGER_TYPE_BEFORE, "stamps rows");
+		check_later_triggers(&part);
+		if (deletes)
+		{
+			check_clone(&part, "_note_delete", TRIGGER_TYPE_AFTER, "publishes deletes");
+
+			/* as long as nobody has looked, later partitions have none */
+			if (!part.catalogs_only)
+				check_before_truncate(&part);
+		}
+		relation_close(part.rel, AccessShareLock);
+		cxt->problems = part.problems;
+	}
+}
+
+static void
+check_clone(GuardContext *cxt, const char *function, int16 timing,
+			const char *what)
+{
+	Oid			funcid = feedpub_registry_function(function, 0, NULL);
+	TriggerDesc *triggers = cxt->rel->trigdesc;
+	Trigger    *found = NULL;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (trigger->tgfoid == funcid && trigger->tgisclone &&
+			(trigger->tgtype & TRIGGER_TYPE_TIMING_MASK) == timing)
+			found = trigger;
+	}
+	if (found == NULL)
+		add_problem(cxt, "trigger",
+					psprintf("partition %s has no trigger that %s", cxt->table, what),
+					NULL);
+	else if (found->tgenabled != TRIGGER_FIRES_ALWAYS)
+		add_problem(cxt, "trigger",
+					psprintf(found->tgenabled == TRIGGER_DISABLED ?
+								 "the trigger of partition %s that %s is disabled" :
+								 "the trigger of partition %s that %s does not fire for all replication roles",
+							 cxt->table, what),
+					psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+							 cxt->table, quote_identifier(found->tgname)))
+			->apart = true;
+}
+
+static void
+check_before_truncate(GuardContext *cxt)
+{
+	Oid			funcid = feedpub_registry_function("_note_delete", 0, NULL);
+	TriggerDesc *triggers = cxt->rel->trigdesc;
+
+	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
+	{
+		Trigger    *trigger = &triggers->triggers[i];
+
+		if (trigger->tgfoid == funcid &&
+			trigger->tgtype == (TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_TRUNCATE) &&
+			trigger->tgenabled == TRIGGER_FIRES_ALWAYS)
+			return;
+	}
+	add_problem(cxt, "trigger",
+				psprintf("partition %s has no trigger that publishes its TRUNCATE", cxt->table),
+				psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._note_delete();"
+						 " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+						 FEEDPUB_BEFORE_TRUNCATE_TRIGGER, cxt->table,
+						 cxt->table, FEEDPUB_BEFORE_TRUNCATE_TRIGGER))
+		->apart = true;
 }
 
 static void
@@ -869,19 +1024,27 @@ feedpub_guard_has_trigger(Relation rel, const char *function)
 static void
 check_history(GuardContext *cxt)
 {
-	Oid			indexid = feedpub_guard_index(cxt->rel);
-	Relation	index;
 	FullTransactionId stamp;
+	bool		found = false;
 
 	if (feedpub_batch_is_foreign(&cxt->last))
 		add_problem(cxt, "history",
 					pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
 					psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
 							 quote_literal_cstr(cxt->table)));
-	if (!OidIsValid(indexid))
-		return;
-	index = index_open(indexid, AccessShareLock);
-	if (feedpub_horizon_has_foreign(cxt->rel, index, GetActiveSnapshot(), &stamp))
+	if (OidIsValid(feedpub_guard_index(cxt->rel)))
+	{
+		FeedpubFeed feed = {
+			.relid = RelationGetRelid(cxt->rel),
+			.indexid = feedpub_guard_index(cxt->rel),
+			.is_partitioned = is_partitioned(cxt),
+		};
+		FeedpubLeaves *leaves = feedpub_partition_open(&feed, cxt->rel, NULL, false);
+
+		found = feedpub_horizon_has_foreign(leaves, GetActiveSnapshot(), &stamp);
+		feedpub_partition_close(leaves);
+	}
+	if (found)
 		add_problem(cxt, "history",
 					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 							 (unsigned long long) U64FromFullTransactionId(stamp)),
@@ -892,32 +1055,54 @@ check_history(GuardContext *cxt)
 								 quote_literal_cstr(cxt->table)) :
 						NULL)
 			->by_hand = true;
-	index_close(index, NoLock);
+}
+
+/* The tables that the feed's rows are in. */
+static List *
+tables_of(GuardContext *cxt)
+{
+	if (is_partitioned(cxt))
+		return feedpub_partition_list(cxt->rel, false);
+	return list_make1_oid(RelationGetRelid(cxt->rel));
 }
 
 /*
  * The largest position that is known to have been given out: in a table feed
  * the last batch's and that of the tombstones, whose positions must not come
- * again; and among so many of the index's newest entries,
+ * again; and among so many of the newest entries of each index,
  * whoever's they are and whether their rows live; 0 if there is none.  Only
  * the index is read: row security hides nothing from it.
  */
 static int64
 largest_pos(GuardContext *cxt, int64 nentries)
 {
-	Oid			indexid = feedpub_guard_index(cxt->rel);
-	Relation	index;
-	IndexScanDesc scan;
 	int64		largest = cxt->is_table ? cxt->last.last_pos : 0;
+	ListCell   *lc;
 
 	if (cxt->catalogs_only)
 		return 0;
 	if (cxt->is_table && nentries == PG_INT64_MAX)
 		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));
-	if (!OidIsValid(indexid))
-		return largest;
-	index = index_open(indexid, AccessShareLock);
-	scan = feedpub_index_beginscan(cxt->rel, index, GetActiveSnapshot(), 0);
+	foreach(lc, tables_of(cxt))
+	{
+		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Oid			indexid = rel != NULL ? feedpub_guard_index(rel) : InvalidOid;
+
+		if (OidIsValid(indexid))
+			largest = Max(largest, largest_in_index(rel, indexid, nentries));
+		if (rel != NULL)
+			relation_close(rel, AccessShareLock);
+	}
+	return largest;
+}
+
+static int64
+largest_in_index(Relation rel, Oid indexid, int64 nentries)
+{
+	Relation	index = index_open(indexid, AccessShareLock);
+	IndexScanDesc scan = feedpub_index_beginscan(rel, index, GetActiveSnapshot(), 0);
+	int64		largest = 0;
+
 	scan->xs_want_itup = true;
 	index_rescan(scan, NULL, 0, NULL, 0);
 	while (nentries-- > 0 &&
@@ -936,6 +1121,24 @@ largest_pos(GuardContext *cxt, int64 nentries)
 }
 
 /*
+ * Is it of a kind that a feed's table can be?  An outbox cannot be partitioned.
+ */
+static bool
+was_feed(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+	Relation	rel;
+	bool		result;
+
+	if (relkind != RELKIND_PARTITIONED_TABLE)
+		return relkind == RELKIND_RELATION;
+	rel = relation_open(relid, AccessShareLock);
+	result = feedpub_guard_has_trigger(rel, "_stamp_row");
+	relation_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
  * Is this a feed, or a table that was one and lost its registration (a
  * restore of the schema alone, DROP EXTENSION and a new one)?  Returns
  * whether it is registered; raises an error when it is neither.
@@ -947,7 +1150,7 @@ is_registered(Oid relid)
 	bool		registered = feedpub_registry_is_registered(relid);
 
 	if (!registered &&
-		(get_rel_relkind(relid) != RELKIND_RELATION ||
+		(!was_feed(relid) ||
 		 get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) != XID8OID ||
 		 get_atttype(relid, get_attnum(relid, FEEDPUB_POS_COLUMN)) != INT8OID))
 		feedpub_registry_get(relid, &feed); /* says what it is not */

@@ -190,14 +190,29 @@ feedpub_horizon_sees_table(Snapshot snapshot, Relation rel)
 		!XidInMVCCSnapshot(xmin, snapshot);
 }
 
+static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,
+						FullTransactionId *stamp);
+
 /*
  * Does a feed hold visible rows stamped at or beyond the next xid?  Only rows
- * that another server stamped do.  One descent of the index that ends behind
+ * that another server stamped do.  One descent of each index that ends behind
  * the last row.
  */
 bool
-feedpub_horizon_has_foreign(Relation heap, Relation index, Snapshot snapshot,
+feedpub_horizon_has_foreign(const FeedpubLeaves *leaves, Snapshot snapshot,
 							FullTransactionId *stamp)
+{
+	for (int i = 0; i < leaves->n; i++)
+	{
+		if (has_foreign(leaves->leaves[i].heap, leaves->leaves[i].index, snapshot, stamp))
+			return true;
+	}
+	return false;
+}
+
+static bool
+has_foreign(Relation heap, Relation index, Snapshot snapshot,
+			FullTransactionId *stamp)
 {
 	FullTransactionId next = ReadNextFullTransactionId();
 	IndexScanDesc scan;
@@ -233,14 +248,14 @@ feedpub_horizon_has_foreign(Relation heap, Relation index, Snapshot snapshot,
  * relcache entry, and with it history_checked.
  */
 void
-feedpub_horizon_check_history(const FeedpubFeed *feed, Relation heap,
-							  Relation index)
+feedpub_horizon_check_history(const FeedpubFeed *feed,
+							  const FeedpubLeaves *leaves)
 {
 	FullTransactionId stamp;
 	Snapshot	snapshot;
 	bool		found;
 
-	if (feed->history_checked)
+	if (feed->is_partitioned ? feedpub_partition_history_checked(leaves) : feed->history_checked)
 		return;
 
 	/*
@@ -250,19 +265,23 @@ feedpub_horizon_check_history(const FeedpubFeed *feed, Relation heap,
 	snapshot = RegisterSnapshot(IsInParallelMode() ?
 									GetActiveSnapshot() :
 									GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(heap, index, snapshot, &stamp);
+	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	if (found)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 				 errmsg("feed \"%s\" holds rows from another history",
-						RelationGetRelationName(heap)),
+						RelationGetRelationName(leaves->table)),
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
 				 feed->is_outbox ?
 					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
 					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish(..., rows => 'all').")));
-	if (!IsInParallelMode())
+	if (IsInParallelMode())
+		return;
+	if (feed->is_partitioned)
+		feedpub_partition_note_history(leaves);
+	else
 		feedpub_registry_note_history(feed->relid);
 }
 

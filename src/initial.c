@@ -25,6 +25,9 @@
  * Rows of batch 0 are durable: they were committed before the table became a
  * feed, which attach.c commits synchronously.
  *
+ * The partitions of a partitioned feed are read in the same way, but by the
+ * batch that brought them (partition.c).
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -48,6 +51,7 @@ struct FeedpubInitialScan
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
 	FeedpubFloor floor;
+	int			number;			/* of the partition, 0: it is batch 0 */
 	BlockNumber nblocks;
 	BlockNumber next_block;		/* behind the window being scanned */
 	TableScanDesc scan;			/* of the window */
@@ -56,6 +60,7 @@ struct FeedpubInitialScan
 	TupleTableSlot *slot;
 };
 
+static int64 get_pos(const FeedpubInitialScan *initial, ItemPointer tid);
 static void begin_window(FeedpubInitialScan *initial);
 
 /*
@@ -101,26 +106,35 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 }
 
 /*
- * Begin to read the rows of batch 0 behind a position.
+ * Begin to read the rows without a stamp behind a position: those of batch 0,
+ * or of the partition with this number of those that a batch brought.
  */
 FeedpubInitialScan *
-feedpub_initial_begin(const FeedpubFeed *feed, Relation heap,
-					  Snapshot snapshot, int64 after_pos,
-					  const FeedpubFloor *floor)
+feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
+					  int64 after_pos, const FeedpubFloor *floor, int number)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
 	BlockNumber block = (BlockNumber) (after_pos >> 16);
 	OffsetNumber offset = (OffsetNumber) (after_pos & 0xffff);
 
 	initial->heap = heap;
-	initial->xid_attno = feed->xid_attno;
+	initial->xid_attno = xid_attno;
 	initial->snapshot = snapshot;
 	initial->floor = *floor;
+	initial->number = number;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
 	initial->slot = table_slot_create(heap, NULL);
 	ItemPointerSet(&initial->from, block, offset + 1);
 	initial->next_block = block;
 	return initial;
+}
+
+static int64
+get_pos(const FeedpubInitialScan *initial, ItemPointer tid)
+{
+	return initial->number > 0 ?
+		feedpub_partition_pos(initial->number, tid) :
+		feedpub_initial_pos(tid, &initial->floor);
 }
 
 /*
@@ -165,7 +179,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 										   initial->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		*pos = feedpub_initial_pos(&initial->slot->tts_tid, &initial->floor);
+		*pos = get_pos(initial, &initial->slot->tts_tid);
 		if (slot_attisnull(initial->slot, initial->xid_attno))
 		{
 			*slot = initial->slot;
@@ -174,7 +188,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 		(*npassed)++;
 	}
 	ItemPointerSet(&last, initial->next_block - 1, MaxOffsetNumber);
-	*pos = feedpub_initial_pos(&last, &initial->floor);
+	*pos = get_pos(initial, &last);
 	initial->in_window = false;
 	return true;
 }

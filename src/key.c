@@ -159,6 +159,27 @@ feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
 }
 
 /*
+ * Make of a partitioned table's key that of a partition, where columns have
+ * the same names but may have other numbers.
+ */
+void
+feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key)
+{
+	for (int i = 0; i < key->ncolumns; i++)
+	{
+		/* renamed since it was stored? */
+		if (get_attnum(relid, NameStr(key->names[i])) == InvalidAttrNumber)
+		{
+			char	   *name = get_attname(relid, key->attnos[i], true);
+
+			if (name != NULL)
+				namestrcpy(&key->names[i], name);
+		}
+		key->attnos[i] = get_attnum(leaf, NameStr(key->names[i]));
+	}
+}
+
+/*
  * The columns of a key, in their order in the index.  Returns how many.
  */
 int

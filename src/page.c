@@ -49,7 +49,12 @@ static void read_batches(FeedpubPage *page);
 static void check_floor(FeedpubPage *page);
 static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 						 const FeedpubBatch *first);
+static void open_leaves(FeedpubPage *page, Snapshot snapshot);
+static bool sees_tables(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
+static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number);
+static bool read_partitions(FeedpubPage *page, const FeedpubBatch *batch,
+							int64 after_pos);
 static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void make_page_durable(FeedpubPage *page);
@@ -76,8 +81,8 @@ feedpub_page_read(FeedpubPage *page)
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	page->passed = page->after;
-	page->index = index_open(page->feed.indexid, AccessShareLock);
-	feedpub_horizon_check_history(&page->feed, page->heap, page->index);
+	page->leaves = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);
+	feedpub_horizon_check_history(&page->feed, page->leaves);
 
 	if (OidIsValid(page->feed.keyid) || page->feed.deletes)
 	{
@@ -91,7 +96,7 @@ feedpub_page_read(FeedpubPage *page)
 	}
 
 	/* a snapshot that is older than the table sees none of its rows */
-	if (!feedpub_horizon_sees_table(GetActiveSnapshot(), page->heap))
+	if (!sees_tables(page, GetActiveSnapshot()))
 	{
 		if (IsolationUsesXactSnapshot() || IsInParallelMode())
 			ereport(ERROR,
@@ -102,6 +107,7 @@ feedpub_page_read(FeedpubPage *page)
 					 errhint("Try again in a new transaction.")));
 		PushActiveSnapshot(GetLatestSnapshot());
 		pushed = true;
+		open_leaves(page, GetActiveSnapshot());
 	}
 	page->snapshot = GetActiveSnapshot();
 
@@ -111,8 +117,7 @@ feedpub_page_read(FeedpubPage *page)
 		feedpub_batch_last(page->feed.relid, PG_INT64_MAX, page->snapshot, &page->last);
 		feedpub_batch_refuse_foreign(&page->feed, &page->last);
 	}
-	page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
-									 page->snapshot);
+	page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot);
 	read_batches(page);
 	feedpub_run_end(page->reader);
 	if (page->nrows == 0 &&
@@ -121,16 +126,15 @@ feedpub_page_read(FeedpubPage *page)
 		feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
-		feedpub_publish_has_news(&page->feed, page->heap, page->index,
-								 page->snapshot,
+		feedpub_publish_has_news(&page->feed, page->heap, page->snapshot,
 								 &page->last.snapshot) &&
 		feedpub_wait_for_batch(page->feed.relid, &page->passed,
 							   feedpub_read_wait, false))
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		page->snapshot = GetActiveSnapshot();
-		page->reader = feedpub_run_begin(&page->feed, page->heap, page->index,
-										 page->snapshot);
+		open_leaves(page, page->snapshot);
+		page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot);
 		read_batches(page);
 		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
@@ -139,7 +143,35 @@ feedpub_page_read(FeedpubPage *page)
 		PopActiveSnapshot();
 	if (page->key != NULL)
 		index_close(page->key, NoLock);
-	index_close(page->index, NoLock);
+	feedpub_partition_close(page->leaves);
+}
+
+/*
+ * Another snapshot may know of other partitions.
+ */
+static void
+open_leaves(FeedpubPage *page, Snapshot snapshot)
+{
+	if (!page->feed.is_partitioned)
+		return;
+	feedpub_partition_close(page->leaves);
+	page->leaves = feedpub_partition_open(&page->feed, page->heap, snapshot, true);
+}
+
+/*
+ * Does a snapshot see the feed's tables as they are defined now?
+ */
+static bool
+sees_tables(FeedpubPage *page, Snapshot snapshot)
+{
+	if (!feedpub_horizon_sees_table(snapshot, page->heap))
+		return false;
+	for (int i = 0; i < page->leaves->n && page->feed.is_partitioned; i++)
+	{
+		if (!feedpub_horizon_sees_table(snapshot, page->leaves->leaves[i].heap))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -163,7 +195,8 @@ read_batches(FeedpubPage *page)
 
 	if (!page->feed.is_outbox)
 		check_floor(page);
-	if (!page->feed.is_outbox && page->after.sync_id == 0 &&
+	if (!page->feed.is_outbox && !page->feed.is_partitioned &&
+		page->after.sync_id == 0 &&
 		!feedpub_cursor_is_behind_initial(&page->after) &&
 		!read_initial(page))
 	{
@@ -210,6 +243,13 @@ read_batches(FeedpubPage *page)
 				page->more = true;
 				break;
 			}
+		}
+		if ((page->leaves->last_since >= batch.sync_id ||
+			 after_pos >= FEEDPUB_PARTITION_POS) &&
+			!read_partitions(page, &batch, after_pos))
+		{
+			page->more = true;
+			break;
 		}
 		page->last = batch;
 		has_before = true;
@@ -400,9 +440,7 @@ feedpub_page_refuse_cursor(Oid relid)
 static bool
 read_initial(FeedpubPage *page)
 {
-	FeedpubInitialScan *initial;
-	TupleTableSlot *slot;
-	bool		finished = false;
+	bool		finished;
 
 	/* another file: its rows are elsewhere now, so from the beginning */
 	page->passed = page->after;
@@ -412,26 +450,90 @@ read_initial(FeedpubPage *page)
 	if (page->after.fingerprint != page->passed.fingerprint)
 		page->passed.pos = 0;
 
-	initial = feedpub_initial_begin(&page->feed, page->heap, page->snapshot,
-									page->passed.pos, &page->floor);
+	finished = read_in_place(page, &page->leaves->leaves[0], 0);
+	if (finished)
+		feedpub_cursor_behind_initial(&page->passed, &page->floor);
+
+	/* through the executor rows of batch 0 are read apart, see feedpub_entry_hide_rows() */
+	return finished && (page->direct || page->nrows == 0);
+}
+
+/*
+ * Add the rows of a table that have no stamp to the page, from the place that
+ * it has got to.  Returns whether that is the end of the table.
+ */
+static bool
+read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number)
+{
+	FeedpubInitialScan *initial = feedpub_initial_begin(leaf->heap, leaf->xid_attno,
+														page->snapshot, page->passed.pos,
+														&page->floor, number);
+	TupleTableSlot *slot;
+	bool		finished = false;
+
 	while (!feedpub_entry_is_full(page) && page->npassed < MAX_PASSED)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (!feedpub_initial_next(initial, &slot, &page->passed.pos, &page->npassed))
 		{
-			feedpub_cursor_behind_initial(&page->passed, &page->floor);
 			finished = true;
 			break;
 		}
 		if (slot == NULL)
 			page->npassed++;
 		else
-			feedpub_entry_add_initial(page, slot);
+			feedpub_entry_add_initial(page, leaf, slot);
 	}
 	feedpub_initial_end(initial);
+	return finished;
+}
 
-	/* through the executor rows of batch 0 are read apart, see feedpub_entry_hide_rows() */
-	return finished && (page->direct || page->nrows == 0);
+/*
+ * Add the rows without a stamp that a batch brought with its partitions to the
+ * page, behind a position in that batch.  Returns whether all of them are in
+ * it, or passed.  A partition that is in another file than the cursor says is
+ * read from its beginning.
+ */
+static bool
+read_partitions(FeedpubPage *page, const FeedpubBatch *batch, int64 after_pos)
+{
+	int			number = 0;
+	FeedpubLeaf *leaf;
+
+	if (after_pos == PG_INT64_MAX)
+		return true;
+	if (after_pos >= FEEDPUB_PARTITION_POS)
+		number = (after_pos >> 48) & 0x3fff;
+	while ((leaf = feedpub_partition_brought(page->leaves, batch->sync_id, number)) != NULL)
+	{
+		uint32		fingerprint = feedpub_partition_fingerprint(leaf, batch->fingerprint);
+		ItemPointerData begin;
+		bool		goes_on = leaf->number == number && after_pos > 0 &&
+			page->after.fingerprint == fingerprint;
+
+		/* through the executor each table's rows are read apart */
+		if (feedpub_entry_is_full(page) || page->npassed >= MAX_PASSED ||
+			(!page->direct && page->nrows > 0))
+			return false;
+		ItemPointerSet(&begin, 0, InvalidOffsetNumber);
+		page->publisher = batch->publisher;
+		page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
+		page->passed.sync_id = batch->sync_id;
+		page->passed.fingerprint = fingerprint;
+		page->passed.pos = goes_on ? after_pos :
+									 feedpub_partition_pos(leaf->number, &begin);
+		if (!read_in_place(page, leaf, leaf->number))
+			return false;
+		number = leaf->number + 1;
+	}
+
+	if (number == 0)
+		return true;			/* it brought none */
+	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
+	page->passed.sync_id = batch->sync_id;
+	page->passed.pos = PG_INT64_MAX;
+	page->passed.fingerprint = batch->fingerprint;
+	return page->direct || page->nrows == 0;
 }
 
 static int
@@ -464,10 +566,10 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 	int			nrows_before = page->nrows;
 
 	if (after_pos == 0 ||
-		!feedpub_resume_find(page->feed.relid, before, batch, after_pos,
-							 &runs, &cost))
+		!feedpub_resume_find(page->feed.relid, page->leaves->fingerprint,
+							 before, batch, after_pos, &runs, &cost))
 		runs = feedpub_run_load(page->reader, before, &batch->snapshot,
-								after_pos, INT_MAX, &cost);
+								batch->sync_id, after_pos, INT_MAX, &cost);
 	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
 	foreach(lc, runs)
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
@@ -506,8 +608,8 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 
 	/* to go on from here takes a descent for each run that the page needs */
 	if (!finished && cost > Min(list_length(runs), page->max_rows))
-		feedpub_resume_keep(page->feed.relid, before, batch, page->passed.pos,
-							runs, cost);
+		feedpub_resume_keep(page->feed.relid, page->leaves->fingerprint,
+							before, batch, page->passed.pos, runs, cost);
 	if (finished)
 	{
 		if (page->nrows == nrows_before)

@@ -121,7 +121,7 @@ static FeedpubStatement remove_parked = {
 
 /* behind the place: those that the shard's pages would bring */
 static FeedpubStatement select_hidden = {
-	.sql = "SELECT feed_xid, feed_pos FROM feedpub.parked_entry"
+	.sql = "SELECT feed_xid, feed_pos, cursor FROM feedpub.parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND cursor OPERATOR(pg_catalog.>) $3",
 	.nargs = 3,
@@ -524,11 +524,18 @@ feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		bool		isnull;
 		uint64		xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
 		int64		pos = DatumGetInt64(feedpub_store_value(i, 2, &isnull));
+		FeedpubCursor cursor;
 
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 3, &isnull)), &cursor);
 		for (int j = 0; j < page->nrows; j++)
 		{
-			if (page->rows[j].xid == xid && page->rows[j].cursor.pos == pos)
-				page->rows[j].entry = NULL;
+			FeedpubPageRow *row = &page->rows[j];
+
+			/* places in partitions are those of one batch, which stays */
+			if (row->xid == xid && row->cursor.pos == pos &&
+				(!feedpub_cursor_is_in_partition(&cursor) ||
+				 row->cursor.sync_id == cursor.sync_id))
+				row->entry = NULL;
 		}
 	}
 	feedpub_store_end(&caller);
@@ -624,10 +631,13 @@ read_again(FeedpubPage *page, DueEntry *entry)
 	if (entry->key == (Datum) 0 || !OidIsValid(page->feed.keyid))
 		return NULL;
 	page->key = index_open(page->feed.keyid, AccessShareLock);
+	page->snapshot = GetActiveSnapshot();
+	page->leaves = feedpub_partition_open(&page->feed, page->heap, NULL, true);
 	if (entry->op == FEEDPUB_OP_DELETE)
 		row = read_dead_key(page, entry);
 	else
 		row = read_by_key(page, entry);
+	feedpub_partition_close(page->leaves);
 	index_close(page->key, NoLock);
 	return row;
 }
@@ -711,7 +721,7 @@ read_dead_key(FeedpubPage *page, DueEntry *entry)
 		return NULL;
 	entry->unreadable = !feedpub_key_values(page->heap, page->key, entry->key, keys, key_nulls);
 	if (!entry->unreadable &&
-		feedpub_key_lives(page->heap, page->key, keys, GetActiveSnapshot(), &living))
+		feedpub_entry_key_lives(page, keys, &living))
 		return NULL;
 	MemSet(nulls, true, desc->natts * sizeof(bool));
 	for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)

@@ -51,11 +51,13 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_class.h"
 #include "commands/async.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "partitioning/partdesc.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -79,11 +81,11 @@ typedef struct NewTransaction
 	uint64		xid;
 	int64		last_pos;
 	int			part;
-	const FeedpubRun *runs[FEEDPUB_RUN_SOURCES];
+	FeedpubRun *runs;			/* the first, and its siblings */
 } NewTransaction;
 
 static int	publish_one_of_all(Oid relid);
-static bool lock_indexes(Relation heap);
+static bool lock_at_once(Relation heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 int *nbatches);
 static int	join_runs(NewTransaction *news, int nnews);
@@ -91,7 +93,7 @@ static bool has_living_row(FeedpubRunReader *reader, List *runs);
 static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
 static int	write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews,
+						  NewTransaction *news, int nnews, bool brought,
 						  FeedpubRunReader *reader);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 						 NewTransaction **by_xid, int nnews, int part,
@@ -206,12 +208,14 @@ publish_one_of_all(Oid relid)
 }
 
 /*
- * Lock the indexes of a table, which somebody may be rebuilding, if that is
- * possible at once.
+ * Lock the indexes of a table, which somebody may be rebuilding, and its
+ * partitions with theirs, if that is possible at once.
  */
 static bool
-lock_indexes(Relation heap)
+lock_at_once(Relation heap)
 {
+	PartitionDesc parts;
+	bool		locked = true;
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(heap))
@@ -219,7 +223,20 @@ lock_indexes(Relation heap)
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
 	}
-	return true;
+	if (heap->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return true;
+	parts = RelationGetPartitionDesc(heap, true);
+	for (int i = 0; i < parts->nparts && locked; i++)
+	{
+		Relation	part;
+
+		if (!ConditionalLockRelationOid(parts->oids[i], AccessShareLock))
+			return false;
+		part = relation_open(parts->oids[i], NoLock);
+		locked = lock_at_once(part);
+		relation_close(part, NoLock);
+	}
+	return locked;
 }
 
 /*
@@ -258,7 +275,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 	heap = feedpub_registry_open(relid);
 
 	/* a table feed whose index is still being made is not to be complained of */
-	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_indexes(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
+	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;
@@ -303,7 +320,7 @@ feedpub_publish_notify(Oid relid)
 	UnregisterSnapshot(snapshot);
 	cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
 	cursor.sync_id = last.sync_id;
-	cursor.pos = last.last_pos;
+	cursor.pos = feedpub_partition_end_pos(relid, &last);
 	cursor.fingerprint = last.fingerprint;
 	feedpub_cursor_print(&cursor, payload);
 	Async_Notify(channel, payload);
@@ -321,16 +338,18 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 												  "feedpub publish",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	Relation	index = index_open(feed->indexid, AccessShareLock);
+	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, true);
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
 	List	   *runs;
 	ListCell   *lc;
+	bool		brought = false;
 	int			nnews = 0;
 	int			nwritten = 0;
+	int			npublished;
 
-	feedpub_horizon_check_history(feed, heap, index);
+	feedpub_horizon_check_history(feed, leaves);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_batch_refuse_foreign(feed, &last);
@@ -342,9 +361,11 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errdetail("The last batch has seen transactions that this server has not ended yet."),
 				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
 
-	reader = feedpub_run_begin(feed, heap, index, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
-	if (list_length(runs) >= feedpub_max_batch_transactions ||
+	reader = feedpub_run_begin(feed, leaves, snapshot);
+	runs = feedpub_run_load(reader, &last.snapshot, &now, PG_INT64_MAX, 0, INT_MAX, NULL);
+	if (feed->is_partitioned)
+		brought = feedpub_partition_admit(feed->relid, leaves, &last, snapshot);
+	if (brought || list_length(runs) >= feedpub_max_batch_transactions ||
 		has_living_row(reader, runs))
 	{
 		NewTransaction *news = MemoryContextAllocHuge(context,
@@ -356,25 +377,26 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 
 			MemSet(&news[nnews], 0, sizeof(NewTransaction));
 			news[nnews].xid = run->xid;
-			news[nnews].runs[run->source] = run;
+			news[nnews].runs = run;
 			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
 		}
-		if (feed->deletes)
+		if (feed->deletes || feed->is_partitioned)
 			nnews = join_runs(news, nnews);
-		nwritten = write_batches(feed->relid, &last, &now, news, nnews, reader);
+		nwritten = write_batches(feed->relid, &last, &now, news, nnews, brought, reader);
 	}
+	npublished = brought ? Max(nnews, 1) : nnews;
 	feedpub_run_end(reader);
-	index_close(index, NoLock);
+	feedpub_partition_close(leaves);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	if (nbatches != NULL)
 		*nbatches = nwritten;
-	return nnews;
+	return npublished;
 }
 
 /*
- * A transaction that wrote rows and deleted some has two runs: make one of
- * them.  Returns how many are left.
+ * A transaction that wrote rows and deleted some, or wrote into several
+ * partitions, has as many runs: make one of them.  Returns how many are left.
  */
 static int
 join_runs(NewTransaction *news, int nnews)
@@ -391,11 +413,8 @@ join_runs(NewTransaction *news, int nnews)
 			news[n++] = news[i];
 			continue;
 		}
-		for (int j = 0; j < FEEDPUB_RUN_SOURCES; j++)
-		{
-			if (news[i].runs[j] != NULL)
-				into->runs[j] = news[i].runs[j];
-		}
+		news[i].runs->sibling = into->runs;
+		into->runs = news[i].runs;
 		into->last_pos = Max(into->last_pos, news[i].last_pos);
 	}
 	return n;
@@ -407,20 +426,25 @@ join_runs(NewTransaction *news, int nnews)
  */
 bool
 feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
-						 Relation index, Snapshot snapshot,
-						 const FeedpubSnapshot *last)
+						 Snapshot snapshot, const FeedpubSnapshot *last)
 {
-	FeedpubRunReader *reader = feedpub_run_begin(feed, heap, index, snapshot);
+	FeedpubLeaves *leaves;
+	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	List	   *runs;
 	bool		found;
 
+	if (feedpub_partition_has_new(feed, heap, snapshot))
+		return true;
+	leaves = feedpub_partition_open(feed, heap, NULL, false);
+	reader = feedpub_run_begin(feed, leaves, snapshot);
 	feedpub_batch_take_snapshot(snapshot, &now);
-	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
+	runs = feedpub_run_load(reader, last, &now, PG_INT64_MAX, 0, MAX_LOOK, NULL);
 
 	/* so many transactions without a row in sight: let the publisher see */
 	found = list_length(runs) >= MAX_LOOK || has_living_row(reader, runs);
 	feedpub_run_end(reader);
+	feedpub_partition_close(leaves);
 	return found;
 }
 
@@ -467,16 +491,18 @@ run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
  * has left their entries in the index, and count, for readers walk over them
  * as well.  So a full part is written even if no row of it lives: it keeps
  * readers, and the next steps, from walking over the same again.  The last
- * part, which is not full, is left to the next step then.  Returns the number
- * of batches.
+ * part, which is not full, is left to the next step then.  The first part is
+ * written in any case when it brings partitions (partition.c).  Returns the
+ * number of batches.
  */
 static int
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
+			  NewTransaction *news, int nnews, bool brought,
+			  FeedpubRunReader *reader)
 {
 	int			per_part = feedpub_max_batch_transactions;
-	int			nparts = (nnews + per_part - 1) / per_part;
+	int			nparts = Max((nnews + per_part - 1) / per_part, 1);
 	NewTransaction **by_xid = NULL;
 	uint64	   *xmax = palloc(nparts * sizeof(uint64));
 	FeedpubSnapshot cut = last->snapshot;
@@ -507,19 +533,22 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		FeedpubBatch batch = {0};
 		int			begin = part * per_part;
 		int			end = Min(begin + per_part, nnews);
-		bool		lives = end - begin == per_part;
+		bool		brings = brought && part == 0;
+		bool		lives = brings || end - begin == per_part;
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = begin; i < end && !lives; i++)
 		{
-			for (int j = 0; j < FEEDPUB_RUN_SOURCES && !lives; j++)
-				lives = news[i].runs[j] != NULL &&
-					run_lives(reader, news[i].runs[j]);
+			for (FeedpubRun *run = news[i].runs; run != NULL && !lives; run = run->sibling)
+				lives = run_lives(reader, run);
 		}
 		if (!lives)
 			break;
 		batch.sync_id = last->sync_id + part + 1;
-		batch.last_pos = news[end - 1].last_pos;
+		batch.last_pos = end > begin ? news[end - 1].last_pos : last->last_pos;
+		if (brings)
+			batch.last_pos = Max(batch.last_pos,
+								 feedpub_run_largest_pos(reader, batch.sync_id, snapshot));
 		if (part == nparts - 1)
 			batch.snapshot = *snapshot;
 		else

@@ -188,23 +188,23 @@ text *
 feedpub_read_head(Oid relid)
 {
 	Relation	heap = feedpub_registry_open(relid);
-	Relation	index;
+	FeedpubLeaves *leaves;
 	FeedpubFeed feed;
 	FeedpubBatch last;
 	FeedpubCursor cursor = {.epoch = FEEDPUB_EPOCH};
 
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
-	index = index_open(feed.indexid, AccessShareLock);
-	feedpub_horizon_check_history(&feed, heap, index);
-	index_close(index, NoLock);
+	leaves = feedpub_partition_open(&feed, heap, NULL, true);
+	feedpub_horizon_check_history(&feed, leaves);
+	feedpub_partition_close(leaves);
 	relation_close(heap, NoLock);
 
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
 	feedpub_page_make_durable(last.publisher, GetActiveSnapshot());
 	cursor.sync_id = last.sync_id;
-	cursor.pos = last.last_pos;
+	cursor.pos = feedpub_partition_end_pos(relid, &last);
 	cursor.fingerprint = last.fingerprint;
 	if (!feed.is_outbox)
 	{

@@ -24,6 +24,7 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
@@ -232,6 +233,22 @@ feedpub_registry_relid(void)
 }
 
 /*
+ * Another of our tables, or an index of one.
+ */
+Oid
+feedpub_registry_table(const char *name)
+{
+	Oid			relid = get_relname_relid(name, get_namespace_oid(FEEDPUB_SCHEMA, false));
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table \"%s.%s\" does not exist", FEEDPUB_SCHEMA, name),
+				 errhint("Run ALTER EXTENSION feedpub UPDATE.")));
+	return relid;
+}
+
+/*
  * Is there a row for this table, whatever state the table is in?
  */
 bool
@@ -304,6 +321,20 @@ feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid, bool *deletes)
 }
 
 /*
+ * The same without a look at the table: its key as it is stored.
+ */
+bool
+feedpub_registry_stored_key(Oid relid, FeedpubKey *key, bool *deletes)
+{
+	RegistryRow row = {0};
+	bool		found = scan_registry(relid, &row) == relid;
+
+	*deletes = found && row.deletes;
+	*key = row.key;
+	return found;
+}
+
+/*
  * Find a feed.  The caller holds a lock on the table.  Returns false when it
  * is no feed; raises an error when it is one that cannot be read.
  */
@@ -327,6 +358,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 
 	rel = relation_open(relid, AccessShareLock);
 	fresh.is_outbox = row.is_outbox;
+	fresh.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
 	fresh.relid = relid;
@@ -478,6 +510,13 @@ feedpub_registry_sweep(void)
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
+				   InvalidOid, NULL);
+	write_registry("DELETE FROM feedpub.partition p USING ("
+				   " SELECT f.feed FROM feedpub.feed f"
+				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   " FOR UPDATE SKIP LOCKED) gone"
+				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub.republication_part p USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
@@ -636,6 +675,9 @@ feedpub_registry_remove(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+	write_registry("DELETE FROM feedpub.partition"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
 	forget_subscriptions(relid);
 	forget_republication(relid);
 }
@@ -657,6 +699,9 @@ feedpub_registry_begin_history(Oid relid)
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub.tombstone"
+				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub.partition"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub.feed SET floor_sync_id = 0, floor_pos = 0,"

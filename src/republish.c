@@ -659,7 +659,7 @@ static FeedpubPlace
 last_old_stamp(Oid relid)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
-	Oid			seqid = feedpub_guard_sequence(rel);
+	Oid			seqid = feedpub_guard_sequence(relid);
 	FeedpubPlace last = {0};
 	ListCell   *lc;
 

@@ -147,16 +147,13 @@ static void
 begin_step(Step *step, Oid feed, Relation rel, FeedpubRestamp *work,
 		   int max_rows, int max_ms)
 {
-	Relation	root = relation_open(feed, AccessShareLock);
-
 	step->rel = rel;
 	step->feed = feed;
 	step->part.relid = RelationGetRelid(rel);
 	step->part.indexid = feedpub_guard_index(rel);
 	step->part.xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
 	step->part.pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
-	step->seqid = feedpub_guard_sequence(root);
-	relation_close(root, NoLock);
+	step->seqid = feedpub_guard_sequence(feed);
 	if (!OidIsValid(step->part.indexid) || !OidIsValid(step->seqid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -224,9 +221,9 @@ find_unstamped(Step *step)
 {
 	FeedpubRestamp *work = step->work;
 	FeedpubFloor floor = {0};
-	FeedpubInitialScan *scan = feedpub_initial_begin(&step->part, step->rel,
+	FeedpubInitialScan *scan = feedpub_initial_begin(step->rel, step->part.xid_attno,
 													 step->snapshot,
-													 work->after.pos, &floor);
+													 work->after.pos, &floor, 0);
 
 	do
 	{

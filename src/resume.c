@@ -18,7 +18,8 @@
  * run is read from there on in any case.  Only positions are remembered, no
  * places in the index or the table, which may be rebuilt.  A feed that was
  * dropped or restored has batches of other fingerprints; a batch into which
- * older ones were merged has another snapshot before it.
+ * older ones were merged has another snapshot before it; and the partitions
+ * of a table, by whose order runs are told apart, must be the same.
  *
  * A session may read several feeds in turns, or one for several consumers; so
  * some places are kept, and the one that is not used longest is given up.
@@ -47,6 +48,7 @@ typedef struct Rest
 typedef struct Place
 {
 	Oid			feed;			/* InvalidOid: none */
+	uint32		leaves;			/* which partitions it has, a fingerprint */
 	int64		sync_id;
 	uint32		fingerprint;
 	uint64		before_xmin;	/* of the snapshot of the batch before */
@@ -68,7 +70,7 @@ static uint64 clock_hand;
  * in the current memory context.  Returns false if that is not known.
  */
 bool
-feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
+feedpub_resume_find(Oid feed, uint32 leaves, const FeedpubSnapshot *before,
 					const FeedpubBatch *batch, int64 pos, List **runs,
 					int *cost)
 {
@@ -78,6 +80,7 @@ feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
 		FeedpubRun *rest;
 
 		if (place->feed != feed || place->pos != pos ||
+			place->leaves != leaves ||
 			place->sync_id != batch->sync_id ||
 			place->fingerprint != batch->fingerprint ||
 			place->before_xmin != before->xmin ||
@@ -108,7 +111,7 @@ feedpub_resume_find(Oid feed, const FeedpubSnapshot *before,
  * that it went on from.
  */
 void
-feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
+feedpub_resume_keep(Oid feed, uint32 leaves, const FeedpubSnapshot *before,
 					const FeedpubBatch *batch, int64 pos, List *runs,
 					int cost)
 {
@@ -150,6 +153,7 @@ feedpub_resume_keep(Oid feed, const FeedpubSnapshot *before,
 		place->rests[place->nrests].xid = run->xid;
 		place->rests[place->nrests++].pos = run->pos;
 	}
+	place->leaves = leaves;
 	place->sync_id = batch->sync_id;
 	place->fingerprint = batch->fingerprint;
 	place->before_xmin = before->xmin;

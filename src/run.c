@@ -23,8 +23,9 @@
  * Who goes on where his last page stopped is spared the walk (resume.c).
  *
  * A table feed's deletes are in feedpub.tombstone, by the same stamps, with an
- * index on (feed, feed_xid, feed_pos): a second source of runs.  Rows and
- * tombstones of one transaction are two runs, which the merge joins.
+ * index on (feed, feed_xid, feed_pos): a second source of runs; and of a
+ * partitioned table each partition is one.  Rows and tombstones of one
+ * transaction are several runs, which the merge joins.
  *
  * Only the index is read here; whoever takes entries must see for himself
  * which of them are rows in his snapshot.  So the entries of transactions that
@@ -56,8 +57,9 @@
 /* One index that has runs, and what is being read of it. */
 typedef struct RunSource
 {
-	Relation	table;
+	Relation	table;			/* NULL: not there */
 	Relation	index;
+	FeedpubLeaf *leaf;			/* unless it is the tombstones */
 	Oid			feed;			/* the index's first column, if it has one */
 	int			nprefix;		/* 1 if it has */
 	IndexScanDesc range;		/* walks from transaction to transaction */
@@ -79,12 +81,17 @@ struct FeedpubRunReader
 {
 	MemoryContext context;		/* in which the scans keep their state */
 	Snapshot	snapshot;
+	FeedpubLeaves *leaves;
 	int			nsources;
-	RunSource	sources[FEEDPUB_RUN_SOURCES];
+	RunSource	sources[FLEXIBLE_ARRAY_MEMBER];
 };
 
-static void begin_source(FeedpubRunReader *reader, Relation table,
-						 Relation index, Oid feed);
+/* what lies before the first batch */
+static const FeedpubSnapshot nothing_seen = {
+	.xmin = FirstNormalTransactionId, .xmax = FirstNormalTransactionId};
+
+static void begin_source(FeedpubRunReader *reader, RunSource *source,
+						 Relation table, Relation index, Oid feed);
 static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
 				   ScanKey keys, int nkeys);
 static ItemPointer get_next(FeedpubRunReader *reader, IndexScanDesc scan,
@@ -108,34 +115,43 @@ static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
 							bool wanted, int64 after_pos);
 
 /*
- * Begin to read runs of a feed, whose table and index are open.
+ * Begin to read runs of a feed.
  */
 FeedpubRunReader *
-feedpub_run_begin(const FeedpubFeed *feed, Relation heap, Relation index,
+feedpub_run_begin(const FeedpubFeed *feed, FeedpubLeaves *leaves,
 				  Snapshot snapshot)
 {
-	FeedpubRunReader *reader = palloc0_object(FeedpubRunReader);
+	FeedpubRunReader *reader = palloc0(offsetof(FeedpubRunReader, sources) +
+									   (leaves->n + 1) * sizeof(RunSource));
 
 	reader->context = CurrentMemoryContext;
 	reader->snapshot = snapshot;
-	begin_source(reader, heap, index, InvalidOid);
+	reader->leaves = leaves;
+	reader->nsources = leaves->n + 1;
+	for (int i = 0; i < leaves->n; i++)
+	{
+		RunSource  *source = &reader->sources[i + 1];
+
+		source->leaf = &leaves->leaves[i];
+		begin_source(reader, source, source->leaf->heap, source->leaf->index,
+					 InvalidOid);
+	}
 	if (feed->deletes)
 	{
 		Relation	tombstone_index;
 		Relation	tombstones = feedpub_tombstone_open(AccessShareLock,
 														&tombstone_index);
 
-		begin_source(reader, tombstones, tombstone_index, feed->relid);
+		begin_source(reader, &reader->sources[FEEDPUB_RUN_TOMBSTONES],
+					 tombstones, tombstone_index, feed->relid);
 	}
 	return reader;
 }
 
 static void
-begin_source(FeedpubRunReader *reader, Relation table, Relation index,
-			 Oid feed)
+begin_source(FeedpubRunReader *reader, RunSource *source, Relation table,
+			 Relation index, Oid feed)
 {
-	RunSource  *source = &reader->sources[reader->nsources++];
-
 	source->table = table;
 	source->index = index;
 	source->feed = feed;
@@ -155,6 +171,8 @@ feedpub_run_end(FeedpubRunReader *reader)
 	{
 		RunSource  *source = &reader->sources[i];
 
+		if (source->table == NULL)
+			continue;
 		index_endscan(source->range);
 		index_endscan(source->point);
 		if (source->fetch != NULL)
@@ -162,7 +180,7 @@ feedpub_run_end(FeedpubRunReader *reader)
 			table_index_fetch_end(source->fetch);
 			ExecDropSingleTupleTableSlot(source->slot);
 		}
-		if (i != FEEDPUB_RUN_ROWS)
+		if (i == FEEDPUB_RUN_TOMBSTONES)
 		{
 			index_close(source->index, NoLock);
 			table_close(source->table, NoLock);
@@ -172,8 +190,8 @@ feedpub_run_end(FeedpubRunReader *reader)
 }
 
 /*
- * The row or tombstone of an entry of a run, or NULL if the reader's snapshot
- * sees none.  Valid until the next call.
+ * The row, as one of the feed's table, or tombstone of an entry of a run, or
+ * NULL if the reader's snapshot sees none.  Valid until the next call.
  */
 TupleTableSlot *
 feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
@@ -194,6 +212,8 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 	if (!table_index_fetch_tuple(source->fetch, &tid, reader->snapshot,
 								 source->slot, &call_again, &all_dead))
 		return NULL;
+	if (source->leaf != NULL)
+		return feedpub_partition_convert(reader->leaves, source->leaf, source->slot);
 	return source->slot;
 }
 
@@ -203,24 +223,58 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
  * the batch before it.  Who only wants to know whether there are any stops
  * the walk at max_runs.  *cost, unless NULL, is what it took, in descents of
  * the index.
+ *
+ * Of a partition that this batch brought (partition.c) it has all that its
+ * snapshot sees, and of one that a later batch brought it has nothing.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
-				 const FeedpubSnapshot *snapshot, int64 after_pos,
-				 int max_runs, int *cost)
+				 const FeedpubSnapshot *snapshot, int64 sync_id,
+				 int64 after_pos, int max_runs, int *cost)
 {
 	List	   *runs = NIL;
 	uint64		nsteps = 0;
 
 	for (int i = 0; i < reader->nsources; i++)
 	{
-		runs = load_source(reader, &reader->sources[i], before, snapshot,
-						   after_pos, max_runs, runs);
-		nsteps += reader->sources[i].nsteps;
+		RunSource  *source = &reader->sources[i];
+		int64		since = source->leaf != NULL ? source->leaf->since : 0;
+
+		if (source->table == NULL || since > sync_id)
+			continue;
+		runs = load_source(reader, source,
+						   since == sync_id ? &nothing_seen : before,
+						   snapshot, after_pos, max_runs, runs);
+		nsteps += source->nsteps;
 	}
 	if (cost != NULL)
 		*cost = (int) Min(nsteps / SHORT_RUN, INT_MAX);
 	return runs;
+}
+
+/*
+ * The largest position among the rows of partitions that a batch brought, 0 if
+ * it brought none.
+ */
+int64
+feedpub_run_largest_pos(FeedpubRunReader *reader, int64 sync_id,
+						const FeedpubSnapshot *snapshot)
+{
+	int64		largest = 0;
+
+	for (int i = 0; i < reader->nsources; i++)
+	{
+		RunSource  *source = &reader->sources[i];
+		List	   *runs;
+		ListCell   *lc;
+
+		if (source->leaf == NULL || source->leaf->since != sync_id)
+			continue;
+		runs = load_source(reader, source, &nothing_seen, snapshot, 0, INT_MAX, NIL);
+		foreach(lc, runs)
+			largest = Max(largest, feedpub_run_last_pos(reader, lfirst(lc)));
+	}
+	return largest;
 }
 
 /*

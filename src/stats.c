@@ -24,6 +24,7 @@
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "partitioning/partdesc.h"
 #include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -68,7 +69,7 @@ typedef struct OpenFeed
 {
 	Relation	heap;			/* NULL: gone, or locked by somebody */
 	bool		locked;			/* by somebody */
-	List	   *parts;			/* its indexes and its sequence */
+	List	   *parts;			/* its indexes, sequence, partitions */
 } OpenFeed;
 
 /* A row in the making. */
@@ -80,12 +81,13 @@ typedef struct StatsRow
 
 static bool may_see(Oid relid);
 static void open_feed(Oid relid, OpenFeed *opened);
+static bool lock_parts(OpenFeed *opened, Relation rel);
 static void close_feed(OpenFeed *opened);
 static void set_value(StatsRow *row, AttrNumber attno, Datum value);
 static void read_feed(Relation heap, const char **state, StatsRow *row);
+static int64 total_size(Relation rel);
 static bool is_of_other_history(const FeedpubFeed *feed, Relation heap,
-								Relation index, Snapshot snapshot,
-								const FeedpubBatch *last);
+								Snapshot snapshot, const FeedpubBatch *last);
 static double estimate_rate(Oid relid, Snapshot snapshot,
 							const FeedpubBatch *last);
 static int64 find_last_until(FeedpubBatchScan *batches, int64 last,
@@ -185,9 +187,6 @@ may_see(Oid relid)
 static void
 open_feed(Oid relid, OpenFeed *opened)
 {
-	List	   *parts;
-	ListCell   *lc;
-
 	MemSet(opened, 0, sizeof(OpenFeed));
 	opened->locked = !ConditionalLockRelationOid(relid, AccessShareLock);
 	if (opened->locked)
@@ -198,18 +197,46 @@ open_feed(Oid relid, OpenFeed *opened)
 		UnlockRelationOid(relid, AccessShareLock);
 		return;
 	}
-	parts = list_concat_copy(RelationGetIndexList(opened->heap),
-							 getOwnedSequences(relid));
+	if (!lock_parts(opened, opened->heap))
+	{
+		close_feed(opened);
+		opened->locked = true;
+	}
+}
+
+/*
+ * Lock what belongs to a table, its partitions too, as far as that is possible.
+ */
+static bool
+lock_parts(OpenFeed *opened, Relation rel)
+{
+	List	   *parts = list_concat_copy(RelationGetIndexList(rel),
+										 getOwnedSequences(RelationGetRelid(rel)));
+	PartitionDesc partitions;
+	ListCell   *lc;
+	bool		locked = true;
+
 	foreach(lc, parts)
 	{
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
-		{
-			close_feed(opened);
-			opened->locked = true;
-			return;
-		}
+			return false;
 		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
 	}
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return true;
+	partitions = RelationGetPartitionDesc(rel, true);
+	for (int i = 0; i < partitions->nparts && locked; i++)
+	{
+		Relation	part;
+
+		if (!ConditionalLockRelationOid(partitions->oids[i], AccessShareLock))
+			return false;
+		opened->parts = lappend_oid(opened->parts, partitions->oids[i]);
+		part = relation_open(partitions->oids[i], NoLock);
+		locked = lock_parts(opened, part);
+		relation_close(part, NoLock);
+	}
+	return locked;
 }
 
 static void
@@ -255,6 +282,34 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 }
 
 /*
+ * The positions given out since the last row below the horizon, if there is one
+ * at or beyond it.
+ */
+static int64
+estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
+				 FullTransactionId horizon)
+{
+	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, false);
+	bool		waits = false;
+	int64		largest = 0;
+
+	for (int i = 0; i < leaves->n; i++)
+	{
+		FeedpubLeaf *leaf = &leaves->leaves[i];
+		int64		pos;
+
+		if (find_pos(leaf->heap, leaf->index, BTGreaterEqualStrategyNumber, F_XID8GE,
+					 ForwardScanDirection, horizon, &pos))
+			waits = true;
+		if (find_pos(leaf->heap, leaf->index, BTLessStrategyNumber, F_XID8LT,
+					 BackwardScanDirection, horizon, &pos))
+			largest = Max(largest, pos);
+	}
+	feedpub_partition_close(leaves);
+	return waits ? Max(feedpub_guard_last_pos(seqid) - largest, 1) : 0;
+}
+
+/*
  * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting bigint)
  * VOLATILE
  *
@@ -273,32 +328,20 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	Datum		values[2] = {0};
 	bool		nulls[2] = {false, true};
-	Oid			indexid = InvalidOid;
+	FeedpubFeed feed = {0};
 	Oid			seqid = InvalidOid;
 
 	open_feed(relid, &opened);
-	if (opened.heap != NULL && may_see(relid))
+	if (opened.heap != NULL && may_see(relid) &&
+		OidIsValid(feedpub_guard_index(opened.heap)))
+		seqid = feedpub_guard_sequence(relid);
+	if (OidIsValid(seqid))
 	{
-		indexid = feedpub_guard_index(opened.heap);
-		seqid = feedpub_guard_sequence(opened.heap);
-	}
-	if (OidIsValid(indexid) && OidIsValid(seqid))
-	{
-		Relation	index = index_open(indexid, AccessShareLock);
-		int64		waiting = 0;
-		int64		pos = 0;
-
-		if (find_pos(opened.heap, index, BTGreaterEqualStrategyNumber, F_XID8GE,
-					 ForwardScanDirection, horizon, &pos))
-		{
-			pos = 0;
-			(void) find_pos(opened.heap, index, BTLessStrategyNumber, F_XID8LT,
-							BackwardScanDirection, horizon, &pos);
-			waiting = Max(feedpub_guard_last_pos(seqid) - pos, 1);
-		}
-		values[1] = Int64GetDatum(waiting);
+		feed.relid = relid;
+		feed.indexid = feedpub_guard_index(opened.heap);
+		feed.is_partitioned = opened.heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+		values[1] = Int64GetDatum(estimate_waiting(&feed, opened.heap, seqid, horizon));
 		nulls[1] = false;
-		index_close(index, AccessShareLock);
 	}
 	close_feed(&opened);
 
@@ -375,13 +418,12 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 {
 	Oid			relid = RelationGetRelid(heap);
 	Oid			indexid = feedpub_guard_index(heap);
-	Oid			seqid = feedpub_guard_sequence(heap);
+	Oid			seqid = feedpub_guard_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch last;
 	FeedpubFeed feed;
 
-	set_value(row, ANUM_STATS_SIZE,
-			  DirectFunctionCall1(pg_total_relation_size, ObjectIdGetDatum(relid)));
+	set_value(row, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
 	if (OidIsValid(seqid))
 		set_value(row, ANUM_STATS_POSITION,
 				  Int64GetDatum(feedpub_guard_last_pos(seqid)));
@@ -400,32 +442,53 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 	if (OidIsValid(indexid) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
-		Relation	index = index_open(indexid, AccessShareLock);
-
-		if (is_of_other_history(&feed, heap, index, snapshot, &last))
+		if (is_of_other_history(&feed, heap, snapshot, &last))
 			*state = "other history";
 		else
 			set_value(row, ANUM_STATS_UNPUBLISHED,
-					  BoolGetDatum(feedpub_publish_has_news(&feed, heap, index, snapshot,
+					  BoolGetDatum(feedpub_publish_has_news(&feed, heap, snapshot,
 															&last.snapshot)));
-		index_close(index, AccessShareLock);
 	}
+}
+
+/*
+ * The size of a table, or of all its partitions, with indexes.
+ */
+static int64
+total_size(Relation rel)
+{
+	List	   *tables = list_make1_oid(RelationGetRelid(rel));
+	int64		size = 0;
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		tables = feedpub_partition_list(rel, false);
+	foreach(lc, tables)
+		size += DatumGetInt64(DirectFunctionCall1(pg_total_relation_size,
+												  ObjectIdGetDatum(lfirst_oid(lc))));
+	return size;
 }
 
 /*
  * Would a publisher refuse the feed, for its batches or its rows?
  */
 static bool
-is_of_other_history(const FeedpubFeed *feed, Relation heap, Relation index,
+is_of_other_history(const FeedpubFeed *feed, Relation heap,
 					Snapshot snapshot, const FeedpubBatch *last)
 {
 	FeedpubSnapshot now;
 	FullTransactionId stamp;
+	FeedpubLeaves *leaves;
+	bool		found;
 
 	feedpub_batch_take_snapshot(snapshot, &now);
-	return feedpub_batch_is_foreign(last) ||
-		!feedpub_batch_is_later(&now, &last->snapshot) ||
-		feedpub_horizon_has_foreign(heap, index, snapshot, &stamp);
+	if (feedpub_batch_is_foreign(last) ||
+		!feedpub_batch_is_later(&now, &last->snapshot))
+		return true;
+	leaves = feedpub_partition_open(feed, heap, NULL, false);
+	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
+	feedpub_partition_close(leaves);
+	return found;
 }
 
 /*

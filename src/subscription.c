@@ -395,7 +395,7 @@ cursor_at(Oid feed, TimestampTz at)
 		if (batch.sync_id > low)
 		{
 			cursor.sync_id = batch.sync_id;
-			cursor.pos = batch.last_pos;
+			cursor.pos = feedpub_partition_end_pos(feed, &batch);
 			cursor.fingerprint = batch.fingerprint;
 		}
 		low = middle;

@@ -24,6 +24,7 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -178,8 +179,11 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 {
 	FeedpubBatch last;
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		in_place;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	in_place = last.sync_id == after->sync_id && after->pos < PG_INT64_MAX &&
+		feedpub_partition_in_batch(relid, last.sync_id, snapshot);
 	UnregisterSnapshot(snapshot);
 	if (last.sync_id == 0 && after->sync_id > 0)
 	{
@@ -191,16 +195,17 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 	if (FEEDPUB_EPOCH_OF(after->epoch) != FEEDPUB_EPOCH ||
 		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
 		(last.sync_id == after->sync_id && last.sync_id > 0 &&
-		 last.fingerprint != after->fingerprint &&
+		 !feedpub_cursor_is_of(after, last.sync_id, last.fingerprint) &&
 		 !(RecoveryInProgress() && (after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0)))
 		feedpub_page_refuse_cursor(relid);
 	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
+		get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE &&
 		feedpub_registry_is_table(relid))
 		return true;			/* batch 0 */
 	if ((after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0 &&
 		RecoveryInProgress() && !is_merged_here(relid, after))
 		return false;
-	return last.sync_id > after->sync_id ||
+	return in_place || last.sync_id > after->sync_id ||
 		(last.sync_id == after->sync_id && last.last_pos > after->pos);
 }
 

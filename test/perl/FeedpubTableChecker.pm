@@ -637,7 +637,9 @@ sub take_page
 	{
 		my ($after, $op, $id, $grp, $version, $md5, $size, $changed) = @$row;
 
-		die "cursor $after does not lie behind $cursor\n" if $after le $cursor;
+		# a rewritten table begins batch 0 again
+		die "cursor $after does not lie behind $cursor\n"
+		  if $after le $cursor && !in_initial($after);
 		$cursor = $after;
 		next if $op eq 'end';
 		push @lines,

@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry,feedpub.republication,feedpub.republication_part}') $$, 'registry, batches, tombstones, subscriptions and what is to be republished are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry,feedpub.republication,feedpub.republication_part,feedpub.partition}') $$, 'registry, batches, tombstones, subscriptions, what is to be republished and partitions are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -29,6 +29,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'table feedpub.republication',
 	'table feedpub.republication_part',
 	'view feedpub.republishing',
+	'table feedpub.partition',
 	'view feedpub.feeds',
 	'view feedpub.workers',
 	'view feedpub.waiting',

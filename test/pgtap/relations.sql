@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(17 * 7 + 49);
+SELECT plan(18 * 7 + 58);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[]);
 INSERT INTO meant VALUES
@@ -32,6 +32,8 @@ INSERT INTO meant VALUES
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
+INSERT INTO meant VALUES
+	('partition', 'r', 'feed regclass, leaf regclass, sync_id bigint, number integer, trigger_id oid, leaf_id oid, system_id bigint', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, last_xid xid8, requested_by name, requested_at timestamp with time zone, '
 		'stamped bigint, stepped_at timestamp with time zone, finished_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
@@ -74,6 +76,7 @@ CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE',
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.partition', p), p || ' on feedpub.partition is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.republication', p), p || ' on feedpub.republication is not for PUBLIC') FROM privilege ORDER BY p;
@@ -102,6 +105,11 @@ SELECT col_is_pk('feedpub', 'republication', 'feed', 'a feed is republished once
 SELECT col_is_pk('feedpub', 'republication_part', array['feed', 'part'], 'each of its parts has got so far');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication'::regclass $$, 'it has no trigger either');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication_part'::regclass $$, 'nor has that');
+
+-- What feedpub.partition keeps: one row a partition
+SELECT col_is_pk('feedpub', 'partition', array['feed', 'leaf'], 'a feed has one row of a partition');
+SELECT indexes_are('feedpub', 'partition', array['partition_pkey']);
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.partition'::regclass $$, 'it has no trigger either');
 
 SELECT * FROM finish();
 ROLLBACK;

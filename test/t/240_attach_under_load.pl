@@ -96,7 +96,7 @@ eval { $old->quit };
 $node->start;
 is( sql($node, q(SELECT count(*) FROM pg_index WHERE indrelid = 'kv'::regclass AND NOT indisvalid)),
 	1, 'the crash has left an invalid index');
-is(sql($node, q(SELECT state FROM feedpub.feeds)), 'no index', 'the state says so');
+is(sql($node, q(SELECT state FROM feedpub.feeds)), 'invalid index', 'the state says so');
 refused($node, q(SELECT feed_page('kv', '', 10)), '55000', 'index',
 	'readers are still told to wait');
 
