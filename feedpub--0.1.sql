@@ -566,8 +566,10 @@ AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
 	'reads what lies behind a subscription''s cursor, which stays where it is';
 
+-- Without a default, so that feed_poll($1, $2, $3) is the other one, whatever
+-- types a driver leaves out.
 CREATE FUNCTION feed_poll(feed pg_catalog.anyelement, name pg_catalog.text,
-	max_rows pg_catalog.int4, consumer pg_catalog.text DEFAULT '')
+	max_rows pg_catalog.int4, consumer pg_catalog.text)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
 	entry pg_catalog.anyelement, token pg_catalog.int8)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100

@@ -56,9 +56,13 @@ SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', :'cursor', :token, 2)
 SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', :'cursor2', :token2, 2);
 SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', overlay(:'end' placing '00000000000000ff' from 11 for 16), NULL, 2);
 -- Rows of the table's type
-SELECT op, (entry).data FROM feed_poll(NULL::"Odd ""Name"", with a comma", 'mail', 2);
+SELECT op, (entry).data FROM feed_poll(NULL::"Odd ""Name"", with a comma", 'mail', 2, '');
+-- Drivers leave the types of parameters to the server.
+PREPARE page AS SELECT op, entry -> 'data' AS data FROM feed_poll($1, $2, $3);
+EXECUTE page('mail', 1, '');
+DEALLOCATE page;
 CREATE TABLE other (i int PRIMARY KEY);
-SELECT * FROM feed_poll(NULL::other, 'mail', 2);
+SELECT * FROM feed_poll(NULL::other, 'mail', 2, '');
 
 --
 -- Other places to begin at
@@ -101,7 +105,7 @@ UPDATE kv SET v = '3' WHERE k = 'a';
 DELETE FROM kv WHERE k = 'b';
 CALL feed_publish('kv');
 SELECT op, entry FROM feed_poll('copy', 10) WHERE op <> 'end';
-SELECT op, (entry).k, (entry).v FROM feed_poll(NULL::kv, 'copy', 10) WHERE op <> 'end';
+SELECT op, (entry).k, (entry).v FROM feed_poll(NULL::kv, 'copy', 10, '') WHERE op <> 'end';
 -- A table that is written anew while batch 0 is read: it begins again, and
 -- its places count as further ones.
 SELECT feed_detach('kv');

@@ -158,12 +158,12 @@ feed_poll(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_poll(feed anyelement, name text, max_rows int, consumer text DEFAULT
- * '')
+ * feed_poll(feed anyelement, name text, max_rows int, consumer text)
  * returns TABLE (cursor text, op text, entry anyelement, token bigint),
  * VOLATILE
  *
- * The same with rows of the feed's table, called as feed_poll(NULL::kv, ...).
+ * The same with rows of the feed's table, called as feed_poll(NULL::kv, ...);
+ * consumer is '' for one without a name.
  * Error 42809 when the subscription is of another feed.
  */
 Datum

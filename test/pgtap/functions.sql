@@ -32,7 +32,7 @@ INSERT INTO meant VALUES
 	('feed_unsubscribe', 'name text', 'void', 'v', true, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_poll', 'name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint)', 'v', false, 'u', 100),
-	('feed_poll', 'feed anyelement, name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry anyelement, token bigint)', 'v', false, 'u', 100),
+	('feed_poll', 'feed anyelement, name text, max_rows integer, consumer text', 'TABLE(cursor text, op text, entry anyelement, token bigint)', 'v', false, 'u', 100),
 	('feed_ack', 'name text, cursor text, token bigint DEFAULT NULL::bigint, strict boolean DEFAULT false', 'text', 'v', false, 'u', 0),
 	('feed_ack_poll', 'name text, cursor text, token bigint, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint)', 'v', false, 'u', 100),
 	('feed_wait_poll', 'name text, timeout interval, consumer text DEFAULT ''''::text', 'boolean', 'v', false, 'u', 0),
