@@ -430,8 +430,8 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
  *
  * Batches of another history have other fingerprints.  Histories part when a
  * server goes on from an earlier state, with other processes; or in
- * feedpub._begin_history(), which gives the feed another number.  Within one
- * history a process need not draw a number for each batch: what was merged is
+ * feedpub._begin_history(), which gives the feed another random number, as each
+ * feed has one of its own.  Within one history a process need not draw a number for each batch: what was merged is
  * remembered as stretches of one seed, and takes no room.
  */
 static uint32
@@ -447,7 +447,7 @@ choose_seed(Oid feed)
 				 errmsg("could not generate random values")));
 	is_drawn = true;
 	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
-	return murmurhash32(drawn ^ murmurhash32((uint32) floor.history ^ murmurhash32(feed)));
+	return murmurhash32(drawn ^ (uint32) floor.history);
 }
 
 static Relation

@@ -8,8 +8,8 @@
  * them, so that the table stays small.  A merged batch has no more transactions
  * than one may be published with, feedpub.max_batch_transactions, so that pages
  * cost no more; nor very many parts.  It is made when no further neighbour would
- * fit into it, and never merged again.  The last batch of a feed stays as it
- * is.
+ * fit into it, so the last batch of a feed stays as it is; and never merged
+ * again.
  *
  * Merging deletes the rows of the older ones, which makes the snapshot before
  * the youngest an earlier one: it now holds what they held.  It is another
@@ -139,6 +139,8 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(context);
+
+		/* another one follows, so the last of all is in no group */
 		if (group.nparts > 0 &&
 			(is_apart || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
