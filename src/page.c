@@ -430,7 +430,7 @@ feedpub_page_refuse_cursor(Oid relid)
 			 errmsg("cursor of feed \"%s\" is from another history",
 					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
-			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_head(), or from the beginning, '', a subscription with feed_seek().")));
+			 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
 }
 
 /*
