@@ -1,0 +1,106 @@
+#!/bin/sh
+# consume.sh: a consumer of a subscription, in shell with psql.
+#
+#     psql -c "SELECT feed_subscribe('mailer', 'outbox', 'earliest')"
+#     consume.sh mailer ./send-mail
+#
+# Runs the command for each entry, one at a time and in order.  It gets the
+# entry on its standard input, a line of JSON, and $FEED_OP: upsert, delete,
+# truncate.  When it fails, it is run again for the same entry later: nothing
+# is skipped, nothing behind it is handed out before.
+#
+# At least once: what was handled shortly before a crash, or before the
+# connection was lost, is handled again.  So is all of a page that was handed
+# out to two processes: run one.
+#
+# SIGTERM and SIGINT: the entry at hand is finished, what has been done is
+# acknowledged, and it ends.  Where to connect to is psql's affair: PGHOST,
+# PGDATABASE, PGSERVICE and so on.
+set -u
+
+[ $# -ge 2 ] || { echo "usage: consume.sh SUBSCRIPTION COMMAND [ARGUMENT ...]" >&2; exit 2; }
+name=$1
+shift
+
+say() { printf 'consume.sh: %s: %s\n' "$name" "$*" >&2; }
+
+tab=$(printf '\t')
+pause=1
+stop=
+errors=$(mktemp) || exit 1
+trap 'rm -f "$errors"' EXIT
+trap 'stop=1' TERM INT
+
+# Runs the SQL on standard input; its rows are in $rows, separated by tabs.
+# False when it is worth another attempt; ends the program when it is not.
+query() {
+	if rows=$(psql -XAtqF "$tab" -v ON_ERROR_STOP=1 -v VERBOSITY=verbose \
+		-v name="$name" "$@" 2>"$errors")
+	then
+		return 0
+	fi
+	[ -z "$stop" ] || return 1	# it was interrupted together with us
+	cat "$errors" >&2
+	# without a code there is no connection
+	case $(sed -n 's/^[^ ]*:  \([0-9A-Z]\{5\}\): .*/\1/p' "$errors") in
+		PF001)	# another history: a backup was restored, or a standby that lagged took over
+			say "decide where to go on, and then: SELECT feed_seek('$name', ...)"
+			exit 1 ;;
+		PF002)	# away for too long: deletes in a table feed are forgotten
+			say "empty what was made of the feed, and then: SELECT feed_seek('$name', 'earliest')"
+			exit 1 ;;
+		42???)	# no such subscription, no right to it
+			exit 1 ;;
+	esac
+	return 1
+}
+
+# Waits a little longer each time; a signal ends it.
+back_off() {
+	sleep "$pause" &
+	wait $!
+	[ "$pause" -ge 30 ] || pause=$((pause * 2))
+}
+
+while [ -z "$stop" ]; do
+	# The wait is short, because it is what a signal waits for.  A payload of
+	# type json may have line breaks, but only between its tokens.
+	query <<'SQL' || { back_off; continue; }
+SELECT feed_wait_poll(:'name', '5 s') AS arrived \gset
+SELECT cursor, op, token, translate(entry::text, E'\n\r\t', '   ')
+  FROM feed_poll(:'name', 100);
+SQL
+
+	done=
+	failed=
+	while IFS=$tab read -r cursor op token entry; do
+		[ -n "$cursor" ] || break	# nothing came
+		# "end" only says how far the page got
+		if [ "$op" != end ] &&
+			! printf '%s\n' "$entry" | FEED_OP=$op "$@"
+		then
+			failed=1
+			break
+		fi
+		done=$cursor
+		done_token=$token
+		[ -z "$stop" ] || break
+	done <<ROWS
+$rows
+ROWS
+
+	if [ -n "$done" ]; then
+		query -v cursor="$done" -v token="$done_token" <<'SQL' || { back_off; continue; }
+SELECT feed_ack(:'name', :'cursor', :token);
+SQL
+		case $rows in
+			moved) pause=1 ;;
+			*) say "not acknowledged ($rows): is there another one, or was the subscription moved?" ;;
+		esac
+	fi
+	if [ -n "$failed" ] && [ -z "$stop" ]; then
+		say "the command failed; again in $pause s"
+		back_off
+	fi
+done
+exit 0
