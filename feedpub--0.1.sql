@@ -313,7 +313,7 @@ CREATE FUNCTION feedpub._workers(OUT datid pg_catalog.oid, OUT pid pg_catalog.in
 	OUT state pg_catalog.text, OUT started_at pg_catalog.timestamptz,
 	OUT turns pg_catalog.int8, OUT wakeups pg_catalog.int8,
 	OUT batches pg_catalog.int8, OUT transactions pg_catalog.int8,
-	OUT errors pg_catalog.int8, OUT failing_feeds pg_catalog.int4,
+	OUT rows_stamped pg_catalog.int8, OUT errors pg_catalog.int8, OUT failing_feeds pg_catalog.int4,
 	OUT last_error pg_catalog.text, OUT last_error_at pg_catalog.timestamptz,
 	OUT last_error_feed pg_catalog.oid)
 RETURNS SETOF record
@@ -700,6 +700,7 @@ CREATE VIEW feedpub.workers AS
 		w.wakeups,
 		w.batches,
 		w.transactions,
+		w.rows_stamped,
 		w.errors,
 		w.failing_feeds,
 		w.last_error_at,
@@ -832,7 +833,7 @@ CREATE VIEW feedpub.republishing WITH (security_barrier) AS
 		r.requested_at,
 		r.stepped_at,
 		r.finished_at,
-		r.last_error,
+		CASE WHEN pg_catalog.pg_has_role(c.relowner, 'USAGE') THEN r.last_error END AS last_error,
 		r.last_error_at
 	FROM feedpub.republication r
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.feed
@@ -850,5 +851,5 @@ CREATE VIEW feedpub.republishing WITH (security_barrier) AS
 	WHERE pg_catalog.pg_has_role(c.relowner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
 COMMENT ON VIEW feedpub.republishing IS
-	'what feed_republish() does in the background, for the owners of the tables';
+	'what feed_republish() does in the background, for the owners of the tables and pg_monitor';
 GRANT SELECT ON feedpub.republishing TO PUBLIC;

@@ -318,6 +318,7 @@ typedef struct FeedpubWorkerStats
 	int64		wakeups;		/* turns because somebody set the latch */
 	int64		batches;		/* published */
 	int64		transactions;	/* in them */
+	int64		stamped;		/* rows, for feed_republish() */
 	int64		errors;			/* steps that failed */
 	int			failing;		/* feeds whose last attempt failed; no counter */
 } FeedpubWorkerStats;

@@ -652,6 +652,7 @@ feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
 	database->stats.wakeups += delta->wakeups;
 	database->stats.batches += delta->batches;
 	database->stats.transactions += delta->transactions;
+	database->stats.stamped += delta->stamped;
 	database->stats.errors += delta->errors;
 	database->stats.failing = failing;
 	SpinLockRelease(&database->mutex);

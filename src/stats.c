@@ -62,7 +62,7 @@ PG_FUNCTION_INFO_V1(feedpub_workers);
 #define NATTS_STATS					7
 
 /* columns of feedpub._workers() */
-#define NATTS_WORKERS				13
+#define NATTS_WORKERS				14
 
 /* A table that is open for a look at it, with what else is locked for that. */
 typedef struct OpenFeed
@@ -579,7 +579,7 @@ largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id)
  * feedpub._workers()
  * returns TABLE (datid oid, pid integer, state text, started_at timestamptz,
  *		turns bigint, wakeups bigint, batches bigint, transactions bigint,
- *		errors bigint, failing_feeds integer, last_error text,
+ *		rows_stamped bigint, errors bigint, failing_feeds integer, last_error text,
  *		last_error_at timestamptz, last_error_feed oid), VOLATILE
  *
  * The databases that have or had a worker since the server started, with what
@@ -620,14 +620,15 @@ feedpub_workers(PG_FUNCTION_ARGS)
 		values[5] = Int64GetDatum(worker->stats.wakeups);
 		values[6] = Int64GetDatum(worker->stats.batches);
 		values[7] = Int64GetDatum(worker->stats.transactions);
-		values[8] = Int64GetDatum(worker->stats.errors);
-		values[9] = Int32GetDatum(worker->stats.failing);
-		values[10] = CStringGetTextDatum(worker->error);
-		values[11] = TimestampTzGetDatum(worker->error_at);
-		values[12] = ObjectIdGetDatum(worker->error_feed);
-		nulls[10] = worker->error_at == 0 || !sees_all;
-		nulls[11] = worker->error_at == 0;
-		nulls[12] = nulls[10] || !OidIsValid(worker->error_feed);
+		values[8] = Int64GetDatum(worker->stats.stamped);
+		values[9] = Int64GetDatum(worker->stats.errors);
+		values[10] = Int32GetDatum(worker->stats.failing);
+		values[11] = CStringGetTextDatum(worker->error);
+		values[12] = TimestampTzGetDatum(worker->error_at);
+		values[13] = ObjectIdGetDatum(worker->error_feed);
+		nulls[11] = worker->error_at == 0 || !sees_all;
+		nulls[12] = worker->error_at == 0;
+		nulls[13] = nulls[11] || !OidIsValid(worker->error_feed);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;

@@ -113,6 +113,12 @@ static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
 static int	published_batches;
 static int	stamped;			/* what stamp() did */
+
+/*
+ * What feedpub.workers shows when stamping fails.  It runs the table's own
+ * code, whose errors may tell of its rows: they are for the table's owner.
+ */
+static const char *const stamp_error = "could not stamp rows: feedpub.republishing tells their owner why";
 static FeedpubRepublished stamping;
 static TimestampTz stamp_next = 0;	/* when the rate allows another step */
 static char last_error[FEEDPUB_ERROR_LENGTH];	/* of run_step() */
@@ -439,7 +445,7 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 			errcontext("%s", activity);
 		EmitErrorReport();
 		error = CopyErrorData();
-		feedpub_shmem_note_error(relid, error->message);
+		feedpub_shmem_note_error(relid, step == stamp ? stamp_error : error->message);
 		strlcpy(last_error, error->message,
 				pg_mbcliplen(error->message, strlen(error->message),
 							 sizeof(last_error) - 1) +
@@ -679,6 +685,8 @@ stamp_one(FeedState *state)
 		state->stamping = stamping == FEEDPUB_REPUBLISH_MORE;
 	}
 	state->stamp_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+	if (done)
+		stats.stamped += stamped;
 	if (done && feedpub_stamping_rate > 0)
 		stamp_next = now + (TimestampTz) stamped * USECS_PER_SEC / feedpub_stamping_rate;
 }
