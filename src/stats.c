@@ -232,7 +232,11 @@ lock_parts(OpenFeed *opened, Relation rel)
 		if (!ConditionalLockRelationOid(partitions->oids[i], AccessShareLock))
 			return false;
 		opened->parts = lappend_oid(opened->parts, partitions->oids[i]);
-		part = relation_open(partitions->oids[i], NoLock);
+
+		/* one that was detached concurrently may be gone */
+		part = try_relation_open(partitions->oids[i], NoLock);
+		if (part == NULL)
+			continue;
 		locked = lock_parts(opened, part);
 		relation_close(part, NoLock);
 	}
