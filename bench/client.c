@@ -26,6 +26,8 @@
  *			is the batch.
  *	pgmq	read, delete; $1 of the latter is the array of the ids read, which
  *			are in column 0.
+ *	ack		statements of which one returns the page; those that have $1 follow
+ *			it, and take their parameters from the given columns of its last row
  *	once	the last SQL is timed, those before it are not.
  *
  * Statements are prepared, parameters and results are text.
@@ -68,6 +70,7 @@ typedef enum
 	WRITE,
 	PGQ,
 	PGMQ,
+	ACK,
 	ONCE
 } Method;
 
@@ -234,7 +237,7 @@ static void
 read_variant(char *line, int clients, const char *options, int cpu)
 {
 	static const char *const names[] = {"page", "json", "write", "pgq", "pgmq",
-										"once"};
+										"ack", "once"};
 	Variant    *v = &variants[nvariants++];
 	char	   *database;
 	char	   *method;
@@ -379,6 +382,36 @@ call_pgmq(Variant *v)
 	return rows;
 }
 
+/* A page, and what is done when it has been dealt with. */
+static long
+call_ack(Variant *v)
+{
+	char		values[MAX_PARAMS][VALUE_SIZE];
+	const char *params[MAX_PARAMS];
+	long		rows = 0;
+
+	for (int i = 0; i < v->nsql; i++)
+	{
+		int			nparams = strstr(v->sql[i], "$2") ? 2 : strstr(v->sql[i], "$1") ? 1 : 0;
+		PGresult   *result;
+
+		if (nparams > 0 && rows == 0)
+			continue;
+		for (int j = 0; j < nparams; j++)
+			params[j] = values[j];
+		result = execute(v, i, nparams, params);
+		if (nparams == 0 && PQnfields(result) > 0)
+		{
+			rows = count_result(v, result);
+			for (int j = 0; j < MAX_PARAMS && rows > 0; j++)
+				snprintf(values[j], VALUE_SIZE, "%s",
+						 PQgetvalue(result, (int) rows - 1, v->columns[j]));
+		}
+		PQclear(result);
+	}
+	return rows;
+}
+
 static double
 wal_position(Variant *v)
 {
@@ -400,6 +433,8 @@ call(Variant *v)
 			return call_pgq(v);
 		case PGMQ:
 			return call_pgmq(v);
+		case ACK:
+			return call_ack(v);
 		default:
 			return call_page(v);
 	}
@@ -532,6 +567,9 @@ take_turn(Variant *v, int calls, double limit)
 		return;
 	}
 
+	/* of a whole turn, so that asking costs little */
+	if (v->method != ONCE)
+		v->wal -= wal_position(v);
 	for (int i = 0; i < calls && !v->done; i++)
 	{
 		long		more = 1;
@@ -550,6 +588,8 @@ take_turn(Variant *v, int calls, double limit)
 		if (advance && more == 0)
 			v->done = 1;
 	}
+	if (v->method != ONCE)
+		v->wal += wal_position(v);
 }
 
 /* Warm up: a number of calls that move no cursor and are not counted. */

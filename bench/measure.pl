@@ -24,12 +24,14 @@ my %parts = (
 	tables => \&tables,
 	churn => \&churn,
 	initial => \&initial,
-	attach => \&attach);
+	attach => \&attach,
+	subscriptions => \&subscriptions);
 
-# The parts of the published order, and of table feeds; they use the tools
-# here.
+# The parts of the published order, of table feeds and of subscriptions; they
+# use the tools here.
 require "$work/tree/bench/published.pl";
 require "$work/tree/bench/tables.pl";
+require "$work/tree/bench/subscriptions.pl";
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
@@ -639,7 +641,7 @@ for my $part (@ARGV)
 }
 for my $part (
 	qw(writers copy pages drain latency wakeup batches publisher idle tables
-	churn initial attach))
+	churn initial attach subscriptions))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }

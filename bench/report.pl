@@ -13,6 +13,7 @@ my $dir = $ARGV[0];
 # here.
 require "$ENV{WORK}/tree/bench/report_published.pl";
 require "$ENV{WORK}/tree/bench/report_tables.pl";
+require "$ENV{WORK}/tree/bench/report_subscriptions.pl";
 
 my @sizes = qw(10k 1m 10m);
 my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
@@ -305,7 +306,8 @@ sub goals
 		push @lines, [ "buffers of one $what, at most", $goal, $touched[0], '' ]
 		  if @touched;
 	}
-	push @lines, published_goals(), table_goals();
+	push @lines, published_goals(), table_goals(),
+	  subscription_goals();
 	return @lines;
 }
 
@@ -578,3 +580,4 @@ EOF
 
 published_sections();
 table_sections();
+subscription_sections();
