@@ -198,7 +198,7 @@ feedpub_lease_read_token(int64 token, bool *retry, int64 *lease, int32 *hash)
 	*retry = (bits & 1) != 0;
 	*lease = token > 0 ? token & ~INT64CONST(1) : token;
 	*hash = token > 0 ? 0 : (int32) (uint32) (bits >> 30);
-	return token > 0 ? (int) (bits >> 1) % FEEDPUB_MAX_SHARDS : 0;
+	return token > 0 ? (int) ((bits >> 1) % FEEDPUB_MAX_SHARDS) : 0;
 }
 
 /*
