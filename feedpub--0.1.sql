@@ -20,7 +20,8 @@ CREATE TABLE feedpub.feed (
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
 	channel pg_catalog.text,
 	-- of a table feed: the columns of its key by name, which a dump keeps, and
-	-- by number, which a RENAME keeps; and whether deletes are published
+	-- by number, which a RENAME keeps, as long as key_table is the table's OID;
+	-- and whether deletes are published
 	key pg_catalog.name[],
 	key_attnums pg_catalog.int2[],
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
@@ -31,6 +32,7 @@ CREATE TABLE feedpub.feed (
 	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
 	-- random: cursors of batch 0 are of this life of the feed
 	history pg_catalog.int4 NOT NULL DEFAULT 0,
+	key_table pg_catalog.oid,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );

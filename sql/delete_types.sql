@@ -148,8 +148,38 @@ CALL feed_publish();
 SELECT entries('rekeyed');
 SELECT * FROM feed_check('rekeyed');
 
-SELECT feed_detach('rekeyed'), feed_detach('coded'), feed_detach('retyped'), feed_detach(:'odd');
-DROP TABLE rekeyed, coded, retyped, :odd;
+--
+-- Two columns swap their names: the key is what it was, under its new name.
+--
+CREATE TABLE swapped (a int PRIMARY KEY, b int NOT NULL UNIQUE, v text);
+CALL attach('swapped');
+INSERT INTO swapped VALUES (1, 10, 'x'), (2, 20, 'x');
+DELETE FROM swapped WHERE a = 1;
+CALL feed_publish();
+SELECT entries('swapped');
+ALTER TABLE swapped RENAME a TO c;
+ALTER TABLE swapped RENAME b TO a;
+ALTER TABLE swapped RENAME c TO b;
+SELECT entries('swapped');
+DELETE FROM swapped;
+CALL feed_publish();
+SELECT entries('swapped');
+SELECT * FROM feed_check('swapped');
+-- In a dump they are known by name, for their numbers may be others there.
+CREATE TABLE renumbered (gone int, k int PRIMARY KEY, other int NOT NULL UNIQUE);
+ALTER TABLE renumbered DROP COLUMN gone;
+CALL attach('renumbered');
+INSERT INTO renumbered VALUES (1, 10);
+DELETE FROM renumbered;
+CALL feed_publish();
+BEGIN;
+UPDATE feedpub.feed SET key_table = 1, key_attnums = '{3}' WHERE feed = 'renumbered'::regclass;
+ALTER TABLE renumbered ADD COLUMN v text;
+SELECT entries('renumbered');
+ROLLBACK;
+
+SELECT feed_detach('renumbered'), feed_detach('swapped'), feed_detach('rekeyed'), feed_detach('coded'), feed_detach('retyped'), feed_detach(:'odd');
+DROP TABLE renumbered, swapped, rekeyed, coded, retyped, :odd;
 DROP DOMAIN code;
 DROP TYPE colour;
 DROP FUNCTION check_code, entries;

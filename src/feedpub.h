@@ -347,6 +347,7 @@ typedef struct FeedpubKey
 	int			ncolumns;
 	NameData	names[INDEX_MAX_KEYS];
 	AttrNumber	attnos[INDEX_MAX_KEYS];
+	bool		numbers_hold;	/* they are of this table, not of a dump's */
 } FeedpubKey;
 
 /* One thing that a feed needs and that its owner has undone. */

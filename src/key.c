@@ -101,6 +101,8 @@ feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums)
 /*
  * The index that is a table feed's key: one on these columns, by number or,
  * after a dump, by name.  InvalidOid when there is none.
+ *
+ * Numbers first where they hold: two columns may have swapped their names.
  */
 Oid
 feedpub_key_index(Relation rel, const FeedpubKey *key)
@@ -132,12 +134,14 @@ feedpub_key_index(Relation rel, const FeedpubKey *key)
 			by_name = RelationGetRelid(index);
 		index_close(index, AccessShareLock);
 	}
+	if (key->numbers_hold)
+		return OidIsValid(by_number) ? by_number : by_name;
 	return OidIsValid(by_name) ? by_name : by_number;
 }
 
 /*
- * A key's columns, whether or not its index is there: those of its names, or
- * else of its numbers.  Returns how many, 0 when one of them is gone.
+ * A key's columns, whether or not its index is there, by number or name as
+ * above.  Returns how many, 0 when one of them is gone.
  */
 int
 feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
@@ -146,12 +150,15 @@ feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
 
 	for (int i = 0; i < key->ncolumns; i++)
 	{
-		AttrNumber	attno = key->attnos[i];
+		AttrNumber	by_number = key->attnos[i];
+		AttrNumber	by_name = get_attnum(RelationGetRelid(rel), NameStr(key->names[i]));
 
-		attnos[i] = get_attnum(RelationGetRelid(rel), NameStr(key->names[i]));
-		if (attnos[i] <= 0 && attno <= desc->natts &&
-			!TupleDescAttr(desc, attno - 1)->attisdropped)
-			attnos[i] = attno;
+		if (by_number > desc->natts ||
+			TupleDescAttr(desc, by_number - 1)->attisdropped)
+			by_number = InvalidAttrNumber;
+		attnos[i] = by_name;
+		if (by_number > 0 && (key->numbers_hold || by_name <= 0))
+			attnos[i] = by_number;
 		if (attnos[i] <= 0)
 			return 0;
 	}
@@ -168,7 +175,8 @@ feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key)
 	for (int i = 0; i < key->ncolumns; i++)
 	{
 		/* renamed since it was stored? */
-		if (get_attnum(relid, NameStr(key->names[i])) == InvalidAttrNumber)
+		if (key->numbers_hold ||
+			get_attnum(relid, NameStr(key->names[i])) == InvalidAttrNumber)
 		{
 			char	   *name = get_attname(relid, key->attnos[i], true);
 

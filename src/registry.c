@@ -57,7 +57,8 @@
 #define ANUM_FEED_FLOOR_POS		9
 #define ANUM_FEED_EXPIRIES		10
 #define ANUM_FEED_HISTORY		11
-#define NATTS_FEED				12
+#define ANUM_FEED_KEY_TABLE		12
+#define NATTS_FEED				13
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -214,6 +215,10 @@ scan_registry(Oid relid, RegistryRow *row)
 							   RelationGetDescr(registry), &isnull);
 		if (!no_names && !isnull)
 			feedpub_key_load(&row->key, names, attnums);
+		row->key.numbers_hold =
+			DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_KEY_TABLE,
+										  RelationGetDescr(registry), &isnull)) == oid &&
+			!isnull;
 		found = oid;
 		break;
 	}
@@ -747,7 +752,7 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 												false, TYPALIGN_CHAR));
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, deletes = %s"
+	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
