@@ -170,7 +170,16 @@ UPDATE updatable SET data = '5';
 CREATE VIEW insertable AS SELECT message_type, data FROM "Odd ""Name"", with a comma" WHERE message_type <> 'hidden' WITH CHECK OPTION;
 INSERT INTO insertable VALUES ('by view', '1');
 SELECT type, data FROM stamps WHERE type = 'by view';
+-- Who may insert into the view needs no right on the table.
+CREATE ROLE regress_feedpub_nobody;
+GRANT SELECT, INSERT ON insertable TO regress_feedpub_nobody;
+SET ROLE regress_feedpub_nobody;
+INSERT INTO insertable (message_type, data) VALUES ('by view', '1') RETURNING message_type;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not allowed', '1');
+\echo :SQLSTATE
+RESET ROLE;
 DROP VIEW updatable, insertable;
+DROP ROLE regress_feedpub_nobody;
 -- A foreign key that would update it
 CREATE TABLE customer (id text PRIMARY KEY);
 INSERT INTO customer VALUES ('c1');

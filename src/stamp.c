@@ -119,6 +119,9 @@ static bool pop_taken(Oid seqid, FullTransactionId xid, int64 pos);
  * The default of feed_pos: the next position of a feed.  Needs no right on
  * the sequence, but works only on the sequence of a column whose default
  * calls it.
+ *
+ * Nor on the table: who inserts through a view need have none, and a default
+ * is computed as himself.  So anybody may burn positions; they are no rows.
  */
 Datum
 feedpub_stamp_pos(PG_FUNCTION_ARGS)
