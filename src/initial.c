@@ -32,6 +32,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/tableam.h"
 #include "access/xlog.h"
 #include "common/hashfn.h"
@@ -62,6 +63,7 @@ struct FeedpubInitialScan
 
 static int64 get_pos(const FeedpubInitialScan *initial, ItemPointer tid);
 static void begin_window(FeedpubInitialScan *initial);
+static bool is_unstamped(FeedpubInitialScan *initial);
 
 /*
  * A row identifier as a position in batch 0.  Above its 48 bits are some of
@@ -180,7 +182,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 	{
 		CHECK_FOR_INTERRUPTS();
 		*pos = get_pos(initial, &initial->slot->tts_tid);
-		if (slot_attisnull(initial->slot, initial->xid_attno))
+		if (is_unstamped(initial))
 		{
 			*slot = initial->slot;
 			return true;
@@ -191,6 +193,20 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 	*pos = get_pos(initial, &last);
 	initial->in_window = false;
 	return true;
+}
+
+/*
+ * Has the scan's row no stamp?  Of an ordinary heap the row says so by itself;
+ * taking it apart up to its last columns would cost as much as the scan.
+ */
+static bool
+is_unstamped(FeedpubInitialScan *initial)
+{
+	if (TTS_IS_BUFFERTUPLE(initial->slot))
+		return heap_attisnull(((HeapTupleTableSlot *) initial->slot)->tuple,
+							  initial->xid_attno,
+							  RelationGetDescr(initial->heap));
+	return slot_attisnull(initial->slot, initial->xid_attno);
 }
 
 void
