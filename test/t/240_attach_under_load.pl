@@ -1,7 +1,8 @@
 # A table that is not small becomes a feed while others write into it: none of
 # them fails.  Its index is built beside them, by the statement that
 # feed_attach() returns; a crash in the middle leaves an invalid one, which the
-# next feed_attach() replaces.
+# next feed_attach() replaces.  A crash at any other moment leaves a feed or an
+# ordinary table.
 
 use strict;
 use warnings FATAL => 'all';
@@ -64,6 +65,30 @@ sub end_load
 	eval { $load->{handle}->finish };
 	return $load->{err} =~ /(.*(?:ERROR|aborted).*)/ ? $1 : '';
 }
+
+# A crash before feed_attach() has committed leaves the table as it was, and one
+# right behind it a feed, although commits are not waited for here.
+my $open = $node->background_psql('postgres');
+$open->query_safe(
+	q(SET client_min_messages = warning; BEGIN; SELECT feed_attach('kv')));
+$node->stop('immediate');
+eval { $open->quit };
+$node->start;
+is( sql($node, <<'SQL'),
+SELECT count(*), (SELECT count(*) FROM pg_trigger WHERE tgrelid = 'kv'::regclass),
+	(SELECT count(*) FROM feedpub.feed)
+FROM pg_attribute WHERE attrelid = 'kv'::regclass AND attname LIKE 'feed%'
+SQL
+	'0|0|0', 'a crash in the middle of feed_attach() leaves nothing of it');
+sql($node, q(SELECT feed_attach('kv')));
+$node->stop('immediate');
+$node->start;
+is(sql($node, q(SELECT state FROM feedpub.feeds)),
+	'no index', 'what feed_attach() has done survives a crash');
+is(sql($node, q(SELECT * FROM feed_check('kv') WHERE guard <> 'index')),
+	'', 'all of it');
+sql($node, q(SELECT feed_detach('kv')));
+is(sql($node, q(SELECT pg_relation_filenode('kv'))), $filenode, 'nothing was rewritten');
 
 my $load = start_load();
 my $statement = sql($node, q(SELECT feed_attach('kv')));
