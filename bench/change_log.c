@@ -4,8 +4,8 @@
  *	  The table feed that was not built, for bench/run to measure: a narrow
  *	  log of (stamp, key) beside the table, whose rows carry no stamp.
  *
- * log_change(log) is a row trigger, BEFORE or AFTER INSERT OR UPDATE: unless
- * an UPDATE changes nothing, it writes the row's xid, a position from the
+ * log_change(log) is a row trigger, AFTER INSERT OR UPDATE: unless an UPDATE
+ * changes nothing, it writes the row's xid, a position from the
  * sequence <log>_seq and its key, the table's first column, a bigint, into the
  * table named.  It does what src/change.c does, by the same means, and leaves
  * out what costs little there: what it knows of a table is never invalidated.
@@ -90,7 +90,6 @@ log_change(PG_FUNCTION_ARGS)
 	Relation	rel = trigdata->tg_relation;
 	bool		is_update = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
 	TupleTableSlot *slot = is_update ? trigdata->tg_newslot : trigdata->tg_trigslot;
-	HeapTuple	result = is_update ? trigdata->tg_newtuple : trigdata->tg_trigtuple;
 	LoggedTable *table = find_table(rel, trigdata->tg_trigger->tgargs[0]);
 	Relation	log;
 	Datum		values[3];
@@ -98,7 +97,7 @@ log_change(PG_FUNCTION_ARGS)
 	HeapTuple	tuple;
 
 	if (is_update && !has_changed(trigdata->tg_trigslot, slot))
-		PG_RETURN_POINTER(result);
+		PG_RETURN_POINTER(NULL);
 
 	values[0] = FullTransactionIdGetDatum(GetTopFullTransactionId());
 	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
@@ -108,5 +107,5 @@ log_change(PG_FUNCTION_ARGS)
 	CatalogTupleInsert(log, tuple);
 	heap_freetuple(tuple);
 	table_close(log, NoLock);
-	PG_RETURN_POINTER(result);
+	PG_RETURN_POINTER(NULL);
 }

@@ -56,19 +56,24 @@ sub make_table
 	return;
 }
 
-sub setup_tables
+# The databases, and the variants that can be had.
+sub table_variants
 {
-	my @variants = qw(bare feedpub published updated_at log log_before);
-
+	my @variants = qw(bare feedpub published unpublished updated_at log);
 	my $new = table_database('tables');
+
 	table_database('tables_published');
 	push @variants, grep { $_ eq 'pgq' } optional_variants('tables');
-	@variants = wanted(@variants);
-	return @variants unless $new;
-
 	psql('tables', q(SELECT pgq.create_queue('bench')))
-	  if grep { $_ eq 'pgq' } @variants;
-	stop_worker('tables');
+	  if $new && grep { $_ eq 'pgq' } @variants;
+	return wanted(@variants);
+}
+
+sub setup_tables
+{
+	my @variants = table_variants();
+
+	return @variants if psql('tables', q(SELECT to_regclass('bare_new')));
 	for my $variant (@variants)
 	{
 		progress("loading the tables of $variant");
@@ -79,6 +84,7 @@ sub setup_tables
 		psql(database_of($variant),
 			"CALL make_table('$variant', '${variant}_new', 1)");
 	}
+	stop_worker('tables');
 	worker('tables_published') if grep { $_ eq 'published' } @variants;
 	return @variants;
 }
@@ -108,7 +114,7 @@ sub tidy_tables
 		my $of = $sql{ database_of($variant) } //= [];
 		push @$of, $table eq 'new' ? "TRUNCATE $name" : "VACUUM $name";
 		push @$of, "DELETE FROM ${name}_log", "VACUUM ${name}_log"
-		  if $variant =~ /^log/;
+		  if $variant eq 'log';
 		push @$of,
 		  'TRUNCATE ' . psql('tables', q(SELECT pgq.current_event_table('bench')))
 		  if $variant eq 'pgq';
@@ -168,9 +174,10 @@ sub tables
 # Ten times: a fifth of a table's rows updated, whichever they are or always
 # those of one hundredth; all of it read; and what autovacuum would do then.
 # A log is compacted before it is vacuumed, its last entry of each key kept.
+# Then thirty times more, in one statement each, for the sizes in the end.
 sub churn
 {
-	my @variants = grep { $_ ne 'published' } setup_tables();
+	my @variants = grep { !/published/ } table_variants();
 	my $steps = 10;
 	my $out = csv('churn', qw(spread step what variant), @timed);
 	my $sizes = csv('churn_size', qw(spread step variant heap indexes log));
@@ -181,7 +188,7 @@ sub churn
 		{
 			make_table($variant, "${variant}_$spread", 1);
 			psql('tables', "TRUNCATE ${variant}_${spread}_log")
-			  if $variant =~ /^log/;
+			  if $variant eq 'log';
 		}
 		for my $step (1 .. $steps)
 		{
@@ -194,7 +201,7 @@ sub churn
 				'-C', 16, '-n', 25, '-t', $n / 5 / 16 / 25);
 			client($out, [ @cell, 'read' ],
 				[ map { churn_read($_, $spread, $after{$_}) }
-					  grep { /^(feedpub|log)/ } @variants ],
+					  grep { /feedpub|log/ } @variants ],
 				@pin, '-a', '-n', 10);
 			client($out, [ @cell, 'vacuum' ],
 				[ map { churn_vacuum($_, $spread) } @variants ],
@@ -202,7 +209,29 @@ sub churn
 			print $sizes join(',', @cell, $_, sizes_of("${_}_$spread")), "\n"
 			  for @variants;
 		}
+		churn_on($_, $spread, 30) for @variants;
+		print $sizes join(',', $spread, $steps + 30, $_, sizes_of("${_}_$spread")),
+		  "\n"
+		  for @variants;
 	}
+	return;
+}
+
+sub churn_on
+{
+	my ($variant, $spread, $steps) = @_;
+	my $table = "${variant}_$spread";
+	my $random = 'SELECT 1 + floor(random() * '
+	  . ($spread eq 'hot' ? $n / 100 : $n) . ')::bigint';
+	my @vacuum = map { (split /\t/)[-1] } churn_vacuum($variant, $spread);
+
+	progress("churn, $spread rows, $steps steps more of $variant");
+	psql(
+		'tables',
+		(
+			"UPDATE $table SET total = total + 1 WHERE id IN "
+			  . "($random FROM generate_series(1, $n / 5))",
+			@vacuum) x $steps);
 	return;
 }
 
@@ -218,8 +247,8 @@ sub churn_write
 sub last_stamp
 {
 	my ($variant, $table) = @_;
-	return '' unless $variant =~ /^(feedpub|log)/;
-	$table .= '_log' if $variant =~ /^log/;
+	return '' unless $variant =~ /feedpub|log/;
+	$table .= '_log' if $variant eq 'log';
 	return psql('tables',
 		"SELECT COALESCE(max(feed_xid::text::numeric), 0) || ';' "
 		  . "|| COALESCE(max(feed_pos), 0) FROM $table");
@@ -252,7 +281,7 @@ sub churn_vacuum
 	  . "AS next FROM ${table}_log) o "
 	  . 'WHERE feed_xid = x AND feed_pos = p AND next IS NOT NULL',
 	  "VACUUM ${table}_log"
-	  if $variant =~ /^log/;
+	  if $variant eq 'log';
 	return map { join "\t", $variant, 'tables', 'once', '', '', $_ } @sql;
 }
 
@@ -306,10 +335,20 @@ sub initial
 					"SELECT cursor, op, (entry).* FROM feed_read(NULL::million, \$1, $limit)"
 				],
 				feed_read_entry => [ q(''), '0',
-					"SELECT * FROM feed_read(NULL::million, \$1, $limit)" ]);
-			my @spec = map { join "\t", $_, 'initial', 'page', @{ $page{$_} } }
-			  qw(tid tid_wide key fetch), $limit == 10_000 ? 'whole' : (),
-			  qw(feed_read feed_read_entry);
+					"SELECT * FROM feed_read(NULL::million, \$1, $limit)" ],
+				json => [ q((0,0)), '',
+					q(SELECT '{"entries": [' || COALESCE(string_agg('{"op": "upsert", "key": ' )
+					  . q(|| json_build_object('id', id) || ', "row": ' || row_to_json(t) || '}', ', '), '') )
+					  . q(|| '], "cursor": "' || COALESCE(max(place), $1) || '"}' FROM )
+					  . "(SELECT ctid AS place, $columns FROM million WHERE ctid > \$1 LIMIT $limit) t"
+				],
+				feed_page => [ q(''), '',
+					"SELECT feed_page('million', \$1, $limit)" ]);
+			my @spec = map {
+				join "\t", $_, 'initial', /^json|feed_page/ ? 'json' : 'page',
+				  @{ $page{$_} }
+			  } qw(tid tid_wide key fetch), $limit == 10_000 ? 'whole' : (),
+			  qw(feed_read feed_read_entry json feed_page);
 			client($out, [ $round, $limit ],
 				\@spec, @pin, '-a', '-n', 50_000 / $limit);
 		}

@@ -30,20 +30,21 @@ BEGIN
 		WHEN 'bare' THEN
 		WHEN 'feedpub', 'published' THEN
 			PERFORM feed_attach(name::regclass);
+		WHEN 'unpublished' THEN
+			PERFORM feed_attach(name::regclass, columns => '{state}');
 		WHEN 'updated_at' THEN
 			EXECUTE format('ALTER TABLE %I
 				ADD updated_at timestamptz NOT NULL DEFAULT now()', name);
 			EXECUTE format('CREATE INDEX ON %I (updated_at)', name);
 			EXECUTE format('CREATE TRIGGER set_updated_at BEFORE UPDATE ON %I
 				FOR EACH ROW EXECUTE FUNCTION set_updated_at()', name);
-		WHEN 'log', 'log_before' THEN
+		WHEN 'log' THEN
 			EXECUTE format('CREATE TABLE %I (feed_xid xid8 NOT NULL,
 				feed_pos bigint NOT NULL, id bigint NOT NULL,
 				PRIMARY KEY (feed_xid, feed_pos))', name || '_log');
 			EXECUTE format('CREATE SEQUENCE %I', name || '_log_seq');
-			EXECUTE format('CREATE TRIGGER log %s INSERT OR UPDATE ON %I
+			EXECUTE format('CREATE TRIGGER log AFTER INSERT OR UPDATE ON %I
 				FOR EACH ROW EXECUTE FUNCTION log_change(%L)',
-				CASE variant WHEN 'log' THEN 'AFTER' ELSE 'BEFORE' END,
 				name, name || '_log');
 		WHEN 'pgq' THEN
 			EXECUTE format('CREATE TRIGGER pgq AFTER INSERT OR UPDATE OR DELETE
