@@ -14,6 +14,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "feedpub.h"
@@ -27,6 +28,7 @@ typedef struct JsonShape
 	AttrNumber *attnos;			/* of its columns in the table */
 	Datum	   *values;
 	bool	   *nulls;
+	MemoryContext context;		/* of one object being made */
 } JsonShape;
 
 struct FeedpubJson
@@ -116,6 +118,9 @@ make_shape(JsonShape *shape, TupleDesc full, int natts,
 						   natts * sizeof(AttrNumber));
 	shape->values = palloc(natts * sizeof(Datum));
 	shape->nulls = palloc(natts * sizeof(bool));
+	shape->context = AllocSetContextCreate(CurrentMemoryContext,
+										   "feedpub JSON object",
+										   ALLOCSET_DEFAULT_SIZES);
 }
 
 static void
@@ -131,16 +136,22 @@ append_object(StringInfo json, JsonShape *shape, HeapTupleHeader entry)
 	append_values(json, shape);
 }
 
+/*
+ * Append an object of a shape's present values.  What row_to_json() leaves
+ * behind is several times the row: of a large page it would be tens of
+ * megabytes, whose fetching from the system takes as long as all the rest.
+ */
 static void
 append_values(StringInfo json, JsonShape *shape)
 {
-	Datum		object;
+	MemoryContext oldcontext = MemoryContextSwitchTo(shape->context);
+	Datum		object = DirectFunctionCall1(row_to_json,
+											 HeapTupleGetDatum(heap_form_tuple(shape->desc, shape->values, shape->nulls)));
 
-	object = DirectFunctionCall1(row_to_json,
-								 HeapTupleGetDatum(heap_form_tuple(shape->desc, shape->values, shape->nulls)));
+	MemoryContextSwitchTo(oldcontext);
 	appendBinaryStringInfo(json, VARDATA_ANY(DatumGetPointer(object)),
 						   VARSIZE_ANY_EXHDR(DatumGetPointer(object)));
-	pfree(DatumGetPointer(object));
+	MemoryContextReset(shape->context);
 }
 
 /*
