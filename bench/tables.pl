@@ -337,9 +337,9 @@ sub initial
 				feed_read_entry => [ q(''), '0',
 					"SELECT * FROM feed_read(NULL::million, \$1, $limit)" ],
 				json => [ q((0,0)), '',
-					q(SELECT '{"entries": [' || COALESCE(string_agg('{"op": "upsert", "key": ' )
-					  . q(|| json_build_object('id', id) || ', "row": ' || row_to_json(t) || '}', ', '), '') )
-					  . q(|| '], "cursor": "' || COALESCE(max(place), $1) || '"}' FROM )
+					q~SELECT '{"entries": [' || COALESCE(string_agg('{"op": "upsert", "key": ' ~
+					  . q~|| json_build_object('id', id) || ', "row": ' || row_to_json(t) || '}', ', '), '') ~
+					  . q~|| '], "cursor": "' || COALESCE(max(place), $1) || '"}' FROM ~
 					  . "(SELECT ctid AS place, $columns FROM million WHERE ctid > \$1 LIMIT $limit) t"
 				],
 				feed_page => [ q(''), '',
