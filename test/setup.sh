@@ -3,6 +3,8 @@
 #
 #   feedpub_packages [more]   installs what is missing (Debian), sets PG_CONFIG
 #                             and PG_MAJOR; in more "%" is the major version
+#   feedpub_optional_packages name ...
+#                             the same, but goes on without what is not to be had
 #   feedpub_workdir           makes $WORK, removed at exit, with a copy of the
 #                             tree in $WORK/tree that $RUNAS may write
 #   feedpub_install           builds the copy and installs it into the server
@@ -112,6 +114,19 @@ feedpub_packages() {
 	fi
 	PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_MAJOR/bin/pg_config}
 	export PG_CONFIG PG_MAJOR
+}
+
+# What some tests need and are skipped without.
+feedpub_optional_packages() {
+	command -v apt-get >/dev/null || return 0
+	for _p in "$@"; do
+		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
+			grep -q 'ok installed' && continue
+		say "installing: $_p"
+		{ feedpub_apt update &&
+			feedpub_apt --no-install-recommends install "$_p"; } >/dev/null 2>&1 ||
+			say "could not install $_p: some tests are skipped"
+	done
 }
 
 feedpub_workdir() {

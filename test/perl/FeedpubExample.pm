@@ -8,6 +8,7 @@
 #   output(PROGRAM)                   what it has printed
 #   run_writers(NODE, SCRIPT, ...)    starts pgbench with a script; finish() it
 #   finish(PROGRAM)                   waits for its end, which must be good
+#   python_with(MODULE)               a python3 that has it, or undef
 #   run_quietly(COMMAND ...)          runs one to its end; whether it went well
 #   wait_until(WHAT, SUB)             until SUB returns true; dies after a
 #                                     while, with what it was that did not come,
@@ -27,7 +28,7 @@ use Time::HiRes ();
 
 our @EXPORT = qw(
   example run_program ended output run_writers finish
-  run_quietly wait_until);
+  python_with run_quietly wait_until);
 
 my @programs;
 
@@ -96,7 +97,7 @@ sub run_writers
 		$node, 'pgbench', '-n', '-f', $file,
 		'-c', $options{clients} // 4,
 		'-t', $options{transactions} // 100,
-		$options{rate} ? ('-R', $options{rate}) : (),
+		$options{tries} ? "--max-tries=$options{tries}" : (),
 		$options{db} // 'postgres');
 }
 
@@ -107,6 +108,14 @@ sub finish
 
 	die "$program->{name}: $status\n" . output($program) if $status ne '0';
 	return;
+}
+
+# The distribution's has the distribution's modules, whichever comes first.
+sub python_with
+{
+	my ($module) = @_;
+
+	return (grep { run_quietly($_, '-c', "import $module") } 'python3', '/usr/bin/python3')[0];
 }
 
 sub run_quietly

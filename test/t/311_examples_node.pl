@@ -16,19 +16,23 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# The packages come from wherever npm is set up to have them from; not for
-# long where that is nowhere.
+# pg is there already, or npm gets it from wherever it is set up to; it does not
+# try for long where that is nowhere.
 my $dir = PostgreSQL::Test::Utils::tempdir();
 copy(example("node/$_"), "$dir/$_") or die "copy: $!"
   for qw(package.json consumer.js main.js);
 
 plan skip_all => 'node is not there, or older than 18'
   if !run_quietly('node', '-e', 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)');
-plan skip_all => 'npm is not there' if !run_quietly('npm', '--version');
-plan skip_all => 'npm cannot install pg here'
-  if !run_quietly('npm', 'install', '--prefix', $dir, '--no-package-lock',
-	'--no-audit', '--no-fund', '--ignore-scripts', '--fetch-retries=1',
-	'--fetch-timeout=20000');
+if (!run_quietly('node', '-e', "require(require.resolve('pg', { paths: ['$dir'] }))"))
+{
+	plan skip_all => 'npm is not there' if !run_quietly('npm', '--version');
+	plan skip_all => 'npm cannot install pg here'
+	  if !run_quietly(
+		'npm', 'install', '--prefix', $dir, '--no-package-lock',
+		'--no-audit', '--no-fund', '--ignore-scripts',
+		'--fetch-retries=1', '--fetch-timeout=20000');
+}
 
 my $node = feedpub_node('server', conf => <<'CONF');
 shared_preload_libraries = 'feedpub'
