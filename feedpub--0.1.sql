@@ -95,7 +95,10 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.tombstone',
 CREATE TABLE feedpub.subscription (
 	name pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY,
 	feed pg_catalog.regclass NOT NULL,
-	owner pg_catalog.regrole NOT NULL,
+	-- no regrole: where a role is missing, a dump could not be restored
+	owner pg_catalog.oid NOT NULL,
+	owner_name pg_catalog.name NOT NULL,
+	system_id pg_catalog.int8 NOT NULL,
 	shards pg_catalog.int4 NOT NULL,
 	lease pg_catalog.interval NOT NULL,
 	max_attempts pg_catalog.int4,
@@ -151,8 +154,11 @@ CREATE TABLE feedpub.parked_entry (
 	reason pg_catalog.text,
 	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
 	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-	-- when it is handed out again; NULL: when feed_retry() says so
+	-- when it is handed out again; NULL: when feed_retry() says so;
+	-- '-infinity': never, it has been discarded
 	retry_at pg_catalog.timestamptz,
+	-- where the place was when it failed last
+	failed_at pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (subscription, shard, cursor)
 );
 GRANT SELECT ON feedpub.parked_entry TO pg_database_owner;
@@ -643,6 +649,14 @@ AS 'MODULE_PATHNAME', 'feed_discard';
 COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
 	'forgets an entry that was set aside; returns how many, 0 or 1';
 
+CREATE FUNCTION feedpub._subscription_owner(owner pg_catalog.oid,
+	owner_name pg_catalog.name, system_id pg_catalog.int8)
+RETURNS pg_catalog.oid
+LANGUAGE C STABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'feedpub_subscription_owner';
+COMMENT ON FUNCTION feedpub._subscription_owner(pg_catalog.oid, pg_catalog.name, pg_catalog.int8) IS
+	'the role that owns a subscription, 0 when there is none here';
+
 CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
 	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
 	OUT expired pg_catalog.bool)
@@ -753,10 +767,11 @@ COMMENT ON VIEW feedpub.waiting IS
 	'for each feed an estimate of the rows that xid order holds back';
 GRANT SELECT ON feedpub.waiting TO PUBLIC;
 
--- Who owns a subscription sees it, and who watches over the server.
-CREATE VIEW feedpub.subscriptions AS
+-- Who owns a subscription sees it, and who watches over the server.  Barriers:
+-- whatever else is asked of a row is asked when that has been decided.
+CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 	SELECT s.name, s.feed,
-		pg_catalog.pg_get_userbyid(s.owner) AS owner,
+		pg_catalog.pg_get_userbyid(o.owner) AS owner,
 		s.shards, s.lease, s.max_attempts,
 		h.cursor, h.lag_rows,
 		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) h.since AS lag,
@@ -767,6 +782,7 @@ CREATE VIEW feedpub.subscriptions AS
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
 		h.parked, h.expired, s.created_at
 	FROM feedpub.subscription s
+	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (
 		SELECT pg_catalog.min(h.cursor) AS cursor,
 			pg_catalog.avg(l.rows)::pg_catalog.int8 AS lag_rows,
@@ -778,7 +794,7 @@ CREATE VIEW feedpub.subscriptions AS
 			pg_catalog.bool_or(l.expired) AS expired
 		FROM feedpub.shard h, feedpub._lag(s.feed, h.cursor) l
 		WHERE h.subscription OPERATOR(pg_catalog.=) s.name) h
-	WHERE (pg_catalog.pg_has_role(s.owner, 'USAGE')
+	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
 	AND EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) s.feed);
@@ -786,7 +802,7 @@ COMMENT ON VIEW feedpub.subscriptions IS
 	'subscriptions, how far they have got and how far they lag';
 GRANT SELECT ON feedpub.subscriptions TO PUBLIC;
 
-CREATE VIEW feedpub.shards AS
+CREATE VIEW feedpub.shards WITH (security_barrier) AS
 	SELECT h.subscription, h.shard, h.cursor,
 		CASE WHEN h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 			THEN h.consumer END AS consumer,
@@ -795,19 +811,24 @@ CREATE VIEW feedpub.shards AS
 		h.last_ack, h.parked
 	FROM feedpub.shard h
 	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) h.subscription
-	WHERE pg_catalog.pg_has_role(s.owner, 'USAGE')
+	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');
 COMMENT ON VIEW feedpub.shards IS
 	'the shards of subscriptions, and who has leased them';
 GRANT SELECT ON feedpub.shards TO PUBLIC;
 
--- Keys and reasons are the subscriber's own.
-CREATE VIEW feedpub.parked AS
-	SELECT p.subscription, p.shard, p.cursor, p.op, p.key, p.reason,
-		p.attempts, p.parked_at, p.retry_at
+-- Reasons are the subscriber's own; keys are the table's, and for who may see
+-- all of its rows.
+CREATE VIEW feedpub.parked WITH (security_barrier) AS
+	SELECT p.subscription, p.shard, p.cursor, p.op,
+		CASE WHEN pg_catalog.has_table_privilege(s.feed, 'SELECT')
+			AND NOT pg_catalog.row_security_active(s.feed) THEN p.key END AS key,
+		p.reason, p.attempts, p.parked_at, p.retry_at
 	FROM feedpub.parked_entry p
 	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
-	WHERE pg_catalog.pg_has_role(s.owner, 'USAGE');
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) s.feed
+	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
+	AND (p.retry_at IS NULL OR p.retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz);
 COMMENT ON VIEW feedpub.parked IS
 	'entries that consumers have set aside';
 GRANT SELECT ON feedpub.parked TO PUBLIC;

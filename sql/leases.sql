@@ -13,7 +13,7 @@ SELECT feed_subscribe('depot', 'parcels', 'earliest', shards => 3) AS place;
 -- One consumer gets all shards, in turn; a token has its shard's number.
 SELECT count(*) > 0 AS some FROM feed_poll('depot', 100, 'a');
 SELECT shard, consumer FROM feedpub.shards ORDER BY shard;
--- Whenever the lease was taken: each bit of the time that a token begins with
+-- Whatever the lease's number, which goes into the token
 CREATE FUNCTION deal_with_all() RETURNS TABLE (result text, times bigint) LANGUAGE plpgsql AS $$
 DECLARE
 	bit int;

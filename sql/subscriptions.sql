@@ -17,7 +17,7 @@ CALL feed_publish();
 -- A subscription begins somewhere, and stays there until it is acknowledged.
 --
 SELECT feed_subscribe('mail', :'feed', 'earliest') AS place;
-SELECT op, entry ->> 'data' AS data, token < 0 AS has_token FROM feed_poll('mail', 3);
+SELECT op, entry ->> 'data' AS data, token > 0 AS has_token FROM feed_poll('mail', 3);
 SELECT op, entry ->> 'data' AS data FROM feed_poll('mail', 3);
 SELECT cursor, token FROM feed_poll('mail', 3) OFFSET 2 \gset
 SELECT feed_ack('mail', :'cursor', :token);

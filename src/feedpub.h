@@ -249,6 +249,7 @@ typedef struct FeedpubPage
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
+	bool		hurried;		/* does not wait to be published; or did, in vain */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	TransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
@@ -382,6 +383,7 @@ typedef struct FeedpubShard
 	int			shard;
 	text	   *cursor;			/* up to where it has been acknowledged */
 	int64		token;			/* of the lease */
+	int64		page_token;		/* of the page that moved it last, or 0 */
 	char	   *consumer;		/* whose it is, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are set aside */
@@ -400,6 +402,39 @@ typedef struct FeedpubSubscription
 	int			nloaded;		/* those of them that have been read */
 	FeedpubShard *shards;
 } FeedpubSubscription;
+
+/* What feed_ack() and its kin are given: lease.c. */
+typedef struct FeedpubToken
+{
+	bool		given;			/* false: NULL */
+	int64		bits;
+	int64		state;			/* of the shard when it was handed out */
+	int			shard;
+	bool		leased;			/* to a consumer with a name */
+	bool		retry;			/* with an entry that was set aside */
+} FeedpubToken;
+
+/*
+ * Does a token hold for a shard's row h?  Its parameters are $3 to $5, as
+ * feedpub_lease_bind() sets them; lease.c has the argument.
+ */
+#define FEEDPUB_TOKEN_HOLDS \
+	" CASE WHEN $3 IS NULL"                                                                                                   \
+	"  THEN h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"                        \
+	"  WHEN $4"                                                                                                               \
+	"  THEN (pg_catalog.hashtextextended(''::pg_catalog.text, h.token)"                                                       \
+	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5"                                          \
+	"  ELSE COALESCE(h.page_token OPERATOR(pg_catalog.=) $3, false)"                                                          \
+	"   OR (pg_catalog.hashtextextended(h.cursor, h.token OPERATOR(pg_catalog.#) COALESCE(h.page_token, 0::pg_catalog.int8))" \
+	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5 END "
+
+/*
+ * Where a cursor points, as text that sorts: batch and position, and then how
+ * often deletes had expired (cursor.c).
+ */
+#define FEEDPUB_PLACE(cursor) \
+	"((pg_catalog.substr(" cursor ", 11, 32) OPERATOR(pg_catalog.||) pg_catalog.substr(" cursor ", 3, 8))" \
+	" COLLATE pg_catalog.\"C\")"
 
 /* how many shards a subscription may have: lease.c's tokens have room */
 #define FEEDPUB_MAX_SHARDS	1024
@@ -717,19 +752,32 @@ extern int64 feedpub_subscription_ms(const Interval *interval);
 /* in lease.c */
 extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 							   FeedpubShard **own);
+extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);
 extern int64 feedpub_lease_token(const FeedpubShard *shard, bool retry);
+extern int64 feedpub_lease_claim(const FeedpubToken *token);
+extern FeedpubToken feedpub_lease_parse(FunctionCallInfo fcinfo, int arg);
+extern void feedpub_lease_check(const FeedpubSubscription *sub,
+								const FeedpubToken *token);
+extern void feedpub_lease_bind(const FeedpubSubscription *sub,
+							   const FeedpubToken *token, Datum *values,
+							   char *nulls);
+extern bool feedpub_lease_lock(const FeedpubSubscription *sub,
+							   const FeedpubToken *token, text **cursor);
+extern void feedpub_lease_lock_all(const FeedpubSubscription *sub);
 extern void feedpub_lease_refuse(const text *name);
-extern int	feedpub_lease_read_token(int64 token, bool *retry, int64 *lease,
-									 int32 *hash);
-extern bool feedpub_lease_is_held(const FeedpubShard *shard);
+extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
+								  const FeedpubShard *shard);
 
 /* in park.c */
 extern bool feedpub_park_find_due(const FeedpubSubscription *sub,
-								  FeedpubPage *page, const FeedpubShard *shard);
+								  FeedpubPage *page, const FeedpubShard *shard,
+								  bool again);
+extern TimestampTz feedpub_park_next_due(const FeedpubSubscription *sub,
+										 const FeedpubShard *shard);
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
 extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
-								text *cursor, bool only_due);
+								List *cursors, bool only_due);
 
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);

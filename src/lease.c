@@ -1,37 +1,42 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  Who reads which shards of a subscription.
+ *	  Who reads which shards of a subscription, and tokens.
  *
  * A consumer that names itself leases shards: the row of feedpub.shard has his
  * name and until when.  Polling and acknowledging renew the lease.  One that
- * has run out may be taken by another, who gets a new token; an
- * acknowledgement with the old one is refused (poll.c), so what the late
- * consumer was handed out is handed out again, and it is never two who move a
- * shard's place.  Until somebody takes it, a lease that has run out is as good
- * as before.
+ * has run out may be taken by another: then what the late consumer was handed
+ * out is handed out again, and his acknowledgement is refused.  Until somebody
+ * takes it, a lease that has run out is as good as before.
+ *
+ * Tokens.  Each page comes with a token, and an acknowledgement counts only if
+ * the shard is in the state in which the page was read, or has been moved last
+ * by the same page (so that a page can be acknowledged in parts).  The state is
+ * the place, the lease, and which page moved the place last or set an entry
+ * aside.  So of two pages that have the same entries in them, one wins: whether
+ * a lease ran out, two processes go by one name or none, or one process lost
+ * its connection while its COMMIT was under way and asked again.  The token is
+ * a hash of the state, and a random part which tells pages of one state apart:
+ *
+ *		state, 26 bits | random, 25 | shard, 10 | leased, 1 | retry, 1
+ *
+ * A stale token is taken for a valid one once in 2^26 times.  Of an entry that
+ * is handed out again (park.c) the state is the lease alone: what decides
+ * there is who removes it from those that are set aside.
  *
  * The argument.  The token is compared, and the place moved, in one UPDATE of
- * the shard's row; a lease is taken by an UPDATE of the same row.  So they come
- * one after the other, and whichever is later sees the earlier: in READ
- * COMMITTED it goes by the newest version of the row, above that it fails
- * with a serialization failure.  While a consumer's transaction that has moved
- * the place is open, its row is locked: who wants shards skips it (SKIP
- * LOCKED), so nobody waits, and he finds the place moved or unmoved, never in
- * between.
+ * the shard's row; a lease is taken, an entry set aside and a subscription
+ * sought by an UPDATE of the same row, or under its lock.  So they come one
+ * after the other, and whichever is later sees the earlier: in READ COMMITTED
+ * it goes by the newest version of the row, above that it fails with a
+ * serialization failure.  While a consumer's transaction that has moved the
+ * place is open, its row is locked: who wants shards skips it (SKIP LOCKED), so
+ * nobody waits to be handed something, and he finds the place moved or unmoved,
+ * never in between.
  *
- * Tokens of leases rise, and none is given twice, even if a crash takes back
- * the transaction that gave it: they begin with the time, in microseconds.
- * They have the number of the shard, for they are all that an acknowledgement
- * brings along, and in the lowest bit whether what was handed out was a
- * retried entry (park.c).
- *
- *		microseconds since 2000, or later by a few | shard, 10 bits | retry
- *
- * Who does not name himself has no lease.  His pages have tokens below zero:
- * a hash of the place they began at, and a random part.  Such an
- * acknowledgement counts if the place is still that one, or has been moved last
- * by the same token; so of two who were handed out the same rows, one wins.
+ * Leases are told apart by a number (feedpub.shard.token) that rises, and none
+ * is given twice, even if a crash takes back the transaction that gave it: it
+ * is the time in microseconds, or later.
  *
  * Fair shares.  Consumers register themselves in feedpub.consumer, each in a
  * row of his own.  The shards are divided among those that are there, in the
@@ -40,18 +45,28 @@
  * of the lease has passed, so a newcomer has his share after about so long, and
  * the shares of one that has died come free when his leases end.
  *
+ * Clocks may be put back: a lease that would last longer than leases do, by
+ * far, has run out.
+ *
+ * Locks: rows of feedpub.shard are locked before all others, in the order of
+ * their numbers where it is several; nobody waits for one of feedpub.consumer.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -59,43 +74,66 @@
 
 PG_FUNCTION_INFO_V1(feed_leave);
 
-static FeedpubStatement register_consumer = {
+/* the parts of a token, from below */
+#define TOKEN_RETRY			UINT64CONST(1)
+#define TOKEN_LEASED		UINT64CONST(2)
+#define TOKEN_SHARD_SHIFT	2
+#define TOKEN_RANDOM_SHIFT	12
+#define TOKEN_RANDOM_MASK	UINT64CONST(0x1ffffff)
+#define TOKEN_STATE_SHIFT	37
+#define TOKEN_STATE_MASK	INT64CONST(0x3ffffff)	/* as in FEEDPUB_TOKEN_HOLDS */
+
+/* whoever has locked ours has registered us */
+static FeedpubStatement renew_consumer = {
+	.sql = "WITH mine AS MATERIALIZED (SELECT FROM feedpub.consumer o"
+		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  FOR NO KEY UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub.consumer c SET seen_until = $3 FROM mine"
+		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) $2",
+	.nargs = 3,
+	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
+};
+
+static FeedpubStatement add_consumer = {
 	.sql = "INSERT INTO feedpub.consumer (subscription, consumer, seen_until) VALUES ($1, $2, $3)"
-		   " ON CONFLICT (subscription, consumer) DO UPDATE SET seen_until = excluded.seen_until",
+		   " ON CONFLICT DO NOTHING",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumers = {
-	.sql = "DELETE FROM feedpub.consumer c USING ("
-		   " SELECT o.subscription, o.consumer FROM feedpub.consumer o"
-		   " WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.seen_until OPERATOR(pg_catalog.<) $2"
-		   " FOR UPDATE SKIP LOCKED) gone"
-		   " WHERE c.subscription OPERATOR(pg_catalog.=) gone.subscription"
-		   " AND c.consumer OPERATOR(pg_catalog.=) gone.consumer",
+	.sql = "WITH gone AS MATERIALIZED (SELECT o.consumer FROM feedpub.consumer o"
+		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.seen_until OPERATOR(pg_catalog.<) $2"
+		   "  FOR UPDATE SKIP LOCKED)"
+		   " DELETE FROM feedpub.consumer c USING gone"
+		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) gone.consumer",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TIMESTAMPTZOID},
 };
 
-/* in how many come before us, and how many there are */
+/* how many of the others come before us, and how many there are */
 static FeedpubStatement count_consumers = {
 	.sql = "SELECT pg_catalog.count(*) FILTER (WHERE consumer OPERATOR(pg_catalog.<) $2),"
 		   " pg_catalog.count(*) FROM feedpub.consumer"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1"
-		   " AND (seen_until OPERATOR(pg_catalog.>) $3 OR consumer OPERATOR(pg_catalog.=) $2)",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
+		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND consumer OPERATOR(pg_catalog.<>) $2"
+		   " AND seen_until OPERATOR(pg_catalog.>) $3 AND seen_until OPERATOR(pg_catalog.<=) $4",
+	.nargs = 4,
+	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
+/*
+ * Which shards is found out apart, MATERIALIZED: a plan might ask again for
+ * each row, and lock others each time.
+ */
 #define RETURNING_SHARD \
-	" RETURNING h.shard, h.cursor, h.token, h.leased_until, h.parked"
+	" RETURNING h.shard, h.cursor, h.token, h.page_token, h.leased_until, h.parked"
 
 /* ours, up to so many, the lowest first; whoever has locked one has polled it */
 static FeedpubStatement renew_leases = {
-	.sql = "UPDATE feedpub.shard h SET leased_until = $3 FROM ("
-		   " SELECT o.shard FROM feedpub.shard o"
-		   " WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
-		   " ORDER BY o.shard LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) mine"
+	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  ORDER BY o.shard LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub.shard h SET leased_until = $3 FROM mine"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard" RETURNING_SHARD,
 	.nargs = 4,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID},
@@ -103,10 +141,10 @@ static FeedpubStatement renew_leases = {
 
 /* the others of ours */
 static FeedpubStatement release_leases = {
-	.sql = "UPDATE feedpub.shard h SET consumer = NULL, leased_until = NULL FROM ("
-		   " SELECT o.shard FROM feedpub.shard o"
-		   " WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
-		   " ORDER BY o.shard OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED) mine"
+	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  ORDER BY o.shard OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub.shard h SET consumer = NULL, leased_until = NULL FROM mine"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, INT4OID},
@@ -114,18 +152,16 @@ static FeedpubStatement release_leases = {
 
 /* any that is free: at random, so that not all try the same */
 static FeedpubStatement take_leases = {
-	.sql = "UPDATE feedpub.shard h SET consumer = $2, leased_until = $3,"
-		   " token = (GREATEST($5, (h.token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1)"
-		   " OPERATOR(pg_catalog.<<) 11) OPERATOR(pg_catalog.|) (h.shard::pg_catalog.int8 OPERATOR(pg_catalog.<<) 1),"
-		   " page_token = NULL FROM ("
-		   " SELECT o.shard FROM feedpub.shard o"
-		   " WHERE o.subscription OPERATOR(pg_catalog.=) $1"
-		   " AND (o.consumer IS NULL OR o.leased_until OPERATOR(pg_catalog.<=) $6)"
-		   " AND (o.consumer IS NULL OR o.consumer OPERATOR(pg_catalog.<>) $2)"
-		   " ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED) free"
+	.sql = "WITH free AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1"
+		   "  AND (o.consumer IS NULL OR (o.consumer OPERATOR(pg_catalog.<>) $2"
+		   "   AND (o.leased_until OPERATOR(pg_catalog.<=) $6 OR o.leased_until OPERATOR(pg_catalog.>) $7)))"
+		   "  ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub.shard h SET consumer = $2, leased_until = $3,"
+		   " token = GREATEST($5, h.token OPERATOR(pg_catalog.+) 1), page_token = NULL FROM free"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) free.shard" RETURNING_SHARD,
-	.nargs = 6,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT8OID, TIMESTAMPTZOID},
+	.nargs = 7,
+	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumer = {
@@ -135,20 +171,50 @@ static FeedpubStatement forget_consumer = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
+static FeedpubStatement lock_shard = {
+	.sql = "SELECT h.cursor FROM feedpub.shard h"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
+		   " AND" FEEDPUB_TOKEN_HOLDS "FOR NO KEY UPDATE",
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID},
+};
+
+static FeedpubStatement lock_shards = {
+	.sql = "SELECT FROM feedpub.shard h WHERE h.subscription OPERATOR(pg_catalog.=) $1"
+		   " ORDER BY h.shard FOR UPDATE",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
+static int64 hash_state(const FeedpubShard *shard, bool retry);
+static uint32 random_bits(void);
+static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
 static bool needs_look(const FeedpubSubscription *sub, const FeedpubShard *own,
 					   int nown, TimestampTz now);
-static int	fair_share(FeedpubSubscription *sub, text *consumer,
-					   TimestampTz now);
+static void register_consumer(FeedpubSubscription *sub, text *consumer,
+							  TimestampTz now);
+static bool lock_name(const text *subscription, const text *consumer);
 static int	add_returned(FeedpubShard *own, int nown, char *consumer);
+
+/*
+ * When a lease of which this is the end was given with another clock.
+ */
+static TimestampTz
+too_far(const FeedpubSubscription *sub, TimestampTz now)
+{
+	return TimestampTzPlusMilliseconds(now, 2 * sub->lease_ms);
+}
 
 /*
  * Does anybody hold a lease of a shard that has not run out?
  */
 bool
-feedpub_lease_is_held(const FeedpubShard *shard)
+feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	return shard->consumer != NULL &&
-		shard->leased_until > GetCurrentTimestamp();
+	TimestampTz now = GetCurrentTimestamp();
+
+	return shard->consumer != NULL && shard->leased_until > now &&
+		shard->leased_until <= too_far(sub, now);
 }
 
 /*
@@ -157,18 +223,136 @@ feedpub_lease_is_held(const FeedpubShard *shard)
 int64
 feedpub_lease_token(const FeedpubShard *shard, bool retry)
 {
-	uint32		hash;
-	uint32		random;
+	return (int64) ((uint64) hash_state(shard, retry) << TOKEN_STATE_SHIFT |
+					(random_bits() & TOKEN_RANDOM_MASK) << TOKEN_RANDOM_SHIFT |
+					(uint64) shard->shard << TOKEN_SHARD_SHIFT |
+					(shard->consumer != NULL ? TOKEN_LEASED : 0) |
+					(retry ? TOKEN_RETRY : 0));
+}
 
-	if (shard->consumer != NULL)
-		return shard->token | retry;
-	hash = DatumGetUInt32(DirectFunctionCall1Coll(hashtext, C_COLLATION_OID, PointerGetDatum(shard->cursor)));
+/*
+ * The state of a shard, as FEEDPUB_TOKEN_HOLDS computes it.
+ */
+static int64
+hash_state(const FeedpubShard *shard, bool retry)
+{
+	text	   *place = retry ? cstring_to_text("") : shard->cursor;
+	int64		seed = retry ? shard->token : shard->token ^ shard->page_token;
+
+	return DatumGetInt64(DirectFunctionCall2Coll(hashtextextended, C_COLLATION_OID,
+												 PointerGetDatum(place),
+												 Int64GetDatum(seed))) &
+		TOKEN_STATE_MASK;
+}
+
+static uint32
+random_bits(void)
+{
+	uint32		random;
 
 	if (!pg_strong_random(&random, sizeof(random)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	return -(int64) ((uint64) hash << 30 | (random & 0x1fffffff) << 1 | retry) - 1;
+	return random;
+}
+
+/*
+ * What a page that moves the place, or sets an entry aside, leaves in the
+ * shard: its token.  Who has none leaves what no page has.
+ */
+int64
+feedpub_lease_claim(const FeedpubToken *token)
+{
+	return token->given ? token->bits : -(int64) random_bits() - 1;
+}
+
+/*
+ * A token as an argument of a function.
+ */
+FeedpubToken
+feedpub_lease_parse(FunctionCallInfo fcinfo, int arg)
+{
+	FeedpubToken token = {0};
+
+	if (PG_ARGISNULL(arg))
+		return token;
+	token.given = true;
+	token.bits = PG_GETARG_INT64(arg);
+	token.retry = (token.bits & TOKEN_RETRY) != 0;
+	token.leased = (token.bits & TOKEN_LEASED) != 0;
+	token.shard = (token.bits >> TOKEN_SHARD_SHIFT) & (FEEDPUB_MAX_SHARDS - 1);
+	token.state = token.bits >> TOKEN_STATE_SHIFT;	/* none is below zero */
+	return token;
+}
+
+/*
+ * Refuse none where there are several shards.
+ */
+void
+feedpub_lease_check(const FeedpubSubscription *sub, const FeedpubToken *token)
+{
+	if (!token->given && sub->nshards > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("token must not be null"),
+				 errdetail("Subscription \"%s\" has %d shards, and the token says which one the cursor is of.",
+						   text_to_cstring(sub->name), sub->nshards)));
+}
+
+/*
+ * Set the first five parameters of a statement with FEEDPUB_TOKEN_HOLDS.
+ */
+void
+feedpub_lease_bind(const FeedpubSubscription *sub, const FeedpubToken *token,
+				   Datum *values, char *nulls)
+{
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(token->shard);
+	values[2] = Int64GetDatum(token->bits);
+	nulls[2] = token->given ? ' ' : 'n';
+	values[3] = BoolGetDatum(token->retry);
+	values[4] = Int64GetDatum(token->state);
+}
+
+/*
+ * Lock a shard, until the transaction ends, if the token holds for it, and
+ * return the place.
+ */
+bool
+feedpub_lease_lock(const FeedpubSubscription *sub, const FeedpubToken *token,
+				   text **cursor)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubStoreCaller caller;
+	Datum		values[5];
+	char		nulls[] = "     ";
+	bool		isnull;
+	bool		found;
+
+	feedpub_lease_bind(sub, token, values, nulls);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&lock_shard, values, nulls) > 0;
+	MemoryContextSwitchTo(context);
+	if (found)
+		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Lock all shards of a subscription.
+ */
+void
+feedpub_lease_lock_all(const FeedpubSubscription *sub)
+{
+	FeedpubStoreCaller caller;
+	Datum		values[1];
+
+	values[0] = PointerGetDatum(sub->name);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&lock_shards, values, NULL);
+	feedpub_store_end(&caller);
 }
 
 /*
@@ -186,22 +370,6 @@ feedpub_lease_refuse(const text *name)
 }
 
 /*
- * What a token says: the number of the shard, and whether it is a retried
- * entry's.  *lease is the token of the lease, or that of a page; *hash, of a
- * page's, that of the place it began at.
- */
-int
-feedpub_lease_read_token(int64 token, bool *retry, int64 *lease, int32 *hash)
-{
-	uint64		bits = token > 0 ? (uint64) token : (uint64) - (token + 1);
-
-	*retry = (bits & 1) != 0;
-	*lease = token > 0 ? token & ~INT64CONST(1) : token;
-	*hash = token > 0 ? 0 : (int32) (uint32) (bits >> 30);
-	return token > 0 ? (int) ((bits >> 1) % FEEDPUB_MAX_SHARDS) : 0;
-}
-
-/*
  * Lease shards for a consumer, as many as are his.  Returns how many he has,
  * in *own; those of others who are late are his now.  Writes only when a third
  * of the lease has passed, or none is his.
@@ -215,8 +383,10 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	int			nown = 0;
 	int			share;
 	FeedpubStoreCaller caller;
-	Datum		values[6];
+	Datum		values[7];
 
+	/* not only when there is something to write, which nobody can foresee */
+	PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 	*own = palloc(sub->nshards * sizeof(FeedpubShard));
 	for (int i = 0; i < sub->nloaded; i++)
 	{
@@ -227,9 +397,11 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	}
 	if (!needs_look(sub, *own, nown, now))
 		return nown;
-	PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 
-	share = fair_share(sub, consumer, now);
+	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
+		sub->seen_until > too_far(sub, now))
+		register_consumer(sub, consumer, now);
+	share = feedpub_lease_share(sub, consumer);
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = PointerGetDatum(consumer);
 	values[2] = Int32GetDatum(share);
@@ -249,6 +421,7 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 		values[3] = Int32GetDatum(share - nown);
 		values[4] = Int64GetDatum(now);
 		values[5] = TimestampTzGetDatum(now);
+		values[6] = TimestampTzGetDatum(too_far(sub, now));
 		feedpub_store_run(&take_leases, values, NULL);
 		nown = add_returned(*own, nown, name);
 	}
@@ -264,12 +437,13 @@ needs_look(const FeedpubSubscription *sub, const FeedpubShard *own, int nown,
 		   TimestampTz now)
 {
 	TimestampTz due = TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3);
+	TimestampTz far = too_far(sub, now);
 
-	if (sub->seen_until <= due)
+	if (sub->seen_until <= due || sub->seen_until > far)
 		return true;
 	for (int i = 0; i < nown; i++)
 	{
-		if (own[i].leased_until <= due)
+		if (own[i].leased_until <= due || own[i].leased_until > far)
 			return true;
 	}
 	if (nown > 0)
@@ -278,43 +452,78 @@ needs_look(const FeedpubSubscription *sub, const FeedpubShard *own, int nown,
 	/* none is ours yet: is there one to be had? */
 	for (int i = 0; i < sub->nloaded; i++)
 	{
-		if (sub->shards[i].consumer == NULL || sub->shards[i].leased_until <= now)
+		if (!feedpub_lease_is_held(sub, &sub->shards[i]))
 			return true;
 	}
 	return false;
 }
 
 /*
- * Register the consumer, and say how many shards are his.
+ * Register the consumer for as long as a lease.  Nobody waits here, not even
+ * for one that has the same name, who has registered both of us.
  */
-static int
-fair_share(FeedpubSubscription *sub, text *consumer, TimestampTz now)
+static void
+register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
 {
 	FeedpubStoreCaller caller;
 	Datum		values[3];
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = PointerGetDatum(consumer);
+	values[2] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, sub->lease_ms));
+	feedpub_store_begin(&caller);
+	if (sub->seen_until != 0)
+		feedpub_store_run(&renew_consumer, values, NULL);
+	else if (lock_name(sub->name, consumer))
+		feedpub_store_run(&add_consumer, values, NULL);
+
+	/* those who have been away for long */
+	values[1] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, -10 * sub->lease_ms));
+	feedpub_store_run(&forget_consumers, values, NULL);
+	feedpub_store_end(&caller);
+}
+
+/*
+ * Lock a consumer's name, unless another transaction has: two that insert one
+ * row would wait for each other's end.  The name as an object of class
+ * feedpub.consumer, by a hash.
+ */
+static bool
+lock_name(const text *subscription, const text *consumer)
+{
+	LOCKTAG		tag;
+	uint32		hash = hash_bytes((const unsigned char *) VARDATA_ANY(subscription),
+								  VARSIZE_ANY_EXHDR(subscription));
+
+	hash = hash_combine(hash, hash_bytes((const unsigned char *) VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)));
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
+					   get_relname_relid("consumer", get_namespace_oid(FEEDPUB_SCHEMA, false)),
+					   hash, 0);
+	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * How many shards are a consumer's.
+ */
+int
+feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	FeedpubStoreCaller caller;
+	Datum		values[4];
 	int64		before;
 	int64		all;
 	bool		isnull;
 
 	values[0] = PointerGetDatum(sub->name);
-	feedpub_store_begin(&caller);
-	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3))
-	{
-		values[1] = PointerGetDatum(consumer);
-		values[2] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, sub->lease_ms));
-		feedpub_store_run(&register_consumer, values, NULL);
-
-		/* those who have been away for long */
-		values[1] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, -10 * sub->lease_ms));
-		feedpub_store_run(&forget_consumers, values, NULL);
-	}
 	values[1] = PointerGetDatum(consumer);
 	values[2] = TimestampTzGetDatum(now);
+	values[3] = TimestampTzGetDatum(too_far(sub, now));
+	feedpub_store_begin(&caller);
 	feedpub_store_run(&count_consumers, values, NULL);
 	before = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
-	all = DatumGetInt64(feedpub_store_value(0, 2, &isnull));
+	all = DatumGetInt64(feedpub_store_value(0, 2, &isnull)) + 1;
 	feedpub_store_end(&caller);
-	all = Max(all, 1);
 	return sub->nshards / all + (before < sub->nshards % all ? 1 : 0);
 }
 
@@ -329,12 +538,15 @@ add_returned(FeedpubShard *own, int nown, char *consumer)
 		FeedpubShard *shard = &own[nown++];
 		MemoryContext oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(own));
 		bool		isnull;
+		Datum		value;
 
 		shard->shard = DatumGetInt32(feedpub_store_value(i, 1, &isnull));
 		shard->cursor = DatumGetTextPCopy(feedpub_store_value(i, 2, &isnull));
 		shard->token = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
-		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 4, &isnull));
-		shard->parked = DatumGetInt32(feedpub_store_value(i, 5, &isnull));
+		value = feedpub_store_value(i, 4, &isnull);
+		shard->page_token = isnull ? 0 : DatumGetInt64(value);
+		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 5, &isnull));
+		shard->parked = DatumGetInt32(feedpub_store_value(i, 6, &isnull));
 		shard->consumer = consumer;
 		MemoryContextSwitchTo(oldcontext);
 	}

@@ -128,8 +128,9 @@ feedpub_page_read(FeedpubPage *page)
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_publish_has_news(&page->feed, page->heap, page->snapshot,
 								 &page->last.snapshot) &&
-		feedpub_wait_for_batch(page->feed.relid, &page->passed,
-							   feedpub_read_wait, false))
+		!(page->hurried =
+			  !feedpub_wait_for_batch(page->feed.relid, &page->passed,
+									  page->hurried ? 0 : feedpub_read_wait, false)))
 	{
 		PushActiveSnapshot(GetLatestSnapshot());
 		page->snapshot = GetActiveSnapshot();

@@ -9,12 +9,23 @@
  * feed_poll() leaves such entries out of its pages, so the consumer may go on
  * at once, acknowledge what lies behind them, or crash and poll again.
  *
+ * To set an entry of a page aside claims the page, as to acknowledge a part of
+ * it does (lease.c): another page with this entry in it, which somebody else
+ * may have been handed, can no longer be acknowledged.  So an entry is dealt
+ * with by whoever acknowledges its page, or is aside; never both.
+ *
  * An entry that is due, a row with retry_at in the past that the shard's place
- * has passed, is handed out before new ones, alone, as often as it is polled:
- * until it is acknowledged by its own cursor and token, or set aside again,
- * or discarded.  What is handed out is read then: a message of an outbox by
- * its stamp, in a table feed the row that has the key now.  Where there is none
- * any more, or the key of a delete lives again, there is nothing left to do.
+ * has passed, is handed out alone, as often as it is polled: until it is
+ * acknowledged by its own cursor and token, or set aside again, or discarded.
+ * Whoever removes the row has dealt with it, and nobody else.  What is
+ * handed out is read then: a message of an outbox by its stamp; in a table
+ * feed the row with that stamp, or else the one that has the key now.  Where
+ * there is none any more, or the key of a delete lives again, there is nothing
+ * left to do.  It is read with a snapshot that is not older than the one which
+ * saw the entry aside: in an older one the row may not be there yet.
+ *
+ * Retried entries come before new ones, but one that has failed again only
+ * when the place has moved since, or nothing is new: so neither starves.
  *
  * While an entry is set aside others of its key go on.  In a table feed
  * nothing is lost by that, for an entry is the state of its row.  In an
@@ -22,8 +33,13 @@
  * consumer to whom that matters parks the ones behind it as well.  Holding them
  * back here would take a list without bounds.
  *
+ * An entry that is discarded before the place has passed it stays, with
+ * retry_at at the beginning of time, for it must be left out of pages.  It goes
+ * when it would be due.
+ *
  * Locks: the shard's row first, which has the number of entries set aside,
- * then theirs; so two that meet on an entry come one after the other.
+ * then theirs; so two that meet on an entry come one after the other.  A poll
+ * that finds nothing left to do for an entry waits for neither.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,97 +75,127 @@ PG_FUNCTION_INFO_V1(feed_discard);
 /* how many entries that are due a poll looks at */
 #define MAX_DUE		100
 
-/* the shard is the token's, or nobody's: as poll.c's move_place */
-static FeedpubStatement lock_shard = {
-	.sql = "SELECT FROM feedpub.shard h"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
-		   " AND CASE WHEN $3 OPERATOR(pg_catalog.>) 0 THEN h.token OPERATOR(pg_catalog.=) $3"
-		   "  ELSE (h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
-		   "   AND ($3 IS NULL OR h.page_token OPERATOR(pg_catalog.=) $3"
-		   "    OR pg_catalog.hashtext(h.cursor) OPERATOR(pg_catalog.=) $4) END"
-		   " FOR NO KEY UPDATE",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, INT4OID},
-};
-
+/* given up when it has failed so often; failed with the place there */
 static FeedpubStatement park_again = {
-	.sql = "UPDATE feedpub.parked_entry SET reason = $4, retry_at = $5,"
-		   " attempts = attempts OPERATOR(pg_catalog.+) 1"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.=) $3 RETURNING attempts",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID},
-};
-
-static FeedpubStatement give_up = {
-	.sql = "UPDATE feedpub.parked_entry SET retry_at = NULL"
+	.sql = "UPDATE feedpub.parked_entry SET reason = $4,"
+		   " retry_at = CASE WHEN attempts OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<) $6 THEN $5 END,"
+		   " attempts = attempts OPERATOR(pg_catalog.+) 1, failed_at = $7"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND cursor OPERATOR(pg_catalog.=) $3",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+	.nargs = 7,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID},
 };
 
 static FeedpubStatement park_first = {
-	.sql = "WITH counted AS (UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.+) 1"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2)"
+	.sql = "WITH counted AS (UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.+) 1, page_token = $12"
+		   "  WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2)"
 		   " INSERT INTO feedpub.parked_entry"
-		   " (subscription, shard, cursor, reason, retry_at, op, feed_xid, feed_pos)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-	.nargs = 8,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, TEXTOID, XID8OID, INT8OID},
+		   " (subscription, shard, cursor, reason, retry_at, failed_at, op, feed_xid, feed_pos, key)"
+		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 OPERATOR(pg_catalog.<) $6 THEN $5 END, $7, $8, $9, $10, $11)",
+	.nargs = 12,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+				 TEXTOID, XID8OID, INT8OID, TEXTARRAYOID, INT8OID},
 };
 
-static FeedpubStatement set_key = {
-	.sql = "UPDATE feedpub.parked_entry SET key = $4"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.=) $3",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTARRAYOID},
-};
-
+/* with the shard's row locked; $4: those that have not been set aside again */
 static FeedpubStatement remove_parked = {
 	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.=) $3"
+		   " AND cursor OPERATOR(pg_catalog.=) ANY ($3)"
 		   " AND (NOT $4 OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()) RETURNING 1)"
-		   " UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.-) 1"
+		   " UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND EXISTS (SELECT FROM gone)",
 	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, BOOLOID},
+	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, BOOLOID},
 };
 
-/* behind the place: those that the shard's pages would bring */
-static FeedpubStatement select_hidden = {
-	.sql = "SELECT feed_xid, feed_pos, cursor FROM feedpub.parked_entry"
+static FeedpubStatement try_lock_shard = {
+	.sql = "SELECT FROM feedpub.shard"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.>) $3",
+		   " FOR NO KEY UPDATE SKIP LOCKED",
+	.nargs = 2,
+	.argtypes = {TEXTOID, INT4OID},
+};
+
+/* those of a shard that may be in a page */
+static FeedpubStatement select_hidden = {
+	.sql = "SELECT feed_xid, cursor FROM feedpub.parked_entry"
+		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
+		   " AND feed_pos OPERATOR(pg_catalog.>=) $3 AND feed_pos OPERATOR(pg_catalog.<=) $4"
+		   " ORDER BY feed_pos",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
+};
+
+#define ENTRY_PLACE		FEEDPUB_PLACE("p.cursor")
+#define SHARD_PLACE		FEEDPUB_PLACE("h.cursor")
+#define GIVEN_PLACE		FEEDPUB_PLACE("$3")
+
+/*
+ * What the place has passed: one ahead of it would be handed out before its
+ * turn.  Those that have failed with the place where it is, $4, or the others.
+ */
+static FeedpubStatement select_due = {
+	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key,"
+		   " p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz"
+		   " FROM feedpub.parked_entry p"
+		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
+		   " AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " GIVEN_PLACE
+		   " AND p.retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+		   " AND COALESCE(p.failed_at OPERATOR(pg_catalog.=) $3, false) OPERATOR(pg_catalog.=) $4"
+		   " ORDER BY p.retry_at, p.cursor LIMIT $5 OFFSET $6",
+	.nargs = 6,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, BOOLOID, INT8OID, INT8OID},
+};
+
+static FeedpubStatement next_due = {
+	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub.parked_entry p"
+		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
+		   " AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " GIVEN_PLACE
+		   " AND p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
-/* before it: one ahead of it would take the place along when acknowledged */
-static FeedpubStatement select_due = {
-	.sql = "SELECT cursor, op, feed_xid, feed_pos, key FROM feedpub.parked_entry"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
-		   " AND cursor OPERATOR(pg_catalog.<=) $3"
-		   " AND retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
-		   " ORDER BY retry_at, cursor LIMIT $4",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT4OID},
-};
-
-static FeedpubStatement make_due = {
-	.sql = "UPDATE feedpub.parked_entry SET retry_at = pg_catalog.clock_timestamp()"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1"
-		   " AND ($2 IS NULL OR cursor OPERATOR(pg_catalog.=) $2)",
+/* the shards that have an entry, or any, aside */
+static FeedpubStatement lock_shards_of = {
+	.sql = "SELECT h.shard FROM feedpub.shard h"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND EXISTS (SELECT FROM feedpub.parked_entry p"
+		   "  WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) h.shard"
+		   "  AND ($2 IS NULL OR p.cursor OPERATOR(pg_catalog.=) $2))"
+		   " ORDER BY h.shard FOR NO KEY UPDATE",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-static FeedpubStatement find_shards = {
-	.sql = "SELECT shard FROM feedpub.parked_entry"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND cursor OPERATOR(pg_catalog.=) $2",
+static FeedpubStatement make_due = {
+	.sql = "UPDATE feedpub.parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL"
+		   " WHERE subscription OPERATOR(pg_catalog.=) $1"
+		   " AND ($2 IS NULL OR cursor OPERATOR(pg_catalog.=) $2)"
+		   " AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz)",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+static FeedpubStatement discard = {
+	.sql = "UPDATE feedpub.parked_entry SET retry_at = '-infinity'::pg_catalog.timestamptz"
+		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND cursor OPERATOR(pg_catalog.=) $2"
+		   " AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz)",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+/* discarded, and passed by the place */
+static FeedpubStatement remove_discarded = {
+	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry p USING feedpub.shard h"
+		   "  WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.cursor OPERATOR(pg_catalog.=) $2"
+		   "  AND p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz"
+		   "  AND h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) p.shard"
+		   "  AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " SHARD_PLACE
+		   "  RETURNING p.shard)"
+		   " UPDATE feedpub.shard h SET parked = h.parked OPERATOR(pg_catalog.-) 1 FROM gone"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) gone.shard",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},
 };
@@ -163,24 +209,59 @@ typedef struct DueEntry
 	int64		pos;
 	Datum		key;			/* 0 without one */
 	bool		unreadable;		/* which is no value any more */
+	bool		discarded;
 } DueEntry;
+
+/* What has become of an entry. */
+typedef enum Fate
+{
+	ENTRY_FOUND,
+	ENTRY_GONE,					/* there is nothing left to do */
+	ENTRY_UNKNOWN,				/* nobody can say, or not to this caller */
+} Fate;
+
+/* An entry that is aside, to be looked up. */
+typedef struct HiddenEntry
+{
+	uint64		xid;			/* 0: a row that is read in place */
+	FeedpubCursor cursor;
+} HiddenEntry;
 
 static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
 static bool set_aside(FeedpubSubscription *sub, text *cursor, text *reason,
-					  const int64 *token, const TimestampTz *retry_at);
+					  const FeedpubToken *token, const TimestampTz *retry_at);
+static bool describe_entry(FeedpubSubscription *sub, text *cursor,
+						   const FeedpubToken *token, text *place,
+						   Datum *values, char *nulls);
 static bool find_entry(FeedpubSubscription *sub, int shard, text *cursor,
-					   FeedpubPage *page, FeedpubPageRow **row);
+					   text *place, FeedpubPage *page, FeedpubPageRow **row);
 static bool read_entry(FeedpubSubscription *sub, int shard,
 					   const FeedpubCursor *after, int max_rows,
 					   const FeedpubCursor *wanted,
 					   FeedpubPage *page, FeedpubPageRow **row);
 static Datum key_of_row(FeedpubPage *page, const FeedpubPageRow *row);
-static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard);
-static HeapTupleHeader read_again(FeedpubPage *page, DueEntry *entry);
-static HeapTupleHeader read_message(FeedpubPage *page, DueEntry *entry);
-static HeapTupleHeader read_by_key(FeedpubPage *page, DueEntry *entry);
-static HeapTupleHeader read_dead_key(FeedpubPage *page, DueEntry *entry);
+static int	load_hidden(const FeedpubSubscription *sub, int shard,
+						int64 first, int64 last, HiddenEntry **hidden);
+static bool is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden,
+					  int nhidden);
+static bool is_same_entry(const FeedpubPageRow *row,
+						  const FeedpubCursor *cursor);
+static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					  bool again, int64 skipped);
+static int	settle_unless_locked(const FeedpubSubscription *sub, int shard,
+								 List *cursors);
+static void make_page(FeedpubPage *page, const DueEntry *entry,
+					  HeapTupleHeader row);
+static Fate read_again(FeedpubPage *page, DueEntry *entry,
+					   HeapTupleHeader *row);
+static Fate read_table_entry(FeedpubPage *page, DueEntry *entry,
+							 HeapTupleHeader *row);
+static HeapTupleHeader read_by_stamp(FeedpubPage *page, DueEntry *entry);
+static Fate read_by_key(FeedpubPage *page, DueEntry *entry,
+						HeapTupleHeader *row);
+static Fate read_dead_key(FeedpubPage *page, DueEntry *entry,
+						  HeapTupleHeader *row);
 static Oid	operator_namespace(Oid operator);
 static HeapTupleHeader select_row(FeedpubPage *page, const char *condition,
 								  int nargs, Oid *argtypes, Datum *values);
@@ -192,7 +273,8 @@ static HeapTupleHeader select_row(FeedpubPage *page, const char *condition,
  * Sets an entry that feed_poll() returned with this cursor and token aside, so
  * that it is handed out again only when feed_retry() says so, and the
  * consumer can go on.  Moves no cursor.  False when it is not there any more:
- * its row has been changed since, and comes again, or is gone.
+ * its row has been changed since, and comes again, or is gone; or it had been
+ * set aside before, and somebody else has dealt with it.
  *
  * In a transaction, what is set aside is so if that commits.  Locks the
  * shard's row until it ends.  Errors: 42704, 22023, 0A000 for a truncate,
@@ -202,10 +284,7 @@ Datum
 feed_park(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	int64		token = 0;
-	bool		retry;
-	int64		lease;
-	int32		hash;
+	FeedpubToken token = feedpub_lease_parse(fcinfo, 3);
 
 	for (int i = 0; i < 2; i++)
 	{
@@ -214,13 +293,10 @@ feed_park(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("%s must not be null", i == 0 ? "name" : "cursor")));
 	}
-	if (!PG_ARGISNULL(3))
-		token = PG_GETARG_INT64(3);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL,
-							  PG_ARGISNULL(3) ? 0 : feedpub_lease_read_token(token, &retry, &lease, &hash), &sub);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, token.shard, &sub);
 	PG_RETURN_BOOL(set_aside(&sub, PG_GETARG_TEXT_PP(1),
 							 PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-							 PG_ARGISNULL(3) ? NULL : &token, NULL));
+							 &token, NULL));
 }
 
 /*
@@ -241,10 +317,7 @@ feed_nack(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name", "cursor", "reason", "delay"};
 	FeedpubSubscription sub;
-	int64		token = 0;
-	bool		retry;
-	int64		lease;
-	int32		hash;
+	FeedpubToken token = feedpub_lease_parse(fcinfo, 4);
 	int64		delay;
 	TimestampTz retry_at;
 
@@ -261,21 +334,20 @@ feed_nack(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("delay must not be negative")));
 	retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
-	if (!PG_ARGISNULL(4))
-		token = PG_GETARG_INT64(4);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL,
-							  PG_ARGISNULL(4) ? 0 : feedpub_lease_read_token(token, &retry, &lease, &hash), &sub);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, token.shard, &sub);
 	PG_RETURN_BOOL(set_aside(&sub, PG_GETARG_TEXT_PP(1),
 							 PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-							 PG_ARGISNULL(4) ? NULL : &token, &retry_at));
+							 &token, &retry_at));
 }
 
 /*
  * feed_retry(name text, cursor text DEFAULT NULL) returns integer, VOLATILE
  *
  * Has an entry that was set aside, or all of a subscription's, handed out
- * again: with the next polls, before new entries and whatever of its key has
- * been handed out since.  Returns how many.  Errors: 42704, 42501.
+ * again: with the next polls, one each, before new entries and after whatever
+ * of its key has been handed out since.  Returns how many.  Waits for
+ * acknowledgements of open transactions in their shards.  Errors: 42704,
+ * 42501.
  */
 Datum
 feed_retry(PG_FUNCTION_ARGS)
@@ -293,6 +365,7 @@ feed_retry(PG_FUNCTION_ARGS)
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
 	feedpub_store_begin(&caller);
+	feedpub_store_run(&lock_shards_of, values, PG_ARGISNULL(1) ? " n" : NULL);
 	n = feedpub_store_run(&make_due, values, PG_ARGISNULL(1) ? " n" : NULL);
 	feedpub_store_end(&caller);
 	PG_RETURN_INT32((int32) n);
@@ -302,7 +375,8 @@ feed_retry(PG_FUNCTION_ARGS)
  * feed_discard(name text, cursor text) returns integer
  *
  * Forgets an entry that was set aside: it is not handed out again.  Returns
- * how many there were, 0 or 1.  Errors: 42704, 42501.
+ * how many there were, 0 or 1.  Waits for acknowledgements of open
+ * transactions in its shard.  Errors: 42704, 42501.
  */
 Datum
 feed_discard(PG_FUNCTION_ARGS)
@@ -311,23 +385,16 @@ feed_discard(PG_FUNCTION_ARGS)
 	FeedpubStoreCaller caller;
 	Datum		values[2];
 	uint64		n;
-	int			ngone = 0;
-	int		   *shards;
-	bool		isnull;
-	MemoryContext context = CurrentMemoryContext;
 
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
 	feedpub_store_begin(&caller);
-	n = feedpub_store_run(&find_shards, values, NULL);
-	shards = MemoryContextAlloc(context, Max(n, 1) * sizeof(int));
-	for (uint64 i = 0; i < n; i++)
-		shards[i] = DatumGetInt32(feedpub_store_value(i, 1, &isnull));
+	feedpub_store_run(&lock_shards_of, values, NULL);
+	n = feedpub_store_run(&discard, values, NULL);
+	feedpub_store_run(&remove_discarded, values, NULL);
 	feedpub_store_end(&caller);
-	for (uint64 i = 0; i < n; i++)
-		ngone += feedpub_park_settle(&sub, shards[i], PG_GETARG_TEXT_PP(1), false);
-	PG_RETURN_INT32(ngone);
+	PG_RETURN_INT32((int32) n);
 }
 
 /*
@@ -336,80 +403,72 @@ feed_discard(PG_FUNCTION_ARGS)
  */
 static bool
 set_aside(FeedpubSubscription *sub, text *cursor, text *reason,
-		  const int64 *token, const TimestampTz *retry_at)
+		  const FeedpubToken *token, const TimestampTz *retry_at)
 {
-	FeedpubPage page = {0};
-	FeedpubPageRow *row;
 	FeedpubStoreCaller caller;
-	bool		retry = false;
-	int64		lease = 0;
-	int32		hash = 0;
-	int			shard = 0;
-	int			attempts = 1;
-	Datum		key = (Datum) 0;
-	Datum		values[8];
-	char		nulls[9] = "        ";
-	bool		isnull;
+	text	   *place;
+	Datum		values[12];
+	char		nulls[] = "            ";
 	bool		known;
 
+	PreventCommandIfReadOnly(retry_at ? "feed_nack()" : "feed_park()");
 	feedpub_require_select(sub->feed);
-	if (token != NULL)
-		shard = feedpub_lease_read_token(*token, &retry, &lease, &hash);
-	else if (sub->nshards > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("token must not be null"),
-				 errdetail("Subscription \"%s\" has %d shards, and the token says which one the cursor is of.",
-						   text_to_cstring(sub->name), sub->nshards)));
-
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard);
-	values[2] = Int64GetDatum(lease);
-	nulls[2] = token == NULL || (retry && *token < 0) ? 'n' : ' ';
-	values[3] = Int32GetDatum(hash);
-	nulls[3] = token == NULL || *token > 0 || retry ? 'n' : ' ';
-	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&lock_shard, values, nulls) == 0)
+	feedpub_lease_check(sub, token);
+	if (!feedpub_lease_lock(sub, token, &place))
 		feedpub_lease_refuse(sub->name);
 
-	/* one that was aside before */
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(token->shard);
 	values[2] = PointerGetDatum(cursor);
-	nulls[2] = ' ';
 	values[3] = PointerGetDatum(reason);
 	nulls[3] = reason == NULL ? 'n' : ' ';
 	values[4] = retry_at ? TimestampTzGetDatum(*retry_at) : (Datum) 0;
 	nulls[4] = retry_at == NULL ? 'n' : ' ';
-	known = feedpub_store_run(&park_again, values, nulls) > 0;
-	if (known)
-		attempts = DatumGetInt32(feedpub_store_value(0, 1, &isnull));
-	feedpub_store_end(&caller);
-
-	if (!known)
-	{
-		if (!find_entry(sub, shard, cursor, &page, &row))
-			return false;
-		if (row->op == FEEDPUB_OP_TRUNCATE)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("a truncate cannot be set aside"),
-					 errdetail("Whatever follows it rests on it.")));
-		if (!page.feed.is_outbox)
-			key = key_of_row(&page, row);
-		values[5] = CStringGetTextDatum(op_names[row->op]);
-		values[6] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
-		values[7] = Int64GetDatum(row->cursor.pos);
-		relation_close(page.heap, NoLock);
-	}
+	values[5] = Int32GetDatum(sub->max_attempts > 0 ? sub->max_attempts : PG_INT32_MAX);
+	values[6] = PointerGetDatum(place);
 	feedpub_store_begin(&caller);
-	if (!known)
-		feedpub_store_run(&park_first, values, nulls);
-	values[3] = key;
-	nulls[3] = ' ';
-	if (key != (Datum) 0)
-		feedpub_store_run(&set_key, values, NULL);
-	if (retry_at != NULL && sub->max_attempts > 0 && attempts >= sub->max_attempts)
-		feedpub_store_run(&give_up, values, NULL);
+	known = feedpub_store_run(&park_again, values, nulls) > 0;
 	feedpub_store_end(&caller);
+	if (known)
+		return true;
+
+	/* one that was handed out again, and is aside no longer: it is settled */
+	if (token->retry ||
+		!describe_entry(sub, cursor, token, place, values, nulls))
+		return false;
+	values[11] = Int64GetDatum(feedpub_lease_claim(token));
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&park_first, values, nulls);
+	feedpub_store_end(&caller);
+	return true;
+}
+
+/*
+ * Set what park_first keeps of an entry.  Returns false when it is not there.
+ */
+static bool
+describe_entry(FeedpubSubscription *sub, text *cursor,
+			   const FeedpubToken *token, text *place, Datum *values,
+			   char *nulls)
+{
+	FeedpubPage page = {0};
+	FeedpubPageRow *row;
+
+	if (!find_entry(sub, token->shard, cursor, place, &page, &row))
+		return false;
+	if (row->op == FEEDPUB_OP_TRUNCATE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a truncate cannot be set aside"),
+				 errdetail("Whatever follows it rests on it.")));
+	values[7] = CStringGetTextDatum(op_names[row->op]);
+	values[8] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
+	values[9] = Int64GetDatum(row->cursor.pos);
+	if (OidIsValid(page.feed.keyid))
+		values[10] = row->texts != (Datum) 0 ? row->texts : key_of_row(&page, row);
+	else
+		nulls[10] = 'n';
+	relation_close(page.heap, NoLock);
 	return true;
 }
 
@@ -419,20 +478,20 @@ set_aside(FeedpubSubscription *sub, text *cursor, text *reason,
  * before it, but still behind the shard's.
  */
 static bool
-find_entry(FeedpubSubscription *sub, int shard, text *cursor,
+find_entry(FeedpubSubscription *sub, int shard, text *cursor, text *place,
 		   FeedpubPage *page, FeedpubPageRow **row)
 {
 	FeedpubCursor wanted;
 	FeedpubCursor after;
 
 	feedpub_cursor_parse(cursor, &wanted);
-	if (wanted.pos == 0 && wanted.sync_id == 0)
+	if (wanted.pos == 0)
 		return false;
 	after = wanted;
 	after.pos--;
 	if (read_entry(sub, shard, &after, 1, &wanted, page, row))
 		return true;
-	feedpub_cursor_parse(sub->shards[0].cursor, &after);
+	feedpub_cursor_parse(place, &after);
 	return read_entry(sub, shard, &after, feedpub_max_page_rows, &wanted, page, row);
 }
 
@@ -446,13 +505,13 @@ read_entry(FeedpubSubscription *sub, int shard, const FeedpubCursor *after,
 	page->max_rows = max_rows;
 	page->shard = shard;
 	page->shards = sub->nshards;
+	page->hurried = true;
 	page->heap = feedpub_registry_open(sub->feed);
 	feedpub_page_read(page);
 	for (int i = 0; i < page->nrows; i++)
 	{
 		*row = &page->rows[i];
-		if ((*row)->entry != NULL && (*row)->cursor.pos == wanted->pos &&
-			((*row)->cursor.sync_id == 0) == (wanted->sync_id == 0))
+		if ((*row)->entry != NULL && is_same_entry(*row, wanted))
 			return true;
 	}
 	relation_close(page->heap, NoLock);
@@ -481,21 +540,27 @@ key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
 }
 
 /*
- * Forget an entry that was set aside; with only_due, unless it has been set
- * aside again since it was handed out, for then it has not been dealt with,
- * whoever acknowledges it.  Returns whether there was one.
+ * Forget entries that were set aside, given their cursors, with the shard
+ * locked; with only_due, unless they have been set aside again since they were
+ * handed out, for then they have not been dealt with, whoever acknowledges
+ * them.  Returns whether there was one.
  */
 bool
-feedpub_park_settle(const FeedpubSubscription *sub, int shard, text *cursor,
+feedpub_park_settle(const FeedpubSubscription *sub, int shard, List *cursors,
 					bool only_due)
 {
 	FeedpubStoreCaller caller;
+	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
 	Datum		values[4];
 	bool		found;
+	ListCell   *lc;
 
+	foreach(lc, cursors)
+		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard);
-	values[2] = PointerGetDatum(cursor);
+	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
+												TEXTOID, -1, false, TYPALIGN_INT));
 	values[3] = BoolGetDatum(only_due);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&remove_parked, values, NULL) > 0;
@@ -504,96 +569,210 @@ feedpub_park_settle(const FeedpubSubscription *sub, int shard, text *cursor,
 }
 
 /*
- * Leave the entries that were set aside out of a page.
+ * Leave the entries that were set aside out of a page, wherever the place is:
+ * they come again by themselves, if at all.
  */
 void
 feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 				  FeedpubPage *page)
 {
-	FeedpubStoreCaller caller;
-	Datum		values[3];
-	uint64		n;
+	int64		first = PG_INT64_MAX;
+	int64		last = 0;
+	HiddenEntry *hidden;
+	int			nhidden;
 
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard->shard);
-	values[2] = PointerGetDatum(shard->cursor);
-	feedpub_store_begin(&caller);
-	n = feedpub_store_run(&select_hidden, values, NULL);
-	for (uint64 i = 0; i < n; i++)
+	for (int i = 0; i < page->nrows; i++)
 	{
-		bool		isnull;
-		uint64		xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
-		int64		pos = DatumGetInt64(feedpub_store_value(i, 2, &isnull));
-		FeedpubCursor cursor;
-
-		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 3, &isnull)), &cursor);
-		for (int j = 0; j < page->nrows; j++)
-		{
-			FeedpubPageRow *row = &page->rows[j];
-
-			/* places in partitions are those of one batch, which stays */
-			if (row->xid == xid && row->cursor.pos == pos &&
-				(!feedpub_cursor_is_in_partition(&cursor) ||
-				 row->cursor.sync_id == cursor.sync_id))
-				row->entry = NULL;
-		}
+		first = Min(first, page->rows[i].cursor.pos);
+		last = Max(last, page->rows[i].cursor.pos);
 	}
-	feedpub_store_end(&caller);
+	nhidden = load_hidden(sub, shard->shard, first, last, &hidden);
+	for (int i = 0; i < page->nrows; i++)
+	{
+		if (is_hidden(&page->rows[i], hidden, nhidden))
+			page->rows[i].entry = NULL;
+	}
 }
 
 /*
- * Make a page of one entry of a shard that is due, if there is one.  Those that
- * there is nothing left to do for are forgotten on the way, where that can be
- * written; not by somebody from whom row security may hide them.
+ * Load the entries of a shard that are aside, with positions from first to
+ * last, in their order.
  */
-bool
-feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
-					  const FeedpubShard *shard)
-{
-	List	   *due = read_due(sub, shard);
-	ListCell   *lc;
-
-	if (due == NIL)
-		return false;
-	feedpub_registry_get(sub->feed, &page->feed);
-	feedpub_require_select(sub->feed);
-	page->sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
-	foreach(lc, due)
-	{
-		DueEntry   *entry = lfirst(lc);
-		HeapTupleHeader row = read_again(page, entry);
-
-		if (row != NULL)
-		{
-			page->rows = palloc0_object(FeedpubPageRow);
-			page->nrows = 1;
-			page->max_rows = 1;
-			page->rows[0].op = entry->op;
-			page->rows[0].entry = row;
-			if (entry->unreadable)
-				page->rows[0].texts = entry->key;
-			feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
-			return true;
-		}
-		if (page->sees_all && !RecoveryInProgress() && !XactReadOnly)
-			(void) feedpub_park_settle(sub, shard->shard, entry->cursor, true);
-	}
-	return false;
-}
-
-static List *
-read_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
+static int
+load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
+			int64 last, HiddenEntry **hidden)
 {
 	MemoryContext context = CurrentMemoryContext;
 	FeedpubStoreCaller caller;
 	Datum		values[4];
+	uint64		n;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	values[2] = Int64GetDatum(first);
+	values[3] = Int64GetDatum(last);
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&select_hidden, values, NULL);
+	*hidden = MemoryContextAllocHuge(context, Max(n, 1) * sizeof(HiddenEntry));
+	for (uint64 i = 0; i < n; i++)
+	{
+		HiddenEntry *entry = &(*hidden)[i];
+		bool		isnull;
+
+		entry->xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, &isnull)), &entry->cursor);
+	}
+	feedpub_store_end(&caller);
+	return (int) n;
+}
+
+/*
+ * Is a row among them?
+ */
+static bool
+is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
+{
+	int			low = 0;
+	int			high = nhidden;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (hidden[middle].cursor.pos < row->cursor.pos)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < nhidden && hidden[low].cursor.pos == row->cursor.pos; low++)
+	{
+		if (hidden[low].xid == row->xid && is_same_entry(row, &hidden[low].cursor))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a cursor stand for this row?  Positions are given once; the batch may
+ * have been merged.  But those of rows that are read in place are places in a
+ * file, and after VACUUM FULL another row may have one.
+ */
+static bool
+is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)
+{
+	bool		in_place = cursor->sync_id == 0 || feedpub_cursor_is_in_partition(cursor);
+
+	return row->cursor.pos == cursor->pos &&
+		(in_place ?
+			 row->cursor.sync_id == cursor->sync_id && row->cursor.fingerprint == cursor->fingerprint :
+			 row->cursor.sync_id > 0);
+}
+
+/*
+ * Make a page of one entry of a shard that is due, if there is one: one that
+ * has failed again with the place where it is, or another.  Those that there
+ * is nothing left to do for are forgotten on the way, where that can be
+ * written without waiting; not by somebody from whom row security may hide
+ * them.
+ */
+bool
+feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
+					  const FeedpubShard *shard, bool again)
+{
+	bool		may_write = !RecoveryInProgress() && !XactReadOnly;
+	int64		skipped = 0;
+	bool		found = false;
+	List	   *due;
+
+	while (!found && (due = read_due(sub, shard, again, skipped)) != NIL)
+	{
+		List	   *gone = NIL;
+		ListCell   *lc;
+
+		CHECK_FOR_INTERRUPTS();
+		feedpub_registry_get(sub->feed, &page->feed);
+		feedpub_require_select(sub->feed);
+		page->sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
+		foreach(lc, due)
+		{
+			DueEntry   *entry = lfirst(lc);
+			HeapTupleHeader row = NULL;
+			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(page, entry, &row);
+
+			found = fate == ENTRY_FOUND;
+			if (found)
+			{
+				make_page(page, entry, row);
+				break;
+			}
+			if (fate == ENTRY_GONE)
+				gone = lappend(gone, entry->cursor);
+		}
+		skipped += list_length(due);
+		if (gone != NIL && may_write)
+			skipped -= settle_unless_locked(sub, shard->shard, gone);
+	}
+
+	/* the row may be younger than what has been published, and durable */
+	if (found)
+		feedpub_horizon_flush_all();
+	return found;
+}
+
+/*
+ * Forget entries, unless somebody has locked the shard, or is at them.
+ * Returns how many.
+ */
+static int
+settle_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
+{
+	FeedpubStoreCaller caller;
+	Datum		values[2];
+	bool		locked;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	feedpub_store_begin(&caller);
+	locked = feedpub_store_run(&try_lock_shard, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	if (!locked)
+		return 0;
+	(void) feedpub_park_settle(sub, shard, cursors, true);
+	return list_length(cursors);
+}
+
+/*
+ * A page of one entry.
+ */
+static void
+make_page(FeedpubPage *page, const DueEntry *entry, HeapTupleHeader row)
+{
+	page->rows = palloc0_object(FeedpubPageRow);
+	page->nrows = 1;
+	page->max_rows = 1;
+	page->rows[0].op = entry->op;
+	page->rows[0].entry = row;
+	if (entry->unreadable)
+		page->rows[0].texts = entry->key;
+	feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
+}
+
+static List *
+read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+		 bool again, int64 skipped)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubStoreCaller caller;
+	Datum		values[6];
 	List	   *due = NIL;
 	uint64		n;
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
 	values[2] = PointerGetDatum(shard->cursor);
-	values[3] = Int32GetDatum(MAX_DUE);
+	values[3] = BoolGetDatum(again);
+	values[4] = Int64GetDatum(MAX_DUE);
+	values[5] = Int64GetDatum(skipped);
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&select_due, values, NULL);
 	MemoryContextSwitchTo(context);
@@ -611,6 +790,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 		value = feedpub_store_value(i, 5, &isnull);
 		if (!isnull)
 			entry->key = PointerGetDatum(DatumGetArrayTypePCopy(value));
+		entry->discarded = DatumGetBool(feedpub_store_value(i, 6, &isnull));
 		due = lappend(due, entry);
 	}
 	feedpub_store_end(&caller);
@@ -618,32 +798,73 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 }
 
 /*
- * What an entry is now: the message, or the row that has its key; of a delete
- * the key, unless it lives again.  NULL when there is nothing.
+ * When the next entry of a shard will be due; DT_NOEND when none will.
  */
-static HeapTupleHeader
-read_again(FeedpubPage *page, DueEntry *entry)
+TimestampTz
+feedpub_park_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	HeapTupleHeader row;
+	FeedpubStoreCaller caller;
+	Datum		values[3];
+	Datum		at;
+	TimestampTz result;
+	bool		isnull;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	values[2] = PointerGetDatum(shard->cursor);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&next_due, values, NULL);
+	at = feedpub_store_value(0, 1, &isnull);
+	result = isnull ? DT_NOEND : DatumGetTimestampTz(at);
+	feedpub_store_end(&caller);
+	return result;
+}
+
+/*
+ * What an entry is now: the message, or the row that has its key; of a delete
+ * the key, unless it lives again.
+ */
+static Fate
+read_again(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+{
+	Fate		fate;
 
 	if (page->feed.is_outbox)
-		return read_message(page, entry);
+	{
+		*row = read_by_stamp(page, entry);
+		fate = *row != NULL ? ENTRY_FOUND : ENTRY_GONE;
+	}
+	else
+		fate = read_table_entry(page, entry, row);
+	return fate == ENTRY_GONE && !page->sees_all ? ENTRY_UNKNOWN : fate;
+}
+
+static Fate
+read_table_entry(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+{
+	Fate		fate;
+
+	if (entry->op == FEEDPUB_OP_UPSERT && entry->xid != 0)
+	{
+		*row = read_by_stamp(page, entry);
+		if (*row != NULL)
+			return ENTRY_FOUND;
+	}
 	if (entry->key == (Datum) 0 || !OidIsValid(page->feed.keyid))
-		return NULL;
+		return ENTRY_UNKNOWN;
 	page->key = index_open(page->feed.keyid, AccessShareLock);
-	page->snapshot = GetActiveSnapshot();
 	page->leaves = feedpub_partition_open(&page->feed, page->heap, NULL, true);
 	if (entry->op == FEEDPUB_OP_DELETE)
-		row = read_dead_key(page, entry);
+		fate = read_dead_key(page, entry, row);
 	else
-		row = read_by_key(page, entry);
+		fate = read_by_key(page, entry, row);
 	feedpub_partition_close(page->leaves);
 	index_close(page->key, NoLock);
-	return row;
+	return fate;
 }
 
 static HeapTupleHeader
-read_message(FeedpubPage *page, DueEntry *entry)
+read_by_stamp(FeedpubPage *page, DueEntry *entry)
 {
 	Oid			argtypes[2] = {XID8OID, INT8OID};
 	Datum		values[2];
@@ -659,8 +880,8 @@ read_message(FeedpubPage *page, DueEntry *entry)
 /*
  * By the operators of the key's index.
  */
-static HeapTupleHeader
-read_by_key(FeedpubPage *page, DueEntry *entry)
+static Fate
+read_by_key(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
 {
 	StringInfoData condition;
 	Relation	index = page->key;
@@ -670,7 +891,7 @@ read_by_key(FeedpubPage *page, DueEntry *entry)
 	int			nkeys = index->rd_index->indnkeyatts;
 
 	if (!feedpub_key_values(page->heap, index, entry->key, values, nulls))
-		return NULL;			/* no row can have it */
+		return ENTRY_UNKNOWN;	/* the row may have it in another form */
 	initStringInfo(&condition);
 	for (int i = 0; i < nkeys; i++)
 	{
@@ -687,7 +908,8 @@ read_by_key(FeedpubPage *page, DueEntry *entry)
 						 quote_identifier(get_namespace_name(operator_namespace(operator))),
 						 get_opname(operator), i + 1);
 	}
-	return select_row(page, condition.data, nkeys, argtypes, values);
+	*row = select_row(page, condition.data, nkeys, argtypes, values);
+	return *row != NULL ? ENTRY_FOUND : ENTRY_GONE;
 }
 
 static Oid
@@ -707,8 +929,8 @@ operator_namespace(Oid operator)
  * A row with the key alone, if nothing has it now.  Who is subject to row
  * security gets no deletes.
  */
-static HeapTupleHeader
-read_dead_key(FeedpubPage *page, DueEntry *entry)
+static Fate
+read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
 {
 	TupleDesc	desc = RelationGetDescr(page->heap);
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
@@ -716,13 +938,16 @@ read_dead_key(FeedpubPage *page, DueEntry *entry)
 	Datum		keys[INDEX_MAX_KEYS];
 	bool		key_nulls[INDEX_MAX_KEYS];
 	Datum		living;
+	bool		lives;
 
 	if (!page->sees_all)
-		return NULL;
+		return ENTRY_UNKNOWN;
 	entry->unreadable = !feedpub_key_values(page->heap, page->key, entry->key, keys, key_nulls);
-	if (!entry->unreadable &&
-		feedpub_entry_key_lives(page, keys, &living))
-		return NULL;
+	page->snapshot = RegisterSnapshot(GetTransactionSnapshot());
+	lives = !entry->unreadable && feedpub_entry_key_lives(page, keys, &living);
+	UnregisterSnapshot(page->snapshot);
+	if (lives)
+		return ENTRY_GONE;
 	MemSet(nulls, true, desc->natts * sizeof(bool));
 	for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
 	{
@@ -731,33 +956,35 @@ read_dead_key(FeedpubPage *page, DueEntry *entry)
 		values[attno - 1] = keys[i];
 		nulls[attno - 1] = key_nulls[i];
 	}
-	return DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(heap_form_tuple(desc, values, nulls), desc));
+	*row = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(heap_form_tuple(desc, values, nulls), desc));
+	return ENTRY_FOUND;
 }
 
 /*
- * Read a row as the caller, with the snapshot of his query.
+ * Read a row as the caller, in READ COMMITTED with a snapshot of its own.
  */
 static HeapTupleHeader
 select_row(FeedpubPage *page, const char *condition, int nargs,
 		   Oid *argtypes, Datum *values)
 {
 	MemoryContext context = CurrentMemoryContext;
+	char	   *table = feedpub_relation_name(RelationGetRelid(page->heap));
 	HeapTupleHeader row = NULL;
 	bool		isnull;
 
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf("SELECT t FROM %s t WHERE %s",
-									   feedpub_relation_name(RelationGetRelid(page->heap)),
-									   condition),
-							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
+	if (SPI_execute_with_args(psprintf("SELECT (t.*)::%s FROM %s%s t WHERE %s",
+									   table, page->feed.is_partitioned ? "" : "ONLY ",
+									   table, condition),
+							  nargs, argtypes, values, NULL, false, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read an entry of feed with OID %u",
 			 RelationGetRelid(page->heap));
 	if (SPI_processed > 0)
 	{
-		HeapTupleHeader found = DatumGetHeapTupleHeader(feedpub_store_value(0, 1, &isnull));
+		Datum		found = feedpub_store_value(0, 1, &isnull);
 
-		row = MemoryContextAlloc(context, HeapTupleHeaderGetDatumLength(found));
-		memcpy(row, found, HeapTupleHeaderGetDatumLength(found));
+		MemoryContextSwitchTo(context);
+		row = DatumGetHeapTupleHeaderCopy(found);
 	}
 	SPI_finish();
 	return row;

@@ -58,65 +58,58 @@ static const char *const ack_names[] = {"moved", "same", "behind", "ahead", "los
 
 static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
+#define SHARD_PLACE		FEEDPUB_PLACE("h.cursor")
+#define GIVEN_PLACE		FEEDPUB_PLACE("$6")
+
 /*
- * Whoever holds the lease, or, without one, whoever began at the place that
- * it still is at, or moved it last.  A place in batch 0 of a file that is gone
- * lies before any in the new one.
+ * Forward only, if the token holds.  Where rows are read in place, in batch 0 or
+ * in a partition, a place in a file that is gone lies before any in the new one.
  */
 static FeedpubStatement move_place = {
-	.sql = "UPDATE feedpub.shard h SET cursor = $3,"
-		   " last_ack = pg_catalog.clock_timestamp(),"
-		   " page_token = CASE WHEN $4 OPERATOR(pg_catalog.<) 0 THEN $4 END,"
-		   " leased_until = CASE WHEN $4 OPERATOR(pg_catalog.>) 0 AND h.consumer IS NOT NULL"
-		   "  THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) $5 ELSE h.leased_until END"
+	.sql = "UPDATE feedpub.shard h SET cursor = $6,"
+		   " last_ack = pg_catalog.clock_timestamp(), page_token = $7,"
+		   " leased_until = CASE WHEN $8 AND h.consumer IS NOT NULL"
+		   "  THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) $9 ELSE h.leased_until END"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
-		   " AND (h.cursor OPERATOR(pg_catalog.<) $3 OR ($7"
-		   "  AND pg_catalog.substr(h.cursor, 11, 16) OPERATOR(pg_catalog.=) '0000000000000000'"
+		   " AND (" SHARD_PLACE " OPERATOR(pg_catalog.<) " GIVEN_PLACE
+		   "  OR ($10 AND pg_catalog.substr(h.cursor, 11, 20) OPERATOR(pg_catalog.=) pg_catalog.substr($6, 11, 20)"
 		   "  AND pg_catalog.substr(h.cursor, 27, 16) OPERATOR(pg_catalog.<>) '7fffffffffffffff'"
-		   "  AND pg_catalog.substr(h.cursor, 43, 8) OPERATOR(pg_catalog.<>) pg_catalog.substr($3, 43, 8)))"
-		   " AND CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN h.token OPERATOR(pg_catalog.=) $4"
-		   "  ELSE (h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
-		   "   AND ($4 IS NULL OR h.page_token OPERATOR(pg_catalog.=) $4"
-		   "    OR pg_catalog.hashtext(h.cursor) OPERATOR(pg_catalog.=) $6) END",
-	.nargs = 7,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INTERVALOID, INT4OID, BOOLOID},
+		   "  AND pg_catalog.substr(h.cursor, 43, 8) OPERATOR(pg_catalog.<>) pg_catalog.substr($6, 43, 8)))"
+		   " AND" FEEDPUB_TOKEN_HOLDS,
+	.nargs = 10,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID,
+				 TEXTOID, INT8OID, BOOLOID, INTERVALOID, BOOLOID},
 };
 
-/* the same question of token and place, and who moved it last */
+/* why it has not been moved */
 static FeedpubStatement compare_place = {
-	.sql = "SELECT CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN h.token OPERATOR(pg_catalog.=) $4"
-		   "  ELSE (h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())"
-		   "   AND ($4 IS NULL OR h.page_token OPERATOR(pg_catalog.=) $4"
-		   "    OR pg_catalog.hashtext(h.cursor) OPERATOR(pg_catalog.=) $5) END,"
-		   " h.cursor OPERATOR(pg_catalog.=) $3"
+	.sql = "SELECT" FEEDPUB_TOKEN_HOLDS ", " SHARD_PLACE " OPERATOR(pg_catalog.=) " GIVEN_PLACE
 		   " FROM feedpub.shard h"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INT4OID},
-};
-
-/* the retried entries of a shard, when the first is due */
-static FeedpubStatement next_retry = {
-	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub.parked_entry p"
-		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
+	.nargs = 6,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID, TEXTOID},
 };
 
 static void refuse_null(FunctionCallInfo fcinfo, int arg, const char *name);
-static bool note_moved(FeedpubSubscription *sub, text *cursor, int64 token);
+static bool note_moved(FeedpubSubscription *sub, text *cursor,
+					   const FeedpubToken *token);
 static void poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub,
 				 int first_arg, Oid typed);
 static int	choose_shards(FeedpubSubscription *sub, text *consumer,
 						  FeedpubShard **shards);
+static void refuse_several(const FeedpubSubscription *sub);
 static void read_page(FeedpubSubscription *sub, FeedpubShard *shard,
 					  int max_rows, FeedpubPage *page);
 static int	count_shown(const FeedpubPage *page);
 static void put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token,
 					 bool typed);
 static AckResult ack(FeedpubSubscription *sub, text *cursor,
-					 const int64 *token);
+					 const FeedpubToken *token);
+static AckResult settle(FeedpubSubscription *sub, text *cursor,
+						const FeedpubToken *token);
 static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
+static List *waited_shards(FeedpubSubscription *sub, text *consumer);
+static bool some_due(FeedpubSubscription *sub, List *shards);
 
 /*
  * feed_poll(name text, max_rows int, consumer text DEFAULT '')
@@ -131,11 +124,13 @@ static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
  *
  * A consumer that names itself leases shards, which nobody else reads as long
  * as it polls or acknowledges in time, and gets a page of one of them in turn.
- * With more than one shard it must.  Names must be different.  One that polls
- * in a transaction holds what it leased there until it ends.
+ * With more than one shard it must.  Names must be different: two of one name
+ * are handed the same entries, and only one of them can acknowledge.  One that
+ * polls in a transaction holds what it leased there until it ends.
  *
  * An entry that was set aside and is due (feed_retry(), feed_nack()) comes
- * before others, alone.
+ * before others, alone; after them when it has failed since something new was
+ * acknowledged.
  *
  * Needs the rights of the subscription's owner, and SELECT on the table, whose
  * row security it obeys.  Without a name it writes nothing, and works on a
@@ -209,22 +204,13 @@ feed_ack(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
 	AckResult	result;
-	int64		token = 0;
-	bool		retry;
-	int64		lease;
-	int32		hash;
-	int			shard = 0;
+	FeedpubToken token = feedpub_lease_parse(fcinfo, 2);
 
 	refuse_null(fcinfo, 0, "name");
 	refuse_null(fcinfo, 1, "cursor");
 	refuse_null(fcinfo, 3, "strict");
-	if (!PG_ARGISNULL(2))
-	{
-		token = PG_GETARG_INT64(2);
-		shard = feedpub_lease_read_token(token, &retry, &lease, &hash);
-	}
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, shard, &sub);
-	result = ack(&sub, PG_GETARG_TEXT_PP(1), PG_ARGISNULL(2) ? NULL : &token);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, token.shard, &sub);
+	result = ack(&sub, PG_GETARG_TEXT_PP(1), &token);
 	if (PG_GETARG_BOOL(3) && result == ACK_LOST)
 		feedpub_lease_refuse(sub.name);
 	if (PG_GETARG_BOOL(3) && result != ACK_MOVED)
@@ -255,10 +241,9 @@ feed_ack_poll(PG_FUNCTION_ARGS)
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
 	if (!PG_ARGISNULL(1))
 	{
-		int64		token = PG_ARGISNULL(2) ? 0 : PG_GETARG_INT64(2);
-		AckResult	result;
+		FeedpubToken token = feedpub_lease_parse(fcinfo, 2);
+		AckResult	result = ack(&sub, PG_GETARG_TEXT_PP(1), &token);
 
-		result = ack(&sub, PG_GETARG_TEXT_PP(1), PG_ARGISNULL(2) ? NULL : &token);
 		if (result == ACK_LOST)
 			feedpub_lease_refuse(sub.name);
 		if (result == ACK_AHEAD)
@@ -268,7 +253,7 @@ feed_ack_poll(PG_FUNCTION_ARGS)
 							text_to_cstring(sub.name))));
 
 		/* what the statement has moved is known; else somebody moved it */
-		if (result != ACK_MOVED || !note_moved(&sub, PG_GETARG_TEXT_PP(1), token))
+		if (result != ACK_MOVED || !note_moved(&sub, PG_GETARG_TEXT_PP(1), &token))
 			feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(4), -1, &sub);
 	}
 	poll(fcinfo, &sub, 3, InvalidOid);
@@ -286,20 +271,23 @@ refuse_null(FunctionCallInfo fcinfo, int arg, const char *name)
 
 /*
  * Note in what has been read of a subscription that the place of a token's
- * shard was moved.  Not for a retried entry, whose own place that is.
+ * shard was moved.  Not for a retried entry, whose own place that is; nor
+ * without a token, for then what the shard was left with is not known.
+ *
+ * The row may have been another when it was moved, taken by another since it
+ * was read and given back: then the page has a token that will not hold.
  */
 static bool
-note_moved(FeedpubSubscription *sub, text *cursor, int64 token)
+note_moved(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 {
-	bool		retry;
-	int64		lease;
-	int32		hash;
-	FeedpubShard *shard = &sub->shards[token == 0 ? 0 : feedpub_lease_read_token(token, &retry, &lease, &hash)];
+	FeedpubShard *shard = &sub->shards[token->shard];
 
-	if (token != 0 && retry)
+	if (token->retry || !token->given || token->shard >= sub->nloaded ||
+		shard->shard != token->shard)
 		return false;
 	shard->cursor = cursor;
-	if (token > 0 && shard->consumer != NULL)
+	shard->page_token = token->bits;
+	if (token->leased && shard->consumer != NULL)
 		shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms);
 	return true;
 }
@@ -307,6 +295,10 @@ note_moved(FeedpubSubscription *sub, text *cursor, int64 token)
 /*
  * Hand out a page of one of the consumer's shards, given the subscription and
  * the arguments from max_rows on; typed is the table whose rows are wanted.
+ *
+ * An entry that is due again comes before what is new.  But where it has failed
+ * since the place moved last it comes after: or one that is tried again at once
+ * and fails again would be all that is ever handed out.
  */
 static void
 poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
@@ -320,6 +312,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 	int			nshards;
 	int			first;
 	int			max_rows;
+	bool		hurried = false;
 
 	refuse_null(fcinfo, first_arg, "max_rows");
 	max_rows = PG_GETARG_INT32(first_arg);
@@ -338,16 +331,23 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 
 	/* begin with any, so that none waits for ever for busier ones */
 	first = nshards > 1 ? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nshards - 1) : 0;
-	for (int i = 0; i < nshards; i++)
+	for (int i = 0; i < 2 * nshards; i++)
 	{
 		FeedpubShard *shard = &shards[(first + i) % nshards];
 		FeedpubPage *page = palloc0_object(FeedpubPage);
+		bool		again = i >= nshards;
 		bool		retry;
 
+		if (again && filtered != NULL)
+			break;
+		if (again && shard->parked == 0)
+			continue;
 		page->heap = feedpub_registry_open(sub->feed);
-		retry = shard->parked > 0 && feedpub_park_find_due(sub, page, shard);
-		if (!retry)
+		page->hurried = hurried;
+		retry = shard->parked > 0 && feedpub_park_find_due(sub, page, shard, again);
+		if (!retry && !again)
 			read_page(sub, shard, Min(max_rows, feedpub_max_page_rows), page);
+		hurried |= page->hurried;
 		if (count_shown(page) > 0)
 		{
 			put_page(rsinfo, page, feedpub_lease_token(shard, retry),
@@ -356,7 +356,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 			return;
 		}
 		relation_close(page->heap, NoLock);
-		if (filtered == NULL && feedpub_page_ends_filtered(page))
+		if (!again && filtered == NULL && feedpub_page_ends_filtered(page))
 		{
 			filtered = page;
 			filtered_shard = shard;
@@ -378,17 +378,26 @@ choose_shards(FeedpubSubscription *sub, text *consumer, FeedpubShard **shards)
 {
 	if (VARSIZE_ANY_EXHDR(consumer) > 0)
 		return feedpub_lease_take(sub, consumer, shards);
+	refuse_several(sub);
+	*shards = sub->shards;
+	if (sub->nloaded == 0 || feedpub_lease_is_held(sub, sub->shards))
+		return 0;
+	sub->shards[0].consumer = NULL;
+	return 1;
+}
+
+/*
+ * Refuse a consumer without a name where there are several shards.
+ */
+static void
+refuse_several(const FeedpubSubscription *sub)
+{
 	if (sub->nshards > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("subscription \"%s\" has %d shards",
 						text_to_cstring(sub->name), sub->nshards),
 				 errhint("Its consumers must name themselves, as in feed_poll(..., consumer => 'worker 1').")));
-	*shards = sub->shards;
-	if (feedpub_lease_is_held(sub->shards))
-		return 0;
-	sub->shards[0].consumer = NULL;
-	return 1;
 }
 
 /*
@@ -476,75 +485,55 @@ put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token, bool typed)
  * the token names.
  */
 static AckResult
-ack(FeedpubSubscription *sub, text *cursor, const int64 *token)
+ack(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 {
 	FeedpubCursor to;
 	FeedpubStoreCaller caller;
-	Datum		values[7];
-	char		nulls[8] = "       ";
-	bool		retry = false;
-	int64		lease = 0;
-	int32		hash = 0;
-	int			shard = 0;
-	bool		is_ours;
-	bool		is_same;
+	Datum		values[10];
+	char		nulls[] = "          ";
+	AckResult	result = ACK_LOST;
 	bool		isnull;
 
+	PreventCommandIfReadOnly("feed_ack()");
 	feedpub_cursor_parse(cursor, &to);
-	if (token != NULL)
-		shard = feedpub_lease_read_token(*token, &retry, &lease, &hash);
-	else if (sub->nshards > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("token must not be null"),
-				 errdetail("Subscription \"%s\" has %d shards, and the token says which one the cursor is of.",
-						   text_to_cstring(sub->name), sub->nshards)));
+	feedpub_lease_check(sub, token);
 	feedpub_require_select(sub->feed);
-	if (sub->nloaded == 0 || shard >= sub->nshards)
-		return ACK_LOST;
+	if (token->retry)
+		return settle(sub, cursor, token);
+	if (cursor_is_ahead(sub->feed, &to))
+		return ACK_AHEAD;
 
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard);
-	values[2] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(lease);
-	if (token == NULL)
-		nulls[3] = 'n';
-	if (!retry)
-	{
-		if (cursor_is_ahead(sub->feed, &to))
-			return ACK_AHEAD;
-		values[4] = IntervalPGetDatum(sub->lease);
-		values[5] = Int32GetDatum(hash);
-		if (token == NULL || *token > 0)
-			nulls[5] = 'n';
-		values[6] = BoolGetDatum(to.sync_id == 0 && to.pos > 0);
-		feedpub_store_begin(&caller);
-		if (feedpub_store_run(&move_place, values, nulls) == 1)
-		{
-			feedpub_store_end(&caller);
-			return ACK_MOVED;
-		}
-	}
-	else
-		feedpub_store_begin(&caller);
-
-	/* why not */
-	values[4] = Int32GetDatum(hash);
-	nulls[4] = token == NULL || *token > 0 || retry ? 'n' : ' ';
-	nulls[3] = token == NULL || (retry && *token < 0) ? 'n' : ' ';
-	if (feedpub_store_run(&compare_place, values, nulls) == 0)
-	{
-		feedpub_store_end(&caller);
-		return ACK_LOST;
-	}
-	is_ours = DatumGetBool(feedpub_store_value(0, 1, &isnull)) && !isnull;
-	is_same = DatumGetBool(feedpub_store_value(0, 2, &isnull));
+	feedpub_lease_bind(sub, token, values, nulls);
+	values[5] = PointerGetDatum(cursor);
+	values[6] = Int64GetDatum(feedpub_lease_claim(token));
+	values[7] = BoolGetDatum(token->leased);
+	values[8] = IntervalPGetDatum(sub->lease);
+	values[9] = BoolGetDatum(feedpub_cursor_is_in_partition(&to) ||
+							 (to.sync_id == 0 && to.pos > 0 &&
+							  !feedpub_cursor_is_behind_initial(&to)));
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(&move_place, values, nulls) == 1)
+		result = ACK_MOVED;
+	else if (feedpub_store_run(&compare_place, values, nulls) == 1 &&
+			 DatumGetBool(feedpub_store_value(0, 1, &isnull)))
+		result = DatumGetBool(feedpub_store_value(0, 2, &isnull)) ? ACK_SAME : ACK_BEHIND;
 	feedpub_store_end(&caller);
-	if (!is_ours)
+	return result;
+}
+
+/*
+ * Acknowledge an entry that had been set aside: only once.
+ */
+static AckResult
+settle(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
+{
+	text	   *place;
+
+	if (!feedpub_lease_lock(sub, token, &place))
 		return ACK_LOST;
-	if (retry)
-		return feedpub_park_settle(sub, shard, cursor, true) ? ACK_MOVED : ACK_BEHIND;
-	return is_same ? ACK_SAME : ACK_BEHIND;
+	return feedpub_park_settle(sub, token->shard, list_make1(cursor), true) ?
+		ACK_MOVED :
+		ACK_BEHIND;
 }
 
 /*
@@ -592,66 +581,107 @@ feed_wait_poll(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
 	FeedpubCursor first = {0};
-	FeedpubStoreCaller caller;
-	Datum		values[1];
-	Datum		due = (Datum) 0;
-	bool		isnull = true;
-	char	   *consumer;
+	TimestampTz next_due = DT_NOEND;
+	text	   *consumer;
 	int64		timeout;
-	text	   *lowest = NULL;
-	bool		parked = false;
+	List	   *shards;
+	ListCell   *lc;
 
 	refuse_null(fcinfo, 0, "name");
 	refuse_null(fcinfo, 1, "timeout");
 	refuse_null(fcinfo, 2, "consumer");
+	consumer = PG_GETARG_TEXT_PP(2);
 	timeout = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(1));
 	if (timeout < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout must not be negative")));
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(2), -1, &sub);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), consumer, -1, &sub);
 	feedpub_require_select(sub.feed);
-	consumer = text_to_cstring(PG_GETARG_TEXT_PP(2));
-	if (consumer[0] != '\0')
+	if (VARSIZE_ANY_EXHDR(consumer) > 0)
 		timeout = Min(timeout, sub.lease_ms / 3);
 
-	/* the shard that is furthest behind, of his or free */
-	for (int i = 0; i < sub.nloaded; i++)
+	shards = waited_shards(&sub, consumer);
+	if (shards == NIL)
 	{
-		FeedpubShard *shard = &sub.shards[i];
-
-		if (feedpub_lease_is_held(shard) && strcmp(shard->consumer, consumer) != 0)
-			continue;
-		parked |= shard->parked > 0;
-		if (lowest == NULL ||
-			strncmp(VARDATA_ANY(shard->cursor), VARDATA_ANY(lowest),
-					VARSIZE_ANY_EXHDR(lowest)) < 0 ||
-			VARSIZE_ANY_EXHDR(shard->cursor) == 0)
-			lowest = shard->cursor;
-	}
-	if (parked)
-	{
-		values[0] = PointerGetDatum(sub.name);
-		feedpub_store_begin(&caller);
-		feedpub_store_run(&next_retry, values, NULL);
-		due = feedpub_store_value(0, 1, &isnull);
-		if (!isnull)
-		{
-			int64		left = (DatumGetTimestampTz(due) - GetCurrentTimestamp()) / 1000 + 1;
-
-			timeout = Min(timeout, Max(left, 0));
-		}
-		feedpub_store_end(&caller);
-	}
-	if (lowest == NULL)
-	{
-		/* all are others': as when nothing comes */
+		/* none is his: as when nothing comes */
 		feedpub_wait_sleep(timeout);
 		PG_RETURN_BOOL(false);
 	}
-	feedpub_cursor_parse(lowest, &first);
+	if (some_due(&sub, shards))
+		PG_RETURN_BOOL(true);
+
+	/* until the first place is passed, or the first entry is due */
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+		FeedpubCursor place;
+
+		feedpub_cursor_parse(shard->cursor, &place);
+		if (lc == list_head(shards) || place.sync_id < first.sync_id ||
+			(place.sync_id == first.sync_id && place.pos < first.pos))
+			first = place;
+		if (shard->parked > 0)
+			next_due = Min(next_due, feedpub_park_next_due(&sub, shard));
+	}
+	if (next_due != DT_NOEND)
+		timeout = Min(timeout, Max((next_due - GetCurrentTimestamp()) / 1000 + 1, 0));
 	PG_RETURN_BOOL(feedpub_wait_for_batch(sub.feed, &first, timeout, false) ||
-				   (!isnull && DatumGetTimestampTz(due) <= GetCurrentTimestamp()));
+				   next_due <= GetCurrentTimestamp());
+}
+
+/*
+ * The shards of which a poll may hand something out to a consumer: those he
+ * has, or, if he has none and some are to be his, any that is free.  Not those
+ * of others, nor more than he will get: he would be sent round and round.
+ */
+static List *
+waited_shards(FeedpubSubscription *sub, text *consumer)
+{
+	char	   *name = text_to_cstring(consumer);
+	List	   *own = NIL;
+	List	   *unheld = NIL;
+
+	if (name[0] == '\0')
+		refuse_several(sub);
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		FeedpubShard *shard = &sub->shards[i];
+
+		if (name[0] != '\0' && shard->consumer != NULL &&
+			strcmp(shard->consumer, name) == 0)
+			own = lappend(own, shard);
+		else if (!feedpub_lease_is_held(sub, shard))
+			unheld = lappend(unheld, shard);
+	}
+	if (own == NIL && unheld != NIL &&
+		(name[0] == '\0' || feedpub_lease_share(sub, consumer) > 0))
+		return unheld;
+	return own;
+}
+
+/*
+ * Is there an entry to be handed out again?
+ */
+static bool
+some_due(FeedpubSubscription *sub, List *shards)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+		FeedpubPage page = {0};
+
+		if (found || shard->parked == 0)
+			continue;
+		page.heap = feedpub_registry_open(sub->feed);
+		found = feedpub_park_find_due(sub, &page, shard, false) ||
+			feedpub_park_find_due(sub, &page, shard, true);
+		relation_close(page.heap, NoLock);
+	}
+	return found;
 }
 
 /*

@@ -84,6 +84,7 @@ static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
 static void forget_subscriptions(Oid relid);
+static void sweep_subscriptions(void);
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static void forget_republication(Oid relid);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
@@ -544,6 +545,7 @@ feedpub_registry_sweep(void)
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE f.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
+	sweep_subscriptions();
 }
 
 /*
@@ -633,22 +635,16 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 }
 
 /*
- * Forget the subscriptions of a feed.
+ * Forget the subscriptions of a feed.  Nobody waits here for a consumer who has
+ * acknowledged and not committed: what he has locked is swept later.
  */
 static void
 forget_subscriptions(Oid relid)
 {
-	static const char *const tables[] = {"parked_entry", "consumer", "shard"};
-
-	for (int i = 0; i < lengthof(tables); i++)
-		write_registry(psprintf("DELETE FROM feedpub.%s t USING feedpub.subscription s"
-								" WHERE s.feed OPERATOR(pg_catalog.=) $1"
-								" AND t.subscription OPERATOR(pg_catalog.=) s.name",
-								tables[i]),
-					   relid, NULL);
 	write_registry("DELETE FROM feedpub.subscription"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+	sweep_subscriptions();
 }
 
 /*
@@ -663,6 +659,37 @@ forget_republication(Oid relid)
 	write_registry("DELETE FROM feedpub.republication"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+}
+
+/*
+ * Remove the subscriptions of tables that have been dropped, and what is left
+ * of others, but what somebody has locked.
+ *
+ * A row that is deleted here has been seen without its subscription, and is
+ * not that of a newer one of the same name, which has deleted it and has its
+ * own (subscription.c).
+ */
+static void
+sweep_subscriptions(void)
+{
+	static const char *const tables[] = {"shard", "consumer", "parked_entry"};
+
+	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub.subscription s"
+				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "   WHERE c.oid OPERATOR(pg_catalog.=) s.feed)"
+				   "  FOR UPDATE SKIP LOCKED)"
+				   " DELETE FROM feedpub.subscription s USING gone"
+				   " WHERE s.name OPERATOR(pg_catalog.=) gone.name",
+				   InvalidOid, NULL);
+	for (int i = 0; i < lengthof(tables); i++)
+		write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
+								"  WHERE NOT EXISTS (SELECT FROM feedpub.subscription s"
+								"   WHERE s.name OPERATOR(pg_catalog.=) t.subscription)"
+								"  FOR UPDATE SKIP LOCKED)"
+								" DELETE FROM feedpub.%s t USING gone"
+								" WHERE t.ctid OPERATOR(pg_catalog.=) gone.ctid",
+								tables[i], tables[i]),
+					   InvalidOid, NULL);
 }
 
 /*
@@ -715,17 +742,23 @@ feedpub_registry_begin_history(Oid relid)
 							history),
 				   relid, NULL);
 
-	/* subscriptions begin again: what comes twice is better than what is lost */
+	/*
+	 * Subscriptions begin again: what comes twice is better than what is lost.
+	 * But where deletes are published, those that have been are forgotten, and a
+	 * consumer who did not notice would keep the rows: his place stays, in the
+	 * old history, and is refused until he seeks another.
+	 */
+	write_registry("UPDATE feedpub.shard h SET page_token = NULL,"
+				   " cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
+				   " consumer = NULL, leased_until = NULL, parked = 0,"
+				   " token = h.token OPERATOR(pg_catalog.+) 1"
+				   " FROM feedpub.subscription s JOIN feedpub.feed f ON f.feed OPERATOR(pg_catalog.=) s.feed"
+				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
+				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
+				   relid, NULL);
 	write_registry("DELETE FROM feedpub.parked_entry p USING feedpub.subscription s"
 				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
 				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
-				   relid, NULL);
-	write_registry("UPDATE feedpub.shard h SET cursor = '', page_token = NULL,"
-				   " consumer = NULL, leased_until = NULL, parked = 0,"
-				   " token = (h.token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<<) 11"
-				   " FROM feedpub.subscription s"
-				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
-				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
 				   relid, NULL);
 }
 

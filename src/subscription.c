@@ -12,11 +12,17 @@
  * Whoever makes a subscription owns it.  To use it takes the rights of its
  * owner, and SELECT on the feed's table.
  *
+ * The owner is kept by OID, for roles are renamed, and by name, with the server
+ * that both are of: on another one, where a dump was restored, the name counts.
+ * (A regrole would do as well, but a dump could not be restored at all where
+ * one of the roles is missing; here such a subscription is a superuser's.)
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
@@ -42,53 +48,64 @@ PG_FUNCTION_INFO_V1(feed_seek);
 #define MAX_LEASE		(24 * 3600 * 1000)
 
 static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub.subscription (name, feed, owner, shards, lease, max_attempts)"
-		   " VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
-	.nargs = 6,
-	.argtypes = {TEXTOID, REGCLASSOID, REGROLEOID, INT4OID, INTERVALOID, INT4OID},
+	.sql = "INSERT INTO feedpub.subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
+	.nargs = 8,
+	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID},
 };
 
 static FeedpubStatement insert_shards = {
-	.sql = "INSERT INTO feedpub.shard (subscription, shard, cursor)"
-		   " SELECT $1, n, $3 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+	.sql = "INSERT INTO feedpub.shard (subscription, shard, cursor, token)"
+		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement delete_subscription = {
-	.sql = "WITH parked AS (DELETE FROM feedpub.parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1),"
-		   " consumers AS (DELETE FROM feedpub.consumer WHERE subscription OPERATOR(pg_catalog.=) $1),"
-		   " shards AS (DELETE FROM feedpub.shard WHERE subscription OPERATOR(pg_catalog.=) $1)"
-		   " DELETE FROM feedpub.subscription WHERE name OPERATOR(pg_catalog.=) $1",
+	.sql = "DELETE FROM feedpub.subscription WHERE name OPERATOR(pg_catalog.=) $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
 
-/* a token that no page handed out before has */
+static FeedpubStatement delete_state = {
+	.sql = "WITH shards AS (DELETE FROM feedpub.shard WHERE subscription OPERATOR(pg_catalog.=) $1),"
+		   " parked AS (DELETE FROM feedpub.parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1)"
+		   " DELETE FROM feedpub.consumer WHERE subscription OPERATOR(pg_catalog.=) $1",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
+/* the number of a lease that nobody had, so what was handed out is void */
 static FeedpubStatement move_shards = {
 	.sql = "UPDATE feedpub.shard SET cursor = $2,"
-		   " token = (token OPERATOR(pg_catalog.>>) 11) OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<<) 11,"
+		   " token = GREATEST($3, token OPERATOR(pg_catalog.+) 1),"
 		   " page_token = NULL, consumer = NULL, leased_until = NULL"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
+	.nargs = 3,
+	.argtypes = {TEXTOID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement select_subscription = {
-	.sql = "SELECT s.feed, s.owner, s.lease, s.max_attempts, c.seen_until, s.shards,"
-		   " h.shard, h.cursor, h.token, h.consumer, h.leased_until, h.parked"
+	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
+		   " h.shard, h.cursor, h.token, h.page_token, h.consumer, h.leased_until, h.parked"
 		   " FROM feedpub.subscription s"
-		   " JOIN feedpub.shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
+		   " LEFT JOIN feedpub.shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
+		   " AND h.shard OPERATOR(pg_catalog.<) s.shards"
+		   " AND ($3 OPERATOR(pg_catalog.<) 0 OR h.shard OPERATOR(pg_catalog.=) $3)"
 		   " LEFT JOIN feedpub.consumer c ON c.subscription OPERATOR(pg_catalog.=) s.name"
 		   " AND c.consumer OPERATOR(pg_catalog.=) $2"
 		   " WHERE s.name OPERATOR(pg_catalog.=) $1"
-		   " AND ($3 OPERATOR(pg_catalog.<) 0 OR h.shard OPERATOR(pg_catalog.=) $3)"
 		   " ORDER BY h.shard",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, INT4OID},
 };
 
+PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
+
 static void check_name(const text *name, const char *what);
+static bool add_subscription(Datum *values, const char *nulls);
+static Oid	find_owner(Oid owner, const char *name, int64 system_id);
+static void load_shard(FeedpubShard *shard, uint64 row);
 static text *find_start(Oid feed, const text *start);
 static text *cursor_at(Oid feed, TimestampTz at);
 static void check_cursor(Oid feed, text *cursor);
@@ -125,8 +142,8 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	Relation	heap;
 	text	   *cursor;
 	FeedpubStoreCaller caller;
-	Datum		values[6];
-	bool		added;
+	Datum		values[8];
+	NameData	owner_name;
 
 	for (int i = 0; i < lengthof(names); i++)
 	{
@@ -159,27 +176,50 @@ feed_subscribe(PG_FUNCTION_ARGS)
 
 	values[0] = PointerGetDatum(name);
 	values[1] = ObjectIdGetDatum(feed);
+	namestrcpy(&owner_name, GetUserNameFromId(GetUserId(), false));
 	values[2] = ObjectIdGetDatum(GetUserId());
-	values[3] = Int32GetDatum(shards);
-	values[4] = IntervalPGetDatum(lease);
-	values[5] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
-	feedpub_store_begin(&caller);
-	added = feedpub_store_run(&insert_subscription, values,
-							  PG_ARGISNULL(5) ? "     n" : NULL) == 1;
-	if (added)
-	{
-		values[1] = Int32GetDatum(shards);
-		values[2] = PointerGetDatum(cursor);
-		feedpub_store_run(&insert_shards, values, NULL);
-	}
-	feedpub_store_end(&caller);
-	if (!added)
+	values[3] = NameGetDatum(&owner_name);
+	values[4] = Int64GetDatum((int64) GetSystemIdentifier());
+	values[5] = Int32GetDatum(shards);
+	values[6] = IntervalPGetDatum(lease);
+	values[7] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
+	if (!add_subscription(values, PG_ARGISNULL(5) ? "       n" : NULL))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("subscription \"%s\" already exists",
 						text_to_cstring(name))));
+
+	/* what one of that name, which went with its feed, has left behind */
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&delete_state, values, NULL);
+	values[1] = Int32GetDatum(shards);
+	values[2] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(GetCurrentTimestamp());
+	feedpub_store_run(&insert_shards, values, NULL);
+	feedpub_store_end(&caller);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
+}
+
+/*
+ * Add the row of a subscription, unless the name is taken, by more than one
+ * whose table was dropped.
+ */
+static bool
+add_subscription(Datum *values, const char *nulls)
+{
+	FeedpubStoreCaller caller;
+	bool		added = false;
+
+	for (int i = 0; i < 2 && !added; i++)
+	{
+		if (i > 0)
+			feedpub_registry_sweep();
+		feedpub_store_begin(&caller);
+		added = feedpub_store_run(&insert_subscription, values, nulls) == 1;
+		feedpub_store_end(&caller);
+	}
+	return added;
 }
 
 /*
@@ -198,8 +238,10 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 	Datum		values[1];
 
 	feedpub_subscription_load(name, NULL, -1, &sub);
+	feedpub_lease_lock_all(&sub);
 	values[0] = PointerGetDatum(name);
 	feedpub_store_begin(&caller);
+	feedpub_store_run(&delete_state, values, NULL);
 	feedpub_store_run(&delete_subscription, values, NULL);
 	feedpub_store_end(&caller);
 	PG_RETURN_VOID();
@@ -220,7 +262,7 @@ feed_seek(PG_FUNCTION_ARGS)
 	FeedpubStoreCaller caller;
 	Relation	heap;
 	text	   *cursor;
-	Datum		values[2];
+	Datum		values[3];
 
 	for (int i = 0; i < 2; i++)
 	{
@@ -234,6 +276,8 @@ feed_seek(PG_FUNCTION_ARGS)
 	cursor = find_start(sub.feed, PG_GETARG_TEXT_PP(1));
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PointerGetDatum(cursor);
+	values[2] = Int64GetDatum(GetCurrentTimestamp());
+	feedpub_lease_lock_all(&sub);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&move_shards, values, NULL);
 	feedpub_store_end(&caller);
@@ -290,33 +334,28 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 	feedpub_store_begin(&caller);
 	nrows = feedpub_store_run(&select_subscription, values, consumer ? NULL : " n ");
 	MemoryContextSwitchTo(context);
-	for (uint64 i = 0; i < nrows; i++)
+	if (nrows > 0)
 	{
-		FeedpubShard *shard;
+		Oid			owner = DatumGetObjectId(feedpub_store_value(0, 2, &isnull));
+		char	   *owner_name = NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull)));
 
-		if (i == 0)
-		{
-			sub->feed = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
-			sub->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
-			sub->lease = palloc_object(Interval);
-			*sub->lease = *DatumGetIntervalP(feedpub_store_value(i, 3, &isnull));
-			sub->lease_ms = feedpub_subscription_ms(sub->lease);
-			value = feedpub_store_value(i, 4, &isnull);
-			sub->max_attempts = isnull ? 0 : DatumGetInt32(value);
-			value = feedpub_store_value(i, 5, &isnull);
-			sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
-			sub->nshards = DatumGetInt32(feedpub_store_value(i, 6, &isnull));
-			sub->shards = palloc0(nrows * sizeof(FeedpubShard));
-		}
-		shard = &sub->shards[sub->nloaded++];
-		shard->shard = DatumGetInt32(feedpub_store_value(i, 7, &isnull));
-		shard->cursor = DatumGetTextPCopy(feedpub_store_value(i, 8, &isnull));
-		shard->token = DatumGetInt64(feedpub_store_value(i, 9, &isnull));
-		value = feedpub_store_value(i, 10, &isnull);
-		shard->consumer = isnull ? NULL : TextDatumGetCString(value);
-		value = feedpub_store_value(i, 11, &isnull);
-		shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
-		shard->parked = DatumGetInt32(feedpub_store_value(i, 12, &isnull));
+		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
+		sub->owner = find_owner(owner, owner_name,
+								DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
+		sub->lease = palloc_object(Interval);
+		*sub->lease = *DatumGetIntervalP(feedpub_store_value(0, 5, &isnull));
+		sub->lease_ms = feedpub_subscription_ms(sub->lease);
+		value = feedpub_store_value(0, 6, &isnull);
+		sub->max_attempts = isnull ? 0 : DatumGetInt32(value);
+		value = feedpub_store_value(0, 7, &isnull);
+		sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
+		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
+		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
+
+		/* none, where the one that was asked for is not there */
+		(void) feedpub_store_value(0, 9, &isnull);
+		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
+			load_shard(&sub->shards[sub->nloaded], sub->nloaded);
 	}
 	feedpub_store_end(&caller);
 
@@ -331,6 +370,51 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 				 errmsg("permission denied for subscription \"%s\"",
 						text_to_cstring(name)),
 				 errdetail("Only its owner, or a role that has his rights, may use it.")));
+}
+
+/*
+ * A shard, of a row of select_subscription.
+ */
+static void
+load_shard(FeedpubShard *shard, uint64 row)
+{
+	bool		isnull;
+	Datum		value;
+
+	shard->shard = DatumGetInt32(feedpub_store_value(row, 9, &isnull));
+	shard->cursor = DatumGetTextPCopy(feedpub_store_value(row, 10, &isnull));
+	shard->token = DatumGetInt64(feedpub_store_value(row, 11, &isnull));
+	value = feedpub_store_value(row, 12, &isnull);
+	shard->page_token = isnull ? 0 : DatumGetInt64(value);
+	value = feedpub_store_value(row, 13, &isnull);
+	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
+	value = feedpub_store_value(row, 14, &isnull);
+	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
+	shard->parked = DatumGetInt32(feedpub_store_value(row, 15, &isnull));
+}
+
+/*
+ * Who owns a subscription: InvalidOid when nobody does here.
+ */
+static Oid
+find_owner(Oid owner, const char *name, int64 system_id)
+{
+	if (system_id == (int64) GetSystemIdentifier())
+		return owner;
+	return get_role_oid(name, true);
+}
+
+/*
+ * feedpub._subscription_owner(owner oid, owner_name name, system_id bigint)
+ * returns oid, STABLE
+ *
+ * The same, for views.
+ */
+Datum
+feedpub_subscription_owner(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_OID(find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
+							 PG_GETARG_INT64(2)));
 }
 
 /*
@@ -423,6 +507,7 @@ check_cursor(Oid feed, text *cursor)
 	feedpub_cursor_parse(cursor, &page.after);
 	page.max_rows = 1;
 	page.shards = 1;
+	page.hurried = true;
 	page.heap = feedpub_registry_open(feed);
 	feedpub_page_read(&page);
 	relation_close(page.heap, NoLock);

@@ -21,12 +21,12 @@ INSERT INTO meant VALUES
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
-	('subscription', 'r', 'name text, feed regclass, owner regrole, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
 	('parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
-		'parked_at timestamp with time zone, retry_at timestamp with time zone', 'pg_database_owner'::regrole);
+		'parked_at timestamp with time zone, retry_at timestamp with time zone, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, last_poll timestamp with time zone, '
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
@@ -46,6 +46,8 @@ INSERT INTO meant VALUES
 -- Room for new versions of rows
 UPDATE meant SET options = '{fillfactor=30}' WHERE name = 'shard';
 UPDATE meant SET options = '{fillfactor=50}' WHERE name = 'consumer';
+-- Functions of others are not called with rows that are not theirs.
+UPDATE meant SET options = '{security_barrier=true}' WHERE name IN ('subscriptions', 'shards', 'parked');
 CREATE TEMP VIEW present AS
 	SELECT c.oid, c.relname, c.relkind, c.relacl, c.relowner, c.reloptions,
 	       (SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)

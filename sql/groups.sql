@@ -1,0 +1,244 @@
+-- Consumers that share a subscription: leases, shares, and tokens, by which
+-- two that have the same entries cannot both acknowledge them.  Time passes by
+-- hand here.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SET feedpub.read_wait = 0;
+
+CREATE PROCEDURE pass(lapse interval) LANGUAGE sql AS $$
+	UPDATE feedpub.shard SET leased_until = leased_until - lapse;
+	UPDATE feedpub.consumer SET seen_until = seen_until - lapse;
+$$;
+
+SELECT feed_create('orders') AS feed \gset
+INSERT INTO orders (message_type, message_key, data) SELECT 'n', 'k' || i % 50, to_jsonb(i) FROM generate_series(1, 1000) i;
+CALL feed_publish();
+
+--
+-- One shard: of two pages with the same entries one is acknowledged, whoever
+-- asked for them, and whichever is longer.
+--
+SELECT feed_subscribe('one', 'orders', 'earliest') AS place;
+CREATE FUNCTION page(consumer text, max_rows int, OUT token bigint, OUT middle text, OUT cursor text) LANGUAGE sql AS $$
+	SELECT min(p.token), (array_agg(p.cursor ORDER BY p.cursor))[(count(*) + 1) / 2], max(p.cursor) FROM feed_poll('one', max_rows, consumer) p
+$$;
+CREATE FUNCTION left_over() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM feed_page('orders', (SELECT cursor FROM feedpub.shards WHERE subscription = 'one'), 10000) p, json_array_elements(p -> 'entries') $$;
+-- nobody, and nobody
+SELECT * FROM page('', 10) \gset a_
+SELECT * FROM page('', 20) \gset b_
+SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT * FROM page('', 10) \gset a_
+SELECT * FROM page('', 20) \gset b_
+SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+-- One process that has lost its connection while its COMMIT was under way, and
+-- asks again; or two of one name.
+SELECT * FROM page('w', 10) \gset a_
+SELECT * FROM page('w', 20) \gset b_
+SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT feed_ack('one', :'b_cursor', :b_token, strict => true);
+-- In parts: the page that has been begun is the one that goes on.
+SELECT * FROM page('w', 10) \gset a_
+SELECT * FROM page('w', 20) \gset b_
+SELECT feed_ack('one', :'a_middle', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+-- and not when another one has begun where it was
+SELECT * FROM page('w', 10) \gset a_
+SELECT feed_ack('one', :'a_middle', :a_token);
+SELECT * FROM page('w', 10) \gset b_
+SELECT feed_ack('one', :'b_middle', :b_token), feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+-- A lost answer
+SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'b_middle', :b_token);
+
+-- Who holds the lease keeps those without a name out,
+SELECT count(*) FROM feed_poll('one', 10);
+SELECT feed_ack('one', :'b_cursor');
+-- until it has run out; then it is as good as before, until somebody has
+-- moved the place.
+SELECT * FROM page('w', 10) \gset a_
+CALL pass('1 minute');
+SELECT * FROM page('', 10) \gset b_
+SELECT feed_ack('one', :'a_middle', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT consumer, leased_until > now() AS renewed FROM feedpub.shards WHERE subscription = 'one';
+CALL pass('1 minute');
+SELECT * FROM page('', 10) \gset b_
+SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+-- An acknowledgement without a name does not renew the lease of somebody else.
+SELECT consumer IS NULL AS free FROM feedpub.shards WHERE subscription = 'one';
+-- Another one takes it: the late one has lost it, before and after he is heard of.
+SELECT * FROM page('w', 10) \gset a_
+CALL pass('1 minute');
+SELECT * FROM page('v', 10) \gset b_
+SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+SELECT feed_ack('one', :'a_cursor', :a_token, strict => true);
+SELECT * FROM feed_ack_poll('one', :'a_cursor', :a_token, 1, 'w');
+-- Who leaves may acknowledge until another one comes.
+SELECT * FROM page('v', 10) \gset a_
+SELECT feed_leave('one', 'v'), feed_leave('one', 'v'), feed_leave('one', 'nobody');
+SELECT feed_ack('one', :'a_middle', :a_token);
+SELECT * FROM page('w', 10) \gset b_
+SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_leave('one', 'w'), left_over();
+-- To seek the place where it is voids all tokens as well.
+SELECT * FROM page('', 10) \gset a_
+SELECT feed_seek('one', cursor) = cursor AS there FROM feedpub.shards WHERE subscription = 'one';
+SELECT feed_ack('one', :'a_cursor', :a_token), left_over();
+-- Tokens of nobody
+SELECT t, feed_ack('one', :'a_cursor', t) FROM unnest('{0,-1,1,4,4094,9223372036854775807,-9223372036854775808}'::bigint[]) t;
+SELECT feed_park('one', :'a_cursor', 'x', 4094);
+
+-- The clock was put back by a day: a lease of the time after is no lease.
+SELECT * FROM page('w', 10) \gset a_
+CALL pass('-1 day');
+SELECT * FROM page('v', 10) \gset b_
+SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+CALL pass('-1 day');
+SELECT * FROM page('', 10) \gset b_
+SELECT feed_ack('one', :'b_cursor', :b_token), left_over();
+
+-- A name is a lease, and that is written: not in a transaction that only
+-- reads, even while there is nothing to write.
+SELECT count(*) FROM feed_poll('one', 10, 'w');
+BEGIN READ ONLY;
+SELECT count(*) FROM feed_poll('one', 10, 'w');
+ROLLBACK;
+SELECT feed_leave('one', 'w');
+BEGIN READ ONLY;
+SELECT count(*) FROM feed_poll('one', 10);
+SELECT feed_ack('one', :'a_cursor');
+ROLLBACK;
+SELECT feed_unsubscribe('one');
+
+--
+-- Shares.  Consumers come, go and die; after three rounds in which each polls
+-- and a third of the lease passes, every shard is one's, and nobody has more
+-- than one above another.
+--
+CREATE TABLE consumer (name text PRIMARY KEY);
+CREATE FUNCTION go_round() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	c text;
+BEGIN
+	FOR c IN SELECT name FROM consumer ORDER BY random() LOOP
+		PERFORM FROM feed_poll('group', 1, c);
+	END LOOP;
+	CALL pass('10.1 seconds');
+END $$;
+CREATE FUNCTION unfair(shards int) RETURNS text LANGUAGE sql AS $$
+	WITH held AS (
+		SELECT name, (SELECT count(*) FROM feedpub.shards WHERE subscription = 'group' AND consumer = name) AS n FROM consumer)
+	SELECT string_agg(name || ' has ' || n, ', ' ORDER BY name) FROM held
+	HAVING sum(n) <> shards OR max(n) - min(n) > 1
+$$;
+DO $$
+DECLARE
+	n int;
+	problem text;
+BEGIN
+	FOREACH n IN ARRAY '{1,2,3,16,17}'::int[] LOOP
+		PERFORM feed_subscribe('group', 'orders', 'earliest', n);
+		DELETE FROM consumer;
+		FOR turn IN 1..25 LOOP
+			IF random() < 0.6 OR NOT EXISTS (SELECT FROM consumer) THEN
+				INSERT INTO consumer SELECT 'c' || (random() * 1000)::int FROM generate_series(1, 1 + (random() * 4)::int) ON CONFLICT DO NOTHING;
+			ELSIF random() < 0.5 THEN
+				PERFORM feed_leave('group', name) FROM consumer WHERE random() < 0.5;
+				DELETE FROM consumer WHERE name NOT IN (SELECT consumer FROM feedpub.consumer WHERE subscription = 'group');
+			ELSE
+				DELETE FROM consumer WHERE random() < 0.5;
+				CALL pass('31 seconds');
+			END IF;
+			CONTINUE WHEN NOT EXISTS (SELECT FROM consumer);
+			FOR i IN 1..3 LOOP
+				PERFORM go_round();
+			END LOOP;
+			problem := unfair(n);
+			IF problem IS NOT NULL THEN
+				RAISE EXCEPTION '% shards, turn %: %', n, turn, problem;
+			END IF;
+		END LOOP;
+		PERFORM feed_unsubscribe('group');
+	END LOOP;
+END $$;
+
+-- Those who have been away for ten leases are forgotten.
+SELECT feed_subscribe('group', 'orders', 'earliest', 4) AS place;
+SELECT count(*) FROM feed_poll('group', 1, 'a');
+CALL pass('6 minutes');
+SELECT count(*) FROM feed_poll('group', 1, 'b');
+SELECT consumer FROM feedpub.consumer;
+-- More consumers than shards: one more waits, and comes in when one leaves.
+SELECT feed_leave('group', 'b'), (SELECT count(*) FROM feedpub.consumer);
+SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
+CALL pass('11 s');
+SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
+CALL pass('11 s');
+SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
+-- He is not sent round and round while there is nothing for him; nor is who
+-- has some because of those that others have, or nobody has taken yet.
+SELECT feed_wait_poll('group', '10 ms', 'e') AS e, feed_wait_poll('group', '10 ms', 'a') AS a;
+SELECT feed_leave('group', 'b');
+SELECT feed_wait_poll('group', '10 ms', 'e') AS e;
+SELECT count(*) FROM feed_poll('group', 1, 'e');
+SELECT feed_wait_poll('group', '10 ms', 'e') AS e, feed_wait_poll('group', '10 ms', 'b') AS b;
+SELECT feed_wait_poll('group', '10 ms');
+SELECT feed_leave('group', c) FROM unnest('{a,c,d}'::text[]) c;
+WITH page AS MATERIALIZED (SELECT max(cursor) AS cursor, min(token) AS token FROM feed_poll('group', 1000, 'e'))
+SELECT feed_ack('group', cursor, token) FROM page;
+SELECT feed_wait_poll('group', '10 ms', 'e') AS something_free_but_not_his;
+-- Poll, and all that is his comes, each shard's in the order of the feed.
+CALL pass('1 minute');
+CREATE TABLE got (n int GENERATED ALWAYS AS IDENTITY, k text, i int);
+DO $$
+DECLARE
+	r record;
+	last record;
+BEGIN
+	PERFORM feed_seek('group', 'earliest');
+	LOOP
+		last := NULL;
+		FOR r IN SELECT * FROM feed_poll('group', 7, 'e') LOOP
+			IF r.op = 'upsert' THEN
+				INSERT INTO got (k, i) VALUES (r.entry ->> 'message_key', (r.entry ->> 'data')::int);
+			END IF;
+			last := r;
+		END LOOP;
+		EXIT WHEN last IS NULL;
+		IF feed_ack('group', last.cursor, last.token) <> 'moved' THEN RAISE EXCEPTION 'lost'; END IF;
+	END LOOP;
+END $$;
+SELECT count(*), count(DISTINCT i) FROM got;
+SELECT count(*) AS out_of_order FROM (SELECT i, lag(i) OVER (PARTITION BY k ORDER BY n) AS before FROM got) g WHERE before > i;
+
+-- A token is of its shard, and a subscription of so many.
+SELECT feed_ack('group', '', NULL);
+SELECT feed_ack('group', '', 4 * 7);
+SELECT count(*) FROM feed_poll('group', 1);
+SELECT feed_unsubscribe('group');
+
+-- A name is free again when its table is gone, and nobody has to unsubscribe.
+SELECT feed_create('short_lived') AS short \gset
+SELECT feed_subscribe('short', :'short', 'earliest', 2) AS place;
+SELECT count(*) FROM feed_poll('short', 1, 'w');
+DROP TABLE short_lived;
+SELECT count(*) FROM feedpub.subscriptions;
+SELECT feed_subscribe('short', 'orders', 'earliest') AS place;
+SELECT count(*) FROM feedpub.shard;
+SELECT feed_unsubscribe('short');
+
+-- The extension goes and comes in one session, which has seen the old one.
+SELECT feed_drop('orders');
+DROP EXTENSION feedpub CASCADE;
+CREATE EXTENSION feedpub;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SELECT feed_create('orders') AS feed;
+SELECT feed_subscribe('again', 'orders', 'earliest', 2) AS place;
+INSERT INTO orders (message_type, message_key, data) VALUES ('n', 'a', '1');
+CALL feed_publish();
+SELECT op, entry ->> 'data' AS data FROM feed_poll('again', 10, 'w');
+SELECT feed_unsubscribe('again');
+
+DROP FUNCTION go_round, unfair, page, left_over;
+DROP PROCEDURE pass;
+DROP TABLE consumer, got;
+SELECT feed_drop('orders');
+SELECT feed_start_worker() IS NOT NULL AS started;
