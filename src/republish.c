@@ -184,7 +184,7 @@ static int64 update_rows(const char *sql, Jsonb *key);
 static void ask_for_all(Oid relid, const char *rows);
 static List *find_parts(Oid relid);
 static void refuse_obstacle(Relation rel);
-static FeedpubPlace last_old_stamp(Oid relid);
+static FeedpubPlace last_old_stamp(Oid relid, bool *is_foreign);
 static bool lock_republication(Oid relid, bool *all, int64 *cutoff,
 							   uint64 *last_xid);
 static bool choose_part(Oid relid, List *relids, Part *part, bool *is_new);
@@ -436,8 +436,9 @@ update_rows(const char *sql, Jsonb *key)
 static void
 ask_for_all(Oid relid, const char *rows)
 {
-	Datum		values[5];
+	Datum		values[6];
 	NameData	requested_by;
+	bool		is_foreign;
 	FeedpubPlace last;
 	ListCell   *lc;
 
@@ -456,13 +457,14 @@ ask_for_all(Oid relid, const char *rows)
 		relation_close(rel, NoLock);
 	}
 
-	last = last_old_stamp(relid);
+	last = last_old_stamp(relid, &is_foreign);
 	namestrcpy(&requested_by, GetUserNameFromId(GetUserId(), false));
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = CStringGetTextDatum(rows);
 	values[2] = Int64GetDatum(last.pos);
 	values[3] = UInt64GetDatum(last.xid);
 	values[4] = NameGetDatum(&requested_by);
+	values[5] = BoolGetDatum(is_foreign);
 	if (write_state(&ask, values, NULL) == 0)
 	{
 		ereport(NOTICE,
@@ -653,10 +655,10 @@ refuse_obstacle(Relation rel)
 
 /*
  * The largest position that has been given out, and the largest id with which
- * one can have been.
+ * one can have been; and whether that is another server's.
  */
 static FeedpubPlace
-last_old_stamp(Oid relid)
+last_old_stamp(Oid relid, bool *is_foreign)
 {
 	Relation	rel = relation_open(relid, AccessShareLock);
 	Oid			seqid = feedpub_guard_sequence(relid);
@@ -707,6 +709,9 @@ last_old_stamp(Oid relid)
 		index_close(index, NoLock);
 		relation_close(rel, NoLock);
 	}
+
+	/* somebody else may have been stamping meanwhile */
+	*is_foreign = last.xid >= U64FromFullTransactionId(ReadNextFullTransactionId());
 	return last;
 }
 
