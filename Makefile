@@ -9,6 +9,7 @@ PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
 	src/attach.o \
+	src/background.o \
 	src/batch.o \
 	src/change.o \
 	src/cursor.o \

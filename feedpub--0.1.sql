@@ -169,13 +169,12 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.parked_entry',
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
 -- What feed_republish() was asked to do in the background: a feed's rows with
--- positions up to the cutoff, whose ids go up to last_xid.
+-- positions up to the cutoff.
 CREATE TABLE feedpub.republication (
 	feed pg_catalog.regclass PRIMARY KEY,
 	rows pg_catalog.text NOT NULL,
 	state pg_catalog.text NOT NULL DEFAULT 'running',
 	cutoff pg_catalog.int8 NOT NULL,
-	last_xid pg_catalog.xid8 NOT NULL,
 	requested_by pg_catalog.name NOT NULL,
 	requested_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	stamped pg_catalog.int8 NOT NULL DEFAULT 0,
@@ -349,7 +348,7 @@ COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
 CREATE FUNCTION feedpub._republish_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_republish_step';
+AS 'MODULE_PATHNAME', 'feedpub_republish_some';
 REVOKE ALL ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) IS
 	'stamps some of the rows that are to be published again in the background; returns how many';

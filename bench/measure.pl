@@ -25,6 +25,7 @@ my %parts = (
 	churn => \&churn,
 	initial => \&initial,
 	attach => \&attach,
+	stamping => \&stamping,
 	subscriptions => \&subscriptions);
 
 # The parts of the published order, of table feeds and of subscriptions; they
@@ -641,7 +642,7 @@ for my $part (@ARGV)
 }
 for my $part (
 	qw(writers copy pages drain latency wakeup batches publisher idle tables
-	churn initial attach subscriptions))
+	churn initial attach stamping subscriptions))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }

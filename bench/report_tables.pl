@@ -91,6 +91,14 @@ sub table_goals
 				[ median(inverse(ratios($cpu, @$_))) ]);
 		}
 	}
+	for my $state (qw(unstamped stamped))
+	{
+		my @cell = grep { $_->{rows} eq $state } rows_of('stamping') or next;
+		my $speed = by_variant(sub { $_[0]{n} / $_[0]{seconds} }, @cell);
+		push @lines,
+		  goal("thousands of rows that the worker stamps in a second, $state before",
+			'≥ 30', [ (median_of($speed, 'worker') // 0) / 1000 ], []);
+	}
 	return @lines;
 }
 
@@ -284,12 +292,49 @@ EOF
 	return;
 }
 
+#
+# Stamping in the background
+#
+
+sub stamping_section
+{
+	my @rows = rows_of('stamping') or return;
+	my %title = (
+		unstamped => 'Rows without a stamp',
+		stamped => 'Rows with an old stamp');
+
+	heading('Table feeds: stamping in the background', <<'EOF');
+	200,000 rows, three indexes beside the primary key and the stamp's, a
+	checkpoint before.  WAL in bytes a row, with full-page images.
+EOF
+	for my $state (qw(unstamped stamped))
+	{
+		my @cell = grep { $_->{rows} eq $state } @rows;
+		my $speed = by_variant(sub { $_[0]{n} / $_[0]{seconds} }, @cell);
+		my $wal = by_variant(sub { $_[0]{wal} / $_[0]{n} }, @cell);
+
+		print "### $title{$state}\n\n";
+		table(
+			[ 'variant', 'rows a second', 'ratio to `update`', 'WAL', 'ratio' ],
+			map {
+				[
+					"`$_`",
+					number(median_of($speed, $_)),
+					ratio(2, ratios($speed, $_, 'update')),
+					number(median_of($wal, $_)),
+					ratio(2, ratios($wal, $_, 'update')) ]
+			} grep { $speed->{$_} } qw(bare update steps worker));
+	}
+	return;
+}
+
 sub table_sections
 {
 	tables_section();
 	churn_section();
 	initial_section();
 	attach_section();
+	stamping_section();
 	return;
 }
 

@@ -586,4 +586,95 @@ sub attach_report
 	return;
 }
 
+#
+# Stamping in the background
+#
+
+# All rows of a table get a new stamp: by the worker, as fast as it can, and
+# step by step in one transaction; by an UPDATE, with and without feedpub.
+# First when none has one yet, then when all do.
+sub stamping
+{
+	my $rows = 200_000;
+	my @variants = wanted(qw(bare update steps worker));
+	my $out = csv('stamping', qw(round rows variant n seconds wal));
+
+	table_database('stamping');
+	psql(
+		'stamping', q(LOAD 'feedpub'),
+		'ALTER SYSTEM SET feedpub.stamping_rate = 0',
+		'SELECT pg_reload_conf()');
+	for my $round (1 .. $rounds)
+	{
+		for my $variant (@variants)
+		{
+			progress("stamping, $variant, round $round of $rounds");
+			make_item($variant, $rows);
+			for my $state (qw(unstamped stamped))
+			{
+				psql('stamping', 'VACUUM ANALYZE item', 'CHECKPOINT');
+				print $out join(',',
+					$round, $state, $variant, $rows, stamp_all($variant, $rows)), "\n";
+			}
+		}
+	}
+	psql(
+		'stamping', q(LOAD 'feedpub'),
+		'ALTER SYSTEM RESET feedpub.stamping_rate',
+		'SELECT pg_reload_conf()');
+	return;
+}
+
+# A table of so many rows, a feed if it is to be one.
+sub make_item
+{
+	my ($variant, $rows) = @_;
+
+	stop_worker('stamping');
+	psql(
+		'stamping',
+		'SET client_min_messages = warning',
+		'DROP TABLE IF EXISTS item',
+		q(CALL make_table('bare', 'item', 2)),
+		"CALL fill_table('item', $rows)");
+	return if $variant eq 'bare';
+	psql('stamping',
+		psql('stamping', 'SET client_min_messages = warning', q(SELECT feed_attach('item'))));
+	die "item is not ready\n"
+	  if psql('stamping', q(SELECT feed_attach('item')));
+	return;
+}
+
+# Seconds, and bytes of WAL.
+sub stamp_all
+{
+	my ($variant, $rows) = @_;
+	my %sql = (
+		bare => 'UPDATE item SET total = total',
+		update => 'UPDATE item SET feed_xid = NULL',
+		steps => 'DO $$ BEGIN WHILE feedpub._republish_some('
+		  . q('item', 1000000) . ') IS NOT NULL LOOP END LOOP; END $$');
+	my $insert = q(SELECT pg_current_wal_insert_lsn() - '0/0');
+	my $lsn = psql('stamping', $insert);
+	my $start = time;
+	my $seconds;
+
+	worker('stamping') if $variant eq 'worker';
+	psql('stamping', q(SELECT feed_republish('item', rows => 'all')))
+	  if $variant =~ /^(steps|worker)$/;
+	psql('stamping', $sql{$variant}) if $sql{$variant};
+	$seconds = time - $start;
+	if ($variant eq 'worker')
+	{
+		sleep 0.5
+		  until psql('stamping', 'SELECT state FROM feedpub.republishing') eq 'done';
+		$seconds = psql('stamping',
+			'SELECT extract(epoch FROM finished_at - requested_at) '
+			  . 'FROM feedpub.republishing');
+		die "some rows were not stamped\n"
+		  if psql('stamping', 'SELECT stamped FROM feedpub.republishing') != $rows;
+	}
+	return ($seconds, psql('stamping', $insert) - $lsn);
+}
+
 1;

@@ -10,7 +10,7 @@
  *		republish.c retention.c stats.c wait.c
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
- *		restamp.c									rows get a new stamp
+ *		background.c restamp.c						rows get a new stamp
  *		json.c page.c entry.c initial.c resume.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
@@ -667,11 +667,13 @@ extern int	feedpub_restamp_some(Oid feed, Relation rel,
 								 FeedpubRestamp *work, int max_rows,
 								 int max_ms);
 
-/* in republish.c */
-extern int	feedpub_republish_some(Oid relid, int max_rows, int max_ms,
-								   FeedpubRepublished *what);
-extern List *feedpub_republish_list(void);
-extern void feedpub_republish_note_error(Oid relid, const char *error);
+/* in background.c */
+extern void feedpub_background_ask(Oid relid, const char *rows);
+extern bool feedpub_background_cancel(Oid relid);
+extern int	feedpub_background_step(Oid relid, int max_rows, int max_ms,
+									FeedpubRepublished *what);
+extern List *feedpub_background_list(void);
+extern void feedpub_background_note_error(Oid relid, const char *error);
 
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);

@@ -75,6 +75,7 @@ typedef struct Step
 	FeedpubFeed part;			/* the same, or one of its partitions */
 	Oid			seqid;
 	FullTransactionId xid;
+	uint64		next_xid;		/* stamps from here on are another server's */
 	Snapshot	snapshot;
 	CommandId	cid;
 	FeedpubRestamp *work;
@@ -183,6 +184,9 @@ begin_step(Step *step, Oid feed, Relation rel, FeedpubRestamp *work,
 	step->xid = GetTopFullTransactionId();
 	step->cid = GetCurrentCommandId(true);
 	step->snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	/* whoever stamped a row that the snapshot sees had an id below this */
+	step->next_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 }
 
 static void
@@ -250,7 +254,8 @@ find_unstamped(Step *step)
  *
  * A place can have several entries, of which the snapshot sees one, so a step
  * does not stop between them.  Entries of new stamps, among which are those
- * that are made here, are passed without a look at their rows.
+ * that are made here, are passed without a look at their rows; those of
+ * another server are not new, whatever their position.
  */
 static void
 find_stamped(Step *step)
@@ -307,7 +312,8 @@ find_stamped(Step *step)
 				break;
 			seen = place;
 		}
-		if (place.pos <= work->cutoff && index_fetch_heap(scan, slot))
+		if ((place.pos <= work->cutoff || place.xid >= step->next_xid) &&
+			index_fetch_heap(scan, slot))
 			restamp_row(step, &slot->tts_tid, place);
 	}
 	index_endscan(scan);

@@ -11,7 +11,7 @@
  * after twice as long; the others go on.
  *
  * Between two looks at the feeds it stamps some of the rows that their owners
- * want to be published again (republish.c), for some milliseconds, and no
+ * want to be published again (background.c), for some milliseconds, and no
  * more than feedpub.stamping_rate in a second.  Which feeds have such rows it
  * looks up when it looks around.
  *
@@ -393,7 +393,7 @@ stamp(Oid relid)
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	limit_waits();
 	enable_timeout_after(STATEMENT_TIMEOUT, STAMP_TIMEOUT);
-	stamped = feedpub_republish_some(relid, rows, STAMP_TIME, &stamping);
+	stamped = feedpub_background_step(relid, rows, STAMP_TIME, &stamping);
 	disable_timeout(STATEMENT_TIMEOUT, false);
 }
 
@@ -401,7 +401,7 @@ static void
 note_stamping_error(Oid relid)
 {
 	limit_waits();
-	feedpub_republish_note_error(relid, last_error);
+	feedpub_background_note_error(relid, last_error);
 }
 
 static void
@@ -629,7 +629,7 @@ plan_stamping(void)
 {
 	ListCell   *lc;
 
-	foreach(lc, feedpub_republish_list())
+	foreach(lc, feedpub_background_list())
 		get_state(lfirst_oid(lc))->stamping = true;
 }
 

@@ -35,7 +35,7 @@ INSERT INTO meant VALUES
 INSERT INTO meant VALUES
 	('partition', 'r', 'feed regclass, leaf regclass, sync_id bigint, number integer, trigger_id oid, leaf_id oid, system_id bigint', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
-	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, last_xid xid8, requested_by name, requested_at timestamp with time zone, '
+	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, requested_by name, requested_at timestamp with time zone, '
 		'stamped bigint, stepped_at timestamp with time zone, finished_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('republication_part', 'r', 'feed regclass, part regclass, file integer, blocks bigint, passes integer, phase text, after_xid xid8, after_pos bigint, to_xid xid8, to_pos bigint, '
 		'left_first_xid xid8, left_first_pos bigint, left_last_xid xid8, left_last_pos bigint', 'pg_database_owner'::regrole);
