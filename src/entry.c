@@ -30,6 +30,8 @@ static FeedpubPageRow *add_row(FeedpubPage *page);
 static bool is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
+static bool lives_in(FeedpubPage *page, FeedpubLeaf *leaf, Datum *values,
+					 Datum *living);
 static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
@@ -215,30 +217,42 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 }
 
 /*
- * Does a key live in one of the feed's tables?  Which one it would be in is not
- * worked out: there may be a default partition at any level.
+ * Does a key live in one of the feed's tables, and there in the snapshot that
+ * reads?  Of a partitioned table only the partition that the key belongs to is
+ * looked into, where that can be told.
  */
 bool
 feedpub_entry_key_lives(FeedpubPage *page, Datum *values, Datum *living)
 {
-	for (int i = 0; i < page->leaves->n; i++)
-	{
-		FeedpubLeaf *leaf = &page->leaves->leaves[i];
+	FeedpubLeaves *leaves = page->leaves;
+	FeedpubLeaf *leaf;
 
-		if (leaf->key == NULL)
-		{
-			if (!OidIsValid(leaf->keyid))
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("feed \"%s\" has no key",
-								RelationGetRelationName(page->heap)),
-						 errhint("Run feed_check() to see what is missing.")));
-			leaf->key = index_open(leaf->keyid, AccessShareLock);
-		}
-		if (feedpub_key_lives(leaf->heap, leaf->key, values, page->snapshot, living))
+	if (leaves->is_partitioned &&
+		feedpub_partition_route(leaves, page->key->rd_index->indnkeyatts,
+								page->key->rd_index->indkey.values, values, &leaf))
+		return leaf != NULL && lives_in(page, leaf, values, living);
+	for (int i = 0; i < leaves->n; i++)
+	{
+		if (lives_in(page, &leaves->leaves[i], values, living))
 			return true;
 	}
 	return false;
+}
+
+static bool
+lives_in(FeedpubPage *page, FeedpubLeaf *leaf, Datum *values, Datum *living)
+{
+	if (leaf->key == NULL)
+	{
+		if (!OidIsValid(leaf->keyid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" has no key",
+							RelationGetRelationName(page->heap)),
+					 errhint("Run feed_check() to see what is missing.")));
+		leaf->key = index_open(leaf->keyid, AccessShareLock);
+	}
+	return feedpub_key_lives(leaf->heap, leaf->key, values, page->snapshot, living);
 }
 
 /*

@@ -505,6 +505,9 @@ extern void feedpub_partition_close(FeedpubLeaves *leaves);
 extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
 												 FeedpubLeaf *leaf,
 												 TupleTableSlot *slot);
+extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
+									const AttrNumber *attnos,
+									const Datum *values, FeedpubLeaf **found);
 extern int64 feedpub_partition_pos(int number, ItemPointer tid);
 extern int64 feedpub_partition_end_pos(Oid feed, const FeedpubBatch *batch);
 extern uint32 feedpub_partition_fingerprint(const FeedpubLeaf *leaf,

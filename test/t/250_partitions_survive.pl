@@ -1,0 +1,212 @@
+# Partitioned feeds: an attached partition whose rows have no stamp is published
+# though the server crashes before; a standby hands it out in the same pages; a
+# dump takes along which partitions consumers have had, and cursors inside one
+# begin that one again.  In another cluster all of it begins anew.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('primary', allows_streaming => 1, extension => 0);
+$node->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'base', has_streaming => 1);
+$standby->start;
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+# Far ahead of the cluster into which it will be restored.
+burn_xids($node, 1000);
+sql($node, 'CREATE DATABASE src');
+sql($node, <<'SQL', db => 'src');
+CREATE EXTENSION feedpub;
+CREATE TABLE kv (part text, k int, v text, PRIMARY KEY (part, k)) PARTITION BY LIST (part);
+CREATE TABLE kv_a PARTITION OF kv FOR VALUES IN ('a');
+CREATE TABLE "kv ""b"", x" (v text, k int NOT NULL, part text NOT NULL);
+ALTER TABLE kv ATTACH PARTITION "kv ""b"", x" FOR VALUES IN ('b');
+INSERT INTO kv SELECT p, k, 'old' FROM unnest('{a,b}'::text[]) p, generate_series(1, 50) k;
+DELETE FROM kv WHERE k <= 10;
+SELECT feed_attach('kv');
+UPDATE kv SET v = 'new' WHERE k = 11;
+SQL
+
+# Follows kv from a cursor, to the end or for some pages, and applies it.
+sub follow
+{
+	my ($server, $db, $copy, $cursor, $page, $pages) = @_;
+
+	while (!defined $pages || $pages-- > 0)
+	{
+		my @rows = split /\n/, sql($server, <<"SQL", db => $db);
+SET feedpub.read_wait = 0;
+SELECT cursor, op, (entry).part || (entry).k, (entry).v FROM feed_read(NULL::kv, '$$cursor', $page);
+SQL
+		last if !@rows;
+		for (@rows)
+		{
+			my ($after, $op, $key, $v) = split /\|/, $_, 4;
+
+			$$cursor = $after;
+			$copy->{$key} = $v if $op eq 'upsert';
+			delete $copy->{$key} if $op eq 'delete';
+		}
+	}
+	return;
+}
+
+sub text
+{
+	my ($copy) = @_;
+
+	return join ' ', map { "$_=$copy->{$_}" } sort keys %$copy;
+}
+
+sub table
+{
+	my ($server, $db) = @_;
+
+	return sql($server,
+		q(SELECT string_agg(part || k || '=' || v, ' ' ORDER BY (part || k) COLLATE "C") FROM kv),
+		db => $db);
+}
+
+sub publish
+{
+	my ($db) = @_;
+
+	sql($node, q(CALL feed_publish('kv')), db => $db // 'src');
+	return;
+}
+
+# The partitions, and the batches that have brought them.
+my $partitions = 'SELECT leaf, sync_id, number FROM feedpub.partition ORDER BY leaf::text';
+
+#
+# A crash between attaching and publishing
+#
+publish();
+my (%copy, %turns);
+my ($cursor, $turn_cursor) = ('', '');
+follow($node, 'src', \%copy, \$cursor, 7);
+is(text(\%copy), table($node, 'src'), 'a copy is made');
+sql($node, <<'SQL', db => 'src');
+CREATE TABLE kv_c (LIKE kv INCLUDING ALL);
+INSERT INTO kv_c SELECT 'c', k, 'loaded' FROM generate_series(1, 50) k;
+ALTER TABLE kv ATTACH PARTITION kv_c FOR VALUES IN ('c');
+UPDATE kv SET v = 'changed' WHERE part = 'c' AND k = 20;
+SQL
+$node->stop('immediate');
+$node->start;
+publish();
+follow($node, 'src', \%copy, \$cursor, 7, 3);
+cmp_ok(scalar keys %copy, '<', sql($node, 'SELECT count(*) FROM kv', db => 'src'),
+	'a reader is among the rows of the partition');
+
+#
+# On a standby: pages by turns
+#
+$node->wait_for_replay_catchup($standby);
+%turns = %copy;
+$turn_cursor = $cursor;
+my $middle = $cursor;
+my %middle = %copy;
+for my $turn (1 .. 12)
+{
+	sql($node, "UPDATE kv SET v = 'turn $turn' WHERE k = 20 + $turn", db => 'src');
+	publish();
+	$node->wait_for_replay_catchup($standby);
+	follow($turn % 2 ? $standby : $node, 'src', \%turns, \$turn_cursor, 5, 1);
+	follow($standby, 'src', \%copy, \$cursor, 9, 1);
+}
+follow($standby, 'src', \%copy, \$cursor, 1000);
+follow($standby, 'src', \%turns, \$turn_cursor, 1000);
+is(text(\%copy), table($node, 'src'), 'the copy that was made of a standby is equal');
+is(text(\%turns), table($node, 'src'), 'and so is the one that was made by turns');
+is($turn_cursor, $cursor, 'their cursors are the same');
+$standby->stop;
+
+#
+# Restored into another database of the cluster: it goes on.
+#
+my $brought = sql($node, $partitions, db => 'src');
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", '-d', $node->connstr('src') ],
+	'it is dumped');
+sql($node, 'CREATE DATABASE dst');
+$node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr('dst'), "$dir/dump" ],
+	'and restored');
+is(sql($node, $partitions, db => 'dst'), $brought, 'the partitions came over');
+is(sql($node, q(SELECT guard, problem FROM feed_check('kv')), db => 'dst'),
+	sql($node, q(SELECT guard, problem FROM feed_check('kv')), db => 'src'),
+	'the triggers and the index did');
+sql($node, q(UPDATE kv SET v = 'dst' WHERE k = 40), db => 'dst');
+publish('dst');
+is(sql($node, $partitions, db => 'dst'), $brought, 'they are no new ones');
+my %goes_on = %copy;
+my $end = $cursor;
+follow($node, 'dst', \%goes_on, \$end, 1000, 1);
+is(text(\%goes_on), table($node, 'dst'), 'who was at the end gets what came since');
+is( sql($node, "SELECT count(*) FROM feed_read(NULL::kv, '$cursor', 1000) WHERE op = 'upsert'", db => 'dst'),
+	3, 'and nothing more');
+my %begins_again = %middle;
+follow($node, 'dst', \%begins_again, \$middle, 6);
+is(text(\%begins_again), table($node, 'dst'), 'who was inside a partition loses none of it');
+
+# There, too, it is seen when a partition is taken out, changed and put back.
+sql($node, <<'SQL', db => 'dst');
+ALTER TABLE kv DETACH PARTITION kv_c;
+UPDATE kv_c SET v = 'unseen' WHERE k IN (20, 45);
+ALTER TABLE kv ATTACH PARTITION kv_c FOR VALUES IN ('c');
+SQL
+publish('dst');
+follow($node, 'dst', \%goes_on, \$end, 1000);
+is(text(\%goes_on), table($node, 'dst'), 'what was changed outside is published');
+
+# DETACH CONCURRENTLY: the partition is gone for whoever comes after its first
+# half, and readers do not keep it from that.
+my $reader = $node->background_psql('dst');
+$reader->query_safe("BEGIN; SELECT count(*) FROM feed_read(NULL::kv, '', 10)");
+my $detach = IPC::Run::start(
+	[ 'psql', '-X', '-q', '-d', $node->connstr('dst'), '-c', 'ALTER TABLE kv DETACH PARTITION kv_c CONCURRENTLY' ],
+	'<', \undef, '>', \my $out, '2>', \my $err);
+$node->poll_query_until('dst', 'SELECT inhdetachpending FROM pg_inherits WHERE inhrelid = \'kv_c\'::regclass')
+  or die 'it is not being detached';
+sql($node, q(INSERT INTO kv_c VALUES ('c', 1000, 'direct'); UPDATE kv SET v = 'meanwhile' WHERE k = 41), db => 'dst');
+publish('dst');
+follow($node, 'dst', \%goes_on, \$end, 1000);
+my %rest = map { $_ => $goes_on{$_} } grep { !/^c/ } keys %goes_on;
+is(text(\%rest), table($node, 'dst'), 'the others are read while one is being detached');
+is(sql($node, $partitions, db => 'dst') =~ /kv_c/, '', 'which is in the feed no more');
+$reader->quit;
+$detach->finish;
+is($err, '', 'it is detached');
+
+#
+# In another cluster all begins anew.
+#
+my $other = feedpub_node('other', extension => 0);
+sql($other, 'CREATE DATABASE dst');
+$other->command_ok([ 'pg_restore', '-e', '-d', $other->connstr('dst'), "$dir/dump" ],
+	'it is restored elsewhere');
+refused($other, q(SELECT * FROM feed_read(NULL::kv, '', 10)), 'PF001', 'another history',
+	'where its stamps are not known', db => 'dst');
+burn_xids($other, 1500);
+sql($other, <<'SQL', db => 'dst');
+SELECT feed_repair('kv');
+UPDATE kv SET v = 'other' WHERE k = 30;
+CALL feed_publish('kv');
+SQL
+my %anew;
+my $anew = '';
+follow($other, 'dst', \%anew, \$anew, 8);
+is(text(\%anew), table($other, 'dst'), 'from the beginning');
+is(sql($other, q(SELECT count(*) FROM feedpub.partition WHERE sync_id = 1), db => 'dst'),
+	3, 'its first batch brings its partitions');
+refused($other, "SELECT * FROM feed_read(NULL::kv, '$cursor', 10)", 'PF001', 'another history',
+	'cursors of there are refused', db => 'dst');
+
+done_testing();
