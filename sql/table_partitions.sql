@@ -234,6 +234,14 @@ INSERT INTO ev_sub VALUES ('sub', 1, 'loaded');
 ALTER TABLE ev ATTACH PARTITION ev_sub FOR VALUES IN ('sub');
 CALL came('');
 SELECT feed_wait('ev', cursor, '0') FROM head;
+-- Old stamps, even if their positions are larger than any that was given out
+CREATE TABLE ev_foreign (LIKE ev INCLUDING ALL);
+INSERT INTO ev_foreign VALUES ('foreign', 1, 'x', NULL, '10', 1000001), ('foreign', 2, 'x', NULL, '10', 1000000), ('foreign', 3, 'x', NULL, '11', 5);
+ALTER TABLE ev ATTACH PARTITION ev_foreign FOR VALUES IN ('foreign');
+CALL came('');
+SELECT guard, problem FROM feed_check('ev') WHERE guard = 'sequence';
+SELECT cure FROM feed_check('ev') WHERE guard = 'sequence' \gexec
+DROP TABLE ev_foreign;
 -- Dropped: its rows are gone without a trace, from the feed too.
 DROP TABLE ev_sub;
 CALL came('');
@@ -398,3 +406,94 @@ DROP TABLE ev_parent;
 CREATE TEMP TABLE ev_temp (n int PRIMARY KEY) PARTITION BY RANGE (n);
 SELECT feed_attach('ev_temp');
 DROP TABLE ev_temp;
+
+--
+-- A delete is handed out unless its key lives, whichever way leads to the key's
+-- partition.
+--
+CREATE PROCEDURE deleted(keys text, OUT deletes text) LANGUAGE plpgsql AS $$
+DECLARE
+	before text;
+BEGIN
+	EXECUTE 'SELECT feed_attach(''ev'')';
+	EXECUTE 'SELECT feed_head(''ev'')' INTO before;
+	COMMIT;
+	-- the tombstones of keys that live come first
+	EXECUTE format('WITH gone AS (DELETE FROM ev RETURNING %1$s) INSERT INTO keys SELECT %1$s FROM gone', keys);
+	EXECUTE format('INSERT INTO ev (%1$s) SELECT %1$s FROM keys WHERE n %% 2 = 0', keys);
+	COMMIT;
+	CALL feed_publish('ev');
+	EXECUTE $q$ SELECT string_agg(op || ' ' || (entry).n, ', ' ORDER BY (entry).n) FROM feed_read(NULL::ev, $1, 100) WHERE op <> 'upsert' $q$ INTO deletes USING before;
+	TRUNCATE keys;
+END $$;
+CREATE TABLE keys (n int, r text);
+CREATE TABLE ev (n int, r text, PRIMARY KEY (r, n)) PARTITION BY HASH (n, r);
+CREATE TABLE ev_0 PARTITION OF ev FOR VALUES WITH (MODULUS 3, REMAINDER 0);
+CREATE TABLE ev_1 PARTITION OF ev FOR VALUES WITH (MODULUS 3, REMAINDER 1);
+CREATE TABLE ev_2 PARTITION OF ev FOR VALUES WITH (MODULUS 6, REMAINDER 2);
+CREATE TABLE ev_3 PARTITION OF ev FOR VALUES WITH (MODULUS 6, REMAINDER 5);
+INSERT INTO ev SELECT n, 'r' || n FROM generate_series(1, 12) n;
+CALL deleted('n, r', NULL);
+DROP TABLE ev;
+CREATE TABLE ev (n int, r text, PRIMARY KEY (n, r)) PARTITION BY RANGE (r, n);
+CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (MINVALUE, MINVALUE) TO ('b', 4);
+CREATE TABLE ev_2 (r text NOT NULL, n int NOT NULL) PARTITION BY LIST (n);
+CREATE TABLE ev_2_5 PARTITION OF ev_2 FOR VALUES IN (5, 6);
+CREATE TABLE ev_2_x PARTITION OF ev_2 DEFAULT;
+ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM ('b', 4) TO ('d', MAXVALUE);
+CREATE TABLE ev_x PARTITION OF ev DEFAULT;
+INSERT INTO ev VALUES (1, 'a'), (2, 'a'), (3, 'b'), (4, 'b'), (5, 'b'), (6, 'b'), (7, 'd'), (8, 'd'), (9, 'e'), (10, 'e');
+CALL deleted('n, r', NULL);
+DROP TABLE ev, keys;
+DROP PROCEDURE deleted;
+
+--
+-- Subscriptions: a place among the rows that a partition brought, one of them
+-- set aside
+--
+CREATE TABLE ev (n int PRIMARY KEY, v text) PARTITION BY RANGE (n);
+CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (10);
+CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (10) TO (20);
+INSERT INTO ev SELECT n, 'old' FROM unnest('{1,2,3,11,12,13}'::int[]) n;
+SELECT feed_attach('ev');
+SELECT feed_subscribe('sub', 'ev', 'earliest') AS place, feed_subscribe('latest', 'ev', 'latest') = feed_head('ev') AS head;
+SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 2);
+SELECT cursor, token FROM feed_poll('sub', 2) OFFSET 1 \gset
+SELECT feed_ack('sub', :'cursor', :token);
+SELECT cursor, token FROM feed_poll('sub', 4) LIMIT 1 \gset
+SELECT feed_park('sub', :'cursor', 'poison');
+-- Another partition brings one at the same place: it is not hidden.
+CREATE TABLE ev_3 (LIKE ev INCLUDING ALL);
+INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
+ALTER TABLE ev ATTACH PARTITION ev_3 FOR VALUES FROM (20) TO (30);
+UPDATE ev SET v = 'new' WHERE n = 13;
+CALL feed_publish('ev');
+SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 100);
+SELECT op, entry ->> 'n' AS n FROM feed_poll('latest', 100);
+SELECT name, lag_rows FROM feedpub.subscriptions ORDER BY name;
+SELECT cursor AS "end", token FROM feed_poll('sub', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset
+SELECT feed_ack('sub', :'end', :token);
+SELECT feed_retry('sub');
+SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 100);
+SELECT cursor, token FROM feed_poll('sub', 100) LIMIT 1 \gset
+SELECT feed_ack('sub', :'cursor', :token);
+SELECT count(*) FROM feed_poll('sub', 100);
+SELECT name, lag_rows FROM feedpub.subscriptions ORDER BY name;
+SELECT feed_unsubscribe('sub'), feed_unsubscribe('latest');
+
+--
+-- Republished: rows without a stamp get one, for xid order
+--
+SELECT count(*) FROM feed_fetch(NULL::ev, '0', 0, 100);
+SELECT feed_republish('ev', rows => 'unstamped');
+DO $$
+BEGIN
+	WHILE feedpub._republish_some('ev', 4) IS NOT NULL LOOP
+	END LOOP;
+END $$;
+CALL feed_publish('ev');
+SELECT string_agg((f).n::text, ' ' ORDER BY (f).feed_pos) FROM feed_fetch(NULL::ev, '0', 0, 100) f;
+SELECT string_agg((entry).n::text, ' ' ORDER BY cursor COLLATE "C") FROM feed_read(NULL::ev, '', 100) WHERE op = 'upsert';
+SELECT feed_republish('ev', key => '{"n": 21}');
+SELECT state, "size" > 0 AS has_size, "position" FROM feedpub.feeds WHERE feed = 'ev'::regclass;
+DROP TABLE ev;

@@ -451,6 +451,7 @@ make_indexes(Oid relid)
 		Oid			parent = InvalidOid;
 		Oid			index;
 		bool		is_leaf;
+		bool		at_once;
 		char	   *cure;
 
 		CHECK_FOR_INTERRUPTS();
@@ -463,15 +464,16 @@ make_indexes(Oid relid)
 		rel = relation_open(lfirst_oid(lc), NoLock);
 		is_leaf = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
 		index = find_index(rel, parent);
-		cure = feedpub_guard_index_cure(rel, is_leaf && !is_locked);
-		if (is_leaf && !OidIsValid(index) && is_locked)
+		at_once = !is_leaf;
+		if (is_leaf && !OidIsValid(index) && is_locked &&
+			nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
 		{
 			nblocks += RelationGetNumberOfBlocks(rel);
-			if (nblocks > SMALL_TABLE)
-				cure = feedpub_guard_index_cure(rel, true);
+			at_once = true;
 		}
+		cure = feedpub_guard_index_cure(rel, !at_once);
 		relation_close(rel, NoLock);	/* DDL wants it so */
-		if (!OidIsValid(index) && is_leaf && (!is_locked || nblocks > SMALL_TABLE))
+		if (!OidIsValid(index) && !at_once)
 		{
 			if (statement == NULL)
 				statement = cure;

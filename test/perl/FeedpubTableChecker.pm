@@ -16,6 +16,12 @@
 #   5000 ..       "reserved": there before as well, each taken once, for
 #                 transactions that stay open or prepared
 #   100000 ..     new ones, never inserted again
+#   10000000 ..   where the table is partitioned, those of a partition that is
+#                 attached with its rows, and taken out, changed and put back
+#
+# Then it is partitioned by ranges of the key, so that ordered and racing keys
+# move between partitions; one has its columns in another order, one is
+# partitioned again by hash.
 #
 # A consumer's file has lines "U id grp version payload-md5 size changed",
 # "D id" and "T", and after each page "= cursor".
@@ -69,8 +75,21 @@ my $payload = q(CASE WHEN random() < 0.1 THEN NULL
 # The table, and the rows that are there before it is a feed.
 sub schema
 {
-	my ($class, $writers) = @_;
+	my ($class, $writers, $partitioned) = @_;
 	my $last_reserved = 5000 + $reserved * ($writers + 1) - 1;
+	my $kind = $partitioned ? 'PARTITION BY RANGE (id)' : 'WITH (fillfactor = 90)';
+	my $partitions = !$partitioned ? '' : <<'SQL';
+CREATE TABLE item_1 (hits int NOT NULL DEFAULT 0, changed bigint NOT NULL, dropped int,
+	payload text, version bigint NOT NULL, id int NOT NULL, grp text NOT NULL,
+	size int GENERATED ALWAYS AS (length(payload)) STORED);
+ALTER TABLE item_1 DROP dropped;
+ALTER TABLE item ATTACH PARTITION item_1 FOR VALUES FROM (MINVALUE) TO (31);
+CREATE TABLE item_2 PARTITION OF item FOR VALUES FROM (31) TO (121);
+CREATE TABLE item_3 PARTITION OF item FOR VALUES FROM (121) TO (5000) PARTITION BY HASH (id);
+CREATE TABLE item_3_0 PARTITION OF item_3 FOR VALUES WITH (MODULUS 2, REMAINDER 0);
+CREATE TABLE item_3_1 PARTITION OF item_3 FOR VALUES WITH (MODULUS 2, REMAINDER 1);
+CREATE TABLE item_4 PARTITION OF item DEFAULT;
+SQL
 
 	return <<"SQL";
 CREATE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE
@@ -79,7 +98,8 @@ CREATE TABLE item (id int PRIMARY KEY, grp text NOT NULL,
 	version bigint NOT NULL, payload text,
 	size int GENERATED ALWAYS AS (length(payload)) STORED,
 	changed bigint NOT NULL, hits int NOT NULL DEFAULT 0)
-	WITH (fillfactor = 90);
+	$kind;
+$partitions
 ALTER TABLE item ALTER payload SET STORAGE EXTERNAL;
 CREATE INDEX item_hits ON item (hits);
 CREATE INDEX item_changed ON item (changed);
@@ -547,6 +567,28 @@ sub disturb
 		[ 0.45 * $self->{seconds}, 'VACUUM FULL item' ],
 		$self->{truncate} ? [ 0.75 * $self->{seconds}, 'TRUNCATE item' ] : ());
 
+	if ($self->{partitioned})
+	{
+		push @due, map { [ $_->[0] * $self->{seconds}, $_->[1] ] }
+		  [ 0.2, <<'SQL' ], [ 0.35, <<'SQL' ], [ 0.6, <<'SQL' ];
+CREATE TABLE item_5 (LIKE item INCLUDING ALL);
+INSERT INTO item_5 (id, grp, version, payload, changed)
+SELECT i, 'loaded', 0, md5(i::text), now_us() FROM generate_series(10000000, 10000999) i;
+ALTER TABLE item ATTACH PARTITION item_5 FOR VALUES FROM (10000000) TO (20000000);
+SELECT feed_repair('item')
+SQL
+UPDATE item SET version = version + 1, changed = now_us() WHERE id >= 10000000 AND id % 2 = 0;
+DELETE FROM item WHERE id >= 10000000 AND id % 10 = 0
+SQL
+BEGIN;
+ALTER TABLE item DETACH PARTITION item_5;
+UPDATE item_5 SET version = version + 1, changed = now_us() WHERE id % 3 = 0;
+ALTER TABLE item ATTACH PARTITION item_5 FOR VALUES FROM (10000000) TO (20000000);
+COMMIT
+SQL
+		@due = sort { $a->[0] <=> $b->[0] } @due;
+	}
+
 	$self->seed('disturber', 0);
 	my $dbh = $self->connect_to($self->{node}, 'postgres', 'disturber');
 	$dbh->do("SET lock_timeout = '300ms'");
@@ -561,6 +603,7 @@ sub disturb
 			until (eval { $dbh->do($statement); 1 })
 			{
 				die $@ if $dbh->state !~ /^(55P03|40P01)$/;
+				$dbh->do('ROLLBACK') if $statement =~ /^BEGIN/;
 				pause(0.2);
 			}
 			unlink "$self->{dir}/calm";
@@ -597,12 +640,13 @@ FROM feed_read(NULL::item, ?, ?, ?, ?)
 SQL
 my $page = q(SELECT feed_page('item', ?, ?, ?, ?)::text);
 
-# Does a cursor stand in batch 0, or right behind it?
+# Does a cursor stand in batch 0, or right behind it?  Or among the rows that a
+# batch hands out with a partition, or behind them?
 sub in_initial
 {
 	my ($cursor) = @_;
 
-	return $cursor =~ /^(?:.{10}0{16}.*)?$/;
+	return $cursor =~ /^(?:.{10}0{16}.*|.{26}[4-7].*)?$/;
 }
 
 # A page as lines of the consumer's file, and the cursor behind it.
@@ -772,7 +816,7 @@ sub poll_naively
 #
 
 # Options: node; seconds, transactions (at least so many of both), writers,
-# seed, truncate, dir (an empty directory).  Returns what happened: consumers, their
+# seed, truncate, partitioned, dir (an empty directory).  Returns what happened: consumers, their
 # names; kills, of workers, processes and connections; failures.
 sub run
 {

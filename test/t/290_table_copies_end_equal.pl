@@ -4,11 +4,13 @@
 # late, one of them divided into three shards; they are killed and go on from
 # the cursor they kept, as is the worker.  The table is vacuumed, rewritten by
 # VACUUM FULL meanwhile, and emptied by TRUNCATE in a second, shorter run, for
-# that would forgive what went wrong before it.  In the end each consumer's copy
+# that would forgive what went wrong before it.  Another run is that of a
+# partitioned table, of which a partition is attached with its rows, and taken
+# out, changed and put back.  In the end each consumer's copy
 # equals the table; and no key's version went back on the way.
 #
 # FEEDPUB_CHECKER_SECONDS (default 20) and FEEDPUB_CHECKER_TRANSACTIONS
-# (2000): it goes on until both are reached; the second run takes a quarter.
+# (2000): it goes on until both are reached; the others take half and a quarter.
 # FEEDPUB_CHECKER_WRITERS (4), FEEDPUB_CHECKER_SEED (1) decides what is done,
 # though not when.
 
@@ -61,7 +63,7 @@ shared_buffers = 64MB
 max_wal_size = 1GB
 feedpub.max_batch_transactions = 7
 CONF
-	sql($node, FeedpubTableChecker->schema($size{writers}));
+	sql($node, FeedpubTableChecker->schema($size{writers}, $size{partitioned}));
 	sql($node, <<'SQL');
 CREATE ROLE regress_feedpub_writer LOGIN;
 CREATE ROLE regress_feedpub_reader LOGIN;
@@ -154,6 +156,11 @@ SQL
 }
 
 check_run('copies', %size);
+check_run(
+	'partitioned', %size,
+	partitioned => 1,
+	seconds => int($size{seconds} / 2),
+	transactions => int($size{transactions} / 2));
 check_run(
 	'emptied', %size,
 	truncate => 1,
