@@ -41,7 +41,7 @@ COMMIT;
 SQL
 
 # The command writes what it is given into a file.  It fails for one message,
-# twice.
+# twice; and it waits as long as it is told to.
 append_to_file("$dir/command", <<'SH');
 #!/bin/sh
 read -r entry || exit 1
@@ -52,6 +52,10 @@ case $entry in
 			exit 1
 		fi ;;
 esac
+if [ -e "$1.hold" ]; then
+	: >"$1.held"
+	while [ -e "$1.hold" ]; do sleep 0.1; done
+fi
 printf '%s %s\n' "$FEED_OP" "$entry" >>"$1"
 SH
 chmod 0755, "$dir/command";
@@ -147,6 +151,23 @@ kill 'INT', -$consumer->{pid};
 is(ended($consumer), 0, 'stopped by SIGINT');
 is(join(' ', (handled("$dir/handled"))[ $handled .. $handled ]), '100001', 'the new one');
 is(scalar(() = handled("$dir/handled")), $handled + 1, 'and that alone');
+
+#
+# Killed while the command runs, it runs it again.
+#
+append_to_file("$dir/handled.hold", '');
+sql($node, q(INSERT INTO "Odd, ""Name"" 1" (message_type, data) VALUES ('n', '{"n": 100002,"s": ""}')));
+$consumer = consumer();
+wait_until('the command runs', sub { -e "$dir/handled.held" });
+kill 'KILL', -$consumer->{pid};
+ended($consumer);
+unlink "$dir/handled.hold";
+is((handled("$dir/handled"))[-1], 100001, 'killed in the middle');
+$consumer = consumer();
+wait_for_handled($handled + 2);
+is((handled("$dir/handled"))[-1], 100002, 'not lost');
+kill 'TERM', $consumer->{pid};
+is(ended($consumer), 0, 'stopped by SIGTERM');
 
 #
 # What only a human can mend

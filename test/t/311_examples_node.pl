@@ -164,7 +164,7 @@ is_exact('listening: every order once');
 sql($node, q(SELECT feed_unsubscribe('listening')));
 
 #
-# A handler that fails for a while; then a place that is no more
+# A handler that fails for a while
 #
 sql($node, <<'SQL');
 ALTER TABLE shipment ADD CONSTRAINT closed CHECK (order_id = 0) NOT VALID;
@@ -180,6 +180,32 @@ kill 'TERM', $consumer->{pid};
 is(ended($consumer), 0, 'stopped by SIGTERM');
 is_exact('every order once');
 
+#
+# Killed between the effects and the acknowledgement: neither has happened.
+#
+sql($node, <<'SQL');
+BEGIN;
+SELECT FROM feedpub.shard FOR UPDATE;
+PREPARE TRANSACTION 'held';
+SQL
+$consumer = consumer('alone');
+my $before = orders();
+sql($node, $order);
+wait_until('the acknowledgement waits',
+	sub {
+		sql($node, q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'alone' AND wait_event_type = 'Lock')) > 0;
+	});
+is(sql($node, 'SELECT count(*) FROM shipment'), $before, 'no effect without the acknowledgement');
+kill 'KILL', $consumer->{pid};
+ended($consumer);
+sql($node, q(COMMIT PREPARED 'held'));
+$consumer = consumer('alone');
+wait_for_shipments(orders());
+kill 'TERM', $consumer->{pid};
+is(ended($consumer), 0, 'stopped by SIGTERM');
+is_exact('every order once');
+
+# What only a human can mend
 sql($node, q(UPDATE feedpub.shard SET cursor = overlay(cursor placing '12345678' from 43 for 8)));
 $consumer = consumer('alone');
 is(ended($consumer), 1, 'a foreign cursor: it ends');

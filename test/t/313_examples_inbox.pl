@@ -116,6 +116,29 @@ for my $program ($consumer, $other)
 }
 is_booked('two at once');
 
+# Killed in the middle: neither effect nor cursor
+sql($bank, <<'SQL');
+BEGIN;
+LOCK TABLE account IN EXCLUSIVE MODE;
+PREPARE TRANSACTION 'held';
+SQL
+my $place = sql($bank, 'SELECT cursor FROM inbox_cursor');
+my $received = received();
+$consumer = consumer();
+sql($shop, q(INSERT INTO outbox (message_type, message_key, data) VALUES ('PaidIn', '1', '{"amount": 1}')));
+wait_until('a booking waits',
+	sub { sql($bank, q(SELECT count(*) FROM pg_locks WHERE relation = 'account'::regclass AND NOT granted)) > 0 });
+is(sql($bank, 'SELECT cursor FROM inbox_cursor'), $place, 'the cursor waits for the booking');
+is(received(), $received, 'and so does the inbox');
+kill 'KILL', $consumer->{pid};
+ended($consumer);
+sql($bank, q(COMMIT PREPARED 'held'));
+$consumer = consumer();
+wait_for_messages(ids());
+kill 'TERM', $consumer->{pid};
+is(ended($consumer), 0, 'stopped by SIGTERM');
+is_booked('killed in the middle of a booking');
+
 # All of it again
 is(sql($bank, q(UPDATE inbox_cursor SET cursor = overlay(cursor placing '12345678' from 43 for 8) RETURNING feed)), 'outbox', 'a foreign cursor');
 $consumer = consumer();
