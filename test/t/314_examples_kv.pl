@@ -89,7 +89,10 @@ for my $name (sort keys %consumers)
 	is(sql($node, "($copy EXCEPT $table) UNION ALL ($table EXCEPT $copy)"), '', "$name: its copy is equal");
 }
 
-kill 'KILL', -$_->{pid} for values %running;
-ended($_) for values %running;
+for my $program (values %running)
+{
+	kill 'KILL', -$program->{pid};
+	ended($program);
+}
 $node->stop;
 done_testing();
