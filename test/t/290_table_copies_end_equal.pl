@@ -3,11 +3,12 @@
 # inserted again; consumers begin at '' before that, at once, in the middle and
 # late, one of them divided into three shards; they are killed and go on from
 # the cursor they kept, as is the worker.  The table is vacuumed, rewritten by
-# VACUUM FULL meanwhile, and emptied by TRUNCATE in a second, shorter run, for
-# that would forgive what went wrong before it.  Another run is that of a
-# partitioned table, of which a partition is attached with its rows, and taken
-# out, changed and put back.  In the end each consumer's copy
-# equals the table; and no key's version went back on the way.
+# VACUUM FULL, and all its rows are published again meanwhile; it is emptied by
+# TRUNCATE in a second, shorter run, for that would forgive what went wrong
+# before it.  Another run is that of a partitioned table, of which a partition
+# is attached with its rows, and taken out, changed and put back.  In the end
+# each consumer's copy equals the table; and no key's version went back on the
+# way.
 #
 # FEEDPUB_CHECKER_SECONDS (default 20) and FEEDPUB_CHECKER_TRANSACTIONS
 # (2000): it goes on until both are reached; the others take half and a quarter.
@@ -62,6 +63,7 @@ max_prepared_transactions = @{[ 5 * $size{writers} ]}
 shared_buffers = 64MB
 max_wal_size = 1GB
 feedpub.max_batch_transactions = 7
+feedpub.stamping_rate = 1000
 CONF
 	sql($node, FeedpubTableChecker->schema($size{writers}, $size{partitioned}));
 	sql($node, <<'SQL');
@@ -147,6 +149,11 @@ SQL
 	  "table checker, $label: polling by time: %d rows missed, %d with an old version, %d that are gone kept; of %d",
 	  @missed{qw(absent old deletes)}, scalar keys %table;
 
+	ok( $node->poll_query_until('postgres',
+			q(SELECT state = 'done' FROM feedpub.republishing)),
+		'all rows have been published again');
+	is(sql($node, 'SELECT count(*) FROM item, feedpub.republication WHERE feed_pos IS NULL OR feed_pos <= cutoff'),
+		'0', 'none was left out');
 	is(sql($node, q(SELECT * FROM feed_check('item'))),
 		'', 'all guards stand');
 	unlike($node->log_content, qr/PANIC|CONTEXT:  publishing/,
