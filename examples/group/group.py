@@ -25,9 +25,10 @@ def main(subscription, number="4"):
     status = 0
 
     def start(name):
-        # in a session of its own: Ctrl-C is for us, and we pass it on
+        # Ctrl-C comes to them by itself, and from us once more: no harm.  With
+        # SIGKILL, kill the process group, or they go on without us.
         workers[name] = subprocess.Popen(
-            [sys.executable, WORKER, subscription, name], start_new_session=True)
+            [sys.executable, WORKER, subscription, name])
         print(f"{name}: process {workers[name].pid}", file=sys.stderr, flush=True)
         if stopping:  # the signal came just now
             workers[name].terminate()

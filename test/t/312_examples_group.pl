@@ -88,8 +88,7 @@ wait_until('a worker is started again',
 	sub { output($group) =~ /killed by signal 9.*: process \d+$/sm });
 finish($writers);
 $writers = run_writers($node, $script, transactions => 200);
-my @workers = workers($group);
-kill 'KILL', $group->{pid}, @workers;
+kill 'KILL', -$group->{pid};
 is(ended($group), 'signal 9', 'the group is killed');
 $group = group();
 $node->restart;
