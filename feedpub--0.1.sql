@@ -222,7 +222,8 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.republication_part',
 
 -- The partitions of partitioned table feeds: since which batch each is in the
 -- feed, and which of those that this batch brought with rows it is, 0 if it had
--- none.  By trigger_id, its clone of the trigger that stamps, one is known to
+-- none; old_xid is larger than the ids in the stamps that they brought.  By
+-- trigger_id, its clone of the trigger that stamps, one is known to
 -- have been detached meanwhile; leaf_id and system_id tell where that number is
 -- from.
 CREATE TABLE feedpub.partition (
@@ -230,6 +231,7 @@ CREATE TABLE feedpub.partition (
 	leaf pg_catalog.regclass NOT NULL,
 	sync_id pg_catalog.int8 NOT NULL,
 	number pg_catalog.int4 NOT NULL,
+	old_xid pg_catalog.xid8 NOT NULL,
 	trigger_id pg_catalog.oid NOT NULL,
 	leaf_id pg_catalog.oid NOT NULL,
 	system_id pg_catalog.int8 NOT NULL,

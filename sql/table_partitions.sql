@@ -242,6 +242,8 @@ CALL came('');
 SELECT guard, problem FROM feed_check('ev') WHERE guard = 'sequence';
 SELECT cure FROM feed_check('ev') WHERE guard = 'sequence' \gexec
 DROP TABLE ev_foreign;
+CALL came('');
+SELECT leaf, number FROM feedpub.partition WHERE feed = 'ev'::regclass ORDER BY leaf::text COLLATE "C";
 -- Dropped: its rows are gone without a trace, from the feed too.
 DROP TABLE ev_sub;
 CALL came('');

@@ -522,6 +522,10 @@ extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 extern bool feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 									const FeedpubBatch *last,
 									Snapshot snapshot);
+extern bool feedpub_partition_is_old(TupleTableSlot *slot,
+									 AttrNumber xid_attno,
+									 const FeedpubSnapshot *before);
+extern uint64 feedpub_partition_old_xid(Oid feed, Relation rel);
 extern void feedpub_partition_begin(Relation heap);
 extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);
 extern void feedpub_partition_note_history(const FeedpubLeaves *leaves);
@@ -629,8 +633,6 @@ extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *snapshot,
 							  int64 sync_id, int64 after_pos, int max_runs,
 							  int *cost);
-extern int64 feedpub_run_largest_pos(FeedpubRunReader *reader, int64 sync_id,
-									 const FeedpubSnapshot *snapshot);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
@@ -647,7 +649,8 @@ extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
 												 Snapshot snapshot,
 												 int64 after_pos,
 												 const FeedpubFloor *floor,
-												 int number);
+												 int number,
+												 const FeedpubSnapshot *before);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);

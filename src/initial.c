@@ -53,6 +53,7 @@ struct FeedpubInitialScan
 	Snapshot	snapshot;
 	FeedpubFloor floor;
 	int			number;			/* of the partition, 0: it is batch 0 */
+	const FeedpubSnapshot *before;	/* of the batch before that brought it */
 	BlockNumber nblocks;
 	BlockNumber next_block;		/* behind the window being scanned */
 	TableScanDesc scan;			/* of the window */
@@ -63,7 +64,7 @@ struct FeedpubInitialScan
 
 static int64 get_pos(const FeedpubInitialScan *initial, ItemPointer tid);
 static void begin_window(FeedpubInitialScan *initial);
-static bool is_unstamped(FeedpubInitialScan *initial);
+static bool is_initial(FeedpubInitialScan *initial);
 
 /*
  * A row identifier as a position in batch 0.  Above its 48 bits are some of
@@ -108,12 +109,14 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 }
 
 /*
- * Begin to read the rows without a stamp behind a position: those of batch 0,
- * or of the partition with this number of those that a batch brought.
+ * Begin to read the rows without a stamp behind a position: those of batch 0;
+ * or the old rows of the partition with this number of those that a batch
+ * brought, before is the snapshot of the batch before it.
  */
 FeedpubInitialScan *
 feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
-					  int64 after_pos, const FeedpubFloor *floor, int number)
+					  int64 after_pos, const FeedpubFloor *floor, int number,
+					  const FeedpubSnapshot *before)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
 	BlockNumber block = (BlockNumber) (after_pos >> 16);
@@ -124,6 +127,7 @@ feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
 	initial->snapshot = snapshot;
 	initial->floor = *floor;
 	initial->number = number;
+	initial->before = before;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
 	initial->slot = table_slot_create(heap, NULL);
 	ItemPointerSet(&initial->from, block, offset + 1);
@@ -182,7 +186,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 	{
 		CHECK_FOR_INTERRUPTS();
 		*pos = get_pos(initial, &initial->slot->tts_tid);
-		if (is_unstamped(initial))
+		if (is_initial(initial))
 		{
 			*slot = initial->slot;
 			return true;
@@ -196,12 +200,15 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 }
 
 /*
- * Has the scan's row no stamp?  Of an ordinary heap the row says so by itself;
+ * Is the scan's row to be handed out: has it no stamp?  Of an ordinary heap the row says so by itself;
  * taking it apart up to its last columns would cost as much as the scan.
  */
 static bool
-is_unstamped(FeedpubInitialScan *initial)
+is_initial(FeedpubInitialScan *initial)
 {
+	if (initial->before != NULL)
+		return feedpub_partition_is_old(initial->slot, initial->xid_attno,
+										initial->before);
 	if (TTS_IS_BUFFERTUPLE(initial->slot))
 		return heap_attisnull(((HeapTupleTableSlot *) initial->slot)->tuple,
 							  initial->xid_attno,

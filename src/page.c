@@ -52,9 +52,10 @@ static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 static void open_leaves(FeedpubPage *page, Snapshot snapshot);
 static bool sees_tables(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
-static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number);
-static bool read_partitions(FeedpubPage *page, const FeedpubBatch *batch,
-							int64 after_pos);
+static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
+						  const FeedpubSnapshot *before);
+static bool read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
+							const FeedpubBatch *batch, int64 after_pos);
 static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void make_page_durable(FeedpubPage *page);
@@ -214,6 +215,7 @@ read_batches(FeedpubPage *page)
 		MemoryContext oldcontext;
 		FeedpubBatch batch;
 		bool		found;
+		bool		brings;
 		int64		after_pos = 0;
 
 		CHECK_FOR_INTERRUPTS();
@@ -234,10 +236,12 @@ read_batches(FeedpubPage *page)
 		}
 		if (batch.sync_id == page->after.sync_id)
 			after_pos = feedpub_batch_passed(&batch, &page->after);
+		brings = page->leaves->last_since >= batch.sync_id ||
+			(page->feed.is_partitioned && after_pos >= FEEDPUB_PARTITION_POS);
+		if (!has_before && (after_pos < batch.last_pos || brings))
+			feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
 		if (after_pos < batch.last_pos)
 		{
-			if (!has_before)
-				feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
 			page->publisher = batch.publisher;
 			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
 			{
@@ -245,9 +249,8 @@ read_batches(FeedpubPage *page)
 				break;
 			}
 		}
-		if ((page->leaves->last_since >= batch.sync_id ||
-			 after_pos >= FEEDPUB_PARTITION_POS) &&
-			!read_partitions(page, &batch, after_pos))
+		if (brings &&
+			!read_partitions(page, &page->last.snapshot, &batch, after_pos))
 		{
 			page->more = true;
 			break;
@@ -451,7 +454,7 @@ read_initial(FeedpubPage *page)
 	if (page->after.fingerprint != page->passed.fingerprint)
 		page->passed.pos = 0;
 
-	finished = read_in_place(page, &page->leaves->leaves[0], 0);
+	finished = read_in_place(page, &page->leaves->leaves[0], 0, NULL);
 	if (finished)
 		feedpub_cursor_behind_initial(&page->passed, &page->floor);
 
@@ -460,15 +463,16 @@ read_initial(FeedpubPage *page)
 }
 
 /*
- * Add the rows of a table that have no stamp to the page, from the place that
- * it has got to.  Returns whether that is the end of the table.
+ * Add the rows of a table that have no stamp, or are old ones, to the page, from
+ * the place that it has got to.  Returns whether that is the end of the table.
  */
 static bool
-read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number)
+read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
+			  const FeedpubSnapshot *before)
 {
 	FeedpubInitialScan *initial = feedpub_initial_begin(leaf->heap, leaf->xid_attno,
 														page->snapshot, page->passed.pos,
-														&page->floor, number);
+														&page->floor, number, before);
 	TupleTableSlot *slot;
 	bool		finished = false;
 
@@ -490,13 +494,14 @@ read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number)
 }
 
 /*
- * Add the rows without a stamp that a batch brought with its partitions to the
- * page, behind a position in that batch.  Returns whether all of them are in
+ * Add the old rows that a batch brought with its partitions to the page, behind
+ * a position in that batch; before is the snapshot of the batch before it.  Returns whether all of them are in
  * it, or passed.  A partition that is in another file than the cursor says is
  * read from its beginning.
  */
 static bool
-read_partitions(FeedpubPage *page, const FeedpubBatch *batch, int64 after_pos)
+read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
+				const FeedpubBatch *batch, int64 after_pos)
 {
 	int			number = 0;
 	FeedpubLeaf *leaf;
@@ -523,7 +528,7 @@ read_partitions(FeedpubPage *page, const FeedpubBatch *batch, int64 after_pos)
 		page->passed.fingerprint = fingerprint;
 		page->passed.pos = goes_on ? after_pos :
 									 feedpub_partition_pos(leaf->number, &begin);
-		if (!read_in_place(page, leaf, leaf->number))
+		if (!read_in_place(page, leaf, leaf->number, before))
 			return false;
 		number = leaf->number + 1;
 	}

@@ -18,22 +18,27 @@
  * None of them may be lost.  So partitioned feeds have no batch 0; instead the
  * publisher admits partitions: feedpub.partition lists those of each feed,
  * with the batch k that brought them.  For batches before k the partition is
- * not there.  Batch k has all of its rows whose stamps k's snapshot sees,
- * also those that batches before k had seen (run.c); and behind them it hands
- * out those that have no stamp, in place, as batch 0 is read.  Batches after k
- * have of it what they have of the other partitions.
+ * not there.  Batch k hands out, behind its other rows, the old ones of the
+ * partition: those that have no stamp, or one that the snapshot of the batch
+ * before k sees.  They are read in place, as batch 0 is.  The other rows of the
+ * partition are in the batches, k and later ones, that see their stamps first.
  *
  * Why each row of a partition L that batch k brought is handed out, and once:
  *
- * 1. A row with a stamp is in k if k's snapshot sees the stamp, else in the
- *	  batch that sees it first, a later one.  A stamp stays with its row, and
- *	  rows of one stamp are read together, wherever they move to.
+ * 1. A row is old, and in k by its place, or it is not, and in a batch by its
+ *	  stamp.  A reader who has passed the batch before k has passed none of L's.
  * 2. L was attached under a lock that let no writer in, and has had the
- *	  triggers since; so the argument of initial.c holds for its rows without a
- *	  stamp: whoever reads them in place misses none but those that have changed
- *	  before his snapshot, which have got a stamp.  If k's snapshot sees that,
- *	  he has had the row before he came to L; if not, it is in a later batch.
- * 3. A reader who has passed the batch before k has passed none of L's rows.
+ *	  triggers since; and any UPDATE of an old row stamps it anew (change.c).
+ *	  So the argument of initial.c holds for the old rows: whoever reads them in
+ *	  place misses none but those that have changed before his snapshot.  Such
+ *	  a change has a stamp.  If the batch before k sees it, the row is an old one
+ *	  in its new place; that change was before the batch was made, so before
+ *	  any reader was here.  If not, it is in k, which he has read up to L, or in
+ *	  a later batch.
+ * 3. Which rows are old a writer knows by old_xid, which is beyond all ids
+ *	  that the batch before k sees.  Before L is admitted he takes all rows to
+ *	  be old; and what he knows from before a new admission is void, for L was
+ *	  locked against him when it was attached.
  *
  * A partition that is detached and attached again meanwhile may have changed
  * without a trace.  It is told by its clone of the trigger that stamps: the
@@ -90,10 +95,11 @@
 #define ANUM_PARTITION_LEAF			2
 #define ANUM_PARTITION_SYNC_ID		3
 #define ANUM_PARTITION_NUMBER		4
-#define ANUM_PARTITION_TRIGGER_ID	5
-#define ANUM_PARTITION_LEAF_ID		6
-#define ANUM_PARTITION_SYSTEM_ID	7
-#define NATTS_PARTITION				7
+#define ANUM_PARTITION_OLD_XID		5
+#define ANUM_PARTITION_TRIGGER_ID	6
+#define ANUM_PARTITION_LEAF_ID		7
+#define ANUM_PARTITION_SYSTEM_ID	8
+#define NATTS_PARTITION				8
 
 /* up to how many pages a new partition is searched for rows it brings */
 #define MAX_LOOK	128
@@ -107,6 +113,7 @@ typedef struct PartitionRow
 	Oid			leaf;
 	int64		since;
 	int			number;
+	uint64		old_xid;
 	Oid			trigger_id;
 	Oid			leaf_id;
 	uint64		system_id;
@@ -147,8 +154,6 @@ static Oid	find_trigger(Relation rel);
 static bool is_changed(const PartitionRow *row, Oid trigger_id);
 static bool brings_rows(const FeedpubLeaf *leaf, const FeedpubSnapshot *before,
 						Snapshot snapshot);
-static bool is_old(TupleTableSlot *slot, AttrNumber xid_attno,
-				   const FeedpubSnapshot *before);
 static void write_row(Relation table, Oid feed, const PartitionRow *row);
 
 /*
@@ -599,6 +604,7 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 		{
 			new_row.since = 0;
 			new_row.number = 0;
+			new_row.old_xid = 0;
 			if (brings_rows(leaf, &last->snapshot, snapshot))
 			{
 				/* more than a batch can bring: the rest in the next step */
@@ -606,6 +612,7 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 					continue;
 				new_row.since = last->sync_id + 1;
 				new_row.number = ++nbrought;
+				new_row.old_xid = last->snapshot.xmax;
 			}
 		}
 		else if (row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier())
@@ -619,6 +626,7 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 		if (table == NULL)
 			table = table_open(feedpub_registry_table("partition"), RowExclusiveLock);
 		write_row(table, feed, &new_row);
+		CacheInvalidateRelcache(leaf->heap);	/* writers want to know */
 		leaf->since = new_row.since;
 		leaf->number = new_row.number;
 	}
@@ -638,6 +646,21 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 		CommandCounterIncrement();
 	}
 	return nbrought > 0;
+}
+
+/*
+ * Rows of a partition with smaller ids than this in their stamps are old ones;
+ * all are as long as it has not been admitted.
+ */
+uint64
+feedpub_partition_old_xid(Oid feed, Relation rel)
+{
+	List	   *rows = read_rows(feed, NULL);
+	PartitionRow *row = find_row(rows, RelationGetRelid(rel));
+	uint64		old_xid = is_changed(row, find_trigger(rel)) ? PG_UINT64_MAX : row->old_xid;
+
+	list_free_deep(rows);
+	return old_xid;
 }
 
 /*
@@ -797,6 +820,7 @@ read_rows(Oid feed, Snapshot snapshot)
 		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_LEAF - 1]);
 		row->since = DatumGetInt64(values[ANUM_PARTITION_SYNC_ID - 1]);
 		row->number = DatumGetInt32(values[ANUM_PARTITION_NUMBER - 1]);
+		row->old_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_OLD_XID - 1]));
 		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
 		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_LEAF_ID - 1]);
 		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
@@ -880,15 +904,18 @@ brings_rows(const FeedpubLeaf *leaf, const FeedpubSnapshot *before,
 	slot = table_slot_create(leaf->heap, NULL);
 	scan = table_beginscan(leaf->heap, snapshot, 0, NULL);
 	while (!found && table_scan_getnextslot(scan, ForwardScanDirection, slot))
-		found = is_old(slot, leaf->xid_attno, before);
+		found = feedpub_partition_is_old(slot, leaf->xid_attno, before);
 	table_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	return found;
 }
 
-static bool
-is_old(TupleTableSlot *slot, AttrNumber xid_attno,
-	   const FeedpubSnapshot *before)
+/*
+ * Has a row no stamp, or one that a batch has passed?
+ */
+bool
+feedpub_partition_is_old(TupleTableSlot *slot, AttrNumber xid_attno,
+						 const FeedpubSnapshot *before)
 {
 	bool		isnull;
 	Datum		xid = slot_getattr(slot, xid_attno, &isnull);
@@ -912,6 +939,7 @@ write_row(Relation table, Oid feed, const PartitionRow *row)
 	values[ANUM_PARTITION_LEAF - 1] = ObjectIdGetDatum(row->leaf);
 	values[ANUM_PARTITION_SYNC_ID - 1] = Int64GetDatum(row->since);
 	values[ANUM_PARTITION_NUMBER - 1] = Int32GetDatum(row->number);
+	values[ANUM_PARTITION_OLD_XID - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->old_xid));
 	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
 	values[ANUM_PARTITION_LEAF_ID - 1] = ObjectIdGetDatum(row->leaf_id);
 	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);

@@ -533,8 +533,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		FeedpubBatch batch = {0};
 		int			begin = part * per_part;
 		int			end = Min(begin + per_part, nnews);
-		bool		brings = brought && part == 0;
-		bool		lives = brings || end - begin == per_part;
+		bool		lives = end - begin == per_part || (brought && part == 0);
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = begin; i < end && !lives; i++)
@@ -546,9 +545,6 @@ write_batches(Oid relid, const FeedpubBatch *last,
 			break;
 		batch.sync_id = last->sync_id + part + 1;
 		batch.last_pos = end > begin ? news[end - 1].last_pos : last->last_pos;
-		if (brings)
-			batch.last_pos = Max(batch.last_pos,
-								 feedpub_run_largest_pos(reader, batch.sync_id, snapshot));
 		if (part == nparts - 1)
 			batch.snapshot = *snapshot;
 		else

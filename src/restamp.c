@@ -227,7 +227,8 @@ find_unstamped(Step *step)
 	FeedpubFloor floor = {0};
 	FeedpubInitialScan *scan = feedpub_initial_begin(step->rel, step->part.xid_attno,
 													 step->snapshot,
-													 work->after.pos, &floor, 0);
+													 work->after.pos, &floor, 0,
+													 NULL);
 
 	do
 	{

@@ -86,10 +86,6 @@ struct FeedpubRunReader
 	RunSource	sources[FLEXIBLE_ARRAY_MEMBER];
 };
 
-/* what lies before the first batch */
-static const FeedpubSnapshot nothing_seen = {
-	.xmin = FirstNormalTransactionId, .xmax = FirstNormalTransactionId};
-
 static void begin_source(FeedpubRunReader *reader, RunSource *source,
 						 Relation table, Relation index, Oid feed);
 static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
@@ -224,8 +220,7 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
  * the walk at max_runs.  *cost, unless NULL, is what it took, in descents of
  * the index.
  *
- * Of a partition that this batch brought (partition.c) it has all that its
- * snapshot sees, and of one that a later batch brought it has nothing.
+ * Of a partition that a later batch brought (partition.c) it has nothing.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
@@ -243,38 +238,12 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 		if (source->table == NULL || since > sync_id)
 			continue;
 		runs = load_source(reader, source,
-						   since == sync_id ? &nothing_seen : before,
-						   snapshot, after_pos, max_runs, runs);
+						   before, snapshot, after_pos, max_runs, runs);
 		nsteps += source->nsteps;
 	}
 	if (cost != NULL)
 		*cost = (int) Min(nsteps / SHORT_RUN, INT_MAX);
 	return runs;
-}
-
-/*
- * The largest position among the rows of partitions that a batch brought, 0 if
- * it brought none.
- */
-int64
-feedpub_run_largest_pos(FeedpubRunReader *reader, int64 sync_id,
-						const FeedpubSnapshot *snapshot)
-{
-	int64		largest = 0;
-
-	for (int i = 0; i < reader->nsources; i++)
-	{
-		RunSource  *source = &reader->sources[i];
-		List	   *runs;
-		ListCell   *lc;
-
-		if (source->leaf == NULL || source->leaf->since != sync_id)
-			continue;
-		runs = load_source(reader, source, &nothing_seen, snapshot, 0, INT_MAX, NIL);
-		foreach(lc, runs)
-			largest = Max(largest, feedpub_run_last_pos(reader, lfirst(lc)));
-	}
-	return largest;
 }
 
 /*

@@ -33,7 +33,7 @@ INSERT INTO meant VALUES
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
-	('partition', 'r', 'feed regclass, leaf regclass, sync_id bigint, number integer, trigger_id oid, leaf_id oid, system_id bigint', 'pg_database_owner'::regrole);
+	('partition', 'r', 'feed regclass, leaf regclass, sync_id bigint, number integer, old_xid xid8, trigger_id oid, leaf_id oid, system_id bigint', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, requested_by name, requested_at timestamp with time zone, '
 		'stamped bigint, stepped_at timestamp with time zone, finished_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
