@@ -25,7 +25,10 @@ SELECT op, entry -> 'data' AS data, token FROM feed_poll('post', 10) \gset
 SELECT :'op', :'data', feed_nack('post', :'cursor', 'no address', '1 day', :token);
 SELECT feed_ack('post', :'cursor', :token);
 SELECT attempts, retry_at IS NOT NULL AS comes_again FROM feedpub.parked;
+-- Nor when it is due again by then: that is another attempt.
 SELECT feed_retry('post', :'cursor');
+SELECT feed_ack('post', :'cursor', :token);
+SELECT attempts, retry_at IS NOT NULL AS comes_again FROM feedpub.parked;
 SELECT op, entry -> 'data' AS data, token FROM feed_poll('post', 10) \gset
 -- The same in a transaction, and the third time it stays aside.
 BEGIN;

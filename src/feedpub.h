@@ -412,7 +412,11 @@ typedef struct FeedpubToken
 	int			shard;
 	bool		leased;			/* to a consumer with a name */
 	bool		retry;			/* with an entry that was set aside */
+	int			attempts;		/* which had failed so many times */
 } FeedpubToken;
+
+/* how many of them a token can tell apart */
+#define FEEDPUB_TOKEN_ATTEMPTS	0x1ffffff
 
 /*
  * Does a token hold for a shard's row h?  Its parameters are $3 to $5, as
@@ -761,7 +765,7 @@ extern int64 feedpub_subscription_ms(const Interval *interval);
 extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 							   FeedpubShard **own);
 extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);
-extern int64 feedpub_lease_token(const FeedpubShard *shard, bool retry);
+extern int64 feedpub_lease_token(const FeedpubShard *shard, int attempts);
 extern int64 feedpub_lease_claim(const FeedpubToken *token);
 extern FeedpubToken feedpub_lease_parse(FunctionCallInfo fcinfo, int arg);
 extern void feedpub_lease_check(const FeedpubSubscription *sub,
@@ -777,7 +781,7 @@ extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 								  const FeedpubShard *shard);
 
 /* in park.c */
-extern bool feedpub_park_find_due(const FeedpubSubscription *sub,
+extern int	feedpub_park_find_due(const FeedpubSubscription *sub,
 								  FeedpubPage *page, const FeedpubShard *shard,
 								  bool again);
 extern TimestampTz feedpub_park_next_due(const FeedpubSubscription *sub,
@@ -785,7 +789,7 @@ extern TimestampTz feedpub_park_next_due(const FeedpubSubscription *sub,
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
 extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
-								List *cursors, bool only_due);
+								List *cursors, int attempts);
 
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);

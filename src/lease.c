@@ -21,8 +21,10 @@
  *		state, 26 bits | random, 25 | shard, 10 | leased, 1 | retry, 1
  *
  * A stale token is taken for a valid one once in 2^26 times.  Of an entry that
- * is handed out again (park.c) the state is the lease alone: what decides
- * there is who removes it from those that are set aside.
+ * is handed out again (park.c) the state is the lease alone, and in place of
+ * the random part is how often it had failed: one that has failed again since
+ * is not dealt with, and what decides among those that deal with it is who
+ * removes it from those that are set aside.
  *
  * The argument.  The token is compared, and the place moved, in one UPDATE of
  * the shard's row; a lease is taken, an entry set aside and a subscription
@@ -79,7 +81,7 @@ PG_FUNCTION_INFO_V1(feed_leave);
 #define TOKEN_LEASED		UINT64CONST(2)
 #define TOKEN_SHARD_SHIFT	2
 #define TOKEN_RANDOM_SHIFT	12
-#define TOKEN_RANDOM_MASK	UINT64CONST(0x1ffffff)
+#define TOKEN_RANDOM_MASK	((uint64) FEEDPUB_TOKEN_ATTEMPTS)
 #define TOKEN_STATE_SHIFT	37
 #define TOKEN_STATE_MASK	INT64CONST(0x3ffffff)	/* as in FEEDPUB_TOKEN_HOLDS */
 
@@ -218,13 +220,17 @@ feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 }
 
 /*
- * The token of what is handed out of a shard: a page, or a retried entry.
+ * The token of what is handed out of a shard: a page, or an entry that has
+ * failed so many times.
  */
 int64
-feedpub_lease_token(const FeedpubShard *shard, bool retry)
+feedpub_lease_token(const FeedpubShard *shard, int attempts)
 {
+	bool		retry = attempts > 0;
+	uint32		distinct = retry ? (uint32) attempts : random_bits();
+
 	return (int64) ((uint64) hash_state(shard, retry) << TOKEN_STATE_SHIFT |
-					(random_bits() & TOKEN_RANDOM_MASK) << TOKEN_RANDOM_SHIFT |
+					(distinct & TOKEN_RANDOM_MASK) << TOKEN_RANDOM_SHIFT |
 					(uint64) shard->shard << TOKEN_SHARD_SHIFT |
 					(shard->consumer != NULL ? TOKEN_LEASED : 0) |
 					(retry ? TOKEN_RETRY : 0));
@@ -281,6 +287,8 @@ feedpub_lease_parse(FunctionCallInfo fcinfo, int arg)
 	token.bits = PG_GETARG_INT64(arg);
 	token.retry = (token.bits & TOKEN_RETRY) != 0;
 	token.leased = (token.bits & TOKEN_LEASED) != 0;
+	if (token.retry)
+		token.attempts = (token.bits >> TOKEN_RANDOM_SHIFT) & TOKEN_RANDOM_MASK;
 	token.shard = (token.bits >> TOKEN_SHARD_SHIFT) & (FEEDPUB_MAX_SHARDS - 1);
 	token.state = token.bits >> TOKEN_STATE_SHIFT;	/* none is below zero */
 	return token;

@@ -102,12 +102,13 @@ static FeedpubStatement remove_parked = {
 	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND cursor OPERATOR(pg_catalog.=) ANY ($3)"
-		   " AND (NOT $4 OR retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()) RETURNING 1)"
+		   " AND CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN (attempts OPERATOR(pg_catalog.&) $5) OPERATOR(pg_catalog.=) $4"
+		   "  ELSE retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END RETURNING 1)"
 		   " UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND EXISTS (SELECT FROM gone)",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, BOOLOID},
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT4OID, INT4OID},
 };
 
 static FeedpubStatement try_lock_shard = {
@@ -138,7 +139,7 @@ static FeedpubStatement select_hidden = {
  */
 static FeedpubStatement select_due = {
 	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key,"
-		   " p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz"
+		   " p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz, p.attempts"
 		   " FROM feedpub.parked_entry p"
 		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
 		   " AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " GIVEN_PLACE
@@ -210,6 +211,7 @@ typedef struct DueEntry
 	Datum		key;			/* 0 without one */
 	bool		unreadable;		/* which is no value any more */
 	bool		discarded;
+	int			attempts;		/* how often it has failed */
 } DueEntry;
 
 /* What has become of an entry. */
@@ -541,17 +543,18 @@ key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
 
 /*
  * Forget entries that were set aside, given their cursors, with the shard
- * locked; with only_due, unless they have been set aside again since they were
- * handed out, for then they have not been dealt with, whoever acknowledges
- * them.  Returns whether there was one.
+ * locked: one that had failed so many times when it was handed out, unless it
+ * has failed again since, for then it has not been dealt with, whoever
+ * acknowledges it; or, with 0, those that are due.  Returns whether there was
+ * one.
  */
 bool
 feedpub_park_settle(const FeedpubSubscription *sub, int shard, List *cursors,
-					bool only_due)
+					int attempts)
 {
 	FeedpubStoreCaller caller;
 	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
-	Datum		values[4];
+	Datum		values[5];
 	bool		found;
 	ListCell   *lc;
 
@@ -561,7 +564,8 @@ feedpub_park_settle(const FeedpubSubscription *sub, int shard, List *cursors,
 	values[1] = Int32GetDatum(shard);
 	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
 												TEXTOID, -1, false, TYPALIGN_INT));
-	values[3] = BoolGetDatum(only_due);
+	values[3] = Int32GetDatum(attempts);
+	values[4] = Int32GetDatum(FEEDPUB_TOKEN_ATTEMPTS);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&remove_parked, values, NULL) > 0;
 	feedpub_store_end(&caller);
@@ -670,18 +674,20 @@ is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)
 
 /*
  * Make a page of one entry of a shard that is due, if there is one: one that
- * has failed again with the place where it is, or another.  Those that there
+ * has failed again with the place where it is, or another.  Returns how often
+ * it has failed.  Those that there
  * is nothing left to do for are forgotten on the way, where that can be
  * written without waiting; not by somebody from whom row security may hide
  * them.
  */
-bool
+int
 feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 					  const FeedpubShard *shard, bool again)
 {
 	bool		may_write = !RecoveryInProgress() && !XactReadOnly;
 	int64		skipped = 0;
 	bool		found = false;
+	int			attempts = 0;
 	List	   *due;
 
 	while (!found && (due = read_due(sub, shard, again, skipped)) != NIL)
@@ -703,6 +709,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 			if (found)
 			{
 				make_page(page, entry, row);
+				attempts = (int) Max(entry->attempts & FEEDPUB_TOKEN_ATTEMPTS, 1);
 				break;
 			}
 			if (fate == ENTRY_GONE)
@@ -716,7 +723,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 	/* the row may be younger than what has been published, and durable */
 	if (found)
 		feedpub_horizon_flush_all();
-	return found;
+	return attempts;
 }
 
 /*
@@ -737,7 +744,7 @@ settle_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
 	feedpub_store_end(&caller);
 	if (!locked)
 		return 0;
-	(void) feedpub_park_settle(sub, shard, cursors, true);
+	(void) feedpub_park_settle(sub, shard, cursors, 0);
 	return list_length(cursors);
 }
 
@@ -791,6 +798,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		if (!isnull)
 			entry->key = PointerGetDatum(DatumGetArrayTypePCopy(value));
 		entry->discarded = DatumGetBool(feedpub_store_value(i, 6, &isnull));
+		entry->attempts = DatumGetInt32(feedpub_store_value(i, 7, &isnull));
 		due = lappend(due, entry);
 	}
 	feedpub_store_end(&caller);

@@ -336,7 +336,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 		FeedpubShard *shard = &shards[(first + i) % nshards];
 		FeedpubPage *page = palloc0_object(FeedpubPage);
 		bool		again = i >= nshards;
-		bool		retry;
+		int			attempts = 0;
 
 		if (again && filtered != NULL)
 			break;
@@ -344,13 +344,14 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 			continue;
 		page->heap = feedpub_registry_open(sub->feed);
 		page->hurried = hurried;
-		retry = shard->parked > 0 && feedpub_park_find_due(sub, page, shard, again);
-		if (!retry && !again)
+		if (shard->parked > 0)
+			attempts = feedpub_park_find_due(sub, page, shard, again);
+		if (attempts == 0 && !again)
 			read_page(sub, shard, Min(max_rows, feedpub_max_page_rows), page);
 		hurried |= page->hurried;
 		if (count_shown(page) > 0)
 		{
-			put_page(rsinfo, page, feedpub_lease_token(shard, retry),
+			put_page(rsinfo, page, feedpub_lease_token(shard, attempts),
 					 OidIsValid(typed));
 			relation_close(page->heap, NoLock);
 			return;
@@ -365,7 +366,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 
 	/* how far one got without finding any */
 	if (filtered != NULL)
-		put_page(rsinfo, filtered, feedpub_lease_token(filtered_shard, false),
+		put_page(rsinfo, filtered, feedpub_lease_token(filtered_shard, 0),
 				 OidIsValid(typed));
 }
 
@@ -531,7 +532,7 @@ settle(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 
 	if (!feedpub_lease_lock(sub, token, &place))
 		return ACK_LOST;
-	return feedpub_park_settle(sub, token->shard, list_make1(cursor), true) ?
+	return feedpub_park_settle(sub, token->shard, list_make1(cursor), token->attempts) ?
 		ACK_MOVED :
 		ACK_BEHIND;
 }
