@@ -114,6 +114,7 @@ ISOLATION = \
 	table-old-snapshot \
 	table-partition-attached \
 	table-partition-moves \
+	table-partition-snapshot \
 	table-prepared \
 	table-serializable \
 	table-truncate \

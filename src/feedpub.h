@@ -502,6 +502,7 @@ extern void feedpub_require_select(Oid relid);
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
 extern List *feedpub_partition_list(Relation rel, bool keep_locks);
+extern bool feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot);
 extern FeedpubLeaves *feedpub_partition_open(const FeedpubFeed *feed,
 											 Relation heap, Snapshot snapshot,
 											 bool keep_locks);
@@ -816,6 +817,7 @@ extern void feedpub_entry_hide_rows(FeedpubPage *page);
 extern void feedpub_page_read(FeedpubPage *page);
 extern void feedpub_page_make_durable(TransactionId publisher,
 									  Snapshot snapshot);
+extern void feedpub_page_push_snapshot(Relation heap);
 extern void feedpub_page_refuse_cursor(Oid relid);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
 extern bool feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,

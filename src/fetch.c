@@ -99,7 +99,7 @@ static HTAB *kept_plans = NULL;
 static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
 static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
-static void read_directly(FetchRequest *req);
+static void read_directly(FetchRequest *req, FeedpubLeaves *leaves);
 static void read_table(FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys);
 static void read_partitions(FetchRequest *req, FeedpubLeaves *leaves,
 							ScanKey keys);
@@ -121,7 +121,8 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * on the table; may wait for a WAL flush when writers commit asynchronously.
  * Works in read-only transactions and on standbys.  Errors: 42809 when it is
  * no feed, 22023 for a cursor or limit that is NULL or out of range, 42501,
- * PF001 for a cursor or a feed from another history.
+ * PF001 for a cursor or a feed from another history,
+ * 40001 when the transaction's snapshot is older than a partition.
  *
  * The idea: O. Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
@@ -237,16 +238,40 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 static void
 fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 {
+	FeedpubLeaves *leaves;
+	bool		may_read_directly;
+	bool		pushed = false;
+
 	feedpub_registry_get(RelationGetRelid(req->heap), &req->feed);
 	feedpub_horizon_refuse_foreign(&req->feed, req->after_xid);
 	begin_result(fcinfo, req);
 
+	may_read_directly = feedpub_fetch_may_read_directly(req->heap);
+	if (!may_read_directly)
+		feedpub_require_select(req->feed.relid);
+	leaves = feedpub_partition_open(&req->feed, req->heap, NULL, true);
+	feedpub_horizon_check_history(&req->feed, leaves);
+
+	/*
+	 * A snapshot that is older than a partition sees none of its rows, and the
+	 * page would pass them.  One that is older than a plain table sees no row
+	 * at all: the page is empty, and the next one begins where it does.
+	 */
+	if (req->feed.is_partitioned &&
+		!feedpub_partition_sees_tables(leaves, GetActiveSnapshot()))
+	{
+		feedpub_page_push_snapshot(req->heap);
+		pushed = true;
+	}
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
-	if (feedpub_fetch_may_read_directly(req->heap))
-		read_directly(req);
+	if (may_read_directly)
+		read_directly(req, leaves);
 	else
 		read_planned(req);
+	feedpub_partition_close(leaves);
+	if (pushed)
+		PopActiveSnapshot();
 
 	/*
 	 * Not before this may the rows leave.  In a table feed rows are passed
@@ -352,13 +377,10 @@ note_xid(FetchRequest *req, FullTransactionId xid)
  * btree uses as bounds (nbtsearch.c: _bt_first).
  */
 static void
-read_directly(FetchRequest *req)
+read_directly(FetchRequest *req, FeedpubLeaves *leaves)
 {
-	FeedpubLeaves *leaves = feedpub_partition_open(&req->feed, req->heap, NULL, true);
 	ScanKeyData cursor[2];
 	ScanKeyData keys[2];
-
-	feedpub_horizon_check_history(&req->feed, leaves);
 
 	ScanKeyEntryInitialize(&cursor[0], SK_ROW_MEMBER, 1,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
@@ -378,7 +400,6 @@ read_directly(FetchRequest *req)
 		read_table(req, &leaves->leaves[0], keys);
 	else
 		read_partitions(req, leaves, keys);
-	feedpub_partition_close(leaves);
 }
 
 /*
@@ -523,10 +544,6 @@ read_planned(FetchRequest *req)
 	Datum		values[4];
 	int			nestlevel;
 	int			rc;
-
-	feedpub_require_select(req->feed.relid);
-	if (!req->feed.history_checked)
-		check_history(&req->feed, req->heap);
 
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)

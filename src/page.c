@@ -50,7 +50,6 @@ static void check_floor(FeedpubPage *page);
 static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 						 const FeedpubBatch *first);
 static void open_leaves(FeedpubPage *page, Snapshot snapshot);
-static bool sees_tables(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
 static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
 						  const FeedpubSnapshot *before);
@@ -97,16 +96,9 @@ feedpub_page_read(FeedpubPage *page)
 	}
 
 	/* a snapshot that is older than the table sees none of its rows */
-	if (!sees_tables(page, GetActiveSnapshot()))
+	if (!feedpub_partition_sees_tables(page->leaves, GetActiveSnapshot()))
 	{
-		if (IsolationUsesXactSnapshot() || IsInParallelMode())
-			ereport(ERROR,
-					(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-					 errmsg("could not read feed \"%s\"",
-							RelationGetRelationName(page->heap)),
-					 errdetail("The table was altered after the transaction's snapshot was taken."),
-					 errhint("Try again in a new transaction.")));
-		PushActiveSnapshot(GetLatestSnapshot());
+		feedpub_page_push_snapshot(page->heap);
 		pushed = true;
 		open_leaves(page, GetActiveSnapshot());
 	}
@@ -149,6 +141,23 @@ feedpub_page_read(FeedpubPage *page)
 }
 
 /*
+ * Take a newer snapshot than the caller's, which is older than the table; an
+ * error where his must stay.
+ */
+void
+feedpub_page_push_snapshot(Relation heap)
+{
+	if (IsolationUsesXactSnapshot() || IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read feed \"%s\"",
+						RelationGetRelationName(heap)),
+				 errdetail("The table was altered after the transaction's snapshot was taken."),
+				 errhint("Try again in a new transaction.")));
+	PushActiveSnapshot(GetLatestSnapshot());
+}
+
+/*
  * Another snapshot may know of other partitions.
  */
 static void
@@ -158,22 +167,6 @@ open_leaves(FeedpubPage *page, Snapshot snapshot)
 		return;
 	feedpub_partition_close(page->leaves);
 	page->leaves = feedpub_partition_open(&page->feed, page->heap, snapshot, true);
-}
-
-/*
- * Does a snapshot see the feed's tables as they are defined now?
- */
-static bool
-sees_tables(FeedpubPage *page, Snapshot snapshot)
-{
-	if (!feedpub_horizon_sees_table(snapshot, page->heap))
-		return false;
-	for (int i = 0; i < page->leaves->n && page->feed.is_partitioned; i++)
-	{
-		if (!feedpub_horizon_sees_table(snapshot, page->leaves->leaves[i].heap))
-			return false;
-	}
-	return true;
 }
 
 /*

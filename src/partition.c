@@ -48,7 +48,10 @@
  *
  * The publisher admits before it publishes, in one transaction, so a partition
  * that was made empty is in the list before its first row is published; then
- * it brings nothing.
+ * it brings nothing.  One whose definition the publisher's snapshot does not
+ * see, for somebody has just attached it, is left to the next step: whether
+ * it brings rows cannot be told yet.  Until then no reader has it in his list,
+ * so it is no matter that batches may pass rows of it.
  *
  * Readers take the list with the snapshot that reads; a partition that it does
  * not have yet has no rows in the batches that the snapshot sees.  One that has
@@ -206,6 +209,22 @@ add_leaves(Relation rel, List **leaves, LOCKMODE unlock)
 			relation_close(part, unlock);
 		}
 	}
+}
+
+/*
+ * Does a snapshot see the feed's tables as they are defined now?
+ */
+bool
+feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot)
+{
+	if (!feedpub_horizon_sees_table(snapshot, leaves->table))
+		return false;
+	for (int i = 0; i < leaves->n && leaves->is_partitioned; i++)
+	{
+		if (!feedpub_horizon_sees_table(snapshot, leaves->leaves[i].heap))
+			return false;
+	}
+	return true;
 }
 
 /*
@@ -600,6 +619,13 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 			row->is_there = true;
 			new_row = *row;
 		}
+
+		/*
+		 * The list of leaves may be younger than the snapshot, which then sees
+		 * none of the rows that were put into a table before it was attached.
+		 */
+		if (!feedpub_horizon_sees_table(snapshot, leaf->heap))
+			continue;
 		if (is_changed(row, trigger_id))
 		{
 			new_row.since = 0;
