@@ -493,6 +493,14 @@ SELECT feedpub._republish_some('bare', 1);
 CREATE INDEX ON bare (feed_xid, feed_pos);
 SELECT * FROM finish('bare', 1);
 
+-- Children that inherit from the table are no part of the feed.
+CREATE TABLE child () INHERITS (bare);
+INSERT INTO child (id) VALUES (2);
+SELECT feed_republish('bare', key => '{"id": 2}'), feed_republish('bare', condition => 'true');
+SELECT feed_republish('bare', rows => 'all');
+SELECT * FROM finish('bare', 10);
+DROP TABLE child;
+
 DROP TABLE bare, mine, kv, consumer, cutoff;
 DROP SCHEMA "Odd ""Schema"", x" CASCADE;
 DROP FUNCTION follow, finish, fail, evil, note_evil, later, note_user;

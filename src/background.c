@@ -354,6 +354,9 @@ find_parts(Oid relid)
 	List	   *parts = NIL;
 	ListCell   *lc;
 
+	/* what inherits from a plain table is no part of its feed */
+	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
+		return list_make1_oid(relid);
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_RELATION)

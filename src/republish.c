@@ -39,6 +39,7 @@ static int64 republish_key(Oid relid, Jsonb *key);
 static int64 republish_condition(Oid relid, char *condition);
 static void check_condition(const char *condition);
 static void locate_in_condition(void *arg);
+static const char *only(Oid relid);
 static char *qualified_operator(Oid oprid);
 static int64 update_rows(const char *sql, Jsonb *key);
 
@@ -143,8 +144,8 @@ republish_key(Oid relid, Jsonb *key)
 	initStringInfo(&sql);
 	initStringInfo(&match);
 	initStringInfo(&names);
-	appendStringInfo(&sql, "UPDATE %s AS t SET %s = NULL FROM pg_catalog.jsonb_to_record($1) AS k (",
-					 feedpub_relation_name(relid), FEEDPUB_XID_COLUMN);
+	appendStringInfo(&sql, "UPDATE %s%s AS t SET %s = NULL FROM pg_catalog.jsonb_to_record($1) AS k (",
+					 only(relid), feedpub_relation_name(relid), FEEDPUB_XID_COLUMN);
 	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(desc, index->rd_index->indkey.values[i] - 1);
@@ -177,6 +178,13 @@ republish_key(Oid relid, Jsonb *key)
 	return update_rows(sql.data, key);
 }
 
+/* what inherits from a plain table is no part of its feed */
+static const char *
+only(Oid relid)
+{
+	return get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ";
+}
+
 static char *
 qualified_operator(Oid oprid)
 {
@@ -203,8 +211,8 @@ static int64
 republish_condition(Oid relid, char *condition)
 {
 	check_condition(condition);
-	return update_rows(psprintf("UPDATE %s SET %s = NULL WHERE (%s\n)",
-								feedpub_relation_name(relid),
+	return update_rows(psprintf("UPDATE %s%s SET %s = NULL WHERE (%s\n)",
+								only(relid), feedpub_relation_name(relid),
 								FEEDPUB_XID_COLUMN, condition),
 					   NULL);
 }
