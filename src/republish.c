@@ -14,6 +14,7 @@
 #include "access/genam.h"
 #include "access/relation.h"
 #include "access/stratnum.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_operator.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
