@@ -709,8 +709,8 @@ extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
 extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
-extern bool feedpub_shmem_claim_worker(void);
-extern void feedpub_shmem_release_worker(void);
+extern bool feedpub_shmem_claim_worker(Oid *stuck);
+extern void feedpub_shmem_release_worker(Oid stuck);
 extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
 									   bool wake);
 extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);

@@ -91,6 +91,13 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
  */
 #define STAMP_TIMEOUT		5000
 
+/*
+ * Code that catches that, again and again, ends the worker: nothing catches
+ * FATAL.  The next one leaves that feed's rows alone for so long, in ms.
+ */
+#define STAMP_LAST_RESORT	10000
+#define STAMP_PENANCE		(3600 * 1000)
+
 /* the longest wait for locked rows and tables, in ms */
 #define LAST_LOCK_RETRY		10000
 
@@ -120,6 +127,10 @@ static int	stamped;			/* what stamp() did */
  */
 static const char *const stamp_error = "could not stamp rows: feedpub.republishing tells their owner why";
 static FeedpubRepublished stamping;
+static TimeoutId last_resort;
+static Oid	stamping_feed;		/* whose step is under way */
+static volatile sig_atomic_t stamping_is_stuck = false;
+static Oid	stuck_feed;			/* whose step ended the worker before us */
 static TimestampTz stamp_next = 0;	/* when the rate allows another step */
 static char last_error[FEEDPUB_ERROR_LENGTH];	/* of run_step() */
 static FeedpubWorkerStats stats;	/* since they were last added up */
@@ -128,6 +139,7 @@ static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
 static void leave(int code, Datum arg);
+static void end_stuck_worker(void);
 static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
 static void sweep(Oid relid);
 static void mark_registered(Oid relid);
@@ -162,6 +174,7 @@ feedpub_worker_main(Datum main_arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
+	last_resort = RegisterTimeout(USER_TIMEOUT, end_stuck_worker);
 
 	/* whatever database and role default to */
 	SetConfigOption("default_transaction_isolation", "read committed",
@@ -179,7 +192,7 @@ feedpub_worker_main(Datum main_arg)
 	if (!is_wanted_here())
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
-	if (!feedpub_shmem_claim_worker())
+	if (!feedpub_shmem_claim_worker(&stuck_feed))
 		proc_exit(0);
 
 	ctl.keysize = sizeof(Oid);
@@ -247,7 +260,19 @@ feedpub_worker_main(Datum main_arg)
 static void
 leave(int code, Datum arg)
 {
-	feedpub_shmem_release_worker();
+	feedpub_shmem_release_worker(stamping_is_stuck ? stamping_feed : InvalidOid);
+}
+
+/*
+ * The handler of the last resort: as die(), from within.
+ */
+static void
+end_stuck_worker(void)
+{
+	stamping_is_stuck = true;
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
 }
 
 /*
@@ -392,9 +417,12 @@ stamp(Oid relid)
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	limit_waits();
+	stamping_feed = relid;
 	enable_timeout_after(STATEMENT_TIMEOUT, STAMP_TIMEOUT);
+	enable_timeout_after(last_resort, STAMP_LAST_RESORT);
 	stamped = feedpub_background_step(relid, rows, STAMP_TIME, &stamping);
 	disable_timeout(STATEMENT_TIMEOUT, false);
+	disable_timeout(last_resort, false);
 }
 
 static void
@@ -630,7 +658,17 @@ plan_stamping(void)
 	ListCell   *lc;
 
 	foreach(lc, feedpub_background_list())
-		get_state(lfirst_oid(lc))->stamping = true;
+	{
+		FeedState  *state = get_state(lfirst_oid(lc));
+
+		state->stamping = true;
+		if (state->relid == stuck_feed)
+		{
+			state->stamp_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														  STAMP_PENANCE);
+			stuck_feed = InvalidOid;
+		}
+	}
 }
 
 /*
@@ -673,6 +711,7 @@ stamp_one(FeedState *state)
 	{
 		/* of a step that took too long, maybe just when it was over */
 		disable_timeout(STATEMENT_TIMEOUT, false);
+		disable_timeout(last_resort, false);
 		QueryCancelPending = false;
 		(void) run_step("noting the error of", note_stamping_error, state->relid);
 		wait_ms = Min(FIRST_RETRY << Min(state->stamp_attempts++, 10), LAST_RETRY);

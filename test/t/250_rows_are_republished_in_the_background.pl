@@ -226,6 +226,23 @@ await_state($node, 'mine', q(state = 'failing' AND last_error = 'does not like a
 	'it fails');
 sql($node, q(SELECT feed_republish('other', rows => 'all')));
 await_state($node, 'other', "state = 'done'", 'the others go on');
+
+# One that catches that ends the worker, and the next one leaves it alone.
+sql($node, <<'SQL', user => 'regress_feedpub_owner');
+CREATE OR REPLACE FUNCTION does(v text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	LOOP
+		BEGIN
+			PERFORM pg_catalog.pg_sleep(3600);
+		EXCEPTION WHEN query_canceled THEN
+			NULL;
+		END;
+	END LOOP;
+END $$;
+SQL
+renew_worker();
+sql($node, q(SELECT feed_republish('other', rows => 'all')));
+await_state($node, 'other', "state = 'done'", 'not by a step that catches its end');
 sql($node, <<'SQL', user => 'regress_feedpub_owner');
 CREATE FUNCTION tries() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
