@@ -57,7 +57,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	attach attach_repair attach_alter republish changes deletes delete_keys \
 	initial consume shards expire expire_merged merge_cursors own_rows \
 	page_bytes wait_locks \
-	monitoring delete_types subscriptions nack leases groups park example_kv table_partitions
+	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -102,6 +102,12 @@ ISOLATION = \
 	republish-against-writers \
 	savepoints \
 	set-default-at-once \
+	subscription-acks \
+	subscription-detached \
+	subscription-moved \
+	subscription-parked \
+	subscription-polls \
+	subscription-takeover \
 	table-attach-busy \
 	table-attach-open-writers \
 	table-attach-twice \

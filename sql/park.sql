@@ -240,6 +240,30 @@ SELECT feed_detach('"t t"');
 RESET client_min_messages;
 DROP TABLE "t t";
 
+-- A partition that is written anew while its rows are read in place: its pages
+-- begin again, their places count as further ones, and what was aside hides no
+-- other row.
+CREATE TABLE p (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200);
+INSERT INTO p SELECT i, 'v' FROM generate_series(101, 106) i;
+SELECT feed_attach('p');
+CALL feed_publish();
+SELECT feed_subscribe('parts', 'p', 'earliest') AS place;
+SELECT token, cursors, entries FROM page('', 'parts', 5) \gset
+SELECT :'entries', feed_park('parts', (:'cursors'::text[])[2], '2', :token), feed_ack('parts', (:'cursors'::text[])[5], :token);
+DELETE FROM p2 WHERE k = 101;
+VACUUM FULL p2;
+CALL drain('parts');
+SELECT what FROM log ORDER BY n;
+SELECT feed_retry('parts');
+CALL drain('parts');
+SELECT what FROM log ORDER BY n;
+CALL feed_publish();
+CALL drain('parts');
+SELECT what FROM log ORDER BY n;
+SELECT feed_detach('p');
+DROP TABLE p;
+
 --
 -- Limits, and what cannot be
 --
@@ -269,10 +293,13 @@ ROLLBACK;
 SELECT feed_drop('limits');
 CREATE TABLE kv (k int PRIMARY KEY);
 SELECT feed_attach('kv');
+SELECT feed_subscribe('all', 'kv', 'earliest') AS place;
+SELECT op, feed_park('all', cursor, 'the end', token) FROM feed_poll('all', 1);
 SELECT feed_subscribe('kv', 'kv') <> '' AS placed;
 TRUNCATE kv;
 CALL feed_publish();
 SELECT feed_park('kv', cursor, 'no') FROM feed_poll('kv', 1);
+SELECT feed_park('kv', overlay(feed_head('kv') placing '7fffffffffffffff' from 27 for 16), 'the end');
 SELECT feed_detach('kv');
 DROP TABLE kv, log;
 DROP FUNCTION page, parked;

@@ -5,6 +5,8 @@ SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
 SET timezone = 'UTC';
+-- No worker, whose transactions would hold the horizon.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
 
 -- Without feeds and without writers there is nothing to show.
 SELECT * FROM feedpub.feeds;
@@ -88,3 +90,4 @@ DROP OWNED BY regress_feedpub_reader;
 DROP ROLE regress_feedpub_reader;
 SELECT feed_drop('"Odd ""Name"", with a comma"'), feed_drop('whole');
 DROP SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq";
+SELECT feed_start_worker() IS NOT NULL AS started;

@@ -487,8 +487,8 @@ find_entry(FeedpubSubscription *sub, int shard, text *cursor, text *place,
 	FeedpubCursor after;
 
 	feedpub_cursor_parse(cursor, &wanted);
-	if (wanted.pos == 0)
-		return false;
+	if (wanted.pos == 0 || wanted.pos == PG_INT64_MAX)
+		return false;			/* no entry's: a beginning, or an end */
 	after = wanted;
 	after.pos--;
 	if (read_entry(sub, shard, &after, 1, &wanted, page, row))

@@ -126,6 +126,11 @@ feedpub_optional_packages() {
 		{ feedpub_apt update &&
 			feedpub_apt --no-install-recommends install "$_p"; } >/dev/null 2>&1 ||
 			say "could not install $_p: some tests are skipped"
+		# tests run their own; leave no service behind that was not there before
+		case $_p in pgbouncer)
+			as_root service "$_p" stop >/dev/null 2>&1 || true
+			as_root update-rc.d "$_p" disable >/dev/null 2>&1 || true ;;
+		esac
 	done
 }
 

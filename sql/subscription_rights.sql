@@ -1,0 +1,202 @@
+-- Subscriptions and the rights of roles: what a caller brings along must not
+-- be run by the extension's owner, nor be shown what is others'.  (The whole
+-- matrix of roles and functions is in test/pgtap/subscriptions.sql.)
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SET feedpub.read_wait = 0;
+CREATE ROLE regress_feedpub_subscriber;
+CREATE ROLE regress_feedpub_evil;
+CREATE TABLE kv (k text PRIMARY KEY, v text, secret boolean NOT NULL DEFAULT false);
+SELECT feed_attach('kv');
+INSERT INTO kv VALUES ('a', '1', false), ('b', '2', true), ('c', '3', false);
+CALL feed_publish();
+GRANT SELECT ON kv TO regress_feedpub_subscriber, regress_feedpub_evil;
+
+--
+-- A path on which another's operators, functions, casts and tables come first:
+-- whichever of them is called says so, by an error.
+--
+CREATE SCHEMA evil AUTHORIZATION regress_feedpub_evil;
+SET ROLE regress_feedpub_evil;
+CREATE FUNCTION evil.trap() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'trapped as %', current_user; END $$;
+DO $$
+DECLARE
+	types constant text[] := '{text,int4,int8,timestamptz,bool,oid,name,xid8,text[],interval}';
+	operators constant text[] := '{=,<>,<,<=,>,>=,+,-,*,&,|,#,<<,>>,||,~~}';
+	t text;
+	o text;
+	f text;
+BEGIN
+	FOREACH t IN ARRAY types LOOP
+		FOREACH o IN ARRAY operators LOOP
+			-- an implicit cast of a literal, and of two kinds of numbers too
+			EXECUTE format('CREATE FUNCTION evil.%I(%s, %s) RETURNS boolean LANGUAGE plpgsql AS ''BEGIN PERFORM evil.trap(); RETURN true; END''', 'f' || o, t, t);
+			EXECUTE format('CREATE OPERATOR evil.%s (leftarg = %s, rightarg = %s, function = evil.%I)', o, t, t, 'f' || o);
+		END LOOP;
+	END LOOP;
+	EXECUTE 'CREATE FUNCTION evil.num(bigint, int) RETURNS bigint LANGUAGE plpgsql AS ''BEGIN PERFORM evil.trap(); RETURN 0; END''';
+	FOREACH o IN ARRAY '{+,-,&,<<,>>,<,>,=}'::text[] LOOP
+		EXECUTE format('CREATE OPERATOR evil.%s (leftarg = bigint, rightarg = int, function = evil.num)', o);
+	END LOOP;
+	FOREACH f IN ARRAY '{substr(text\,int\,int),hashtextextended(text\,bigint),clock_timestamp(),random(),now(),count(text),generate_series(int\,int),pg_has_role(oid\,text),row_to_json(record)}'::text[] LOOP
+		EXECUTE format('CREATE FUNCTION evil.%s RETURNS text LANGUAGE plpgsql AS ''BEGIN PERFORM evil.trap(); RETURN 1; END''', f);
+	END LOOP;
+END $$;
+CREATE COLLATION evil."C" FROM pg_catalog."C";
+CREATE TABLE evil.subscription (name text);
+CREATE TABLE evil.shard (name text);
+SET search_path = evil, pg_temp, public, pg_catalog;
+-- The trap works.
+SELECT '1'::text = '2'::text;
+SELECT feed_subscribe('evil', 'kv', 'earliest', 2) OPERATOR(pg_catalog.=) '' AS at_beginning;
+SELECT feed_subscribe('evil', 'kv');
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll('evil', 10, 'w');
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll(NULL::public.kv, 'evil', 10, 'w');
+DO $$
+DECLARE
+	r pg_catalog.record;
+BEGIN
+	FOR r IN SELECT * FROM feed_poll('evil', 10, 'w') LOOP
+		EXIT WHEN r.op OPERATOR(pg_catalog.=) 'upsert';
+	END LOOP;
+	PERFORM feed_nack('evil', r.cursor, 'x', '0', r.token);
+	PERFORM feed_nack('evil', r.cursor, 'x', '0', r.token);
+	PERFORM feed_ack('evil', r.cursor, r.token);
+	PERFORM feed_ack('evil', r.cursor, r.token);
+	PERFORM FROM feed_ack_poll('evil', r.cursor, r.token, 10, 'w');
+	PERFORM feed_retry('evil', r.cursor);
+	PERFORM feed_retry('evil');
+	PERFORM FROM feed_poll('evil', 10, 'w');
+	PERFORM feed_discard('evil', r.cursor);
+	PERFORM feed_wait_poll('evil', '0', 'w');
+	PERFORM feed_leave('evil', 'w');
+	PERFORM feed_seek('evil', '2000-01-01');
+	PERFORM feed_seek('evil', r.cursor);
+END $$;
+SELECT pg_catalog.count(*) FROM feedpub.subscriptions;
+SELECT pg_catalog.count(*) FROM feedpub.shards;
+SELECT pg_catalog.count(*) FROM feedpub.parked;
+SELECT feed_unsubscribe('evil');
+SELECT feed_subscribe('evil', 'kv', 'earliest') OPERATOR(pg_catalog.=) '' AS at_beginning;
+SELECT pg_catalog.count(*) FROM feed_poll('evil', 10);
+SELECT feed_unsubscribe('evil');
+RESET search_path;
+RESET ROLE;
+
+--
+-- Views: a function that tells what it is called with is not called with what
+-- is others'.
+--
+SET ROLE regress_feedpub_subscriber;
+SELECT feed_subscribe('mine', 'kv', 'earliest') AS place;
+SELECT feed_park('mine', cursor, 'my reason', token) FROM feed_poll('mine', 1);
+RESET ROLE;
+SET ROLE regress_feedpub_evil;
+CREATE FUNCTION evil.tell(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$ BEGIN RAISE NOTICE 'heard of %', $1; RETURN true; END $$;
+SELECT name FROM feedpub.subscriptions WHERE evil.tell(name);
+SELECT shard FROM feedpub.shards WHERE evil.tell(subscription);
+SELECT shard FROM feedpub.parked WHERE evil.tell(subscription) AND evil.tell(reason);
+RESET ROLE;
+SET ROLE regress_feedpub_subscriber;
+SELECT subscription, op, key, reason FROM feedpub.parked;
+SELECT feed_unsubscribe('mine');
+RESET ROLE;
+
+--
+-- Row security: entries aside are not shown to whom their rows are hidden, and
+-- not forgotten for that.
+--
+ALTER TABLE kv ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON kv FOR SELECT TO regress_feedpub_subscriber USING (NOT secret);
+SET ROLE regress_feedpub_subscriber;
+SELECT feed_subscribe('mine', 'kv', 'earliest') AS place;
+SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
+RESET ROLE;
+-- a superuser, who sees them all, sets them aside
+SELECT p.token, array_agg(p.cursor) AS cursors FROM feed_poll('mine', 10) p GROUP BY p.token \gset
+SELECT count(feed_park('mine', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
+SELECT feed_ack('mine', (:'cursors'::text[])[3], :token);
+UPDATE kv SET secret = true WHERE k <> 'c';
+SELECT feed_retry('mine');
+SET ROLE regress_feedpub_subscriber;
+SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
+SELECT op, key, reason FROM feedpub.parked;
+SELECT feed_park('mine', cursor, 'c', token) FROM feed_poll('mine', 10);
+-- nothing of it for him, and no busy loop
+SELECT count(*) FROM feed_poll('mine', 10);
+SELECT feed_wait_poll('mine', '10 ms');
+RESET ROLE;
+SELECT key, reason FROM feedpub.parked ORDER BY key;
+-- A delete is nobody's whom row security restrains.
+DELETE FROM kv WHERE k = 'c';
+CALL feed_publish('kv');
+SET ROLE regress_feedpub_subscriber;
+SELECT op, feed_ack('mine', cursor, token) FROM feed_poll('mine', 10);
+RESET ROLE;
+-- Shown again, they come.
+UPDATE kv SET secret = false WHERE k = 'a';
+SET ROLE regress_feedpub_subscriber;
+SELECT op, entry ->> 'k' AS k, feed_ack('mine', cursor, token) FROM feed_poll('mine', 10);
+SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
+RESET ROLE;
+SELECT entry ->> 'k' AS k FROM feed_poll('mine', 10);
+
+--
+-- Rights that are taken away
+--
+REVOKE SELECT ON kv FROM regress_feedpub_subscriber;
+SET ROLE regress_feedpub_subscriber;
+SELECT count(*) FROM feed_poll('mine', 10);
+SELECT feed_ack('mine', '');
+SELECT feed_park('mine', '', 'x');
+SELECT feed_wait_poll('mine', '0');
+SELECT feed_seek('mine', 'latest');
+SELECT name, lag_rows, lag FROM feedpub.subscriptions;
+SELECT key IS NULL AS hidden FROM feedpub.parked;
+SELECT feed_unsubscribe('mine');
+RESET ROLE;
+
+--
+-- The owner of a subscription: renamed, dropped, and on another server
+--
+GRANT SELECT ON kv TO regress_feedpub_subscriber;
+SET ROLE regress_feedpub_subscriber;
+SELECT feed_subscribe('mine', 'kv') <> '' AS placed;
+RESET ROLE;
+ALTER ROLE regress_feedpub_subscriber RENAME TO regress_feedpub_renamed;
+SET ROLE regress_feedpub_renamed;
+SELECT name, owner, (SELECT count(*) FROM feed_poll('mine', 1)) FROM feedpub.subscriptions;
+RESET ROLE;
+-- Another one of the old name is somebody else.
+CREATE ROLE regress_feedpub_subscriber;
+GRANT SELECT ON kv TO regress_feedpub_subscriber;
+SET ROLE regress_feedpub_subscriber;
+SELECT count(*) FROM feedpub.subscriptions;
+SELECT feed_poll('mine', 1);
+RESET ROLE;
+-- As if it had come from another server, where the OID is anybody's
+UPDATE feedpub.subscription SET system_id = 1, owner = 'regress_feedpub_evil'::regrole;
+SELECT owner FROM feedpub.subscriptions;
+SET ROLE regress_feedpub_evil;
+SELECT feed_poll('mine', 1);
+RESET ROLE;
+SET ROLE regress_feedpub_subscriber;
+SELECT count(*) FROM feed_poll('mine', 1);
+RESET ROLE;
+DROP OWNED BY regress_feedpub_subscriber;
+DROP ROLE regress_feedpub_subscriber;
+SELECT count(*) FROM feedpub.subscriptions;
+SET ROLE regress_feedpub_evil;
+SELECT feed_unsubscribe('mine');
+RESET ROLE;
+SELECT feed_unsubscribe('mine');
+
+DROP TABLE kv;
+SET client_min_messages = warning;
+DROP SCHEMA evil CASCADE;
+RESET client_min_messages;
+DROP OWNED BY regress_feedpub_renamed, regress_feedpub_evil;
+DROP ROLE regress_feedpub_renamed, regress_feedpub_evil;
+SELECT feed_start_worker() IS NOT NULL AS started;
