@@ -1,0 +1,146 @@
+-- Who may do what: every public function and every view of the extension, for
+-- the owner of a feed, the owner of a subscription of it, a member of that
+-- role, one who may read the feed and one who may not, one who watches over the
+-- server, who reads its statistics, and a superuser.
+--
+-- A cell is what comes of it: the number of rows, or an SQLSTATE.  Whatever was
+-- done is undone, so that each finds the same.
+BEGIN;
+SELECT no_plan();
+
+CREATE ROLE regress_feedpub_feed;
+CREATE ROLE regress_feedpub_sub;
+CREATE ROLE regress_feedpub_member IN ROLE regress_feedpub_sub;
+CREATE ROLE regress_feedpub_reader;
+CREATE ROLE regress_feedpub_stranger;
+CREATE ROLE regress_feedpub_monitor IN ROLE pg_monitor;
+CREATE ROLE regress_feedpub_stats IN ROLE pg_read_all_stats;
+CREATE ROLE regress_feedpub_super SUPERUSER;
+
+-- An outbox and two tables, of one owner, the latter without old rows
+SET client_min_messages = warning;
+CREATE SCHEMA rights AUTHORIZATION regress_feedpub_feed;
+GRANT USAGE ON SCHEMA rights TO PUBLIC;
+SET LOCAL ROLE regress_feedpub_feed;
+SELECT feed_create('rights.box');
+CREATE TABLE rights.kv (k int PRIMARY KEY, v text);
+SELECT feed_attach('rights.kv');
+CREATE TABLE rights.plain (k int PRIMARY KEY);
+INSERT INTO rights.box (message_type, data) VALUES ('a', '1'), ('a', '2');
+GRANT SELECT ON rights.box, rights.kv TO regress_feedpub_sub, regress_feedpub_reader;
+RESET ROLE;
+SET LOCAL ROLE regress_feedpub_sub;
+SELECT feed_subscribe('sub', 'rights.box', 'earliest');
+RESET ROLE;
+INSERT INTO feedpub.parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason)
+	VALUES ('sub', 0, '01000000010000000000000001000000000000000100000000', 'upsert', '1', 1, 'a reason');
+UPDATE feedpub.shard SET parked = 1;
+
+CREATE TEMP TABLE matrix (call text PRIMARY KEY, feed text, sub text, member text, reader text, stranger text, monitor text, stats text, super text);
+INSERT INTO matrix VALUES
+-- making and changing feeds: their owner
+	($$feed_create('pg_temp.none')$$, '0A000', '0A000', '0A000', '0A000', '0A000', '0A000', '0A000', '0A000'),
+	($$feed_create('rights.other')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_drop('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	-- its sequence must belong to the table's owner: he has to do it himself
+	($$feed_attach('rights.plain')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '55000'),
+	($$feed_detach('rights.kv')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_republish('rights.kv', '{"k": 1}')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_republish_cancel('rights.kv')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_set_default('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_set_channel('rights.box', 'c')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_repair('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feedpub._begin_history('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+-- reading: who may SELECT
+	($$feed_check('rights.box')$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
+	($$feed_fetch(NULL::rights.box, '0', 0, 1)$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
+	($$feed_fetch('0', 0, 1)$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
+	($$feed_xid_head('rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_read(NULL::rights.box, '', 1)$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
+	($$feed_page('rights.box', '', 1)$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_head('rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_wait('rights.box', '', '0')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+-- a subscription: its owner, who may read, and whoever has the rights of his
+	($$feed_subscribe('sub', 'rights.box')$$, '42710', '42710', '42710', '42710', '42501', '42501', '42501', '42710'),
+	($$feed_unsubscribe('sub')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_seek('sub', 'latest')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_poll('sub', 1)$$, '42501', '0', '0', '42501', '42501', '42501', '42501', '0'),
+	($$feed_poll('sub', 1, 'w')$$, '42501', '0', '0', '42501', '42501', '42501', '42501', '0'),
+	($$feed_poll(NULL::rights.box, 'sub', 1, '')$$, '42501', '0', '0', '42501', '42501', '42501', '42501', '0'),
+	($$feed_ack('sub', '')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_ack_poll('sub', '', NULL, 1)$$, '42501', '0', '0', '42501', '42501', '42501', '42501', '0'),
+	($$feed_wait_poll('sub', '0')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_leave('sub', 'w')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_park('sub', '', 'r')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_nack('sub', '', 'r')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_retry('sub')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feed_discard('sub', '')$$, '42501', '1', '1', '42501', '42501', '42501', '42501', '1'),
+	($$feedpub._last_poll('sub')$$, '42501', '1', '1', '42501', '42501', '1', '1', '1'),
+-- the worker
+	($$feed_start_worker()$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_stop_worker()$$, '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+-- procedures, which cannot be called in a transaction: nobody else's secret
+	($$CALL feed_publish('rights.box')$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
+	($$CALL feed_await('rights.box', '', '0', NULL)$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
+-- views
+	('feedpub.feeds', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub.waiting', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub.subscriptions', '0', '1', '1', '0', '0', '1', '1', '1'),
+	('feedpub.shards', '0', '1', '1', '0', '0', '1', '1', '1'),
+	('feedpub.parked', '0', '1', '1', '0', '0', '0', '0', '1'),
+	('feedpub.republishing', '0', '0', '0', '0', '0', '0', '0', '0'),
+	('feedpub.workers WHERE pid < 0', '0', '0', '0', '0', '0', '0', '0', '0'),
+	('feedpub.blockers WHERE pid = pg_backend_pid()', '1', '1', '1', '1', '1', '1', '1', '1'),
+-- tables of the extension: the registry is nobody's secret
+	('feedpub.feed', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub.batch', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.partition', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.republication', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.republication_part', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.tombstone', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.subscription', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	('feedpub.shard', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	('feedpub.consumer', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub.parked_entry', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1');
+
+CREATE FUNCTION pg_temp.try(call text, as_role name) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	n bigint;
+	result text;
+BEGIN
+	EXECUTE format('SET LOCAL ROLE %I', as_role);
+	IF call LIKE 'CALL %' THEN
+		EXECUTE call;
+		n := 0;
+	ELSE
+		EXECUTE 'SELECT count(*) FROM ' || call INTO n;
+	END IF;
+	RAISE EXCEPTION USING errcode = 'ZZ000', message = n::text;
+EXCEPTION
+	WHEN SQLSTATE 'ZZ000' THEN RETURN SQLERRM;
+	WHEN OTHERS THEN RETURN SQLSTATE;
+END $$;
+
+-- pgTAP's own functions and tables are for who runs this, so roles only try.
+CREATE TEMP TABLE result AS
+	SELECT m.call, r.role, r.expected, pg_temp.try(m.call, ('regress_feedpub_' || r.role)::name) AS got
+	FROM matrix m, LATERAL (VALUES ('feed', m.feed), ('sub', m.sub), ('member', m.member), ('reader', m.reader),
+		('stranger', m.stranger), ('monitor', m.monitor), ('stats', m.stats), ('super', m.super)) r (role, expected)
+	ORDER BY m.call;
+SELECT is(got, expected, role || ': ' || call) FROM result ORDER BY call, role;
+
+-- The matrix has them all.
+SELECT is_empty($$
+	SELECT p.proname FROM pg_proc p JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+		JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'feedpub'
+	WHERE p.pronamespace <> 'feedpub'::regnamespace
+		AND NOT EXISTS (SELECT FROM matrix WHERE call ~ ('^(CALL )?' || p.proname || '\('))
+$$, 'each public function is in the matrix');
+SELECT is_empty($$
+	SELECT relname FROM pg_class WHERE relnamespace = 'feedpub'::regnamespace AND relkind IN ('v', 'r')
+		AND NOT EXISTS (SELECT FROM matrix WHERE call ~ ('^feedpub.' || relname || '( |$)'))
+$$, 'and each view and table');
+
+SELECT * FROM finish();
+ROLLBACK;
