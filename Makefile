@@ -143,7 +143,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
 
 # After PGXS, which resets it.
-PROVE_FLAGS += -I $(srcdir)/test/perl
+PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
 $(OBJS): src/feedpub.h src/compat.h
 
