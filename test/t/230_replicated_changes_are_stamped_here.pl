@@ -1,7 +1,8 @@
 # A logical-replication subscriber whose table is a feed: the rows of the initial
 # copy and of the apply worker get this server's stamps, deletes leave its
 # tombstones; whether the publisher's table is a plain one, a feed whose stamp
-# is left out of the publication, or a feed with its stamp.
+# is left out of the publication, or a feed with its stamp; and where the
+# subscriber's is partitioned.
 
 use strict;
 use warnings FATAL => 'all';
@@ -14,10 +15,20 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $publisher = feedpub_node('publisher', allows_streaming => 'logical');
-my $subscriber = feedpub_node('subscriber', allows_streaming => 'logical');
+my $subscriber = feedpub_node('subscriber', allows_streaming => 'logical',
+	conf => "max_logical_replication_workers = 10\nmax_worker_processes = 20\n");
 my $connection = $publisher->connstr . ' dbname=postgres';
-my @tables = qw(plain listed stamped);
-my %published = (plain => '', listed => '(k, v)', stamped => '');
+my @tables = qw(plain listed stamped parted);
+my %published = (plain => '', listed => '(k, v)', stamped => '', parted => '');
+
+# Rows move from one partition into the other, whose columns are in another
+# order.
+my %table = (parted => <<'SQL');
+CREATE TABLE parted (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
+CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (MINVALUE) TO (100);
+CREATE TABLE parted_2 (v text, k int NOT NULL);
+ALTER TABLE parted ATTACH PARTITION parted_2 DEFAULT;
+SQL
 
 # The publisher's stamps are far beyond the subscriber's.
 burn_xids($publisher, 1000);
@@ -27,13 +38,13 @@ for my $table (@tables)
 CREATE TABLE $table (k int PRIMARY KEY, v text);
 INSERT INTO $table SELECT i, 'a' FROM generate_series(1, 50) i;
 SQL
-	sql($publisher, <<"SQL") if $table ne 'plain';
+	sql($publisher, <<"SQL") if $table =~ /listed|stamped/;
 SELECT feed_attach('$table');
 UPDATE $table SET v = 'b' WHERE k <= 10;
 SQL
 	sql($publisher, "CREATE PUBLICATION $table FOR TABLE $table $published{$table}");
+	sql($subscriber, $table{$table} // "CREATE TABLE $table (k int PRIMARY KEY, v text)");
 	sql($subscriber, <<"SQL");
-CREATE TABLE $table (k int PRIMARY KEY, v text);
 INSERT INTO $table VALUES (1000, 'of here');
 SELECT feed_attach('$table');
 CREATE SUBSCRIPTION $table CONNECTION '$connection' PUBLICATION $table;
@@ -124,10 +135,13 @@ for my $table (@tables)
 }
 
 # TRUNCATE takes the subscriber's own row along.
-sql($publisher, 'TRUNCATE plain; INSERT INTO plain VALUES (1, $$new$$)');
-$publisher->wait_for_catchup('plain');
-is(follow('plain'), '1 truncate 1 upsert', 'TRUNCATE');
-ends_equal('plain', 'TRUNCATE');
+for my $table (qw(plain parted))
+{
+	sql($publisher, "TRUNCATE $table; INSERT INTO $table VALUES (1, 'new')");
+	$publisher->wait_for_catchup($table);
+	is(follow($table), '1 truncate 1 upsert', "$table: TRUNCATE");
+	ends_equal($table, "$table, TRUNCATE");
+}
 
 unlike($subscriber->log_content, qr/ERROR/, 'no worker has failed');
 $subscriber->stop;
