@@ -488,8 +488,13 @@ make_indexes(Oid relid)
 		}
 		if (OidIsValid(parent) && !get_rel_relispartition(index))
 		{
-			/* its users may keep it long: asked for as the table is */
-			lock_table(index);
+			/*
+			 * That locks the index, and all that becomes valid with it, tables
+			 * too, against everybody; so lock all, in the order of the tables.
+			 */
+			if (!is_locked)
+				lock_table(relid);
+			is_locked = true;
 			feedpub_guard_run(psprintf("ALTER INDEX %s ATTACH PARTITION %s",
 									   feedpub_relation_name(parent),
 									   feedpub_relation_name(index)));
@@ -597,7 +602,8 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 		RollbackAndReleaseCurrentSubTransaction();
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE || is_last)
+		if ((error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED) || is_last)
 			ReThrowError(error);
 		FreeErrorData(error);
 	}
