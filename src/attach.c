@@ -603,7 +603,8 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 		MemoryContextSwitchTo(context);
 		CurrentResourceOwner = owner;
 		if ((error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED) || is_last)
+			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED) ||
+			is_last)
 			ReThrowError(error);
 		FreeErrorData(error);
 	}
