@@ -117,6 +117,8 @@ CREATE TABLE feedpub.shard (
 	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	token pg_catalog.int8 NOT NULL DEFAULT 0,
 	page_token pg_catalog.int8,
+	-- how many entries have been set aside
+	claims pg_catalog.int8 NOT NULL DEFAULT 0,
 	consumer pg_catalog.text COLLATE pg_catalog."C",
 	leased_until pg_catalog.timestamptz,
 	last_ack pg_catalog.timestamptz,

@@ -28,6 +28,13 @@ SELECT feed_park('post', :'a_second', '2', :a_token);
 SELECT feed_ack('post', :'b_last', :b_token), feed_ack('post', :'a_last', :a_token);
 SELECT feed_park('post', :'b_second', 'other', :b_token);
 SELECT * FROM parked();
+-- Also when a part of the page had been acknowledged before.
+SELECT feed_subscribe('parts', 'letters', 'earliest') AS place;
+SELECT token, cursors[1] AS first, cursors[2] AS second FROM page('', 'parts', 3) \gset a_
+SELECT feed_ack('parts', :'a_first', :a_token);
+SELECT token, cursors[1] AS first, cursors[3] AS last FROM page('', 'parts', 3) \gset b_
+SELECT :'a_second' = :'b_first' AS in_both, feed_park('parts', :'a_second', 'in both', :a_token), feed_ack('parts', :'b_last', :b_token);
+SELECT feed_unsubscribe('parts');
 -- So does who has no token.
 SELECT token, cursors[1] AS first, cursors[3] AS last FROM page('', 'post', 3) \gset b_
 SELECT feed_park('post', :'b_first', '4');

@@ -384,6 +384,7 @@ typedef struct FeedpubShard
 	text	   *cursor;			/* up to where it has been acknowledged */
 	int64		token;			/* of the lease */
 	int64		page_token;		/* of the page that moved it last, or 0 */
+	int64		claims;			/* how many entries have been set aside */
 	char	   *consumer;		/* whose it is, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are set aside */
@@ -423,13 +424,13 @@ typedef struct FeedpubToken
  * feedpub_lease_bind() sets them; lease.c has the argument.
  */
 #define FEEDPUB_TOKEN_HOLDS \
-	" CASE WHEN $3 IS NULL"                                                                                                   \
-	"  THEN h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"                        \
-	"  WHEN $4"                                                                                                               \
-	"  THEN (pg_catalog.hashtextextended(''::pg_catalog.text, h.token)"                                                       \
-	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5"                                          \
-	"  ELSE COALESCE(h.page_token OPERATOR(pg_catalog.=) $3, false)"                                                          \
-	"   OR (pg_catalog.hashtextextended(h.cursor, h.token OPERATOR(pg_catalog.#) COALESCE(h.page_token, 0::pg_catalog.int8))" \
+	" CASE WHEN $3 IS NULL"                                                                                                                                   \
+	"  THEN h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"                                                        \
+	"  WHEN $4"                                                                                                                                               \
+	"  THEN (pg_catalog.hashtextextended(''::pg_catalog.text, h.token)"                                                                                       \
+	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5"                                                                          \
+	"  ELSE COALESCE(h.page_token OPERATOR(pg_catalog.=) $3, false)"                                                                                          \
+	"   OR (pg_catalog.hashtextextended(h.cursor, h.token OPERATOR(pg_catalog.#) COALESCE(h.page_token, 0::pg_catalog.int8) OPERATOR(pg_catalog.#) h.claims)" \
 	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5 END "
 
 /*

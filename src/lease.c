@@ -12,8 +12,8 @@
  * Tokens.  Each page comes with a token, and an acknowledgement counts only if
  * the shard is in the state in which the page was read, or has been moved last
  * by the same page (so that a page can be acknowledged in parts).  The state is
- * the place, the lease, and which page moved the place last or set an entry
- * aside.  So of two pages that have the same entries in them, one wins: whether
+ * the place, the lease, which page moved the place last or set an entry aside,
+ * and how many have been set aside.  So of two pages that have the same entries in them, one wins: whether
  * a lease ran out, two processes go by one name or none, or one process lost
  * its connection while its COMMIT was under way and asked again.  The token is
  * a hash of the state, and a random part which tells pages of one state apart:
@@ -128,7 +128,7 @@ static FeedpubStatement count_consumers = {
  * each row, and lock others each time.
  */
 #define RETURNING_SHARD \
-	" RETURNING h.shard, h.cursor, h.token, h.page_token, h.leased_until, h.parked"
+	" RETURNING h.shard, h.cursor, h.token, h.page_token, h.claims, h.leased_until, h.parked"
 
 /* ours, up to so many, the lowest first; whoever has locked one has polled it */
 static FeedpubStatement renew_leases = {
@@ -243,7 +243,7 @@ static int64
 hash_state(const FeedpubShard *shard, bool retry)
 {
 	text	   *place = retry ? cstring_to_text("") : shard->cursor;
-	int64		seed = retry ? shard->token : shard->token ^ shard->page_token;
+	int64		seed = retry ? shard->token : shard->token ^ shard->page_token ^ shard->claims;
 
 	return DatumGetInt64(DirectFunctionCall2Coll(hashtextextended, C_COLLATION_OID,
 												 PointerGetDatum(place),
@@ -553,8 +553,9 @@ add_returned(FeedpubShard *own, int nown, char *consumer)
 		shard->token = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
 		value = feedpub_store_value(i, 4, &isnull);
 		shard->page_token = isnull ? 0 : DatumGetInt64(value);
-		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 5, &isnull));
-		shard->parked = DatumGetInt32(feedpub_store_value(i, 6, &isnull));
+		shard->claims = DatumGetInt64(feedpub_store_value(i, 5, &isnull));
+		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 6, &isnull));
+		shard->parked = DatumGetInt32(feedpub_store_value(i, 7, &isnull));
 		shard->consumer = consumer;
 		MemoryContextSwitchTo(oldcontext);
 	}

@@ -87,7 +87,8 @@ static FeedpubStatement park_again = {
 };
 
 static FeedpubStatement park_first = {
-	.sql = "WITH counted AS (UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.+) 1, page_token = $12"
+	.sql = "WITH counted AS (UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.+) 1,"
+		   "  claims = claims OPERATOR(pg_catalog.+) 1, page_token = $12"
 		   "  WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2)"
 		   " INSERT INTO feedpub.parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, op, feed_xid, feed_pos, key)"

@@ -87,7 +87,8 @@ static FeedpubStatement move_shards = {
 
 static FeedpubStatement select_subscription = {
 	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
-		   " h.shard, h.cursor, h.token, h.page_token, h.consumer, h.leased_until, h.parked"
+		   " h.shard, h.cursor, h.token, h.page_token, h.claims,"
+		   " h.consumer, h.leased_until, h.parked"
 		   " FROM feedpub.subscription s"
 		   " LEFT JOIN feedpub.shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
 		   " AND h.shard OPERATOR(pg_catalog.<) s.shards"
@@ -386,11 +387,12 @@ load_shard(FeedpubShard *shard, uint64 row)
 	shard->token = DatumGetInt64(feedpub_store_value(row, 11, &isnull));
 	value = feedpub_store_value(row, 12, &isnull);
 	shard->page_token = isnull ? 0 : DatumGetInt64(value);
-	value = feedpub_store_value(row, 13, &isnull);
-	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
+	shard->claims = DatumGetInt64(feedpub_store_value(row, 13, &isnull));
 	value = feedpub_store_value(row, 14, &isnull);
+	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
+	value = feedpub_store_value(row, 15, &isnull);
 	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
-	shard->parked = DatumGetInt32(feedpub_store_value(row, 15, &isnull));
+	shard->parked = DatumGetInt32(feedpub_store_value(row, 16, &isnull));
 }
 
 /*

@@ -22,7 +22,7 @@ INSERT INTO meant VALUES
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
 	('subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
+	('shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, claims bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
 	('parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '

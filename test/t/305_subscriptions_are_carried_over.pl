@@ -1,0 +1,128 @@
+# Subscriptions on a standby, in a dump, and in another cluster, where the
+# roles may be missing that own them.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = feedpub_node('primary', allows_streaming => 1);
+my $dir = PostgreSQL::Test::Utils::tempdir();
+
+# Publishes by hand, so that what is read does not depend on the worker.
+sql($primary, <<'SQL');
+CREATE ROLE regress_feedpub_consumer LOGIN;
+CREATE ROLE regress_feedpub_dropped;
+SELECT feed_stop_worker();
+SELECT feed_create('outbox');
+CREATE TABLE kv (k int PRIMARY KEY, v text);
+SELECT feed_attach('kv');
+INSERT INTO outbox (message_type, data) SELECT 'a', to_jsonb(i) FROM generate_series(1, 5) i;
+INSERT INTO kv SELECT i, 'v' FROM generate_series(1, 5) i;
+CALL feed_publish();
+GRANT SELECT ON outbox, kv TO regress_feedpub_consumer, regress_feedpub_dropped;
+SET ROLE regress_feedpub_dropped;
+SELECT feed_subscribe('nobody''s', 'outbox', 'earliest');
+RESET ROLE;
+DROP OWNED BY regress_feedpub_dropped;
+DROP ROLE regress_feedpub_dropped;
+SET ROLE regress_feedpub_consumer;
+SELECT feed_subscribe('My ''"Mail"', 'outbox', 'earliest');
+SELECT feed_subscribe('copy', 'kv', 'earliest', 2);
+SQL
+
+my $as_consumer = "SET feedpub.read_wait = 0; SET ROLE regress_feedpub_consumer;";
+my $poll = "$as_consumer SELECT string_agg(entry ->> 'data', ' ') FROM feed_poll('My ''\"Mail\"', 10);";
+
+sub ack_some
+{
+	my ($node, $rows) = @_;
+
+	return sql($node, <<"SQL");
+$as_consumer
+WITH page AS MATERIALIZED (SELECT cursor, token FROM feed_poll('My ''"Mail"', $rows))
+SELECT feed_ack('My ''"Mail"', max(cursor), min(token)) FROM page;
+SQL
+}
+is(ack_some($primary, 2), 'moved', 'two messages are dealt with');
+is(sql($primary, <<'SQL'), 't', 'one is set aside');
+SET ROLE regress_feedpub_consumer;
+SELECT feed_park('My ''"Mail"', cursor, 'why', token) FROM feed_poll('My ''"Mail"', 1);
+SQL
+is(sql($primary, $poll), '4 5', 'and left out');
+
+#
+# A standby reads for whoever does not name himself, and moves nothing.
+#
+$primary->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($primary, 'base', has_streaming => 1);
+$standby->start;
+$primary->wait_for_replay_catchup($standby);
+is(sql($standby, $poll), '4 5', 'a standby hands out the same');
+refused($standby, "$as_consumer SELECT feed_poll('copy', 10, 'w')", '25006', 'by a consumer with a name', 'not to a consumer with a name');
+refused($standby, "$as_consumer SELECT feed_ack('My ''\"Mail\"', '')", '25006', 'feed_ack', 'nor can be acknowledged there');
+refused($standby, "$as_consumer SELECT feed_park('My ''\"Mail\"', '', 'r')", '25006', 'feed_park', 'or set aside');
+refused($standby, "$as_consumer SELECT feed_seek('My ''\"Mail\"', 'latest')", '25006', 'read-only', 'or sought');
+is(sql($standby, "$as_consumer SELECT feed_wait_poll('My ''\"Mail\"', '0')"), 't', 'it knows that there is something');
+is(ack_some($primary, 1), 'moved', 'the primary goes on');
+sql($primary, "$as_consumer SELECT feed_retry('My ''\"Mail\"')");
+$primary->wait_for_replay_catchup($standby);
+is(sql($standby, $poll), '3', 'and so does the standby: with what is due');
+sql($primary, "DELETE FROM outbox WHERE data = '3'");
+$primary->wait_for_replay_catchup($standby);
+is(sql($standby, $poll), '4 5', 'past what is gone, which it cannot forget');
+$standby->promote;
+is(sql($standby, $poll), '4 5', 'promoted, it hands out the same');
+is(sql($standby, 'SELECT sum(parked) FROM feedpub.subscriptions'), '0', 'and forgets');
+is(ack_some($standby, 10), 'moved', 'and its places move');
+is(sql($standby, "$as_consumer SELECT count(*) > 0 FROM feed_poll('copy', 10, 'w')"), 't', 'consumers can lease shards');
+$standby->stop;
+
+#
+# A dump, restored in the same cluster: everything goes on.
+#
+sql($primary, "$as_consumer SELECT count(*) FROM feed_poll('copy', 10, 'w')");
+my $dump = "$dir/dump.sql";
+$primary->command_ok([ 'pg_dump', '-O', '-x', '-f', $dump, $primary->connstr('postgres') ], 'dumped');
+sql($primary, 'CREATE DATABASE again');
+$primary->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $primary->connstr('again') ], 'restored');
+sql($primary, 'GRANT SELECT ON outbox, kv TO regress_feedpub_consumer', db => 'again');
+is(sql($primary, q(SELECT name, owner, shards, parked FROM feedpub.subscriptions WHERE owner NOT LIKE 'unknown%' ORDER BY name), db => 'again'),
+	"My '\"Mail\"|regress_feedpub_consumer|1|1\ncopy|regress_feedpub_consumer|2|0", 'subscriptions with what is aside');
+is(sql($primary, $poll, db => 'again'), '4 5', 'the place is where it was, and what is gone is gone');
+
+#
+# In another cluster, without the role: the restore does not fail, and whoever
+# has the consumer's OID there gets nothing.
+#
+my $other = feedpub_node('other', extension => 0);
+sql($other, "CREATE ROLE regress_feedpub_else LOGIN; CREATE DATABASE restored");
+$other->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $other->connstr('restored') ],
+	'restored where the roles are missing');
+sql($other, 'SELECT feed_stop_worker(); GRANT SELECT ON outbox, kv TO PUBLIC', db => 'restored');
+sql($other, q(UPDATE feedpub.subscription SET owner = 'regress_feedpub_else'::regrole WHERE owner_name = 'regress_feedpub_consumer'), db => 'restored');
+is(sql($other, 'SELECT count(*) FROM feedpub.subscriptions', db => 'restored', user => 'regress_feedpub_else'), '0', 'it owns nothing for that');
+sql($other, 'CREATE ROLE regress_feedpub_consumer LOGIN', db => 'restored');
+is(sql($other, 'SELECT name FROM feedpub.subscriptions ORDER BY name', db => 'restored', user => 'regress_feedpub_consumer'),
+	"My '\"Mail\"\ncopy", 'who has the name does');
+
+# Its ids have to come as far as the other's before rows are read.
+sql($other, 'SELECT feed_stop_worker()', db => 'restored');
+burn_xids($other, 200, db => 'restored')
+  while sql($other, "SELECT pg_snapshot_xmax(pg_current_snapshot()) <= (SELECT max(m) FROM (SELECT max(feed_xid) AS m FROM outbox UNION ALL SELECT max(feed_xid) FROM kv) x)", db => 'restored') eq 't';
+sql($other, "SELECT feedpub._begin_history('outbox'), feedpub._begin_history('kv')", db => 'restored');
+sql($other, 'CALL feed_publish()', db => 'restored');
+is(sql($other, $poll, db => 'restored'), '1 2 4 5', 'messages begin again');
+is(sql($other, <<"SQL", db => 'restored'), 't', 'a copy of a table does, too: it had not begun');
+$as_consumer
+SELECT count(*) > 0 FROM feed_poll('copy', 10, 'w');
+SQL
+$other->stop;
+$primary->stop;
+done_testing();
