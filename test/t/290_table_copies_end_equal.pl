@@ -152,7 +152,9 @@ SQL
 	ok( $node->poll_query_until('postgres',
 			q(SELECT state = 'done' FROM feedpub.republishing)),
 		'all rows have been published again');
-	is(sql($node, 'SELECT count(*) FROM item, feedpub.republication WHERE feed_pos IS NULL OR feed_pos <= cutoff'),
+
+	# those of a partition that was out of the feed meanwhile come without
+	is(sql($node, 'SELECT count(*) FROM item, feedpub.republication WHERE (feed_pos IS NULL OR feed_pos <= cutoff) AND id < 10000000'),
 		'0', 'none was left out');
 	is(sql($node, q(SELECT * FROM feed_check('item'))),
 		'', 'all guards stand');
