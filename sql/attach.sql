@@ -211,6 +211,16 @@ SELECT count(*) FROM feed_read(NULL::edge, '', 100);
 SELECT feed_detach('edge');
 DROP TABLE edge;
 
+-- Somebody else's table, by a superuser: all of it is its owner's.
+CREATE TABLE theirs (id int PRIMARY KEY);
+ALTER TABLE theirs OWNER TO regress_feedpub_owner;
+SELECT feed_attach('theirs');
+SELECT relkind, relowner::regrole FROM pg_class
+ WHERE oid IN (pg_get_serial_sequence('theirs', 'feed_pos')::regclass, 'theirs_feed_idx'::regclass) ORDER BY relkind;
+SELECT count(*) FROM feed_check('theirs');
+SELECT feed_detach('theirs');
+DROP TABLE theirs;
+
 DROP VIEW parts;
 DROP FUNCTION refusal;
 DROP TABLE :odd;

@@ -611,14 +611,19 @@ check_sequence(GuardContext *cxt)
 		char	   *seq = ChooseRelationName(RelationGetRelationName(cxt->rel),
 											 FEEDPUB_POS_COLUMN, "seq",
 											 RelationGetNamespace(cxt->rel), false);
+		char	   *quoted = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq);
+		char	   *cure = psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT " CACHE 1 NO CYCLE",
+									quoted, largest_pos(cxt, PG_INT64_MAX) + 1);
+		Oid			owner = cxt->rel->rd_rel->relowner;
 
+		/* a column's sequence must be its table's owner's */
+		if (owner != GetUserId())
+			cure = psprintf("%s; ALTER SEQUENCE %s OWNER TO %s; ALTER SEQUENCE %s",
+							cure, quoted, quote_identifier(GetUserNameFromId(owner, false)), quoted);
 		add_problem(cxt, "sequence",
 					psprintf("column %s has no sequence of its own",
 							 FEEDPUB_POS_COLUMN),
-					psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT
-							 " CACHE 1 NO CYCLE OWNED BY %s.%s",
-							 quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq),
-							 largest_pos(cxt, PG_INT64_MAX) + 1, cxt->table, FEEDPUB_POS_COLUMN));
+					psprintf("%s OWNED BY %s.%s", cure, cxt->table, FEEDPUB_POS_COLUMN));
 		return;
 	}
 
