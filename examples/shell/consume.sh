@@ -56,6 +56,12 @@ query() {
 }
 
 # Waits a little longer each time; a signal ends it.
+ack() {
+	query -v cursor="$done" -v token="$done_token" <<'SQL'
+SELECT feed_ack(:'name', :'cursor', :token);
+SQL
+}
+
 back_off() {
 	sleep "$pause" &
 	wait $!
@@ -90,11 +96,10 @@ $rows
 ROWS
 
 	if [ -n "$done" ]; then
-		query -v cursor="$done" -v token="$done_token" <<'SQL' || { back_off; continue; }
-SELECT feed_ack(:'name', :'cursor', :token);
-SQL
-		case $rows in
-			moved) pause=1 ;;
+		# the signal that stops us may have met psql too: what is done is done
+		ack || { [ -n "$stop" ] && ack; } || { back_off; continue; }
+		case $rows$stop in
+			moved*|same1) pause=1 ;;
 			*) say "not acknowledged ($rows): is there another one, or was the subscription moved?" ;;
 		esac
 	fi

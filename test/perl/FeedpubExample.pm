@@ -45,8 +45,10 @@ sub run_program
 	my $pid = fork // die "fork: $!";
 	if (!$pid)
 	{
-		# a group of its own, as a shell or a supervisor would make
+		# a group of its own, and no signal ignored, as a shell or a supervisor
+		# would have it, however the tests themselves were started
 		POSIX::setpgid(0, 0);
+		$SIG{$_} = 'DEFAULT' for qw(INT QUIT TERM HUP);
 		%ENV = (
 			%ENV,
 			PGHOST => $node->host,
