@@ -170,8 +170,9 @@ is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
  * the row; and if it is deleted again it has another tombstone.
  *
  * A key lives when the database calls one that lives equal, though its text
- * may be another, as of 1.0 and 1.00; but that one may be in another shard,
- * and then this shard's readers are told.
+ * may be another, as of 1.0 and 1.00.  A reader of one shard meets that only
+ * if the key's type was changed since, char(3) to char(5): if the one that
+ * lives is in another shard then, this shard's readers are told.
  *
  * Where a text is no value of its column any more, no row has that key.
  * Consumers may have one nevertheless, from before the type changed, so the

@@ -555,6 +555,7 @@ extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
 								AttrNumber *attnos);
+extern void feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel);
 extern int	feedpub_key_shard(Datum key, int shards);
 
 /* in tombstone.c */

@@ -16,6 +16,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -24,7 +25,6 @@
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "utils/array.h"
@@ -34,6 +34,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/resowner.h"
+#include "utils/typcache.h"
 
 #include "feedpub.h"
 
@@ -43,6 +44,8 @@ static bool try_values(Relation rel, Relation index, Datum *texts, int from,
 static bool is_no_verdict(int sqlerrcode);
 static void read_values(Relation rel, Relation index, Datum *texts, int from,
 						int to, Datum *values);
+static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
+							   Oid opcintype, Oid collation);
 
 /*
  * Why an index cannot be a key, part of a sentence, or NULL if it can.
@@ -448,10 +451,90 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
 }
 
 /*
+ * Refuse to divide a feed by a key of which two values can be equal and print
+ * differently: they would lie in two shards, and so would an upsert of a row
+ * and its delete.
+ *
+ * What decides is what decides for deduplication in an index: whether the
+ * operator class says that equal values have the same image (nbtutils.c:
+ * _bt_allequalimage).  numeric, floats, citext, arrays and nondeterministic
+ * collations do not.  An outbox's columns count by their types' own classes.
+ *
+ * It is asked at each page, for a column's type and collation may change.  A
+ * change that makes the shard's texts others ends its history (feed_attach()).
+ */
+void
+feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)
+{
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	int			nkeys = feedpub_key_of_feed(feed, rel, attnos);
+	Relation	index = feed->is_outbox ? NULL : index_open(feed->keyid, AccessShareLock);
+
+	for (int i = 0; i < nkeys; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel), attnos[i] - 1);
+		bool		prints_as_equal;
+
+		if (index != NULL)
+			prints_as_equal = equal_is_same_text(att, index->rd_opfamily[i],
+												 index->rd_opcintype[i],
+												 index->rd_indcollation[i]);
+		else
+		{
+			TypeCacheEntry *type = lookup_type_cache(att->atttypid, TYPECACHE_BTREE_OPFAMILY);
+
+			prints_as_equal = equal_is_same_text(att, type->btree_opf,
+												 type->btree_opintype,
+												 att->attcollation);
+		}
+		if (!prints_as_equal)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("feed \"%s\" cannot be divided into shards",
+							RelationGetRelationName(rel)),
+					 errdetail("Values of column \"%s\", which is in its key, can be equal and print differently, and would lie in different shards.",
+							   NameStr(att->attname)),
+					 errhint("Read the feed whole, or give it a key of a type and collation whose equal values print alike.")));
+	}
+	if (index != NULL)
+		index_close(index, AccessShareLock);
+}
+
+/*
+ * Do values of a column print alike if they are equal for an operator class?
+ *
+ * bpchar's classes, which ignore trailing blanks, cannot say: in a column of
+ * char(n) values are padded alike, in one without a length they are not, nor
+ * in a varchar's that is compared so.
+ */
+static bool
+equal_is_same_text(Form_pg_attribute att, Oid opfamily, Oid opcintype,
+				   Oid collation)
+{
+	Oid			proc;
+
+	if (!OidIsValid(opfamily))
+		return false;
+	if (opcintype == BPCHAROID)
+	{
+		int32		typmod = att->atttypmod;
+
+		return getBaseTypeAndTypmod(att->atttypid, &typmod) == BPCHAROID &&
+			typmod >= 0 && get_collation_isdeterministic(collation);
+	}
+	proc = get_opfamily_proc(opfamily, opcintype, opcintype, BTEQUALIMAGE_PROC);
+	return OidIsValid(proc) &&
+		DatumGetBool(OidFunctionCall1Coll(proc, collation, ObjectIdGetDatum(opcintype)));
+}
+
+/*
  * Which of so many shards a key is in: the first four bytes of the SHA-256 of
- * its texts in UTF-8, with a unit separator (0x1f) between them, as a
- * big-endian number, modulo shards.  Anybody can compute that, anywhere and
- * in any version; so it does not change.
+ * its texts, with a unit separator (0x1f) between them, as a big-endian
+ * number, modulo shards.  Anybody can compute that, anywhere and in any
+ * version; so it does not change.
+ *
+ * The bytes are those of the database's encoding.  A conversion could fail: in
+ * a database of WIN1252 the byte 0x81 is accepted and is no character.
  */
 int
 feedpub_key_shard(Datum key, int shards)
@@ -460,7 +543,6 @@ feedpub_key_shard(Datum key, int shards)
 	Datum	   *texts;
 	bool	   *nulls;
 	int			ntexts;
-	char	   *utf8;
 	Datum		hash;
 	uint32		number;
 
@@ -474,11 +556,8 @@ feedpub_key_shard(Datum key, int shards)
 		appendBinaryStringInfo(&joined, VARDATA_ANY(DatumGetPointer(texts[i])),
 							   VARSIZE_ANY_EXHDR(DatumGetPointer(texts[i])));
 	}
-	utf8 = joined.data;
-	if (GetDatabaseEncoding() != PG_SQL_ASCII)
-		utf8 = pg_server_to_any(joined.data, joined.len, PG_UTF8);
 	hash = DirectFunctionCall1(sha256_bytea,
-							   PointerGetDatum(cstring_to_text(utf8)));
+							   PointerGetDatum(cstring_to_text_with_len(joined.data, joined.len)));
 	memcpy(&number, VARDATA_ANY(DatumGetPointer(hash)), sizeof(number));
 	return (int) (pg_ntoh32(number) % (uint32) shards);
 }

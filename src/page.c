@@ -94,6 +94,8 @@ feedpub_page_read(FeedpubPage *page)
 					 errhint("Run feed_check() to see what is missing.")));
 		page->key = index_open(page->feed.keyid, AccessShareLock);
 	}
+	if (page->shards > 1)
+		feedpub_key_check_shards(&page->feed, page->heap);
 
 	/* a snapshot that is older than the table sees none of its rows */
 	if (!feedpub_partition_sees_tables(page->leaves, GetActiveSnapshot()))

@@ -174,6 +174,13 @@ feed_subscribe(PG_FUNCTION_ARGS)
 
 	heap = feedpub_registry_open(feed); /* keeps it until we are done */
 	cursor = find_start(feed, PG_GETARG_TEXT_PP(2));
+	if (shards > 1)
+	{
+		FeedpubFeed found;
+
+		feedpub_registry_get(feed, &found);
+		feedpub_key_check_shards(&found, heap);
+	}
 
 	values[0] = PointerGetDatum(name);
 	values[1] = ObjectIdGetDatum(feed);
