@@ -11,6 +11,7 @@ OBJS = \
 	src/attach.o \
 	src/background.o \
 	src/batch.o \
+	src/catalog.o \
 	src/change.o \
 	src/cursor.o \
 	src/entry.o \
@@ -36,6 +37,7 @@ OBJS = \
 	src/restamp.o \
 	src/resume.o \
 	src/retention.o \
+	src/role.o \
 	src/run.o \
 	src/shmem.o \
 	src/stamp.o \
@@ -52,6 +54,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # test/specs with test/expected.  Both run in private servers: they create
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
+	rights_owner_code \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes delete_keys \

@@ -410,7 +410,7 @@ static bool
 lock_republication(Oid relid, bool *all, int64 *cutoff)
 {
 	Datum		values[1] = {ObjectIdGetDatum(relid)};
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	bool		found;
 	bool		isnull;
 
@@ -433,7 +433,7 @@ choose_part(Oid relid, List *relids, Part *part, bool *is_new)
 {
 	Datum	   *oids = palloc_array(Datum, Max(list_length(relids), 1));
 	Datum		values[2];
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	bool		found;
 	ListCell   *lc;
 
@@ -572,7 +572,7 @@ write_step(Oid relid, int nrows, bool done)
 static uint64
 write_state(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	uint64		nrows;
 
 	feedpub_store_begin(&caller);

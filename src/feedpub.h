@@ -17,6 +17,7 @@
  *		partition.c
  *		cursor.c									what feeds and batches are
  *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
+ *		catalog.c role.c							others' tables, other roles
  *		compat.h									server versions
  *
  *-------------------------------------------------------------------------
@@ -30,6 +31,7 @@
 #include "access/xlogdefs.h"
 #include "executor/tuptable.h"
 #include "lib/stringinfo.h"
+#include "nodes/nodes.h"
 #include "nodes/pg_list.h"
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
@@ -370,12 +372,13 @@ typedef struct FeedpubStatement
 	struct _SPI_plan *plan;
 } FeedpubStatement;
 
-/* Who runs it. */
-typedef struct FeedpubStoreCaller
+/* Who called, while we are another role. */
+typedef struct FeedpubRole
 {
 	Oid			userid;
 	int			sec_context;
-} FeedpubStoreCaller;
+	int			nestlevel;		/* of the settings */
+} FeedpubRole;
 
 /* The shards of a subscription, the place and the lease of each. */
 typedef struct FeedpubShard
@@ -500,6 +503,23 @@ extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
 
+/* in role.c */
+extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);
+extern void feedpub_role_begin_extension(Oid owner, FeedpubRole *caller);
+extern void feedpub_role_end(const FeedpubRole *caller);
+
+/* in catalog.c */
+extern Node *feedpub_catalog_index_expressions(Relation index);
+extern Node *feedpub_catalog_index_predicate(Relation index);
+extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
+extern Node *feedpub_catalog_default(Relation rel, AttrNumber attno);
+extern List *feedpub_catalog_partitions(Oid relid);
+extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
+extern bool feedpub_catalog_route(Relation table, int nkeys,
+								  const AttrNumber *attnos,
+								  const Datum *values, Oid *leaf);
+extern bool feedpub_catalog_input_runs_code(Oid type);
+
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
 extern List *feedpub_partition_list(Relation rel, bool keep_locks);
@@ -569,6 +589,7 @@ extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 /* in guard.c */
 extern Oid	feedpub_guard_sequence(Oid relid);
 extern Oid	feedpub_guard_index(Relation rel);
+extern bool feedpub_guard_has_indexes(Relation rel);
 extern bool feedpub_guard_is_index(Relation rel, Oid indexid, bool valid);
 extern bool feedpub_guard_has_default_row_type(Relation rel);
 extern int64 feedpub_guard_last_pos(Oid seqid);
@@ -752,8 +773,8 @@ extern void feedpub_json_key(FeedpubJson *json, StringInfo out,
 							 const FeedpubPageRow *row);
 
 /* in store.c */
-extern void feedpub_store_begin(FeedpubStoreCaller *caller);
-extern void feedpub_store_end(const FeedpubStoreCaller *caller);
+extern void feedpub_store_begin(FeedpubRole *caller);
+extern void feedpub_store_end(const FeedpubRole *caller);
 extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
 								const char *nulls);
 extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);

@@ -42,7 +42,6 @@
 #include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "nodes/primnodes.h"
-#include "rewrite/rewriteHandler.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -98,7 +97,6 @@ static void check_clone(GuardContext *cxt, const char *function, int16 timing,
 						const char *what);
 static void check_before_truncate(GuardContext *cxt);
 static void check_key(GuardContext *cxt);
-static bool is_stamped_predicate(Relation rel, Relation index);
 static void check_history(GuardContext *cxt);
 static List *tables_of(GuardContext *cxt);
 static int64 largest_pos(GuardContext *cxt, int64 nentries);
@@ -166,7 +164,7 @@ feedpub_guard_state(Relation rel)
 		return "ready";
 	if (cxt.xid_attno == InvalidAttrNumber || cxt.pos_attno == InvalidAttrNumber)
 		return "no columns";
-	if (!OidIsValid(feedpub_guard_index(rel)))
+	if (!feedpub_guard_has_indexes(rel))
 		return has_invalid_index(rel) ? "invalid index" : "no index";
 	first = linitial(cxt.problems);
 	return strcmp(first->guard, "key") == 0 ? "no key" : "unguarded";
@@ -300,6 +298,32 @@ feedpub_guard_index(Relation rel)
 }
 
 /*
+ * Does a feed's table have it, and each of its partitions?  The server takes an
+ * index of a partition for one if it finds the predicates equal after it has
+ * run what is constant in them; we do not.
+ */
+bool
+feedpub_guard_has_indexes(Relation rel)
+{
+	bool		found = OidIsValid(feedpub_guard_index(rel));
+	ListCell   *lc;
+
+	if (!found || rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return found;
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		CHECK_FOR_INTERRUPTS();
+		if (leaf == NULL)
+			continue;
+		found = found && OidIsValid(feedpub_guard_index(leaf));
+		relation_close(leaf, AccessShareLock);
+	}
+	return found;
+}
+
+/*
  * Is an index of the table such a one, valid or perhaps not yet?
  */
 bool
@@ -318,24 +342,10 @@ feedpub_guard_is_index(Relation rel, Oid indexid, bool valid)
 		form->indkey.values[1] == pos_attno &&
 		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
 		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-				is_stamped_predicate(rel, index));
+				feedpub_catalog_is_stamped_predicate(rel, index));
 
 	index_close(index, AccessShareLock);
 	return result;
-}
-
-/*
- * Does a partial index leave out the rows without a stamp, and no others?
- */
-static bool
-is_stamped_predicate(Relation rel, Relation index)
-{
-	List	   *predicate = RelationGetIndexPredicate(index);
-	NullTest   *test = list_length(predicate) == 1 ? linitial(predicate) : NULL;
-
-	return test != NULL && IsA(test, NullTest) &&
-		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
-		((Var *) test->arg)->varattno == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
 }
 
 /*
@@ -409,9 +419,7 @@ feedpub_guard_default_takes(Relation rel, AttrNumber attno,
 	FuncExpr   *call;
 	Const	   *arg;
 
-	if (!TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef)
-		return false;
-	call = (FuncExpr *) build_column_default(rel, attno);
+	call = (FuncExpr *) feedpub_catalog_default(rel, attno);
 	if (call == NULL || !IsA(call, FuncExpr) || call->funcid != funcid)
 		return false;
 	if (!OidIsValid(seqid))
@@ -545,7 +553,7 @@ is_index_on_stamp(Relation rel, Oid indexid)
 		index->rd_index->indkey.values[0] == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN) &&
 		index->rd_index->indkey.values[1] == get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN) &&
 		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-		 is_stamped_predicate(rel, index));
+		 feedpub_catalog_is_stamped_predicate(rel, index));
 	index_close(index, AccessShareLock);
 	return result;
 }
@@ -849,6 +857,12 @@ check_partitions(GuardContext *cxt)
 			add_problem(&part, "persistence",
 						psprintf("partition %s is unlogged, so a crash empties it", part.table),
 						psprintf("ALTER TABLE %s SET LOGGED", part.table));
+		if (OidIsValid(feedpub_guard_index(cxt->rel)) &&
+			!OidIsValid(feedpub_guard_index(part.rel)))
+			add_problem(&part, "index",
+						psprintf("partition %s has another index on (%s, %s) than the feed's: detach it, drop that index and attach it again",
+								 part.table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+						NULL);
 		check_clone(&part, "_stamp_row", TRIGGER_TYPE_BEFORE, "stamps rows");
 		check_later_triggers(&part);
 		if (deletes)
@@ -1037,7 +1051,7 @@ check_history(GuardContext *cxt)
 					pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
 					psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
 							 quote_literal_cstr(cxt->table)));
-	if (OidIsValid(feedpub_guard_index(cxt->rel)))
+	if (feedpub_guard_has_indexes(cxt->rel))
 	{
 		FeedpubFeed feed = {
 			.relid = RelationGetRelid(cxt->rel),
@@ -1226,7 +1240,7 @@ has_partial_index(Relation rel)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 
-		if (is_stamped_predicate(rel, index))
+		if (feedpub_catalog_is_stamped_predicate(rel, index))
 			found = true;
 		index_close(index, AccessShareLock);
 	}

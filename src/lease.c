@@ -332,7 +332,7 @@ feedpub_lease_lock(const FeedpubSubscription *sub, const FeedpubToken *token,
 				   text **cursor)
 {
 	MemoryContext context = CurrentMemoryContext;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[5];
 	char		nulls[] = "     ";
 	bool		isnull;
@@ -354,7 +354,7 @@ feedpub_lease_lock(const FeedpubSubscription *sub, const FeedpubToken *token,
 void
 feedpub_lease_lock_all(const FeedpubSubscription *sub)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[1];
 
 	values[0] = PointerGetDatum(sub->name);
@@ -390,7 +390,7 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	char	   *name = text_to_cstring(consumer);
 	int			nown = 0;
 	int			share;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[7];
 
 	/* not only when there is something to write, which nobody can foresee */
@@ -473,7 +473,7 @@ needs_look(const FeedpubSubscription *sub, const FeedpubShard *own, int nown,
 static void
 register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[3];
 
 	values[0] = PointerGetDatum(sub->name);
@@ -517,7 +517,7 @@ int
 feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[4];
 	int64		before;
 	int64		all;
@@ -574,7 +574,7 @@ Datum
 feed_leave(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[3];
 	uint64		nreleased;
 

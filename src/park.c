@@ -356,7 +356,7 @@ Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[2];
 	uint64		n;
 
@@ -385,7 +385,7 @@ Datum
 feed_discard(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[2];
 	uint64		n;
 
@@ -408,7 +408,7 @@ static bool
 set_aside(FeedpubSubscription *sub, text *cursor, text *reason,
 		  const FeedpubToken *token, const TimestampTz *retry_at)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	text	   *place;
 	Datum		values[12];
 	char		nulls[] = "            ";
@@ -553,7 +553,7 @@ bool
 feedpub_park_settle(const FeedpubSubscription *sub, int shard, List *cursors,
 					int attempts)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
 	Datum		values[5];
 	bool		found;
@@ -608,7 +608,7 @@ load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
 			int64 last, HiddenEntry **hidden)
 {
 	MemoryContext context = CurrentMemoryContext;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[4];
 	uint64		n;
 
@@ -734,7 +734,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 static int
 settle_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[2];
 	bool		locked;
 
@@ -770,7 +770,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		 bool again, int64 skipped)
 {
 	MemoryContext context = CurrentMemoryContext;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[6];
 	List	   *due = NIL;
 	uint64		n;
@@ -812,7 +812,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 TimestampTz
 feedpub_park_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[3];
 	Datum		at;
 	TimestampTz result;

@@ -78,15 +78,12 @@
 #include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
-#include "partitioning/partbounds.h"
-#include "partitioning/partdesc.h"
 #include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/partcache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
@@ -146,11 +143,6 @@ static Oid	registry_relid = InvalidOid;
 static void invalidate_infos(Datum arg, Oid relid);
 static LeafInfo *find_info(Oid feed, Relation rel);
 static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
-static bool find_value(Relation table, Relation rel, AttrNumber attno,
-					   int nkeys, const AttrNumber *attnos,
-					   const Datum *values, Datum *value);
-static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
-						   Datum *values);
 static List *read_rows(Oid feed, Snapshot snapshot);
 static PartitionRow *find_row(List *rows, Oid leaf);
 static Oid	find_trigger(Relation rel);
@@ -195,19 +187,22 @@ feedpub_partition_list(Relation rel, bool keep_locks)
 static void
 add_leaves(Relation rel, List **leaves, LOCKMODE unlock)
 {
-	PartitionDesc desc = RelationGetPartitionDesc(rel, true);
+	ListCell   *lc;
 
-	for (int i = 0; i < desc->nparts; i++)
+	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
 	{
-		if (desc->is_leaf[i])
-			*leaves = lappend_oid(*leaves, desc->oids[i]);
-		else
-		{
-			Relation	part = relation_open(desc->oids[i], AccessShareLock);
+		Relation	part;
 
-			add_leaves(part, leaves, unlock);
-			relation_close(part, unlock);
+		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
+		{
+			*leaves = lappend_oid(*leaves, lfirst_oid(lc));
+			continue;
 		}
+		part = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (part == NULL)
+			continue;
+		add_leaves(part, leaves, unlock);
+		relation_close(part, unlock);
 	}
 }
 
@@ -355,101 +350,23 @@ feedpub_partition_convert(FeedpubLeaves *leaves, FeedpubLeaf *leaf,
  * The leaf in which a row with this key would be, or NULL if there is none that
  * is read.  attnos are the key's columns in the feed's table.  Returns false
  * when that cannot be told from the key.
- *
- * The server finds the partition of a tuple in the same way (execPartition.c:
- * get_partition_for_tuple), but only for one that is to be inserted.
  */
 bool
 feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
 						const AttrNumber *attnos, const Datum *values,
 						FeedpubLeaf **found)
 {
-	Relation	rel = leaves->table;
-	bool		is_leaf = false;
-	Oid			relid = InvalidOid;
+	Oid			relid;
 
 	*found = NULL;
-	while (!is_leaf)
-	{
-		PartitionKey key = RelationGetPartitionKey(rel);
-		PartitionDesc desc = RelationGetPartitionDesc(rel, true);
-		Datum		part_values[PARTITION_MAX_KEYS];
-		bool		known = true;
-		int			i = -1;
-
-		for (int j = 0; j < key->partnatts && known; j++)
-			known = find_value(leaves->table, rel, key->partattrs[j],
-							   nkeys, attnos, values, &part_values[j]);
-		if (known && desc->nparts > 0)
-			i = find_partition(key, desc->boundinfo, part_values);
-		relid = i >= 0 ? desc->oids[i] : InvalidOid;
-		is_leaf = i < 0 || desc->is_leaf[i];
-		if (rel != leaves->table)
-			relation_close(rel, NoLock);
-		if (!known)
-			return false;
-		if (!is_leaf)
-			rel = relation_open(relid, AccessShareLock);
-	}
+	if (!feedpub_catalog_route(leaves->table, nkeys, attnos, values, &relid))
+		return false;
 	for (int i = 0; i < leaves->n; i++)
 	{
 		if (RelationGetRelid(leaves->leaves[i].heap) == relid)
 			*found = &leaves->leaves[i];
 	}
 	return true;
-}
-
-/*
- * The value of a partition's column in a key.
- */
-static bool
-find_value(Relation table, Relation rel, AttrNumber attno, int nkeys,
-		   const AttrNumber *attnos, const Datum *values, Datum *value)
-{
-	if (attno <= 0)
-		return false;			/* an expression */
-	if (rel != table)
-		attno = get_attnum(RelationGetRelid(table),
-						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname));
-	for (int i = 0; i < nkeys; i++)
-	{
-		if (attnos[i] == attno)
-		{
-			*value = values[i];
-			return true;
-		}
-	}
-	return false;
-}
-
-/*
- * Which partition values belong to, none of them null; -1 if there is none.
- */
-static int
-find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
-{
-	bool		nulls[PARTITION_MAX_KEYS] = {false};
-	bool		equal = false;
-	int			i = -1;
-
-	switch (key->strategy)
-	{
-		case PARTITION_STRATEGY_HASH:
-			return bounds->indexes[compute_partition_hash_value(key->partnatts, key->partsupfunc,
-																key->partcollation, values, nulls) %
-								   bounds->nindexes];
-		case PARTITION_STRATEGY_LIST:
-			i = partition_list_bsearch(key->partsupfunc, key->partcollation,
-									   bounds, values[0], &equal);
-			i = i >= 0 && equal ? bounds->indexes[i] : -1;
-			break;
-		case PARTITION_STRATEGY_RANGE:
-			i = partition_range_datum_bsearch(key->partsupfunc, key->partcollation,
-											  bounds, key->partnatts, values, &equal);
-			i = bounds->indexes[i + 1];
-			break;
-	}
-	return i >= 0 ? i : bounds->default_index;
 }
 
 /*

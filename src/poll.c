@@ -489,7 +489,7 @@ static AckResult
 ack(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 {
 	FeedpubCursor to;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[10];
 	char		nulls[] = "          ";
 	AckResult	result = ACK_LOST;

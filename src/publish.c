@@ -214,8 +214,6 @@ publish_one_of_all(Oid relid)
 static bool
 lock_at_once(Relation heap)
 {
-	PartitionDesc parts;
-	bool		locked = true;
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(heap))
@@ -223,20 +221,24 @@ lock_at_once(Relation heap)
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
 	}
-	if (heap->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return true;
-	parts = RelationGetPartitionDesc(heap, true);
-	for (int i = 0; i < parts->nparts && locked; i++)
+	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(heap)))
 	{
 		Relation	part;
+		bool		locked;
 
-		if (!ConditionalLockRelationOid(parts->oids[i], AccessShareLock))
+		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
-		part = relation_open(parts->oids[i], NoLock);
+
+		/* one that was detached concurrently may be gone */
+		part = try_relation_open(lfirst_oid(lc), NoLock);
+		if (part == NULL)
+			continue;
 		locked = lock_at_once(part);
 		relation_close(part, NoLock);
+		if (!locked)
+			return false;
 	}
-	return locked;
+	return true;
 }
 
 /*

@@ -822,21 +822,12 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 :
 													   0;
 	Relation	registry;
-	Oid			save_userid;
-	int			save_sec_context;
-	int			save_nestlevel;
+	FeedpubRole caller;
 	uint64		processed;
 
 	registry = table_open(find_registry(), RowExclusiveLock);
 
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(registry->rd_rel->relowner,
-						   save_sec_context | SECURITY_LOCAL_USERID_CHANGE);
-	save_nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-
+	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
 	SPI_connect();
@@ -846,8 +837,7 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	processed = SPI_processed;
 	SPI_finish();
 
-	AtEOXact_GUC(false, save_nestlevel);
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	feedpub_role_end(&caller);
 
 	CacheInvalidateRelcache(registry);
 	table_close(registry, NoLock);

@@ -49,9 +49,7 @@
 #include "miscadmin.h"
 #include "nodes/bitmapset.h"
 #include "optimizer/optimizer.h"
-#include "rewrite/rewriteHandler.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -120,18 +118,9 @@ feedpub_restamp_some(Oid feed, Relation rel, FeedpubRestamp *work,
 					 int max_rows, int max_ms)
 {
 	Step		step = {0};
-	Oid			save_userid;
-	int			save_sec_context;
-	int			save_nestlevel;
+	FeedpubRole caller;
 
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
-	save_nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-
+	feedpub_role_begin_owner(rel->rd_rel->relowner, &caller);
 	begin_step(&step, feed, rel, work, max_rows, max_ms);
 	if (work->stamped)
 		find_stamped(&step);
@@ -139,8 +128,7 @@ feedpub_restamp_some(Oid feed, Relation rel, FeedpubRestamp *work,
 		find_unstamped(&step);
 	end_step(&step);
 
-	AtEOXact_GUC(false, save_nestlevel);
-	SetUserIdAndSecContext(save_userid, save_sec_context);
+	feedpub_role_end(&caller);
 	return step.nrows;
 }
 
@@ -459,7 +447,7 @@ feedpub_restamp_obstacle(Relation rel)
 
 		if (!att->attisdropped &&
 			att->attgenerated == ATTRIBUTE_GENERATED_STORED &&
-			has_stamp(rel, build_column_default(rel, i + 1)))
+			has_stamp(rel, feedpub_catalog_default(rel, i + 1)))
 			return NameStr(att->attname);
 	}
 	foreach(lc, RelationGetFKeyList(rel))
@@ -475,8 +463,8 @@ feedpub_restamp_obstacle(Relation rel)
 	foreach(lc, RelationGetIndexList(rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		bool		found = has_stamp(rel, (Node *) RelationGetIndexExpressions(index)) ||
-			has_stamp(rel, (Node *) RelationGetIndexPredicate(index));
+		bool		found = has_stamp(rel, feedpub_catalog_index_expressions(index)) ||
+			has_stamp(rel, feedpub_catalog_index_predicate(index));
 
 		for (int i = 0; i < index->rd_index->indnkeyatts; i++)
 			found = found || index->rd_index->indkey.values[i] == xid_attno ||

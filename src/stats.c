@@ -212,9 +212,7 @@ lock_parts(OpenFeed *opened, Relation rel)
 {
 	List	   *parts = list_concat_copy(RelationGetIndexList(rel),
 										 getOwnedSequences(RelationGetRelid(rel)));
-	PartitionDesc partitions;
 	ListCell   *lc;
-	bool		locked = true;
 
 	foreach(lc, parts)
 	{
@@ -222,25 +220,25 @@ lock_parts(OpenFeed *opened, Relation rel)
 			return false;
 		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
 	}
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return true;
-	partitions = RelationGetPartitionDesc(rel, true);
-	for (int i = 0; i < partitions->nparts && locked; i++)
+	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
 	{
 		Relation	part;
+		bool		locked;
 
-		if (!ConditionalLockRelationOid(partitions->oids[i], AccessShareLock))
+		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
-		opened->parts = lappend_oid(opened->parts, partitions->oids[i]);
+		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
 
 		/* one that was detached concurrently may be gone */
-		part = try_relation_open(partitions->oids[i], NoLock);
+		part = try_relation_open(lfirst_oid(lc), NoLock);
 		if (part == NULL)
 			continue;
 		locked = lock_parts(opened, part);
 		relation_close(part, NoLock);
+		if (!locked)
+			return false;
 	}
-	return locked;
+	return true;
 }
 
 static void
@@ -337,7 +335,7 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 
 	open_feed(relid, &opened);
 	if (opened.heap != NULL && may_see(relid) &&
-		OidIsValid(feedpub_guard_index(opened.heap)))
+		feedpub_guard_has_indexes(opened.heap))
 		seqid = feedpub_guard_sequence(relid);
 	if (OidIsValid(seqid))
 	{
@@ -421,7 +419,6 @@ static void
 read_feed(Relation heap, const char **state, StatsRow *row)
 {
 	Oid			relid = RelationGetRelid(heap);
-	Oid			indexid = feedpub_guard_index(heap);
 	Oid			seqid = feedpub_guard_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch last;
@@ -443,7 +440,7 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 	}
 
 	/* a standby's snapshots do not say what is running, nor publishes it */
-	if (OidIsValid(indexid) && !RecoveryInProgress() &&
+	if (feedpub_guard_has_indexes(heap) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
 		if (is_of_other_history(&feed, heap, snapshot, &last))

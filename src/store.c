@@ -15,7 +15,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
@@ -27,25 +26,23 @@
  * restores the user, and SPI.
  */
 void
-feedpub_store_begin(FeedpubStoreCaller *caller)
+feedpub_store_begin(FeedpubRole *caller)
 {
 	Oid			registry = feedpub_registry_relid();
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(registry));
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", registry);
-	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
-	SetUserIdAndSecContext(((Form_pg_class) GETSTRUCT(tuple))->relowner,
-						   caller->sec_context | SECURITY_LOCAL_USERID_CHANGE);
+	feedpub_role_begin_extension(((Form_pg_class) GETSTRUCT(tuple))->relowner, caller);
 	ReleaseSysCache(tuple);
 	SPI_connect();
 }
 
 void
-feedpub_store_end(const FeedpubStoreCaller *caller)
+feedpub_store_end(const FeedpubRole *caller)
 {
 	SPI_finish();
-	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+	feedpub_role_end(caller);
 }
 
 /*

@@ -142,7 +142,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	int64		lease_ms;
 	Relation	heap;
 	text	   *cursor;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[8];
 	NameData	owner_name;
 
@@ -216,7 +216,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 static bool
 add_subscription(Datum *values, const char *nulls)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	bool		added = false;
 
 	for (int i = 0; i < 2 && !added; i++)
@@ -242,7 +242,7 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 {
 	text	   *name = PG_GETARG_TEXT_PP(0);
 	FeedpubSubscription sub;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[1];
 
 	feedpub_subscription_load(name, NULL, -1, &sub);
@@ -267,7 +267,7 @@ Datum
 feed_seek(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Relation	heap;
 	text	   *cursor;
 	Datum		values[3];
@@ -326,7 +326,7 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 						  FeedpubSubscription *sub)
 {
 	MemoryContext context = CurrentMemoryContext;
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	Datum		values[3];
 	uint64		nrows;
 	bool		isnull;

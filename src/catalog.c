@@ -1,0 +1,330 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog.c
+ *	  What the catalogs say of a user's table, read as data.
+ *
+ * The server's own accessors of expressions fold constants, that is they run
+ * whatever immutable functions the owner has put there, as the role that asks:
+ * RelationGetIndexExpressions(), RelationGetIndexPredicate() and with them
+ * BuildIndexInfo() and ExecOpenIndices(), RelationGetPartitionKey() and with it
+ * RelationGetPartitionDesc(), build_column_default().  The role that asks is a
+ * superuser in the worker, and in a view any role that looks.  So none of them
+ * is called for a user's table but here, and here only where there is no
+ * expression.  Expressions are looked at as the node trees that the catalogs
+ * hold.
+ *
+ * Opening a relation or an index runs nothing, nor does reading an index: the
+ * support functions of operator classes are run by both, but only a superuser
+ * can make an operator class.
+ *
+ * All functions expect the caller to hold a lock on the table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/tupdesc.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_index.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_language.h"
+#include "catalog/pg_partitioned_table.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_range.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "nodes/primnodes.h"
+#include "partitioning/partbounds.h"
+#include "partitioning/partdesc.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/partcache.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "feedpub.h"
+
+static Node *index_tree(Relation index, AttrNumber attno);
+static bool find_value(Relation table, Relation rel, AttrNumber attno,
+					   int nkeys, const AttrNumber *attnos,
+					   const Datum *values, Datum *value);
+static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
+						   Datum *values);
+static bool attributes_run_code(Oid relid);
+static bool range_runs_code(Oid type);
+
+/*
+ * A node tree that pg_index has for an index, or NULL.
+ */
+static Node *
+index_tree(Relation index, AttrNumber attno)
+{
+	bool		isnull;
+	Datum		tree;
+
+	if (heap_attisnull(index->rd_indextuple, attno, NULL))
+		return NULL;
+	tree = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, attno, &isnull);
+	return stringToNode(TextDatumGetCString(tree));
+}
+
+/*
+ * The expressions that an index is on, a list, or NULL.
+ */
+Node *
+feedpub_catalog_index_expressions(Relation index)
+{
+	return index_tree(index, Anum_pg_index_indexprs);
+}
+
+/*
+ * The condition of a partial index, or NULL.
+ */
+Node *
+feedpub_catalog_index_predicate(Relation index)
+{
+	return index_tree(index, Anum_pg_index_indpred);
+}
+
+/*
+ * Does a partial index leave out the rows without a stamp, and no others?  It
+ * must say so in these words.
+ */
+bool
+feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
+{
+	NullTest   *test = (NullTest *) feedpub_catalog_index_predicate(index);
+
+	return test != NULL && IsA(test, NullTest) &&
+		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
+		((Var *) test->arg)->varattno == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
+}
+
+/*
+ * A column's default, or what generates it, or NULL.
+ */
+Node *
+feedpub_catalog_default(Relation rel, AttrNumber attno)
+{
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+
+	for (int i = 0; constr != NULL && i < constr->num_defval; i++)
+	{
+		if (constr->defval[i].adnum == attno)
+			return stringToNode(constr->defval[i].adbin);
+	}
+	return NULL;
+}
+
+/*
+ * The partitions of a table, by OID, without theirs; NIL if it has none.  Those
+ * that the caller does not lock may go.
+ */
+List *
+feedpub_catalog_partitions(Oid relid)
+{
+	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
+		return NIL;
+	return find_inheritance_children(relid, NoLock);
+}
+
+/*
+ * Are the columns that divide a partitioned table all plain ones?  This does
+ * not change as long as the table is there.
+ */
+bool
+feedpub_catalog_has_plain_partition_key(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(PARTRELID, ObjectIdGetDatum(relid));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for partition key of %u", relid);
+	result = heap_attisnull(tuple, Anum_pg_partitioned_table_partexprs, NULL);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * The leaf in which a row with this key would be, InvalidOid if there is none.
+ * attnos are the key's columns in the table.  Returns false when that cannot be
+ * told from the key, or not without running an expression.
+ *
+ * The server finds the partition of a tuple in the same way (execPartition.c:
+ * get_partition_for_tuple), but only for one that is to be inserted.
+ */
+bool
+feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
+					  const Datum *values, Oid *leaf)
+{
+	Relation	rel = table;
+	bool		is_leaf = false;
+	bool		known = true;
+
+	*leaf = InvalidOid;
+	while (!is_leaf)
+	{
+		PartitionKey key = NULL;
+		PartitionDesc desc = NULL;
+		Datum		part_values[PARTITION_MAX_KEYS];
+		int			i = -1;
+
+		known = feedpub_catalog_has_plain_partition_key(RelationGetRelid(rel));
+		if (known)
+		{
+			key = RelationGetPartitionKey(rel);
+			for (int j = 0; j < key->partnatts && known; j++)
+				known = find_value(table, rel, key->partattrs[j],
+								   nkeys, attnos, values, &part_values[j]);
+		}
+		if (known)
+		{
+			desc = RelationGetPartitionDesc(rel, true);
+			if (desc->nparts > 0)
+				i = find_partition(key, desc->boundinfo, part_values);
+			*leaf = i >= 0 ? desc->oids[i] : InvalidOid;
+		}
+		is_leaf = i < 0 || desc->is_leaf[i];
+		if (rel != table)
+			relation_close(rel, NoLock);
+		if (!is_leaf)
+			rel = relation_open(*leaf, AccessShareLock);
+	}
+	return known;
+}
+
+/*
+ * The value of a partition's column in a key.
+ */
+static bool
+find_value(Relation table, Relation rel, AttrNumber attno, int nkeys,
+		   const AttrNumber *attnos, const Datum *values, Datum *value)
+{
+	if (rel != table)
+		attno = get_attnum(RelationGetRelid(table),
+						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname));
+	for (int i = 0; i < nkeys; i++)
+	{
+		if (attnos[i] == attno)
+		{
+			*value = values[i];
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Which partition values belong to, none of them null; -1 if there is none.
+ */
+static int
+find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
+{
+	bool		nulls[PARTITION_MAX_KEYS] = {false};
+	bool		equal = false;
+	int			i = -1;
+
+	switch (key->strategy)
+	{
+		case PARTITION_STRATEGY_HASH:
+			return bounds->indexes[compute_partition_hash_value(key->partnatts, key->partsupfunc,
+																key->partcollation, values, nulls) %
+								   bounds->nindexes];
+		case PARTITION_STRATEGY_LIST:
+			i = partition_list_bsearch(key->partsupfunc, key->partcollation,
+									   bounds, values[0], &equal);
+			i = i >= 0 && equal ? bounds->indexes[i] : -1;
+			break;
+		case PARTITION_STRATEGY_RANGE:
+			i = partition_range_datum_bsearch(key->partsupfunc, key->partcollation,
+											  bounds, key->partnatts, values, &equal);
+			i = bounds->indexes[i + 1];
+			break;
+	}
+	return i >= 0 ? i : bounds->default_index;
+}
+
+/*
+ * Can the input function of a type, which is no domain, run code that somebody
+ * else than a superuser wrote?  It does where a domain is inside the type, for
+ * that domain's checks are run.  Only a superuser can make a base type.
+ */
+bool
+feedpub_catalog_input_runs_code(Oid type)
+{
+	Oid			element = get_element_type(type);
+
+	check_stack_depth();
+	if (OidIsValid(element))
+		return feedpub_catalog_input_runs_code(element);
+	switch (get_typtype(type))
+	{
+		case TYPTYPE_BASE:
+		case TYPTYPE_ENUM:
+			return false;
+		case TYPTYPE_COMPOSITE:
+			return attributes_run_code(get_typ_typrelid(type));
+		case TYPTYPE_RANGE:
+			return range_runs_code(type);
+		case TYPTYPE_MULTIRANGE:
+			return range_runs_code(get_multirange_range(type));
+		default:
+			return true;
+	}
+}
+
+/*
+ * The same for the columns of a composite type.  From the catalog and not from
+ * the type's description, which would have to be locked.
+ */
+static bool
+attributes_run_code(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	int			natts;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for relation %u", relid);
+	natts = ((Form_pg_class) GETSTRUCT(tuple))->relnatts;
+	ReleaseSysCache(tuple);
+	for (int i = 1; i <= natts; i++)
+	{
+		Oid			type = get_atttype(relid, i);
+
+		/* a dropped one has none */
+		if (OidIsValid(type) && feedpub_catalog_input_runs_code(type))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The same for a range type, which can have a function that makes its values
+ * canonical.
+ */
+static bool
+range_runs_code(Oid type)
+{
+	HeapTuple	tuple = SearchSysCache1(RANGETYPE, ObjectIdGetDatum(type));
+	Oid			subtype;
+	Oid			canonical;
+	Oid			language = INTERNALlanguageId;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for range type %u", type);
+	subtype = ((Form_pg_range) GETSTRUCT(tuple))->rngsubtype;
+	canonical = ((Form_pg_range) GETSTRUCT(tuple))->rngcanonical;
+	ReleaseSysCache(tuple);
+	if (OidIsValid(canonical))
+	{
+		tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(canonical));
+		if (!HeapTupleIsValid(tuple))
+			elog(ERROR, "cache lookup failed for function %u", canonical);
+		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
+		ReleaseSysCache(tuple);
+	}
+	return (language != INTERNALlanguageId && language != ClanguageId) ||
+		feedpub_catalog_input_runs_code(subtype);
+}

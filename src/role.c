@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * role.c
+ *	  Running as another role than the caller.
+ *
+ * Whatever an owner put into a table (an expression in an index, a check, a
+ * trigger) is the owner's code.  Where it has to run although somebody else
+ * called us, it runs as the owner, in a security-restricted operation, in which
+ * it can neither change the role nor leave anything to be run later; and with
+ * a search_path of its own, so that it finds no function of the caller's.
+ *
+ * Our own tables are read and written as the extension's owner.  No code but
+ * ours runs then.
+ *
+ * An error on the way restores both the role and the settings: whatever catches
+ * one has a subtransaction, whose abort does that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "utils/guc.h"
+
+#include "feedpub.h"
+
+static void begin(Oid userid, int flag, FeedpubRole *caller);
+
+/*
+ * Become the owner of a table, whose code may run until feedpub_role_end().
+ * Settings that it changes are set back then.
+ */
+void
+feedpub_role_begin_owner(Oid owner, FeedpubRole *caller)
+{
+	begin(owner, SECURITY_RESTRICTED_OPERATION, caller);
+}
+
+/*
+ * Become the extension's owner, to whom our tables belong.
+ */
+void
+feedpub_role_begin_extension(Oid owner, FeedpubRole *caller)
+{
+	begin(owner, SECURITY_LOCAL_USERID_CHANGE, caller);
+}
+
+static void
+begin(Oid userid, int flag, FeedpubRole *caller)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(userid, caller->sec_context | flag);
+	caller->nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * Be the caller again.
+ */
+void
+feedpub_role_end(const FeedpubRole *caller)
+{
+	AtEOXact_GUC(false, caller->nestlevel);
+	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+}
