@@ -6,16 +6,20 @@
 #   feedpub_optional_packages name ...
 #                             the same, but goes on without what is not to be had
 #   feedpub_workdir           makes $WORK, removed at exit, with a copy of the
-#                             tree in $WORK/tree that $RUNAS may write
-#   feedpub_install           builds the copy and installs it into the server
+#                             tree in $WORK/tree, where the shell then stands,
+#                             and one of the server in $WORK/pg, whose pg_config
+#                             PG_CONFIG is from then on
+#   feedpub_install           builds the tree's copy, installs it into the server's
 #   feedpub_server [name=value ...]
 #                             starts a private server in $WORK, for psql & co.
+#   feedpub_stop DIR          ends every process that runs below DIR
 #   as_user command...        runs a command as the unprivileged user
 #   as_root command...        runs a command as root
 #
 # Servers refuse to run as root, so root's tests run as user postgres; an
-# ordinary user's run as himself, and only packages and the installation of
-# the build are done through sudo.
+# ordinary user's run as that user, and only packages need sudo.  The tests'
+# user may not be able to read where the tree lies, and nothing of ours may
+# stay in the server's directories: hence the two copies.
 #
 # shellcheck shell=sh
 
@@ -28,7 +32,7 @@ unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGSERVICE PGSERVICEFILE \
 	PGGSSENCMODE PGCHANNELBINDING PGCONNECT_TIMEOUT PGCLIENTENCODING \
 	PGTARGETSESSIONATTRS PGDATA
 
-say() { printf '%s\n' "$*"; }
+say() { printf '%s\n' "$*" 2>/dev/null; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 as_root() {
@@ -38,15 +42,23 @@ as_root() {
 	fi
 }
 
+# Where there is no user postgres, nobody does as well.
 as_user() {
 	if [ "$(id -u)" != 0 ]; then "$@"; else
-		setpriv --reuid=postgres --regid=postgres --init-groups \
-			env HOME="${WORK:-/}" USER=postgres LOGNAME=postgres "$@"
+		if [ -z "${RUNAS:-}" ]; then
+			RUNAS=postgres
+			id "$RUNAS" >/dev/null 2>&1 || RUNAS=nobody
+		fi
+		setpriv --reuid="$RUNAS" --regid="$(id -g "$RUNAS")" --init-groups \
+			env HOME="${WORK:-/}" USER="$RUNAS" LOGNAME="$RUNAS" "$@"
 	fi
 }
 
-# The server of PG_CONFIG, or of version PG_MAJOR; else the newest one whose
-# development files are there, or Debian's default.
+# Gives a file or directory to the tests' user.
+to_user() { if [ "$(id -u)" = 0 ]; then chown -R "$RUNAS:" "$@"; fi; }
+
+# The server of PG_CONFIG, or of version PG_MAJOR; else the newest one
+# that is there, or Debian's default.
 feedpub_find_server() {
 	if [ -z "${PG_CONFIG:-}" ]; then
 		if [ -n "${PG_MAJOR:-}" ]; then return 0; fi
@@ -64,6 +76,10 @@ feedpub_find_server() {
 # Waits for the lock: a machine that has just started may be busy with its own
 # upgrades.  What packages have to say is shown when one fails.
 feedpub_apt() {
+	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+		say "needs root or sudo for apt-get $*" >&2
+		return 1
+	fi
 	_log=$(mktemp)
 	_status=0
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
@@ -71,6 +87,50 @@ feedpub_apt() {
 	[ $_status = 0 ] || cat "$_log" >&2
 	rm -f "$_log"
 	return $_status
+}
+
+feedpub_has_package() {
+	dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'
+}
+
+# Says what is to be installed, and how much apt says that is, and installs it.
+feedpub_get_packages() {
+	say "installing: $*"
+	feedpub_apt update || return 1
+	apt-get -o Debug::NoLocking=true --assume-no --no-install-recommends \
+		install "$@" </dev/null 2>/dev/null |
+		grep -E ' newly installed|^Need to get|^After this' || true
+	# The server's package makes and starts a cluster; leave none behind
+	# that was not there before.
+	_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
+	feedpub_apt --no-install-recommends install "$@" || return 1
+	pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}' |
+	while read -r _v _c; do
+		printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
+			as_root pg_dropcluster --stop "$_v" "$_c" </dev/null || true
+	done
+	# tests run their own pgbouncer
+	case " $* " in *" pgbouncer "*)
+		as_root service pgbouncer stop >/dev/null 2>&1 || true
+		as_root update-rc.d pgbouncer disable >/dev/null 2>&1 || true ;;
+	esac
+}
+
+# Is it Debian's server, for which there are packages?
+feedpub_debian_server() {
+	case ${PG_CONFIG:-} in ''|/usr/lib/postgresql/*) true ;; *) false ;; esac
+}
+
+# The names of those that are not installed; those with "%" are of Debian's
+# server only.
+feedpub_missing_packages() {
+	for _p in "$@"; do
+		case $_p in *%*)
+			feedpub_debian_server || continue
+			_p=${_p%%%*}$PG_MAJOR${_p#*%} ;;
+		esac
+		feedpub_has_package "$_p" || printf ' %s' "$_p"
+	done
 }
 
 feedpub_packages() {
@@ -87,30 +147,11 @@ feedpub_packages() {
 	[ -n "$PG_MAJOR" ] || die "no package postgresql to be had"
 	[ "$PG_MAJOR" -ge 15 ] || die "needs PostgreSQL 15 or later, not $PG_MAJOR"
 
-	_missing=
-	case ${PG_CONFIG:-} in
-		''|/usr/lib/postgresql/*)
-			set -- "postgresql-$PG_MAJOR" "postgresql-server-dev-$PG_MAJOR" "$@" ;;
-	esac
-	for _p in make gcc libc6-dev perl util-linux "$@"; do
-		case $_p in *%*) _p=${_p%%%*}$PG_MAJOR${_p#*%} ;; esac
-		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
-			grep -q 'ok installed' || _missing="$_missing $_p"
-	done
+	_missing=$(feedpub_missing_packages postgresql-% make gcc libc6-dev perl \
+		util-linux "$@")
 	if [ -n "$_missing" ]; then
-		say "installing:$_missing"
-		_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
-		feedpub_apt update
 		# shellcheck disable=SC2086
-		feedpub_apt --no-install-recommends install $_missing ||
-			die "could not install$_missing"
-		# The server's package makes and starts a cluster; leave none behind
-		# that was not there before.
-		pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}' |
-		while read -r _v _c; do
-			printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
-				as_root pg_dropcluster --stop "$_v" "$_c" </dev/null || true
-		done
+		feedpub_get_packages $_missing || die "could not install$_missing"
 	fi
 	PG_CONFIG=${PG_CONFIG:-/usr/lib/postgresql/$PG_MAJOR/bin/pg_config}
 	export PG_CONFIG PG_MAJOR
@@ -119,19 +160,78 @@ feedpub_packages() {
 # What some tests need and are skipped without.
 feedpub_optional_packages() {
 	command -v apt-get >/dev/null || return 0
-	for _p in "$@"; do
-		dpkg-query -W -f '${Status}' "$_p" 2>/dev/null |
-			grep -q 'ok installed' && continue
-		say "installing: $_p"
-		{ feedpub_apt update &&
-			feedpub_apt --no-install-recommends install "$_p"; } >/dev/null 2>&1 ||
+	for _p in $(feedpub_missing_packages "$@"); do
+		feedpub_get_packages "$_p" ||
 			say "could not install $_p: some tests are skipped"
-		# tests run their own; leave no service behind that was not there before
-		case $_p in pgbouncer)
-			as_root service "$_p" stop >/dev/null 2>&1 || true
-			as_root update-rc.d "$_p" disable >/dev/null 2>&1 || true ;;
+	done
+}
+
+# What a server needs to be built for, into the server's copy.  Debian's
+# package of that depends on a gigabyte of LLVM, for bitcode that no test
+# needs; so where it is not installed, its files are taken out of it.
+feedpub_development_files() {
+	if [ -e "$("$PG_CONFIG" --pgxs)" ]; then return 0; fi
+	feedpub_debian_server && command -v apt-get >/dev/null ||
+		die "$PG_CONFIG has no development files: $("$PG_CONFIG" --pgxs)"
+	_p=postgresql-server-dev-$PG_MAJOR
+	say "unpacking $_p, 1 MB, into the working directory"
+	mkdir "$WORK/deb"
+	to_user "$WORK/deb"
+	(cd "$WORK/deb" &&
+		{ as_user apt-get -qq download "$_p" >"$WORK/out.log" 2>&1 ||
+			{ feedpub_apt update &&
+				as_user apt-get -qq download "$_p" >"$WORK/out.log" 2>&1; }; } &&
+		dpkg-deb -x "$_p"_*.deb "$WORK/pg") ||
+		{ cat "$WORK/out.log"; die "could not get $_p"; }
+	rm -rf "$WORK/deb"
+}
+
+# PostgreSQL finds its files relative to its programs, from the directories
+# that it was configured with: below $WORK/pg each has its own name again.
+# What a build only reads is a link.  A server that the tests' user cannot
+# read, as in root's home, is copied whole.
+feedpub_copy_server() {
+	_from=$("$PG_CONFIG" --bindir)
+	mkdir -p "$WORK/pg$_from"
+	for _f in "$_from"/*; do
+		case ${_f##*/} in
+			postgres|initdb|ecpg|pg*|psql|*db|*user|oid2name|vacuumlo)
+				cp -pL "$_f" "$WORK/pg$_from/" ;;
 		esac
 	done
+	for _d in pkglibdir sharedir; do
+		_d=$("$PG_CONFIG" --$_d)
+		mkdir -p "$WORK/pg$_d"
+		cp -Rp "$_d/." "$WORK/pg$_d/"
+	done
+	for _d in libdir includedir pkgincludedir includedir-server; do
+		_d=$("$PG_CONFIG" --$_d)
+		[ -e "$_d" ] || continue
+		if as_user test -r "$_d/."; then _copy="ln -s"; else _copy="cp -Rp"; fi
+		if [ ! -e "$WORK/pg$_d" ]; then
+			mkdir -p "$WORK/pg${_d%/*}"
+			$_copy "$_d" "$WORK/pg$_d"
+		elif [ ! -L "$WORK/pg$_d" ]; then
+			for _f in "$_d"/*; do
+				[ -e "$WORK/pg$_f" ] || [ ! -e "$_f" ] ||
+					$_copy "$_f" "$WORK/pg$_f"
+			done
+		fi
+		if [ "$_copy" != "ln -s" ]; then
+			LD_LIBRARY_PATH=$WORK/pg$("$PG_CONFIG" --libdir)
+			export LD_LIBRARY_PATH
+		fi
+	done
+	PG_CONFIG=$WORK/pg$_from/pg_config
+	export PG_CONFIG
+	for _d in pkglibdir sharedir pgxs; do
+		_d=$("$PG_CONFIG" --$_d)
+		case $_d in "$WORK/pg"/*) [ -e "$_d" ] && continue ;; esac
+		die "the server of $_from cannot be copied: it looks in $_d"
+	done
+	# a feedpub that is installed there is not the one to be tested
+	rm -f "$("$PG_CONFIG" --pkglibdir)"/feedpub.so \
+		"$("$PG_CONFIG" --sharedir)"/extension/feedpub[.-]*
 }
 
 feedpub_workdir() {
@@ -143,26 +243,53 @@ feedpub_workdir() {
 	trap 'exit 129' HUP
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
-	mkdir "$WORK/tree"
+	trap 'exit 141' PIPE
+	mkdir "$WORK/tree" "$WORK/pg" "$WORK/tmp"
 	# no build products: another server's objects may lie in the tree
 	tar -cf - --exclude=./.git --exclude='*.o' --exclude='*.so' \
 		--exclude='*.bc' --exclude=./tmp_check --exclude=./results \
 		--exclude=./log . | (cd "$WORK/tree" && tar -xf - --no-same-owner)
-	mkdir "$WORK/tmp"
 	chmod 755 "$WORK"
-	if [ "$(id -u)" = 0 ]; then chown -R postgres: "$WORK"; fi
 	# what tests leave in the temporary directory goes with the rest
 	TMPDIR=$WORK/tmp
 	export WORK TMPDIR
+	as_user true
+	to_user "$WORK"
+	feedpub_development_files
+	feedpub_copy_server
+	to_user "$WORK/pg"
+	cd "$WORK/tree" || exit 1
+}
+
+# Ends what runs below a directory: servers at once, then all else.
+feedpub_stop() {
+	_dir=$(cd "$1" && pwd -P) || return 0
+	_signal=TERM
+	for _try in 1 2 3 4 5 6 7 8 9 10 11 12; do
+		_pids=$(find /proc/[0-9]*/cwd -maxdepth 0 -lname "$_dir/*" 2>/dev/null |
+			cut -d/ -f3 | grep -vx $$ || true)
+		[ -n "$_pids" ] || return 0
+		for _pid in $_pids; do
+			_data=$(readlink "/proc/$_pid/cwd") || continue
+			if [ $_signal = TERM ] && [ -s "$_data/postmaster.pid" ]; then
+				# its other processes end with it
+				[ "$(head -1 "$_data/postmaster.pid")" != "$_pid" ] ||
+					kill -QUIT "$_pid" 2>/dev/null || true
+			else
+				kill -$_signal "$_pid" 2>/dev/null || true
+			fi
+		done
+		[ $_try -lt 10 ] || _signal=KILL
+		sleep 1
+	done
 }
 
 feedpub_cleanup() {
 	_status=$?
 	trap - EXIT HUP INT TERM
-	if [ -s "$WORK/data/postmaster.pid" ]; then
-		as_user "$BINDIR/pg_ctl" -D "$WORK/data" -m immediate -w stop \
-			>/dev/null 2>&1 || true
-	fi
+	trap '' PIPE
+	cd /
+	feedpub_stop "$WORK"
 	if [ -n "${FEEDPUB_KEEP:-}" ]; then
 		say "kept: $WORK"
 	else
@@ -181,14 +308,14 @@ feedpub_install() {
 	export BINDIR
 	PATH=$BINDIR:$PATH
 	(cd "$WORK/tree" &&
-		quietly as_user make PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" &&
-		quietly as_root make PG_CONFIG="$PG_CONFIG" with_llvm=no install) ||
+		quietly as_user make -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" &&
+		quietly as_user make PG_CONFIG="$PG_CONFIG" with_llvm=no install) ||
 		die "could not build and install feedpub"
 }
 
 feedpub_server() {
 	mkdir -p "$WORK/sock"
-	if [ "$(id -u)" = 0 ]; then chown postgres: "$WORK/sock"; fi
+	to_user "$WORK/sock"
 	quietly as_user "$BINDIR/initdb" -D "$WORK/data" -U postgres -A trust \
 		--no-sync -E UTF8 --locale=C || die "could not make a server"
 	{
