@@ -57,7 +57,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	rights_owner_code \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
-	attach attach_repair attach_alter republish changes deletes delete_keys \
+	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
 	initial consume shards expire expire_merged merge_cursors own_rows \
 	page_bytes wait_locks \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
@@ -127,6 +127,7 @@ ISOLATION = \
 	table-prepared \
 	table-serializable \
 	table-truncate \
+	table-truncate-restart \
 	table-update-order \
 	three-transactions \
 	unrelated-writer \

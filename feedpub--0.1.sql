@@ -292,7 +292,14 @@ RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_note_delete';
 COMMENT ON FUNCTION feedpub._note_delete() IS
-	'trigger of a table feed: leaves a tombstone for a row that is deleted, or one for TRUNCATE';
+	'trigger of a table feed: leaves a tombstone for a row that is deleted';
+
+CREATE FUNCTION feedpub._note_truncate()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_note_truncate';
+COMMENT ON FUNCTION feedpub._note_truncate() IS
+	'trigger of a feed: leaves a tombstone for TRUNCATE, and keeps positions from going back';
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record

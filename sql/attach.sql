@@ -84,7 +84,7 @@ CREATE TABLE keyed (id int, a int NOT NULL, b text NOT NULL, c int, "quo'te\" te
 CREATE UNIQUE INDEX "odd, index" ON keyed (b, a) INCLUDE (c);
 SELECT refusal($$SELECT feed_attach('keyed')$$);
 SELECT feed_attach('keyed', key => '"odd, index"', columns => '{c,"quo''te\\"}', deletes => false);
-SELECT part, "is" FROM parts WHERE tab = 'keyed'::regclass AND part = 'trigger';
+SELECT part, "is" FROM parts WHERE tab = 'keyed'::regclass AND part = 'trigger' ORDER BY "is";
 SELECT key, deletes, state FROM feedpub.feeds WHERE feed = 'keyed'::regclass;
 INSERT INTO keyed VALUES (1, 2, 'b', 3, 'x');
 SELECT feed_page('keyed', '', 10) -> 'entries';

@@ -208,7 +208,7 @@ SET client_min_messages = warning;
 SELECT feed_detach(:'odd');
 RESET client_min_messages;
 SELECT feed_attach(:'odd', deletes => false);
-SELECT tgname FROM pg_trigger WHERE tgrelid = :'odd'::regclass AND NOT tgisinternal;
+SELECT tgname FROM pg_trigger WHERE tgrelid = :'odd'::regclass AND NOT tgisinternal ORDER BY tgname;
 UPDATE head SET cursor = feed_head(:'odd');
 INSERT INTO :odd VALUES (30, 'kept'), (31, 'deleted');
 CALL came('');

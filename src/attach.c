@@ -210,11 +210,11 @@ feed_detach(PG_FUNCTION_ARGS)
 	table = feedpub_relation_name(relid);
 	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
 	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
-	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, table));
+	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
-		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_BEFORE_TRUNCATE_TRIGGER, true)))
-			feedpub_guard_run(psprintf("DROP TRIGGER %s ON %s", FEEDPUB_BEFORE_TRUNCATE_TRIGGER,
+		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_TRUNCATE_TRIGGER, true)))
+			feedpub_guard_run(psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER,
 									   feedpub_relation_name(lfirst_oid(lc))));
 	}
 	feedpub_guard_run(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",

@@ -8,7 +8,7 @@
  * what they will by then; where one does come after it, every UPDATE stamps,
  * for what that one will change cannot be known.  A row that is deleted
  * leaves a tombstone, as does one whose key changes, for its old key, and
- * TRUNCATE.  The triggers are ENABLE ALWAYS: rows that logical replication
+ * TRUNCATE, before it begins.  The triggers are ENABLE ALWAYS: rows that logical replication
  * brings get stamps of this server.
  *
  * A row of batch 0, one that was there before the table became a feed and has
@@ -64,6 +64,7 @@
 
 PG_FUNCTION_INFO_V1(feedpub_stamp_row);
 PG_FUNCTION_INFO_V1(feedpub_note_delete);
+PG_FUNCTION_INFO_V1(feedpub_note_truncate);
 
 /*
  * What the triggers need to know of a table.  Entries are voided by relcache
@@ -83,18 +84,19 @@ typedef struct TrackedTable
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	bool		always;			/* every UPDATE stamps */
 	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
+
+	/* of a feed that was truncated: when, where; these are kept when voided */
+	FullTransactionId truncated_by;
+	SubTransactionId truncating;	/* while its partitions are, too */
+	int64		truncated_at;	/* later positions are larger */
 } TrackedTable;
 
 static HTAB *tables = NULL;
 static Oid	registry_relid = InvalidOid;
 static uint64 ninvalidations = 0;
 
-/* the partitioned feed that is being truncated, and by whom */
-static Oid	truncated = InvalidOid;
-static TransactionId truncated_xid;
-static SubTransactionId truncated_subid;
-
-static void note_truncate(Relation rel);
+static void note_feed_truncate(TrackedTable *table);
+static bool is_truncated_with_all(Oid feed);
 static void invalidate_tables(Datum arg, Oid relid);
 static TrackedTable *find_table(Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
@@ -105,7 +107,7 @@ static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
 						  AttrNumber attno);
 static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 						TupleTableSlot *new_slot);
-static void keep_position(const TrackedTable *table);
+static void keep_position(const TrackedTable *table, const TrackedTable *feed);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
 							TupleTableSlot *slot);
 static void leave_all_tombstones(const TrackedTable *table, Relation rel);
@@ -214,15 +216,7 @@ is_old(const TrackedTable *table, TupleTableSlot *slot)
 /*
  * feedpub._note_delete() returns trigger
  *
- * AFTER DELETE, FOR EACH ROW, and AFTER TRUNCATE, FOR EACH STATEMENT, on a
- * table feed: leaves a tombstone.
- *
- * BEFORE TRUNCATE, FOR EACH STATEMENT, on a partition: leaves one for each row,
- * unless the whole feed is being truncated, which the same trigger on the
- * partitioned table has noticed.  (The server calls it first for the table
- * that the statement names, tablecmds.c: ExecuteTruncateGuts; who names
- * partitions before it gets their deletes as well.)  A table that was a
- * partition keeps the trigger; there it does nothing.
+ * AFTER DELETE, FOR EACH ROW, on a table feed: leaves a tombstone.
  */
 Datum
 feedpub_note_delete(PG_FUNCTION_ARGS)
@@ -231,58 +225,107 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
 	TrackedTable *table;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!(TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event) ||
-		  (TRIGGER_FIRED_AFTER(trigdata->tg_event) &&
-		   TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) &&
-		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))))
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event) ||
+		!TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a row trigger after DELETE or a statement trigger on TRUNCATE",
+				 errmsg("function \"%s\" must be called as a row trigger after DELETE",
 						"_note_delete")));
-
-	if (TRIGGER_FIRED_BEFORE(trigdata->tg_event))
-	{
-		note_truncate(trigdata->tg_relation);
-		PG_RETURN_POINTER(NULL);
-	}
-	truncated = InvalidOid;
 	table = find_table(trigdata->tg_relation);
 	if (table->deletes)
-		leave_tombstone(table, trigdata->tg_relation,
-						TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event) ?
-							NULL :
-							trigdata->tg_trigslot);
+		leave_tombstone(table, trigdata->tg_relation, trigdata->tg_trigslot);
 	PG_RETURN_POINTER(NULL);
 }
 
 /*
- * Before TRUNCATE.  That of a whole feed is remembered until its end; should it
- * fail, its subtransaction is not ours any more.
+ * feedpub._note_truncate() returns trigger
+ *
+ * BEFORE TRUNCATE, FOR EACH STATEMENT, on a feed: leaves the tombstone of a
+ * TRUNCATE.  Its position is larger than those of all rows that go: their
+ * writers have ended, for the statement locks all its tables before it calls
+ * any trigger, or are this transaction.  What the statement's AFTER triggers
+ * write, and whoever comes after it, gets larger ones.  (What its BEFORE
+ * triggers write into the feed goes with the rest.)
+ *
+ * The same on a partition: leaves a tombstone for each row, unless the whole
+ * feed is being truncated, which the trigger on the partitioned table has
+ * noticed.  (The server calls that first where the statement names the table,
+ * tablecmds.c: ExecuteTruncateGuts; if it names partitions before, their
+ * deletes are published as well.)  A table that was a partition keeps the
+ * trigger; there it does nothing.
+ *
+ * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: takes back what RESTART
+ * IDENTITY did to its sequence (see keep_position), should no other trigger's
+ * row have done so.
  */
-static void
-note_truncate(Relation rel)
+Datum
+feedpub_note_truncate(PG_FUNCTION_ARGS)
 {
-	Oid			relid = RelationGetRelid(rel);
-	Oid			feed = feedpub_partition_feed(relid);
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
+	Oid			feed;
 	TrackedTable *table;
 
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a trigger on TRUNCATE",
+						"_note_truncate")));
+	rel = trigdata->tg_relation;
+	feed = feedpub_partition_feed(RelationGetRelid(rel));
 	if (!OidIsValid(feed))
-		return;
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		PG_RETURN_POINTER(NULL);
+	if (feed == RelationGetRelid(rel))
 	{
-		if (feed != relid)
-			return;
-		truncated = feed;
-		truncated_xid = GetTopTransactionId();
-		truncated_subid = GetCurrentSubTransactionId();
-		return;
+		table = find_table(rel);
+		if (TRIGGER_FIRED_BEFORE(trigdata->tg_event))
+			note_feed_truncate(table);
+		else
+			table->truncating = InvalidSubTransactionId;
 	}
-	if (truncated == feed && truncated_xid == GetTopTransactionIdIfAny() &&
-		truncated_subid == GetCurrentSubTransactionId())
+	else if (TRIGGER_FIRED_BEFORE(trigdata->tg_event) &&
+			 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+			 !is_truncated_with_all(feed))
+	{
+		table = find_table(rel);
+		if (table->deletes)
+			leave_all_tombstones(table, rel);
+	}
+	PG_RETURN_POINTER(NULL);
+}
+
+static void
+note_feed_truncate(TrackedTable *table)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int64		pos = nextval_internal(table->seqid, false);
+
+	table->truncated_by = xid;
+	table->truncating = GetCurrentSubTransactionId();
+	table->truncated_at = pos;
+	if (!table->deletes)
 		return;
-	table = find_table(rel);
-	if (table->deletes)
-		leave_all_tombstones(table, rel);
+	feedpub_tombstone_write(table->feed, xid, pos, (Datum) 0);
+	feedpub_stamp_note(table->feed, xid);
+}
+
+/*
+ * Is a feed being truncated as a whole?  Should that fail, its subtransaction
+ * is not ours any more.
+ */
+static bool
+is_truncated_with_all(Oid feed)
+{
+	TrackedTable *table = NULL;
+
+	if (tables != NULL)
+		table = hash_search(tables, &feed, HASH_FIND, NULL);
+	return table != NULL &&
+		FullTransactionIdIsValid(table->truncated_by) &&
+		FullTransactionIdEquals(table->truncated_by, GetTopFullTransactionIdIfAny()) &&
+		table->truncating == GetCurrentSubTransactionId();
 }
 
 static void
@@ -322,7 +365,10 @@ find_table(Relation rel)
 	}
 	table = hash_search(tables, &relid, HASH_ENTER, &found);
 	if (!found)
+	{
 		table->valid = false;
+		table->truncated_by = InvalidFullTransactionId;
+	}
 	if (!table->valid)
 		learn_table(table, rel);
 	return table;
@@ -390,6 +436,7 @@ learn_table(TrackedTable *table, Relation rel)
 			table->always = true;
 	}
 	learn_columns(table, rel, trigger);
+	keep_position(table, table->feed == relid ? table : hash_search(tables, &table->feed, HASH_FIND, NULL));
 	table->valid = before == ninvalidations;
 }
 
@@ -468,25 +515,21 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 }
 
 /*
- * Leave a tombstone for a row, or for all of them if there is no slot.
+ * Leave a tombstone for a row.
  */
 static void
 leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 {
 	FullTransactionId xid;
-	Datum		key = (Datum) 0;
+	Datum		key;
 
-	if (slot != NULL && table->nkeys == 0)
+	if (table->nkeys == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" has no key", RelationGetRelationName(rel)),
 				 errdetail("A delete is published by the row's key."),
 				 errhint("Run feed_check() to see what is missing, or feed_detach() to do without.")));
-	if (slot != NULL)
-		key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys,
-								table->keys, slot);
-	else
-		keep_position(table);
+	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	xid = GetTopFullTransactionId();
 	feedpub_tombstone_write(table->feed, xid,
 							nextval_internal(table->seqid, false), key);
@@ -524,19 +567,33 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 }
 
 /*
- * TRUNCATE ... RESTART IDENTITY has set the sequence back, if that was asked
- * for.  Positions are not handed out twice: the tombstones have some of them.
- * Who may restart a sequence may set it, too.
+ * After TRUNCATE ... RESTART IDENTITY: positions go on.
+ *
+ * The server sets the sequence back between the BEFORE and the AFTER triggers
+ * of the statement, in a new file, whose invalidation voids what is known of
+ * the feed and its partitions.  So we are here before the next position is
+ * taken, for a row of somebody's AFTER trigger, or in our own AFTER trigger;
+ * and nobody else is, for the sequence is locked until the transaction ends.
+ * Positions taken since our BEFORE trigger are those of tombstones, which are
+ * kept, and of rows that are gone.  If the TRUNCATE is rolled back, the old
+ * file is there again, which has the position of the TRUNCATE.
+ *
+ * As the extension's owner: whose row it is need have no right on the sequence,
+ * and to set it forward takes no code of anybody's.
  */
 static void
-keep_position(const TrackedTable *table)
+keep_position(const TrackedTable *table, const TrackedTable *feed)
 {
-	FeedpubBatch last;
+	FeedpubStoreCaller caller;
 	int64		largest;
 
-	feedpub_batch_last(table->relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	largest = Max(last.last_pos, feedpub_tombstone_largest_pos(table->relid));
-	if (feedpub_guard_last_pos(table->seqid) < largest)
-		(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->seqid),
-								   Int64GetDatum(largest));
+	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
+		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
+		feedpub_guard_last_pos(table->seqid) >= feed->truncated_at)
+		return;
+	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->feed));
+	feedpub_store_begin(&caller);
+	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->seqid),
+							   Int64GetDatum(largest));
+	feedpub_store_end(&caller);
 }

@@ -55,11 +55,11 @@
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"
 
-/* The triggers of a table feed.  The name of the one that stamps sorts last. */
+/* The triggers of a feed.  The name of the one that stamps sorts last. */
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
-#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
-#define FEEDPUB_BEFORE_TRUNCATE_TRIGGER	"zz_feedpub_before_truncate"
+#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"	/* before it */
+#define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
 
 /* How many columns an outbox is made with. */
 #define FEEDPUB_OUTBOX_COLUMNS			8

@@ -814,18 +814,17 @@ check_triggers(GuardContext *cxt)
 				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
 				  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
 	check_later_triggers(cxt);
-	if (!deletes)
-		return;
-	check_trigger(cxt, FEEDPUB_DELETE_TRIGGER, "_note_delete",
-				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_ROW | TRIGGER_TYPE_DELETE,
-				  "AFTER DELETE", "ROW", "publishes deletes");
-	check_trigger(cxt, FEEDPUB_TRUNCATE_TRIGGER, "_note_delete",
+	if (deletes)
+		check_trigger(cxt, FEEDPUB_DELETE_TRIGGER, "_note_delete",
+					  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_ROW | TRIGGER_TYPE_DELETE,
+					  "AFTER DELETE", "ROW", "publishes deletes");
+	check_trigger(cxt, FEEDPUB_TRUNCATE_TRIGGER, "_note_truncate",
+				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_TRUNCATE,
+				  "BEFORE TRUNCATE", "STATEMENT", "publishes TRUNCATE");
+	check_trigger(cxt, FEEDPUB_RESTART_TRIGGER, "_note_truncate",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
-				  "AFTER TRUNCATE", "STATEMENT", "publishes TRUNCATE");
-	if (is_partitioned(cxt))
-		check_trigger(cxt, FEEDPUB_BEFORE_TRUNCATE_TRIGGER, "_note_delete",
-					  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_TRUNCATE,
-					  "BEFORE TRUNCATE", "STATEMENT", "tells TRUNCATE from that of partitions");
+				  "AFTER TRUNCATE", "STATEMENT",
+				  "keeps TRUNCATE ... RESTART IDENTITY from setting positions back");
 }
 
 /*
@@ -912,7 +911,7 @@ check_clone(GuardContext *cxt, const char *function, int16 timing,
 static void
 check_before_truncate(GuardContext *cxt)
 {
-	Oid			funcid = feedpub_registry_function("_note_delete", 0, NULL);
+	Oid			funcid = feedpub_registry_function("_note_truncate", 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
@@ -926,10 +925,10 @@ check_before_truncate(GuardContext *cxt)
 	}
 	add_problem(cxt, "trigger",
 				psprintf("partition %s has no trigger that publishes its TRUNCATE", cxt->table),
-				psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._note_delete();"
+				psprintf("CREATE OR REPLACE TRIGGER %s BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._note_truncate();"
 						 " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-						 FEEDPUB_BEFORE_TRUNCATE_TRIGGER, cxt->table,
-						 cxt->table, FEEDPUB_BEFORE_TRUNCATE_TRIGGER))
+						 FEEDPUB_TRUNCATE_TRIGGER, cxt->table,
+						 cxt->table, FEEDPUB_TRUNCATE_TRIGGER))
 		->apart = true;
 }
 

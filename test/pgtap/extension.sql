@@ -40,6 +40,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._guard_update()',
 	'function feedpub._stamp_row()',
 	'function feedpub._note_delete()',
+	'function feedpub._note_truncate()',
 	'function feedpub._running()',
 	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._feed_stats(regclass)',

@@ -12,6 +12,7 @@ INSERT INTO meant VALUES
 	('_guard_update', '', 'trigger', 'v', false, 'u'),
 	('_stamp_row', '', 'trigger', 'v', false, 'u'),
 	('_note_delete', '', 'trigger', 'v', false, 'u'),
+	('_note_truncate', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
 	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r'),
 	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean', 'record', 'v', true, 'r'),
