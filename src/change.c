@@ -584,7 +584,7 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 static void
 keep_position(const TrackedTable *table, const TrackedTable *feed)
 {
-	FeedpubStoreCaller caller;
+	FeedpubRole caller;
 	int64		largest;
 
 	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
