@@ -109,7 +109,7 @@ ISOLATION = \
 	subscription-detached \
 	subscription-moved \
 	subscription-parked \
-	subscription-polls \
+	subscription-polls subscription-shards-of-role \
 	subscription-takeover \
 	table-attach-busy \
 	table-attach-open-writers \

@@ -159,6 +159,85 @@ SELECT feed_unsubscribe('mine');
 RESET ROLE;
 
 --
+-- Who may not read the feed, and does not own the subscription, is not told
+-- that it is there: the same words as for one that is not.
+--
+SELECT feed_subscribe('secret "sub"', 'kv', 'earliest') AS place;
+REVOKE SELECT ON kv FROM regress_feedpub_evil;
+CREATE TABLE open (k int PRIMARY KEY);
+SELECT feed_attach('open');
+GRANT SELECT ON open TO regress_feedpub_evil;
+CREATE FUNCTION told(name text, call text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	detail text;
+	hint text;
+BEGIN
+	EXECUTE format('SELECT %s', format(call, name));
+	RETURN 'nothing';
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RETURN concat_ws(' / ', SQLSTATE, replace(SQLERRM, name, 'NAME'), detail, hint);
+END $$;
+CREATE TABLE calls (call text);
+INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll(NULL::open, %L, 1, '''')'),
+	('feed_ack(%L, '''')'), ('feed_ack_poll(%L, NULL, NULL, 1)'), ('feed_wait_poll(%L, ''0'')'),
+	('feed_park(%L, '''', ''x'')'), ('feed_nack(%L, '''', ''x'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
+	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_unsubscribe(%L)'), ('feedpub._last_poll(%L)');
+GRANT SELECT ON calls TO regress_feedpub_evil;
+SET ROLE regress_feedpub_evil;
+SELECT call, told('secret "sub"', call) = told('no such sub', call) AS as_if_none FROM calls;
+SELECT told('secret "sub"', 'feed_poll(%L, 1)');
+-- A name that is taken must be refused; the message says no more than that.
+SELECT told('secret "sub"', 'feed_subscribe(%L, ''open'')');
+RESET ROLE;
+-- Readers of the feed may know.
+GRANT SELECT ON kv TO regress_feedpub_evil;
+SET ROLE regress_feedpub_evil;
+SELECT DISTINCT told('secret "sub"', call) FROM calls;
+SELECT told('secret "sub"', 'feed_subscribe(%L, ''open'')');
+RESET ROLE;
+-- Its owner does, whatever he may read.
+SET ROLE regress_feedpub_evil;
+SELECT feed_subscribe('own', 'open', 'earliest') AS place;
+RESET ROLE;
+REVOKE SELECT ON open FROM regress_feedpub_evil;
+SET ROLE regress_feedpub_evil;
+SELECT told('own', 'feed_poll(%L, 1)');
+SELECT told('own', 'feed_subscribe(%L, ''kv'')');
+RESET ROLE;
+SELECT feed_unsubscribe('secret "sub"');
+DROP TABLE calls;
+DROP FUNCTION told;
+
+--
+-- How many shards a role may have: superusers any number
+--
+SET feedpub.max_subscription_shards = 5;
+SELECT feed_subscribe('many', 'kv', shards => 1024) <> '' AS made;
+SELECT feed_unsubscribe('many');
+SET ROLE regress_feedpub_evil;
+SELECT feed_subscribe('e2', 'kv', 'earliest', 4) AS made;
+SELECT feed_subscribe('e3', 'kv', 'earliest', 1);
+\echo :SQLSTATE
+-- not in one statement either
+SELECT feed_unsubscribe('e2');
+SELECT feed_subscribe('e' || i, 'kv', 'earliest', 2) FROM generate_series(1, 3) i;
+SELECT feed_subscribe('e' || i, 'kv', 'earliest', 2) AS made FROM generate_series(1, 2) i;
+SET feedpub.max_subscription_shards = 100;
+RESET ROLE;
+-- those of a dropped table do not count
+DROP TABLE open;
+SET ROLE regress_feedpub_evil;
+SELECT feed_subscribe('e5', 'kv', 'earliest', 1) AS made;
+SELECT feed_unsubscribe(name) FROM feedpub.subscriptions;
+RESET ROLE;
+SET feedpub.max_subscription_shards = 0;
+SET ROLE regress_feedpub_evil;
+SELECT feed_subscribe('e1', 'kv', 'earliest', 1);
+RESET ROLE;
+RESET feedpub.max_subscription_shards;
+
+--
 -- The owner of a subscription: renamed, dropped, and on another server
 --
 GRANT SELECT ON kv TO regress_feedpub_subscriber;

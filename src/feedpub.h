@@ -455,6 +455,7 @@ extern int	feedpub_max_page_rows;
 
 extern int	feedpub_max_batch_transactions;
 extern int	feedpub_publish_synchronous_commit;
+extern int	feedpub_max_subscription_shards;
 extern int	feedpub_naptime;
 extern int	feedpub_publish_interval;
 extern int	feedpub_read_wait;

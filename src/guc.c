@@ -17,6 +17,7 @@
 
 int			feedpub_max_page_rows = 10000;
 int			feedpub_max_batch_transactions = 1000;
+int			feedpub_max_subscription_shards = 4096;
 int			feedpub_naptime = 1000;
 int			feedpub_publish_interval = 10;
 int			feedpub_read_wait = 100;
@@ -58,6 +59,16 @@ feedpub_guc_define(void)
 							&feedpub_max_batch_transactions,
 							1000,
 							1, 1000000,
+							PGC_SUSET,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.max_subscription_shards",
+							"Sets how many shards the subscriptions of one role may have together.",
+							"Superusers may make any number.",
+							&feedpub_max_subscription_shards,
+							4096,
+							0, INT_MAX,
 							PGC_SUSET,
 							0,
 							NULL, NULL, NULL);

@@ -10,7 +10,8 @@
  * through poolers that hand each transaction to another one.
  *
  * Whoever makes a subscription owns it.  To use it takes the rights of its
- * owner, and SELECT on the feed's table.
+ * owner, and SELECT on the feed's table.  To others who may not read the table
+ * no message says that it is there.
  *
  * The owner is kept by OID, for roles are renamed, and by name, with the server
  * that both are of: on another one, where a dump was restored, the name counts.
@@ -21,12 +22,16 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -46,6 +51,12 @@ PG_FUNCTION_INFO_V1(feed_seek);
 /* how short and how long a lease may be, in ms */
 #define MIN_LEASE		1000
 #define MAX_LEASE		(24 * 3600 * 1000)
+
+/* columns of feedpub.subscription */
+#define ANUM_SUBSCRIPTION_OWNER			3
+#define ANUM_SUBSCRIPTION_OWNER_NAME	4
+#define ANUM_SUBSCRIPTION_SYSTEM_ID		5
+#define ANUM_SUBSCRIPTION_SHARDS		6
 
 static FeedpubStatement insert_subscription = {
 	.sql = "INSERT INTO feedpub.subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
@@ -85,6 +96,13 @@ static FeedpubStatement move_shards = {
 	.argtypes = {TEXTOID, TEXTOID, INT8OID},
 };
 
+static FeedpubStatement select_owner = {
+	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub.subscription"
+		   " WHERE name OPERATOR(pg_catalog.=) $1",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
 static FeedpubStatement select_subscription = {
 	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
 		   " h.shard, h.cursor, h.token, h.page_token, h.claims,"
@@ -104,6 +122,10 @@ static FeedpubStatement select_subscription = {
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
 static void check_name(const text *name, const char *what);
+static void check_shards_of_role(int shards);
+static int64 count_shards(Oid relid);
+static void refuse_taken_name(text *name);
+static bool may_know(Oid owner, Oid feed);
 static bool add_subscription(Datum *values, const char *nulls);
 static Oid	find_owner(Oid owner, const char *name, int64 system_id);
 static void load_shard(FeedpubShard *shard, uint64 row);
@@ -129,7 +151,8 @@ static void check_cursor(Oid feed, text *cursor);
  *
  * Needs SELECT on the feed's table.  Errors: 42710 when the name is taken,
  * 42809 when it is no feed, 22023 for a bad argument, 22007 for a start that
- * is none, PF001, PF002, 42501.
+ * is none, 53400 when the caller's subscriptions would have too many shards,
+ * 0A000 for shards of a feed that cannot be divided, PF001, PF002, 42501.
  */
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
@@ -191,11 +214,9 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	values[5] = Int32GetDatum(shards);
 	values[6] = IntervalPGetDatum(lease);
 	values[7] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
+	check_shards_of_role(shards);
 	if (!add_subscription(values, PG_ARGISNULL(5) ? "       n" : NULL))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("subscription \"%s\" already exists",
-						text_to_cstring(name))));
+		refuse_taken_name(name);
 
 	/* what one of that name, which went with its feed, has left behind */
 	feedpub_store_begin(&caller);
@@ -207,6 +228,125 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	feedpub_store_end(&caller);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
+}
+
+/*
+ * Refuse the caller more shards than feedpub.max_subscription_shards, those of
+ * his other subscriptions counted.
+ *
+ * A lock, of the role as an object of class feedpub.subscription, lets one
+ * transaction at a time count and add, till it has ended; and the snapshot is
+ * a new one in any isolation, so it sees all that was added under the lock
+ * before.  A role waits for nobody but itself.
+ */
+static void
+check_shards_of_role(int shards)
+{
+	Oid			relid = feedpub_registry_table("subscription");
+	LOCKTAG		tag;
+	int64		used;
+
+	if (superuser())
+		return;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, relid, GetUserId(), 0);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	used = count_shards(relid);
+	if (used + shards > feedpub_max_subscription_shards)
+	{
+		/* those of dropped tables are nobody's */
+		feedpub_registry_sweep();
+		used = count_shards(relid);
+	}
+	if (used + shards > feedpub_max_subscription_shards)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("subscriptions of role \"%s\" cannot have more than %d shards together",
+						GetUserNameFromId(GetUserId(), false),
+						feedpub_max_subscription_shards),
+				 errdetail("They have " INT64_FORMAT ", and this one would have %d.",
+						   used, shards),
+				 errhint("Remove some with feed_unsubscribe(), or have a superuser raise feedpub.max_subscription_shards.")));
+}
+
+/*
+ * How many shards the caller's subscriptions have.
+ */
+static int64
+count_shards(Oid relid)
+{
+	Relation	table = table_open(relid, AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	tuple;
+	int64		count = 0;
+
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		Datum		values[ANUM_SUBSCRIPTION_SHARDS];
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = ANUM_SUBSCRIPTION_OWNER; i <= ANUM_SUBSCRIPTION_SHARDS; i++)
+		{
+			bool		isnull;
+
+			values[i - 1] = heap_getattr(tuple, i, RelationGetDescr(table), &isnull);
+		}
+		if (find_owner(DatumGetObjectId(values[ANUM_SUBSCRIPTION_OWNER - 1]),
+					   NameStr(*DatumGetName(values[ANUM_SUBSCRIPTION_OWNER_NAME - 1])),
+					   DatumGetInt64(values[ANUM_SUBSCRIPTION_SYSTEM_ID - 1])) == GetUserId())
+			count += DatumGetInt32(values[ANUM_SUBSCRIPTION_SHARDS - 1]);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(table, AccessShareLock);
+	return count;
+}
+
+/*
+ * Refuse a name that is taken.  Roles that may not know of the subscription
+ * that has it are told no more than that it cannot be had.
+ */
+static void
+refuse_taken_name(text *name)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	Datum		values[1];
+	Oid			feed = InvalidOid;
+	Oid			owner = InvalidOid;
+	bool		isnull;
+
+	values[0] = PointerGetDatum(name);
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(&select_owner, values, NULL) > 0)
+	{
+		feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
+		owner = find_owner(DatumGetObjectId(feedpub_store_value(0, 2, &isnull)),
+						   NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull))),
+						   DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
+	}
+	feedpub_store_end(&caller);
+	MemoryContextSwitchTo(context);
+	if (may_know(owner, feed))
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("subscription \"%s\" already exists",
+						text_to_cstring(name))));
+	ereport(ERROR,
+			(errcode(ERRCODE_DUPLICATE_OBJECT),
+			 errmsg("could not make a subscription of this name"),
+			 errhint("Choose another name.")));
+}
+
+/*
+ * May the caller know that there is a subscription?  Its owner may, and those
+ * who may read its feed.
+ */
+static bool
+may_know(Oid owner, Oid feed)
+{
+	return has_privs_of_role(GetUserId(), owner) ||
+		(get_rel_name(feed) != NULL && feedpub_may_select(feed));
 }
 
 /*
@@ -367,7 +507,8 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 	}
 	feedpub_store_end(&caller);
 
-	if (nrows == 0)
+	/* somebody else's, of a feed that the caller may not read, is as good as none */
+	if (nrows == 0 || !may_know(sub->owner, sub->feed))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("subscription \"%s\" does not exist",

@@ -1,6 +1,6 @@
 -- The extension as a whole: what it consists of, and how it is installed.
 BEGIN;
-SELECT plan(14);
+SELECT plan(15);
 
 SELECT is(extrelocatable, false, 'it stays in the schema that it was put into') FROM pg_extension WHERE extname = 'feedpub';
 SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'feedpub';
@@ -96,11 +96,13 @@ SELECT is_empty($$ SELECT typname FROM pg_type t WHERE typnamespace = 'feedpub':
 -- Its settings, known once the library is loaded
 LOAD 'feedpub';
 SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
-	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_unmerged_batches', 'feedpub.max_workers',
+	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_subscription_shards', 'feedpub.max_unmerged_batches', 'feedpub.max_workers',
 	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
 	'feedpub.read_wait', 'feedpub.stamping_rate', 'feedpub.tombstone_retention'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
 	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
+SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_subscription_shards' $$,
+	$$ VALUES ('superuser', 'integer', '4096', '0', '2147483647') $$, 'feedpub.max_subscription_shards');
 
 SELECT * FROM finish();
 ROLLBACK;
