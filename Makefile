@@ -9,6 +9,7 @@ PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
 	src/attach.o \
+	src/attempt.o \
 	src/background.o \
 	src/batch.o \
 	src/catalog.o \
@@ -59,7 +60,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
 	initial consume shards expire expire_merged merge_cursors own_rows \
-	page_bytes wait_locks \
+	json broken page_bytes wait_locks \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -578,7 +578,7 @@ COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.text) IS
 CREATE FUNCTION feed_poll(name pg_catalog.text, max_rows pg_catalog.int4,
 	consumer pg_catalog.text DEFAULT '')
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
-	entry pg_catalog.json, token pg_catalog.int8)
+	entry pg_catalog.json, token pg_catalog.int8, error pg_catalog.text)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
@@ -607,7 +607,7 @@ CREATE FUNCTION feed_ack_poll(name pg_catalog.text, cursor pg_catalog.text,
 	token pg_catalog.int8, max_rows pg_catalog.int4,
 	consumer pg_catalog.text DEFAULT '')
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
-	entry pg_catalog.json, token pg_catalog.int8)
+	entry pg_catalog.json, token pg_catalog.int8, error pg_catalog.text)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_ack_poll';
 COMMENT ON FUNCTION feed_ack_poll(pg_catalog.text, pg_catalog.text, pg_catalog.int8, pg_catalog.int4, pg_catalog.text) IS

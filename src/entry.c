@@ -35,7 +35,7 @@ static bool lives_in(FeedpubPage *page, FeedpubLeaf *leaf, Datum *values,
 static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
-static Datum slot_row(TupleTableSlot *slot, TupleDesc desc);
+static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
 static int64 place_of(const FeedpubPage *page, ItemPointer tid);
 static void select_by_stamp(FeedpubPage *page);
 static void select_by_tid(FeedpubPage *page);
@@ -186,7 +186,6 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 	Datum		key;
 	Datum		living;
-	HeapTuple	tuple;
 
 	MemSet(nulls, true, desc->natts * sizeof(bool));
 	if (!page->sees_all)
@@ -212,8 +211,7 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 			nulls[attno - 1] = key_nulls[i];
 		}
 	}
-	tuple = heap_form_tuple(desc, values, nulls);
-	row->entry = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(tuple, desc));
+	row->entry = heap_form_tuple(desc, values, nulls);
 	return true;
 }
 
@@ -278,9 +276,8 @@ take_row(FeedpubPage *page, FeedpubPageRow *row, TupleTableSlot *slot)
 		page->nbytes += row_size(slot);
 		return;
 	}
-	row->entry = DatumGetHeapTupleHeader(slot_row(slot,
-												  RelationGetDescr(page->heap)));
-	page->nbytes += HeapTupleHeaderGetDatumLength(row->entry);
+	row->entry = slot_row(slot, RelationGetDescr(page->heap));
+	page->nbytes += HeapTupleHasExternal(row->entry) ? row_size(slot) : row->entry->t_len;
 }
 
 /*
@@ -309,30 +306,20 @@ row_size(TupleTableSlot *slot)
 }
 
 /*
- * The row in a slot as a value of the table's row type.
+ * A copy of the row in a slot.  What is stored out of line stays there: with it
+ * a row may be larger than a value can be.
  */
-static Datum
+static HeapTuple
 slot_row(TupleTableSlot *slot, TupleDesc desc)
 {
-	HeapTuple	tuple;
-	bool		is_copy;
-	Datum		result;
-
 	TupleConstr *constr = slot->tts_tupleDescriptor->constr;
 
-	if (constr != NULL && constr->missing != NULL)
-	{
-		/* columns added later, with a default that is not in the row */
-		slot_getallattrs(slot);
-		tuple = heap_form_tuple(desc, slot->tts_values, slot->tts_isnull);
-		is_copy = true;
-	}
-	else
-		tuple = ExecFetchSlotHeapTuple(slot, false, &is_copy);
-	result = heap_copy_tuple_as_datum(tuple, desc);
-	if (is_copy)
-		heap_freetuple(tuple);
-	return result;
+	if (constr == NULL || constr->missing == NULL)
+		return ExecCopySlotHeapTuple(slot);
+
+	/* columns added later, with a default that is not in the row */
+	slot_getallattrs(slot);
+	return heap_form_tuple(desc, slot->tts_values, slot->tts_isnull);
 }
 
 /*
@@ -387,11 +374,10 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 
 			if (pos == row->cursor.pos)
 			{
-				Datum		entry = SPI_getbinval(SPI_tuptable->vals[middle],
-												  SPI_tuptable->tupdesc, 2, &isnull);
 				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
 
-				row->entry = DatumGetHeapTupleHeaderCopy(entry);
+				row->entry = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[middle],
+													  SPI_tuptable->tupdesc, 2);
 				MemoryContextSwitchTo(spicontext);
 				kept++;
 				break;
@@ -405,6 +391,50 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 	SPI_finish();
 	AtEOXact_GUC(false, nestlevel);
 	page->npassed += page->nrows - kept;
+}
+
+/*
+ * The columns of a row, one by one: a whole row would be one value, with all
+ * that is stored out of line in it.
+ */
+char *
+feedpub_entry_columns(Relation heap)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	StringInfoData list;
+
+	initStringInfo(&list);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			appendStringInfo(&list, "%st.%s", list.len > 0 ? ", " : "",
+							 quote_identifier(NameStr(TupleDescAttr(desc, i)->attname)));
+	}
+	return list.data;
+}
+
+/*
+ * A row of the table, given a tuple that has this list from a column on.
+ */
+HeapTuple
+feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
+						 int column)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	HeapTuple	row;
+
+	for (int i = 0; i < desc->natts; i++)
+	{
+		nulls[i] = TupleDescAttr(desc, i)->attisdropped;
+		if (!nulls[i])
+			values[i] = SPI_getbinval(tuple, tupdesc, column++, &nulls[i]);
+	}
+	row = heap_form_tuple(desc, values, nulls);
+	pfree(values);
+	pfree(nulls);
+	return row;
 }
 
 /*
@@ -440,12 +470,13 @@ select_by_stamp(FeedpubPage *page)
 												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, (t.*)::%s"
+	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, %s"
 									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
 									   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
 									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
 									   " ORDER BY t.feed_pos",
-									   table, page->feed.is_partitioned ? "" : "ONLY ", table),
+									   feedpub_entry_columns(page->heap),
+									   page->feed.is_partitioned ? "" : "ONLY ", table),
 							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(page->heap));
@@ -467,11 +498,12 @@ select_by_tid(FeedpubPage *page)
 	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
 	values[1] = ObjectIdGetDatum(page->rows[0].leaf);
-	if (SPI_execute_with_args(psprintf("SELECT t.ctid, (t.*)::%s FROM %s%s t"
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid, %s FROM %s%s t"
 									   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
 									   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
 									   " ORDER BY t.ctid",
-									   table, page->feed.is_partitioned ? "" : "ONLY ", table),
+									   feedpub_entry_columns(page->heap),
+									   page->feed.is_partitioned ? "" : "ONLY ", table),
 							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(page->heap));

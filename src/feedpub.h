@@ -18,6 +18,7 @@
  *		cursor.c									what feeds and batches are
  *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
  *		catalog.c role.c							others' tables, other roles
+ *		attempt.c									work that may fail
  *		compat.h									server versions
  *
  *-------------------------------------------------------------------------
@@ -225,7 +226,8 @@ typedef struct FeedpubPageRow
 	Oid			leaf;			/* and tid: of a row that is read in place */
 	ItemPointerData tid;
 	FeedpubOp	op;
-	HeapTupleHeader entry;		/* the row as a value, or NULL when hidden */
+	HeapTuple	entry; /* the row, columns out of line as they are;
+								 * NULL when hidden */
 	Datum		texts;			/* a delete whose key is no value any more: it */
 } FeedpubPageRow;
 
@@ -769,9 +771,16 @@ extern text *feedpub_read_head(Oid relid);
 extern FeedpubJson *feedpub_json_begin(const FeedpubPage *page);
 extern bool feedpub_json_has_key(const FeedpubJson *json);
 extern void feedpub_json_row(FeedpubJson *json, StringInfo out,
-							 HeapTupleHeader entry);
+							 HeapTuple entry);
 extern void feedpub_json_key(FeedpubJson *json, StringInfo out,
 							 const FeedpubPageRow *row);
+extern void feedpub_json_member(FeedpubJson *json, StringInfo out,
+								HeapTuple entry, const char *name);
+extern void feedpub_json_string(FeedpubJson *json, StringInfo out,
+								const char *s);
+
+/* in attempt.c */
+extern char *feedpub_attempt(void (*work)(void *arg), void *arg);
 
 /* in store.c */
 extern void feedpub_store_begin(FeedpubRole *caller);
@@ -836,6 +845,9 @@ extern bool feedpub_entry_key_lives(FeedpubPage *page, Datum *values,
 									Datum *living);
 extern bool feedpub_entry_is_full(const FeedpubPage *page);
 extern void feedpub_entry_hide_rows(FeedpubPage *page);
+extern char *feedpub_entry_columns(Relation heap);
+extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
+										  TupleDesc tupdesc, int column);
 
 /* in page.c */
 extern void feedpub_page_read(FeedpubPage *page);

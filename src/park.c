@@ -255,19 +255,19 @@ static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 static int	settle_unless_locked(const FeedpubSubscription *sub, int shard,
 								 List *cursors);
 static void make_page(FeedpubPage *page, const DueEntry *entry,
-					  HeapTupleHeader row);
+					  HeapTuple row);
 static Fate read_again(FeedpubPage *page, DueEntry *entry,
-					   HeapTupleHeader *row);
+					   HeapTuple *row);
 static Fate read_table_entry(FeedpubPage *page, DueEntry *entry,
-							 HeapTupleHeader *row);
-static HeapTupleHeader read_by_stamp(FeedpubPage *page, DueEntry *entry);
+							 HeapTuple *row);
+static HeapTuple read_by_stamp(FeedpubPage *page, DueEntry *entry);
 static Fate read_by_key(FeedpubPage *page, DueEntry *entry,
-						HeapTupleHeader *row);
+						HeapTuple *row);
 static Fate read_dead_key(FeedpubPage *page, DueEntry *entry,
-						  HeapTupleHeader *row);
+						  HeapTuple *row);
 static Oid	operator_namespace(Oid operator);
-static HeapTupleHeader select_row(FeedpubPage *page, const char *condition,
-								  int nargs, Oid *argtypes, Datum *values);
+static HeapTuple select_row(FeedpubPage *page, const char *condition,
+							int nargs, Oid *argtypes, Datum *values);
 
 /*
  * feed_park(name text, cursor text, reason text, token bigint DEFAULT NULL)
@@ -531,12 +531,9 @@ key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
 	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
 	AttrNumber	attnos[INDEX_MAX_KEYS];
 	int			nkeys = feedpub_key_columns(page->feed.keyid, attnos);
-	HeapTupleData tuple = {0};
 	Datum		key;
 
-	tuple.t_data = row->entry;
-	tuple.t_len = HeapTupleHeaderGetDatumLength(row->entry);
-	ExecStoreHeapTuple(&tuple, slot, false);
+	ExecStoreHeapTuple(row->entry, slot, false);
 	key = feedpub_key_texts(desc, nkeys, attnos, slot);
 	ExecDropSingleTupleTableSlot(slot);
 	return key;
@@ -703,7 +700,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		foreach(lc, due)
 		{
 			DueEntry   *entry = lfirst(lc);
-			HeapTupleHeader row = NULL;
+			HeapTuple	row = NULL;
 			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(page, entry, &row);
 
 			found = fate == ENTRY_FOUND;
@@ -753,7 +750,7 @@ settle_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
  * A page of one entry.
  */
 static void
-make_page(FeedpubPage *page, const DueEntry *entry, HeapTupleHeader row)
+make_page(FeedpubPage *page, const DueEntry *entry, HeapTuple row)
 {
 	page->rows = palloc0_object(FeedpubPageRow);
 	page->nrows = 1;
@@ -834,7 +831,7 @@ feedpub_park_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
  * the key, unless it lives again.
  */
 static Fate
-read_again(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+read_again(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 {
 	Fate		fate;
 
@@ -849,7 +846,7 @@ read_again(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
 }
 
 static Fate
-read_table_entry(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+read_table_entry(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 {
 	Fate		fate;
 
@@ -872,7 +869,7 @@ read_table_entry(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
 	return fate;
 }
 
-static HeapTupleHeader
+static HeapTuple
 read_by_stamp(FeedpubPage *page, DueEntry *entry)
 {
 	Oid			argtypes[2] = {XID8OID, INT8OID};
@@ -890,7 +887,7 @@ read_by_stamp(FeedpubPage *page, DueEntry *entry)
  * By the operators of the key's index.
  */
 static Fate
-read_by_key(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+read_by_key(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 {
 	StringInfoData condition;
 	Relation	index = page->key;
@@ -939,7 +936,7 @@ operator_namespace(Oid operator)
  * security gets no deletes.
  */
 static Fate
-read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
+read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 {
 	TupleDesc	desc = RelationGetDescr(page->heap);
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
@@ -965,35 +962,33 @@ read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTupleHeader *row)
 		values[attno - 1] = keys[i];
 		nulls[attno - 1] = key_nulls[i];
 	}
-	*row = DatumGetHeapTupleHeader(heap_copy_tuple_as_datum(heap_form_tuple(desc, values, nulls), desc));
+	*row = heap_form_tuple(desc, values, nulls);
 	return ENTRY_FOUND;
 }
 
 /*
  * Read a row as the caller, in READ COMMITTED with a snapshot of its own.
  */
-static HeapTupleHeader
+static HeapTuple
 select_row(FeedpubPage *page, const char *condition, int nargs,
 		   Oid *argtypes, Datum *values)
 {
 	MemoryContext context = CurrentMemoryContext;
 	char	   *table = feedpub_relation_name(RelationGetRelid(page->heap));
-	HeapTupleHeader row = NULL;
-	bool		isnull;
+	HeapTuple	row = NULL;
 
 	SPI_connect();
-	if (SPI_execute_with_args(psprintf("SELECT (t.*)::%s FROM %s%s t WHERE %s",
-									   table, page->feed.is_partitioned ? "" : "ONLY ",
+	if (SPI_execute_with_args(psprintf("SELECT %s FROM %s%s t WHERE %s",
+									   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
 									   table, condition),
 							  nargs, argtypes, values, NULL, false, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read an entry of feed with OID %u",
 			 RelationGetRelid(page->heap));
 	if (SPI_processed > 0)
 	{
-		Datum		found = feedpub_store_value(0, 1, &isnull);
-
 		MemoryContextSwitchTo(context);
-		row = DatumGetHeapTupleHeaderCopy(found);
+		row = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[0],
+									   SPI_tuptable->tupdesc, 1);
 	}
 	SPI_finish();
 	return row;

@@ -17,6 +17,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
@@ -90,6 +91,20 @@ static FeedpubStatement compare_place = {
 	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID, TEXTOID},
 };
 
+/* A page being returned. */
+typedef struct PagePutter
+{
+	ReturnSetInfo *rsinfo;
+	FeedpubPage *page;
+	FeedpubJson *json;			/* NULL: rows of the table */
+	int			next;			/* the row to be returned */
+	text	   *cursor;
+	Datum		ops[lengthof(op_names)];
+	StringInfoData out;
+	Datum		values[5];
+	bool		nulls[5];
+} PagePutter;
+
 static void refuse_null(FunctionCallInfo fcinfo, int arg, const char *name);
 static bool note_moved(FeedpubSubscription *sub, text *cursor,
 					   const FeedpubToken *token);
@@ -103,6 +118,8 @@ static void read_page(FeedpubSubscription *sub, FeedpubShard *shard,
 static int	count_shown(const FeedpubPage *page);
 static void put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token,
 					 bool typed);
+static void put_rows(void *arg);
+static void put_row(PagePutter *putter);
 static AckResult ack(FeedpubSubscription *sub, text *cursor,
 					 const FeedpubToken *token);
 static AckResult settle(FeedpubSubscription *sub, text *cursor,
@@ -113,12 +130,14 @@ static bool some_due(FeedpubSubscription *sub, List *shards);
 
 /*
  * feed_poll(name text, max_rows int, consumer text DEFAULT '')
- * returns TABLE (cursor text, op text, entry json, token bigint), VOLATILE
+ * returns TABLE (cursor text, op text, entry json, token bigint, error text),
+ * VOLATILE
  *
  * Reads what lies behind a subscription's cursor: at most max_rows entries
  * (and feedpub.max_page_rows), all of one shard.  The cursor stays where it
  * is.  op is as in feed_read(); entry is the row as an object, without the
- * columns of the stamp, of a delete its key, and else null.  The last row's
+ * columns of the stamp, of a delete its key, and else null; also null if it
+ * cannot be made, and then error says why, SQLSTATE and message.  The last row's
  * cursor, and its token, go to feed_ack() when all of them have been dealt
  * with; that of an earlier row when those up to it have.
  *
@@ -433,52 +452,92 @@ count_shown(const FeedpubPage *page)
 static void
 put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token, bool typed)
 {
-	FeedpubJson *json = typed ? NULL : feedpub_json_begin(page);
-	text	   *cursor = feedpub_cursor_text(&page->after);
-	Datum		ops[lengthof(op_names)];
-	Datum		values[4];
-	bool		nulls[4] = {false, false, false, false};
-	StringInfoData out;
+	PagePutter	putter = {.rsinfo = rsinfo, .page = page};
 
-	initStringInfo(&out);
+	if (!typed)
+		putter.json = feedpub_json_begin(page);
+	putter.cursor = feedpub_cursor_text(&page->after);
+	initStringInfo(&putter.out);
 	for (int i = 0; i < lengthof(op_names); i++)
-		ops[i] = CStringGetTextDatum(op_names[i]);
-	values[0] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(token);
-	for (int i = 0; i < page->nrows; i++)
+		putter.ops[i] = CStringGetTextDatum(op_names[i]);
+	putter.values[0] = PointerGetDatum(putter.cursor);
+	putter.values[3] = Int64GetDatum(token);
+	if (typed)
+		put_rows(&putter);
+	else
 	{
-		FeedpubPageRow *row = &page->rows[i];
+		char	   *error;
 
-		if (row->entry == NULL)
-			continue;
-		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
-		values[1] = ops[row->op];
-		nulls[2] = false;
-		if (typed)
-			values[2] = PointerGetDatum(row->entry);
-		else if (row->op == FEEDPUB_OP_TRUNCATE)
-			nulls[2] = true;
-		else
+		/* a row whose JSON cannot be made has an error instead */
+		putter.nulls[4] = true;
+		while ((error = feedpub_attempt(put_rows, &putter)) != NULL)
 		{
-			/* the text's header, then the object: no copy */
-			resetStringInfo(&out);
-			appendStringInfoSpaces(&out, VARHDRSZ);
-			if (row->op == FEEDPUB_OP_DELETE)
-				feedpub_json_key(json, &out, row);
-			else
-				feedpub_json_row(json, &out, row->entry);
-			SET_VARSIZE(out.data, out.len);
-			values[2] = PointerGetDatum(out.data);
+			putter.nulls[2] = true;
+			putter.nulls[4] = false;
+			putter.values[4] = CStringGetTextDatum(error);
+			put_row(&putter);
+			putter.nulls[4] = true;
 		}
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	if (feedpub_page_ends_filtered(page))
 	{
-		feedpub_cursor_print(&page->passed, VARDATA(cursor));
-		values[1] = CStringGetTextDatum("end");
-		nulls[2] = true;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		feedpub_cursor_print(&page->passed, VARDATA(putter.cursor));
+		putter.values[1] = CStringGetTextDatum("end");
+		putter.nulls[2] = true;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, putter.values, putter.nulls);
 	}
+}
+
+/*
+ * Return the rows from the next one on.
+ */
+static void
+put_rows(void *arg)
+{
+	PagePutter *putter = arg;
+
+	while (putter->next < putter->page->nrows)
+	{
+		FeedpubPageRow *row = &putter->page->rows[putter->next];
+		StringInfo	out = &putter->out;
+
+		CHECK_FOR_INTERRUPTS();
+		if (row->entry == NULL)
+		{
+			putter->next++;
+			continue;
+		}
+		putter->nulls[2] = false;
+		if (putter->json == NULL)
+			putter->values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(putter->page->heap));
+		else if (row->op == FEEDPUB_OP_TRUNCATE)
+			putter->nulls[2] = true;
+		else
+		{
+			/* the text's header, then the object: no copy */
+			resetStringInfo(out);
+			appendStringInfoSpaces(out, VARHDRSZ);
+			if (row->op == FEEDPUB_OP_DELETE)
+				feedpub_json_key(putter->json, out, row);
+			else
+				feedpub_json_row(putter->json, out, row->entry);
+			SET_VARSIZE(out->data, out->len);
+			putter->values[2] = PointerGetDatum(out->data);
+		}
+		put_row(putter);
+	}
+}
+
+static void
+put_row(PagePutter *putter)
+{
+	FeedpubPageRow *row = &putter->page->rows[putter->next];
+
+	feedpub_cursor_print(&row->cursor, VARDATA(putter->cursor));
+	putter->values[1] = putter->ops[row->op];
+	tuplestore_putvalues(putter->rsinfo->setResult, putter->rsinfo->setDesc,
+						 putter->values, putter->nulls);
+	putter->next++;
 }
 
 /*

@@ -32,6 +32,24 @@ PG_FUNCTION_INFO_V1(feed_head);
 
 static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
+/* A page being written as JSON. */
+typedef struct PageWriter
+{
+	FeedpubPage *page;
+	FeedpubJson *shapes;
+	StringInfoData json;
+	int			next;			/* the row to be written */
+	int			last;			/* the last one that was, or -1 */
+	int			length;			/* of the JSON up to there */
+	const char *error;			/* why the next one has no value */
+	bool		with_key;		/* but its key may */
+} PageWriter;
+
+static void write_entries(void *arg);
+static void begin_entry(PageWriter *writer);
+static void end_entry(PageWriter *writer);
+static void write_entry(PageWriter *writer);
+static void write_broken_entry(void *arg);
 static void read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page);
 
 /*
@@ -84,9 +102,9 @@ feed_read(PG_FUNCTION_ARGS)
 			continue;
 		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
 		values[1] = ops[row->op];
-		values[2] = PointerGetDatum(row->entry);
+		values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page.heap));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-		pfree(row->entry);
+		pfree(DatumGetPointer(values[2]));
 	}
 	if (feedpub_page_ends_filtered(&page))
 	{
@@ -110,16 +128,21 @@ feed_read(PG_FUNCTION_ARGS)
  * {"op": "delete", "key": {...}} and {"op": "truncate"}; key columns that cannot
  * have a deleted row's values any more are strings.  cursor is the place
  * to go on from, more whether something may lie there already.
+ *
+ * A row whose JSON cannot be made, for it would be too large or an output
+ * function fails, must not be in the way of those after it.  Its entry has
+ * "error", SQLSTATE and message, in place of "row"; in an outbox it is
+ * {"message_id": ..., "error": "..."}.
  */
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
 	FeedpubPage page = {0};
-	StringInfoData json;
-	FeedpubJson *shapes;
+	PageWriter	writer = {.page = &page, .last = -1};
+	StringInfo	json = &writer.json;
 	FeedpubCursor cursor;
-	bool		first = true;
 	char		buffer[FEEDPUB_CURSOR_LENGTH + 1] = "";
+	bool		more;
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
@@ -129,45 +152,128 @@ feed_page(PG_FUNCTION_ARGS)
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
 
-	shapes = feedpub_json_begin(&page);
-	initStringInfo(&json);
-	appendStringInfoString(&json, "{\"entries\": [");
-	for (int i = 0; i < page.nrows; i++)
+	/* the text's header, then the object: no copy */
+	writer.shapes = feedpub_json_begin(&page);
+	initStringInfo(json);
+	appendStringInfoSpaces(json, VARHDRSZ);
+	appendStringInfoString(json, "{\"entries\": [");
+	writer.length = json->len;
+	while ((writer.error = feedpub_attempt(write_entries, &writer)) != NULL)
 	{
-		FeedpubPageRow *row = &page.rows[i];
-
-		if (row->entry == NULL)
-			continue;
-		if (!first)
-			appendStringInfoString(&json, ", ");
-		first = false;
-		if (page.feed.is_outbox)
+		writer.with_key = true;
+		if (feedpub_attempt(write_broken_entry, &writer) != NULL)
 		{
-			feedpub_json_row(shapes, &json, row->entry);
-			continue;
+			writer.with_key = false;
+			write_broken_entry(&writer);
 		}
-		appendStringInfo(&json, "{\"op\": \"%s\"", op_names[row->op]);
-		if (row->op != FEEDPUB_OP_TRUNCATE && feedpub_json_has_key(shapes))
+	}
+
+	json->len = writer.length;
+
+	/* where nothing was passed, the caller stays where it is */
+	more = page.more || writer.next < page.nrows;
+	cursor = writer.next < page.nrows ? page.rows[writer.last].cursor : page.passed;
+	if (cursor.sync_id > 0 || cursor.pos > 0)
+		feedpub_cursor_print(&cursor, buffer);
+	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
+					 buffer, more ? "true" : "false");
+	relation_close(page.heap, NoLock);
+	SET_VARSIZE(json->data, json->len);
+	PG_RETURN_TEXT_P((text *) json->data);
+}
+
+/*
+ * Write the entries from the next row on, up to the end of the page, or until
+ * it is as large as it may be.
+ */
+static void
+write_entries(void *arg)
+{
+	PageWriter *writer = arg;
+
+	while (writer->next < writer->page->nrows && writer->length < FEEDPUB_MAX_PAGE_BYTES)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (writer->page->rows[writer->next].entry == NULL)
+			writer->next++;
+		else
+			write_entry(writer);
+	}
+}
+
+static void
+write_entry(PageWriter *writer)
+{
+	FeedpubPageRow *row = &writer->page->rows[writer->next];
+	StringInfo	json = &writer->json;
+
+	begin_entry(writer);
+	if (writer->page->feed.is_outbox)
+		feedpub_json_row(writer->shapes, json, row->entry);
+	else
+	{
+		appendStringInfo(json, "{\"op\": \"%s\"", op_names[row->op]);
+		if (row->op != FEEDPUB_OP_TRUNCATE && feedpub_json_has_key(writer->shapes))
 		{
-			appendStringInfoString(&json, ", \"key\": ");
-			feedpub_json_key(shapes, &json, row);
+			appendStringInfoString(json, ", \"key\": ");
+			feedpub_json_key(writer->shapes, json, row);
 		}
 		if (row->op == FEEDPUB_OP_UPSERT)
 		{
-			appendStringInfoString(&json, ", \"row\": ");
-			feedpub_json_row(shapes, &json, row->entry);
+			appendStringInfoString(json, ", \"row\": ");
+			feedpub_json_row(writer->shapes, json, row->entry);
 		}
-		appendStringInfoChar(&json, '}');
+		appendStringInfoChar(json, '}');
 	}
+	end_entry(writer);
+}
 
-	/* where nothing was passed, the caller stays where he is */
-	cursor = page.passed;
-	if (cursor.sync_id > 0 || cursor.pos > 0)
-		feedpub_cursor_print(&cursor, buffer);
-	appendStringInfo(&json, "], \"cursor\": \"%s\", \"more\": %s}",
-					 buffer, page.more ? "true" : "false");
-	relation_close(page.heap, NoLock);
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(json.data, json.len));
+/*
+ * Write the next row as an entry with an error instead of its value.
+ */
+static void
+write_broken_entry(void *arg)
+{
+	PageWriter *writer = arg;
+	FeedpubPageRow *row = &writer->page->rows[writer->next];
+	StringInfo	json = &writer->json;
+	bool		is_outbox = writer->page->feed.is_outbox;
+
+	begin_entry(writer);
+	appendStringInfoChar(json, '{');
+	if (!is_outbox)
+		appendStringInfo(json, "\"op\": \"%s\", ", op_names[row->op]);
+	if (writer->with_key && is_outbox)
+		feedpub_json_member(writer->shapes, json, row->entry, "message_id");
+	else if (writer->with_key && feedpub_json_has_key(writer->shapes))
+	{
+		appendStringInfoString(json, "\"key\": ");
+		feedpub_json_key(writer->shapes, json, row);
+		appendStringInfoString(json, ", ");
+	}
+	appendStringInfoString(json, "\"error\": ");
+	feedpub_json_string(writer->shapes, json, writer->error);
+	appendStringInfoChar(json, '}');
+	end_entry(writer);
+}
+
+/*
+ * The next row's entry begins where the last one ended, whatever an attempt has
+ * left there.
+ */
+static void
+begin_entry(PageWriter *writer)
+{
+	writer->json.len = writer->length;
+	if (writer->last >= 0)
+		appendStringInfoString(&writer->json, ", ");
+}
+
+static void
+end_entry(PageWriter *writer)
+{
+	writer->last = writer->next++;
+	writer->length = writer->json.len;
 }
 
 /*

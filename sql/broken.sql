@@ -1,0 +1,94 @@
+-- A row whose JSON cannot be made stands in the way of no other: its entry has
+-- an error instead.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SET feedpub.read_wait = 0;
+-- All pages of a feed, one after the other, of so many rows.
+CREATE FUNCTION walk(feed regclass, max_rows int) RETURNS TABLE (page int, entry text) LANGUAGE plpgsql AS $$
+DECLARE
+	p json := feed_page(feed, '', max_rows);
+BEGIN
+	page := 1;
+	LOOP
+		RETURN QUERY SELECT walk.page, CASE WHEN length(e::text) > 200 THEN length(e::text)::text ELSE e::text END
+			FROM json_array_elements(p -> 'entries') e;
+		EXIT WHEN p ->> 'more' = 'false' OR page = 10;
+		p := feed_page(feed, p ->> 'cursor', max_rows);
+		page := page + 1;
+	END LOOP;
+END $$;
+
+--
+-- Control characters are six times as long in JSON.
+--
+SELECT feed_create('outbox', 'text');
+INSERT INTO outbox (message_id, message_type, data, scheduled)
+	VALUES ('00000000-0000-0000-0000-000000000001', 'small', '1', '2024-01-01 00:00+00');
+INSERT INTO outbox (message_id, message_type, data, scheduled)
+	VALUES ('00000000-0000-0000-0000-000000000002', 'controls', repeat(E'\x01', 190 * 1024 * 1024), '2024-01-01 00:00+00');
+INSERT INTO outbox (message_id, message_type, data, scheduled)
+	VALUES ('00000000-0000-0000-0000-000000000003', 'small', '2', '2024-01-01 00:00+00');
+CALL feed_publish();
+SET timezone = 'UTC';
+SELECT * FROM walk('outbox', 1);
+SELECT * FROM walk('outbox', 10);
+SELECT feed_subscribe('all', 'outbox', 'earliest') = '' AS at_beginning;
+SELECT op, entry ->> 'message_type' AS type, error FROM feed_poll('all', 10);
+SELECT feed_unsubscribe('all');
+SELECT feed_drop('outbox');
+-- A row is bounded, also where none of its columns is too large; and in jsonb.
+SELECT feed_create('outbox');
+ALTER TABLE outbox ADD COLUMN more text;
+INSERT INTO outbox (message_id, message_type, data, more)
+	SELECT '00000000-0000-0000-0000-000000000001', 'both', to_jsonb(t), t FROM repeat(E'\x02', 22 * 1024 * 1024) t;
+INSERT INTO outbox (message_id, message_type, data)
+	VALUES ('00000000-0000-0000-0000-000000000002', 'jsonb', to_jsonb(repeat(E'\x01', 44 * 1024 * 1024)));
+CALL feed_publish();
+SELECT page, left(entry, 120) AS entry FROM walk('outbox', 10);
+SELECT feed_drop('outbox');
+
+--
+-- A value that its type does not know: a row without it, a key without its row.
+--
+CREATE TYPE mood AS ENUM ('sad', 'happy', 'gone');
+CREATE TABLE kv (id int PRIMARY KEY, m mood, ms mood[]);
+CREATE TABLE moods (m mood PRIMARY KEY, n int);
+INSERT INTO kv VALUES (1, 'sad', '{happy}'), (2, 'gone', NULL), (3, 'happy', '{sad,gone}'), (4, 'happy', '{sad,happy}');
+INSERT INTO moods VALUES ('sad', 1), ('gone', 2), ('happy', 3);
+SELECT feed_attach('kv') IS NULL AS attached, feed_attach('moods') IS NULL AS attached;
+UPDATE kv SET id = id + 10 WHERE id = 3;
+DELETE FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'gone';
+CALL feed_publish();
+SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('kv', 2);
+SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('moods', 10);
+SELECT feed_subscribe('all', 'kv', 'earliest') = '' AS at_beginning;
+SELECT op, entry, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 10);
+-- Set aside, it comes again with its error.
+SELECT count(*) FROM (SELECT feed_ack('all', cursor, token) FROM feed_poll('all', 1)) a;
+SELECT cursor AS broken_cursor, token AS broken_token FROM feed_poll('all', 1) \gset
+SELECT feed_nack('all', :'broken_cursor', 'broken', '0', :broken_token) IS NOT NULL AS aside;
+SELECT op, entry FROM feed_poll('all', 1);
+SELECT feed_ack('all', cursor, token) FROM feed_poll('all', 1);
+SELECT op, entry, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 1);
+-- In a transaction that goes on
+BEGIN;
+INSERT INTO kv VALUES (5);
+SELECT count(*) FROM feed_poll('all', 10);
+SAVEPOINT s;
+SELECT count(*) FROM feed_poll('all', 10);
+COMMIT;
+SELECT count(*) FROM kv WHERE id = 5;
+-- Who cancels a page gets no page.
+ALTER TABLE kv ADD COLUMN a int[];
+INSERT INTO kv (id, a) VALUES (6, array_fill(0, ARRAY[10000000]));
+CALL feed_publish();
+SET statement_timeout = '20ms';
+SELECT length(feed_page('kv', '', 10)::text);
+RESET statement_timeout;
+SELECT feed_unsubscribe('all');
+SELECT feed_detach('kv'), feed_detach('moods');
+DROP TABLE kv, moods;
+DROP TYPE mood;
+DROP FUNCTION walk;
