@@ -35,6 +35,37 @@ unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGSERVICE PGSERVICEFILE \
 say() { printf '%s\n' "$*" 2>/dev/null; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+# Runs a command with its output in a file, and prints those lines of it that
+# match, as they come, and that it is still running when there are none for a
+# while.  The command does not write to our output itself:
+# it would die of a closed pipe and leave its servers.
+watch() { # what it is, file, pattern, command...
+	_what=$1 _output=$2 _pattern=$3 _seen=0 _begun=$(date +%s)
+	_last=$_begun
+	shift 3
+	: >"$_output"
+	"$@" >"$_output" 2>&1 </dev/null &
+	_job=$!
+	while :; do
+		if kill -0 $_job 2>/dev/null; then _ended=; else _ended=1; fi
+		_lines=$(wc -l <"$_output")
+		_new=$(head -n "$_lines" "$_output" |
+			tail -n "+$((_seen + 1))" | grep -E "$_pattern" || true)
+		_seen=$_lines
+		_now=$(date +%s)
+		if [ -n "$_new" ]; then
+			say "$_new"
+			_last=$_now
+		elif [ $((_now - _last)) -ge 20 ]; then
+			say "... $_what has been running for $((_now - _begun)) s"
+			_last=$_now
+		fi
+		[ -z "$_ended" ] || break
+		sleep 1
+	done
+	wait $_job
+}
+
 as_root() {
 	if [ "$(id -u)" = 0 ]; then "$@"; else
 		command -v sudo >/dev/null || die "needs root or sudo"
@@ -77,13 +108,13 @@ feedpub_find_server() {
 # upgrades.  What packages have to say is shown when one fails.
 feedpub_apt() {
 	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
-		say "needs root or sudo for apt-get $*" >&2
+		say "needs root or sudo for: apt-get $*" >&2
 		return 1
 	fi
 	_log=$(mktemp)
 	_status=0
-	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
-		-o DPkg::Lock::Timeout=300 "$@" </dev/null >"$_log" 2>&1 || _status=$?
+	watch "apt-get $1" "$_log" '^$' as_root env DEBIAN_FRONTEND=noninteractive \
+		apt-get -y -qq -o DPkg::Lock::Timeout=300 "$@" || _status=$?
 	[ $_status = 0 ] || cat "$_log" >&2
 	rm -f "$_log"
 	return $_status
@@ -96,6 +127,10 @@ feedpub_has_package() {
 # Says what is to be installed, and how much apt says that is, and installs it.
 feedpub_get_packages() {
 	say "installing: $*"
+	if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+		say "needs root or sudo for: apt-get install --no-install-recommends $*" >&2
+		return 1
+	fi
 	feedpub_apt update || return 1
 	apt-get -o Debug::NoLocking=true --assume-no --no-install-recommends \
 		install "$@" </dev/null 2>/dev/null |
@@ -103,7 +138,7 @@ feedpub_get_packages() {
 	# The server's package makes and starts a cluster; leave none behind
 	# that was not there before.
 	_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
-	feedpub_apt --no-install-recommends install "$@" || return 1
+	feedpub_apt install --no-install-recommends "$@" || return 1
 	pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}' |
 	while read -r _v _c; do
 		printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
@@ -307,10 +342,13 @@ feedpub_install() {
 	BINDIR=$("$PG_CONFIG" --bindir)
 	export BINDIR
 	PATH=$BINDIR:$PATH
-	(cd "$WORK/tree" &&
-		quietly as_user make -j2 PG_CONFIG="$PG_CONFIG" with_llvm=no "$@" &&
-		quietly as_user make PG_CONFIG="$PG_CONFIG" with_llvm=no install) ||
+	watch "the build" "$WORK/out.log" '^$' as_user make -C "$WORK/tree" -j2 \
+		PG_CONFIG="$PG_CONFIG" with_llvm=no all "$@" &&
+		as_user make -C "$WORK/tree" PG_CONFIG="$PG_CONFIG" with_llvm=no \
+			install >"$WORK/out.log" 2>&1 || {
+		cat "$WORK/out.log"
 		die "could not build and install feedpub"
+	}
 }
 
 feedpub_server() {
