@@ -25,12 +25,10 @@ CREATE TABLE feedpub.feed (
 	key pg_catalog.name[],
 	key_attnums pg_catalog.int2[],
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
-	-- up to which place, in published order, tombstones have expired, and how
-	-- often some have
+	-- up to which place, in published order, tombstones have expired
 	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
 	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
-	expiries pg_catalog.int4 NOT NULL DEFAULT 0,
-	-- random: cursors of batch 0 are of this life of the feed
+	-- random: cursors are of this life of the feed
 	history pg_catalog.int4 NOT NULL DEFAULT 0,
 	key_table pg_catalog.oid,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
@@ -658,6 +656,22 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_discard';
 COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
 	'forgets an entry that was set aside; returns how many, 0 or 1';
+
+CREATE FUNCTION feedpub._cursor_compare(a pg_catalog.text, b pg_catalog.text)
+RETURNS pg_catalog.int4
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'feedpub_cursor_compare_texts';
+REVOKE ALL ON FUNCTION feedpub._cursor_compare(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._cursor_compare(pg_catalog.text, pg_catalog.text) IS
+	'compares the places of two cursors of one history: -1, 0 or 1';
+
+CREATE FUNCTION feedpub._cursor_moves(a pg_catalog.text, b pg_catalog.text)
+RETURNS pg_catalog.bool
+LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'feedpub_cursor_moves_texts';
+REVOKE ALL ON FUNCTION feedpub._cursor_moves(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._cursor_moves(pg_catalog.text, pg_catalog.text) IS
+	'whether a subscription that moves from one cursor to another goes forward';
 
 CREATE FUNCTION feedpub._subscription_owner(owner pg_catalog.oid,
 	owner_name pg_catalog.name, system_id pg_catalog.int8)

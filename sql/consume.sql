@@ -131,7 +131,7 @@ CALL change(100);
 VACUUM "Odd ""Name"", with a comma";
 CALL change(100);
 -- Some are still in batch 0 here, others are not; then their places change.
-SELECT count(*) FILTER (WHERE cursor = '' OR cursor < '01000000010000000000000001' COLLATE "C") > 0 AS in_batch_0, count(*) FILTER (WHERE cursor > '01000000010000000000000001' COLLATE "C") > 0 AS behind FROM consumer;
+SELECT count(*) FILTER (WHERE cursor = '' OR substr(cursor, 10, 1) = 'a') > 0 AS in_batch_0, count(*) FILTER (WHERE substr(cursor, 10, 17) > 'b0000000000000001' COLLATE "C") > 0 AS behind FROM consumer;
 VACUUM FULL "Odd ""Name"", with a comma";
 CALL change(100);
 CALL feed_publish('"Odd ""Name"", with a comma"');
@@ -146,7 +146,7 @@ END $$;
 CALL drain();
 SELECT count(*) > 100 AS many FROM "Odd ""Name"", with a comma";
 SELECT * FROM differences();
-SELECT name FROM consumer WHERE pages = 0 OR cursor <> feed_head('"Odd ""Name"", with a comma"');
+SELECT name FROM consumer WHERE pages = 0 OR feedpub._cursor_compare(cursor, feed_head('"Odd ""Name"", with a comma"')) <> 0;
 -- Emptied, and filled again
 CALL change(20);
 TRUNCATE "Odd ""Name"", with a comma";

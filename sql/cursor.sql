@@ -28,10 +28,11 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 
 --
--- The layout: version, epoch, batch, position, fingerprint.  Stored cursors
--- are to be read by later versions: it does not change.
+-- The layout: version, history, kind, batch, position, whether the batch is a
+-- merged one, its fingerprint, the server's start, base, and what is reserved.
+-- Stored cursors are to be read by later versions: it does not change.
 --
-SELECT feed_head('"Odd ""Name"", with a comma"');
+SELECT overlay(feed_head('"Odd ""Name"", with a comma"') PLACING 'hhhhhhhh' FROM 2) AS head;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
 CALL feed_publish();
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 300);
@@ -40,12 +41,13 @@ INSERT INTO other (message_type, data) SELECT 'm', '1' FROM generate_series(1, 2
 CALL feed_publish();
 CREATE TABLE cursors AS
 	SELECT row_number() OVER () AS n, cursor, (entry).feed_pos FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
-SELECT n, length(cursor), octet_length(cursor), left(cursor, 10) AS start, substr(cursor, 11, 16) AS batch, substr(cursor, 27, 16) AS position,
-	substr(cursor, 43) ~ '^[0-9a-f]{8}$' AS fingerprint
+SELECT n, length(cursor), octet_length(cursor), left(cursor, 1) AS version, substr(cursor, 10, 1) AS kind, substr(cursor, 11, 16) AS batch, substr(cursor, 27, 16) AS position,
+	substr(cursor, 43, 1) AS merged, substr(cursor, 44, 24) ~ '^[0-9a-f]{24}$' AS hex, substr(cursor, 68, 16) AS base, substr(cursor, 84) AS wal
 	FROM cursors WHERE n IN (1, 16, 20, 21, 320) ORDER BY n;
 SELECT bool_and(('x' || substr(cursor, 27, 16))::bit(64)::bigint = feed_pos) AS positions,
-	bool_and(('x' || substr(cursor, 43))::bit(32)::int = b.fingerprint) AS fingerprints
-	FROM cursors LEFT JOIN feedpub.batch b ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
+	bool_and(('x' || substr(cursor, 44, 8))::bit(32)::int = b.fingerprint) AS fingerprints,
+	bool_and(('x' || substr(cursor, 2, 8))::bit(32)::int = f.history) AS histories
+	FROM cursors LEFT JOIN (feedpub.batch b JOIN feedpub.feed f USING (feed)) ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
 -- Sorted as text, in any collation of ASCII that is one, they are in feed
 -- order.
 SELECT count(*) FILTER (WHERE n <> sorted) AS out_of_order, count(*) FILTER (WHERE n <> sorted_c) AS out_of_order_c
@@ -61,7 +63,8 @@ SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with 
 SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 3), 1000);
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 320), 1000);
 -- The beginning, in words
-SELECT attempt(''), attempt('01' || '00000001' || repeat('0', 40));
+SELECT history AS own FROM feedpub.feed WHERE feed = '"Odd ""Name"", with a comma"'::regclass \gset
+SELECT attempt(''), attempt('1' || lpad(to_hex(:own), 8, '0') || 'a' || repeat('0', 89)), attempt('1' || lpad(to_hex(:own), 8, '0') || 'b' || repeat('0', 89));
 
 --
 -- Malformed
@@ -70,31 +73,37 @@ SELECT cursor AS good FROM cursors WHERE n = 26 \gset
 SELECT what, attempt(c), attempt_page(c) FROM (VALUES
 	(1, 'good', :'good'),
 	(2, 'upper case', upper(:'good')),
-	(3, 'one digit in upper case', '010000000100000000000000020000000000000a1A' || right(:'good', 8)),
-	(4, 'too short', left(:'good', 49)),
+	(3, 'one digit in upper case', overlay(:'good' PLACING 'A' FROM 42)),
+	(4, 'too short', left(:'good', 98)),
 	(5, 'too long', :'good' || '0'),
 	(6, 'far too long', repeat(:'good', 100)),
 	(7, 'a space', ' '),
 	(8, 'a space in front', ' ' || :'good'),
 	(9, 'a space behind', :'good' || ' '),
-	(10, 'a space in front, of the right length', ' ' || right(:'good', 49)),
+	(10, 'a space in front, of the right length', ' ' || right(:'good', 98)),
 	(11, 'a line feed behind', :'good' || E'\n'),
 	(12, 'one digit', '0'),
-	(13, 'zeroes', repeat('0', 50)),
-	(14, 'version 0', '00' || substr(:'good', 3)),
-	(15, 'version 2', '02' || substr(:'good', 3)),
-	(16, 'version 255', 'ff' || substr(:'good', 3)),
+	(13, 'zeroes', repeat('0', 99)),
+	(14, 'version 0', '0' || substr(:'good', 2)),
+	(15, 'version 2', '2' || substr(:'good', 2)),
+	(16, 'version 15', 'f' || substr(:'good', 2)),
 	(17, 'a letter beyond f', overlay(:'good' PLACING 'g' FROM 30)),
 	(18, 'a sign', overlay(:'good' PLACING '-' FROM 27)),
 	(19, 'with 0x', '0x' || substr(:'good', 3)),
 	(20, 'a negative batch', overlay(:'good' PLACING 'f' FROM 11)),
 	(21, 'a negative position', overlay(:'good' PLACING '8' FROM 27)),
 	(22, 'a number', '12345'),
-	(23, 'multibyte, 50 characters', repeat(U&'\20AC', 50)),
-	(24, 'multibyte, 50 bytes', repeat(U&'\00E9', 25)),
-	(25, 'multibyte at the end', left(:'good', 48) || U&'\00E9'),
+	(23, 'multibyte, 99 characters', repeat(U&'\20AC', 99)),
+	(24, 'multibyte, 99 bytes', repeat(U&'\20AC', 33)),
+	(25, 'multibyte at the end', left(:'good', 97) || U&'\00E9'),
 	(26, 'other digits', overlay(:'good' PLACING U&'\0661' FROM 30)),
-	(27, 'in words', 'beginning')) AS v (n, what, c) ORDER BY n;
+	(27, 'in words', 'beginning'),
+	(28, 'of no kind', overlay(:'good' PLACING 'c' FROM 10)),
+	(29, 'merged or what', overlay(:'good' PLACING '2' FROM 43)),
+	(30, 'a negative base', overlay(:'good' PLACING '8' FROM 68)),
+	(31, 'no base', overlay(:'good' PLACING ' ' FROM 83)),
+	(32, 'no start', overlay(:'good' PLACING 'x' FROM 60)),
+	(33, 'no place in the WAL', overlay(:'good' PLACING 'x' FROM 99))) AS v (n, what, c) ORDER BY n;
 -- The message shows what was given, not all of it when that is long, and
 -- whole characters.
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", 'nonsense', 1);
@@ -112,12 +121,13 @@ CALL feed_await('other', 'nonsense', '0 s');
 -- Of another history
 --
 SELECT what, attempt(c), attempt_page(c) FROM (VALUES
-	(1, 'another epoch', overlay(:'good' PLACING '2' FROM 10)),
-	(2, 'epoch 0', overlay(:'good' PLACING '0' FROM 10)),
-	(3, 'the highest epoch', overlay(:'good' PLACING 'ffffffff' FROM 3)),
-	(4, 'another epoch, at the beginning', '01' || '00000002' || repeat('0', 40)),
-	(5, 'another fingerprint', overlay(:'good' PLACING translate(right(:'good', 1), '0123456789abcdef', '123456789abcdef0') FROM 50)),
-	(6, 'the fingerprint of the other batch', left(:'good', 42) || (SELECT right(cursor, 8) FROM cursors WHERE n = 1)),
+	(1, 'another history', overlay(:'good' PLACING translate(substr(:'good', 9, 1), '0123456789abcdef', '123456789abcdef0') FROM 9)),
+	(2, 'history 0', overlay(:'good' PLACING '00000000' FROM 2)),
+	(3, 'another history, at the beginning', '1' || '12345678' || 'a' || repeat('0', 89)),
+	(4, 'another history, before the first batch', '1' || '12345678' || 'b' || repeat('0', 89)),
+	(5, 'another fingerprint', overlay(:'good' PLACING translate(substr(:'good', 51, 1), '0123456789abcdef', '123456789abcdef0') FROM 51)),
+	(6, 'the fingerprint of the other batch', overlay(:'good' PLACING (SELECT substr(cursor, 44, 8) FROM cursors WHERE n = 1) FROM 44)),
+	(11, 'of a merged batch', overlay(:'good' PLACING '1' FROM 43)),
 	(7, 'the next batch', overlay(:'good' PLACING '3' FROM 26)),
 	(8, 'a batch in the far future', overlay(:'good' PLACING '7fffffffffffffff' FROM 11)),
 	(9, 'another feed''s batch 1', (SELECT cursor FROM feed_read(NULL::other, '', 1))),

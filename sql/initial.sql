@@ -21,8 +21,8 @@ CREATE TABLE :odd (id int PRIMARY KEY, v text, pad text);
 ALTER TABLE :odd ALTER pad SET STORAGE plain;
 SELECT feed_attach(:'odd');
 SELECT feed_wait(:'odd', '', '0') AS from_the_beginning, feed_wait(:'odd', feed_head(:'odd'), '0') AS from_the_head;
-SELECT op, entry, cursor = feed_head(:'odd') AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10);
-SELECT page -> 'entries' AS entries, page ->> 'cursor' = feed_head(:'odd') AS head, page -> 'more' AS more FROM feed_page(:'odd', '', 10) page;
+SELECT op, entry, feedpub._cursor_compare(cursor, feed_head(:'odd')) = 0 AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10);
+SELECT page -> 'entries' AS entries, feedpub._cursor_compare(page ->> 'cursor', feed_head(:'odd')) = 0 AS head, page -> 'more' AS more FROM feed_page(:'odd', '', 10) page;
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head(:'odd'), 10);
 SELECT feed_detach(:'odd');
 
@@ -43,7 +43,7 @@ BEGIN
 				WHEN 'truncate' THEN op ELSE op || ' ' || (entry).id END, ' ' ORDER BY n), (array_agg(cursor ORDER BY n DESC))[1]
 			FROM feed_read(NULL::"Odd ""Name"", with a comma", $1, $2) WITH ORDINALITY r (cursor, op, entry, n) $q$ INTO page, next USING after, max_rows;
 		EXIT WHEN page IS NULL;
-		IF next <= after COLLATE "C" AND right(next, 8) = right(after, 8) OR feed_page('"Odd ""Name"", with a comma"', after, max_rows) ->> 'cursor' < next COLLATE "C" THEN
+		IF next <= after COLLATE "C" AND substr(next, 44, 8) = substr(after, 44, 8) OR feed_page('"Odd ""Name"", with a comma"', after, max_rows) ->> 'cursor' < next COLLATE "C" THEN
 			RAISE 'cursor % after %', next, after;
 		END IF;
 		pages := pages || page;
@@ -56,7 +56,7 @@ SELECT max_rows, pages(max_rows) FROM unnest('{1,2,3,9,10,11,1000}'::int[]) max_
 CREATE TABLE place AS SELECT row_number() OVER () AS n, cursor, (entry).id FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
 SELECT array_agg(n ORDER BY cursor COLLATE "C") AS order FROM place;
 SELECT n, pages(4, cursor) FROM place WHERE n IN (1, 2, 9, 10);
-SELECT bool_and(feed_wait(:'odd', cursor, '0')) AS something_behind, bool_and(length(cursor) = 50) AS length FROM place;
+SELECT bool_and(feed_wait(:'odd', cursor, '0')) AS something_behind, bool_and(length(cursor) = 99) AS length FROM place;
 SELECT page -> 'entries' -> 0 -> 'op' AS op, page -> 'entries' -> 0 -> 'key' AS key, json_object_keys(page -> 'entries' -> 0 -> 'row') AS columns, page -> 'more' AS more FROM feed_page(:'odd', '', 10) page;
 -- xid order has stamped rows only.
 SELECT count(*) FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
@@ -161,7 +161,7 @@ CREATE POLICY even ON :odd USING (id % 2 = 0);
 SET ROLE regress_feedpub_reader;
 SELECT max_rows, pages(max_rows) FROM unnest('{1,3,1000}'::int[]) max_rows;
 SELECT e -> 'key' AS key, e -> 'row' -> 'v' AS v FROM json_array_elements(feed_page(:'odd', '', 100) -> 'entries') e;
-SELECT op, cursor = feed_head(:'odd') AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", (feed_page(:'odd', '', 100) ->> 'cursor'), 100) WHERE op = 'end';
+SELECT op, left(cursor, 42) = left(feed_head(:'odd'), 42) AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", (feed_page(:'odd', '', 100) ->> 'cursor'), 100) WHERE op = 'end';
 RESET ROLE;
 DROP POLICY even ON :odd;
 CREATE POLICY none ON :odd USING (false);

@@ -23,7 +23,7 @@ CREATE FUNCTION merge(max_transactions int DEFAULT NULL) RETURNS int LANGUAGE sq
 	SELECT feedpub._merge_batches('outbox');
 $$;
 CREATE VIEW batches AS
-	SELECT sync_id, transactions, last_pos, fingerprint < 0 AS merged, merged_pos, cardinality(merged_ids) AS publishers FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
+	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_pos, cardinality(merged_ids) AS publishers FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
 -- Every cursor that was ever handed out, with what lay behind it
 CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
 CREATE PROCEDURE note() LANGUAGE sql AS $$
@@ -152,16 +152,17 @@ SELECT * FROM compare();
 --
 -- Cursors that are none of this feed's
 --
--- Version, epoch, batch, position, fingerprint
+-- Batch, position, and whether it is merged with its fingerprint
 CREATE FUNCTION forge(batch bigint, pos bigint, fingerprint text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, '0100000001' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint, 10));
+	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub.feed WHERE feed = 'outbox'::regclass)
+		|| 'b' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint || repeat('0', 48), 10));
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;
 END $$;
 -- Made up, in any batch
-SELECT forge(batch, pos, fingerprint), count(*)
-	FROM generate_series(1, 11) batch, generate_series(0, 14) pos, unnest('{00000000,7fffffff,80000000,ffffffff,12345678,92345678}'::text[]) fingerprint
+SELECT forge(batch, pos, merged || fingerprint), count(*)
+	FROM generate_series(1, 11) batch, generate_series(0, 14) pos, unnest('{0,1}'::text[]) merged, unnest('{00000000,7fffffff,80000000,ffffffff,12345678,92345678}'::text[]) fingerprint
 	GROUP BY 1;
 -- Another feed's of the same numbers
 DO $$
@@ -172,11 +173,11 @@ BEGIN
 		CALL feed_publish('other');
 	END LOOP;
 END $$;
-SELECT forge(o.batch, 1, right(o.cursor, 8)), count(*)
+SELECT forge(o.batch, 1, substr(o.cursor, 43, 9)), count(*)
 	FROM (SELECT row_number() OVER () AS batch, cursor FROM feed_read(NULL::other, '', 100)) o
 	GROUP BY 1;
 -- A true fingerprint of another number
-SELECT forge(m.batch, 1, right(k.cursor, 8)), count(*)
+SELECT forge(m.batch, 1, substr(k.cursor, 43, 9)), count(*)
 	FROM known k, generate_series(1, 11) m (batch)
 	WHERE k.cursor <> '' AND substr(k.cursor, 11, 16) <> lpad(to_hex(m.batch), 16, '0')
 	GROUP BY 1;
@@ -186,7 +187,7 @@ SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORD
 SELECT cursor AS old FROM feed_read(NULL::other, '', 1) \gset
 SELECT feedpub._begin_history('other');
 CALL feed_publish('other');
-SELECT substr(cursor, 1, 42) = substr(:'old', 1, 42) AS same_place, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
+SELECT substr(cursor, 10, 33) = substr(:'old', 10, 33) AS same_place, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
 SELECT feed_page('other', :'old', 10);
 \echo :SQLSTATE
 

@@ -33,8 +33,8 @@ CREATE FUNCTION page(after text, max_rows int, OUT buffers int, OUT rows int) LA
 $$;
 -- The place behind a row of a batch, by its position
 CREATE FUNCTION place(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
-	SELECT '01' || '00000001' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || lpad(to_hex(fingerprint), 8, '0')
-	FROM feedpub.batch WHERE feed = 'big'::regclass AND sync_id = k
+	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || '0' || lpad(to_hex(fingerprint), 8, '0') || repeat('0', 48)
+	FROM feedpub.batch JOIN feedpub.feed USING (feed) WHERE feed = 'big'::regclass AND sync_id = k
 $$;
 -- An empty feed
 SELECT rows, buffers <= 10 AS bounded FROM page('', 100);
@@ -150,7 +150,7 @@ SELECT count(dblink_exec('w' || i, 'COMMIT')) FROM generate_series(1, 5) i;
 SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
 SELECT count(dblink_exec('w' || i, 'ROLLBACK')) FROM generate_series(6, 20) i;
 SET feedpub.read_wait = '1 ms';
-SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
+SELECT rows, buffers <= 20 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
 SET feedpub.read_wait = 0;
 CALL feed_publish();
 SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);

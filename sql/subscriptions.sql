@@ -40,7 +40,7 @@ SELECT feed_ack('mail', :'middle');
 SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 11 for 16));
 SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 27 for 16));
 -- nor into another history
-SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 43 for 8));
+SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 44 for 8));
 SELECT feed_ack('mail', 'no cursor');
 SELECT feed_ack('mail', :'middle', strict => true);
 -- Two that were handed out the same rows: one of them wins, whatever the
@@ -78,7 +78,7 @@ SELECT feed_seek('mail', '') AS earliest;
 -- What was handed out before cannot be acknowledged any more.
 SELECT feed_ack('mail', :'cursor2', :token2);
 SELECT feed_seek('mail', 'somewhere');
-SELECT feed_seek('mail', overlay(:'end' placing '12345678' from 43 for 8));
+SELECT feed_seek('mail', overlay(:'end' placing '12345678' from 44 for 8));
 SELECT feed_seek('mail', NULL);
 
 --

@@ -212,9 +212,9 @@ CALL feed_await('other', :'head', '1 s');
 \echo :SQLSTATE
 SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(:'head' PLACING '7fff' FROM 11), '1 s');
 \echo :SQLSTATE
-SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(feed_head('"Odd ""Name"", with a comma"') PLACING '2' FROM 10), '1 s');
+SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(feed_head('"Odd ""Name"", with a comma"') PLACING '00000000' FROM 2), '1 s');
 \echo :SQLSTATE
-SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(head PLACING translate(right(head, 8), '0123456789abcdef', '123456789abcdef0') FROM 43), '1 s')
+SELECT feed_wait('"Odd ""Name"", with a comma"', overlay(head PLACING translate(substr(head, 44, 8), '0123456789abcdef', '123456789abcdef0') FROM 44), '1 s')
 	FROM feed_head('"Odd ""Name"", with a comma"') head;
 \echo :SQLSTATE
 SELECT feed_drop('other');

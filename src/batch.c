@@ -298,7 +298,7 @@ make_fingerprint(uint32 seed, int64 sync_id)
 {
 	return murmurhash32((uint32) sync_id ^
 						murmurhash32((uint32) (sync_id >> 32) ^ seed)) &
-		~FEEDPUB_MERGED_FINGERPRINT;
+		0x7fffffff;
 }
 
 /*
@@ -317,7 +317,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 	int			nseeds;
 	int			i;
 
-	if (feedpub_cursor_is_of(cursor, batch->sync_id, batch->fingerprint))
+	if (feedpub_cursor_is_of(cursor, batch->sync_id, batch->is_merged, batch->fingerprint))
 		return true;
 	if (!batch->is_merged || cursor->sync_id > batch->sync_id)
 		return false;
@@ -341,7 +341,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 			break;
 	}
 	return i >= 0 &&
-		feedpub_cursor_is_of(cursor, cursor->sync_id,
+		feedpub_cursor_is_of(cursor, cursor->sync_id, false,
 							 make_fingerprint(DatumGetUInt32(seeds[i]), cursor->sync_id));
 }
 
@@ -353,7 +353,7 @@ feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
 int64
 feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 {
-	if (batch->is_merged && cursor->fingerprint != batch->fingerprint &&
+	if (batch->is_merged && !cursor->merged &&
 		cursor->pos >= batch->merged_pos)
 		return batch->last_pos;
 	return cursor->pos;
@@ -376,7 +376,7 @@ bool
 feedpub_batch_is_foreign(const FeedpubBatch *batch)
 {
 	return batch->sync_id > 0 &&
-		(batch->fingerprint & FEEDPUB_MERGED_FINGERPRINT) == 0 &&
+		!batch->is_merged &&
 		(int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0;
 }
 
@@ -447,7 +447,7 @@ choose_seed(Oid feed)
 				 errmsg("could not generate random values")));
 	is_drawn = true;
 	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
-	return murmurhash32(drawn ^ (uint32) floor.history);
+	return murmurhash32(drawn ^ floor.history);
 }
 
 static Relation
@@ -532,8 +532,7 @@ feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
 }
 
 /*
- * Make the batch in a slot the merged one.  It gets a fingerprint of its own,
- * marked as that of a merged one.
+ * Make the batch in a slot the merged one.  It gets a fingerprint of its own.
  */
 static void
 write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
@@ -552,7 +551,7 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 	values[ANUM_BATCH_MERGED_POS - 1] = slot->tts_values[ANUM_BATCH_LAST_POS - 1];
 	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(last_pos);
 	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(transactions);
-	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(fingerprint | FEEDPUB_MERGED_FINGERPRINT);
+	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(fingerprint);
 	values[ANUM_BATCH_MERGED_IDS - 1] = PointerGetDatum(ids);
 	values[ANUM_BATCH_MERGED_SEEDS - 1] = PointerGetDatum(seeds);
 	replaced[ANUM_BATCH_MERGED_POS - 1] = true;

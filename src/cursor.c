@@ -3,15 +3,24 @@
  * cursor.c
  *	  The cursor of the published order, as text.
  *
- * Opaque to consumers: the format's version, the epoch, the number of the
- * batch, the position in it, and the batch's fingerprint, in hexadecimal of
- * fixed width, so that cursors of one epoch sort as text in feed order:
+ * Opaque to consumers: lower-case hexadecimal of fixed width, 99 characters,
+ * without the spaces below.  Cursors of one history sort as text (COLLATE "C")
+ * in feed order.
  *
- *		01 00000001 000000000000002a 0000000000000c35 9e3779b9
+ *		1			version
+ *		5be1d0c7	history: the feed's random number, of this life of it
+ *		b			kind: a = in the initial snapshot, b = in a batch
+ *		000000000000002a	number of the batch; kind a: which table it stands in,
+ *							0 if the feed is one table
+ *		0000000000000c35	position in it; kind a: a row identifier
+ *		0			1 if the batch is one that others were merged into
+ *		9e3779b9	fingerprint of the batch; kind a: of the table's file
+ *		00...		id of the server start that made the cursor
+ *		000000000000002b	base: see page.c, check_floor()
+ *		00...		reserved: a place in the WAL
  *
- * without the spaces, 50 characters.  The empty text is the beginning.
- * In a table feed the epoch has in its upper three bytes how often tombstones
- * have expired.
+ * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
+ * takes the text apart: what compares places calls _cursor_compare().
  *
  * Stored cursors outlive us, so the layout does not change; another one gets
  * another version.
@@ -20,17 +29,23 @@
  */
 #include "postgres.h"
 
-#include "common/hashfn.h"
+#include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
 #include "feedpub.h"
 
-#define VERSION		1
-#define LENGTH		FEEDPUB_CURSOR_LENGTH
+PG_FUNCTION_INFO_V1(feedpub_cursor_compare_texts);
+PG_FUNCTION_INFO_V1(feedpub_cursor_moves_texts);
+
+#define VERSION			1
+#define KIND_INITIAL	'a'
+#define KIND_BATCH		'b'
+#define LENGTH			FEEDPUB_CURSOR_LENGTH
 
 static char *put_hex(char *p, uint64 value, int ndigits);
 static bool get_hex(const char **p, int ndigits, uint64 *value);
+static bool get_fields(const char *p, FeedpubCursor *cursor);
 
 /*
  * Print a cursor into a buffer of FEEDPUB_CURSOR_LENGTH bytes; no terminator.
@@ -40,11 +55,16 @@ feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer)
 {
 	char	   *p = buffer;
 
-	p = put_hex(p, VERSION, 2);
-	p = put_hex(p, cursor->epoch, 8);
+	p = put_hex(p, VERSION, 1);
+	p = put_hex(p, cursor->history, 8);
+	*p++ = cursor->initial ? KIND_INITIAL : KIND_BATCH;
 	p = put_hex(p, (uint64) cursor->sync_id, 16);
 	p = put_hex(p, (uint64) cursor->pos, 16);
+	p = put_hex(p, cursor->merged, 1);
 	p = put_hex(p, cursor->fingerprint, 8);
+	p = put_hex(p, cursor->server_start, 16);
+	p = put_hex(p, (uint64) cursor->base, 16);
+	p = put_hex(p, cursor->wal, 16);
 	Assert(p - buffer == LENGTH);
 }
 
@@ -69,88 +89,145 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 {
 	const char *p = VARDATA_ANY(input);
 	int			length = VARSIZE_ANY_EXHDR(input);
-	uint64		version = 0;
-	uint64		epoch = 0;
-	uint64		sync_id = 0;
-	uint64		pos = 0;
-	uint64		fingerprint = 0;
 
 	MemSet(cursor, 0, sizeof(FeedpubCursor));
-	cursor->epoch = FEEDPUB_EPOCH;
+	cursor->initial = true;
 	if (length == 0)
 		return;
-
-	if (length != LENGTH ||
-		!get_hex(&p, 2, &version) ||
-		!get_hex(&p, 8, &epoch) ||
-		!get_hex(&p, 16, &sync_id) ||
-		!get_hex(&p, 16, &pos) ||
-		!get_hex(&p, 8, &fingerprint) ||
-		version != VERSION || sync_id > PG_INT64_MAX || pos > PG_INT64_MAX)
+	if (length != LENGTH || !get_fields(p, cursor))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed cursor: \"%s\"",
-						pnstrdup(VARDATA_ANY(input),
-								 pg_mbcliplen(VARDATA_ANY(input), length, 64))),
-				 errhint("Use a cursor as it was handed out, or '' for the beginning.")));
+						pnstrdup(p, pg_mbcliplen(p, length, LENGTH))),
+				 errhint("Use a cursor as it was delivered, or '' for the beginning.")));
+	cursor->given = true;
+}
 
-	cursor->epoch = (uint32) epoch;
+static bool
+get_fields(const char *p, FeedpubCursor *cursor)
+{
+	uint64		version;
+	uint64		history;
+	uint64		sync_id;
+	uint64		pos;
+	uint64		merged;
+	uint64		fingerprint;
+	uint64		base;
+
+	if (!get_hex(&p, 1, &version) || version != VERSION ||
+		!get_hex(&p, 8, &history) ||
+		(*p != KIND_INITIAL && *p != KIND_BATCH))
+		return false;
+	cursor->initial = *p++ == KIND_INITIAL;
+	if (!get_hex(&p, 16, &sync_id) || sync_id > PG_INT64_MAX ||
+		!get_hex(&p, 16, &pos) || pos > PG_INT64_MAX ||
+		!get_hex(&p, 1, &merged) || merged > 1 ||
+		!get_hex(&p, 8, &fingerprint) ||
+		!get_hex(&p, 16, &cursor->server_start) ||
+		!get_hex(&p, 16, &base) || base > PG_INT64_MAX ||
+		!get_hex(&p, 16, &cursor->wal))
+		return false;
+	cursor->history = (uint32) history;
 	cursor->sync_id = (int64) sync_id;
 	cursor->pos = (int64) pos;
+	cursor->merged = merged == 1;
 	cursor->fingerprint = (uint32) fingerprint;
+	cursor->base = (int64) base;
+	return true;
 }
 
 /*
- * Which life of the feed, and how often tombstones had expired in it: what
- * cursors of batch 0 carry, for a batch's fingerprint is not there yet.
+ * The number of the batch that a cursor is in; 0 before the first one.
  */
-uint32
-feedpub_cursor_generation(const FeedpubFloor *floor)
+int64
+feedpub_cursor_batch(const FeedpubCursor *cursor)
 {
-	return murmurhash32((uint32) floor->history + (uint32) floor->expiries);
+	return cursor->initial ? 0 : cursor->sync_id;
 }
 
 /*
- * The place behind batch 0, before any other batch.
- */
-void
-feedpub_cursor_behind_initial(FeedpubCursor *cursor, const FeedpubFloor *floor)
-{
-	cursor->epoch = FEEDPUB_EPOCH_WITH(floor->expiries);
-	cursor->sync_id = 0;
-	cursor->pos = PG_INT64_MAX;
-	cursor->fingerprint = feedpub_cursor_generation(floor);
-}
-
-bool
-feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor)
-{
-	return cursor->sync_id == 0 && cursor->pos == PG_INT64_MAX;
-}
-
-/*
- * Is a cursor at a row that its batch hands out with a partition?
+ * Is a cursor at a row that its batch delivers with a partition?
  */
 bool
 feedpub_cursor_is_in_partition(const FeedpubCursor *cursor)
 {
-	return cursor->sync_id > 0 && cursor->pos >= FEEDPUB_PARTITION_POS &&
-		cursor->pos < PG_INT64_MAX;
+	return feedpub_cursor_batch(cursor) > 0 &&
+		cursor->pos >= FEEDPUB_PARTITION_POS && cursor->pos < PG_INT64_MAX;
 }
 
 /*
- * Is a cursor in the batch of this number and fingerprint?  In a partition it
- * carries half of that (partition.c).
+ * Is a cursor in this batch, with its fingerprint?  In a partition it carries
+ * half of that (partition.c).
  */
 bool
-feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id,
+feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id, bool merged,
 					 uint32 fingerprint)
 {
 	uint32		difference = cursor->fingerprint ^ fingerprint;
 
 	if (feedpub_cursor_is_in_partition(cursor))
 		difference &= 0xffff0000;
-	return cursor->sync_id == sync_id && difference == 0;
+	return !cursor->initial && cursor->sync_id == sync_id &&
+		cursor->merged == merged && difference == 0;
+}
+
+/*
+ * Compare the places of two cursors of one history: < 0 if a comes before b.
+ * The beginning comes before all others.
+ */
+int
+feedpub_cursor_compare(const FeedpubCursor *a, const FeedpubCursor *b)
+{
+	if (a->given != b->given)
+		return a->given ? 1 : -1;
+	if (a->initial != b->initial)
+		return a->initial ? -1 : 1;
+	if (a->sync_id != b->sync_id)
+		return a->sync_id < b->sync_id ? -1 : 1;
+	if (a->pos != b->pos)
+		return a->pos < b->pos ? -1 : 1;
+	return 0;
+}
+
+/*
+ * feedpub._cursor_compare(a text, b text) returns integer, IMMUTABLE
+ *
+ * The same for SQL: -1, 0 or 1.  Error 22023 for what is no cursor.
+ */
+Datum
+feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
+{
+	FeedpubCursor a;
+	FeedpubCursor b;
+
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(0), &a);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &b);
+	PG_RETURN_INT32(feedpub_cursor_compare(&a, &b));
+}
+
+/*
+ * feedpub._cursor_moves(a text, b text) returns boolean, IMMUTABLE
+ *
+ * Does a subscription that stands at a go forward when it moves to b?  So it
+ * does if b is after a.  Where rows are read in place, row identifiers of two
+ * files cannot be compared: a table that was written into another file is read
+ * from its beginning again, so a place in any other file counts as further.
+ */
+Datum
+feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
+{
+	FeedpubCursor a;
+	FeedpubCursor b;
+	bool		in_place;
+
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(0), &a);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &b);
+	in_place = (a.given && a.initial && b.given && b.initial) ||
+		(feedpub_cursor_is_in_partition(&a) &&
+		 feedpub_cursor_is_in_partition(&b) && a.pos >> 48 == b.pos >> 48);
+	PG_RETURN_BOOL(feedpub_cursor_compare(&a, &b) < 0 ||
+				   (in_place && a.sync_id == b.sync_id &&
+					a.fingerprint != b.fingerprint));
 }
 
 static char *

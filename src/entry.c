@@ -41,6 +41,38 @@ static void select_by_stamp(FeedpubPage *page);
 static void select_by_tid(FeedpubPage *page);
 
 /*
+ * Say that the page has got to a position in a batch.
+ */
+void
+feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch, int64 pos)
+{
+	FeedpubCursor *passed = &page->passed;
+
+	feedpub_entry_pass_initial(page, batch->sync_id, pos, batch->fingerprint);
+	passed->initial = false;
+	passed->merged = batch->is_merged;
+}
+
+/*
+ * Say that it has got to a position in a table that is read in place.
+ */
+void
+feedpub_entry_pass_initial(FeedpubPage *page, int64 table, int64 pos,
+						   uint32 fingerprint)
+{
+	page->passed = (FeedpubCursor){
+		.given = true,
+		.initial = true,
+		.history = page->floor.history,
+		.sync_id = table,
+		.pos = pos,
+		.fingerprint = fingerprint,
+		.server_start = page->server_start,
+		.base = page->base,
+	};
+}
+
+/*
  * Add what a run's current entry stands for to the page, or pass it: there is
  * no row, or a tombstone whose key lives.
  */
@@ -50,10 +82,7 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
 	TupleTableSlot *slot;
 	FeedpubPageRow *row;
 
-	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
-	page->passed.sync_id = batch->sync_id;
-	page->passed.pos = run->pos;
-	page->passed.fingerprint = batch->fingerprint;
+	feedpub_entry_pass(page, batch, run->pos);
 	slot = feedpub_run_fetch(page->reader, run, run->current);
 	if (slot == NULL)
 		page->missed = true;
@@ -445,7 +474,7 @@ static int64
 place_of(const FeedpubPage *page, ItemPointer tid)
 {
 	if (!page->feed.is_partitioned)
-		return feedpub_initial_pos(tid, &page->floor);
+		return feedpub_initial_pos(tid);
 	return feedpub_partition_pos((page->rows[0].cursor.pos >> 48) & 0x3fff, tid);
 }
 

@@ -161,43 +161,34 @@ typedef struct FeedpubRunReader FeedpubRunReader;
 
 typedef struct FeedpubInitialScan FeedpubInitialScan;
 
-/* Up to where tombstones have expired, and how often some have. */
+/* Up to where tombstones have expired, and which life of the feed it is. */
 typedef struct FeedpubFloor
 {
 	int64		sync_id;
 	int64		pos;
-	int			expiries;
-	int32		history;		/* random, of this life of the feed */
+	uint32		history;		/* random */
 } FeedpubFloor;
 
 /* A place in the published order. */
 typedef struct FeedpubCursor
 {
-	uint32		epoch;
-	int64		sync_id;
-	int64		pos;
-	uint32		fingerprint;
+	bool		given;			/* false: '', the beginning */
+	bool		initial;		/* in the initial snapshot, not in a batch */
+	bool		merged;			/* in a batch that others were merged into */
+	uint32		history;		/* FeedpubFloor.history */
+	int64		sync_id;		/* of the batch; initial: which table */
+	int64		pos;			/* in it; initial: a row identifier */
+	uint32		fingerprint;	/* of the batch; initial: of the file */
+	uint64		server_start;	/* of the server that made it */
+	int64		base;			/* see check_floor() in page.c */
+	uint64		wal;			/* reserved */
 } FeedpubCursor;
-
-/* The history that this server is in; more than one is a later step. */
-#define FEEDPUB_EPOCH			1
-
-/*
- * In the epoch of a table feed's cursor, above its eight bits: how often
- * tombstones had expired when it was handed out (page.c: check_floor).
- */
-#define FEEDPUB_EPOCH_OF(epoch)			((epoch) & 0xff)
-#define FEEDPUB_EPOCH_EXPIRIES(epoch)	((epoch) >> 8)
-#define FEEDPUB_EPOCH_WITH(expiries)	(FEEDPUB_EPOCH | (uint32) (expiries) << 8)
 
 /*
  * Positions from here on are places in partitions, whose rows without a stamp
  * a batch hands out behind its others; the largest lies behind them all.
  */
 #define FEEDPUB_PARTITION_POS		(INT64CONST(1) << 62)
-
-/* Fingerprints of merged batches have this bit, others do not. */
-#define FEEDPUB_MERGED_FINGERPRINT	0x80000000
 
 /* Whom a publisher waits for: others of the feed, and its table's locks. */
 typedef enum FeedpubPublishWait
@@ -250,6 +241,8 @@ typedef struct FeedpubPage
 	Size		nbytes;
 	FeedpubCursor passed;		/* how far the page got */
 	FeedpubFloor floor;			/* before which it cannot begin */
+	int64		base;			/* and server_start: what its cursors carry */
+	uint64		server_start;
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
@@ -298,7 +291,7 @@ typedef enum FeedpubRepublished
 } FeedpubRepublished;
 
 /* Length of a cursor as text. */
-#define FEEDPUB_CURSOR_LENGTH	50
+#define FEEDPUB_CURSOR_LENGTH	99
 
 struct		Latch;
 
@@ -437,14 +430,6 @@ typedef struct FeedpubToken
 	"  ELSE COALESCE(h.page_token OPERATOR(pg_catalog.=) $3, false)"                                                                                          \
 	"   OR (pg_catalog.hashtextextended(h.cursor, h.token OPERATOR(pg_catalog.#) COALESCE(h.page_token, 0::pg_catalog.int8) OPERATOR(pg_catalog.#) h.claims)" \
 	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5 END "
-
-/*
- * Where a cursor points, as text that sorts: batch and position, and then how
- * often deletes had expired (cursor.c).
- */
-#define FEEDPUB_PLACE(cursor) \
-	"((pg_catalog.substr(" cursor ", 11, 32) OPERATOR(pg_catalog.||) pg_catalog.substr(" cursor ", 3, 8))" \
-	" COLLATE pg_catalog.\"C\")"
 
 /* how many shards a subscription may have: lease.c's tokens have room */
 #define FEEDPUB_MAX_SHARDS	1024
@@ -670,17 +655,13 @@ extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
 
 /* in initial.c */
-extern int64 feedpub_initial_pos(ItemPointer tid, const FeedpubFloor *floor);
-extern bool feedpub_initial_is_of(const FeedpubCursor *cursor,
-								  const FeedpubFloor *floor);
+extern int64 feedpub_initial_pos(ItemPointer tid);
 extern uint32 feedpub_initial_fingerprint(Relation heap,
 										  const FeedpubFloor *floor);
 extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
 												 AttrNumber xid_attno,
 												 Snapshot snapshot,
-												 int64 after_pos,
-												 const FeedpubFloor *floor,
-												 int number,
+												 int64 after_pos, int number,
 												 const FeedpubSnapshot *before);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
@@ -715,13 +696,12 @@ extern void feedpub_background_note_error(Oid relid, const char *error);
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
-extern void feedpub_cursor_behind_initial(FeedpubCursor *cursor,
-										  const FeedpubFloor *floor);
-extern uint32 feedpub_cursor_generation(const FeedpubFloor *floor);
-extern bool feedpub_cursor_is_behind_initial(const FeedpubCursor *cursor);
+extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
 extern bool feedpub_cursor_is_in_partition(const FeedpubCursor *cursor);
 extern bool feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id,
-								 uint32 fingerprint);
+								 bool merged, uint32 fingerprint);
+extern int	feedpub_cursor_compare(const FeedpubCursor *a,
+								   const FeedpubCursor *b);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
 /* in shmem.c */
@@ -837,6 +817,10 @@ extern bool feedpub_fetch_may_read_directly(Relation heap);
 extern void feedpub_fetch_keep_heap(void);
 
 /* in entry.c */
+extern void feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch,
+							   int64 pos);
+extern void feedpub_entry_pass_initial(FeedpubPage *page, int64 table,
+									   int64 pos, uint32 fingerprint);
 extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
 extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
@@ -856,6 +840,8 @@ extern void feedpub_page_make_durable(TransactionId publisher,
 extern void feedpub_page_push_snapshot(Relation heap);
 extern void feedpub_page_refuse_cursor(Oid relid);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
+extern text *feedpub_page_end_of(Oid feed, const FeedpubBatch *batch,
+								 Snapshot snapshot);
 extern bool feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
 									const FeedpubFloor *floor,
 									Snapshot snapshot);

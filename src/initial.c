@@ -51,7 +51,6 @@ struct FeedpubInitialScan
 	Relation	heap;
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
-	FeedpubFloor floor;
 	int			number;			/* of the partition, 0: it is batch 0 */
 	const FeedpubSnapshot *before;	/* of the batch before that brought it */
 	BlockNumber nblocks;
@@ -67,28 +66,13 @@ static void begin_window(FeedpubInitialScan *initial);
 static bool is_initial(FeedpubInitialScan *initial);
 
 /*
- * A row identifier as a position in batch 0.  Above its 48 bits are some of
- * the generation, see cursor.c and retention.c.
+ * A row identifier as a position.
  */
 int64
-feedpub_initial_pos(ItemPointer tid, const FeedpubFloor *floor)
+feedpub_initial_pos(ItemPointer tid)
 {
-	return (int64) (feedpub_cursor_generation(floor) & 0x7fff) << 48 |
-		(int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
+	return (int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
 		ItemPointerGetOffsetNumberNoCheck(tid);
-}
-
-/*
- * Is a cursor of batch 0, or behind it, of this generation?
- */
-bool
-feedpub_initial_is_of(const FeedpubCursor *cursor, const FeedpubFloor *floor)
-{
-	uint32		generation = feedpub_cursor_generation(floor);
-
-	if (feedpub_cursor_is_behind_initial(cursor))
-		return cursor->fingerprint == generation;
-	return cursor->pos >> 48 == (generation & 0x7fff);
 }
 
 /*
@@ -100,7 +84,7 @@ uint32
 feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 {
 	uint64		system_id = GetSystemIdentifier();
-	uint32		hash = murmurhash32((uint32) floor->history);
+	uint32		hash = murmurhash32(floor->history);
 
 	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
 	hash = hash_combine(hash, murmurhash32((uint32) system_id));
@@ -115,7 +99,7 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
  */
 FeedpubInitialScan *
 feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
-					  int64 after_pos, const FeedpubFloor *floor, int number,
+					  int64 after_pos, int number,
 					  const FeedpubSnapshot *before)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
@@ -125,7 +109,6 @@ feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
 	initial->heap = heap;
 	initial->xid_attno = xid_attno;
 	initial->snapshot = snapshot;
-	initial->floor = *floor;
 	initial->number = number;
 	initial->before = before;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
@@ -140,7 +123,7 @@ get_pos(const FeedpubInitialScan *initial, ItemPointer tid)
 {
 	return initial->number > 0 ?
 		feedpub_partition_pos(initial->number, tid) :
-		feedpub_initial_pos(tid, &initial->floor);
+		feedpub_initial_pos(tid);
 }
 
 /*

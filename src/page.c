@@ -46,6 +46,7 @@
 #define MAX_PASSED	10000
 
 static void read_batches(FeedpubPage *page);
+static bool check_history(FeedpubPage *page);
 static void check_floor(FeedpubPage *page);
 static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 						 const FeedpubBatch *first);
@@ -80,7 +81,6 @@ feedpub_page_read(FeedpubPage *page)
 		feedpub_require_select(page->feed.relid);
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
-	page->passed = page->after;
 	page->leaves = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);
 	feedpub_horizon_check_history(&page->feed, page->leaves);
 
@@ -106,18 +106,12 @@ feedpub_page_read(FeedpubPage *page)
 	}
 	page->snapshot = GetActiveSnapshot();
 
-	/* a table feed's at once, not when batch 0 has been read */
-	if (!page->feed.is_outbox)
-	{
-		feedpub_batch_last(page->feed.relid, PG_INT64_MAX, page->snapshot, &page->last);
-		feedpub_batch_refuse_foreign(&page->feed, &page->last);
-	}
 	page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot);
 	read_batches(page);
 	feedpub_run_end(page->reader);
 	if (page->nrows == 0 &&
-		((page->passed.sync_id == page->after.sync_id && page->passed.pos == page->after.pos) ||
-		 feedpub_cursor_is_behind_initial(&page->passed)) &&
+		(feedpub_cursor_compare(&page->passed, &page->after) == 0 ||
+		 (!page->passed.initial && page->passed.sync_id == 0)) &&
 		feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
@@ -190,12 +184,22 @@ read_batches(FeedpubPage *page)
 											"feedpub batch",
 											ALLOCSET_SMALL_SIZES);
 
+	page->passed = page->after;
+	feedpub_registry_floor(relid, page->snapshot, &page->floor);
+	if (!check_history(page))
+	{
+		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+		return;
+	}
 	if (!page->feed.is_outbox)
+	{
+		/* at once, not when the initial snapshot has been read */
+		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+		feedpub_batch_refuse_foreign(&page->feed, &page->last);
 		check_floor(page);
+	}
 	if (!page->feed.is_outbox && !page->feed.is_partitioned &&
-		page->after.sync_id == 0 &&
-		!feedpub_cursor_is_behind_initial(&page->after) &&
-		!read_initial(page))
+		page->after.initial && !read_initial(page))
 	{
 		page->more = true;
 		feedpub_entry_hide_rows(page);
@@ -203,7 +207,7 @@ read_batches(FeedpubPage *page)
 		return;
 	}
 
-	batches = feedpub_batch_begin(relid, Max(page->after.sync_id, 1),
+	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&page->after), 1),
 								  page->snapshot);
 	for (;;)
 	{
@@ -229,7 +233,7 @@ read_batches(FeedpubPage *page)
 			page->more = true;
 			break;
 		}
-		if (batch.sync_id == page->after.sync_id)
+		if (batch.sync_id == feedpub_cursor_batch(&page->after))
 			after_pos = feedpub_batch_passed(&batch, &page->after);
 		brings = page->leaves->last_since >= batch.sync_id ||
 			(page->feed.is_partitioned && after_pos >= FEEDPUB_PARTITION_POS);
@@ -275,8 +279,8 @@ read_batches(FeedpubPage *page)
 static void
 make_page_durable(FeedpubPage *page)
 {
-	bool		has_moved = page->passed.sync_id != page->after.sync_id ||
-		page->passed.pos != page->after.pos;
+	bool		has_moved = feedpub_cursor_compare(&page->passed, &page->after) != 0 ||
+		page->passed.fingerprint != page->after.fingerprint;
 
 	if (page->missed || (has_moved && !page->feed.is_outbox))
 		feedpub_horizon_flush_all();
@@ -300,6 +304,30 @@ feedpub_page_make_durable(TransactionId publisher, Snapshot snapshot)
 }
 
 /*
+ * Check that the cursor is of this life of the feed.  Returns false when
+ * nothing can lie behind it yet: the snapshot is from before this life began.
+ */
+static bool
+check_history(FeedpubPage *page)
+{
+	FeedpubFloor now;
+	Snapshot	latest;
+
+	if (!page->after.given || page->after.history == page->floor.history)
+		return true;
+	if (!RecoveryInProgress() && !IsInParallelMode())
+	{
+		latest = RegisterSnapshot(GetLatestSnapshot());
+		feedpub_registry_floor(page->feed.relid, latest, &now);
+		UnregisterSnapshot(latest);
+		if (page->after.history == now.history)
+			return false;
+	}
+	feedpub_page_refuse_cursor(page->feed.relid);
+	return false;
+}
+
+/*
  * Check that the cursor is one of this history, given the first batch at or
  * behind it, if there is one, just read.  Returns false when nothing can lie
  * behind it yet: its batch is not here, on a standby that lags or in a
@@ -312,15 +340,12 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 			 const FeedpubBatch *first)
 {
 	const FeedpubCursor *after = &page->after;
-	bool		is_early = first == NULL ||
-		(after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0;
 
-	if (after->sync_id == 0 && FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH)
+	if (feedpub_cursor_batch(after) == 0)
 		return true;
-	if (FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH && first != NULL &&
-		feedpub_batch_knows(batches, first, after))
+	if (first != NULL && feedpub_batch_knows(batches, first, after))
 		return true;
-	if (FEEDPUB_EPOCH_OF(after->epoch) == FEEDPUB_EPOCH && is_early)
+	if (first == NULL || after->merged)
 	{
 		FeedpubBatchScan *latest_batches;
 		FeedpubBatch batch;
@@ -343,8 +368,8 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 }
 
 /*
- * Does a cursor of a table feed lie before the floor, and was handed out
- * before the floor got there?
+ * Does a cursor of a table feed lie before the floor, with its place and with
+ * its base?  See check_floor().
  *
  * In a merged batch whose end is the floor, one that was at the end of its
  * youngest part has passed all of it.
@@ -357,12 +382,10 @@ feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
 	FeedpubBatch batch;
 	bool		has_passed;
 
-	if (after->sync_id == 0)
-		return after->pos != 0 && !feedpub_initial_is_of(after, floor);
-	if (FEEDPUB_EPOCH_EXPIRIES(after->epoch) == ((uint32) floor->expiries & 0xffffff) ||
-		after->sync_id > floor->sync_id)
+	if (!after->given || after->base >= floor->sync_id ||
+		feedpub_cursor_batch(after) > floor->sync_id)
 		return false;
-	if (after->sync_id < floor->sync_id)
+	if (feedpub_cursor_batch(after) < floor->sync_id)
 		return true;
 	batches = feedpub_batch_begin(feed, floor->sync_id, snapshot);
 	has_passed = feedpub_batch_next(batches, &batch) &&
@@ -373,24 +396,39 @@ feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
 }
 
 /*
- * Check that no delete behind the cursor has expired, and that a cursor of
- * batch 0 is of this life of the feed.
+ * Check that no delete behind the cursor that its consumer needs has expired,
+ * and set the base of the page's own cursors.
  *
- * A cursor before the floor is refused, unless it was handed out after the
- * floor got there: then its consumer began after that, and does not have the
- * rows whose deletes have expired.
+ * The living rows of a table feed keep positions before the floor of its
+ * deletes, so a consumer that begins now has cursors before the floor for a
+ * while.  Its cursors therefore carry their base: the largest number of which
+ * every page since '' has seen the batch.  A cursor is refused if the floor is
+ * after both its place and its base.
+ *
+ * Take a delete that has expired.  Its transaction lies in a batch up to the
+ * floor.  If the place is not before the floor, the consumer has been
+ * delivered the delete, or the row was gone before it could get it.  If the
+ * base is not, each of its pages was read with a snapshot that sees that
+ * batch, hence the transaction of the delete, so none of them had the row.
+ *
+ * Base and rows come from one snapshot, the page's.  A later page may be read
+ * with an older one (on a standby that lags, or in a REPEATABLE READ
+ * transaction) and have rows that are gone in the earlier page's snapshot: so
+ * the base is the smallest number of all these pages.
  */
 static void
 check_floor(FeedpubPage *page)
 {
-	feedpub_registry_floor(page->feed.relid, page->snapshot, &page->floor);
+	page->base = page->last.sync_id;
+	if (page->after.given)
+		page->base = Min(page->base, page->after.base);
 	if (feedpub_page_is_expired(page->feed.relid, &page->after, &page->floor,
 								page->snapshot))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",
 						RelationGetRelationName(page->heap)),
-				 errdetail("Deletes that it has not got past are no longer retained, or the table was attached anew."),
+				 errdetail("Deletes that it has not got past are no longer retained."),
 				 errhint("Begin again from '', a subscription with feed_seek(..., 'earliest'), and with nothing: rows that are gone are not announced.")));
 }
 
@@ -411,11 +449,31 @@ feedpub_page_ends_filtered(const FeedpubPage *page)
 	for (int i = page->nrows - 1; i >= 0; i--)
 	{
 		if (page->rows[i].entry != NULL)
-			return page->rows[i].cursor.sync_id != page->passed.sync_id ||
-				page->rows[i].cursor.pos != page->passed.pos;
+			return feedpub_cursor_compare(&page->rows[i].cursor, &page->passed) != 0;
 	}
-	return page->passed.sync_id != page->after.sync_id ||
-		page->passed.pos != page->after.pos;
+	return feedpub_cursor_compare(&page->passed, &page->after) != 0;
+}
+
+/*
+ * The cursor of the end of a batch, the last one that there was at some time.
+ */
+text *
+feedpub_page_end_of(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
+{
+	FeedpubFloor floor;
+	FeedpubCursor cursor = {0};
+
+	feedpub_registry_floor(feed, snapshot, &floor);
+	cursor.given = true;
+	cursor.history = floor.history;
+	cursor.sync_id = batch->sync_id;
+	cursor.pos = feedpub_partition_end_pos(feed, batch);
+	cursor.merged = batch->is_merged;
+	cursor.fingerprint = batch->fingerprint;
+
+	/* what was deleted up to there, a consumer that begins there has not got */
+	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
+	return feedpub_cursor_text(&cursor);
 }
 
 /*
@@ -439,19 +497,17 @@ feedpub_page_refuse_cursor(Oid relid)
 static bool
 read_initial(FeedpubPage *page)
 {
+	FeedpubBatch beginning = {0};
+	uint32		file = feedpub_initial_fingerprint(page->heap, &page->floor);
 	bool		finished;
 
 	/* another file: its rows are elsewhere now, so from the beginning */
-	page->passed = page->after;
-	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
-	page->passed.sync_id = 0;
-	page->passed.fingerprint = feedpub_initial_fingerprint(page->heap, &page->floor);
-	if (page->after.fingerprint != page->passed.fingerprint)
-		page->passed.pos = 0;
-
+	feedpub_entry_pass_initial(page, 0,
+							   page->after.fingerprint == file ? page->after.pos : 0,
+							   file);
 	finished = read_in_place(page, &page->leaves->leaves[0], 0, NULL);
 	if (finished)
-		feedpub_cursor_behind_initial(&page->passed, &page->floor);
+		feedpub_entry_pass(page, &beginning, 0);
 
 	/* through the executor rows of batch 0 are read apart, see feedpub_entry_hide_rows() */
 	return finished && (page->direct || page->nrows == 0);
@@ -467,7 +523,7 @@ read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
 {
 	FeedpubInitialScan *initial = feedpub_initial_begin(leaf->heap, leaf->xid_attno,
 														page->snapshot, page->passed.pos,
-														&page->floor, number, before);
+														number, before);
 	TupleTableSlot *slot;
 	bool		finished = false;
 
@@ -518,11 +574,9 @@ read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
 			return false;
 		ItemPointerSet(&begin, 0, InvalidOffsetNumber);
 		page->publisher = batch->publisher;
-		page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
-		page->passed.sync_id = batch->sync_id;
+		feedpub_entry_pass(page, batch,
+						   goes_on ? after_pos : feedpub_partition_pos(leaf->number, &begin));
 		page->passed.fingerprint = fingerprint;
-		page->passed.pos = goes_on ? after_pos :
-									 feedpub_partition_pos(leaf->number, &begin);
 		if (!read_in_place(page, leaf, leaf->number, before))
 			return false;
 		number = leaf->number + 1;
@@ -530,10 +584,7 @@ read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
 
 	if (number == 0)
 		return true;			/* it brought none */
-	page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
-	page->passed.sync_id = batch->sync_id;
-	page->passed.pos = PG_INT64_MAX;
-	page->passed.fingerprint = batch->fingerprint;
+	feedpub_entry_pass(page, batch, PG_INT64_MAX);
 	return page->direct || page->nrows == 0;
 }
 
@@ -583,7 +634,7 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 
 		/* not between two entries of one position */
 		if (page->npassed >= MAX_PASSED &&
-			(page->passed.sync_id != batch->sync_id || page->passed.pos != run->pos))
+			(feedpub_cursor_batch(&page->passed) != batch->sync_id || page->passed.pos != run->pos))
 			break;
 
 		CHECK_FOR_INTERRUPTS();
@@ -616,14 +667,9 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 		if (page->nrows == nrows_before)
 			page->npassed++;
 		/* rows of the batch that are gone altogether were passed as well */
-		if (page->passed.sync_id != batch->sync_id ||
+		if (feedpub_cursor_batch(&page->passed) != batch->sync_id ||
 			page->passed.pos < batch->last_pos)
-		{
-			page->passed.epoch = FEEDPUB_EPOCH_WITH(page->floor.expiries);
-			page->passed.sync_id = batch->sync_id;
-			page->passed.pos = batch->last_pos;
-			page->passed.fingerprint = batch->fingerprint;
-		}
+			feedpub_entry_pass(page, batch, batch->last_pos);
 	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);

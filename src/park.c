@@ -130,10 +130,6 @@ static FeedpubStatement select_hidden = {
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
 };
 
-#define ENTRY_PLACE		FEEDPUB_PLACE("p.cursor")
-#define SHARD_PLACE		FEEDPUB_PLACE("h.cursor")
-#define GIVEN_PLACE		FEEDPUB_PLACE("$3")
-
 /*
  * What the place has passed: one ahead of it would be handed out before its
  * turn.  Those that have failed with the place where it is, $4, or the others.
@@ -143,7 +139,7 @@ static FeedpubStatement select_due = {
 		   " p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz, p.attempts"
 		   " FROM feedpub.parked_entry p"
 		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
-		   " AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " GIVEN_PLACE
+		   " AND feedpub._cursor_compare(p.cursor, $3) OPERATOR(pg_catalog.<=) 0"
 		   " AND p.retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
 		   " AND COALESCE(p.failed_at OPERATOR(pg_catalog.=) $3, false) OPERATOR(pg_catalog.=) $4"
 		   " ORDER BY p.retry_at, p.cursor LIMIT $5 OFFSET $6",
@@ -154,7 +150,7 @@ static FeedpubStatement select_due = {
 static FeedpubStatement next_due = {
 	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub.parked_entry p"
 		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
-		   " AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " GIVEN_PLACE
+		   " AND feedpub._cursor_compare(p.cursor, $3) OPERATOR(pg_catalog.<=) 0"
 		   " AND p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
@@ -194,7 +190,7 @@ static FeedpubStatement remove_discarded = {
 		   "  WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.cursor OPERATOR(pg_catalog.=) $2"
 		   "  AND p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz"
 		   "  AND h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) p.shard"
-		   "  AND " ENTRY_PLACE " OPERATOR(pg_catalog.<=) " SHARD_PLACE
+		   "  AND feedpub._cursor_compare(p.cursor, h.cursor) OPERATOR(pg_catalog.<=) 0"
 		   "  RETURNING p.shard)"
 		   " UPDATE feedpub.shard h SET parked = h.parked OPERATOR(pg_catalog.-) 1 FROM gone"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) gone.shard",
@@ -662,12 +658,11 @@ is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
 static bool
 is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)
 {
-	bool		in_place = cursor->sync_id == 0 || feedpub_cursor_is_in_partition(cursor);
+	bool		in_place = cursor->initial || feedpub_cursor_is_in_partition(cursor);
 
 	return row->cursor.pos == cursor->pos &&
-		(in_place ?
-			 row->cursor.sync_id == cursor->sync_id && row->cursor.fingerprint == cursor->fingerprint :
-			 row->cursor.sync_id > 0);
+		row->cursor.initial == cursor->initial &&
+		(!in_place || (row->cursor.sync_id == cursor->sync_id && row->cursor.fingerprint == cursor->fingerprint));
 }
 
 /*

@@ -59,32 +59,23 @@ static const char *const ack_names[] = {"moved", "same", "behind", "ahead", "los
 
 static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
-#define SHARD_PLACE		FEEDPUB_PLACE("h.cursor")
-#define GIVEN_PLACE		FEEDPUB_PLACE("$6")
-
-/*
- * Forward only, if the token holds.  Where rows are read in place, in batch 0 or
- * in a partition, a place in a file that is gone lies before any in the new one.
- */
+/* Forward only, if the token holds. */
 static FeedpubStatement move_place = {
 	.sql = "UPDATE feedpub.shard h SET cursor = $6,"
 		   " last_ack = pg_catalog.clock_timestamp(), page_token = $7,"
 		   " leased_until = CASE WHEN $8 AND h.consumer IS NOT NULL"
 		   "  THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) $9 ELSE h.leased_until END"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
-		   " AND (" SHARD_PLACE " OPERATOR(pg_catalog.<) " GIVEN_PLACE
-		   "  OR ($10 AND pg_catalog.substr(h.cursor, 11, 20) OPERATOR(pg_catalog.=) pg_catalog.substr($6, 11, 20)"
-		   "  AND pg_catalog.substr(h.cursor, 27, 16) OPERATOR(pg_catalog.<>) '7fffffffffffffff'"
-		   "  AND pg_catalog.substr(h.cursor, 43, 8) OPERATOR(pg_catalog.<>) pg_catalog.substr($6, 43, 8)))"
+		   " AND feedpub._cursor_moves(h.cursor, $6)"
 		   " AND" FEEDPUB_TOKEN_HOLDS,
-	.nargs = 10,
+	.nargs = 9,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID,
-				 TEXTOID, INT8OID, BOOLOID, INTERVALOID, BOOLOID},
+				 TEXTOID, INT8OID, BOOLOID, INTERVALOID},
 };
 
 /* why it has not been moved */
 static FeedpubStatement compare_place = {
-	.sql = "SELECT" FEEDPUB_TOKEN_HOLDS ", " SHARD_PLACE " OPERATOR(pg_catalog.=) " GIVEN_PLACE
+	.sql = "SELECT" FEEDPUB_TOKEN_HOLDS ", feedpub._cursor_compare(h.cursor, $6) OPERATOR(pg_catalog.=) 0"
 		   " FROM feedpub.shard h"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2",
 	.nargs = 6,
@@ -549,8 +540,8 @@ ack(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 {
 	FeedpubCursor to;
 	FeedpubRole caller;
-	Datum		values[10];
-	char		nulls[] = "          ";
+	Datum		values[9];
+	char		nulls[] = "         ";
 	AckResult	result = ACK_LOST;
 	bool		isnull;
 
@@ -568,9 +559,6 @@ ack(FeedpubSubscription *sub, text *cursor, const FeedpubToken *token)
 	values[6] = Int64GetDatum(feedpub_lease_claim(token));
 	values[7] = BoolGetDatum(token->leased);
 	values[8] = IntervalPGetDatum(sub->lease);
-	values[9] = BoolGetDatum(feedpub_cursor_is_in_partition(&to) ||
-							 (to.sync_id == 0 && to.pos > 0 &&
-							  !feedpub_cursor_is_behind_initial(&to)));
 	feedpub_store_begin(&caller);
 	if (feedpub_store_run(&move_place, values, nulls) == 1)
 		result = ACK_MOVED;
@@ -604,15 +592,22 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 {
 	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
+	FeedpubFloor floor;
 	Snapshot	snapshot;
 	bool		is_ahead;
 	bool		is_known;
 
-	if (FEEDPUB_EPOCH_OF(cursor->epoch) != FEEDPUB_EPOCH)
-		feedpub_page_refuse_cursor(feed);
-	if (cursor->sync_id == 0)
+	if (!cursor->given)
 		return false;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	feedpub_registry_floor(feed, snapshot, &floor);
+	if (cursor->history != floor.history)
+		feedpub_page_refuse_cursor(feed);
+	if (feedpub_cursor_batch(cursor) == 0)
+	{
+		UnregisterSnapshot(snapshot);
+		return false;
+	}
 	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
 	is_ahead = !feedpub_batch_next(batches, &batch);
 	is_known = is_ahead || feedpub_batch_knows(batches, &batch, cursor);
@@ -678,8 +673,8 @@ feed_wait_poll(PG_FUNCTION_ARGS)
 		FeedpubCursor place;
 
 		feedpub_cursor_parse(shard->cursor, &place);
-		if (lc == list_head(shards) || place.sync_id < first.sync_id ||
-			(place.sync_id == first.sync_id && place.pos < first.pos))
+		if (lc == list_head(shards) ||
+			feedpub_cursor_compare(&place, &first) < 0)
 			first = place;
 		if (shard->parked > 0)
 			next_due = Min(next_due, feedpub_park_next_due(&sub, shard));
@@ -766,6 +761,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	Datum		values[3] = {0};
 	bool		nulls[3] = {true, true, true};
+	int64		number;
 	bool		found;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -778,9 +774,10 @@ feedpub_lag(PG_FUNCTION_ARGS)
 		PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 
 	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
-	batches = feedpub_batch_begin(feed, cursor.sync_id, snapshot);
+	number = feedpub_cursor_batch(&cursor);
+	batches = feedpub_batch_begin(feed, number, snapshot);
 	found = feedpub_batch_next(batches, &batch);
-	if (found && batch.sync_id == cursor.sync_id &&
+	if (found && batch.sync_id == number &&
 		batch.last_pos <= feedpub_batch_passed(&batch, &cursor))
 	{
 		/* whose rows are not counted */
@@ -794,7 +791,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	feedpub_batch_end(batches);
 
 	/* rows of several transactions may lie behind a larger position */
-	values[0] = Int64GetDatum(found ? Max(last.last_pos - (cursor.sync_id > 0 ? cursor.pos : 0), 1) : 0);
+	values[0] = Int64GetDatum(found ? Max(last.last_pos - (number > 0 ? cursor.pos : 0), 1) : 0);
 	values[1] = TimestampTzGetDatum(found ? batch.published_at : 0);
 	nulls[0] = false;
 	nulls[1] = !found;

@@ -308,23 +308,16 @@ void
 feedpub_publish_notify(Oid relid)
 {
 	char	   *channel = feedpub_registry_channel(relid);
-	char		payload[FEEDPUB_CURSOR_LENGTH + 1] = "";
+	char	   *payload;
 	FeedpubBatch last;
-	FeedpubCursor cursor = {0};
-	FeedpubFloor floor;
 	Snapshot	snapshot;
 
 	if (channel == NULL)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	feedpub_registry_floor(relid, snapshot, &floor);
+	payload = text_to_cstring(feedpub_page_end_of(relid, &last, snapshot));
 	UnregisterSnapshot(snapshot);
-	cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
-	cursor.sync_id = last.sync_id;
-	cursor.pos = feedpub_partition_end_pos(relid, &last);
-	cursor.fingerprint = last.fingerprint;
-	feedpub_cursor_print(&cursor, payload);
 	Async_Notify(channel, payload);
 }
 

@@ -173,7 +173,7 @@ feed_page(PG_FUNCTION_ARGS)
 	/* where nothing was passed, the caller stays where it is */
 	more = page.more || writer.next < page.nrows;
 	cursor = writer.next < page.nrows ? page.rows[writer.last].cursor : page.passed;
-	if (cursor.sync_id > 0 || cursor.pos > 0)
+	if (cursor.given)
 		feedpub_cursor_print(&cursor, buffer);
 	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
 					 buffer, more ? "true" : "false");
@@ -297,7 +297,6 @@ feedpub_read_head(Oid relid)
 	FeedpubLeaves *leaves;
 	FeedpubFeed feed;
 	FeedpubBatch last;
-	FeedpubCursor cursor = {.epoch = FEEDPUB_EPOCH};
 
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
@@ -309,19 +308,7 @@ feedpub_read_head(Oid relid)
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
 	feedpub_page_make_durable(last.publisher, GetActiveSnapshot());
-	cursor.sync_id = last.sync_id;
-	cursor.pos = feedpub_partition_end_pos(relid, &last);
-	cursor.fingerprint = last.fingerprint;
-	if (!feed.is_outbox)
-	{
-		FeedpubFloor floor;
-
-		feedpub_registry_floor(relid, GetActiveSnapshot(), &floor);
-		cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
-		if (last.sync_id == 0)
-			feedpub_cursor_behind_initial(&cursor, &floor);
-	}
-	return feedpub_cursor_text(&cursor);
+	return feedpub_page_end_of(relid, &last, GetActiveSnapshot());
 }
 
 /*

@@ -55,10 +55,9 @@
 #define ANUM_FEED_DELETES		7
 #define ANUM_FEED_FLOOR_SYNC_ID	8
 #define ANUM_FEED_FLOOR_POS		9
-#define ANUM_FEED_EXPIRIES		10
-#define ANUM_FEED_HISTORY		11
-#define ANUM_FEED_KEY_TABLE		12
-#define NATTS_FEED				13
+#define ANUM_FEED_HISTORY		10
+#define ANUM_FEED_KEY_TABLE		11
+#define NATTS_FEED				12
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -291,8 +290,7 @@ feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
 
 		floor->sync_id = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_SYNC_ID, desc, &isnull));
 		floor->pos = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_POS, desc, &isnull));
-		floor->expiries = DatumGetInt32(heap_getattr(tuple, ANUM_FEED_EXPIRIES, desc, &isnull));
-		floor->history = DatumGetInt32(heap_getattr(tuple, ANUM_FEED_HISTORY, desc, &isnull));
+		floor->history = DatumGetUInt32(heap_getattr(tuple, ANUM_FEED_HISTORY, desc, &isnull));
 	}
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
@@ -737,7 +735,7 @@ feedpub_registry_begin_history(Oid relid)
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub.feed SET floor_sync_id = 0, floor_pos = 0,"
-							" history = %d, expiries = 0"
+							" history = %d"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							history),
 				   relid, NULL);

@@ -212,11 +212,9 @@ static void
 find_unstamped(Step *step)
 {
 	FeedpubRestamp *work = step->work;
-	FeedpubFloor floor = {0};
 	FeedpubInitialScan *scan = feedpub_initial_begin(step->rel, step->part.xid_attno,
 													 step->snapshot,
-													 work->after.pos, &floor, 0,
-													 NULL);
+													 work->after.pos, 0, NULL);
 
 	do
 	{

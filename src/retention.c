@@ -19,19 +19,17 @@
  * and the whole of it if his batch was an older one.  None is skipped: whatever
  * was behind a cursor still is.  A cursor of the merged batch means nothing to
  * who does not see it yet, on a standby that lags or in an old snapshot; for
- * that its fingerprint is marked as that of a merged one (page.c:
- * check_cursor).
+ * that it says that it is of a merged one (page.c: check_cursor).
  *
  * A batch that brought partitions (partition.c) stays as it is, and parts
  * others: it is told by its number.
  *
  * Tombstones older than feedpub.tombstone_retention are removed, those of the
  * batches up to some batch, the floor, which is moved in the same transaction.
- * A cursor that lies before it is refused (read.c), for its consumer would
- * never hear of those deletes; so is one that is in batch 0 since before,
- * which is why batch 0's cursors carry the number of times that tombstones
- * have expired.  That happens rarely, four times in the retention, so that
- * whoever reads batch 0 has time to.
+ * A cursor that lies before it is refused, for its consumer would never hear
+ * of those deletes, unless its consumer began after them (page.c: check_floor).
+ * The floor moves rarely, four times in the retention, so that there is time to
+ * read the initial snapshot.
  *
  *-------------------------------------------------------------------------
  */
@@ -211,8 +209,7 @@ feedpub_retention_expire(Oid relid)
 		"  WHERE t.feed OPERATOR(pg_catalog.=) $1"
 		"   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
 		" moved AS ("
-		" UPDATE feedpub.feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos,"
-		"  expiries = f.expiries OPERATOR(pg_catalog.+) 1"
+		" UPDATE feedpub.feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos"
 		" FROM due d WHERE f.feed OPERATOR(pg_catalog.=) $1)"
 		" DELETE FROM feedpub.tombstone t USING due d"
 		" WHERE t.feed OPERATOR(pg_catalog.=) $1"

@@ -606,7 +606,7 @@ cursor_at(Oid feed, TimestampTz at)
 {
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubFloor floor = {0};
-	FeedpubCursor cursor = {0};
+	FeedpubBatch found = {0};
 	FeedpubBatch batch;
 	int64		low = 0;		/* this one is, or is the beginning */
 	int64		high;			/* this one is not */
@@ -627,23 +627,18 @@ cursor_at(Oid feed, TimestampTz at)
 			continue;
 		}
 		if (batch.sync_id > low)
-		{
-			cursor.sync_id = batch.sync_id;
-			cursor.pos = feedpub_partition_end_pos(feed, &batch);
-			cursor.fingerprint = batch.fingerprint;
-		}
+			found = batch;
 		low = middle;
 	}
-	if (cursor.sync_id == 0)
+	if (found.sync_id == 0)
 		return cstring_to_text("");
-	if (cursor.sync_id < floor.sync_id)
+	if (found.sync_id < floor.sync_id)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
 						get_rel_name(feed)),
 				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
-	cursor.epoch = FEEDPUB_EPOCH_WITH(floor.expiries);
-	return feedpub_cursor_text(&cursor);
+	return feedpub_page_end_of(feed, &found, snapshot);
 }
 
 /*

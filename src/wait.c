@@ -178,35 +178,39 @@ static bool
 lies_behind(Oid relid, const FeedpubCursor *after)
 {
 	FeedpubBatch last;
+	FeedpubFloor floor;
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	int64		number = feedpub_cursor_batch(after);
+	bool		is_other;
 	bool		in_place;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	in_place = last.sync_id == after->sync_id && after->pos < PG_INT64_MAX &&
+	feedpub_registry_floor(relid, snapshot, &floor);
+	is_other = after->given && after->history != floor.history;
+	in_place = last.sync_id == number && after->pos < PG_INT64_MAX &&
 		feedpub_partition_in_batch(relid, last.sync_id, snapshot);
 	UnregisterSnapshot(snapshot);
-	if (last.sync_id == 0 && after->sync_id > 0)
+	if (is_other || (last.sync_id == 0 && number > 0))
 	{
 		/* all batches gone: dropped just now, or a cursor of another feed */
 		AcceptInvalidationMessages();
 		if (get_rel_name(relid) == NULL)
 			return false;
 	}
-	if (FEEDPUB_EPOCH_OF(after->epoch) != FEEDPUB_EPOCH ||
-		(last.sync_id < after->sync_id && !RecoveryInProgress()) ||
-		(last.sync_id == after->sync_id && last.sync_id > 0 &&
-		 !feedpub_cursor_is_of(after, last.sync_id, last.fingerprint) &&
-		 !(RecoveryInProgress() && (after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0)))
+	if (is_other ||
+		(last.sync_id < number && !RecoveryInProgress()) ||
+		(last.sync_id == number && last.sync_id > 0 &&
+		 !feedpub_cursor_is_of(after, last.sync_id, last.is_merged, last.fingerprint) &&
+		 !(RecoveryInProgress() && after->merged)))
 		feedpub_page_refuse_cursor(relid);
-	if (after->sync_id == 0 && !feedpub_cursor_is_behind_initial(after) &&
+	if (after->initial &&
 		get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE &&
 		feedpub_registry_is_table(relid))
-		return true;			/* batch 0 */
-	if ((after->fingerprint & FEEDPUB_MERGED_FINGERPRINT) != 0 &&
-		RecoveryInProgress() && !is_merged_here(relid, after))
+		return true;			/* the initial snapshot */
+	if (after->merged && RecoveryInProgress() && !is_merged_here(relid, after))
 		return false;
-	return in_place || last.sync_id > after->sync_id ||
-		(last.sync_id == after->sync_id && last.last_pos > after->pos);
+	return in_place || last.sync_id > number ||
+		(last.sync_id == number && last.last_pos > after->pos);
 }
 
 /*

@@ -81,6 +81,8 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_nack(text,text,text,interval,bigint)',
 	'function feed_retry(text,text)',
 	'function feed_discard(text,text)',
+	'function feedpub._cursor_compare(text,text)',
+	'function feedpub._cursor_moves(text,text)',
 	'function feedpub._subscription_owner(oid,name,bigint)',
 	'function feedpub._lag(regclass,text)',
 	'function feedpub._last_poll(text)',

@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(18 * 9 + 2);
+SELECT plan(20 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -23,6 +23,8 @@ INSERT INTO meant VALUES
 	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'r'),
 	('_last_poll', 'subscription text', 'timestamp with time zone', 'v', true, 'r');
 INSERT INTO meant VALUES
+	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),
+	('_cursor_moves', 'a text, b text', 'boolean', 'i', true, 's', false),
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
 	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),
 	('_republish_some', 'feed regclass, max_rows integer', 'integer', 'v', true, 'u', false),

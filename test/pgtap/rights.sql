@@ -33,7 +33,7 @@ SET LOCAL ROLE regress_feedpub_sub;
 SELECT feed_subscribe('sub', 'rights.box', 'earliest');
 RESET ROLE;
 INSERT INTO feedpub.parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason)
-	VALUES ('sub', 0, '01000000010000000000000001000000000000000100000000', 'upsert', '1', 1, 'a reason');
+	VALUES ('sub', 0, '1' || '00000001' || 'b' || lpad('1', 16, '0') || lpad('1', 16, '0') || repeat('0', 57), 'upsert', '1', 1, 'a reason');
 UPDATE feedpub.shard SET parked = 1;
 
 CREATE TEMP TABLE matrix (call text PRIMARY KEY, feed text, sub text, member text, reader text, stranger text, monitor text, stats text, super text);

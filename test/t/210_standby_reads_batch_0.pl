@@ -91,8 +91,8 @@ catch_up();
 1 while follow($standby, \%turns, \$turn_cursor, 50);
 is(text(\%copy), table(), 'the copy of a consumer of the standby');
 is(text(\%turns), table(), 'and of one of both');
-is(sql($standby, q(SELECT feed_head('kv'))),
-	$cursor, 'who has read all is at the head');
+is(sql($standby, q(SELECT left(feed_head('kv'), 42))),
+	substr($cursor, 0, 42), 'who has read all is at the head');
 
 # On the primary it begins anew, the same.
 my %other;

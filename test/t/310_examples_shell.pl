@@ -190,7 +190,7 @@ is(ended($consumer), 0, 'stopped by SIGTERM');
 #
 # What only a human can mend
 #
-sql($node, q(UPDATE feedpub.shard SET cursor = overlay(cursor placing '12345678' from 43 for 8)));
+sql($node, q(UPDATE feedpub.shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
 $consumer = consumer();
 is(ended($consumer), 1, 'a foreign cursor: it ends');
 like(output($consumer), qr/PF001: .*SELECT feed_seek\('it's "mine"', \.\.\.\)/s, 'and says what to do');
