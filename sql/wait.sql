@@ -157,14 +157,14 @@ SELECT result();
 SELECT * FROM send($$CALL feed_await('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
 CALL write_and_publish();
 SELECT result();
--- And not left to his own look, once a second: the quickest of five returns
--- in half of that.
+-- And not left to its own look, once a second: one of some returns in half of
+-- that, the first on a machine that is not too busy.
 CREATE PROCEDURE wake(INOUT woken boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	start timestamptz;
 BEGIN
 	woken := false;
-	FOR i IN 1..5 LOOP
+	FOR i IN 1..50 LOOP
 		PERFORM send(format('SELECT feed_wait(%1$L, feed_head(%1$L), ''1 min'')', '"Odd ""Name"", with a comma"'));
 		COMMIT;
 		start := clock_timestamp();
@@ -172,8 +172,9 @@ BEGIN
 		COMMIT;
 		CALL feed_publish('"Odd ""Name"", with a comma"');
 		PERFORM result();
-		woken := woken OR clock_timestamp() - start < '0.5 s';
+		woken := clock_timestamp() - start < '0.5 s';
 		COMMIT;
+		EXIT WHEN woken;
 	END LOOP;
 END $$;
 CALL wake(NULL);

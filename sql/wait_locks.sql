@@ -26,7 +26,7 @@ SELECT dblink_send_query('waiter', $$SELECT feed_wait('outbox', '', '1 h')$$);
 CALL wait_for_waiter();
 TABLE locks;
 -- What would wait fails here.
-SET statement_timeout = '10s';
+SET statement_timeout = '60s';
 ALTER TABLE outbox ADD COLUMN note text;
 ALTER TABLE outbox ADD COLUMN u uuid DEFAULT gen_random_uuid();
 TRUNCATE outbox;
@@ -44,7 +44,7 @@ SELECT * FROM dblink('waiter', $$SELECT feed_wait('outbox', '', '1 h')$$) AS t (
 SELECT dblink_send_query('waiter', format($$SELECT feed_wait('outbox', %L, '1 h')$$, :'cursor'));
 CALL wait_for_waiter();
 TABLE locks;
-SET statement_timeout = '10s';
+SET statement_timeout = '60s';
 ALTER TABLE outbox DROP COLUMN note;
 RESET statement_timeout;
 INSERT INTO outbox (message_type, data) VALUES ('b', '1');

@@ -493,7 +493,7 @@ sub consume
 		my $ok = eval {
 			$dbh = $self->connect_to($node, $way->{user}, $name);
 			my $sth = $dbh->prepare($way->{query});
-			$dbh->do('SET statement_timeout = 60000');
+			$dbh->do('SET statement_timeout = 180000');
 			for (1 .. 1 + int rand 60)
 			{
 				my $quiet = -e "$self->{dir}/quiet";

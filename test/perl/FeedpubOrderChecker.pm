@@ -483,7 +483,7 @@ sub consume
 		my $ok = eval {
 			$dbh = $self->connect_to($node, $way->{user}, $name);
 			my $sth = $dbh->prepare($way->{query});
-			$dbh->do('SET statement_timeout = 60000');
+			$dbh->do('SET statement_timeout = 180000');
 			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
 			{
@@ -562,7 +562,8 @@ sub kill_workers
 
 	$self->seed('killer of workers', 0);
 	my $dbh = $self->connect_to($self->{node}, 'postgres', 'killer');
-	until (-e "$self->{dir}/written")
+	# to the end, and on a slow machine until enough have been killed
+	until (-e "$self->{dir}/written" && $kills >= $self->{seconds} / 3)
 	{
 		pause(1);
 		if (chance(15))

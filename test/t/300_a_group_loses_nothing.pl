@@ -84,6 +84,7 @@ my $step = int(($size{rows} - $written) / 40) || 1;
 my $begun = Time::HiRes::time();
 my $last_news = $begun;
 my $seen = 0;
+my $seen_at_kill = -1;
 
 ($killed, $crashed) = (0, 0);
 $running{"worker $_"} = $group->spawn("worker $_") for 1 .. $size{consumers};
@@ -95,9 +96,11 @@ while (1)
 	write_some($written + $step > $size{rows} ? $size{rows} - $written : $step, 'on')
 	  if $written < $size{rows};
 
-	# at random, and not to be asked about
-	if ($seen < 0.9 * $size{rows})
+	# At random, and not to be asked about; but where they need longer to begin
+	# than they live, none would get anywhere.
+	if ($seen < 0.9 * $size{rows} && $seen > $seen_at_kill)
 	{
+		$seen_at_kill = $seen;
 		my $victim = (sort keys %running)[ int rand keys %running ];
 
 		kill 'KILL', $running{$victim};
@@ -119,7 +122,7 @@ while (1)
 	$seen = $done;
 	last if $seen >= $written && $written == $size{rows} &&
 		sql($node, 'SELECT sum(parked) = 0 AND count(DISTINCT cursor) = 1 FROM feedpub.shards') eq 't';
-	last if Time::HiRes::time() - $last_news > 60;
+	last if Time::HiRes::time() - $last_news > 180;
 }
 note sprintf '%d messages in %.1f s, %d kills, %d crashes', $seen,
   Time::HiRes::time() - $begun, $killed, $crashed;
