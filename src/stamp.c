@@ -137,7 +137,13 @@ feedpub_stamp_pos(PG_FUNCTION_ARGS)
 		fcinfo->flinfo->fn_extra = sequence;
 	}
 	if (!sequence->valid)
+	{
+		if (get_rel_relkind(seqid) != RELKIND_SEQUENCE)
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("%u is not a sequence", seqid)));
 		verify_sequence(sequence, fcinfo->flinfo->fn_oid);
+	}
 
 	/* the xid first, whatever order the columns are computed in */
 	xid = GetTopFullTransactionId();
