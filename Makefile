@@ -10,7 +10,6 @@ OBJS = \
 	$(WIN32RES) \
 	src/attach.o \
 	src/attempt.o \
-	src/background.o \
 	src/batch.o \
 	src/catalog.o \
 	src/change.o \
@@ -27,6 +26,7 @@ OBJS = \
 	src/json.o \
 	src/launcher.o \
 	src/lease.o \
+	src/maintenance.o \
 	src/page.o \
 	src/park.o \
 	src/partition.o \

@@ -168,81 +168,57 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub.parked_entry',
 	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
--- What feed_republish() was asked to do in the background: a feed's rows with
--- positions up to the cutoff.
-CREATE TABLE feedpub.republication (
-	feed pg_catalog.regclass PRIMARY KEY,
-	rows pg_catalog.text NOT NULL,
-	state pg_catalog.text NOT NULL DEFAULT 'running',
-	cutoff pg_catalog.int8 NOT NULL,
-	requested_by pg_catalog.name NOT NULL,
-	requested_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+-- The partitions of partitioned table feeds: a row is in the feed if its stamp
+-- is not below since.  By trigger_id, its clone of the trigger that stamps, a
+-- partition is known to have been detached meanwhile; partition_id and system_id
+-- tell where that number is from.
+CREATE TABLE feedpub._partition (
+	feed pg_catalog.regclass NOT NULL,
+	partition pg_catalog.regclass NOT NULL,
+	since pg_catalog.xid8 NOT NULL,
+	trigger_id pg_catalog.oid NOT NULL,
+	partition_id pg_catalog.oid NOT NULL,
+	system_id pg_catalog.int8 NOT NULL,
+	PRIMARY KEY (feed, partition)
+);
+GRANT SELECT ON feedpub._partition TO pg_database_owner;
+COMMENT ON TABLE feedpub._partition IS
+	'the partitions of each partitioned feed; written by feed_attach() and feed_publish() only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
+	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
+
+-- How far the rows that such a partition came with have been stamped anew, for
+-- one since; pass_file to pass_settled tell where the pass over it is.
+CREATE TABLE feedpub._stamping (
+	feed pg_catalog.regclass NOT NULL,
+	partition pg_catalog.regclass NOT NULL,
+	since pg_catalog.xid8 NOT NULL,
+	running pg_catalog.bool NOT NULL DEFAULT false,
+	done pg_catalog.bool NOT NULL DEFAULT false,
 	stamped pg_catalog.int8 NOT NULL DEFAULT 0,
+	failed pg_catalog.int8 NOT NULL DEFAULT 0,
 	stepped_at pg_catalog.timestamptz,
-	finished_at pg_catalog.timestamptz,
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
-	CHECK (rows OPERATOR(pg_catalog.=) 'all' OR rows OPERATOR(pg_catalog.=) 'unstamped'),
-	CHECK (state OPERATOR(pg_catalog.=) 'running' OR state OPERATOR(pg_catalog.=) 'done'
-		OR state OPERATOR(pg_catalog.=) 'cancelled')
+	pass_file pg_catalog.oid NOT NULL DEFAULT 0,
+	pass_kind pg_catalog.int4 NOT NULL DEFAULT 0,
+	pass_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
+	pass_pos pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_tid pg_catalog.tid NOT NULL DEFAULT '(0,0)',
+	pass_found pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_moved pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_failed pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_settled pg_catalog.bool NOT NULL DEFAULT false,
+	PRIMARY KEY (feed, partition)
 );
 -- An error may tell of rows, so this is not for PUBLIC.
-GRANT SELECT ON feedpub.republication TO pg_database_owner;
-COMMENT ON TABLE feedpub.republication IS
-	'rows to be published again in the background; written by feed_republish() and the worker only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.republication',
-	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
-
--- How far that is, for each of the tables that have the feed's rows: a pass
--- over places in the table, or over stamps, and the rows that it had to leave.
-CREATE TABLE feedpub.republication_part (
-	feed pg_catalog.regclass NOT NULL,
-	part pg_catalog.regclass NOT NULL,
-	file pg_catalog.int4 NOT NULL,
-	blocks pg_catalog.int8 NOT NULL,
-	passes pg_catalog.int4 NOT NULL,
-	phase pg_catalog.text NOT NULL,
-	after_xid pg_catalog.xid8 NOT NULL,
-	after_pos pg_catalog.int8 NOT NULL,
-	to_xid pg_catalog.xid8 NOT NULL,
-	to_pos pg_catalog.int8 NOT NULL,
-	left_first_xid pg_catalog.xid8,
-	left_first_pos pg_catalog.int8,
-	left_last_xid pg_catalog.xid8,
-	left_last_pos pg_catalog.int8,
-	PRIMARY KEY (feed, part),
-	CHECK (phase OPERATOR(pg_catalog.=) 'unstamped' OR phase OPERATOR(pg_catalog.=) 'stamped'
-		OR phase OPERATOR(pg_catalog.=) 'done')
-);
-GRANT SELECT ON feedpub.republication_part TO pg_database_owner;
-COMMENT ON TABLE feedpub.republication_part IS
-	'how far the worker has got with feedpub.republication';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.republication_part',
-	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed) AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) part)');
-
--- The partitions of partitioned table feeds: since which batch each is in the
--- feed, and which of those that this batch brought with rows it is, 0 if it had
--- none; old_xid is larger than the ids in the stamps that they brought.  By
--- trigger_id, its clone of the trigger that stamps, one is known to
--- have been detached meanwhile; leaf_id and system_id tell where that number is
--- from.
-CREATE TABLE feedpub.partition (
-	feed pg_catalog.regclass NOT NULL,
-	leaf pg_catalog.regclass NOT NULL,
-	sync_id pg_catalog.int8 NOT NULL,
-	number pg_catalog.int4 NOT NULL,
-	old_xid pg_catalog.xid8 NOT NULL,
-	trigger_id pg_catalog.oid NOT NULL,
-	leaf_id pg_catalog.oid NOT NULL,
-	system_id pg_catalog.int8 NOT NULL,
-	PRIMARY KEY (feed, leaf)
-);
-GRANT SELECT ON feedpub.partition TO pg_database_owner;
-COMMENT ON TABLE feedpub.partition IS
-	'the partitions of each partitioned feed; written by feed_attach() and feed_publish() only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.partition',
+GRANT SELECT ON feedpub._stamping TO pg_database_owner;
+COMMENT ON TABLE feedpub._stamping IS
+	'how far the rows of partitions have been stamped anew; written by the background and feed_republish() only';
+SELECT pg_catalog.pg_extension_config_dump('feedpub._stamping',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
-	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) leaf)');
+	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
 --
 -- Internal functions.  Those that defaults, checks and triggers of a feed call
@@ -354,13 +330,13 @@ REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBL
 COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
 	'removes tombstones older than feedpub.tombstone_retention; returns how many';
 
-CREATE FUNCTION feedpub._republish_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
-RETURNS pg_catalog.int4
+CREATE FUNCTION feedpub._stamp_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
+RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_republish_some';
-REVOKE ALL ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
-COMMENT ON FUNCTION feedpub._republish_some(pg_catalog.regclass, pg_catalog.int4) IS
-	'stamps some of the rows that are to be published again in the background; returns how many';
+AS 'MODULE_PATHNAME', 'feedpub_stamp_some';
+REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
+	'stamps some of the rows that a partition came with; returns how many';
 
 CREATE FUNCTION feedpub._begin_history(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -404,21 +380,12 @@ AS 'MODULE_PATHNAME', 'feed_detach';
 COMMENT ON FUNCTION feed_detach(pg_catalog.regclass) IS
 	'makes a table feed an ordinary table again';
 
-CREATE FUNCTION feed_republish(feed pg_catalog.regclass,
-	key pg_catalog.jsonb DEFAULT NULL, condition pg_catalog.text DEFAULT NULL,
-	rows pg_catalog.text DEFAULT NULL)
-RETURNS pg_catalog.int8
-LANGUAGE C VOLATILE PARALLEL UNSAFE
+CREATE PROCEDURE feed_republish(feed pg_catalog.regclass,
+	unstamped_only pg_catalog.bool DEFAULT false)
+LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_republish';
-COMMENT ON FUNCTION feed_republish(pg_catalog.regclass, pg_catalog.jsonb, pg_catalog.text, pg_catalog.text) IS
-	'publishes rows of a table feed again: one, those that meet a condition, or in the background all';
-
-CREATE FUNCTION feed_republish_cancel(feed pg_catalog.regclass)
-RETURNS pg_catalog.bool
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_republish_cancel';
-COMMENT ON FUNCTION feed_republish_cancel(pg_catalog.regclass) IS
-	'ends what feed_republish() does in the background; returns whether there was anything';
+COMMENT ON PROCEDURE feed_republish(pg_catalog.regclass, pg_catalog.bool) IS
+	'publishes all rows of a table feed again, or those that are not in the feed, in steps';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -859,44 +826,26 @@ GRANT SELECT ON feedpub.parked TO PUBLIC;
 
 -- What an error tells may be from the table, so it is for its owner.
 CREATE VIEW feedpub.republishing WITH (security_barrier) AS
-	SELECT r.feed,
-		r.rows,
-		CASE WHEN r.state OPERATOR(pg_catalog.<>) 'running' THEN r.state
-			WHEN r.last_error_at OPERATOR(pg_catalog.>) COALESCE(r.stepped_at, r.requested_at) THEN 'failing'
-			WHEN p.locked THEN 'locked rows'
-			ELSE r.state END AS state,
-		p.blocks_done,
-		p.blocks_total,
-		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN
-			CASE WHEN r.state OPERATOR(pg_catalog.=) 'done' THEN r.cutoff ELSE p.positions_done END
-			END AS positions_done,
-		CASE WHEN r.rows OPERATOR(pg_catalog.=) 'all' THEN r.cutoff END AS positions_total,
-		r.stamped,
-		CASE WHEN r.stepped_at OPERATOR(pg_catalog.>) r.requested_at
-			THEN r.stamped::pg_catalog.float8 OPERATOR(pg_catalog./)
-				EXTRACT(epoch FROM r.stepped_at OPERATOR(pg_catalog.-) r.requested_at)::pg_catalog.float8
-			END AS rows_per_second,
-		r.requested_by,
-		r.requested_at,
-		r.stepped_at,
-		r.finished_at,
-		CASE WHEN pg_catalog.pg_has_role(c.relowner, 'USAGE') THEN r.last_error END AS last_error,
-		r.last_error_at
-	FROM feedpub.republication r
-	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.feed
-	CROSS JOIN LATERAL (
-		SELECT COALESCE(pg_catalog.sum(CASE
-				WHEN u.phase OPERATOR(pg_catalog.=) 'unstamped' AND u.passes OPERATOR(pg_catalog.=) 0
-				THEN LEAST(u.after_pos OPERATOR(pg_catalog.>>) 16, u.blocks)
-				ELSE u.blocks END), 0)::pg_catalog.int8 AS blocks_done,
-			COALESCE(pg_catalog.sum(u.blocks), 0)::pg_catalog.int8 AS blocks_total,
-			COALESCE(pg_catalog.max(u.after_pos) FILTER (WHERE u.phase OPERATOR(pg_catalog.=) 'stamped'), 0) AS positions_done,
-			COALESCE(pg_catalog.bool_or(u.passes OPERATOR(pg_catalog.>) 0
-				AND u.phase OPERATOR(pg_catalog.<>) 'done'), false) AS locked
-		FROM feedpub.republication_part u
-		WHERE u.feed OPERATOR(pg_catalog.=) r.feed) p
-	WHERE pg_catalog.pg_has_role(c.relowner, 'USAGE')
-		OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+	SELECT p.feed, p.partition,
+		CASE WHEN s.done THEN 'done'
+			WHEN s.last_error_at OPERATOR(pg_catalog.>) COALESCE(s.stepped_at, '-infinity') THEN 'failing'
+			WHEN s.stepped_at IS NULL THEN 'waiting'
+			ELSE 'running' END AS state,
+		COALESCE(s.stamped, 0) AS stamped,
+		COALESCE(s.failed, 0) AS failed,
+		s.stepped_at,
+		CASE WHEN pg_catalog.pg_has_role(c.relowner, 'USAGE') THEN s.last_error END AS last_error,
+		s.last_error_at
+	FROM feedpub._partition p
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.partition
+	JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) p.feed
+	LEFT JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed
+		AND s.partition OPERATOR(pg_catalog.=) p.partition
+		AND s.since OPERATOR(pg_catalog.=) p.since
+	WHERE p.since OPERATOR(pg_catalog.>) '0'
+		AND (pg_catalog.pg_has_role(c.relowner, 'USAGE')
+			OR pg_catalog.pg_has_role(f.relowner, 'USAGE')
+			OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
 COMMENT ON VIEW feedpub.republishing IS
-	'what feed_republish() does in the background, for the owners of the tables and pg_monitor';
+	'partitions that came to a feed later, and how far the rows they came with have been stamped, for the owners and pg_monitor';
 GRANT SELECT ON feedpub.republishing TO PUBLIC;

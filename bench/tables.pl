@@ -587,23 +587,18 @@ sub attach_report
 }
 
 #
-# Stamping in the background
+# Stamping all rows
 #
 
-# All rows of a table get a new stamp: by the worker, as fast as it can, and
-# step by step in one transaction; by an UPDATE, with and without feedpub.
-# First when none has one yet, then when all do.
+# All rows of a table get a new stamp: by feed_republish(), in steps; by an
+# UPDATE, with and without feedpub.  First when none has one yet, then when all do.
 sub stamping
 {
 	my $rows = 200_000;
-	my @variants = wanted(qw(bare update steps worker));
+	my @variants = wanted(qw(bare update republish));
 	my $out = csv('stamping', qw(round rows variant n seconds wal));
 
 	table_database('stamping');
-	psql(
-		'stamping', q(LOAD 'feedpub'),
-		'ALTER SYSTEM SET feedpub.stamping_rate = 0',
-		'SELECT pg_reload_conf()');
 	for my $round (1 .. $rounds)
 	{
 		for my $variant (@variants)
@@ -618,10 +613,6 @@ sub stamping
 			}
 		}
 	}
-	psql(
-		'stamping', q(LOAD 'feedpub'),
-		'ALTER SYSTEM RESET feedpub.stamping_rate',
-		'SELECT pg_reload_conf()');
 	return;
 }
 
@@ -652,28 +643,14 @@ sub stamp_all
 	my %sql = (
 		bare => 'UPDATE item SET total = total',
 		update => 'UPDATE item SET feed_xid = NULL',
-		steps => 'DO $$ BEGIN WHILE feedpub._republish_some('
-		  . q('item', 1000000) . ') IS NOT NULL LOOP END LOOP; END $$');
+		republish => q(CALL feed_republish('item')));
 	my $insert = q(SELECT pg_current_wal_insert_lsn() - '0/0');
 	my $lsn = psql('stamping', $insert);
 	my $start = time;
 	my $seconds;
 
-	worker('stamping') if $variant eq 'worker';
-	psql('stamping', q(SELECT feed_republish('item', rows => 'all')))
-	  if $variant =~ /^(steps|worker)$/;
-	psql('stamping', $sql{$variant}) if $sql{$variant};
+	psql('stamping', $sql{$variant});
 	$seconds = time - $start;
-	if ($variant eq 'worker')
-	{
-		sleep 0.5
-		  until psql('stamping', 'SELECT state FROM feedpub.republishing') eq 'done';
-		$seconds = psql('stamping',
-			'SELECT extract(epoch FROM finished_at - requested_at) '
-			  . 'FROM feedpub.republishing');
-		die "some rows were not stamped\n"
-		  if psql('stamping', 'SELECT stamped FROM feedpub.republishing') != $rows;
-	}
 	return ($seconds, psql('stamping', $insert) - $lsn);
 }
 

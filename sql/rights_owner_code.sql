@@ -86,8 +86,9 @@ SELECT op, (entry).k FROM feed_read(NULL::code.parted, '', 10);
 SELECT op, (entry).k FROM feed_read(NULL::code.divided, '', 10);
 SELECT * FROM code.seen;
 \c -
-SELECT feed_republish('code.plain', rows => 'all');
-SELECT feedpub._republish_some('code.plain', 10);
+CALL feed_republish('code.plain');
+CALL feed_republish('code.parted');
+CALL feed_republish('code.divided');
 SELECT DISTINCT * FROM code.seen;
 
 SET client_min_messages = warning;

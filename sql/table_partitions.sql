@@ -65,9 +65,16 @@ BEGIN
 END $$;
 CREATE TABLE head (cursor text);
 INSERT INTO head SELECT feed_head('ev');
--- Publishes, and shows what came since it was called last.
+-- Publishes, with the rows that partitions came with, some at a time, and shows
+-- what came since it was called last.
 CREATE PROCEDURE came(INOUT came text) LANGUAGE plpgsql AS $$
 BEGIN
+	COMMIT;
+	CALL feed_publish('ev');
+	WHILE feedpub._stamp_some('ev', 2) IS NOT NULL LOOP
+		COMMIT;
+		CALL feed_publish('ev');
+	END LOOP;
 	COMMIT;
 	CALL feed_publish('ev');
 	came := pages(100, (SELECT cursor FROM head));
@@ -243,42 +250,22 @@ SELECT guard, problem FROM feed_check('ev') WHERE guard = 'sequence';
 SELECT cure FROM feed_check('ev') WHERE guard = 'sequence' \gexec
 DROP TABLE ev_foreign;
 CALL came('');
-SELECT leaf, number FROM feedpub.partition WHERE feed = 'ev'::regclass ORDER BY leaf::text COLLATE "C";
+SELECT partition, since > '0' AS came_later FROM feedpub._partition WHERE feed = 'ev'::regclass ORDER BY partition::text COLLATE "C";
+SELECT partition, state, stamped, failed, last_error FROM feedpub.republishing WHERE feed = 'ev'::regclass ORDER BY partition::text COLLATE "C";
 -- Dropped: its rows are gone without a trace, from the feed too.
 DROP TABLE ev_sub;
 CALL came('');
 SELECT pages(100);
 
 --
--- A reader in the middle of a partition's rows, when they move to another file
---
-CREATE TABLE ev_moves (LIKE ev INCLUDING ALL);
-INSERT INTO ev_moves SELECT 'moves', n, 'loaded' FROM generate_series(1, 6) n;
-DELETE FROM ev_moves WHERE n <= 2;
-ALTER TABLE ev ATTACH PARTITION ev_moves FOR VALUES IN ('moves');
-SELECT cursor AS before FROM head \gset
-CALL came('');
-SELECT cursor AS middle FROM feed_read(NULL::ev, :'before', 2) OFFSET 1 \gset
-SELECT pages(100, :'middle') AS goes_on;
-VACUUM FULL ev_moves;
-SELECT pages(100, :'middle') AS begins_it_again;
--- When it is taken out
-ALTER TABLE ev DETACH PARTITION ev_moves;
-SELECT pages(100, :'middle') AS the_rest;
-SELECT feed_wait('ev', feed_page('ev', :'middle', 1) ->> 'cursor', '0') AS more;
-CALL feed_publish('ev');
-SELECT pages(100, :'middle') AS the_rest;
-DROP TABLE ev_moves;
-
---
--- Old batches are merged, but not with those that brought partitions.
+-- Old batches are merged.
 --
 UPDATE feedpub.batch SET published_at = published_at - interval '1 year' WHERE feed = 'ev'::regclass;
 SELECT cursor, pages(100, cursor) AS rest INTO TEMP place FROM feed_read(NULL::ev, '', 100);
 SELECT pages(100) AS before \gset
+SET feedpub.max_batch_transactions = 5;
 SELECT feedpub._merge_batches('ev') > 0 AS merged;
-SELECT count(*) FILTER (WHERE sync_id IN (SELECT sync_id FROM feedpub.partition p WHERE p.feed = 'ev'::regclass AND sync_id > 0)) = (SELECT count(DISTINCT sync_id) FROM feedpub.partition WHERE feed = 'ev'::regclass AND sync_id > 0) AS those_stay
-	FROM feedpub.batch WHERE feed = 'ev'::regclass;
+RESET feedpub.max_batch_transactions;
 SELECT pages(100) = :'before' AS same;
 SELECT bool_and(position(rest IN pages(100, cursor)) > 0 OR rest = '.') AS nothing_lost FROM place WHERE rest IS NOT NULL;
 
@@ -306,8 +293,9 @@ SELECT guard, problem FROM feed_check('ev');
 SELECT feed_repair('ev');
 SELECT * FROM feed_check('ev');
 SELECT key, deletes, state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
-CALL feed_publish('ev');
-SELECT pages(100);
+-- It begins anew: all rows are stamped anew.
+UPDATE head SET cursor = '';
+CALL came('');
 
 --
 -- Columns that come, go and get other names
@@ -322,7 +310,7 @@ CALL came('');
 SELECT feed_page('ev', '', 1) -> 'entries' -> 0 AS entry;
 SELECT feed_fetch(NULL::ev, '0', 0, 1) IS NOT NULL AS row;
 SELECT feed_detach('ev');
-SELECT count(*) FROM feedpub.partition;
+SELECT count(*) FROM feedpub._partition;
 SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgname LIKE 'zz_feedpub%';
 SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'ev_us'::regclass AND attnum > 0 AND NOT attisdropped;
 DROP TABLE ev, head;
@@ -398,6 +386,8 @@ CALL feed_publish('ev');
 CREATE TABLE ev_1 PARTITION OF ev DEFAULT;
 INSERT INTO ev VALUES (1);
 CALL feed_publish('ev');
+SELECT feedpub._stamp_some('ev', 100) AS stamped;
+CALL feed_publish('ev');
 SELECT op, (entry).n FROM feed_read(NULL::ev, '', 10);
 -- What it cannot be
 CREATE TABLE ev_parent (n int NOT NULL) PARTITION BY RANGE (n);
@@ -450,8 +440,7 @@ DROP TABLE ev, keys;
 DROP PROCEDURE deleted;
 
 --
--- Subscriptions: a place among the rows that a partition brought, one of them
--- set aside
+-- Subscriptions: a place among the rows that were there, one of them set aside
 --
 CREATE TABLE ev (n int PRIMARY KEY, v text) PARTITION BY RANGE (n);
 CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (10);
@@ -464,11 +453,13 @@ SELECT cursor, token FROM feed_poll('sub', 2) OFFSET 1 \gset
 SELECT feed_ack('sub', :'cursor', :token);
 SELECT cursor, token FROM feed_poll('sub', 4) LIMIT 1 \gset
 SELECT feed_park('sub', :'cursor', 'poison');
--- Another partition brings one at the same place: it is not hidden.
+-- Another partition has one at the same place: it is not hidden.
 CREATE TABLE ev_3 (LIKE ev INCLUDING ALL);
 INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
 ALTER TABLE ev ATTACH PARTITION ev_3 FOR VALUES FROM (20) TO (30);
 UPDATE ev SET v = 'new' WHERE n = 13;
+CALL feed_publish('ev');
+SELECT feedpub._stamp_some('ev', 100) AS stamped;
 CALL feed_publish('ev');
 SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 100);
 SELECT op, entry ->> 'n' AS n FROM feed_poll('latest', 100);
@@ -487,15 +478,52 @@ SELECT feed_unsubscribe('sub'), feed_unsubscribe('latest');
 -- Republished: rows without a stamp get one, for xid order
 --
 SELECT count(*) FROM feed_fetch(NULL::ev, '0', 0, 100);
-SELECT feed_republish('ev', rows => 'unstamped');
-DO $$
-BEGIN
-	WHILE feedpub._republish_some('ev', 4) IS NOT NULL LOOP
-	END LOOP;
-END $$;
+CALL feed_republish('ev', unstamped_only => true);
 CALL feed_publish('ev');
 SELECT string_agg((f).n::text, ' ' ORDER BY (f).feed_pos) FROM feed_fetch(NULL::ev, '0', 0, 100) f;
 SELECT string_agg((entry).n::text, ' ' ORDER BY cursor COLLATE "C") FROM feed_read(NULL::ev, '', 100) WHERE op = 'upsert';
-SELECT feed_republish('ev', key => '{"n": 21}');
 SELECT state, "size" > 0 AS has_size, "position" FROM feedpub.feeds WHERE feed = 'ev'::regclass;
 DROP TABLE ev;
+
+--
+-- A reader of the rows that were there, when they move to another file, and when
+-- a partition goes
+--
+CREATE TABLE ev (n int PRIMARY KEY, v text) PARTITION BY RANGE (n);
+CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (10);
+CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (10) TO (20);
+CREATE TABLE ev_3 PARTITION OF ev FOR VALUES FROM (20) TO (30);
+INSERT INTO ev SELECT n, 'old' FROM unnest('{1,2,3,4,11,12,13,14,21,22}'::int[]) n;
+DELETE FROM ev WHERE n IN (1, 11);
+SELECT feed_attach('ev');
+CREATE FUNCTION rest(after text, max_rows int) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	page json;
+	rows text := '';
+BEGIN
+	LOOP
+		page := feed_page('ev', after, max_rows);
+		EXIT WHEN json_array_length(page -> 'entries') = 0 AND page ->> 'cursor' = after;
+		SELECT rows || coalesce(string_agg(' ' || (e -> 'row' ->> 'n'), ''), '') INTO rows
+			FROM json_array_elements(page -> 'entries') e;
+		after := page ->> 'cursor';
+	END LOOP;
+	RETURN rows;
+END $$;
+SELECT max_rows, rest('', max_rows) FROM unnest('{1,2,3,100}'::int[]) max_rows;
+SELECT cursor AS middle FROM feed_read(NULL::ev, '', 5) OFFSET 4 \gset
+SELECT rest(:'middle', 2) AS goes_on;
+VACUUM FULL ev_1;
+SELECT rest(:'middle', 2) AS goes_on;
+VACUUM FULL ev_2;
+SELECT rest(:'middle', 2) AS begins_it_again;
+ALTER TABLE ev DETACH PARTITION ev_2;
+SELECT rest(:'middle', 2) AS the_rest;
+ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (10) TO (20);
+SELECT rest(:'middle', 2) AS the_rest;
+CALL feed_publish('ev');
+SELECT feedpub._stamp_some('ev', 100) AS stamped;
+CALL feed_publish('ev');
+SELECT rest(:'middle', 2) AS and_it_comes_again;
+DROP TABLE ev;
+DROP FUNCTION rest;

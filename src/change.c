@@ -13,8 +13,8 @@
  *
  * A row of batch 0, one that was there before the table became a feed and has
  * no stamp, is stamped by any UPDATE at all: its new version may lie before
- * the place that a reader of batch 0 has reached (initial.c).  So are the old
- * rows of a partition that was attached with them.
+ * the place that a reader of batch 0 has reached (initial.c).  So is a row that
+ * is not in the feed, since its partition came with it (partition.c).
  *
  * Order of events: the trigger is called with the old row locked (trigger.c:
  * GetTupleForTrigger), so the position is taken after whoever changed the row
@@ -79,7 +79,7 @@ typedef struct TrackedTable
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		deletes;
-	uint64		old_xid;		/* of a partition: rows below are old ones */
+	uint64		since;			/* of a partition: rows below are not in the feed */
 	int			nkeys;			/* 0: the key is not there */
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	bool		always;			/* every UPDATE stamps */
@@ -102,7 +102,7 @@ static TrackedTable *find_table(Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
 static void learn_columns(TrackedTable *table, Relation rel,
 						  const Trigger *trigger);
-static bool is_old(const TrackedTable *table, TupleTableSlot *slot);
+static bool is_outside(const TrackedTable *table, TupleTableSlot *slot);
 static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
 						  AttrNumber attno);
 static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
@@ -151,7 +151,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 		TupleTableSlot *old_slot = trigdata->tg_trigslot;
 		TupleTableSlot *new_slot = trigdata->tg_newslot;
 		bool		is_replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
-		bool		is_initial = is_old(table, old_slot);
+		bool		is_new = is_outside(table, old_slot);
 		bool		is_asked = slot_attisnull(new_slot, table->xid_attno);
 		bool		is_written = values_differ(old_slot, new_slot, table->xid_attno) ||
 			values_differ(old_slot, new_slot, table->pos_attno);
@@ -174,7 +174,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 					 errdetail("Columns %s and %s are given to each row as it changes.",
 							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("To publish a row again, set %s to NULL.", FEEDPUB_XID_COLUMN)));
-		if (!is_initial && !(is_asked && !is_replica) && !table->always &&
+		if (!is_new && !(is_asked && !is_replica) && !table->always &&
 			!has_changed(table, old_slot, new_slot))
 		{
 			if (!is_written)
@@ -199,18 +199,17 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 }
 
 /*
- * Is a row read in place: one of batch 0, or one that came with its partition
- * (partition.c)?
+ * Has a row no stamp, not even half of one, or is it not in the feed since it
+ * came with its partition (partition.c)?
  */
 static inline bool
-is_old(const TrackedTable *table, TupleTableSlot *slot)
+is_outside(const TrackedTable *table, TupleTableSlot *slot)
 {
 	bool		isnull;
 	Datum		xid = slot_getattr(slot, table->xid_attno, &isnull);
 
-	return isnull ||
-		(table->old_xid > 0 &&
-		 U64FromFullTransactionId(DatumGetFullTransactionId(xid)) < table->old_xid);
+	return isnull || slot_attisnull(slot, table->pos_attno) ||
+		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) < table->since;
 }
 
 /*
@@ -392,7 +391,7 @@ learn_table(TrackedTable *table, Relation rel)
 	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	table->feed = feedpub_partition_feed(relid);
-	table->old_xid = 0;
+	table->since = 0;
 	table->seqid = InvalidOid;
 	if (OidIsValid(table->feed))
 		table->seqid = feedpub_guard_sequence(table->feed);
@@ -415,7 +414,7 @@ learn_table(TrackedTable *table, Relation rel)
 		feedpub_registry_stored_key(table->feed, &key, &table->deletes);
 		feedpub_key_of_partition(table->feed, relid, &key);
 		keyid = InvalidOid;
-		table->old_xid = feedpub_partition_old_xid(table->feed, rel);
+		table->since = feedpub_partition_since(table->feed, rel);
 	}
 	else
 		feedpub_registry_key(rel, &key, &keyid, &table->deletes);

@@ -146,29 +146,14 @@ feedpub_cursor_batch(const FeedpubCursor *cursor)
 }
 
 /*
- * Is a cursor at a row that its batch delivers with a partition?
- */
-bool
-feedpub_cursor_is_in_partition(const FeedpubCursor *cursor)
-{
-	return feedpub_cursor_batch(cursor) > 0 &&
-		cursor->pos >= FEEDPUB_PARTITION_POS && cursor->pos < PG_INT64_MAX;
-}
-
-/*
- * Is a cursor in this batch, with its fingerprint?  In a partition it carries
- * half of that (partition.c).
+ * Is a cursor in this batch, with its fingerprint?
  */
 bool
 feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id, bool merged,
 					 uint32 fingerprint)
 {
-	uint32		difference = cursor->fingerprint ^ fingerprint;
-
-	if (feedpub_cursor_is_in_partition(cursor))
-		difference &= 0xffff0000;
 	return !cursor->initial && cursor->sync_id == sync_id &&
-		cursor->merged == merged && difference == 0;
+		cursor->merged == merged && cursor->fingerprint == fingerprint;
 }
 
 /*
@@ -212,6 +197,7 @@ feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
  * does if b is after a.  Where rows are read in place, row identifiers of two
  * files cannot be compared: a table that was written into another file is read
  * from its beginning again, so a place in any other file counts as further.
+ * So are the partitions of two databases, in which all is read again.
  */
 Datum
 feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
@@ -222,12 +208,11 @@ feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
 
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(0), &a);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &b);
-	in_place = (a.given && a.initial && b.given && b.initial) ||
-		(feedpub_cursor_is_in_partition(&a) &&
-		 feedpub_cursor_is_in_partition(&b) && a.pos >> 48 == b.pos >> 48);
+	in_place = a.given && a.initial && b.given && b.initial;
 	PG_RETURN_BOOL(feedpub_cursor_compare(&a, &b) < 0 ||
-				   (in_place && a.sync_id == b.sync_id &&
-					a.fingerprint != b.fingerprint));
+				   (in_place && a.fingerprint != b.fingerprint &&
+					(a.sync_id == b.sync_id ||
+					 !feedpub_initial_same_database(a.fingerprint, b.fingerprint))));
 }
 
 static char *

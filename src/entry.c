@@ -473,9 +473,7 @@ feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
 static int64
 place_of(const FeedpubPage *page, ItemPointer tid)
 {
-	if (!page->feed.is_partitioned)
-		return feedpub_initial_pos(tid);
-	return feedpub_partition_pos((page->rows[0].cursor.pos >> 48) & 0x3fff, tid);
+	return feedpub_initial_pos(tid);
 }
 
 /*

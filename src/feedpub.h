@@ -10,7 +10,7 @@
  *		republish.c retention.c stats.c wait.c
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
- *		background.c restamp.c						rows get a new stamp
+ *		maintenance.c restamp.c						rows get a new stamp
  *		json.c page.c entry.c initial.c resume.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		guard.c batch.c run.c key.c tombstone.c
@@ -87,9 +87,7 @@ typedef struct FeedpubLeaf
 	AttrNumber	xid_attno;
 	Oid			keyid;			/* its index that is the feed's key */
 	Relation	key;			/* the same, once it is used */
-	int64		since;			/* in the feed from this batch on */
-	int			number; /* its place among those that this batch has
-								 * brought with their rows; 0: without any */
+	uint64		since;			/* rows with smaller xids are not in the feed */
 	bool		has_map;		/* map has been looked for */
 	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
 	TupleTableSlot *slot;		/* of the feed's row type */
@@ -103,7 +101,6 @@ typedef struct FeedpubLeaves
 	LOCKMODE	unlock;			/* what is given back with them */
 	int			n;
 	FeedpubLeaf *leaves;
-	int64		last_since;		/* the largest since */
 	uint32		fingerprint;	/* of which they are */
 } FeedpubLeaves;
 
@@ -184,11 +181,8 @@ typedef struct FeedpubCursor
 	uint64		wal;			/* reserved */
 } FeedpubCursor;
 
-/*
- * Positions from here on are places in partitions, whose rows without a stamp
- * a batch hands out behind its others; the largest lies behind them all.
- */
-#define FEEDPUB_PARTITION_POS		(INT64CONST(1) << 62)
+/* No row of such a partition is in the feed (partition.c). */
+#define FEEDPUB_SINCE_NEVER			PG_UINT64_MAX
 
 /* Whom a publisher waits for: others of the feed, and its table's locks. */
 typedef enum FeedpubPublishWait
@@ -258,37 +252,56 @@ typedef struct FeedpubPage
 	AttrNumber	keys[INDEX_MAX_KEYS];
 } FeedpubPage;
 
-/*
- * A place of a row: its stamp, or where it has none its row identifier, with
- * an xid of 0.
- */
-typedef struct FeedpubPlace
+/* Which rows of a table a pass looks for, one kind after the other. */
+typedef enum FeedpubRestampKind
 {
-	uint64		xid;
-	int64		pos;
-} FeedpubPlace;
+	FEEDPUB_RESTAMP_UNSTAMPED,	/* without a stamp, or with half of one */
+	FEEDPUB_RESTAMP_OLD,		/* with an xid below a bound */
+	FEEDPUB_RESTAMP_FOREIGN,	/* with one that this server has not assigned */
+	FEEDPUB_RESTAMP_END,
+} FeedpubRestampKind;
 
-/* Rows of a table that are to be stamped anew, and how far that has got. */
+/* The rows of a table that are to be stamped anew, and how far that has got. */
 typedef struct FeedpubRestamp
 {
-	bool		stamped;		/* those with an old stamp, not those without */
-	int64		cutoff;			/* the largest old position */
-	FeedpubPlace after;			/* done up to here */
-	FeedpubPlace to;			/* the last place to be looked at */
-	bool		ended;			/* that has been done */
-	bool		left;			/* but some rows were locked, from ... to */
-	FeedpubPlace left_first;
-	FeedpubPlace left_last;
+	Oid			relid;
+	uint64		below;			/* the bound; 0: there are no old ones */
+	bool		foreign;		/* look for them as well, ... */
+	bool		only_foreign;	/* ... or for nothing else */
+
+	/* where the pass is */
+	FeedpubRestampKind kind;
+	Oid			file;			/* which its row identifiers are of */
+	uint64		xid;
+	int64		pos;
+	ItemPointerData tid;
+	int64		found;			/* in it, but those that failed */
+	int64		moved;			/* of these have been stamped */
+	int64		failed;			/* or a trigger has suppressed */
+	bool		ended;
+
+	/* of the step */
+	int64		stamped;
+	int64		left;			/* rows that others have locked, or changed */
+	ItemPointerData left_tid;	/* one of them */
+	char	   *error;			/* what the last that failed has raised */
+	ItemPointerData error_tid;
 } FeedpubRestamp;
 
-/* What a step of a background republication came to. */
-typedef enum FeedpubRepublished
+/* What a step for the partitions of a feed came to. */
+typedef enum FeedpubStampingOutcome
 {
-	FEEDPUB_REPUBLISH_NONE,		/* there is none, or somebody else is at it */
-	FEEDPUB_REPUBLISH_LOCKED,	/* the table, or the rows that are left, are */
-	FEEDPUB_REPUBLISH_MORE,
-	FEEDPUB_REPUBLISH_DONE,
-} FeedpubRepublished;
+	FEEDPUB_STAMPING_NOTHING,	/* nothing is to be done, or another is at it */
+	FEEDPUB_STAMPING_WAITS,		/* for locks, or transactions that still run */
+	FEEDPUB_STAMPING_GOES_ON,
+} FeedpubStampingOutcome;
+
+typedef struct FeedpubStamping
+{
+	FeedpubStampingOutcome outcome;
+	int			npending;		/* partitions that have such rows, or may have */
+	int64		stamped;
+} FeedpubStamping;
 
 /* Length of a cursor as text. */
 #define FEEDPUB_CURSOR_LENGTH	99
@@ -363,7 +376,7 @@ typedef struct FeedpubStatement
 {
 	const char *sql;
 	int			nargs;
-	Oid			argtypes[14];
+	Oid			argtypes[16];
 	struct _SPI_plan *plan;
 } FeedpubStatement;
 
@@ -522,24 +535,11 @@ extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
 extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
 									const AttrNumber *attnos,
 									const Datum *values, FeedpubLeaf **found);
-extern int64 feedpub_partition_pos(int number, ItemPointer tid);
-extern int64 feedpub_partition_end_pos(Oid feed, const FeedpubBatch *batch);
-extern uint32 feedpub_partition_fingerprint(const FeedpubLeaf *leaf,
-											uint32 batch);
-extern FeedpubLeaf *feedpub_partition_brought(FeedpubLeaves *leaves,
-											  int64 sync_id, int number);
-extern List *feedpub_partition_batches(Oid feed, Snapshot snapshot);
-extern bool feedpub_partition_in_batch(Oid feed, int64 sync_id,
-									   Snapshot snapshot);
+extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
-extern bool feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
-									const FeedpubBatch *last,
-									Snapshot snapshot);
-extern bool feedpub_partition_is_old(TupleTableSlot *slot,
-									 AttrNumber xid_attno,
-									 const FeedpubSnapshot *before);
-extern uint64 feedpub_partition_old_xid(Oid feed, Relation rel);
+extern void feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
+extern uint64 feedpub_partition_since(Oid feed, Relation rel);
 extern void feedpub_partition_begin(Relation heap);
 extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);
 extern void feedpub_partition_note_history(const FeedpubLeaves *leaves);
@@ -647,8 +647,7 @@ extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
-							  int64 sync_id, int64 after_pos, int max_runs,
-							  int *cost);
+							  int64 after_pos, int max_runs, int *cost);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
@@ -658,11 +657,13 @@ extern void feedpub_run_end(FeedpubRunReader *reader);
 extern int64 feedpub_initial_pos(ItemPointer tid);
 extern uint32 feedpub_initial_fingerprint(Relation heap,
 										  const FeedpubFloor *floor);
+extern uint32 feedpub_initial_partition_fingerprint(Relation heap,
+													const FeedpubFloor *floor);
+extern bool feedpub_initial_same_database(uint32 a, uint32 b);
 extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
 												 AttrNumber xid_attno,
 												 Snapshot snapshot,
-												 int64 after_pos, int number,
-												 const FeedpubSnapshot *before);
+												 int64 after_pos);
 extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);
@@ -679,25 +680,25 @@ extern void feedpub_resume_keep(Oid feed, uint32 leaves,
 								List *runs, int cost);
 
 /* in restamp.c */
-extern bool feedpub_restamp_is_behind(FeedpubPlace a, FeedpubPlace b);
-extern const char *feedpub_restamp_obstacle(Relation rel);
-extern int	feedpub_restamp_some(Oid feed, Relation rel,
-								 FeedpubRestamp *work, int max_rows,
-								 int max_ms);
+extern void feedpub_restamp_check(Relation rel);
+extern void feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid,
+								  uint64 below, bool foreign);
+extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
+								 int max_rows);
+extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
+								 int timeout_ms);
 
-/* in background.c */
-extern void feedpub_background_ask(Oid relid, const char *rows);
-extern bool feedpub_background_cancel(Oid relid);
-extern int	feedpub_background_step(Oid relid, int max_rows, int max_ms,
-									FeedpubRepublished *what);
-extern List *feedpub_background_list(void);
-extern void feedpub_background_note_error(Oid relid, const char *error);
+/* in maintenance.c */
+extern void feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
+									 FeedpubStamping *step);
+extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
+extern long feedpub_maintenance_run(void);
+extern void feedpub_maintenance_end(void);
 
 /* in cursor.c */
 extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
-extern bool feedpub_cursor_is_in_partition(const FeedpubCursor *cursor);
 extern bool feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id,
 								 bool merged, uint32 fingerprint);
 extern int	feedpub_cursor_compare(const FeedpubCursor *a,
@@ -715,8 +716,8 @@ extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
 extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
-extern bool feedpub_shmem_claim_worker(Oid *stuck);
-extern void feedpub_shmem_release_worker(Oid stuck);
+extern bool feedpub_shmem_claim_worker(void);
+extern void feedpub_shmem_release_worker(void);
 extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
 									   bool wake);
 extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
@@ -739,6 +740,7 @@ extern int64 feedpub_retention_expire(Oid relid);
 
 /* in worker.c */
 extern void feedpub_worker_ensure(Oid relid);
+extern void feedpub_worker_settings(void);
 
 /* in launcher.c */
 extern bool feedpub_launcher_start_worker(Oid dbid);

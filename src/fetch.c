@@ -21,6 +21,14 @@
  * these is in play the same page is read through the server's planner, with
  * a kept plan, from the same index.
  *
+ * A partition is read if it is admitted in the snapshot that reads, and only
+ * rows that are in the feed (partition.c).  One that is admitted later has none
+ * below the horizon: the publisher got its xid before it read since, and was
+ * running when the snapshot was taken, so the horizon is not beyond that xid.
+ * Through the planner all partitions are read, for a reader may be granted no
+ * right on tableoid: rows that are not in the feed yet may come then, and come
+ * again when they are.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -81,6 +89,8 @@ typedef struct TableScan
 	FeedpubLeaf *leaf;
 	IndexScanDesc scan;
 	TupleTableSlot *slot;
+	ScanKeyData after[2];		/* the scan points to them */
+	ScanKeyData keys[2];
 	bool		whole;			/* rows are handed out as they are */
 	FullTransactionId xid;
 	int64		pos;
@@ -249,7 +259,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	may_read_directly = feedpub_fetch_may_read_directly(req->heap);
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
-	leaves = feedpub_partition_open(&req->feed, req->heap, NULL, true);
+	leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	feedpub_horizon_check_history(&req->feed, leaves);
 
 	/*
@@ -262,6 +272,8 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	{
 		feedpub_page_push_snapshot(req->heap);
 		pushed = true;
+		feedpub_partition_close(leaves);
+		leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	}
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
@@ -409,6 +421,17 @@ static void
 begin_scan(TableScan *scan, FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
 {
 	TupleDesc	desc = RelationGetDescr(leaf->heap);
+	uint64		after_xid = U64FromFullTransactionId(req->after_xid);
+
+	/* from the cursor on, or from the first xid that is in the feed */
+	memcpy(scan->after, DatumGetPointer(keys[0].sk_argument), sizeof(scan->after));
+	if (after_xid < leaf->since)
+	{
+		scan->after[0].sk_argument = UInt64GetDatum(leaf->since);
+		scan->after[1].sk_argument = Int64GetDatum(-1);
+	}
+	memcpy(scan->keys, keys, sizeof(scan->keys));
+	scan->keys[0].sk_argument = PointerGetDatum(scan->after);
 
 	/*
 	 * A row as it lies in the heap is copied whole, unless columns are to be
@@ -419,7 +442,7 @@ begin_scan(TableScan *scan, FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
 	scan->leaf = leaf;
 	scan->slot = table_slot_create(leaf->heap, NULL);
 	scan->scan = feedpub_index_beginscan(leaf->heap, leaf->index, req->snapshot, 2);
-	index_rescan(scan->scan, keys, 2, NULL, 0);
+	index_rescan(scan->scan, scan->keys, 2, NULL, 0);
 }
 
 static void
@@ -658,7 +681,7 @@ keep_plan(FetchRequest *req)
 static void
 check_history(const FeedpubFeed *feed, Relation heap)
 {
-	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, true);
+	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
 
 	feedpub_horizon_check_history(feed, leaves);
 	feedpub_partition_close(leaves);

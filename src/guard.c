@@ -940,7 +940,7 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 	Oid			funcid = feedpub_registry_function(function, 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
 	const char *consequence = strcmp(function, "_stamp_row") == 0 ?
-		", so what is written is not published before feed_republish(..., rows => 'all')" :
+		", so what is written is not published before feed_republish()" :
 		"";
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
@@ -1057,7 +1057,7 @@ check_history(GuardContext *cxt)
 			.indexid = feedpub_guard_index(cxt->rel),
 			.is_partitioned = is_partitioned(cxt),
 		};
-		FeedpubLeaves *leaves = feedpub_partition_open(&feed, cxt->rel, NULL, false);
+		FeedpubLeaves *leaves = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
 
 		found = feedpub_horizon_has_foreign(leaves, GetActiveSnapshot(), &stamp);
 		feedpub_partition_close(leaves);
@@ -1066,9 +1066,9 @@ check_history(GuardContext *cxt)
 		add_problem(cxt, "history",
 					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 							 (unsigned long long) U64FromFullTransactionId(stamp)),
-					/* in the background, so not feed_repair()'s */
+					/* in transactions of its own, so not feed_repair()'s */
 					cxt->is_table ?
-						psprintf("SELECT %s.feed_republish(%s, rows => 'all')",
+						psprintf("CALL %s.feed_republish(%s)",
 								 quote_identifier(get_namespace_name(feedpub_registry_schema())),
 								 quote_literal_cstr(cxt->table)) :
 						NULL)

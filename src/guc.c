@@ -133,7 +133,7 @@ feedpub_guc_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.stamping_rate",
-							"Sets how many rows the worker stamps in a second for feed_republish().",
+							"Sets how many rows of partitions are stamped anew in a second, in the background.",
 							"Zero means as many as it can.",
 							&feedpub_stamping_rate,
 							5000,

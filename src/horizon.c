@@ -276,7 +276,7 @@ feedpub_horizon_check_history(const FeedpubFeed *feed,
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
 				 feed->is_outbox ?
 					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
-					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish(..., rows => 'all').")));
+					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish().")));
 	if (IsInParallelMode())
 		return;
 	if (feed->is_partitioned)

@@ -25,8 +25,10 @@
  * Rows of batch 0 are durable: they were committed before the table became a
  * feed, which attach.c commits synchronously.
  *
- * The partitions of a partitioned feed are read in the same way, but by the
- * batch that brought them (partition.c).
+ * The partitions of a partitioned feed are read one after the other, in the
+ * order of their OIDs: those that were there when the table became a feed and
+ * have been partitions since (partition.c).  One that is detached goes with its
+ * rows; if it is attached again, its rows come in batches.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,8 +53,6 @@ struct FeedpubInitialScan
 	Relation	heap;
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
-	int			number;			/* of the partition, 0: it is batch 0 */
-	const FeedpubSnapshot *before;	/* of the batch before that brought it */
 	BlockNumber nblocks;
 	BlockNumber next_block;		/* behind the window being scanned */
 	TableScanDesc scan;			/* of the window */
@@ -61,7 +61,6 @@ struct FeedpubInitialScan
 	TupleTableSlot *slot;
 };
 
-static int64 get_pos(const FeedpubInitialScan *initial, ItemPointer tid);
 static void begin_window(FeedpubInitialScan *initial);
 static bool is_initial(FeedpubInitialScan *initial);
 
@@ -93,14 +92,38 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 }
 
 /*
- * Begin to read the rows without a stamp behind a position: those of batch 0;
- * or the old rows of the partition with this number of those that a batch
- * brought, before is the snapshot of the batch before it.
+ * The same for a partition, whose cursors have its OID: half of it tells in
+ * which life of the feed, database and server the OID is that partition's, and
+ * half in which file it is.  Files get their numbers from a counter, so two of
+ * one partition differ in that half.
+ */
+uint32
+feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
+{
+	uint64		system_id = GetSystemIdentifier();
+	uint32		hash = murmurhash32(floor->history);
+
+	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
+	hash = hash_combine(hash, murmurhash32((uint32) system_id));
+	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
+	return (hash & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
+}
+
+/*
+ * Are the partitions that two such fingerprints are of told by the same OIDs?
+ */
+bool
+feedpub_initial_same_database(uint32 a, uint32 b)
+{
+	return a >> 16 == b >> 16;
+}
+
+/*
+ * Begin to read a table's rows of batch 0 after a position.
  */
 FeedpubInitialScan *
 feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
-					  int64 after_pos, int number,
-					  const FeedpubSnapshot *before)
+					  int64 after_pos)
 {
 	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
 	BlockNumber block = (BlockNumber) (after_pos >> 16);
@@ -109,21 +132,11 @@ feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
 	initial->heap = heap;
 	initial->xid_attno = xid_attno;
 	initial->snapshot = snapshot;
-	initial->number = number;
-	initial->before = before;
 	initial->nblocks = RelationGetNumberOfBlocks(heap);
 	initial->slot = table_slot_create(heap, NULL);
 	ItemPointerSet(&initial->from, block, offset + 1);
 	initial->next_block = block;
 	return initial;
-}
-
-static int64
-get_pos(const FeedpubInitialScan *initial, ItemPointer tid)
-{
-	return initial->number > 0 ?
-		feedpub_partition_pos(initial->number, tid) :
-		feedpub_initial_pos(tid);
 }
 
 /*
@@ -168,7 +181,7 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 										   initial->slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		*pos = get_pos(initial, &initial->slot->tts_tid);
+		*pos = feedpub_initial_pos(&initial->slot->tts_tid);
 		if (is_initial(initial))
 		{
 			*slot = initial->slot;
@@ -177,21 +190,18 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 		(*npassed)++;
 	}
 	ItemPointerSet(&last, initial->next_block - 1, MaxOffsetNumber);
-	*pos = get_pos(initial, &last);
+	*pos = feedpub_initial_pos(&last);
 	initial->in_window = false;
 	return true;
 }
 
 /*
- * Is the scan's row to be handed out: has it no stamp?  Of an ordinary heap the row says so by itself;
+ * Has the scan's row no stamp?  Of an ordinary heap the row says so by itself;
  * taking it apart up to its last columns would cost as much as the scan.
  */
 static bool
 is_initial(FeedpubInitialScan *initial)
 {
-	if (initial->before != NULL)
-		return feedpub_partition_is_old(initial->slot, initial->xid_attno,
-										initial->before);
 	if (TTS_IS_BUFFERTUPLE(initial->slot))
 		return heap_attisnull(((HeapTupleTableSlot *) initial->slot)->tuple,
 							  initial->xid_attno,

@@ -52,10 +52,7 @@ static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 						 const FeedpubBatch *first);
 static void open_leaves(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
-static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
-						  const FeedpubSnapshot *before);
-static bool read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
-							const FeedpubBatch *batch, int64 after_pos);
+static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf);
 static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void make_page_durable(FeedpubPage *page);
@@ -198,8 +195,7 @@ read_batches(FeedpubPage *page)
 		feedpub_batch_refuse_foreign(&page->feed, &page->last);
 		check_floor(page);
 	}
-	if (!page->feed.is_outbox && !page->feed.is_partitioned &&
-		page->after.initial && !read_initial(page))
+	if (!page->feed.is_outbox && page->after.initial && !read_initial(page))
 	{
 		page->more = true;
 		feedpub_entry_hide_rows(page);
@@ -214,7 +210,6 @@ read_batches(FeedpubPage *page)
 		MemoryContext oldcontext;
 		FeedpubBatch batch;
 		bool		found;
-		bool		brings;
 		int64		after_pos = 0;
 
 		CHECK_FOR_INTERRUPTS();
@@ -235,24 +230,16 @@ read_batches(FeedpubPage *page)
 		}
 		if (batch.sync_id == feedpub_cursor_batch(&page->after))
 			after_pos = feedpub_batch_passed(&batch, &page->after);
-		brings = page->leaves->last_since >= batch.sync_id ||
-			(page->feed.is_partitioned && after_pos >= FEEDPUB_PARTITION_POS);
-		if (!has_before && (after_pos < batch.last_pos || brings))
-			feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
 		if (after_pos < batch.last_pos)
 		{
+			if (!has_before)
+				feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
 			page->publisher = batch.publisher;
 			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
 			{
 				page->more = true;
 				break;
 			}
-		}
-		if (brings &&
-			!read_partitions(page, &page->last.snapshot, &batch, after_pos))
-		{
-			page->more = true;
-			break;
 		}
 		page->last = batch;
 		has_before = true;
@@ -467,7 +454,7 @@ feedpub_page_end_of(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 	cursor.given = true;
 	cursor.history = floor.history;
 	cursor.sync_id = batch->sync_id;
-	cursor.pos = feedpub_partition_end_pos(feed, batch);
+	cursor.pos = batch->last_pos;
 	cursor.merged = batch->is_merged;
 	cursor.fingerprint = batch->fingerprint;
 
@@ -491,39 +478,59 @@ feedpub_page_refuse_cursor(Oid relid)
 }
 
 /*
- * Add rows of batch 0 to the page.  Returns whether it was read to its end,
- * and the page goes on into the batches.
+ * Add rows of batch 0 to the page, table by table.  Returns whether it was read
+ * to its end, and the page goes on into the batches.
+ *
+ * A table that is in another file than the cursor says is read from its
+ * beginning, for its rows are elsewhere now.  If OIDs mean other partitions than
+ * those of the cursor, all of them are.
  */
 static bool
 read_initial(FeedpubPage *page)
 {
+	const FeedpubCursor *after = &page->after;
 	FeedpubBatch beginning = {0};
-	uint32		file = feedpub_initial_fingerprint(page->heap, &page->floor);
-	bool		finished;
 
-	/* another file: its rows are elsewhere now, so from the beginning */
-	feedpub_entry_pass_initial(page, 0,
-							   page->after.fingerprint == file ? page->after.pos : 0,
-							   file);
-	finished = read_in_place(page, &page->leaves->leaves[0], 0, NULL);
-	if (finished)
-		feedpub_entry_pass(page, &beginning, 0);
+	for (int i = 0; i < page->leaves->n; i++)
+	{
+		FeedpubLeaf *leaf = &page->leaves->leaves[i];
+		bool		is_partition = page->leaves->is_partitioned;
+		int64		table = is_partition ? RelationGetRelid(leaf->heap) : 0;
+		uint32		file = is_partition ?
+			feedpub_initial_partition_fingerprint(leaf->heap, &page->floor) :
+			feedpub_initial_fingerprint(leaf->heap, &page->floor);
 
-	/* through the executor rows of batch 0 are read apart, see feedpub_entry_hide_rows() */
-	return finished && (page->direct || page->nrows == 0);
+		if (leaf->since > 0)
+			continue;
+		if (is_partition && after->given && table < after->sync_id &&
+			feedpub_initial_same_database(after->fingerprint, file))
+			continue;
+
+		/* through the executor the rows of each table are read apart */
+		if (feedpub_entry_is_full(page) || page->npassed >= MAX_PASSED ||
+			(!page->direct && page->nrows > 0))
+			return false;
+		feedpub_entry_pass_initial(page, table,
+								   table == after->sync_id && file == after->fingerprint ? after->pos : 0,
+								   file);
+		if (!read_in_place(page, leaf))
+			return false;
+	}
+	feedpub_entry_pass(page, &beginning, 0);
+
+	/* and apart from batches, see feedpub_entry_hide_rows() */
+	return page->direct || page->nrows == 0;
 }
 
 /*
- * Add the rows of a table that have no stamp, or are old ones, to the page, from
- * the place that it has got to.  Returns whether that is the end of the table.
+ * Add the rows of a table that have no stamp to the page, from the place that it
+ * has got to.  Returns whether that is the end of the table.
  */
 static bool
-read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
-			  const FeedpubSnapshot *before)
+read_in_place(FeedpubPage *page, FeedpubLeaf *leaf)
 {
 	FeedpubInitialScan *initial = feedpub_initial_begin(leaf->heap, leaf->xid_attno,
-														page->snapshot, page->passed.pos,
-														number, before);
+														page->snapshot, page->passed.pos);
 	TupleTableSlot *slot;
 	bool		finished = false;
 
@@ -542,50 +549,6 @@ read_in_place(FeedpubPage *page, FeedpubLeaf *leaf, int number,
 	}
 	feedpub_initial_end(initial);
 	return finished;
-}
-
-/*
- * Add the old rows that a batch brought with its partitions to the page, behind
- * a position in that batch; before is the snapshot of the batch before it.  Returns whether all of them are in
- * it, or passed.  A partition that is in another file than the cursor says is
- * read from its beginning.
- */
-static bool
-read_partitions(FeedpubPage *page, const FeedpubSnapshot *before,
-				const FeedpubBatch *batch, int64 after_pos)
-{
-	int			number = 0;
-	FeedpubLeaf *leaf;
-
-	if (after_pos == PG_INT64_MAX)
-		return true;
-	if (after_pos >= FEEDPUB_PARTITION_POS)
-		number = (after_pos >> 48) & 0x3fff;
-	while ((leaf = feedpub_partition_brought(page->leaves, batch->sync_id, number)) != NULL)
-	{
-		uint32		fingerprint = feedpub_partition_fingerprint(leaf, batch->fingerprint);
-		ItemPointerData begin;
-		bool		goes_on = leaf->number == number && after_pos > 0 &&
-			page->after.fingerprint == fingerprint;
-
-		/* through the executor each table's rows are read apart */
-		if (feedpub_entry_is_full(page) || page->npassed >= MAX_PASSED ||
-			(!page->direct && page->nrows > 0))
-			return false;
-		ItemPointerSet(&begin, 0, InvalidOffsetNumber);
-		page->publisher = batch->publisher;
-		feedpub_entry_pass(page, batch,
-						   goes_on ? after_pos : feedpub_partition_pos(leaf->number, &begin));
-		page->passed.fingerprint = fingerprint;
-		if (!read_in_place(page, leaf, leaf->number, before))
-			return false;
-		number = leaf->number + 1;
-	}
-
-	if (number == 0)
-		return true;			/* it brought none */
-	feedpub_entry_pass(page, batch, PG_INT64_MAX);
-	return page->direct || page->nrows == 0;
 }
 
 static int
@@ -621,7 +584,7 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 		!feedpub_resume_find(page->feed.relid, page->leaves->fingerprint,
 							 before, batch, after_pos, &runs, &cost))
 		runs = feedpub_run_load(page->reader, before, &batch->snapshot,
-								batch->sync_id, after_pos, INT_MAX, &cost);
+								after_pos, INT_MAX, &cost);
 	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
 	foreach(lc, runs)
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));

@@ -658,7 +658,7 @@ is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
 static bool
 is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)
 {
-	bool		in_place = cursor->initial || feedpub_cursor_is_in_partition(cursor);
+	bool		in_place = cursor->initial;
 
 	return row->cursor.pos == cursor->pos &&
 		row->cursor.initial == cursor->initial &&

@@ -11,34 +11,45 @@
  * leaf's rows are found by their stamps in an index of its own, and readers
  * merge those indexes.
  *
- * Rows without a stamp, however, come with a partition too: those that were
- * there when the feed was attached, and those of a table that is attached as
- * a partition later, when readers have long passed batch 0.  Such a table may
- * also bring rows with stamps, old ones, because it was a partition before.
- * None of them may be lost.  So partitioned feeds have no batch 0; instead the
- * publisher admits partitions: feedpub.partition lists those of each feed,
- * with the batch k that brought them.  For batches before k the partition is
- * not there.  Batch k hands out, behind its other rows, the old ones of the
- * partition: those that have no stamp, or one that the snapshot of the batch
- * before k sees.  They are read in place, as batch 0 is.  The other rows of the
- * partition are in the batches, k and later ones, that see their stamps first.
+ * A partition may come with rows that have no stamp, or one that is not of this
+ * feed: of another feed, or from an earlier time in this one, since when the
+ * rows may have changed without a trace.  None of them may be lost.  So each
+ * partition has to be admitted: feedpub._partition lists those that are, each
+ * with an xid, since.  A row is in the feed if its stamp is not below since.
+ * All others are stamped anew, by ordinary UPDATEs, in the background
+ * (maintenance.c).
  *
- * Why each row of a partition L that batch k brought is handed out, and once:
+ * The partitions that are there when a table is attached are listed with since
+ * 0.  Their rows without a stamp are the initial snapshot, read in place
+ * (initial.c).
  *
- * 1. A row is old, and in k by its place, or it is not, and in a batch by its
- *	  stamp.  A reader who has passed the batch before k has passed none of L's.
- * 2. L was attached under a lock that let no writer in, and has had the
- *	  triggers since; and any UPDATE of an old row stamps it anew (change.c).
- *	  So the argument of initial.c holds for the old rows: whoever reads them in
- *	  place misses none but those that have changed before his snapshot.  Such
- *	  a change has a stamp.  If the batch before k sees it, the row is an old one
- *	  in its new place; that change was before the batch was made, so before
- *	  any reader was here.  If not, it is in k, which he has read up to L, or in
- *	  a later batch.
- * 3. Which rows are old a writer knows by old_xid, which is beyond all ids
- *	  that the batch before k sees.  Before L is admitted he takes all rows to
- *	  be old; and what he knows from before a new admission is void, for L was
- *	  locked against him when it was attached.
+ * The publisher admits a partition that comes later, before it publishes.  It
+ * locks the partition, so that its ATTACH has committed and is visible, gets
+ * its own xid, and takes the next xid of the server to be since.  Then:
+ *
+ * 1. A row whose stamp is not below since was written by a transaction that got
+ *	  its xid after that, so after the ATTACH had committed, hence through this
+ *	  feed's trigger.  Its position is of this feed, and larger than that of
+ *	  all that happened before the ATTACH, a TRUNCATE for example.
+ * 2. No batch so far sees such a transaction: their snapshots are older.  So
+ *	  the row is in a batch that comes, and readers have passed none of these.
+ *	  Nor has a reader in xid order, if its snapshot does not see the list's
+ *	  row: the xid of the publisher was running then, so its horizon is not
+ *	  beyond that, and since is (fetch.c).
+ * 3. All other rows are stamped anew by transactions that begin after the list's
+ *	  row is visible, so their xids are not below since.  Writers with smaller
+ *	  ones may go on to write such rows; so passes are repeated until one that
+ *	  began when all of them had ended finds none.
+ * 4. Any UPDATE of a row that is not in the feed stamps it (change.c), so a pass
+ *	  in the order of the table misses none: the new version either is in the
+ *	  feed, or was written by one of those writers.  What a writer knows of
+ *	  since is void when the partition is attached, for that locks it out, and
+ *	  when it is admitted; until then it takes no row to be in the feed.
+ *
+ * A row that has a stamp beyond all xids of this server, from another cluster,
+ * would seem to be in the feed.  If there is one, the partition is listed with
+ * the largest since there is, which no row reaches; those rows are stamped anew
+ * first, and then the partition is admitted.
  *
  * A partition that is detached and attached again meanwhile may have changed
  * without a trace.  It is told by its clone of the trigger that stamps: the
@@ -46,17 +57,11 @@
  * restore, where each trigger is another, the list says of which table and
  * server it was made, and is taken over.
  *
- * The publisher admits before it publishes, in one transaction, so a partition
- * that was made empty is in the list before its first row is published; then
- * it brings nothing.  One whose definition the publisher's snapshot does not
- * see, for somebody has just attached it, is left to the next step: whether
- * it brings rows cannot be told yet.  Until then no reader has it in his list,
- * so it is no matter that batches may pass rows of it.
- *
- * Readers take the list with the snapshot that reads; a partition that it does
- * not have yet has no rows in the batches that the snapshot sees.  One that has
- * been detached or dropped is gone with its rows, as it is from the table:
- * nothing is published, for nobody can tell which keys it had.
+ * Readers take the list with the snapshot that reads.  They leave out a
+ * partition that is not in it, or whose trigger is another than the list's: its
+ * rows come later.  One that has been detached or dropped is gone with its
+ * rows, as it is from the table: nothing is published, for its keys are not
+ * known any more.
  *
  * Lock order: the table, then partitions as the server opens them, then
  * indexes.  While the table is locked no partition can go (partdesc.c).
@@ -90,30 +95,20 @@
 
 #include "feedpub.h"
 
-/* columns of feedpub.partition */
+/* columns of feedpub._partition */
 #define ANUM_PARTITION_FEED			1
-#define ANUM_PARTITION_LEAF			2
-#define ANUM_PARTITION_SYNC_ID		3
-#define ANUM_PARTITION_NUMBER		4
-#define ANUM_PARTITION_OLD_XID		5
-#define ANUM_PARTITION_TRIGGER_ID	6
-#define ANUM_PARTITION_LEAF_ID		7
-#define ANUM_PARTITION_SYSTEM_ID	8
-#define NATTS_PARTITION				8
+#define ANUM_PARTITION_PARTITION	2
+#define ANUM_PARTITION_SINCE		3
+#define ANUM_PARTITION_TRIGGER_ID	4
+#define ANUM_PARTITION_PARTITION_ID	5
+#define ANUM_PARTITION_SYSTEM_ID	6
+#define NATTS_PARTITION				6
 
-/* up to how many pages a new partition is searched for rows it brings */
-#define MAX_LOOK	128
-
-/* as many partitions a batch can bring, see feedpub_partition_pos() */
-#define MAX_NUMBER	0x3ffe
-
-/* One row of feedpub.partition. */
+/* One row of feedpub._partition. */
 typedef struct PartitionRow
 {
 	Oid			leaf;
-	int64		since;
-	int			number;
-	uint64		old_xid;
+	uint64		since;
 	Oid			trigger_id;
 	Oid			leaf_id;
 	uint64		system_id;
@@ -145,10 +140,8 @@ static LeafInfo *find_info(Oid feed, Relation rel);
 static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
 static List *read_rows(Oid feed, Snapshot snapshot);
 static PartitionRow *find_row(List *rows, Oid leaf);
-static Oid	find_trigger(Relation rel);
 static bool is_changed(const PartitionRow *row, Oid trigger_id);
-static bool brings_rows(const FeedpubLeaf *leaf, const FeedpubSnapshot *before,
-						Snapshot snapshot);
+static bool has_foreign(Oid feed, Relation rel);
 static void write_row(Relation table, Oid feed, const PartitionRow *row);
 
 /*
@@ -224,8 +217,8 @@ feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot)
 
 /*
  * Open the tables that a feed's rows are in, with their indexes.  A partitioned
- * feed's are those that the snapshot knows of, or all if there is none.  Locks
- * are kept as the feed's table's are, or given back with the tables.
+ * feed's are those that are admitted in the snapshot, or all if there is none.
+ * Locks are kept as the feed's table's are, or given back with the tables.
  */
 FeedpubLeaves *
 feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
@@ -262,11 +255,18 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		LeafInfo   *info;
 
 		CHECK_FOR_INTERRUPTS();
-		if (snapshot != NULL && row == NULL)
+		if (snapshot != NULL &&
+			(row == NULL || row->since == FEEDPUB_SINCE_NEVER))
 			continue;
 		leaf->heap = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		if (leaf->heap == NULL)
 			continue;
+		if (snapshot != NULL &&
+			is_changed(row, feedpub_partition_trigger(leaf->heap)))
+		{
+			relation_close(leaf->heap, leaves->unlock);
+			continue;
+		}
 		info = find_info(feed->relid, leaf->heap);
 		if (!OidIsValid(info->indexid))
 			ereport(ERROR,
@@ -280,11 +280,7 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		leaf->xid_attno = info->xid_attno;
 		leaf->keyid = info->keyid;
 		if (row != NULL)
-		{
 			leaf->since = row->since;
-			leaf->number = row->number;
-		}
-		leaves->last_since = Max(leaves->last_since, leaf->since);
 		leaves->fingerprint = hash_combine(leaves->fingerprint,
 										   murmurhash32(lfirst_oid(lc) ^ (uint32) leaf->since));
 		leaves->n++;
@@ -370,115 +366,6 @@ feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
 }
 
 /*
- * The place of a row that a batch hands out with its partition, as a position:
- * beyond those of all stamps, then by partition and row identifier.  The
- * largest number that there is lies behind all of them.
- */
-int64
-feedpub_partition_pos(int number, ItemPointer tid)
-{
-	return FEEDPUB_PARTITION_POS | (int64) number << 48 |
-		(int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
-		ItemPointerGetOffsetNumberNoCheck(tid);
-}
-
-/*
- * The place behind all that is in a batch.
- */
-int64
-feedpub_partition_end_pos(Oid feed, const FeedpubBatch *batch)
-{
-	if (batch->sync_id > 0 && get_rel_relkind(feed) == RELKIND_PARTITIONED_TABLE)
-		return PG_INT64_MAX;
-	return batch->last_pos;
-}
-
-/*
- * The fingerprint of a cursor at such a place: half of the batch's, and half of
- * the file that the partition is in, for who reads on must find the rows where
- * they were.  Files get their numbers from a counter, so two of one partition
- * differ in that half.
- */
-uint32
-feedpub_partition_fingerprint(const FeedpubLeaf *leaf, uint32 batch)
-{
-	uint64		system_id = GetSystemIdentifier();
-	uint32		hash = murmurhash32((uint32) system_id) ^
-		murmurhash32((uint32) (system_id >> 32)) ^ murmurhash32(MyDatabaseId);
-
-	return (batch & 0xffff0000) |
-		((hash ^ leaf->heap->rd_rel->relfilenode) & 0xffff);
-}
-
-/*
- * The leaf with this place in a batch, or the next one behind it; NULL if
- * there is none.
- */
-FeedpubLeaf *
-feedpub_partition_brought(FeedpubLeaves *leaves, int64 sync_id, int number)
-{
-	FeedpubLeaf *found = NULL;
-
-	if (leaves->last_since < sync_id)
-		return NULL;
-	for (int i = 0; i < leaves->n; i++)
-	{
-		FeedpubLeaf *leaf = &leaves->leaves[i];
-
-		if (leaf->since == sync_id && leaf->number >= Max(number, 1) &&
-			(found == NULL || leaf->number < found->number))
-			found = leaf;
-	}
-	return found;
-}
-
-/*
- * The batches that brought partitions, a List of pointers to int64.
- */
-List *
-feedpub_partition_batches(Oid feed, Snapshot snapshot)
-{
-	List	   *batches = NIL;
-	ListCell   *lc;
-
-	foreach(lc, read_rows(feed, snapshot))
-	{
-		PartitionRow *row = lfirst(lc);
-
-		/* neighbours in the list are likely to have one batch */
-		if (row->since > 0 &&
-			(batches == NIL || *(int64 *) llast(batches) != row->since))
-			batches = lappend(batches, &row->since);
-	}
-	return batches;
-}
-
-/*
- * Did a batch bring partitions with their rows, as far as a snapshot knows?
- */
-bool
-feedpub_partition_in_batch(Oid feed, int64 sync_id, Snapshot snapshot)
-{
-	List	   *rows;
-	ListCell   *lc;
-	bool		found = false;
-
-	if (get_rel_relkind(feed) != RELKIND_PARTITIONED_TABLE)
-		return false;
-	rows = read_rows(feed, snapshot);
-	foreach(lc, rows)
-	{
-		PartitionRow *row = lfirst(lc);
-
-		found = found ||
-			(row->since == sync_id && row->number > 0 &&
-			 get_rel_relispartition(row->leaf));
-	}
-	list_free_deep(rows);
-	return found;
-}
-
-/*
  * Are there partitions that the publisher should admit, or forget?
  */
 bool
@@ -501,7 +388,7 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 		if (rel == NULL)
 			continue;
 		nknown += row != NULL;
-		found = found || is_changed(row, find_trigger(rel));
+		found = found || is_changed(row, feedpub_partition_trigger(rel));
 		relation_close(rel, AccessShareLock);
 	}
 	found = found || nknown < list_length(rows);
@@ -510,68 +397,68 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * Admit new partitions, and forget those that have gone.  The leaves are all
- * that there are.  Returns whether rows come with any, which the next batch
- * after last then hands out.  The caller holds the publishing lock, and
- * snapshot was taken since.
+ * Admit new partitions, and forget those that have gone.  The caller holds the
+ * publishing lock, so nothing else writes the list.
  */
-bool
-feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
-						const FeedpubBatch *last, Snapshot snapshot)
+void
+feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 {
-	List	   *rows = read_rows(feed, snapshot);
+	List	   *rows;
+	List	   *oids;
 	Relation	table = NULL;
-	int			nbrought = 0;
 	ListCell   *lc;
 
-	for (int i = 0; i < leaves->n; i++)
+	if (!feed->is_partitioned)
+		return;
+	oids = feedpub_partition_list(heap, true);
+	rows = read_rows(feed->relid, NULL);
+	foreach(lc, oids)
 	{
-		FeedpubLeaf *leaf = &leaves->leaves[i];
-		PartitionRow *row = find_row(rows, RelationGetRelid(leaf->heap));
-		Oid			trigger_id = find_trigger(leaf->heap);
+		PartitionRow *row = find_row(rows, lfirst_oid(lc));
 		PartitionRow new_row = {0};
+		Relation	rel;
+		Oid			trigger_id;
+		bool		is_new;
 
+		CHECK_FOR_INTERRUPTS();
+
+		/* the lock is kept, see 1. above */
+		rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (rel == NULL)
+			continue;
+		trigger_id = feedpub_partition_trigger(rel);
+		is_new = is_changed(row, trigger_id);
 		if (row != NULL)
 		{
 			row->is_there = true;
 			new_row = *row;
 		}
-
-		/*
-		 * The list of leaves may be younger than the snapshot, which then sees
-		 * none of the rows that were put into a table before it was attached.
-		 */
-		if (!feedpub_horizon_sees_table(snapshot, leaf->heap))
-			continue;
-		if (is_changed(row, trigger_id))
+		if (!OidIsValid(trigger_id))
 		{
-			new_row.since = 0;
-			new_row.number = 0;
-			new_row.old_xid = 0;
-			if (brings_rows(leaf, &last->snapshot, snapshot))
-			{
-				/* more than a batch can bring: the rest in the next step */
-				if (nbrought == MAX_NUMBER)
-					continue;
-				new_row.since = last->sync_id + 1;
-				new_row.number = ++nbrought;
-				new_row.old_xid = last->snapshot.xmax;
-			}
+			relation_close(rel, NoLock);
+			continue;			/* until it is back */
 		}
-		else if (row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier())
-			continue;
-
-		/* new, or restored */
-		new_row.leaf = RelationGetRelid(leaf->heap);
-		new_row.leaf_id = new_row.leaf;
-		new_row.trigger_id = trigger_id;
-		new_row.system_id = GetSystemIdentifier();
-		if (table == NULL)
-			table = table_open(feedpub_registry_table("partition"), RowExclusiveLock);
-		write_row(table, feed, &new_row);
-		CacheInvalidateRelcache(leaf->heap);	/* writers want to know */
-		leaf->since = new_row.since;
-		leaf->number = new_row.number;
+		if (is_new || row->since == FEEDPUB_SINCE_NEVER)
+		{
+			/* our own xid comes first, see 2. above */
+			(void) GetTopTransactionId();
+			new_row.since = has_foreign(feed->relid, rel) ?
+				FEEDPUB_SINCE_NEVER :
+				U64FromFullTransactionId(ReadNextFullTransactionId());
+		}
+		if (is_new || new_row.since != row->since ||
+			row->leaf_id != row->leaf || row->system_id != GetSystemIdentifier())
+		{
+			new_row.leaf = RelationGetRelid(rel);
+			new_row.leaf_id = new_row.leaf;
+			new_row.trigger_id = trigger_id;
+			new_row.system_id = GetSystemIdentifier();
+			if (table == NULL)
+				table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
+			write_row(table, feed->relid, &new_row);
+			CacheInvalidateRelcache(rel);	/* see 4. above */
+		}
+		relation_close(rel, NoLock);
 	}
 	foreach(lc, rows)
 	{
@@ -580,7 +467,7 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 		if (row->is_there)
 			continue;
 		if (table == NULL)
-			table = table_open(feedpub_registry_table("partition"), RowExclusiveLock);
+			table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
 		CatalogTupleDelete(table, &row->tid);
 	}
 	if (table != NULL)
@@ -588,64 +475,50 @@ feedpub_partition_admit(Oid feed, FeedpubLeaves *leaves,
 		table_close(table, NoLock);
 		CommandCounterIncrement();
 	}
-	return nbrought > 0;
+	list_free_deep(rows);
+	list_free(oids);
 }
 
 /*
- * Rows of a partition with smaller ids than this in their stamps are old ones;
- * all are as long as it has not been admitted.
+ * The xid that stamps of a partition's rows must not be below for them to be in
+ * the feed: as far as is committed.  The caller has the partition locked.
  */
 uint64
-feedpub_partition_old_xid(Oid feed, Relation rel)
+feedpub_partition_since(Oid feed, Relation rel)
 {
 	List	   *rows = read_rows(feed, NULL);
 	PartitionRow *row = find_row(rows, RelationGetRelid(rel));
-	uint64		old_xid = is_changed(row, find_trigger(rel)) ? PG_UINT64_MAX : row->old_xid;
+	uint64		since = FEEDPUB_SINCE_NEVER;
 
+	if (!is_changed(row, feedpub_partition_trigger(rel)) && row != NULL)
+		since = row->since;
 	list_free_deep(rows);
-	return old_xid;
+	return since;
 }
 
 /*
- * Begin with the partitions that are there: batch 1 hands out their rows.  For
- * who has just made the feed and still keeps everybody from it.
- *
- * This batch sees no transaction at all: it belongs to what was there before
- * the feed's first stamp.  So it needs no snapshot that is older than its
- * writer, as a publisher's does.
+ * List the partitions that are there, for a caller that has just made the feed
+ * and still keeps all others from it: the initial snapshot is of them.
  */
 void
 feedpub_partition_begin(Relation heap)
 {
-	FeedpubLeaves leaves = {.table = heap, .is_partitioned = true};
-	FeedpubBatch batch = {0};
-	Oid			feed = RelationGetRelid(heap);
-	List	   *oids = feedpub_partition_list(heap, true);
-	Snapshot	snapshot;
+	Relation	table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
 	ListCell   *lc;
 
-	leaves.leaves = palloc0((list_length(oids) + 1) * sizeof(FeedpubLeaf));
-	foreach(lc, oids)
+	foreach(lc, feedpub_partition_list(heap, true))
 	{
-		FeedpubLeaf *leaf = &leaves.leaves[leaves.n++];
+		Relation	rel = relation_open(lfirst_oid(lc), AccessShareLock);
+		PartitionRow row = {0};
 
-		leaf->heap = relation_open(lfirst_oid(lc), AccessShareLock);
-		leaf->xid_attno = get_attnum(lfirst_oid(lc), FEEDPUB_XID_COLUMN);
+		row.leaf = row.leaf_id = RelationGetRelid(rel);
+		row.trigger_id = feedpub_partition_trigger(rel);
+		row.system_id = GetSystemIdentifier();
+		write_row(table, RelationGetRelid(heap), &row);
+		relation_close(rel, NoLock);
 	}
-	feedpub_batch_lock(feed, true);
-
-	/* the newest: the batch's fingerprint is of this life of the feed */
-	PushActiveSnapshot(GetLatestSnapshot());
-	snapshot = GetActiveSnapshot();
-	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
-	if (feedpub_partition_admit(feed, &leaves, &batch, snapshot))
-	{
-		batch.sync_id++;
-		feedpub_batch_write(feed, &batch);
-	}
-	PopActiveSnapshot();
-	for (int i = 0; i < leaves.n; i++)
-		relation_close(leaves.leaves[i].heap, NoLock);
+	table_close(table, NoLock);
+	CommandCounterIncrement();
 }
 
 /*
@@ -734,14 +607,14 @@ find_info(Oid feed, Relation rel)
 	info->valid = before == ninvalidations;
 	return info;
 }
-
 /*
- * The partitions of a feed that a snapshot knows of, a List of PartitionRow.
+ * The list of a feed's partitions as a snapshot sees it, or as it is committed
+ * if that is NULL, a List of PartitionRow.
  */
 static List *
 read_rows(Oid feed, Snapshot snapshot)
 {
-	Relation	table = table_open(feedpub_registry_table("partition"), AccessShareLock);
+	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(table);
 	List	   *rows = NIL;
 	SysScanDesc scan;
@@ -751,7 +624,7 @@ read_rows(Oid feed, Snapshot snapshot)
 	feedpub_registry_check_version(table, NATTS_PARTITION);
 	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(feed));
-	scan = systable_beginscan(table, feedpub_registry_table("partition_pkey"),
+	scan = systable_beginscan(table, feedpub_registry_table("_partition_pkey"),
 							  true, snapshot, 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
@@ -760,12 +633,10 @@ read_rows(Oid feed, Snapshot snapshot)
 		bool		nulls[NATTS_PARTITION];
 
 		heap_deform_tuple(tuple, desc, values, nulls);
-		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_LEAF - 1]);
-		row->since = DatumGetInt64(values[ANUM_PARTITION_SYNC_ID - 1]);
-		row->number = DatumGetInt32(values[ANUM_PARTITION_NUMBER - 1]);
-		row->old_xid = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_OLD_XID - 1]));
+		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
+		row->since = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_SINCE - 1]));
 		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
-		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_LEAF_ID - 1]);
+		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
 		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
 		row->tid = tuple->t_self;
 		rows = lappend(rows, row);
@@ -802,8 +673,8 @@ find_row(List *rows, Oid leaf)
 /*
  * A partition's clone of the trigger that stamps.
  */
-static Oid
-find_trigger(Relation rel)
+Oid
+feedpub_partition_trigger(Relation rel)
 {
 	Oid			funcid = feedpub_registry_function("_stamp_row", 0, NULL);
 
@@ -816,59 +687,45 @@ find_trigger(Relation rel)
 }
 
 /*
- * Is a partition another than the one that was admitted, if any was?  Should
- * the trigger be missing, its return will tell.
+ * Is a partition another than the one that is listed, if any is?  Should the
+ * trigger be missing, its return will tell.
  */
 static bool
 is_changed(const PartitionRow *row, Oid trigger_id)
 {
-	if (row == NULL)
-		return true;
-	return row->leaf_id == row->leaf &&
-		row->system_id == GetSystemIdentifier() &&
-		OidIsValid(trigger_id) && row->trigger_id != trigger_id;
+	if (!OidIsValid(trigger_id))
+		return false;
+	return row == NULL ||
+		(row->leaf_id == row->leaf &&
+		 row->system_id == GetSystemIdentifier() &&
+		 row->trigger_id != trigger_id);
 }
 
 /*
- * Does a partition come with rows that have no stamp, or one that batches have
- * passed?  If it is large, it is taken to: whoever reads the batch looks.
+ * Has a partition a row whose stamp is beyond all xids of this server?
  */
 static bool
-brings_rows(const FeedpubLeaf *leaf, const FeedpubSnapshot *before,
-			Snapshot snapshot)
+has_foreign(Oid feed, Relation rel)
 {
-	BlockNumber nblocks = RelationGetNumberOfBlocks(leaf->heap);
-	TableScanDesc scan;
-	TupleTableSlot *slot;
-	bool		found = false;
+	LeafInfo   *info = find_info(feed, rel);
+	FeedpubLeaf leaf = {.heap = rel};
+	FeedpubLeaves leaves = {.n = 1, .leaves = &leaf};
+	FullTransactionId stamp;
+	Snapshot	snapshot;
+	bool		found;
 
-	if (nblocks == 0 || nblocks > MAX_LOOK)
-		return nblocks > 0;
-	slot = table_slot_create(leaf->heap, NULL);
-	scan = table_beginscan(leaf->heap, snapshot, 0, NULL);
-	while (!found && table_scan_getnextslot(scan, ForwardScanDirection, slot))
-		found = feedpub_partition_is_old(slot, leaf->xid_attno, before);
-	table_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
+	if (!OidIsValid(info->indexid))
+		return true;			/* not known: not yet */
+	leaf.index = index_open(info->indexid, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = feedpub_horizon_has_foreign(&leaves, snapshot, &stamp);
+	UnregisterSnapshot(snapshot);
+	index_close(leaf.index, NoLock);
 	return found;
 }
 
 /*
- * Has a row no stamp, or one that a batch has passed?
- */
-bool
-feedpub_partition_is_old(TupleTableSlot *slot, AttrNumber xid_attno,
-						 const FeedpubSnapshot *before)
-{
-	bool		isnull;
-	Datum		xid = slot_getattr(slot, xid_attno, &isnull);
-
-	return isnull ||
-		feedpub_batch_sees(before, U64FromFullTransactionId(DatumGetFullTransactionId(xid)));
-}
-
-/*
- * Write a row of feedpub.partition, over the one that it was read from if it
+ * Write a row of feedpub._partition, over the one that it was read from if it
  * was.  As ourselves: a publisher needs no right on the table.
  */
 static void
@@ -879,12 +736,10 @@ write_row(Relation table, Oid feed, const PartitionRow *row)
 	HeapTuple	tuple;
 
 	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
-	values[ANUM_PARTITION_LEAF - 1] = ObjectIdGetDatum(row->leaf);
-	values[ANUM_PARTITION_SYNC_ID - 1] = Int64GetDatum(row->since);
-	values[ANUM_PARTITION_NUMBER - 1] = Int32GetDatum(row->number);
-	values[ANUM_PARTITION_OLD_XID - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->old_xid));
+	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->leaf);
+	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));
 	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
-	values[ANUM_PARTITION_LEAF_ID - 1] = ObjectIdGetDatum(row->leaf_id);
+	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->leaf_id);
 	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
 
 	/* a plain table with one plain index, as those of the catalog */

@@ -612,7 +612,7 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 	is_ahead = !feedpub_batch_next(batches, &batch);
 	is_known = is_ahead || feedpub_batch_knows(batches, &batch, cursor);
 	if (!is_ahead && batch.sync_id == cursor->sync_id &&
-		cursor->pos > feedpub_partition_end_pos(feed, &batch))
+		cursor->pos > batch.last_pos)
 		is_ahead = true;
 	feedpub_batch_end(batches);
 	UnregisterSnapshot(snapshot);
@@ -780,13 +780,8 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	if (found && batch.sync_id == number &&
 		batch.last_pos <= feedpub_batch_passed(&batch, &cursor))
 	{
-		/* whose rows are not counted */
-		bool		in_place = cursor.pos < PG_INT64_MAX &&
-			feedpub_partition_in_batch(feed, batch.sync_id, snapshot);
-
 		cursor.pos = batch.last_pos;
-		if (!in_place)
-			found = feedpub_batch_next(batches, &batch);
+		found = feedpub_batch_next(batches, &batch);
 	}
 	feedpub_batch_end(batches);
 

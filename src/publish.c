@@ -93,7 +93,7 @@ static bool has_living_row(FeedpubRunReader *reader, List *runs);
 static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
 static int	write_batches(Oid relid, const FeedpubBatch *last,
 						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews, bool brought,
+						  NewTransaction *news, int nnews,
 						  FeedpubRunReader *reader);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 						 NewTransaction **by_xid, int nnews, int part,
@@ -333,17 +333,18 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 												  "feedpub publish",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, true);
+	FeedpubLeaves *leaves;
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
 	List	   *runs;
 	ListCell   *lc;
-	bool		brought = false;
 	int			nnews = 0;
 	int			nwritten = 0;
-	int			npublished;
 
+	/* none of their rows is in this batch, see partition.c */
+	feedpub_partition_admit(feed, heap);
+	leaves = feedpub_partition_open(feed, heap, snapshot, true);
 	feedpub_horizon_check_history(feed, leaves);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
@@ -357,10 +358,8 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
 
 	reader = feedpub_run_begin(feed, leaves, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, PG_INT64_MAX, 0, INT_MAX, NULL);
-	if (feed->is_partitioned)
-		brought = feedpub_partition_admit(feed->relid, leaves, &last, snapshot);
-	if (brought || list_length(runs) >= feedpub_max_batch_transactions ||
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
+	if (list_length(runs) >= feedpub_max_batch_transactions ||
 		has_living_row(reader, runs))
 	{
 		NewTransaction *news = MemoryContextAllocHuge(context,
@@ -377,16 +376,15 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 		}
 		if (feed->deletes || feed->is_partitioned)
 			nnews = join_runs(news, nnews);
-		nwritten = write_batches(feed->relid, &last, &now, news, nnews, brought, reader);
+		nwritten = write_batches(feed->relid, &last, &now, news, nnews, reader);
 	}
-	npublished = brought ? Max(nnews, 1) : nnews;
 	feedpub_run_end(reader);
 	feedpub_partition_close(leaves);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	if (nbatches != NULL)
 		*nbatches = nwritten;
-	return npublished;
+	return nnews;
 }
 
 /*
@@ -431,10 +429,10 @@ feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 
 	if (feedpub_partition_has_new(feed, heap, snapshot))
 		return true;
-	leaves = feedpub_partition_open(feed, heap, NULL, false);
+	leaves = feedpub_partition_open(feed, heap, snapshot, false);
 	reader = feedpub_run_begin(feed, leaves, snapshot);
 	feedpub_batch_take_snapshot(snapshot, &now);
-	runs = feedpub_run_load(reader, last, &now, PG_INT64_MAX, 0, MAX_LOOK, NULL);
+	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
 
 	/* so many transactions without a row in sight: let the publisher see */
 	found = list_length(runs) >= MAX_LOOK || has_living_row(reader, runs);
@@ -486,15 +484,13 @@ run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
  * has left their entries in the index, and count, for readers walk over them
  * as well.  So a full part is written even if no row of it lives: it keeps
  * readers, and the next steps, from walking over the same again.  The last
- * part, which is not full, is left to the next step then.  The first part is
- * written in any case when it brings partitions (partition.c).  Returns the
- * number of batches.
+ * part, which is not full, is left to the next step then.  Returns the number
+ * of batches.
  */
 static int
 write_batches(Oid relid, const FeedpubBatch *last,
 			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews, bool brought,
-			  FeedpubRunReader *reader)
+			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
 {
 	int			per_part = feedpub_max_batch_transactions;
 	int			nparts = Max((nnews + per_part - 1) / per_part, 1);
@@ -528,7 +524,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		FeedpubBatch batch = {0};
 		int			begin = part * per_part;
 		int			end = Min(begin + per_part, nnews);
-		bool		lives = end - begin == per_part || (brought && part == 0);
+		bool		lives = end - begin == per_part;
 
 		CHECK_FOR_INTERRUPTS();
 		for (int i = begin; i < end && !lives; i++)

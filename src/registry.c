@@ -515,26 +515,19 @@ feedpub_registry_sweep(void)
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.partition p USING ("
+	write_registry("DELETE FROM feedpub._partition p USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.republication_part p USING ("
+	write_registry("DELETE FROM feedpub._stamping p USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.republication r USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE r.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub.feed f USING ("
 				   " SELECT f.feed FROM feedpub.feed f"
@@ -651,10 +644,7 @@ forget_subscriptions(Oid relid)
 static void
 forget_republication(Oid relid)
 {
-	write_registry("DELETE FROM feedpub.republication_part"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub.republication"
+	write_registry("DELETE FROM feedpub._stamping"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 }
@@ -705,7 +695,7 @@ feedpub_registry_remove(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.partition"
+	write_registry("DELETE FROM feedpub._partition"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	forget_subscriptions(relid);
@@ -731,7 +721,7 @@ feedpub_registry_begin_history(Oid relid)
 	write_registry("DELETE FROM feedpub.tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.partition"
+	write_registry("DELETE FROM feedpub._partition"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub.feed SET floor_sync_id = 0, floor_pos = 0,"

@@ -1,492 +1,475 @@
 /*-------------------------------------------------------------------------
  *
  * restamp.c
- *	  Giving rows a new stamp where they lie, some at a time.
+ *	  Giving rows a new stamp, some at a time.
  *
- * Only the stamp of a row changes.  So the executor is not asked: no trigger
- * of the owner's fires, not even one that fires always, no constraint is
- * checked and no row security applies; a row is locked, updated and entered
- * into the indexes here.  Unique indexes are not asked either whether the key
- * is there already, for it is, in the version that is replaced.  Whoever
- * inserts that key meanwhile finds the old version, and waits for us, or the
- * new one.  (What has the stamp in a constraint or a generated column is
- * refused: feedpub_restamp_obstacle.)
+ * This is the one step that does it, for feed_republish() (republish.c) and for
+ * partitions that come with rows (maintenance.c).  It is what an owner would
+ * write, an UPDATE that sets feed_xid to NULL: checks are made and triggers
+ * fire as for any other.  All of them are the owner's code, so the step runs as
+ * the table's owner, in a security-restricted operation (role.c), and never in
+ * a process that publishes.  Deferred triggers fail there, so none is deferred.
  *
- * The table is its owner's, and so is the code in his indexes' expressions,
- * while the worker is a superuser: everything runs as the owner, in a context
- * in which he cannot become anybody else.
+ * A pass looks for rows of one kind after the other:
  *
- * Rows without a stamp are looked for by their place in the table, those with
- * an old one by their place in the index on it.  A row does not move before it
- * has been found: any UPDATE of a row without a stamp gives it one (change.c),
- * and one that keeps a stamp keeps it, so that the new version is in the index
- * at the same place.  In the table's order it would not be so: the new version
- * may lie before a place that has been reached.  Take the step that gets to a
- * row's place, and its snapshot, which is taken after all steps before it have
- * ended.  It sees the row there; or the row has been stamped anew since, or
- * deleted.  A row that somebody is changing is passed, but noted, and gone
- * back to: it may stay where it is, if he rolls back.
+ * Those without a stamp, or with half of one, are in no index.  They are looked
+ * for in the order of the table, some pages at a time.  A row does not move
+ * before it has been found, for any UPDATE of such a row stamps it (change.c);
+ * so a row that is passed has a stamp, or was locked.
  *
- * Nothing is waited for: rows are locked if that can be done at once.  The
- * position is taken with the row locked, as by the trigger, so the positions
- * of one row's changes are in the order in which they were made.
+ * Those with an xid below a bound, and those with one that this server has not
+ * assigned, are looked for in the order of the index on the stamp.  An UPDATE
+ * that keeps a row's stamp keeps its place there.  Rows of equal stamps are
+ * told by their row identifiers, so that no step ends between them for good.
+ *
+ * A step finds some rows, locks those that can be locked at once, and updates
+ * these.  Those that are locked, or have changed meanwhile, are left to another
+ * pass: passes are repeated until one finds only rows that cannot be stamped.
+ * The place of a pass is of one file of the table; in another it begins again.
+ *
+ * If the UPDATE fails, each row is tried alone, in a subtransaction.  A row that
+ * fails then, or that a trigger suppresses, is counted, and stops nothing.
+ *
+ * Waiting.  The rows of a step stay locked until it commits, so the step waits
+ * for nothing long: lock_timeout is below any useful deadlock_timeout.  Between
+ * two passes a row that is left is waited for, without a transaction id.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/relation.h"
-#include "access/skey.h"
-#include "access/sysattr.h"
-#include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/index.h"
-#include "catalog/pg_attribute.h"
-#include "commands/sequence.h"
-#include "executor/executor.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/bitmapset.h"
-#include "optimizer/optimizer.h"
-#include "utils/fmgroids.h"
+#include "nodes/parsenodes.h"
+#include "rewrite/prs2lock.h"
+#include "rewrite/rewriteDefine.h"
+#include "storage/bufmgr.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
+#include "utils/rls.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "feedpub.h"
 
-/* the table's pages and rows in a place */
-#define TID_MASK	INT64CONST(0xffffffffffff)
+/* how many pages are searched at once, and for how long in a step, in ms */
+#define WINDOW			32
+#define SEARCH_TIME		200
 
-/* how many entries of the index are looked at between two looks at the clock */
-#define ENTRIES_AT_ONCE	100
+/* how long a step waits for a lock that a trigger or a check takes, in ms */
+#define LOCK_WAIT		500
 
-/* One step. */
-typedef struct Step
-{
-	Relation	rel;
-	Oid			feed;			/* whose rows these are */
-	FeedpubFeed part;			/* the same, or one of its partitions */
-	Oid			seqid;
-	FullTransactionId xid;
-	uint64		next_xid;		/* stamps from here on are another server's */
-	Snapshot	snapshot;
-	CommandId	cid;
-	FeedpubRestamp *work;
-	int			nrows;			/* how many have been stamped */
-	int			max_rows;
-	TimestampTz until;			/* 0: takes as long as it takes */
-	EState	   *estate;
-	ResultRelInfo *indexes;
-	TupleTableSlot *old_slot;
-	TupleTableSlot *new_slot;
-	MemoryContext row_context;
-} Step;
-
-static void begin_step(Step *step, Oid feed, Relation rel,
-					   FeedpubRestamp *work, int max_rows, int max_ms);
-static void end_step(Step *step);
-static bool is_over(const Step *step);
-static void find_unstamped(Step *step);
-static void find_stamped(Step *step);
-static void restamp_row(Step *step, ItemPointer tid, FeedpubPlace place);
-static void leave_row(FeedpubRestamp *work, FeedpubPlace place);
-static void enter_row(Step *step);
-static bool has_stamp(Relation rel, Node *expression);
+static void begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller);
+static void rewind_pass(FeedpubRestamp *pass, Relation rel);
+static void next_kind(FeedpubRestamp *pass);
+static int	find_unstamped(FeedpubRestamp *pass, Relation rel, int max_rows,
+						   Datum *tids);
+static int	find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows,
+						 Datum *tids);
+static int	lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
+static void update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
+static bool try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
+static void note_failure(FeedpubRestamp *pass, ItemPointer tid,
+						 const char *error);
+static Datum tid_array(Datum *tids, int n);
 
 /*
- * Is one place behind another?
+ * Refuse a table of which an UPDATE would leave out rows without an error.
  */
-bool
-feedpub_restamp_is_behind(FeedpubPlace a, FeedpubPlace b)
+void
+feedpub_restamp_check(Relation rel)
 {
-	return a.xid > b.xid || (a.xid == b.xid && a.pos > b.pos);
-}
+	const char *name = RelationGetRelationName(rel);
 
-/*
- * Stamp up to max_rows rows of a table that is a feed, or of a part of one,
- * in up to max_ms milliseconds (0: without limit); work says which, and how
- * far that has got.  Returns how many.  The caller holds RowExclusiveLock on
- * the table, and has looked for obstacles.
- */
-int
-feedpub_restamp_some(Oid feed, Relation rel, FeedpubRestamp *work,
-					 int max_rows, int max_ms)
-{
-	Step		step = {0};
-	FeedpubRole caller;
-
-	feedpub_role_begin_owner(rel->rd_rel->relowner, &caller);
-	begin_step(&step, feed, rel, work, max_rows, max_ms);
-	if (work->stamped)
-		find_stamped(&step);
-	else
-		find_unstamped(&step);
-	end_step(&step);
-
-	feedpub_role_end(&caller);
-	return step.nrows;
-}
-
-static void
-begin_step(Step *step, Oid feed, Relation rel, FeedpubRestamp *work,
-		   int max_rows, int max_ms)
-{
-	step->rel = rel;
-	step->feed = feed;
-	step->part.relid = RelationGetRelid(rel);
-	step->part.indexid = feedpub_guard_index(rel);
-	step->part.xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
-	step->part.pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
-	step->seqid = feedpub_guard_sequence(feed);
-	if (!OidIsValid(step->part.indexid) || !OidIsValid(step->seqid))
+	if (check_enable_rls(RelationGetRelid(rel), rel->rd_rel->relowner, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("rows of feed \"%s\" cannot be stamped",
-						RelationGetRelationName(rel)),
-				 errhint("Run feed_check() to see what is missing.")));
-
-	/* logical replication may have to know which row changes */
-	CheckCmdReplicaIdentity(rel, CMD_UPDATE);
-
-	step->work = work;
-	step->max_rows = max_rows;
-	if (max_ms > 0)
-		step->until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), max_ms);
-	step->estate = CreateExecutorState();
-	step->indexes = makeNode(ResultRelInfo);
-	InitResultRelInfo(step->indexes, rel, 1, NULL, 0);
-	ExecOpenIndices(step->indexes, false);
-	step->old_slot = table_slot_create(rel, NULL);
-	step->new_slot = MakeSingleTupleTableSlot(RelationGetDescr(rel),
-											  &TTSOpsHeapTuple);
-	step->row_context = AllocSetContextCreate(CurrentMemoryContext,
-											  "feedpub restamped row",
-											  ALLOCSET_DEFAULT_SIZES);
-
-	/* the id comes before the positions, the snapshot after the lock */
-	step->xid = GetTopFullTransactionId();
-	step->cid = GetCurrentCommandId(true);
-	step->snapshot = RegisterSnapshot(GetLatestSnapshot());
-
-	/* whoever stamped a row that the snapshot sees had an id below this */
-	step->next_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
-}
-
-static void
-end_step(Step *step)
-{
-	UnregisterSnapshot(step->snapshot);
-	MemoryContextDelete(step->row_context);
-	ExecDropSingleTupleTableSlot(step->new_slot);
-	ExecDropSingleTupleTableSlot(step->old_slot);
-	ExecCloseIndices(step->indexes);
-	FreeExecutorState(step->estate);
-	if (step->nrows > 0)
+				 errmsg("rows of \"%s\" cannot be published again", name),
+				 errdetail("Row security hides rows from the table's owner."),
+				 errhint("ALTER TABLE ... NO FORCE ROW LEVEL SECURITY, or run UPDATE ... SET %s = NULL as a role that bypasses row security.",
+						 FEEDPUB_XID_COLUMN)));
+	for (int i = 0; rel->rd_rules != NULL && i < rel->rd_rules->numLocks; i++)
 	{
-		feedpub_stamp_note(step->feed, step->xid);
-		CommandCounterIncrement();
+		RewriteRule *rule = rel->rd_rules->rules[i];
+
+		if (rule->event == CMD_UPDATE && rule->isInstead &&
+			rule->enabled != RULE_DISABLED)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("rows of \"%s\" cannot be published again", name),
+					 errdetail("A rule does something else instead of UPDATE."),
+					 errhint("ALTER TABLE ... DISABLE RULE, and try again.")));
 	}
 }
 
 /*
- * Has the step done its share?
+ * Begin a pass over a table: its rows without a stamp, those with an xid below
+ * a bound, 0 if there is none, and maybe those of another server.
  */
-static bool
-is_over(const Step *step)
+void
+feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid, uint64 below,
+					  bool foreign)
 {
-	CHECK_FOR_INTERRUPTS();
-	return step->nrows >= step->max_rows ||
-		(step->until != 0 && GetCurrentTimestamp() >= step->until);
+	MemSet(pass, 0, sizeof(FeedpubRestamp));
+	pass->relid = relid;
+	pass->below = below;
+	pass->foreign = foreign;
 }
 
 /*
- * Rows without a stamp, in the order of their places.  The rows that are put
- * behind the end of the table meanwhile have one.
+ * Go back to the beginning of a pass.
  */
 static void
-find_unstamped(Step *step)
+rewind_pass(FeedpubRestamp *pass, Relation rel)
 {
-	FeedpubRestamp *work = step->work;
-	FeedpubInitialScan *scan = feedpub_initial_begin(step->rel, step->part.xid_attno,
-													 step->snapshot,
-													 work->after.pos, 0, NULL);
+	pass->file = rel->rd_rel->relfilenode;
+	pass->kind = pass->only_foreign ? FEEDPUB_RESTAMP_FOREIGN : FEEDPUB_RESTAMP_UNSTAMPED;
+	pass->xid = 0;
+	pass->pos = 0;
+	ItemPointerSet(&pass->tid, 0, 0);
+	pass->found = 0;
+	pass->moved = 0;
+	pass->failed = 0;
+	pass->ended = false;
+}
 
+/*
+ * Go on to the next kind of rows.
+ */
+static void
+next_kind(FeedpubRestamp *pass)
+{
+	pass->kind++;
+	if (pass->kind == FEEDPUB_RESTAMP_OLD && pass->below == 0)
+		pass->kind++;
+	if (pass->kind == FEEDPUB_RESTAMP_FOREIGN && !pass->foreign)
+		pass->kind++;
+	pass->ended = pass->kind == FEEDPUB_RESTAMP_END;
+	pass->xid = 0;
+	pass->pos = 0;
+	ItemPointerSet(&pass->tid, 0, 0);
+}
+
+/*
+ * Stamp some rows of a table, in a transaction of the caller's, who has locked
+ * the table and checked it; each of these steps begins in one of its own, in
+ * READ COMMITTED.
+ */
+void
+feedpub_restamp_some(FeedpubRestamp *pass, Relation rel, int max_rows)
+{
+	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
+	Datum	   *tids = palloc_array(Datum, max_rows);
+	FeedpubRole caller;
+	FeedpubRestampKind kind;
+	int			n;
+
+	pass->stamped = 0;
+	pass->left = 0;
+	pass->error = NULL;
+	if (pass->file != rel->rd_rel->relfilenode)
+		rewind_pass(pass, rel);
+	AfterTriggerSetState(immediate);
+	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), &caller);
+	SPI_connect();
 	do
 	{
-		FeedpubPlace place = {0};
-		TupleTableSlot *slot;
-		int			npassed = 0;
-
-		work->ended = !feedpub_initial_next(scan, &slot, &place.pos, &npassed);
-		place.pos &= TID_MASK;
-		if (work->ended || place.pos > work->to.pos)
-		{
-			work->ended = true;
-			break;
-		}
-		if (slot != NULL)
-			restamp_row(step, &slot->tts_tid, place);
-		work->after = place;
-	} while (!is_over(step));
-	feedpub_initial_end(scan);
+		kind = pass->kind;
+		if (kind == FEEDPUB_RESTAMP_UNSTAMPED)
+			n = find_unstamped(pass, rel, max_rows, tids);
+		else
+			n = find_stamped(pass, rel, max_rows, tids);
+	} while (n == 0 && !pass->ended && pass->kind != kind);
+	if (n > 0)
+		n = lock_rows(pass, rel, tids, n);
+	if (n > 0)
+		update_rows(pass, rel, tids, n);
+	pass->found += pass->stamped + pass->left;
+	pass->moved += pass->stamped;
+	SPI_finish();
+	feedpub_role_end(&caller);
 }
 
 /*
- * Rows with an old stamp, in the order of the index.
- *
- * A place can have several entries, of which the snapshot sees one, so a step
- * does not stop between them.  Entries of new stamps, among which are those
- * that are made here, are passed without a look at their rows; those of
- * another server are not new, whatever their position.
+ * Wait until a row that was left is not locked any more, for so long.  Returns
+ * whether that is so.  Nothing is kept locked but until the caller ends the
+ * transaction, which has no xid while it waits.
  */
-static void
-find_stamped(Step *step)
+bool
+feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 {
-	FeedpubRestamp *work = step->work;
-	Relation	index = index_open(step->part.indexid, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(step->rel, NULL);
-	FeedpubPlace seen = work->after;
-	IndexScanDesc scan;
-	ScanKeyData after[2];
-	ScanKeyData key = {0};
-	ItemPointer tid;
-	int			nentries = 0;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Oid			argtypes[1] = {TIDOID};
+	Datum		values[1] = {PointerGetDatum(&pass->left_tid)};
+	FeedpubRole caller;
+	volatile bool done = false;
 
-	ScanKeyEntryInitialize(&after[0], SK_ROW_MEMBER, 1,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_XID8CMP, UInt64GetDatum(work->after.xid));
-	ScanKeyEntryInitialize(&after[1], SK_ROW_MEMBER | SK_ROW_END, 2,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT8CMP, Int64GetDatum(work->after.pos));
-	key.sk_flags = SK_ROW_HEADER;
-	key.sk_attno = 1;
-	key.sk_strategy = BTGreaterStrategyNumber;
-	key.sk_argument = PointerGetDatum(after);
-	scan = feedpub_index_beginscan(step->rel, index, step->snapshot, 1);
-	scan->xs_want_itup = true;
-	index_rescan(scan, &key, 1, NULL, 0);
-
-	for (;;)
+	begin_as_owner(rel, timeout_ms, &caller);
+	SPI_connect();
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
 	{
-		FeedpubPlace place;
+		(void) SPI_execute_with_args(psprintf("SELECT FROM ONLY %s t WHERE t.ctid = $1 FOR NO KEY UPDATE",
+											  feedpub_relation_name(pass->relid)),
+									 1, argtypes, values, NULL, false, 0);
+		ReleaseCurrentSubTransaction();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+			ReThrowError(error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	CurrentResourceOwner = owner;
+	SPI_finish();
+	MemoryContextSwitchTo(context);
+	feedpub_role_end(&caller);
+	return done;
+}
+
+static void
+begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller)
+{
+	/* the plans must be those that the passes need */
+	static const char *const unwanted[] = {
+		"enable_seqscan", "enable_bitmapscan", "jit"};
+
+	feedpub_role_begin_owner(rel->rd_rel->relowner, caller);
+	for (int i = 0; i < lengthof(unwanted); i++)
+		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("lock_timeout", psprintf("%d", lock_timeout),
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * Rows without a stamp, or with half of one, after the place of the pass.
+ */
+static int
+find_unstamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
+{
+	Oid			argtypes[3] = {TIDOID, TIDOID, INT4OID};
+	BlockNumber nblocks = RelationGetNumberOfBlocks(rel);
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SEARCH_TIME);
+	char	   *sql = psprintf("SELECT t.ctid FROM ONLY %s t"
+							   " WHERE t.ctid > $1 AND t.ctid < $2"
+							   " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
+							   " ORDER BY t.ctid LIMIT $3",
+							   feedpub_relation_name(pass->relid));
+
+	while (ItemPointerGetBlockNumberNoCheck(&pass->tid) < nblocks)
+	{
+		ItemPointerData end;
+		Datum		values[3];
+		int			n;
+
+		CHECK_FOR_INTERRUPTS();
+		ItemPointerSet(&end, Min(ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW, nblocks), 0);
+		values[0] = PointerGetDatum(&pass->tid);
+		values[1] = PointerGetDatum(&end);
+		values[2] = Int32GetDatum(max_rows);
+		if (SPI_execute_with_args(sql, 3, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
+			elog(ERROR, "could not read \"%s\"", RelationGetRelationName(rel));
+		n = (int) SPI_processed;
+		for (int i = 0; i < n; i++)
+		{
+			bool		isnull;
+
+			tids[i] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
+		}
+		pass->tid = n == max_rows ? *(ItemPointer) DatumGetPointer(tids[n - 1]) : end;
+		if (n > 0)
+			return n;
+		if (GetCurrentTimestamp() >= until)
+			return 0;
+	}
+	next_kind(pass);
+	return 0;
+}
+
+/*
+ * Rows with a stamp that is not in the feed any more, after the place of the
+ * pass.  The server's next xid is that of the snapshot that reads: whatever it
+ * sees was stamped before.
+ */
+static int
+find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
+{
+	Oid			argtypes[5] = {XID8OID, INT8OID, TIDOID, INT4OID, XID8OID};
+	Datum		values[5];
+	bool		isnull;
+	int			n;
+
+	values[0] = UInt64GetDatum(pass->xid);
+	values[1] = Int64GetDatum(pass->pos);
+	values[2] = PointerGetDatum(&pass->tid);
+	values[3] = Int32GetDatum(max_rows);
+	values[4] = UInt64GetDatum(pass->below);
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN
+									   " FROM ONLY %s t"
+									   " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid) > ($1, $2, $3)"
+									   " AND t." FEEDPUB_XID_COLUMN " %s"
+									   " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid LIMIT $4",
+									   feedpub_relation_name(pass->relid),
+									   pass->kind == FEEDPUB_RESTAMP_OLD ? "< $5" :
+																		   ">= pg_snapshot_xmax(pg_current_snapshot())"),
+							  5, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not read \"%s\"", RelationGetRelationName(rel));
+	n = (int) SPI_processed;
+	for (int i = 0; i < n; i++)
+		tids[i] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
+	if (n < max_rows)
+	{
+		next_kind(pass);
+		return n;
+	}
+	pass->xid = DatumGetUInt64(SPI_getbinval(SPI_tuptable->vals[n - 1], SPI_tuptable->tupdesc, 2, &isnull));
+	pass->pos = DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[n - 1], SPI_tuptable->tupdesc, 3, &isnull));
+	pass->tid = *(ItemPointer) DatumGetPointer(tids[n - 1]);
+	return n;
+}
+
+/*
+ * Lock those of the rows that can be locked at once and are where they were
+ * found.  Returns how many; they replace those in tids.
+ */
+static int
+lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
+{
+	Oid			argtypes[1] = {TIDARRAYOID};
+	Datum		values[1] = {tid_array(tids, n)};
+	ItemPointerData first = *(ItemPointer) DatumGetPointer(tids[0]);
+	int			nlocked = 0;
+
+	if (SPI_execute_with_args(psprintf("SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($1)"
+									   " FOR NO KEY UPDATE SKIP LOCKED",
+									   feedpub_relation_name(pass->relid)),
+							  1, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
+		elog(ERROR, "could not lock rows of \"%s\"", RelationGetRelationName(rel));
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
 		bool		isnull;
 
-		tid = index_getnext_tid(scan, ForwardScanDirection);
-		if (tid == NULL)
-		{
-			work->ended = true;
-			break;
-		}
-		place.xid = DatumGetUInt64(index_getattr(scan->xs_itup, 1,
-												 RelationGetDescr(index), &isnull));
-		place.pos = DatumGetInt64(index_getattr(scan->xs_itup, 2,
-												RelationGetDescr(index), &isnull));
-		if (feedpub_restamp_is_behind(place, seen))
-		{
-			work->after = seen; /* that place is done */
-			if (feedpub_restamp_is_behind(place, work->to))
-			{
-				work->ended = true;
-				break;
-			}
-			if ((step->nrows > 0 || ++nentries % ENTRIES_AT_ONCE == 0) &&
-				is_over(step))
-				break;
-			seen = place;
-		}
-		if ((place.pos <= work->cutoff || place.xid >= step->next_xid) &&
-			index_fetch_heap(scan, slot))
-			restamp_row(step, &slot->tts_tid, place);
+		tids[nlocked++] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
 	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
+	if (nlocked < n)
+	{
+		pass->left += n - nlocked;
+		pass->left_tid = first;
+	}
+	return nlocked;
 }
 
 /*
- * Give the version of a row that the snapshot sees a new stamp; or leave the
- * row, if somebody is at it.
+ * Update the rows, all at once; if that fails each alone.
  */
 static void
-restamp_row(Step *step, ItemPointer tid, FeedpubPlace place)
+update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(step->row_context);
-	TM_FailureData failure;
-	TM_Result	result = table_tuple_lock(step->rel, tid, step->snapshot,
-										  step->old_slot, step->cid,
-										  LockTupleNoKeyExclusive,
-										  LockWaitSkip, 0, &failure);
-
-	switch (result)
+	if (try_update(pass, rel, tids, n))
+		return;
+	for (int i = 0; i < n; i++)
 	{
-		case TM_Ok:
-			enter_row(step);
-			break;
-		case TM_WouldBlock:
-			leave_row(step->work, place);
-			break;
-		case TM_Updated:
-		case TM_SelfModified:
-			/* a row without a stamp has got one by that; others may not have */
-			if (step->work->stamped)
-				leave_row(step->work, place);
-			break;
-		case TM_Deleted:
-			break;
-		default:
-			elog(ERROR, "could not lock a row of \"%s\": %d",
-				 RelationGetRelationName(step->rel), (int) result);
+		CHECK_FOR_INTERRUPTS();
+		(void) try_update(pass, rel, &tids[i], 1);
 	}
-	ExecClearTuple(step->old_slot);
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(step->row_context);
 }
 
 /*
- * Note that a row is left for another pass.
- */
-static void
-leave_row(FeedpubRestamp *work, FeedpubPlace place)
-{
-	if (!work->left || feedpub_restamp_is_behind(work->left_first, place))
-		work->left_first = place;
-	if (!work->left || feedpub_restamp_is_behind(place, work->left_last))
-		work->left_last = place;
-	work->left = true;
-}
-
-/*
- * Write the new version of the row that is locked, in old_slot, and its
- * entries in the indexes.
- */
-static void
-enter_row(Step *step)
-{
-	int			columns[2] = {step->part.xid_attno, step->part.pos_attno};
-	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS] = {false};
-	bool		should_free;
-	HeapTuple	tuple = ExecFetchSlotHeapTuple(step->old_slot, false, &should_free);
-	ItemPointerData tid = step->old_slot->tts_tid;
-	FeedpubUpdateIndexes update_indexes;
-	ExprContext *econtext = GetPerTupleExprContext(step->estate);
-	TM_FailureData failure;
-	LockTupleMode lockmode;
-
-	values[0] = FullTransactionIdGetDatum(step->xid);
-	values[1] = Int64GetDatum(nextval_internal(step->seqid, false));
-	tuple = heap_modify_tuple_by_cols(tuple, RelationGetDescr(step->rel), 2,
-									  columns, values, nulls);
-	ExecStoreHeapTuple(tuple, step->new_slot, true);
-	if (table_tuple_update(step->rel, &tid, step->new_slot, step->cid,
-						   step->snapshot, InvalidSnapshot, true, &failure,
-						   &lockmode, &update_indexes) != TM_Ok)
-		elog(ERROR, "could not update a locked row of \"%s\"",
-			 RelationGetRelationName(step->rel));
-	step->nrows++;
-
-	/* never HOT: the stamp is in an index */
-	econtext->ecxt_scantuple = step->new_slot;
-	for (int i = 0; i < step->indexes->ri_NumIndices; i++)
-	{
-		Relation	index = step->indexes->ri_IndexRelationDescs[i];
-		IndexInfo  *info = step->indexes->ri_IndexRelationInfo[i];
-
-		if (index == NULL || !info->ii_ReadyForInserts)
-			continue;
-		if (info->ii_Predicate != NIL)
-		{
-			if (info->ii_PredicateState == NULL)
-			{
-				MemoryContext oldcontext = MemoryContextSwitchTo(step->estate->es_query_cxt);
-
-				info->ii_PredicateState = ExecPrepareQual(info->ii_Predicate,
-														  step->estate);
-				MemoryContextSwitchTo(oldcontext);
-			}
-			if (!ExecQual(info->ii_PredicateState, econtext))
-				continue;
-		}
-		FormIndexDatum(info, step->new_slot, step->estate, values, nulls);
-		(void) index_insert(index, values, nulls, &step->new_slot->tts_tid,
-							step->rel, UNIQUE_CHECK_NO,
-							RelationGetRelid(index) != step->part.indexid, info);
-	}
-	ResetPerTupleExprContext(step->estate);
-	ExecClearTuple(step->new_slot);
-}
-
-/*
- * What keeps a table's rows from being stamped here: a constraint, unique
- * index or generated column that has the stamp in it, by its name, or NULL.
- */
-const char *
-feedpub_restamp_obstacle(Relation rel)
-{
-	TupleDesc	desc = RelationGetDescr(rel);
-	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
-	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
-	const char *name = NULL;
-	ListCell   *lc;
-
-	for (int i = 0; desc->constr != NULL && i < desc->constr->num_check; i++)
-	{
-		if (has_stamp(rel, stringToNode(desc->constr->check[i].ccbin)))
-			return desc->constr->check[i].ccname;
-	}
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (!att->attisdropped &&
-			att->attgenerated == ATTRIBUTE_GENERATED_STORED &&
-			has_stamp(rel, feedpub_catalog_default(rel, i + 1)))
-			return NameStr(att->attname);
-	}
-	foreach(lc, RelationGetFKeyList(rel))
-	{
-		ForeignKeyCacheInfo *key = lfirst(lc);
-
-		for (int i = 0; i < key->nkeys; i++)
-		{
-			if (key->conkey[i] == xid_attno || key->conkey[i] == pos_attno)
-				return get_constraint_name(key->conoid);
-		}
-	}
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		bool		found = has_stamp(rel, feedpub_catalog_index_expressions(index)) ||
-			has_stamp(rel, feedpub_catalog_index_predicate(index));
-
-		for (int i = 0; i < index->rd_index->indnkeyatts; i++)
-			found = found || index->rd_index->indkey.values[i] == xid_attno ||
-				index->rd_index->indkey.values[i] == pos_attno;
-		if (found && (index->rd_index->indisunique || index->rd_index->indisexclusion))
-			name = get_rel_name(lfirst_oid(lc));
-		index_close(index, AccessShareLock);
-		if (name != NULL)
-			break;
-	}
-	return name;
-}
-
-/*
- * Does an expression over a table's columns have the stamp in it?
+ * Update some of the rows.  Returns whether they are done with: if one alone
+ * fails it is.
  */
 static bool
-has_stamp(Relation rel, Node *expression)
+try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 {
-	const int	offset = FirstLowInvalidHeapAttributeNumber;
-	Bitmapset  *columns = NULL;
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	Oid			argtypes[1] = {TIDARRAYOID};
+	Datum		values[1] = {tid_array(tids, n)};
+	ItemPointer tid = (ItemPointer) DatumGetPointer(tids[0]);
+	volatile bool done = false;
+	ErrorData  *error;
 
-	pull_varattnos(expression, 1, &columns);
-	return bms_is_member(0 - offset, columns) ||
-		bms_is_member(get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN) - offset, columns) ||
-		bms_is_member(get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN) - offset, columns);
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		int64		nupdated;
+
+		if (SPI_execute_with_args(psprintf("UPDATE ONLY %s SET " FEEDPUB_XID_COLUMN " = NULL"
+										   " WHERE ctid = ANY ($1)",
+										   feedpub_relation_name(pass->relid)),
+								  1, argtypes, values, NULL, false, 0) != SPI_OK_UPDATE)
+			elog(ERROR, "could not update \"%s\"", RelationGetRelationName(rel));
+		nupdated = (int64) SPI_processed;
+		ReleaseCurrentSubTransaction();
+		done = true;
+		pass->stamped += nupdated;
+		for (int64 i = nupdated; i < n; i++)
+			note_failure(pass, tid, "a trigger suppresses the UPDATE");
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			ReThrowError(error);
+		if (n == 1)
+		{
+			done = true;
+			if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+				error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+				error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
+			{
+				pass->left++;
+				pass->left_tid = *tid;
+			}
+			else
+				note_failure(pass, tid, error->message);
+		}
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return done;
+}
+
+/*
+ * Note that a row cannot be stamped.
+ */
+static void
+note_failure(FeedpubRestamp *pass, ItemPointer tid, const char *error)
+{
+	pass->failed++;
+	pass->error = memcpy(SPI_palloc(strlen(error) + 1), error, strlen(error) + 1);
+	pass->error_tid = *tid;
+}
+
+static Datum
+tid_array(Datum *tids, int n)
+{
+	return PointerGetDatum(construct_array(tids, n, TIDOID, sizeof(ItemPointerData),
+										   false, TYPALIGN_SHORT));
 }

@@ -21,9 +21,6 @@
  * who does not see it yet, on a standby that lags or in an old snapshot; for
  * that it says that it is of a merged one (page.c: check_cursor).
  *
- * A batch that brought partitions (partition.c) stays as it is, and parts
- * others: it is told by its number.
- *
  * Tombstones older than feedpub.tombstone_retention are removed, those of the
  * batches up to some batch, the floor, which is moved in the same transaction.
  * A cursor that lies before it is refused, for its consumer would never hear
@@ -79,22 +76,6 @@ typedef struct MergeGroup
 } MergeGroup;
 
 /*
- * Is a number in a list of them?
- */
-static bool
-is_among(List *numbers, int64 number)
-{
-	ListCell   *lc;
-
-	foreach(lc, numbers)
-	{
-		if (*(int64 *) lfirst(lc) == number)
-			return true;
-	}
-	return false;
-}
-
-/*
  * Merge some of the old batches of a feed, those behind *merged_to, which
  * moves; *more says whether there may be others.  Returns how many are gone.
  * Runs with the caller's rights, which must be those of the extension's owner.
@@ -113,7 +94,6 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 	FeedpubBatch last;
 	TimestampTz old = GetCurrentTimestamp() - feedpub_batch_retention * USECS_PER_SEC;
 	MergeGroup	group = {0};
-	List	   *brought;
 	int			nlooked = 0;
 	int			ngone = 0;
 
@@ -124,7 +104,6 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 									ALLOCSET_DEFAULT_SIZES);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	brought = feedpub_partition_batches(relid, snapshot);
 	batches = feedpub_batch_begin(relid, *merged_to + 1, snapshot);
 	oldcontext = MemoryContextSwitchTo(context);
 	while (feedpub_batch_next(batches, &batch))
@@ -133,14 +112,12 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 			(batch.published_at < old ||
 					batch.sync_id <= last.sync_id - feedpub_max_unmerged_batches);
 
-		bool		is_apart = batch.is_merged || is_among(brought, batch.sync_id);
-
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(context);
 
 		/* another one follows, so the last of all is in no group */
 		if (group.nparts > 0 &&
-			(is_apart || group.nparts == MERGE_PARTS ||
+			(batch.is_merged || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
 		{
 			if (group.nparts > 1)
@@ -152,7 +129,7 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 		*more = is_old && ++nlooked > MERGE_AT_ONCE;
 		if (!is_old || *more)
 			break;
-		if (is_apart)
+		if (batch.is_merged)
 		{
 			*merged_to = batch.sync_id;
 			continue;

@@ -224,13 +224,11 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
  * the batch before it.  Who only wants to know whether there are any stops
  * the walk at max_runs.  *cost, unless NULL, is what it took, in descents of
  * the index.
- *
- * Of a partition that a later batch brought (partition.c) it has nothing.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
-				 const FeedpubSnapshot *snapshot, int64 sync_id,
-				 int64 after_pos, int max_runs, int *cost)
+				 const FeedpubSnapshot *snapshot, int64 after_pos,
+				 int max_runs, int *cost)
 {
 	List	   *runs = NIL;
 	uint64		nsteps = 0;
@@ -238,9 +236,8 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 	for (int i = 0; i < reader->nsources; i++)
 	{
 		RunSource  *source = &reader->sources[i];
-		int64		since = source->leaf != NULL ? source->leaf->since : 0;
 
-		if (source->table == NULL || since > sync_id)
+		if (source->table == NULL)
 			continue;
 		runs = load_source(reader, source,
 						   before, snapshot, after_pos, max_runs, runs);
@@ -259,9 +256,17 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 			const FeedpubSnapshot *before, const FeedpubSnapshot *snapshot,
 			int64 after_pos, int max_runs, List *runs)
 {
+	uint64		since = source->leaf != NULL ? source->leaf->since : 0;
+	uint64		from = Max(before->xmax, since);
 	int			nxip = before->nxip;
 
+	/* rows with smaller xids are not in the feed (partition.c) */
 	source->nsteps = 0;
+	if (snapshot->xmax <= since)
+	{
+		source->walked_to = 0;
+		return runs;
+	}
 	if (nxip > 0 && reader->leaves->is_partitioned && source->leaf != NULL &&
 		!may_have_running(reader, source, before))
 		nxip = 0;
@@ -270,7 +275,8 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	{
 		FeedpubRun *run;
 
-		if (!feedpub_batch_sees(snapshot, before->xip[i]))
+		if (before->xip[i] < since ||
+			!feedpub_batch_sees(snapshot, before->xip[i]))
 			continue;
 		run = palloc0_object(FeedpubRun);
 		run->source = source - reader->sources;
@@ -287,10 +293,10 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	 * that be the end of the index, it still is for our snapshot: it sees no
 	 * row that was entered since.
 	 */
-	if (source->nothing_from <= before->xmax)
+	if (source->nothing_from <= from)
 		source->at_entry = false;
-	else if (source->walked_to != before->xmax)
-		seek_range(reader, source, before->xmax, after_pos);
+	else if (source->walked_to != from)
+		seek_range(reader, source, from, after_pos);
 	while (source->at_entry && source->xid < snapshot->xmax &&
 		   list_length(runs) < max_runs)
 	{

@@ -55,7 +55,6 @@ struct FeedpubDatabase
 	TimestampTz launched_at;	/* when a worker was last asked for */
 	bool		wanted;			/* there were feeds when we last looked */
 	bool		stopped;		/* by hand: nobody is to start it */
-	Oid			stuck;			/* feed whose rows ended the last worker */
 	bool		all_dirty;		/* more feeds have news than fit below */
 	int			ndirty;
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
@@ -424,12 +423,11 @@ feedpub_shmem_take_watch(FeedpubPrepared *prepared)
 }
 
 /*
- * Become the worker of this database; false when it has one.  *stuck is the
- * feed whose rows the last one could not get done with, if it ended of that.  A server
- * without room for the struct cannot tell.
+ * Become the worker of this database; false when it has one.  A server without
+ * room for the struct cannot tell.
  */
 bool
-feedpub_shmem_claim_worker(Oid *stuck)
+feedpub_shmem_claim_worker(void)
 {
 	FeedpubDatabase *entry = feedpub_shmem_database();
 	bool		claimed = false;
@@ -442,8 +440,6 @@ feedpub_shmem_claim_worker(Oid *stuck)
 		entry->worker_pid = MyProcPid;
 		entry->worker_latch = MyLatch;
 		entry->started_at = MyStartTimestamp;
-		*stuck = entry->stuck;
-		entry->stuck = InvalidOid;
 		entry->wanted = true;
 		entry->all_dirty = true;
 		entry->nprepared = 0;	/* he looks for himself which there are */
@@ -472,7 +468,7 @@ wake_all_waiters(void)
  * Stop being the worker; does nothing when we are not.
  */
 void
-feedpub_shmem_release_worker(Oid stuck)
+feedpub_shmem_release_worker(void)
 {
 	Latch	   *launcher = NULL;
 	bool		was_worker = false;
@@ -483,7 +479,6 @@ feedpub_shmem_release_worker(Oid stuck)
 	if (database->worker_pid == MyProcPid)
 	{
 		was_worker = true;
-		database->stuck = stuck;
 		database->worker_pid = 0;
 		database->worker_latch = NULL;
 		database->stats.failing = 0;	/* the next one will see */

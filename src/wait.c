@@ -182,13 +182,10 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int64		number = feedpub_cursor_batch(after);
 	bool		is_other;
-	bool		in_place;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_registry_floor(relid, snapshot, &floor);
 	is_other = after->given && after->history != floor.history;
-	in_place = last.sync_id == number && after->pos < PG_INT64_MAX &&
-		feedpub_partition_in_batch(relid, last.sync_id, snapshot);
 	UnregisterSnapshot(snapshot);
 	if (is_other || (last.sync_id == 0 && number > 0))
 	{
@@ -204,12 +201,11 @@ lies_behind(Oid relid, const FeedpubCursor *after)
 		 !(RecoveryInProgress() && after->merged)))
 		feedpub_page_refuse_cursor(relid);
 	if (after->initial &&
-		get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE &&
 		feedpub_registry_is_table(relid))
 		return true;			/* the initial snapshot */
 	if (after->merged && RecoveryInProgress() && !is_merged_here(relid, after))
 		return false;
-	return in_place || last.sync_id > number ||
+	return last.sync_id > number ||
 		(last.sync_id == number && last.last_pos > after->pos);
 }
 

@@ -10,10 +10,8 @@
  * feed that cannot be published is reported and tried again later, each time
  * after twice as long; the others go on.
  *
- * Between two looks at the feeds it stamps some of the rows that their owners
- * want to be published again (background.c), for some milliseconds, and no
- * more than feedpub.stamping_rate in a second.  Which feeds have such rows it
- * looks up when it looks around.
+ * It runs no code of a table's owner.  Where such code may run, since rows are
+ * to be stamped anew, it starts another process (maintenance.c).
  *
  * It looks at all feeds once when it starts, after its latch is where writers
  * find it: what was committed before is seen by that look, what is committed
@@ -52,7 +50,6 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
 
 #include "feedpub.h"
@@ -78,29 +75,6 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* how often old batches are merged, in ms */
 #define MERGE_INTERVAL		600000
 
-/* how many rows are stamped in one step, and how long that takes, in ms */
-#define STAMP_ROWS			1000
-#define STAMP_TIME			10
-
-/* into how many steps a second's share of rows is cut */
-#define STAMP_STEPS			10
-
-/*
- * A step runs code of the table's owner, in index expressions: when it is
- * ended at the latest, in ms.
- */
-#define STAMP_TIMEOUT		5000
-
-/*
- * Code that catches that, again and again, ends the worker: nothing catches
- * FATAL.  The next one leaves that feed's rows alone for so long, in ms.
- */
-#define STAMP_LAST_RESORT	10000
-#define STAMP_PENANCE		(3600 * 1000)
-
-/* the longest wait for locked rows and tables, in ms */
-#define LAST_LOCK_RETRY		10000
-
 /* What the worker knows of a feed. */
 typedef struct FeedState
 {
@@ -110,38 +84,21 @@ typedef struct FeedState
 	TimestampTz not_before;
 	bool		merge_due;		/* there may be old batches to merge */
 	int64		merged_to;		/* up to here they have been */
-	bool		stamping;		/* there are rows to be stamped */
-	TimestampTz stamp_at;		/* not before */
-	int			stamp_attempts; /* that failed, or found only locks */
 } FeedState;
 
 static HTAB *states;
 static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
 static int	published_batches;
-static int	stamped;			/* what stamp() did */
-
-/*
- * What feedpub.workers shows when stamping fails.  It runs the table's own
- * code, whose errors may tell of its rows: they are for the table's owner.
- */
-static const char *const stamp_error = "could not stamp rows: feedpub.republishing tells their owner why";
-static FeedpubRepublished stamping;
-static TimeoutId last_resort;
-static Oid	stamping_feed;		/* whose step is under way */
-static volatile sig_atomic_t stamping_is_stuck = false;
-static Oid	stuck_feed;			/* whose step ended the worker before us */
-static TimestampTz stamp_next = 0;	/* when the rate allows another step */
-static char last_error[FEEDPUB_ERROR_LENGTH];	/* of run_step() */
 static FeedpubWorkerStats stats;	/* since they were last added up */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
 static void leave(int code, Datum arg);
-static void end_stuck_worker(void);
 static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
 static void sweep(Oid relid);
+static void plan_maintenance(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void collect_marks(void);
@@ -153,9 +110,6 @@ static void publish_due(void);
 static void publish_one(FeedState *state);
 static void merge_some(void);
 static void plan_merges(void);
-static void plan_stamping(void);
-static void stamp_some(void);
-static void stamp_one(FeedState *state);
 static long next_due(void);
 
 /*
@@ -168,31 +122,21 @@ feedpub_worker_main(Datum main_arg)
 	HASHCTL		ctl = {0};
 	TimestampTz looked_around = 0;
 	TimestampTz merged = GetCurrentTimestamp();
+	long		maintenance_wait = LONG_MAX;
 	ListCell   *lc;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
-	last_resort = RegisterTimeout(USER_TIMEOUT, end_stuck_worker);
 
-	/* whatever database and role default to */
-	SetConfigOption("default_transaction_isolation", "read committed",
-					PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("default_transaction_read_only", "off",
-					PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("search_path", "pg_catalog, pg_temp",
-					PGC_SUSET, PGC_S_OVERRIDE);
+	feedpub_worker_settings();
 
 	/* an entry in shared memory only where there are feeds */
 	if (!is_wanted_here())
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
-	if (!feedpub_shmem_claim_worker(&stuck_feed))
+	if (!feedpub_shmem_claim_worker())
 		proc_exit(0);
 
 	ctl.keysize = sizeof(Oid);
@@ -229,7 +173,8 @@ feedpub_worker_main(Datum main_arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		if (TimestampDifferenceExceeds(looked_around, now,
+		if (maintenance_wait == 0 ||
+			TimestampDifferenceExceeds(looked_around, now,
 									   Min(feedpub_naptime, 1000)))
 		{
 			if (!is_wanted_here())
@@ -245,34 +190,42 @@ feedpub_worker_main(Datum main_arg)
 			merged = now;
 		}
 		merge_some();
-		stamp_some();
+		maintenance_wait = feedpub_maintenance_run();
 
 		stats.turns++;
 		feedpub_shmem_add_stats(&stats);
 		if (WaitLatch(MyLatch,
 					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					  next_due(), feedpub_wait_event("FeedpubWorkerMain")) &
+					  Min(next_due(), maintenance_wait), feedpub_wait_event("FeedpubWorkerMain")) &
 			WL_LATCH_SET)
 			stats.wakeups++;
 	}
 }
 
+/*
+ * Settings of a process that works for a database, whatever the database and
+ * the role default to.
+ */
+void
+feedpub_worker_settings(void)
+{
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "pg_catalog, pg_temp",
+					PGC_SUSET, PGC_S_OVERRIDE);
+}
+
 static void
 leave(int code, Datum arg)
 {
-	feedpub_shmem_release_worker(stamping_is_stuck ? stamping_feed : InvalidOid);
-}
-
-/*
- * The handler of the last resort: as die(), from within.
- */
-static void
-end_stuck_worker(void)
-{
-	stamping_is_stuck = true;
-	InterruptPending = true;
-	ProcDiePending = true;
-	SetLatch(MyLatch);
+	feedpub_maintenance_end();
+	feedpub_shmem_release_worker();
 }
 
 /*
@@ -295,8 +248,6 @@ is_wanted_here(void)
 		PushActiveSnapshot(GetTransactionSnapshot());
 		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
 			feedpub_registry_list(&stale) != NIL;
-		if (wanted && states != NULL)
-			plan_stamping();
 		PopActiveSnapshot();
 	}
 	CommitTransactionCommand();
@@ -307,6 +258,8 @@ is_wanted_here(void)
 		feedpub_shmem_set_wanted(entry, false);
 	if (wanted && stale)
 		run_step("sweeping the registry", sweep, InvalidOid);
+	if (wanted && states != NULL)
+		run_step("looking for rows to be stamped", plan_maintenance, InvalidOid);
 	return wanted;
 }
 
@@ -407,29 +360,9 @@ merge(Oid relid)
 }
 
 static void
-stamp(Oid relid)
+plan_maintenance(Oid relid)
 {
-	int			rows = feedpub_stamping_rate == 0 ?
-		STAMP_ROWS :
-		Min(Max(feedpub_stamping_rate / STAMP_STEPS, 1), STAMP_ROWS);
-
-	/* a batch that has the rows makes them durable */
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	limit_waits();
-	stamping_feed = relid;
-	enable_timeout_after(STATEMENT_TIMEOUT, STAMP_TIMEOUT);
-	enable_timeout_after(last_resort, STAMP_LAST_RESORT);
-	stamped = feedpub_background_step(relid, rows, STAMP_TIME, &stamping);
-	disable_timeout(STATEMENT_TIMEOUT, false);
-	disable_timeout(last_resort, false);
-}
-
-static void
-note_stamping_error(Oid relid)
-{
-	limit_waits();
-	feedpub_background_note_error(relid, last_error);
+	feedpub_maintenance_plan(&stats);
 }
 
 static void
@@ -473,11 +406,7 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 			errcontext("%s", activity);
 		EmitErrorReport();
 		error = CopyErrorData();
-		feedpub_shmem_note_error(relid, step == stamp ? stamp_error : error->message);
-		strlcpy(last_error, error->message,
-				pg_mbcliplen(error->message, strlen(error->message),
-							 sizeof(last_error) - 1) +
-					1);
+		feedpub_shmem_note_error(relid, error->message);
 		FreeErrorData(error);
 		stats.errors++;
 		AbortCurrentTransaction();
@@ -650,87 +579,6 @@ plan_merges(void)
 }
 
 /*
- * See which feeds have rows to be stamped.
- */
-static void
-plan_stamping(void)
-{
-	ListCell   *lc;
-
-	foreach(lc, feedpub_background_list())
-	{
-		FeedState  *state = get_state(lfirst_oid(lc));
-
-		state->stamping = true;
-		if (state->relid == stuck_feed)
-		{
-			state->stamp_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														  STAMP_PENANCE);
-			stuck_feed = InvalidOid;
-		}
-	}
-}
-
-/*
- * Stamp some rows of one feed, if the rate allows it: the one that has waited
- * longest.
- */
-static void
-stamp_some(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	HASH_SEQ_STATUS status;
-	FeedState  *state;
-	FeedState  *due = NULL;
-
-	if (stamp_next > now)
-		return;
-
-	/* a scan of the table must not go on over the end of a transaction */
-	hash_seq_init(&status, states);
-	while ((state = hash_seq_search(&status)) != NULL)
-	{
-		if (state->stamping && state->stamp_at <= now &&
-			(due == NULL || state->stamp_at < due->stamp_at))
-			due = state;
-	}
-	if (due != NULL)
-		stamp_one(due);
-}
-
-static void
-stamp_one(FeedState *state)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	bool		done;
-	int			wait_ms = 0;
-
-	stamped = 0;
-	done = run_step("stamping rows of", stamp, state->relid);
-	if (!done)
-	{
-		/* of a step that took too long, maybe just when it was over */
-		disable_timeout(STATEMENT_TIMEOUT, false);
-		disable_timeout(last_resort, false);
-		QueryCancelPending = false;
-		(void) run_step("noting the error of", note_stamping_error, state->relid);
-		wait_ms = Min(FIRST_RETRY << Min(state->stamp_attempts++, 10), LAST_RETRY);
-	}
-	else if (stamping == FEEDPUB_REPUBLISH_LOCKED)
-		wait_ms = Min(FIRST_RETRY << Min(state->stamp_attempts++, 10), LAST_LOCK_RETRY);
-	else
-	{
-		state->stamp_attempts = 0;
-		state->stamping = stamping == FEEDPUB_REPUBLISH_MORE;
-	}
-	state->stamp_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
-	if (done)
-		stats.stamped += stamped;
-	if (done && feedpub_stamping_rate > 0)
-		stamp_next = now + (TimestampTz) stamped * USECS_PER_SEC / feedpub_stamping_rate;
-}
-
-/*
  * How long to wait, in ms.
  */
 static long
@@ -750,8 +598,6 @@ next_due(void)
 			timeout = 0;
 		if (state->dirty)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
-		if (state->stamping)
-			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, Max(stamp_next, state->stamp_at)));
 	}
 	return timeout;
 }

@@ -139,7 +139,10 @@ sub write_feed
 	};
 
 	$dbh->do("SET lock_timeout = '10s'");
-	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
+	# each kind at least once, whatever the dice say
+	my @must = map { $_->[0] } @kinds;
+	push @must, splice @must, 0, $number % @must;
+	for (my $t = 1; $t <= $share || @must || Time::HiRes::time() < $end; $t++)
 	{
 		my $dice = rand 1000;
 		my $kind;
@@ -151,6 +154,7 @@ sub write_feed
 		}
 		# nothing stays open while somebody waits for the table's lock
 		my $calm = !-e "$self->{dir}/attached" || -e "$self->{dir}/calm";
+		$kind = shift @must if @must && !$calm;
 		$kind = 'ordered' if $calm && $kind eq 'parked';
 		decide_parked($w)
 		  while @{ $w->{parked} } && ($calm || @{ $w->{parked} } > 2);
@@ -557,23 +561,33 @@ sub write_long
 }
 
 # What somebody does to the table as a whole: it is vacuumed all the time; twice
-# all its rows are to be published again; in the middle VACUUM FULL moves the
-# rows of batch 0; with the option truncate, it is emptied then.
+# all its rows are published again; in the middle VACUUM FULL moves the rows of
+# batch 0; with the option truncate, it is emptied then.  Of a partitioned table
+# partitions come with rows, go, are changed outside and put back.
 sub disturb
 {
 	my ($self) = @_;
 	my $began = Time::HiRes::time();
-	my $again = q(SELECT feed_republish('item', rows => 'all'));
+	my $again = q(CALL feed_republish('item'));
 	my @due = (
 		[ 0.3 * $self->{seconds}, $again ],
 		[ 0.45 * $self->{seconds}, 'VACUUM FULL item' ],
 		[ 0.7 * $self->{seconds}, $again ],
 		$self->{truncate} ? [ 0.75 * $self->{seconds}, 'TRUNCATE item' ] : ());
 
+	# all but one partition, which is put back as it was
+	push @due, [ 0.8 * $self->{seconds}, <<'SQL' ] if $self->{partitioned} && $self->{truncate};
+BEGIN;
+ALTER TABLE item DETACH PARTITION item_5;
+TRUNCATE item;
+ALTER TABLE item ATTACH PARTITION item_5 FOR VALUES FROM (10000000) TO (20000000);
+COMMIT
+SQL
+
 	if ($self->{partitioned})
 	{
 		push @due, map { [ $_->[0] * $self->{seconds}, $_->[1] ] }
-		  [ 0.2, <<'SQL' ], [ 0.35, <<'SQL' ], [ 0.6, <<'SQL' ];
+		  [ 0.2, <<'SQL' ], [ 0.35, <<'SQL' ], [ 0.5, <<'SQL' ], [ 0.55, <<'SQL' ], [ 0.6, <<'SQL' ], [ 0.65, <<'SQL' ];
 CREATE TABLE item_5 (LIKE item INCLUDING ALL);
 INSERT INTO item_5 (id, grp, version, payload, changed)
 SELECT i, 'loaded', 0, md5(i::text), now_us() FROM generate_series(10000000, 10000999) i;
@@ -582,6 +596,15 @@ SELECT feed_repair('item')
 SQL
 UPDATE item SET version = version + 1, changed = now_us() WHERE id >= 10000000 AND id % 2 = 0;
 DELETE FROM item WHERE id >= 10000000 AND id % 10 = 0
+SQL
+CREATE TABLE item_6 (LIKE item INCLUDING ALL);
+INSERT INTO item_6 (id, grp, version, payload, changed)
+SELECT i, 'goes', 0, md5(i::text), now_us() FROM generate_series(20000000, 20000099) i;
+ALTER TABLE item ATTACH PARTITION item_6 FOR VALUES FROM (20000000) TO (30000000)
+SQL
+DELETE FROM item WHERE id >= 20000000
+SQL
+DROP TABLE item_6
 SQL
 BEGIN;
 ALTER TABLE item DETACH PARTITION item_5;
@@ -644,13 +667,12 @@ FROM feed_read(NULL::item, ?, ?, ?, ?)
 SQL
 my $page = q(SELECT feed_page('item', ?, ?, ?, ?)::text);
 
-# Does a cursor stand in batch 0, or right behind it?  Or among the rows that a
-# batch hands out with a partition, or behind them?
+# Does a cursor stand in batch 0, or right after it?
 sub in_initial
 {
 	my ($cursor) = @_;
 
-	return $cursor =~ /^(?:.{10}0{16}.*|.{26}[4-7].*)?$/;
+	return $cursor =~ /^(?:.{9}a.*|.{9}b0{16}.*)?$/;
 }
 
 # A page as lines of the consumer's file, and the cursor behind it.
@@ -954,6 +976,11 @@ SQL
 	$until->(sub { !$pid{disturber} && !$pid{killer} });
 	if (!@failures)
 	{
+		# a partition that has come last is admitted, and its rows are stamped
+		$node->safe_psql('postgres', q(CALL feed_publish('item')));
+		$node->poll_query_until('postgres',
+			q(SELECT count(*) = 0 FROM feedpub.republishing WHERE state <> 'done'))
+		  or push @failures, 'not all is stamped';
 		$node->poll_query_until('postgres', <<'SQL')
 SELECT bool_and(pg_visible_in_snapshot(feed_xid,
 	(SELECT snapshot FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1)))

@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry,feedpub.republication,feedpub.republication_part,feedpub.partition}') $$, 'registry, batches, tombstones, subscriptions, what is to be republished and partitions are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub.feed,feedpub.batch,feedpub.tombstone,feedpub.subscription,feedpub.shard,feedpub.parked_entry,feedpub._partition,feedpub._stamping}') $$, 'registry, batches, tombstones, subscriptions, and how partitions came are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -26,10 +26,9 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'view feedpub.subscriptions',
 	'view feedpub.shards',
 	'view feedpub.parked',
-	'table feedpub.republication',
-	'table feedpub.republication_part',
+	'table feedpub._stamping',
 	'view feedpub.republishing',
-	'table feedpub.partition',
+	'table feedpub._partition',
 	'view feedpub.feeds',
 	'view feedpub.workers',
 	'view feedpub.waiting',
@@ -47,14 +46,13 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._workers()',
 	'function feedpub._merge_batches(regclass)',
 	'function feedpub._expire_tombstones(regclass)',
-	'function feedpub._republish_some(regclass,integer)',
+	'function feedpub._stamp_some(regclass,integer)',
 	'function feedpub._begin_history(regclass)',
 	'function feed_create(text,regtype)',
 	'function feed_drop(regclass)',
 	'function feed_attach(regclass,regclass,text[],boolean)',
 	'function feed_detach(regclass)',
-	'function feed_republish(regclass,jsonb,text,text)',
-	'function feed_republish_cancel(regclass)',
+	'procedure feed_republish(regclass,boolean)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
 	'function feed_repair(regclass)',

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(34 * 11 + 3);
+SELECT plan(33 * 11 + 3);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,8 +9,6 @@ INSERT INTO meant VALUES
 	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns text[] DEFAULT NULL::text[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass', 'void', 'v', true, 'u', 0),
-	('feed_republish', 'feed regclass, key jsonb DEFAULT NULL::jsonb, condition text DEFAULT NULL::text, rows text DEFAULT NULL::text', 'bigint', 'v', false, 'u', 0),
-	('feed_republish_cancel', 'feed regclass', 'boolean', 'v', true, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
@@ -42,6 +40,7 @@ INSERT INTO meant VALUES
 	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
 	('feed_discard', 'name text, cursor text', 'integer', 'v', true, 'u', 0);
 INSERT INTO meant VALUES
+	('feed_republish', 'IN feed regclass, IN unstamped_only boolean DEFAULT false', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_await', 'IN feed regclass, IN after text, IN timeout interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');
 

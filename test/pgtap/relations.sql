@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(18 * 7 + 58);
+SELECT plan(17 * 7 + 50);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[]);
 INSERT INTO meant VALUES
@@ -33,16 +33,12 @@ INSERT INTO meant VALUES
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
-	('partition', 'r', 'feed regclass, leaf regclass, sync_id bigint, number integer, old_xid xid8, trigger_id oid, leaf_id oid, system_id bigint', 'pg_database_owner'::regrole);
+	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint', 'pg_database_owner'::regrole),
+	('_stamping', 'r', 'feed regclass, partition regclass, since xid8, running boolean, done boolean, stamped bigint, failed bigint, stepped_at timestamp with time zone, '
+		'last_error text, last_error_at timestamp with time zone, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
+		'pass_found bigint, pass_moved bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
-	('republication', 'r', 'feed regclass, rows text, state text, cutoff bigint, requested_by name, requested_at timestamp with time zone, '
-		'stamped bigint, stepped_at timestamp with time zone, finished_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('republication_part', 'r', 'feed regclass, part regclass, file integer, blocks bigint, passes integer, phase text, after_xid xid8, after_pos bigint, to_xid xid8, to_pos bigint, '
-		'left_first_xid xid8, left_first_pos bigint, left_last_xid xid8, left_last_pos bigint', 'pg_database_owner'::regrole);
-INSERT INTO meant VALUES
-	('republishing', 'v', 'feed regclass, rows text, state text, blocks_done bigint, blocks_total bigint, positions_done bigint, positions_total bigint, stamped bigint, '
-		'rows_per_second double precision, requested_by name, requested_at timestamp with time zone, stepped_at timestamp with time zone, finished_at timestamp with time zone, '
-		'last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
+	('republishing', 'v', 'feed regclass, partition regclass, state text, stamped bigint, failed bigint, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows
 UPDATE meant SET options = '{fillfactor=30}' WHERE name = 'shard';
 UPDATE meant SET options = '{fillfactor=50}' WHERE name = 'consumer';
@@ -78,11 +74,10 @@ CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE',
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.partition', p), p || ' on feedpub.partition is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._partition', p), p || ' on feedpub._partition is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.republication', p), p || ' on feedpub.republication is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.republication_part', p), p || ' on feedpub.republication_part is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._stamping', p), p || ' on feedpub._stamping is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -102,16 +97,12 @@ SELECT col_is_pk('feedpub', 'tombstone', array['feed', 'feed_xid', 'feed_pos'], 
 SELECT indexes_are('feedpub', 'tombstone', array['tombstone_pkey']);
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.tombstone'::regclass $$, 'it has no trigger either');
 
--- What is to be republished: once a feed, and how far each of its parts has got
-SELECT col_is_pk('feedpub', 'republication', 'feed', 'a feed is republished once at a time');
-SELECT col_is_pk('feedpub', 'republication_part', array['feed', 'part'], 'each of its parts has got so far');
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication'::regclass $$, 'it has no trigger either');
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.republication_part'::regclass $$, 'nor has that');
-
--- What feedpub.partition keeps: one row a partition
-SELECT col_is_pk('feedpub', 'partition', array['feed', 'leaf'], 'a feed has one row of a partition');
-SELECT indexes_are('feedpub', 'partition', array['partition_pkey']);
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.partition'::regclass $$, 'it has no trigger either');
+-- What feedpub._partition keeps: one row a partition
+SELECT col_is_pk('feedpub', '_partition', array['feed', 'partition'], 'a feed has one row of a partition');
+SELECT indexes_are('feedpub', '_partition', array['_partition_pkey']);
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._partition'::regclass $$, 'it has no trigger either');
+SELECT col_is_pk('feedpub', '_stamping', array['feed', 'partition'], 'it has been stamped so far');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._stamping'::regclass $$, 'nor has that a trigger');
 
 SELECT * FROM finish();
 ROLLBACK;

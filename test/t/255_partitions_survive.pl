@@ -1,7 +1,7 @@
-# Partitioned feeds: an attached partition whose rows have no stamp is published
-# though the server crashes before; a standby hands it out in the same pages; a
-# dump takes along which partitions consumers have had, and cursors inside one
-# begin that one again.  In another cluster all of it begins anew.
+# Partitioned feeds: the rows of an attached partition are stamped and published
+# though the server crashes before; a standby delivers them in the same pages; a
+# dump takes along which partitions there are, and cursors among the rows that
+# were there begin those again.  In another cluster all of it begins anew.
 
 use strict;
 use warnings FATAL => 'all';
@@ -79,12 +79,15 @@ sub publish
 {
 	my ($db) = @_;
 
-	sql($node, q(CALL feed_publish('kv')), db => $db // 'src');
+	$db //= 'src';
+	sql($node, q(CALL feed_publish('kv')), db => $db);
+	1 while sql($node, q(SELECT feedpub._stamp_some('kv', 7)), db => $db) ne '';
+	sql($node, q(CALL feed_publish('kv')), db => $db);
 	return;
 }
 
-# The partitions, and the batches that have brought them.
-my $partitions = 'SELECT leaf, sync_id, number FROM feedpub.partition ORDER BY leaf::text';
+# The partitions, and since when they are in the feed.
+my $partitions = 'SELECT partition, since FROM feedpub._partition ORDER BY partition::text';
 
 #
 # A crash between attaching and publishing
@@ -92,6 +95,9 @@ my $partitions = 'SELECT leaf, sync_id, number FROM feedpub.partition ORDER BY l
 publish();
 my (%copy, %turns);
 my ($cursor, $turn_cursor) = ('', '');
+follow($node, 'src', \%copy, \$cursor, 7, 3);
+my %initial = %copy;
+my $initial = $cursor;
 follow($node, 'src', \%copy, \$cursor, 7);
 is(text(\%copy), table($node, 'src'), 'a copy is made');
 sql($node, <<'SQL', db => 'src');
@@ -155,6 +161,8 @@ is( sql($node, "SELECT count(*) FROM feed_read(NULL::kv, '$cursor', 1000) WHERE 
 my %begins_again = %middle;
 follow($node, 'dst', \%begins_again, \$middle, 6);
 is(text(\%begins_again), table($node, 'dst'), 'who was inside a partition loses none of it');
+follow($node, 'dst', \%initial, \$initial, 6);
+is(text(\%initial), table($node, 'dst'), 'nor who was among the rows that were there');
 
 # There, too, it is seen when a partition is taken out, changed and put back.
 sql($node, <<'SQL', db => 'dst');
@@ -200,12 +208,14 @@ SELECT feed_repair('kv');
 UPDATE kv SET v = 'other' WHERE k = 30;
 CALL feed_publish('kv');
 SQL
+sql($other, q(CALL feed_republish('kv', unstamped_only => true)), db => 'dst');
+sql($other, q(CALL feed_publish('kv')), db => 'dst');
 my %anew;
 my $anew = '';
 follow($other, 'dst', \%anew, \$anew, 8);
 is(text(\%anew), table($other, 'dst'), 'from the beginning');
-is(sql($other, q(SELECT count(*) FROM feedpub.partition WHERE sync_id = 1), db => 'dst'),
-	3, 'its first batch brings its partitions');
+is(sql($other, q(SELECT count(*) FROM feedpub.republishing WHERE state = 'done'), db => 'dst'),
+	3, 'all its rows have been stamped anew');
 refused($other, "SELECT * FROM feed_read(NULL::kv, '$cursor', 10)", 'PF001', 'another history',
 	'cursors of there are refused', db => 'dst');
 

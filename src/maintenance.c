@@ -1,0 +1,721 @@
+/*-------------------------------------------------------------------------
+ *
+ * maintenance.c
+ *	  Stamping the rows that partitions came with, in the background.
+ *
+ * A partition that is admitted later (partition.c) may have rows that are not
+ * in the feed.  They are stamped anew in steps (restamp.c), each a short
+ * transaction, which writes how far it got into feedpub._stamping.  So it goes
+ * on after a crash, or in another process.
+ *
+ * A pass over a partition speaks for it as it was admitted, that is for one
+ * since, and for the trigger that the list has with it.  Each step locks the
+ * partition, and then compares both with what is committed now: until the step
+ * commits, the partition cannot be detached and attached again.  What a step
+ * writes has since in it, so it says nothing of a later admission.
+ *
+ * A partition is done when a pass has found no row but such as cannot be
+ * stamped, and when the pass began, no transaction with an xid below since was
+ * running any more: those may write rows with stamps that are not in the feed,
+ * until they end.  With such a since as no row reaches, only the rows that have
+ * stamps of another server are stamped, and the publisher then looks again.
+ *
+ * The steps run code of the table's owner.  So they run in a process of their
+ * own.  The database's worker starts it when a feed has such partitions, one at
+ * a time, and it ends when it has no more to do, or its turn is over.  A step
+ * that takes longer than a limit ends the process, in a way that no code can
+ * catch; then the feed waits, each time twice as long.  Owners take turns.  With
+ * the process goes what that code may have left in its session.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+PGDLLEXPORT void feedpub_maintenance_main(Datum main_arg);
+
+PG_FUNCTION_INFO_V1(feedpub_stamp_some);
+
+/* how many rows are stamped in one step, and into how many a second is cut */
+#define STEP_ROWS			1000
+#define STEPS_A_SECOND		10
+
+/* when a step ends the process, and how long a turn is, in ms */
+#define STEP_LIMIT			7000
+#define TURN				3000
+
+/* the waits of a feed: after a failure, or for locks; in ms */
+#define FIRST_PENANCE		1000
+#define LAST_PENANCE		(3600 * 1000)
+#define FIRST_RETRY			100
+#define LAST_RETRY			10000
+
+/* how long a locked row is waited for, in ms */
+#define ROW_WAIT			100
+
+/* What is stamped, as its row in feedpub._stamping tells. */
+typedef struct Work
+{
+	Oid			partition;
+	uint64		since;
+	FeedpubRestamp pass;
+	bool		settled;		/* the pass began when all xids below had ended */
+} Work;
+
+/* What the worker knows of a feed with such partitions. */
+typedef struct Patient
+{
+	Oid			feed;			/* hash key, must be first */
+	Oid			owner;
+	bool		pending;
+	int			failures;		/* one after the other */
+	int			waits;
+	int64		stamped;		/* so far, as far as is known */
+	TimestampTz not_before;
+	TimestampTz served_at;
+} Patient;
+
+static HTAB *patients = NULL;
+static BackgroundWorkerHandle *process = NULL;
+static Oid	process_feed;
+static TimestampTz process_started;
+
+/* of the process */
+static TimeoutId limit;
+
+static FeedpubStatement list_feeds = {
+	.sql = "SELECT p.feed, c.relowner, pg_catalog.sum(COALESCE(s.stamped, 0))::pg_catalog.int8,"
+		   "  COALESCE(pg_catalog.bool_or(s.running), false),"
+		   "  pg_catalog.bool_or(s.done IS NOT TRUE),"
+		   "  pg_catalog.max(s.last_error_at)"
+		   " FROM feedpub._partition p"
+		   " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.feed"
+		   " LEFT JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
+		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
+		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
+		   " WHERE p.since OPERATOR(pg_catalog.>) '0'"
+		   " GROUP BY p.feed, c.relowner",
+};
+
+/* a row for each partition that is not done, of this since */
+static FeedpubStatement prepare_rows = {
+	.sql = "INSERT INTO feedpub._stamping AS s (feed, partition, since)"
+		   " SELECT p.feed, p.partition, p.since FROM feedpub._partition p"
+		   " WHERE p.feed OPERATOR(pg_catalog.=) $1 AND p.since OPERATOR(pg_catalog.>) '0'"
+		   " ON CONFLICT (feed, partition) DO UPDATE SET since = EXCLUDED.since,"
+		   "  done = false, stamped = 0, failed = 0, last_error = NULL, last_error_at = NULL,"
+		   "  pass_file = 0"
+		   " WHERE s.since OPERATOR(pg_catalog.<>) EXCLUDED.since",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
+static FeedpubStatement set_running = {
+	.sql = "UPDATE feedpub._stamping SET running = $2"
+		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND running OPERATOR(pg_catalog.<>) $2",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, BOOLOID},
+};
+
+static FeedpubStatement note_error = {
+	.sql = "UPDATE feedpub._stamping SET running = false, last_error = $2,"
+		   "  last_error_at = pg_catalog.clock_timestamp()"
+		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND NOT done",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, TEXTOID},
+};
+
+/* that which has waited longest */
+static FeedpubStatement choose_partition = {
+	.sql = "SELECT p.partition, p.since, s.pass_file, s.pass_kind, s.pass_xid, s.pass_pos,"
+		   "  s.pass_tid, s.pass_found, s.pass_failed, s.pass_settled,"
+		   "  pg_catalog.count(*) OVER (), s.pass_moved"
+		   " FROM feedpub._partition p"
+		   " JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
+		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
+		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
+		   " WHERE p.feed OPERATOR(pg_catalog.=) $1 AND NOT s.done"
+		   " ORDER BY s.stepped_at NULLS FIRST, p.partition::pg_catalog.oid LIMIT 1",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
+static FeedpubStatement write_step = {
+	.sql = "UPDATE feedpub._stamping SET done = $4,"
+		   "  stamped = stamped OPERATOR(pg_catalog.+) $5, failed = $6,"
+		   "  stepped_at = pg_catalog.clock_timestamp(),"
+		   "  last_error = COALESCE($7, last_error),"
+		   "  last_error_at = CASE WHEN $7 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END,"
+		   "  pass_file = $8, pass_kind = $9, pass_xid = $10, pass_pos = $11,"
+		   "  pass_tid = $12, pass_found = $13, pass_failed = $14, pass_settled = $15, pass_moved = $16"
+		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND partition OPERATOR(pg_catalog.=) $2"
+		   "  AND since OPERATOR(pg_catalog.=) $3",
+	.nargs = 16,
+	.argtypes = {REGCLASSOID, REGCLASSOID, XID8OID, BOOLOID, INT8OID, INT8OID,
+				 TEXTOID, OIDOID, INT4OID, XID8OID, INT8OID, TIDOID, INT8OID,
+				 INT8OID, BOOLOID, INT8OID},
+};
+
+static bool lock_feed(Oid feed, bool wait);
+static bool choose_work(Oid feed, Work *work, int *npending);
+static void save_work(Oid feed, const Work *work, bool done);
+static uint64 write_state(FeedpubStatement *statement, Datum *values,
+						  const char *nulls);
+static void end_process(void);
+static void run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed,
+							   void *arg);
+static void see_end(void);
+static Patient *choose_patient(void);
+static void start_process(Patient *patient);
+
+/*
+ * feedpub._stamp_some(feed regclass, max_rows integer) returns bigint
+ *
+ * A step for the partitions of a feed, by hand.  Returns how many rows it
+ * stamped; NULL if nothing is to be done, or not before other transactions end.
+ * Not for PUBLIC.
+ */
+Datum
+feedpub_stamp_some(PG_FUNCTION_ARGS)
+{
+	FeedpubStamping step;
+
+	feedpub_maintenance_step(PG_GETARG_OID(0), PG_GETARG_INT32(1), false, &step);
+	if (step.outcome != FEEDPUB_STAMPING_GOES_ON)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(step.stamped);
+}
+
+/*
+ * Stamp some rows of one of a feed's partitions, in a transaction of its own, in
+ * READ COMMITTED.  If another process is at it, that is waited for or not.
+ */
+void
+feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
+						 FeedpubStamping *step)
+{
+	Work		work;
+	Relation	rel;
+	bool		done = false;
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
+
+	MemSet(step, 0, sizeof(FeedpubStamping));
+	if (!lock_feed(feed, wait))
+		return;
+	(void) write_state(&prepare_rows, values, NULL);
+	if (!choose_work(feed, &work, &step->npending))
+		return;
+	step->outcome = FEEDPUB_STAMPING_WAITS;
+	if (wait)
+		LockRelationOid(work.partition, RowExclusiveLock);
+	else if (!ConditionalLockRelationOid(work.partition, RowExclusiveLock))
+	{
+		save_work(feed, &work, false);
+		return;
+	}
+	rel = try_relation_open(work.partition, NoLock);
+
+	/*
+	 * Is it the partition that the pass speaks for?  Our lock keeps it as it is
+	 * from here on.
+	 */
+	if (rel == NULL ||
+		feedpub_partition_feed(work.partition) != feed ||
+		feedpub_partition_since(feed, rel) != work.since)
+	{
+		if (rel != NULL)
+			relation_close(rel, NoLock);
+		save_work(feed, &work, false);
+		return;
+	}
+	feedpub_restamp_check(rel);
+	work.pass.below = work.since == FEEDPUB_SINCE_NEVER ? 0 : work.since;
+	work.pass.foreign = work.pass.only_foreign = work.since == FEEDPUB_SINCE_NEVER;
+	if (work.pass.file != rel->rd_rel->relfilenode)
+	{
+		/* a pass begins: before its first snapshot */
+		Snapshot	snapshot = GetLatestSnapshot();
+
+		work.settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= work.since;
+	}
+	feedpub_restamp_some(&work.pass, rel, max_rows);
+	relation_close(rel, NoLock);
+
+	step->stamped = work.pass.stamped;
+	if (!work.pass.ended || work.pass.moved > 0)
+		step->outcome = FEEDPUB_STAMPING_GOES_ON;
+	if (work.pass.ended && work.pass.found == 0)
+	{
+		done = work.settled;
+		if (done)
+			step->outcome = FEEDPUB_STAMPING_GOES_ON;
+		if (work.since == FEEDPUB_SINCE_NEVER)
+			feedpub_shmem_mark(&feed, 1, false);	/* the publisher admits it now */
+	}
+	save_work(feed, &work, done);
+}
+
+/*
+ * One process at a time stamps rows of a feed's partitions.
+ */
+static bool
+lock_feed(Oid feed, bool wait)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_stamping"), feed, 0);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+static bool
+choose_work(Oid feed, Work *work, int *npending)
+{
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
+	Datum		columns[12];
+	bool		nulls[12];
+	FeedpubRole caller;
+	bool		found;
+
+	MemSet(work, 0, sizeof(Work));
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&choose_partition, values, NULL) > 0;
+	if (found)
+	{
+		heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, columns, nulls);
+		work->partition = work->pass.relid = DatumGetObjectId(columns[0]);
+		work->since = DatumGetUInt64(columns[1]);
+		work->pass.file = DatumGetObjectId(columns[2]);
+		work->pass.kind = (FeedpubRestampKind) DatumGetInt32(columns[3]);
+		work->pass.xid = DatumGetUInt64(columns[4]);
+		work->pass.pos = DatumGetInt64(columns[5]);
+		work->pass.tid = *(ItemPointer) DatumGetPointer(columns[6]);
+		work->pass.found = DatumGetInt64(columns[7]);
+		work->pass.failed = DatumGetInt64(columns[8]);
+		work->settled = DatumGetBool(columns[9]);
+		*npending = (int) DatumGetInt64(columns[10]);
+		work->pass.moved = DatumGetInt64(columns[11]);
+	}
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Write how far a partition has got, after a step or in its stead.  Where a pass
+ * has ended, another begins.
+ */
+static void
+save_work(Oid feed, const Work *work, bool done)
+{
+	const FeedpubRestamp *pass = &work->pass;
+	Datum		values[16];
+	char		nulls[17] = "                ";
+
+	values[0] = ObjectIdGetDatum(feed);
+	values[1] = ObjectIdGetDatum(work->partition);
+	values[2] = UInt64GetDatum(work->since);
+	values[3] = BoolGetDatum(done);
+	values[4] = Int64GetDatum(pass->stamped);
+	values[5] = Int64GetDatum(pass->failed);
+	if (pass->error != NULL)
+		values[6] = CStringGetTextDatum(pass->error);
+	else
+		nulls[6] = 'n';
+	values[7] = ObjectIdGetDatum(pass->ended ? InvalidOid : pass->file);
+	values[8] = Int32GetDatum((int32) pass->kind);
+	values[9] = UInt64GetDatum(pass->xid);
+	values[10] = Int64GetDatum(pass->pos);
+	values[11] = PointerGetDatum(&pass->tid);
+	values[12] = Int64GetDatum(pass->found);
+	values[13] = Int64GetDatum(pass->failed);
+	values[14] = BoolGetDatum(work->settled);
+	values[15] = Int64GetDatum(pass->moved);
+	(void) write_state(&write_step, values, nulls);
+}
+
+/*
+ * Write our table, as its owner.  Returns the number of rows.
+ */
+static uint64
+write_state(FeedpubStatement *statement, Datum *values, const char *nulls)
+{
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(statement, values, nulls);
+	feedpub_store_end(&caller);
+	return nrows;
+}
+
+/*
+ * The process
+ */
+
+/*
+ * The handler of the limit: as die(), from within.  No code catches FATAL.
+ */
+static void
+end_process(void)
+{
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
+}
+
+static void
+step_once(Oid feed, void *arg)
+{
+	int			rows = feedpub_stamping_rate == 0 ?
+		STEP_ROWS :
+		Min(Max(feedpub_stamping_rate / STEPS_A_SECOND, 1), STEP_ROWS);
+
+	/* a batch that has the rows makes them durable */
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	feedpub_maintenance_step(feed, rows, false, (FeedpubStamping *) arg);
+}
+
+static void
+begin_turn(Oid feed, void *arg)
+{
+	Datum		values[2] = {ObjectIdGetDatum(feed), BoolGetDatum(true)};
+
+	(void) write_state(&prepare_rows, values, NULL);
+	(void) write_state(&set_running, values, NULL);
+}
+
+static void
+end_turn(Oid feed, void *arg)
+{
+	Datum		values[2] = {ObjectIdGetDatum(feed), BoolGetDatum(false)};
+
+	(void) write_state(&set_running, values, NULL);
+}
+
+static void
+note_failure(Oid feed, void *arg)
+{
+	Datum		values[2] = {ObjectIdGetDatum(feed), CStringGetTextDatum((char *) arg)};
+
+	(void) write_state(&note_error, values, NULL);
+}
+
+/*
+ * Stamp rows of one feed's partitions.  The arguments are in bgw_extra: the
+ * database and the feed.
+ */
+void
+feedpub_maintenance_main(Datum main_arg)
+{
+	Oid			arguments[2];
+	MemoryContext context = AllocSetContextCreate(TopMemoryContext,
+												  "feedpub maintenance",
+												  ALLOCSET_DEFAULT_SIZES);
+	TimestampTz began = GetCurrentTimestamp();
+	int			nwaits = 0;
+
+	memcpy(arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(arguments[0], InvalidOid, 0);
+	limit = RegisterTimeout(USER_TIMEOUT, end_process);
+	feedpub_worker_settings();
+	pgstat_report_appname("feedpub maintenance");
+
+	PG_TRY();
+	{
+		FeedpubStamping step;
+
+		run_in_transaction(begin_turn, arguments[1], NULL);
+		do
+		{
+			TimestampTz now = GetCurrentTimestamp();
+
+			CHECK_FOR_INTERRUPTS();
+			MemoryContextReset(context);
+			MemoryContextSwitchTo(context);
+			enable_timeout_after(limit, STEP_LIMIT);
+			run_in_transaction(step_once, arguments[1], &step);
+			disable_timeout(limit, false);
+			nwaits = step.outcome == FEEDPUB_STAMPING_WAITS ? nwaits + 1 : 0;
+			if (feedpub_stamping_rate > 0 && step.stamped > 0)
+			{
+				int64		ms = step.stamped * 1000 / feedpub_stamping_rate -
+					TimestampDifferenceMilliseconds(now, GetCurrentTimestamp());
+
+				if (ms > 0)
+					(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+									 ms, feedpub_wait_event("FeedpubMaintenance"));
+				ResetLatch(MyLatch);
+			}
+		} while (step.npending > 0 && nwaits < step.npending &&
+				 !TimestampDifferenceExceeds(began, GetCurrentTimestamp(), TURN));
+		run_in_transaction(end_turn, arguments[1], NULL);
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		disable_timeout(limit, false);
+		HOLD_INTERRUPTS();
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+
+		/* it may tell of rows: it is for the table's owner */
+		ereport(LOG,
+				(errmsg("could not stamp rows of feed with OID %u", arguments[1]),
+				 errdetail("feedpub.republishing tells its owner why.")));
+		AbortCurrentTransaction();
+		FlushErrorState();
+		RESUME_INTERRUPTS();
+		run_in_transaction(note_failure, arguments[1], error->message);
+	}
+	PG_END_TRY();
+	proc_exit(0);
+}
+
+static void
+run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed, void *arg)
+{
+	SetCurrentStatementStartTimestamp();
+	pgstat_report_activity(STATE_RUNNING, "stamping rows");
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	step(feed, arg);
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	pgstat_report_stat(false);
+	pgstat_report_activity(STATE_IDLE, NULL);
+}
+
+/*
+ * The worker, which starts it
+ */
+
+/*
+ * See which feeds have rows to be stamped, and what the last process did.  In a
+ * transaction.
+ */
+void
+feedpub_maintenance_plan(FeedpubWorkerStats *stats)
+{
+	HASH_SEQ_STATUS status;
+	Patient    *patient;
+	FeedpubRole caller;
+	Oid			killed = InvalidOid;
+	uint64		n;
+
+	if (patients == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = sizeof(Oid);
+		ctl.entrysize = sizeof(Patient);
+		ctl.hcxt = TopMemoryContext;
+		patients = hash_create("feedpub maintenance", 16, &ctl,
+							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	hash_seq_init(&status, patients);
+	while ((patient = hash_seq_search(&status)) != NULL)
+		patient->pending = false;
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&list_feeds, NULL, NULL);
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+		bool		found;
+		Oid			feed = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
+		int64		stamped = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
+
+		patient = hash_search(patients, &feed, HASH_ENTER, &found);
+		if (!found)
+		{
+			MemSet(patient, 0, sizeof(Patient));
+			patient->feed = feed;
+			patient->stamped = stamped;
+		}
+		stats->stamped += Max(stamped - patient->stamped, 0);
+		patient->pending = DatumGetBool(feedpub_store_value(i, 5, &isnull));
+		patient->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
+		if (process == NULL && process_feed == feed)
+		{
+			/* what its last turn came to */
+			bool		was_killed = DatumGetBool(feedpub_store_value(i, 4, &isnull));
+			Datum		at = feedpub_store_value(i, 6, &isnull);
+			int64		wait_ms = 0;
+
+			if (was_killed)
+				killed = feed;
+			if (was_killed || (!isnull && DatumGetTimestampTz(at) >= process_started))
+				wait_ms = Min((int64) FIRST_PENANCE << Min(patient->failures++, 20), LAST_PENANCE);
+			else if (stamped == patient->stamped)
+				wait_ms = Min((int64) FIRST_RETRY << Min(patient->waits++, 10), LAST_RETRY);
+			else
+				patient->failures = patient->waits = 0;
+			patient->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+		}
+		patient->stamped = stamped;
+	}
+	if (process == NULL)
+		process_feed = InvalidOid;
+	if (OidIsValid(killed))
+	{
+		Datum		values[2] = {ObjectIdGetDatum(killed), CStringGetTextDatum("a step took too long and was ended")};
+
+		(void) feedpub_store_run(&note_error, values, NULL);
+	}
+	feedpub_store_end(&caller);
+}
+
+/*
+ * Start the process for the next feed, if none runs.  Returns how long nothing
+ * is to be done, in ms, and 0 if another plan is to be made.
+ */
+long
+feedpub_maintenance_run(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	Patient    *patient;
+	long		wait_ms = LONG_MAX;
+
+	if (patients == NULL)
+		return wait_ms;
+	if (process != NULL)
+		see_end();
+	if (process != NULL)
+		return wait_ms;
+	if (OidIsValid(process_feed))
+		return 0;
+	patient = choose_patient();
+	if (patient != NULL)
+		start_process(patient);
+	if (process != NULL)
+		return wait_ms;
+	hash_seq_init(&status, patients);
+	while ((patient = hash_seq_search(&status)) != NULL)
+	{
+		if (patient->pending)
+			wait_ms = Min(wait_ms, Max(TimestampDifferenceMilliseconds(now, patient->not_before), FIRST_RETRY));
+	}
+	return wait_ms;
+}
+
+/*
+ * End the process: the worker ends, maybe since others want the database.
+ */
+void
+feedpub_maintenance_end(void)
+{
+	if (process != NULL)
+		TerminateBackgroundWorker(process);
+}
+
+/*
+ * Has the process ended?  Then the next plan tells what it came to.
+ */
+static void
+see_end(void)
+{
+	pid_t		pid;
+
+	if (GetBackgroundWorkerPid(process, &pid) != BGWH_STOPPED)
+		return;
+	pfree(process);
+	process = NULL;
+}
+
+/*
+ * Of the feeds whose time has come, one of the owner that has been served the
+ * longest time ago.
+ */
+static Patient *
+choose_patient(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS status;
+	Patient    *patient;
+	Patient    *chosen = NULL;
+	TimestampTz chosen_owner = 0;
+
+	hash_seq_init(&status, patients);
+	while ((patient = hash_seq_search(&status)) != NULL)
+	{
+		HASH_SEQ_STATUS others;
+		Patient    *other;
+		TimestampTz owner = 0;
+
+		if (!patient->pending || patient->not_before > now)
+			continue;
+		hash_seq_init(&others, patients);
+		while ((other = hash_seq_search(&others)) != NULL)
+		{
+			if (other->owner == patient->owner)
+				owner = Max(owner, other->served_at);
+		}
+		if (chosen == NULL || owner < chosen_owner ||
+			(owner == chosen_owner && patient->served_at < chosen->served_at))
+		{
+			chosen = patient;
+			chosen_owner = owner;
+		}
+	}
+	return chosen;
+}
+
+static void
+start_process(Patient *patient)
+{
+	BackgroundWorker worker;
+	Oid			arguments[2] = {MyDatabaseId, patient->feed};
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+
+	MemSet(&worker, 0, sizeof(worker));
+	strlcpy(worker.bgw_name, "feedpub maintenance", BGW_MAXLEN);
+	strlcpy(worker.bgw_type, "feedpub maintenance", BGW_MAXLEN);
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "feedpub", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "feedpub_maintenance_main", BGW_MAXLEN);
+	memcpy(worker.bgw_extra, arguments, sizeof(arguments));
+	worker.bgw_notify_pid = MyProcPid;
+	patient->served_at = GetCurrentTimestamp();
+	process_started = patient->served_at;
+	if (RegisterDynamicBackgroundWorker(&worker, &process))
+		process_feed = patient->feed;
+	else
+	{
+		process = NULL;
+		patient->not_before = TimestampTzPlusMilliseconds(patient->served_at, LAST_RETRY);
+	}
+	MemoryContextSwitchTo(oldcontext);
+}
