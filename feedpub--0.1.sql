@@ -35,8 +35,10 @@ CREATE TABLE feedpub.feed (
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX feed_default ON feedpub.feed (is_default) WHERE is_default;
--- Whoever dumps must read it; it says no more than pg_class does.
-GRANT SELECT ON feedpub.feed TO PUBLIC;
+-- What dumps must read it.  Others see all but the channel: whoever knows that
+-- can LISTEN, without any right.
+GRANT SELECT ON feedpub.feed TO pg_database_owner;
+GRANT SELECT (feed, kind, is_default, key, deletes, created_at) ON feedpub.feed TO PUBLIC;
 COMMENT ON TABLE feedpub.feed IS
 	'the registry of feeds; written by feed_create() and its kin only';
 -- The rows of dropped tables, which would dump as bare numbers, stay behind.
@@ -677,7 +679,7 @@ CREATE VIEW feedpub.feeds AS
 		f.deletes,
 		s.state,
 		f.is_default,
-		f.channel,
+		CASE WHEN pg_catalog.has_any_column_privilege(f.feed, 'SELECT') THEN f.channel END AS channel,
 		s.size,
 		s."position",
 		s.rows_per_second,

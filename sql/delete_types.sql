@@ -89,7 +89,8 @@ ALTER TABLE retyped ALTER a TYPE text;
 SELECT shard, count(e) FROM generate_series(0, 6) shard, entries('retyped', shard, 7) e WHERE e ->> 'op' = 'delete' GROUP BY 1 ORDER BY 1;
 
 --
--- A domain's check is its owner's code, and may raise anything.
+-- A domain's check is its owner's code, which a reader does not run: keys that
+-- it would refuse by now are what they were.
 --
 CREATE FUNCTION check_code(code text) RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
@@ -117,13 +118,12 @@ DECLARE c CURSOR FOR SELECT op, (entry).k FROM feed_read(NULL::coded, '', 100);
 FETCH 2 FROM c;
 FETCH 2 FROM c;
 COMMIT;
--- Who ends the query ends it.
-CREATE OR REPLACE FUNCTION check_code(code text) RETURNS bool LANGUAGE plpgsql AS $$
-BEGIN
-	RAISE EXCEPTION 'canceled by hand' USING ERRCODE = 'query_canceled';
-END $$;
-SELECT count(*) FROM feed_read(NULL::coded, '', 100);
-\echo :SQLSTATE
+-- What the type itself refuses comes as nulls: here its length, and in a domain.
+ALTER TABLE coded ALTER k TYPE text;
+DROP DOMAIN code;
+CREATE DOMAIN code AS varchar(4);
+ALTER TABLE coded ALTER k TYPE code;
+SELECT op, (entry).k FROM feed_read(NULL::coded, '', 100);
 
 --
 -- Another key: what was deleted by the old one is known to nobody by the new

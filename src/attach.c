@@ -66,7 +66,7 @@ PG_FUNCTION_INFO_V1(feed_detach);
 
 static void refuse_other_tables(Relation rel);
 static void refuse_other_partitions(Relation rel);
-static Oid	choose_key(Relation rel, Oid keyid);
+static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
 static void replace_lost_key(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
@@ -139,7 +139,8 @@ feed_attach(PG_FUNCTION_ARGS)
 	{
 		rel = feedpub_registry_open(relid);
 		refuse_other_tables(rel);
-		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1));
+		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
+						 PG_GETARG_BOOL(3));
 		if (get_attnum(relid, FEEDPUB_XID_COLUMN) != InvalidAttrNumber ||
 			get_attnum(relid, FEEDPUB_POS_COLUMN) != InvalidAttrNumber)
 			ereport(ERROR,
@@ -208,17 +209,15 @@ feed_detach(PG_FUNCTION_ARGS)
 				 errhint("Use feed_drop() to drop it.")));
 	lock_table(relid);
 	table = feedpub_relation_name(relid);
-	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
-	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
-	feedpub_guard_run(psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
+	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
+	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
+	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_TRUNCATE_TRIGGER, true)))
-			feedpub_guard_run(psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER,
-									   feedpub_relation_name(lfirst_oid(lc))));
+			feedpub_guard_run_as_owner(lfirst_oid(lc), psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, feedpub_relation_name(lfirst_oid(lc))));
 	}
-	feedpub_guard_run(psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s",
-							   table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	feedpub_guard_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
 }
@@ -297,10 +296,11 @@ refuse_other_partitions(Relation rel)
  * key.
  */
 static Oid
-choose_key(Relation rel, Oid keyid)
+choose_key(Relation rel, Oid keyid, bool deletes)
 {
 	Relation	index;
 	const char *problem;
+	AttrNumber	attno;
 
 	RelationGetIndexList(rel);
 	if (!OidIsValid(keyid))
@@ -326,6 +326,15 @@ choose_key(Relation rel, Oid keyid)
 				 errmsg("index \"%s\" cannot be the key of a feed",
 						RelationGetRelationName(index)),
 				 errdetail("The index %s.", problem)));
+	if (deletes &&
+		feedpub_key_input(rel, index, &attno) == FEEDPUB_INPUT_RUNS_CODE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("index \"%s\" cannot be the key by which deletes are published",
+						RelationGetRelationName(index)),
+				 errdetail("There is a domain inside the type of column \"%s\", whose checks would run where its values are read.",
+						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
+				 errhint("Attach the table with deletes => false, or name a unique index on other columns. A column whose type is itself a domain over a plain type will do.")));
 	index_close(index, NoLock);
 	return keyid;
 }
@@ -346,7 +355,7 @@ replace_lost_key(Oid relid, Oid keyid)
 	feedpub_registry_key(rel, &key, &present, &deletes);
 	if (!OidIsValid(present))
 	{
-		feedpub_registry_set_key(rel, choose_key(rel, keyid), deletes);
+		feedpub_registry_set_key(rel, choose_key(rel, keyid, deletes), deletes);
 		feedpub_batch_lock(relid, true);
 		feedpub_registry_begin_history(relid);
 	}
@@ -389,7 +398,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("columns must not be empty")));
 	appendStringInfoChar(&sql, ')');
-	feedpub_guard_run(sql.data);
+	feedpub_guard_run_as_owner(relid, sql.data);
 }
 
 /*
@@ -495,9 +504,7 @@ make_indexes(Oid relid)
 			if (!is_locked)
 				lock_table(relid);
 			is_locked = true;
-			feedpub_guard_run(psprintf("ALTER INDEX %s ATTACH PARTITION %s",
-									   feedpub_relation_name(parent),
-									   feedpub_relation_name(index)));
+			feedpub_guard_run_as_owner(relid, psprintf("ALTER INDEX %s ATTACH PARTITION %s", feedpub_relation_name(parent), feedpub_relation_name(index)));
 		}
 	}
 	return statement;

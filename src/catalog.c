@@ -52,8 +52,8 @@ static bool find_value(Relation table, Relation rel, AttrNumber attno,
 					   const Datum *values, Datum *value);
 static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
 						   Datum *values);
-static bool attributes_run_code(Oid relid);
-static bool range_runs_code(Oid type);
+static FeedpubInput input_of_composite(Oid relid);
+static FeedpubInput input_of_range(Oid type);
 
 /*
  * A node tree that pg_index has for an index, or NULL.
@@ -247,42 +247,40 @@ find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
 }
 
 /*
- * Can the input function of a type, which is no domain, run code that somebody
- * else than a superuser wrote?  It does where a domain is inside the type, for
- * that domain's checks are run.  Only a superuser can make a base type.
+ * What does the input function of a type do, which is no domain?  If there is
+ * a domain inside the type, it runs that domain's checks; only a superuser can
+ * make a base type.  Of a composite type it opens, and so locks, the relation
+ * that describes it.
  */
-bool
-feedpub_catalog_input_runs_code(Oid type)
+FeedpubInput
+feedpub_catalog_input(Oid type)
 {
 	Oid			element = get_element_type(type);
 
 	check_stack_depth();
 	if (OidIsValid(element))
-		return feedpub_catalog_input_runs_code(element);
+		return feedpub_catalog_input(element);
 	switch (get_typtype(type))
 	{
 		case TYPTYPE_BASE:
 		case TYPTYPE_ENUM:
-			return false;
+			return FEEDPUB_INPUT_PLAIN;
 		case TYPTYPE_COMPOSITE:
-			return attributes_run_code(get_typ_typrelid(type));
+			return input_of_composite(get_typ_typrelid(type));
 		case TYPTYPE_RANGE:
-			return range_runs_code(type);
+			return input_of_range(type);
 		case TYPTYPE_MULTIRANGE:
-			return range_runs_code(get_multirange_range(type));
+			return input_of_range(get_multirange_range(type));
 		default:
-			return true;
+			return FEEDPUB_INPUT_RUNS_CODE;
 	}
 }
 
-/*
- * The same for the columns of a composite type.  From the catalog and not from
- * the type's description, which would have to be locked.
- */
-static bool
-attributes_run_code(Oid relid)
+static FeedpubInput
+input_of_composite(Oid relid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	FeedpubInput most = FEEDPUB_INPUT_LOCKS;
 	int			natts;
 
 	if (!HeapTupleIsValid(tuple))
@@ -294,18 +292,17 @@ attributes_run_code(Oid relid)
 		Oid			type = get_atttype(relid, i);
 
 		/* a dropped one has none */
-		if (OidIsValid(type) && feedpub_catalog_input_runs_code(type))
-			return true;
+		if (OidIsValid(type))
+			most = Max(most, feedpub_catalog_input(type));
 	}
-	return false;
+	return most;
 }
 
 /*
- * The same for a range type, which can have a function that makes its values
- * canonical.
+ * A range type can have a function that makes its values canonical.
  */
-static bool
-range_runs_code(Oid type)
+static FeedpubInput
+input_of_range(Oid type)
 {
 	HeapTuple	tuple = SearchSysCache1(RANGETYPE, ObjectIdGetDatum(type));
 	Oid			subtype;
@@ -325,6 +322,7 @@ range_runs_code(Oid type)
 		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
 		ReleaseSysCache(tuple);
 	}
-	return (language != INTERNALlanguageId && language != ClanguageId) ||
-		feedpub_catalog_input_runs_code(subtype);
+	if (language != INTERNALlanguageId && language != ClanguageId)
+		return FEEDPUB_INPUT_RUNS_CODE;
+	return feedpub_catalog_input(subtype);
 }

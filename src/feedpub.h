@@ -361,6 +361,14 @@ typedef struct FeedpubKey
 	bool		numbers_hold;	/* they are of this table, not of a dump's */
 } FeedpubKey;
 
+/* What a type's input function does, the worst last. */
+typedef enum FeedpubInput
+{
+	FEEDPUB_INPUT_PLAIN,
+	FEEDPUB_INPUT_LOCKS,		/* the relation of a composite type */
+	FEEDPUB_INPUT_RUNS_CODE,	/* of a domain's owner, too */
+} FeedpubInput;
+
 /* One thing that a feed needs and that its owner has undone. */
 typedef struct FeedpubProblem
 {
@@ -369,6 +377,7 @@ typedef struct FeedpubProblem
 	char	   *cure;			/* SQL that puts it right, or NULL */
 	bool		by_hand;		/* which only the client can run */
 	bool		apart;			/* whatever else is cured */
+	bool		as_caller;		/* it makes a relation */
 } FeedpubProblem;
 
 /* A statement on our tables; its plan is kept. */
@@ -519,7 +528,7 @@ extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
 								  const AttrNumber *attnos,
 								  const Datum *values, Oid *leaf);
-extern bool feedpub_catalog_input_runs_code(Oid type);
+extern FeedpubInput feedpub_catalog_input(Oid type);
 
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
@@ -557,6 +566,8 @@ extern void feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
+extern FeedpubInput feedpub_key_input(Relation rel, Relation index,
+									  AttrNumber *attno);
 extern bool feedpub_key_values(Relation rel, Relation index, Datum key,
 							   Datum *values, bool *nulls);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
@@ -589,6 +600,7 @@ extern List *feedpub_guard_problems(Oid relid);
 extern const char *feedpub_guard_state(Relation rel);
 extern int	feedpub_guard_repair(Oid relid);
 extern void feedpub_guard_run(const char *sql);
+extern void feedpub_guard_run_as_owner(Oid relid, const char *sql);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);

@@ -270,13 +270,38 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 }
 
 /*
+ * What the input functions of a key's columns do: those of base types, for a
+ * domain's check is its owner's code.  *attno is the column that does it.
+ */
+FeedpubInput
+feedpub_key_input(Relation rel, Relation index, AttrNumber *attno)
+{
+	FeedpubInput most = FEEDPUB_INPUT_PLAIN;
+
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+	{
+		AttrNumber	column = index->rd_index->indkey.values[i];
+		Oid			type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
+		FeedpubInput input = feedpub_catalog_input(getBaseType(type));
+
+		if (input > most)
+		{
+			most = input;
+			*attno = column;
+		}
+	}
+	return most;
+}
+
+/*
  * The values of a key that was kept as texts, in the order of the index.
  * Returns false when some are no values of their columns any more, of a type
  * that was changed since or lost a value; those are null then, and no row can
  * have such a key.
  *
- * As the table's owner, restricted: a type may be a domain, or have one in it,
- * whose checks are his code, and the reader anybody.
+ * No owner's code is run by this.  feed_attach() sees to that, but a type may
+ * have changed since.  A delete is not left out then, and not delivered either,
+ * for its key may live: the page is refused.
  */
 bool
 feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
@@ -287,19 +312,22 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 	int			ntexts;
 	int			nkeys = index->rd_index->indnkeyatts;
 	bool		all;
-	Oid			save_userid;
-	int			save_sec_context;
+	AttrNumber	attno;
 
+	if (feedpub_key_input(rel, index, &attno) == FEEDPUB_INPUT_RUNS_CODE)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("deletes of feed \"%s\" cannot be read",
+						RelationGetRelationName(rel)),
+				 errdetail("There is a domain inside the type of the key's column \"%s\".",
+						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
+				 errhint("Run feed_check() to see what is missing.")));
 	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
 					  TYPALIGN_INT, &texts, &text_nulls, &ntexts);
-	GetUserIdAndSecContext(&save_userid, &save_sec_context);
-	SetUserIdAndSecContext(rel->rd_rel->relowner,
-						   save_sec_context | SECURITY_RESTRICTED_OPERATION);
 	all = ntexts == nkeys && try_values(rel, index, texts, 0, nkeys, values);
 	for (int i = 0; i < nkeys; i++)
 		nulls[i] = !all &&
 			(ntexts != nkeys || !try_values(rel, index, texts, i, i + 1, values));
-	SetUserIdAndSecContext(save_userid, save_sec_context);
 	return all;
 }
 
@@ -358,6 +386,8 @@ try_values(Relation rel, Relation index, Datum *texts, int from, int to,
 static bool
 is_no_verdict(int sqlerrcode)
 {
+	if (sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+		return true;
 	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
 	{
 		case MAKE_SQLSTATE('4', '0', '0', '0', '0'):	/* deadlock */
@@ -378,12 +408,14 @@ read_values(Relation rel, Relation index, Datum *texts, int from, int to,
 	{
 		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel),
 											  index->rd_index->indkey.values[i] - 1);
+		int32		typmod = att->atttypmod;
+		Oid			type = getBaseTypeAndTypmod(att->atttypid, &typmod);
 		Oid			input;
 		Oid			param;
 
-		getTypeInputInfo(att->atttypid, &input, &param);
+		getTypeInputInfo(type, &input, &param);
 		values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
-										 param, att->atttypmod);
+										 param, typmod);
 	}
 }
 

@@ -39,7 +39,7 @@
 #define NATTS_TOMBSTONE			4
 
 /* how many are looked at for keys that cannot be read any more */
-#define OLDEST_TOMBSTONES		100000
+#define OLDEST_TOMBSTONES		10000
 
 /*
  * Open the table and its index.
