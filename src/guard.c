@@ -1070,7 +1070,7 @@ check_key(GuardContext *cxt)
 						psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
 								 regclass_literal(cxt->table)))
 				->by_hand = true;
-		index_close(index, NoLock);
+		index_close(index, AccessShareLock);
 	}
 }
 
@@ -1186,7 +1186,7 @@ largest_in_index(Relation rel, Oid indexid, int64 nentries)
 		largest = Max(largest, pos);
 	}
 	index_endscan(scan);
-	index_close(index, NoLock);
+	index_close(index, AccessShareLock);
 	return largest;
 }
 
