@@ -131,7 +131,10 @@ feedpub_get_packages() {
 		say "needs root or sudo for: apt-get install --no-install-recommends $*" >&2
 		return 1
 	fi
-	feedpub_apt update || return 1
+	# once a run
+	[ -n "${FEEDPUB_APT_UPDATED:-}" ] || feedpub_apt update || return 1
+	FEEDPUB_APT_UPDATED=1
+	export FEEDPUB_APT_UPDATED
 	apt-get -o Debug::NoLocking=true --assume-no --no-install-recommends \
 		install "$@" </dev/null 2>/dev/null |
 		grep -E ' newly installed|^Need to get|^After this' || true
@@ -195,6 +198,7 @@ feedpub_packages() {
 # What some tests need and are skipped without.
 feedpub_optional_packages() {
 	command -v apt-get >/dev/null || return 0
+	# those that are to be had, even if another is not
 	for _p in $(feedpub_missing_packages "$@"); do
 		feedpub_get_packages "$_p" ||
 			say "could not install $_p: some tests are skipped"
@@ -205,9 +209,10 @@ feedpub_optional_packages() {
 # package of that depends on a gigabyte of LLVM, for bitcode that no test
 # needs; so where it is not installed, its files are taken out of it.
 feedpub_development_files() {
-	if [ -e "$("$PG_CONFIG" --pgxs)" ]; then return 0; fi
+	_header=$("$PG_CONFIG" --includedir-server)/postgres.h
+	if [ -e "$("$PG_CONFIG" --pgxs)" ] && [ -e "$_header" ]; then return 0; fi
 	feedpub_debian_server && command -v apt-get >/dev/null ||
-		die "$PG_CONFIG has no development files: $("$PG_CONFIG" --pgxs)"
+		die "$PG_CONFIG has no development files: $("$PG_CONFIG" --pgxs), $_header"
 	_p=postgresql-server-dev-$PG_MAJOR
 	say "unpacking $_p, 1 MB, into the working directory"
 	mkdir "$WORK/deb"

@@ -105,7 +105,7 @@ SQL
 		local $ENV{PGPORT} = $node->port;
 		my $writers = IPC::Run::start(
 			[
-				'pgbench', '-n', '-c', 3, '-R', 300, '-T', 60,
+				'pgbench', '-n', '-c', 3, '-R', 300, '-T', 600,
 				'-f', $script, 'postgres'
 			],
 			'<', \undef, '>', \$out, '2>', \$err);
