@@ -170,6 +170,7 @@ sub number
 
 sub text
 {
+	return quote(pick('sub', 'shared', 'Odd "%s')) if chance(30);
 	if (chance(35))
 	{
 		my $cursor = ':\'' . pick(grep { /_(head|cursor)$/ } @variables) . '\'';
