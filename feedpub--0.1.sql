@@ -223,38 +223,23 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._stamping',
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
 --
--- Internal functions.  Those that defaults, checks and triggers of a feed call
+-- Internal functions.  Those that defaults and triggers of a feed call
 -- run with the rights of whoever writes into it, so PUBLIC may execute them.
 --
 
-CREATE FUNCTION feedpub._stamp_pos(seq pg_catalog.regclass)
-RETURNS pg_catalog.int8
-LANGUAGE C STABLE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_stamp_pos';
-COMMENT ON FUNCTION feedpub._stamp_pos(pg_catalog.regclass) IS
-	'default of feed_pos: takes the feed''s next position';
-
-CREATE FUNCTION feedpub._stamp_check(seq pg_catalog.regclass,
-	feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8)
-RETURNS pg_catalog.bool
-LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_stamp_check';
-COMMENT ON FUNCTION feedpub._stamp_check(pg_catalog.regclass, pg_catalog.xid8, pg_catalog.int8) IS
-	'check of an outbox: refuses a stamp that its transaction has not just taken';
-
 CREATE FUNCTION feedpub._message_id()
 RETURNS pg_catalog.text
-LANGUAGE C STABLE PARALLEL SAFE
+LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feedpub_message_id';
 COMMENT ON FUNCTION feedpub._message_id() IS
 	'default of message_id: a UUID of version 7';
 
-CREATE FUNCTION feedpub._guard_update()
+CREATE FUNCTION feedpub._stamp_message()
 RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
-AS 'MODULE_PATHNAME', 'feedpub_guard_update';
-COMMENT ON FUNCTION feedpub._guard_update() IS
-	'trigger of an outbox: refuses UPDATE';
+AS 'MODULE_PATHNAME', 'feedpub_stamp_message';
+COMMENT ON FUNCTION feedpub._stamp_message() IS
+	'trigger of an outbox: stamps a message that is inserted, refuses UPDATE';
 
 CREATE FUNCTION feedpub._stamp_row()
 RETURNS pg_catalog.trigger

@@ -1,7 +1,6 @@
 -- An outbox is a plain table.  As a partition, as a child or a parent of
--- another table it can still be read and is still guarded, but rows get in
--- past its defaults, or are written where it does not look: feed_check()
--- names that.
+-- another table it can still be read and is still guarded, but rows may be
+-- written where it does not look: feed_check() names that.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -22,17 +21,13 @@ SELECT feed_pos, message_type, data FROM feed_fetch('0', 0, 100);
 -- The parent is no feed.
 SELECT * FROM feed_fetch(NULL::parent, '0', 0, 100);
 \echo :SQLSTATE
--- An INSERT through the parent takes the parent's defaults: none, or wrong ones.
-\set VERBOSITY terse
+-- A row that is inserted through the parent is stamped, whatever the parent's
+-- defaults are.
 INSERT INTO parent (message_id, message_type, data, publication_id, scheduled) VALUES ('1', 'odd', '3', '', now());
-\echo :SQLSTATE
-\set VERBOSITY default
 INSERT INTO parent (feed_xid, feed_pos, message_id, message_type, data, publication_id, scheduled) VALUES ('3', 1000, '1', 'odd', '3', '', now());
-\echo :SQLSTATE
--- Unless they are made the same: then it is stamped like any other row.
 ALTER TABLE parent
 	ALTER COLUMN feed_xid SET DEFAULT pg_current_xact_id(),
-	ALTER COLUMN feed_pos SET DEFAULT feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"'),
+	ALTER COLUMN feed_pos SET DEFAULT 0,
 	ALTER COLUMN message_id SET DEFAULT feedpub._message_id(),
 	ALTER COLUMN publication_id SET DEFAULT '',
 	ALTER COLUMN scheduled SET DEFAULT now();
@@ -43,21 +38,21 @@ else	9
 strange	10
 \.
 SELECT message_type, data FROM feed_fetch('0', 0, 100);
--- An UPDATE through the parent does not fire the partition's trigger, for
--- which it is no UPDATE of the partition; the check stops it.
+-- An UPDATE through the parent calls no triggers of statements on the partition,
+-- but those of rows.  A row that comes by one is inserted; none leaves by one.
 UPDATE parent SET data = '0' WHERE message_type = 'odd';
 \echo :SQLSTATE
-UPDATE parent SET message_type = 'odd' WHERE message_type = 'else';
+UPDATE parent SET message_type = 'odd' WHERE message_type = 'else' AND data = '9';
+UPDATE parent SET message_type = 'else' WHERE data = '10';
 \echo :SQLSTATE
 INSERT INTO parent (message_type, data) VALUES ('odd', '4') ON CONFLICT DO NOTHING;
--- Rows may leave it, which is a DELETE, and be deleted.
-UPDATE parent SET message_type = 'else' WHERE data = '10';
+-- Rows may be deleted.
 DELETE FROM parent WHERE data = '8';
 SELECT message_type, data FROM feed_fetch('0', 0, 100);
 SELECT message_type, data FROM rest ORDER BY data;
 -- A partition that is made after the outbox was attached has nothing of its guards.
 CREATE TABLE another PARTITION OF parent FOR VALUES IN ('another');
-SELECT count(*) FROM pg_constraint WHERE conrelid = 'another'::regclass AND contype = 'c';
+SELECT count(*) FROM pg_trigger WHERE tgrelid = 'another'::regclass;
 -- Detached, all is as it was.
 ALTER TABLE parent DETACH PARTITION "Odd ""Name"", with a comma";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
@@ -112,8 +107,6 @@ SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 -- A partitioned table cannot be a feed by being made like one.
 --
 CREATE TABLE parent (LIKE "Odd ""Name"", with a comma" INCLUDING ALL) PARTITION BY RANGE (feed_xid);
-\echo :SQLSTATE
-CREATE TABLE parent (LIKE "Odd ""Name"", with a comma" INCLUDING DEFAULTS) PARTITION BY RANGE (feed_xid);
 SELECT feed_check('parent');
 \echo :SQLSTATE
 SELECT feed_repair('parent');

@@ -1,8 +1,8 @@
 -- How rows of an outbox get their stamp, and what is refused.
 --
 -- feed_xid is the writer's top-level transaction id, feed_pos the next number
--- of the feed's sequence, both given by defaults as the row is written.  A
--- check refuses every other stamp, a trigger every UPDATE.
+-- of the feed's sequence, both given by a trigger as the row is written, whatever
+-- the writer says.  UPDATE is refused.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -34,7 +34,7 @@ SELECT pos, mine FROM stamps WHERE mine;
 SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id) FROM "Odd ""Name"", with a comma";
 
 -- INSERT ... SELECT: positions follow the order of the query.
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data)
 	SELECT 'ordered', to_jsonb(i) FROM generate_series(1, 4) i ORDER BY i DESC;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data)
@@ -57,7 +57,7 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data)
 	SELECT 'copy of ' || message_type, data FROM "Odd ""Name"", with a comma" WHERE feed_pos <= 2 ORDER BY feed_pos;
 SELECT row_number() OVER () AS row, type, data FROM stamps;
 SELECT count(*) = count(DISTINCT feed_pos) AS unique_positions FROM "Odd ""Name"", with a comma";
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 
 -- Writing CTEs
 WITH first AS (
@@ -76,7 +76,7 @@ EXECUTE publish ('generic plan', '2');
 RESET plan_cache_mode;
 DEALLOCATE publish;
 SELECT count(DISTINCT feed_xid) FROM "Odd ""Name"", with a comma" WHERE message_type LIKE '%plan';
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 
 --
 -- COPY
@@ -97,20 +97,19 @@ wanted	3
 SELECT row_number() OVER () AS row, type, data FROM stamps;
 SELECT count(*) = count(DISTINCT feed_pos) AS unique_positions, count(DISTINCT feed_xid),
        count(DISTINCT message_id) FROM "Odd ""Name"", with a comma";
--- The stamp columns cannot be copied in, neither both nor one of them.
+-- Stamps that are copied in are not taken, neither both nor one of them.
 COPY "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) FROM stdin;
 3	1000	forged	1
+\N	\N	forged	2
 \.
-\set VERBOSITY sqlstate
 COPY "Odd ""Name"", with a comma" (feed_pos, message_type, data) FROM stdin;
-1000	forged	1
+1000	forged	3
 \.
 COPY "Odd ""Name"", with a comma" (feed_xid, message_type, data) FROM stdin;
-3	forged	1
+3	forged	4
 \.
-\set VERBOSITY default
-SELECT count(*) FROM "Odd ""Name"", with a comma" WHERE message_type = 'forged';
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+SELECT feed_pos, feed_xid > '3' AS own, data FROM "Odd ""Name"", with a comma" WHERE message_type = 'forged' ORDER BY feed_pos;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 
 --
 -- MERGE inserts, and may delete, but not update.
@@ -130,8 +129,8 @@ MERGE INTO "Odd ""Name"", with a comma" o USING source s ON o.message_key = s.ke
 \echo :SQLSTATE
 MERGE INTO "Odd ""Name"", with a comma" o USING source s ON o.message_key = s.key
 	WHEN NOT MATCHED THEN INSERT (feed_xid, feed_pos, message_type, data) VALUES ('3', 1000, 'forged', s.value);
-\echo :SQLSTATE
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+SELECT count(*), bool_and(feed_pos < 100 AND feed_xid > '3') AS own FROM "Odd ""Name"", with a comma" WHERE message_type = 'forged';
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 DROP TABLE source;
 
 --
@@ -199,106 +198,79 @@ DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'by view';
 SELECT type, data FROM stamps;
 -- A row may be locked, as a queue of workers does.
 SELECT count(*) FROM (SELECT FROM "Odd ""Name"", with a comma" FOR UPDATE SKIP LOCKED) locked;
--- Replica roles are no way around the trigger or the check, and rows get their stamp.
+-- Replica roles are no way around the triggers.
 SET session_replication_role = replica;
 UPDATE "Odd ""Name"", with a comma" SET data = '5';
 \echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES ('3', 1000, 'forged', '1');
-\echo :SQLSTATE
 BEGIN;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('replica', '1');
-SELECT mine, type FROM stamps WHERE type = 'replica';
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES ('3', 1000, 'replica', '2');
+SELECT mine, pos < 1000 AS next, type FROM stamps WHERE type = 'replica';
 COMMIT;
 RESET session_replication_role;
 -- TRUNCATE is DELETE of all.  Positions go on.
 SELECT last_value AS before FROM "Odd ""Name"", with a comma_feed_pos_seq" \gset
 TRUNCATE "Odd ""Name"", with a comma";
-INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('after truncate', '1') RETURNING feed_pos = :before + 1 AS goes_on;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('after truncate', '1') RETURNING feed_pos > :before AS goes_on;
 TRUNCATE "Odd ""Name"", with a comma";
 
 --
--- Nobody forges a stamp, not the superuser either.
+-- No stamp is forged: the writer's is not taken, not the superuser's either.
 --
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (1, 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data) VALUES ('3', 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES (pg_current_xact_id(), 1, 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data)
-	VALUES ((pg_current_xact_id()::text::bigint + 1)::text::xid8, 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) OVERRIDING SYSTEM VALUE VALUES ('3', 1000, 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) OVERRIDING USER VALUE VALUES ('3', 1000, 'forged', '1');
-\echo :SQLSTATE
--- The rows of a statement are all refused when one is.
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (DEFAULT, 'good', '1'), (1000, 'forged', '2');
-\echo :SQLSTATE
--- Without a stamp there is no row.  (The details would show xids.)
-\set VERBOSITY terse
-INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data) VALUES (NULL, 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (NULL, 'forged', '1');
-\echo :SQLSTATE
-\set VERBOSITY default
--- A position must have been taken by the statement that writes it.
-SELECT 'taken in another transaction' AS what, feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"') AS pos \gset
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (:pos, 'forged', '1');
-\echo :SQLSTATE
 BEGIN;
-SELECT feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"') AS pos \gset
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (:pos, 'forged', '1');
-\echo :SQLSTATE
-ROLLBACK;
--- One position does not make two rows: not in a statement, nor after a rollback.
+INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (1, 'forged', '1');
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data) VALUES ('3', 'forged', '2');
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data)
+	VALUES ((pg_current_xact_id()::text::bigint + 1)::text::xid8, 'forged', '3');
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) OVERRIDING SYSTEM VALUE VALUES ('3', 1000, 'forged', '4');
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) OVERRIDING USER VALUE VALUES ('3', 1000, 'forged', '5');
+INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (DEFAULT, 'forged', '6'), (1000, 'forged', '7');
+INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES (NULL, NULL, 'forged', '8');
 INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data)
-	SELECT p, 'forged', '1' FROM feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"') p, generate_series(1, 2);
-\echo :SQLSTATE
-DO $$
-DECLARE p bigint;
-BEGIN
-	INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('good', '1') RETURNING feed_pos INTO p;
-	DELETE FROM "Odd ""Name"", with a comma" WHERE feed_pos = p;
-	BEGIN
-		INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (p, 'forged', '1');
-	EXCEPTION WHEN SQLSTATE 'PF004' THEN
-		RAISE NOTICE 'refused a position that was used before: %', SQLSTATE;
-	END;
-END $$;
--- Nor does the position of another feed.
-SELECT feed_create('other');
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (feedpub._stamp_pos('other_feed_pos_seq'), 'forged', '1');
-\echo :SQLSTATE
-INSERT INTO "Odd ""Name"", with a comma" (feed_pos, message_type, data) VALUES (nextval('"Odd ""Name"", with a comma_feed_pos_seq"'), 'forged', '1');
-\echo :SQLSTATE
-SELECT feed_drop('other');
--- Nothing of all that is in the feed.
-SELECT count(*) FROM "Odd ""Name"", with a comma";
--- The functions themselves: the check raises its error wherever it is called,
--- the trigger wherever else it is put.
-SELECT feedpub._stamp_check('"Odd ""Name"", with a comma_feed_pos_seq"', '3', 1);
-\echo :SQLSTATE
-SELECT feedpub._stamp_check(NULL, NULL, NULL);
-\echo :SQLSTATE
-SELECT feedpub._stamp_pos(NULL) IS NULL AS nothing;
-CREATE TABLE plain (id serial, t text);
-\set VERBOSITY sqlstate
-SELECT feedpub._stamp_pos('plain');
-\set VERBOSITY default
-CREATE TRIGGER wrong BEFORE INSERT ON plain FOR EACH ROW EXECUTE FUNCTION feedpub._guard_update();
-\set VERBOSITY terse
-INSERT INTO plain DEFAULT VALUES;
-\set VERBOSITY default
-\echo :SQLSTATE
-BEGIN READ ONLY;
-SELECT feedpub._stamp_pos('"Odd ""Name"", with a comma_feed_pos_seq"');
-\echo :SQLSTATE
+	SELECT 1000, 'forged', to_jsonb(i) FROM generate_series(9, 10) i;
+SELECT * FROM stamps;
 ROLLBACK;
-
+-- The trigger functions elsewhere: on tables that are no feeds, for other
+-- events, by hand
+CREATE TABLE plain (id serial, t text);
+CREATE TABLE alike (feed_xid xid8, feed_pos bigint, t text);
+CREATE TABLE other_types (feed_xid xid, feed_pos serial, t text);
+CREATE VIEW instead AS SELECT * FROM alike;
+CREATE TRIGGER wrong BEFORE INSERT OR UPDATE ON plain FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_message();
+CREATE TRIGGER wrong BEFORE INSERT OR UPDATE ON alike FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_message('an argument', '');
+CREATE TRIGGER wrong BEFORE INSERT OR UPDATE ON other_types FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_row('no column', '');
+CREATE TRIGGER wrong INSTEAD OF INSERT ON instead FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_message();
+INSERT INTO plain (t) VALUES ('x');
+\echo :SQLSTATE
+INSERT INTO alike (t) VALUES ('x');
+\echo :SQLSTATE
+INSERT INTO other_types (t) VALUES ('x');
+\echo :SQLSTATE
+INSERT INTO instead (t) VALUES ('x');
+\echo :SQLSTATE
+UPDATE plain SET t = 'x';
+CREATE TRIGGER wrong_too BEFORE INSERT ON plain FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_message();
+\set VERBOSITY sqlstate
+INSERT INTO plain (t) VALUES ('x');
+CREATE OR REPLACE TRIGGER wrong_too BEFORE INSERT ON plain FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_row();
+INSERT INTO plain (t) VALUES ('x');
+CREATE OR REPLACE TRIGGER wrong_too AFTER UPDATE ON alike FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_message();
+UPDATE alike SET t = 'x';
+CREATE OR REPLACE TRIGGER wrong_too BEFORE DELETE ON alike FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_message();
+DELETE FROM alike;
+SELECT feedpub._stamp_message();
+SELECT feedpub._stamp_row();
+SELECT feedpub._note_delete();
+SELECT feedpub._note_truncate();
+\set VERBOSITY default
+-- A table of one's own, made like an outbox, has positions of its own sequence.
+ALTER TABLE alike ALTER COLUMN t SET NOT NULL;
+CREATE SEQUENCE own OWNED BY alike.feed_pos;
+INSERT INTO alike (feed_pos, t) VALUES (1000, 'x') RETURNING feed_xid = pg_current_xact_id() AS own, feed_pos;
+SELECT count(*) > 0 AS named FROM feed_check('alike');
+DROP TABLE plain, alike, other_types CASCADE;
 --
--- A writer needs INSERT on the table and no right on the sequence; the way
--- the defaults take positions is no way to other sequences.
+-- A writer needs INSERT on the table and no right on the sequence.
 --
 CREATE ROLE regress_feedpub_writer;
 GRANT INSERT ON "Odd ""Name"", with a comma" TO regress_feedpub_writer;
@@ -309,24 +281,23 @@ copied by the writer	1
 \.
 SELECT nextval('"Odd ""Name"", with a comma_feed_pos_seq"');
 \echo :SQLSTATE
-SELECT feedpub._stamp_pos('plain_id_seq');
-\echo :SQLSTATE
 RESET ROLE;
 SELECT type, data FROM stamps;
--- Neither by pointing a default of his own at it.
+-- The way that the trigger takes positions is no way to others' sequences.
 GRANT CREATE ON SCHEMA public TO regress_feedpub_writer;
 SET ROLE regress_feedpub_writer;
-CREATE TABLE lure (id bigint DEFAULT feedpub._stamp_pos('plain_id_seq'));
-INSERT INTO lure DEFAULT VALUES;
+CREATE TABLE lure (feed_xid xid8, feed_pos bigint DEFAULT nextval('"Odd ""Name"", with a comma_feed_pos_seq"'));
+CREATE TRIGGER stamp BEFORE INSERT ON lure FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_message();
+INSERT INTO lure (feed_pos) VALUES (1);
+\echo :SQLSTATE
+ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" OWNED BY lure.feed_pos;
 \echo :SQLSTATE
 DROP TABLE lure;
 RESET ROLE;
-SELECT last_value, is_called FROM plain_id_seq;
-DROP TABLE plain;
 REVOKE CREATE ON SCHEMA public FROM regress_feedpub_writer;
 DROP OWNED BY regress_feedpub_writer;
 DROP ROLE regress_feedpub_writer;
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 
 --
 -- Savepoints: the xid is the top one, whatever the depth, and rows that are
@@ -364,13 +335,13 @@ BEGIN
 END $$;
 SELECT pos, type, data FROM stamps WHERE type = 'in a block';
 SELECT count(DISTINCT feed_xid) FROM "Odd ""Name"", with a comma" WHERE message_type = 'in a block';
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 
 --
 -- Triggers of the user's own on the outbox
 --
--- One that inserts into the same outbox, between a row's defaults and its
--- check, several deep: an outer row's position comes before the inner one's.
+-- One that inserts into the same outbox, several deep: before the outer row has
+-- its position, or after it.
 CREATE FUNCTION chain() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF (NEW.data ->> 'left')::int > 0 THEN
@@ -387,13 +358,13 @@ e	{"left": 1}
 \.
 SELECT pos, type, data FROM stamps;
 DROP TRIGGER chain ON "Odd ""Name"", with a comma";
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
 CREATE TRIGGER chain AFTER INSERT ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION chain();
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('a', '{"left": 2}'), ('b', '{"left": 1}');
 SELECT pos, type, data FROM stamps;
 DROP TRIGGER chain ON "Odd ""Name"", with a comma";
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
--- One that drops rows: unused positions
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
+-- One that drops rows
 CREATE FUNCTION drop_odd() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN CASE WHEN (NEW.data)::int % 2 = 0 THEN NEW END;
@@ -409,20 +380,22 @@ even, copied	4
 SELECT message_type, count(*), min(feed_pos), max(feed_pos), bool_and(data::int % 2 = 0) AS even FROM "Odd ""Name"", with a comma" GROUP BY 1 ORDER BY 1;
 DROP TRIGGER drop_odd ON "Odd ""Name"", with a comma";
 DROP FUNCTION drop_odd;
-TRUNCATE "Odd ""Name"", with a comma" RESTART IDENTITY;
--- One that changes the stamp is refused.
+TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;
+-- One that changes the stamp does so in vain, unless it comes after ours.
 CREATE FUNCTION forge() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	NEW.feed_pos := 1000;
 	RETURN NEW;
 END $$;
-CREATE TRIGGER zzz_forge BEFORE INSERT ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION forge();
+CREATE TRIGGER forge BEFORE INSERT ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION forge();
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('forged', '1');
-\echo :SQLSTATE
+SELECT * FROM stamps;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+ALTER TRIGGER forge ON "Odd ""Name"", with a comma" RENAME TO zzz_forge;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 DROP TRIGGER zzz_forge ON "Odd ""Name"", with a comma";
 DROP FUNCTION forge, chain;
--- A trigger may write a second row, and drop it again: the first keeps the
--- position that it took before.
+-- A trigger may write a second row, and drop it again.
 CREATE FUNCTION chain_and_drop() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF NEW.message_type = 'second' THEN

@@ -1,9 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * change.c
- *	  What runs inside a writer's statement on a table feed.
+ *	  What runs inside a writer's statement on a feed.
  *
- * A row that is inserted, or whose published columns change, is stamped by a
+ * A message of an outbox is stamped by a BEFORE ROW trigger as it is inserted,
+ * whatever stamp it brings, and is never updated: consumers may have read it.
+ *
+ * A row of a table that is inserted, or whose published columns change, is stamped by a
  * BEFORE ROW trigger.  Its name sorts last, so that other triggers have done
  * what they will by then; where one does come after it, every UPDATE stamps,
  * for what that one will change cannot be known.  A row that is deleted
@@ -62,6 +65,7 @@
 
 #include "feedpub.h"
 
+PG_FUNCTION_INFO_V1(feedpub_stamp_message);
 PG_FUNCTION_INFO_V1(feedpub_stamp_row);
 PG_FUNCTION_INFO_V1(feedpub_note_delete);
 PG_FUNCTION_INFO_V1(feedpub_note_truncate);
@@ -95,6 +99,8 @@ static HTAB *tables = NULL;
 static Oid	registry_relid = InvalidOid;
 static uint64 ninvalidations = 0;
 
+static Datum stamp_tuple(const TrackedTable *table, Relation rel,
+						 HeapTuple tuple);
 static void note_feed_truncate(TrackedTable *table);
 static bool is_truncated_with_all(Oid feed);
 static void invalidate_tables(Datum arg, Oid relid);
@@ -113,6 +119,61 @@ static void leave_tombstone(const TrackedTable *table, Relation rel,
 static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 
 /*
+ * feedpub._stamp_message() returns trigger
+ *
+ * BEFORE INSERT OR UPDATE, FOR EACH ROW, on an outbox: stamps a new message and
+ * raises PF004 for an UPDATE.  BEFORE UPDATE, FOR EACH STATEMENT: the same, also
+ * if there is no row, or no conflict in ON CONFLICT DO UPDATE, so that such a
+ * statement fails the first time it is tried.  (Logical replication does not
+ * call triggers of statements.)
+ */
+Datum
+feedpub_stamp_message(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
+		!(TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) ||
+		  (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) &&
+		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger before INSERT, or a trigger before UPDATE",
+						"_stamp_message")));
+	rel = trigdata->tg_relation;
+	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_GUARDED),
+				 errmsg("cannot update outbox feed \"%s\"",
+						RelationGetRelationName(rel)),
+				 errdetail("Its rows are messages that consumers may have read already."),
+				 errhint("Insert a new message.  ON CONFLICT DO NOTHING and DELETE are allowed.")));
+	return stamp_tuple(find_table(rel), rel, trigdata->tg_trigtuple);
+}
+
+/*
+ * A row with a new stamp: the xid first, then the position.  Needs no right on
+ * the sequence: it belongs to feed_pos of the feed's table, so its owner has
+ * given whoever may INSERT the right to advance it.
+ */
+static Datum
+stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int			columns[2] = {table->xid_attno, table->pos_attno};
+	bool		nulls[2] = {false, false};
+	Datum		values[2];
+
+	values[0] = FullTransactionIdGetDatum(xid);
+	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
+	feedpub_stamp_note(table->feed, xid);
+	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
+													 2, columns, values, nulls));
+}
+
+/*
  * feedpub._stamp_row(columns...) returns trigger
  *
  * BEFORE INSERT OR UPDATE, FOR EACH ROW, on a table feed: gives the row a new
@@ -128,10 +189,6 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 	TrackedTable *table;
 	HeapTuple	result;
 	bool		is_update;
-	int			columns[2];
-	Datum		values[2];
-	bool		nulls[2] = {false, false};
-	FullTransactionId xid;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
 		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
@@ -177,10 +234,12 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 		if (!is_new && !(is_asked && !is_replica) && !table->always &&
 			!has_changed(table, old_slot, new_slot))
 		{
+			int			columns[2] = {table->xid_attno, table->pos_attno};
+			Datum		values[2];
+			bool		nulls[2];
+
 			if (!is_written)
 				PG_RETURN_POINTER(result);
-			columns[0] = table->xid_attno;
-			columns[1] = table->pos_attno;
 			for (int i = 0; i < 2; i++)
 				values[i] = slot_getattr(old_slot, columns[i], &nulls[i]);
 			PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
@@ -188,14 +247,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 		}
 	}
 
-	xid = GetTopFullTransactionId();
-	columns[0] = table->xid_attno;
-	values[0] = FullTransactionIdGetDatum(xid);
-	columns[1] = table->pos_attno;
-	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
-	feedpub_stamp_note(table->feed, xid);
-	PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
-												2, columns, values, nulls));
+	return stamp_tuple(table, rel, result);
 }
 
 /*
@@ -409,6 +461,14 @@ learn_table(TrackedTable *table, Relation rel)
 
 	/* without a row in the registry: no deletes, until feed_repair() */
 	registry_relid = feedpub_registry_relid();
+	if (feedpub_guard_has_trigger(rel, "_stamp_message"))
+	{
+		table->deletes = false;
+		table->nkeys = 0;
+		keep_position(table, table);
+		table->valid = before == ninvalidations;
+		return;
+	}
 	if (table->feed != relid)
 	{
 		feedpub_registry_stored_key(table->feed, &key, &table->deletes);

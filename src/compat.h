@@ -56,13 +56,6 @@
 	((tupdesc)->constr != NULL && (tupdesc)->constr->has_generated_virtual)
 #endif
 
-/* 18: check constraints that are there but not enforced */
-#if PG_VERSION_NUM < 180000
-#define feedpub_check_enforced(check) true
-#else
-#define feedpub_check_enforced(check) ((check)->ccenforced)
-#endif
-
 /* 17: wait events of one's own; the server returns the same one each time */
 #if PG_VERSION_NUM < 170000
 #define feedpub_wait_event(name) PG_WAIT_EXTENSION

@@ -77,7 +77,6 @@ feed_create(PG_FUNCTION_ARGS)
 	table = quote_qualified_identifier(get_namespace_name(namespaceid),
 									   rv->relname);
 
-	/* feed_xid stands before feed_pos: defaults are computed in this order */
 	feedpub_guard_run(psprintf("CREATE TABLE %s ("
 							   " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
 							   " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"

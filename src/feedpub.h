@@ -58,6 +58,7 @@
 
 /* The triggers of a feed.  The name of the one that stamps sorts last. */
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
+#define FEEDPUB_GUARD_TRIGGER			"zz_feedpub_guard"	/* of an outbox */
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"	/* before it */
 #define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
@@ -592,8 +593,6 @@ extern bool feedpub_guard_has_indexes(Relation rel);
 extern bool feedpub_guard_is_index(Relation rel, Oid indexid, bool valid);
 extern bool feedpub_guard_has_default_row_type(Relation rel);
 extern int64 feedpub_guard_last_pos(Oid seqid);
-extern bool feedpub_guard_default_takes(Relation rel, AttrNumber attno,
-										Oid funcid, Oid seqid);
 extern bool feedpub_guard_has_trigger(Relation rel, const char *function);
 extern char *feedpub_guard_index_cure(Relation rel, bool concurrently);
 extern List *feedpub_guard_problems(Oid relid);

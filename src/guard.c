@@ -28,7 +28,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_constraint.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_sequence.h"
 #include "catalog/pg_trigger.h"
@@ -44,7 +43,6 @@
 #include "nodes/primnodes.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -55,9 +53,6 @@
 PG_FUNCTION_INFO_V1(feed_check);
 PG_FUNCTION_INFO_V1(feed_repair);
 PG_FUNCTION_INFO_V1(feedpub_begin_history);
-
-#define CHECK_NAME		"feedpub_stamp"
-#define TRIGGER_NAME	"zz_feedpub_guard"
 
 /* of how many entries the largest position is taken to be the newest */
 #define NEWEST_ENTRIES	1000
@@ -83,8 +78,7 @@ static void check_column(GuardContext *cxt, AttrNumber attno, Oid type,
 static void check_index(GuardContext *cxt);
 static bool has_invalid_index(Relation rel);
 static void check_sequence(GuardContext *cxt);
-static void check_defaults(GuardContext *cxt);
-static void check_constraint(GuardContext *cxt);
+static void check_default(GuardContext *cxt);
 static void check_triggers(GuardContext *cxt);
 static void check_trigger(GuardContext *cxt, const char *name,
 						  const char *function, int16 type,
@@ -202,10 +196,7 @@ find_problems(GuardContext *cxt)
 	check_index(cxt);
 	check_sequence(cxt);
 	if (!cxt->is_table)
-	{
-		check_defaults(cxt);
-		check_constraint(cxt);
-	}
+		check_default(cxt);
 	check_triggers(cxt);
 	check_partitions(cxt);
 	if (cxt->is_table)
@@ -447,29 +438,6 @@ feedpub_guard_last_pos(Oid seqid)
 	return last;
 }
 
-/*
- * Is a column's default just a call of the given function, on the given
- * sequence if there is one?
- */
-bool
-feedpub_guard_default_takes(Relation rel, AttrNumber attno,
-							Oid funcid, Oid seqid)
-{
-	FuncExpr   *call;
-	Const	   *arg;
-
-	call = (FuncExpr *) feedpub_catalog_default(rel, attno);
-	if (call == NULL || !IsA(call, FuncExpr) || call->funcid != funcid)
-		return false;
-	if (!OidIsValid(seqid))
-		return call->args == NIL;
-	if (list_length(call->args) != 1)
-		return false;
-	arg = linitial(call->args);
-	return IsA(arg, Const) && !arg->constisnull &&
-		DatumGetObjectId(arg->constvalue) == seqid;
-}
-
 /* An unlogged feed loses its rows in a crash, and keeps its consumers. */
 static void
 check_table(GuardContext *cxt)
@@ -481,7 +449,7 @@ check_table(GuardContext *cxt)
 	if (cxt->rel->rd_rel->relispartition ||
 		has_superclass(RelationGetRelid(cxt->rel)))
 		add_problem(cxt, "inheritance",
-					pstrdup("the table is a partition or a child of another, and rows inserted through that have no stamp"),
+					pstrdup("the table is a partition or a child of another, and statements on that reach its rows"),
 					NULL);
 	if (!is_partitioned(cxt) &&
 		find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
@@ -724,143 +692,54 @@ check_sequence(GuardContext *cxt)
 							 regclass_literal(name), largest_pos(cxt, PG_INT64_MAX)));
 }
 
+/* Another default is the owner's choice, none breaks the writers. */
 static void
-check_defaults(GuardContext *cxt)
+check_default(GuardContext *cxt)
 {
-	Oid			regclass = REGCLASSOID;
-	AttrNumber	id_attno = get_attnum(RelationGetRelid(cxt->rel), "message_id");
+	AttrNumber	attno = get_attnum(RelationGetRelid(cxt->rel), "message_id");
 
-	/* another default is the owner's choice, none breaks the writers */
-	if (id_attno != InvalidAttrNumber &&
-		TupleDescAttr(RelationGetDescr(cxt->rel), id_attno - 1)->attnotnull &&
-		!TupleDescAttr(RelationGetDescr(cxt->rel), id_attno - 1)->atthasdef)
+	if (attno != InvalidAttrNumber &&
+		TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
+		!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
 		add_problem(cxt, "default",
 					pstrdup("column message_id has no default"),
 					psprintf("ALTER TABLE %s ALTER COLUMN message_id SET DEFAULT " FEEDPUB_SCHEMA "._message_id()",
 							 cxt->table));
-
-	if (!feedpub_guard_default_takes(cxt->rel, cxt->xid_attno,
-									 F_PG_CURRENT_XACT_ID, InvalidOid))
-		add_problem(cxt, "default",
-					psprintf("column %s does not take the transaction id by default",
-							 FEEDPUB_XID_COLUMN),
-					psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_catalog.pg_current_xact_id()",
-							 cxt->table, FEEDPUB_XID_COLUMN));
-	if (OidIsValid(cxt->seqid) &&
-		!feedpub_guard_default_takes(cxt->rel, cxt->pos_attno,
-									 feedpub_registry_function("_stamp_pos", 1, &regclass),
-									 cxt->seqid))
-		add_problem(cxt, "default",
-					psprintf("column %s does not take the next position by default",
-							 FEEDPUB_POS_COLUMN),
-					psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT " FEEDPUB_SCHEMA "._stamp_pos(%s)",
-							 cxt->table, FEEDPUB_POS_COLUMN,
-							 regclass_literal(feedpub_relation_name(cxt->seqid))));
 }
 
 /*
- * Is this constraint the guard: _stamp_check(sequence, feed_xid, feed_pos)?
- */
-static bool
-is_stamp_check(GuardContext *cxt, Node *expr, Oid funcid)
-{
-	FuncExpr   *call = (FuncExpr *) expr;
-	Const	   *seq;
-	Var		   *xid;
-	Var		   *pos;
-
-	if (!IsA(expr, FuncExpr) || call->funcid != funcid ||
-		list_length(call->args) != 3)
-		return false;
-	seq = linitial(call->args);
-	xid = lsecond(call->args);
-	pos = lthird(call->args);
-	return IsA(seq, Const) && IsA(xid, Var) && IsA(pos, Var) &&
-		DatumGetObjectId(seq->constvalue) == cxt->seqid &&
-		xid->varattno == cxt->xid_attno && pos->varattno == cxt->pos_attno;
-}
-
-/*
- * The check constraint.  It must stay NOT VALID: only so does pg_dump restore
- * it after the rows, which it would refuse.
- */
-static void
-check_constraint(GuardContext *cxt)
-{
-	Oid			argtypes[3] = {REGCLASSOID, XID8OID, INT8OID};
-	Oid			funcid = feedpub_registry_function("_stamp_check", 3, argtypes);
-	TupleConstr *constr = RelationGetDescr(cxt->rel)->constr;
-	const char *problem = "there is no check of the stamp, so a writer may forge it";
-	const char *name = CHECK_NAME;
-	bool		drop = false;
-
-	if (!OidIsValid(cxt->seqid))
-		return;
-
-	for (int i = 0; constr != NULL && i < constr->num_check; i++)
-	{
-		ConstrCheck *check = &constr->check[i];
-
-		if (!is_stamp_check(cxt, stringToNode(check->ccbin), funcid))
-		{
-			if (strcmp(check->ccname, CHECK_NAME) == 0)
-			{
-				drop = true;
-				problem = "the check of the stamp was changed";
-			}
-			continue;
-		}
-		name = check->ccname;
-		if (!feedpub_check_enforced(check))
-			problem = "the check of the stamp is not enforced";
-		else if (check->ccvalid)
-			problem = "the check of the stamp is marked as valid, so a dump of the table cannot be restored";
-		else
-			return;
-		drop = true;
-		break;
-	}
-	add_problem(cxt, "check", pstrdup(problem),
-				psprintf("ALTER TABLE %s %s%s%s ADD CONSTRAINT %s CHECK (" FEEDPUB_SCHEMA "._stamp_check(%s, %s, %s)) NO INHERIT NOT VALID",
-						 cxt->table,
-						 drop ? "DROP CONSTRAINT " : "",
-						 drop ? quote_identifier(name) : "",
-						 drop ? "," : "",
-						 CHECK_NAME,
-						 regclass_literal(feedpub_relation_name(cxt->seqid)),
-						 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
-}
-
-/*
- * The triggers.  A table feed's stamp and tombstones, or the one that refuses
- * an UPDATE of an outbox.
+ * The triggers: those that stamp, leave tombstones, refuse an UPDATE of an
+ * outbox, and keep positions in order when there is a TRUNCATE.
  */
 static void
 check_triggers(GuardContext *cxt)
 {
+	int16		stamps = TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE;
 	FeedpubKey	key;
 	Oid			keyid;
 	bool		deletes;
 
+	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
 	if (!cxt->is_table)
 	{
-		check_trigger(cxt, TRIGGER_NAME, "_guard_update",
+		check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_message", stamps,
+					  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
+		check_trigger(cxt, FEEDPUB_GUARD_TRIGGER, "_stamp_message",
 					  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_UPDATE,
 					  "BEFORE UPDATE", "STATEMENT", "refuses an UPDATE");
-		return;
 	}
-	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
-	check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_row",
-				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_ROW | TRIGGER_TYPE_INSERT | TRIGGER_TYPE_UPDATE,
-				  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
+	else
+		check_trigger(cxt, FEEDPUB_STAMP_TRIGGER, "_stamp_row", stamps,
+					  "BEFORE INSERT OR UPDATE", "ROW", "stamps rows");
 	check_later_triggers(cxt);
-	if (deletes)
+	if (cxt->is_table && deletes)
 		check_trigger(cxt, FEEDPUB_DELETE_TRIGGER, "_note_delete",
 					  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_ROW | TRIGGER_TYPE_DELETE,
 					  "AFTER DELETE", "ROW", "publishes deletes");
 	check_trigger(cxt, FEEDPUB_TRUNCATE_TRIGGER, "_note_truncate",
 				  TRIGGER_TYPE_BEFORE | TRIGGER_TYPE_TRUNCATE,
-				  "BEFORE TRUNCATE", "STATEMENT", "publishes TRUNCATE");
+				  "BEFORE TRUNCATE", "STATEMENT",
+				  cxt->is_table ? "publishes TRUNCATE" : "takes the position of a TRUNCATE");
 	check_trigger(cxt, FEEDPUB_RESTART_TRIGGER, "_note_truncate",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
 				  "AFTER TRUNCATE", "STATEMENT",
@@ -1010,11 +889,11 @@ check_trigger(GuardContext *cxt, const char *name, const char *function,
 						 name, event, cxt->table, each, function));
 }
 
-/* What changes a row after it was stamped may change its key unseen. */
+/* What changes a row after it was stamped may change its key unseen, or the stamp. */
 static void
 check_later_triggers(GuardContext *cxt)
 {
-	Oid			funcid = feedpub_registry_function("_stamp_row", 0, NULL);
+	Oid			funcid = feedpub_registry_function(cxt->is_table ? "_stamp_row" : "_stamp_message", 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
 	bool		is_later = false;
 
@@ -1022,13 +901,18 @@ check_later_triggers(GuardContext *cxt)
 	{
 		Trigger    *trigger = &triggers->triggers[i];
 
+		if (!TRIGGER_FOR_ROW(trigger->tgtype) || !TRIGGER_FOR_BEFORE(trigger->tgtype))
+			continue;
 		if (trigger->tgfoid == funcid)
 			is_later = true;
-		else if (is_later && TRIGGER_FOR_ROW(trigger->tgtype) &&
-				 TRIGGER_FOR_BEFORE(trigger->tgtype) &&
-				 TRIGGER_FOR_UPDATE(trigger->tgtype))
+		else if (is_later && cxt->is_table && TRIGGER_FOR_UPDATE(trigger->tgtype))
 			add_problem(cxt, "trigger",
 						psprintf("trigger %s comes after the one that stamps: should it change the key, the old one is not published as deleted",
+								 quote_identifier(trigger->tgname)),
+						NULL);
+		else if (is_later && TRIGGER_FOR_INSERT(trigger->tgtype))
+			add_problem(cxt, "trigger",
+						psprintf("trigger %s comes after the one that stamps: should it change the stamp, consumers may miss the row",
 								 quote_identifier(trigger->tgname)),
 						NULL);
 	}

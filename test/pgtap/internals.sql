@@ -1,15 +1,12 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(20 * 9 + 2);
+SELECT plan(18 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
-	-- STABLE, or COPY would lose its fast path
-	('_stamp_pos', 'seq regclass', 'bigint', 's', true, 'u'),
-	('_stamp_check', 'seq regclass, feed_xid xid8, feed_pos bigint', 'boolean', 'v', false, 'u'),
-	('_message_id', '', 'text', 's', false, 's'),
-	('_guard_update', '', 'trigger', 'v', false, 'u'),
+	('_message_id', '', 'text', 'v', false, 's'),
+	('_stamp_message', '', 'trigger', 'v', false, 'u'),
 	('_stamp_row', '', 'trigger', 'v', false, 'u'),
 	('_note_delete', '', 'trigger', 'v', false, 'u'),
 	('_note_truncate', '', 'trigger', 'v', false, 'u'),

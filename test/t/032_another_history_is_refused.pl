@@ -140,7 +140,7 @@ my $reader = $new->background_psql('rows', on_error_stop => 0);
 my $fetch = "SELECT count(*) FROM feed_fetch('0', 0, 100)";
 
 is(scalar $reader->query($fetch), 0, 'an open session reads the empty feed');
-sql($new, "ALTER TABLE $_ DROP CONSTRAINT feedpub_stamp", db => 'rows')
+sql($new, "ALTER TABLE $_ DISABLE TRIGGER zz_feedpub_stamp", db => 'rows')
   for 'outbox', 'guarded';
 is(scalar $reader->query($fetch), 0, 'and again before the rows are loaded');
 $new->command_ok(

@@ -110,7 +110,7 @@ INSERT INTO public.outbox (message_type, data) VALUES ('A', '1');
 SELECT data FROM $odd.feed_fetch('0', 0, 100);
 SELECT data FROM $odd.feed_fetch(NULL::public.outbox, '0', 0, 100);
 SELECT count(*) FROM $odd.feed_check('public.outbox');
-ALTER TABLE public.outbox DROP CONSTRAINT feedpub_stamp;
+ALTER TABLE public.outbox DISABLE TRIGGER zz_feedpub_stamp;
 SELECT $odd.feed_repair('public.outbox');
 SELECT count(*) FROM $odd.feed_xid_head('public.outbox');
 SELECT $odd.feed_drop('public.outbox');
