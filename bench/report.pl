@@ -206,7 +206,7 @@ sub goals
 	}
 	push @lines,
 	  goal(
-		'COPY', '≥ 0.95',
+		'COPY', '≥ 0.85',
 		[ $median_ratio->($fast, 'feedpub', 'plain', @copy_rows) ],
 		[ $median_ratio->($cpu, 'feedpub', 'plain', @copy_rows) ])
 	  if @copy_rows;
