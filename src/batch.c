@@ -367,17 +367,23 @@ feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
  * A publisher gets its xid after it has taken its snapshot, so a batch's row
  * was written by a transaction at or beyond the snapshot's xmax.  A restore has
  * another writer.  If that one is at or beyond xmax too, all xids of this
- * server since are, and the batch serves here as it did there.  The two numbers
- * are of one time, so it is enough to compare their lower halves; not for a
- * merged batch, whose row was written much later, but the last batch of a feed
- * is none.  pg_upgrade keeps the rows as they are.
+ * server since are, and the batch serves here as it did there.  A merged batch
+ * was written anew, much later, but the last batch of a feed is none.
+ * pg_upgrade keeps the rows as they are.
+ *
+ * Full ids are compared.  The first batches of a backlog that was cut have seen
+ * only up to the ids of their own transactions, which may be more than half of
+ * the 32-bit ids before the publisher's.  A row that was written more than 2^32
+ * ids ago seems to have been written later than it was, so an own batch is
+ * never refused.
  */
 bool
 feedpub_batch_is_foreign(const FeedpubBatch *batch)
 {
 	return batch->sync_id > 0 &&
 		!batch->is_merged &&
-		(int32) (batch->publisher - (TransactionId) batch->snapshot.xmax) < 0;
+		TransactionIdIsNormal(batch->publisher) &&
+		U64FromFullTransactionId(feedpub_horizon_widen(batch->publisher)) < batch->snapshot.xmax;
 }
 
 /*
