@@ -90,6 +90,8 @@ static HTAB *states;
 static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
 static int	published_batches;
+static int64 merged_to;			/* what merge() did */
+static bool merge_more;
 static FeedpubWorkerStats stats;	/* since they were last added up */
 static bool some_prepared;		/* what count_prepared() saw */
 static List *watched = NIL;		/* of FeedpubPrepared */
@@ -349,14 +351,10 @@ announce(Oid relid)
 static void
 merge(Oid relid)
 {
-	FeedState  *state = hash_search(states, &relid, HASH_FIND, NULL);
-	int64		merged_to = state->merged_to;
-
 	limit_waits();
-	(void) feedpub_retention_merge(relid, &merged_to, &state->merge_due);
-	if (!state->merge_due)
+	(void) feedpub_retention_merge(relid, &merged_to, &merge_more);
+	if (!merge_more)
 		(void) feedpub_retention_expire(relid);
-	state->merged_to = merged_to;
 }
 
 static void
@@ -560,8 +558,18 @@ merge_some(void)
 	}
 	if (due == NULL)
 		return;
-	due->merge_due = false;		/* unless it says that there is more */
-	(void) run_step("merging batches of", merge, due->relid);
+
+	/*
+	 * What a step has merged counts when it has committed.  One that failed is
+	 * tried again, from the same place, when merges are planned next.
+	 */
+	due->merge_due = false;
+	merged_to = due->merged_to;
+	if (run_step("merging batches of", merge, due->relid))
+	{
+		due->merged_to = merged_to;
+		due->merge_due = merge_more;
+	}
 }
 
 /*
