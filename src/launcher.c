@@ -153,6 +153,9 @@ feedpub_launcher_main(Datum main_arg)
 		{
 			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
 
+			/* dropped just now, and its entry is another database's */
+			if (entry == NULL)
+				continue;
 			if (!database_exists(dbids[i]))
 				feedpub_shmem_forget_database(entry, dbids[i]);
 			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, true))
