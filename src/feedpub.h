@@ -548,7 +548,7 @@ extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
 extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
-extern void feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
+extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
 extern uint64 feedpub_partition_since(Oid feed, Relation rel);
 extern void feedpub_partition_begin(Relation heap);
 extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);

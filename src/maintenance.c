@@ -114,7 +114,9 @@ static FeedpubStatement list_feeds = {
 	.sql = "SELECT p.feed, c.relowner, pg_catalog.sum(COALESCE(s.stamped, 0))::pg_catalog.int8,"
 		   "  COALESCE(pg_catalog.bool_or(s.running), false),"
 		   "  pg_catalog.bool_or(s.done IS NOT TRUE),"
-		   "  pg_catalog.max(s.last_error_at)"
+		   /* of a process, not of a row: those are of their step's time */
+		   "  pg_catalog.max(s.last_error_at) FILTER (WHERE s.last_error_at"
+		   "   OPERATOR(pg_catalog.>) COALESCE(s.stepped_at, '-infinity'))"
 		   " FROM feedpub._partition p"
 		   " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.feed"
 		   " LEFT JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
@@ -170,9 +172,9 @@ static FeedpubStatement choose_partition = {
 static FeedpubStatement write_step = {
 	.sql = "UPDATE feedpub._stamping SET done = $4,"
 		   "  stamped = stamped OPERATOR(pg_catalog.+) $5, failed = $6,"
-		   "  stepped_at = pg_catalog.clock_timestamp(),"
+		   "  stepped_at = pg_catalog.now(),"
 		   "  last_error = COALESCE($7, last_error),"
-		   "  last_error_at = CASE WHEN $7 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END,"
+		   "  last_error_at = CASE WHEN $7 IS NULL THEN last_error_at ELSE pg_catalog.now() END,"
 		   "  pass_file = $8, pass_kind = $9, pass_xid = $10, pass_pos = $11,"
 		   "  pass_tid = $12, pass_found = $13, pass_failed = $14, pass_settled = $15, pass_moved = $16"
 		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND partition OPERATOR(pg_catalog.=) $2"
@@ -586,6 +588,14 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 	}
 	if (process == NULL)
 		process_feed = InvalidOid;
+	hash_seq_init(&status, patients);
+	while ((patient = hash_seq_search(&status)) != NULL)
+	{
+		if (patient->pending)
+			continue;
+		patient->failures = patient->waits = 0;
+		patient->not_before = 0;
+	}
 	if (OidIsValid(killed))
 	{
 		Datum		values[2] = {ObjectIdGetDatum(killed), CStringGetTextDatum("a step took too long and was ended")};

@@ -397,19 +397,21 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * Admit new partitions, and forget those that have gone.  The caller holds the
+ * Admit new partitions, and forget those that have gone.  Returns whether there
+ * were any, whose rows may have to be stamped anew.  The caller holds the
  * publishing lock, so nothing else writes the list.
  */
-void
+bool
 feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 {
 	List	   *rows;
 	List	   *oids;
 	Relation	table = NULL;
 	ListCell   *lc;
+	bool		admitted = false;
 
 	if (!feed->is_partitioned)
-		return;
+		return false;
 	oids = feedpub_partition_list(heap, true);
 	rows = read_rows(feed->relid, NULL);
 	foreach(lc, oids)
@@ -457,6 +459,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 				table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
 			write_row(table, feed->relid, &new_row);
 			CacheInvalidateRelcache(rel);	/* see 4. above */
+			admitted = true;
 		}
 		relation_close(rel, NoLock);
 	}
@@ -477,6 +480,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 	}
 	list_free_deep(rows);
 	list_free(oids);
+	return admitted;
 }
 
 /*

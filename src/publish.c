@@ -342,8 +342,9 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	int			nnews = 0;
 	int			nwritten = 0;
 
-	/* none of their rows is in this batch, see partition.c */
-	feedpub_partition_admit(feed, heap);
+	/* none of their rows is in this batch, see partition.c; a worker sees to them */
+	if (feedpub_partition_admit(feed, heap))
+		feedpub_worker_ensure(InvalidOid);
 	leaves = feedpub_partition_open(feed, heap, snapshot, true);
 	feedpub_horizon_check_history(feed, leaves);
 	feedpub_batch_take_snapshot(snapshot, &now);
