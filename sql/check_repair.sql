@@ -10,7 +10,7 @@ SELECT feed_create('"Odd ""Name"", with a comma"');
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('a', '1'), ('b', '2');
 -- What is wrong, how many things feed_repair() put right, and whether the feed
 -- is as good as new then: nothing to name, guarded, written and read.
-CREATE FUNCTION repair(OUT repaired int, OUT still_wrong text, OUT guarded boolean, OUT reads text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION repair(OUT repaired int, OUT still_wrong text, OUT guarded boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	n int := 0;
 	p bigint;
@@ -26,11 +26,15 @@ BEGIN
 	INSERT INTO "Odd ""Name"", with a comma" (feed_xid, feed_pos, message_type, data) VALUES ('3', p, 'probe', '0') RETURNING feed_pos > p AND feed_xid > '3' INTO guarded;
 	guarded := guarded AND n = 1;
 	DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'probe';
-	SELECT string_agg(message_type, ',') INTO reads FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
 END $$;
+-- Read by the next transaction, for it may have been altered.
+CREATE FUNCTION reads() RETURNS text LANGUAGE sql AS $$
+	SELECT string_agg(message_type, ',') FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100)
+$$;
 -- All is well to begin with, and nothing is done.
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- Persistence
@@ -38,6 +42,7 @@ SELECT * FROM repair();
 ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') ORDER BY guard;
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- The sequence
@@ -46,32 +51,41 @@ SELECT * FROM repair();
 ALTER SEQUENCE :seq CACHE 10;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER SEQUENCE :seq CYCLE;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER SEQUENCE :seq INCREMENT BY 5;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER SEQUENCE :seq MAXVALUE 1000000;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER SEQUENCE :seq AS integer;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER SEQUENCE :seq INCREMENT BY -1 MINVALUE -100 CYCLE CACHE 2 MAXVALUE 500;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 -- Set back, in each of the ways
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('c', '3');
 ALTER SEQUENCE :seq RESTART;
 SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ has been given out$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1, false);
 SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', (SELECT max(feed_pos) - 1 FROM "Odd ""Name"", with a comma"));
 SELECT guard FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 -- At the last position that was given out, and ahead of it, nothing is wrong.
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', last_value) > 0 AS set FROM "Odd ""Name"", with a comma_feed_pos_seq";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
@@ -81,6 +95,7 @@ SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 ALTER SEQUENCE :seq OWNED BY NONE;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'sequence';
 SELECT * FROM repair();
+SELECT reads();
 SELECT pg_get_serial_sequence('"Odd ""Name"", with a comma"', 'feed_pos');
 DROP SEQUENCE :seq;
 -- Gone
@@ -89,6 +104,7 @@ DROP SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq1";
 RESET client_min_messages;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'sequence';
 SELECT * FROM repair();
+SELECT reads();
 -- Positions go on behind those that are there.
 SELECT last_value > (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma") AS behind FROM :seq;
 
@@ -100,6 +116,7 @@ SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id DROP DEFAULT;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 -- So are checks, and other defaults.
 ALTER TABLE "Odd ""Name"", with a comma" ADD CHECK (message_type <> ''), ALTER COLUMN feed_pos SET DEFAULT 1;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
@@ -115,53 +132,67 @@ INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data) VALUES (
 \set VERBOSITY default
 \echo :SQLSTATE
 SELECT * FROM repair();
+SELECT reads();
 DROP TRIGGER zz_feedpub_stamp ON "Odd ""Name"", with a comma";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 CREATE OR REPLACE TRIGGER zz_feedpub_stamp BEFORE INSERT ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION feedpub._stamp_message();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 CREATE OR REPLACE TRIGGER zz_feedpub_stamp BEFORE INSERT OR UPDATE ON "Odd ""Name"", with a comma" FOR EACH ROW WHEN (NEW.message_type <> 'x') EXECUTE FUNCTION feedpub._stamp_message();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_truncate;
 DROP TRIGGER zz_feedpub_restart ON "Odd ""Name"", with a comma";
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_guard;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER ALL;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE TRIGGER zz_feedpub_guard;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE REPLICA TRIGGER zz_feedpub_guard;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 -- Altered: another function, another event, a condition, some columns only
 CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION nothing();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE DELETE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_message();
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE ON "Odd ""Name"", with a comma" FOR EACH STATEMENT WHEN (current_user = 'nobody') EXECUTE FUNCTION feedpub._stamp_message();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 CREATE OR REPLACE TRIGGER zz_feedpub_guard BEFORE UPDATE OF data ON "Odd ""Name"", with a comma" FOR EACH STATEMENT EXECUTE FUNCTION feedpub._stamp_message();
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_guard;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 DROP FUNCTION nothing;
 
 --
@@ -170,10 +201,12 @@ DROP FUNCTION nothing;
 ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT "Odd ""Name"", with a comma_pkey";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 -- With another primary key it becomes a unique one.
 ALTER TABLE "Odd ""Name"", with a comma" DROP CONSTRAINT "Odd ""Name"", with a comma_pkey", ADD PRIMARY KEY (message_id);
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = '"Odd ""Name"", with a comma"'::regclass AND contype IN ('p', 'u') ORDER BY 1;
 
 --
@@ -184,6 +217,7 @@ ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid DROP NOT NULL;
 ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos DROP NOT NULL;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- Several things at once
@@ -193,7 +227,8 @@ ALTER TABLE "Odd ""Name"", with a comma"
 	DISABLE TRIGGER ALL;
 ALTER SEQUENCE :seq CACHE 7 CYCLE RESTART;
 SELECT DISTINCT guard FROM feed_check('"Odd ""Name"", with a comma"') ORDER BY guard;
-SELECT still_wrong, guarded, reads FROM repair();
+SELECT still_wrong, guarded FROM repair();
+SELECT reads();
 
 --
 -- What has no cure is named only.
@@ -232,6 +267,7 @@ SELECT guard, problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT feed_repair('"Odd ""Name"", with a comma"');
 ROLLBACK;
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- Rows of another history, loaded while the trigger was off: named, and the feed
@@ -267,6 +303,7 @@ SELECT message_type FROM "Odd ""Name"", with a comma" ORDER BY feed_xid, feed_po
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_type IN ('native', 'foreign');
 SELECT message_type FROM feed_fetch('0', 0, 100);
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- A cure that cannot be done raises its own error, and nothing is changed.
@@ -282,6 +319,7 @@ SELECT feed_repair('"Odd ""Name"", with a comma"');
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'double';
 SELECT * FROM repair();
+SELECT reads();
 
 --
 -- An ordinary owner can do all that; who is not the owner cannot.
@@ -298,11 +336,13 @@ ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED, ALTER COLUMN message_id D
 DROP TRIGGER zz_feedpub_stamp ON "Odd ""Name"", with a comma";
 DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
 ALTER SEQUENCE :seq CACHE 2 CYCLE INCREMENT BY 3 MAXVALUE 4000000 RESTART;
-SELECT still_wrong, guarded, reads FROM repair();
+SELECT still_wrong, guarded FROM repair();
+SELECT reads();
 SET client_min_messages = warning;
 DROP SEQUENCE :seq CASCADE;
 RESET client_min_messages;
-SELECT still_wrong, guarded, reads FROM repair();
+SELECT still_wrong, guarded FROM repair();
+SELECT reads();
 RESET ROLE;
 ALTER TABLE "Odd ""Name"", with a comma" OWNER TO CURRENT_USER;
 REVOKE ALL ON SCHEMA "Odd ""Schema"", with a comma" FROM regress_feedpub_owner;
@@ -315,7 +355,7 @@ ALTER SEQUENCE :seq CACHE 7;
 SELECT cure FROM feed_check('"Odd ""Name"", with a comma"') \gexec
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 
-DROP FUNCTION repair;
+DROP FUNCTION repair, reads;
 RESET search_path;
 SELECT feed_drop('"Odd ""Schema"", with a comma"."Odd ""Name"", with a comma"');
 DROP SCHEMA "Odd ""Schema"", with a comma";

@@ -8,10 +8,12 @@ SET jit = off;
 SELECT feed_create('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" RENAME TO model_feed;
 
+-- What the transaction itself has deleted, which its reads show as before
+CREATE TABLE removed (LIKE model_feed);
 -- xid order, the specification
 CREATE FUNCTION model_fetch(after_xid xid8, after_pos bigint, lim int) RETURNS SETOF model_feed
 LANGUAGE sql STABLE AS $$
-	SELECT * FROM model_feed
+	SELECT * FROM (TABLE model_feed UNION ALL TABLE removed) m
 	WHERE (feed_xid, feed_pos) > (after_xid, after_pos)
 	  AND feed_xid < pg_snapshot_xmin(pg_current_snapshot())
 	ORDER BY feed_xid, feed_pos
@@ -99,19 +101,20 @@ SELECT count(*) < (SELECT count(*) FROM model_feed) AS held_back FROM feed_fetch
 -- savepoint, with a snapshot of its own or one that is older
 BEGIN;
 INSERT INTO model_feed (message_type, data) VALUES ('own', '1');
-DELETE FROM model_feed WHERE feed_pos % 10 = 0;
+WITH d AS (DELETE FROM model_feed WHERE feed_pos % 10 = 0 RETURNING *) INSERT INTO removed TABLE d;
 SAVEPOINT s;
 INSERT INTO model_feed (message_type, data) VALUES ('own', '2');
-DELETE FROM model_feed WHERE feed_pos % 10 = 1;
+WITH d AS (DELETE FROM model_feed WHERE feed_pos % 10 = 1 RETURNING *) INSERT INTO removed TABLE d;
 ROLLBACK TO s;
 SELECT * FROM compare();
 ROLLBACK;
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT count(*) > 0 AS snapshot_taken FROM model_feed;
 INSERT INTO model_feed (message_type, data) VALUES ('own', '1');
-DELETE FROM model_feed WHERE feed_pos % 10 = 0;
+WITH d AS (DELETE FROM model_feed WHERE feed_pos % 10 = 0 RETURNING *) INSERT INTO removed TABLE d;
 SELECT * FROM compare();
 COMMIT;
+TRUNCATE removed;
 SELECT * FROM compare();
 
 -- Vacuumed, and with columns that were added and dropped
@@ -124,7 +127,7 @@ SELECT * FROM compare();
 -- With row security the specification is the same query, by the same role:
 -- with a prepared transaction, and from inside one that has written.
 CREATE ROLE regress_feedpub_reader;
-GRANT SELECT ON model_feed, stamp, cursors TO regress_feedpub_reader;
+GRANT SELECT ON model_feed, stamp, removed, cursors TO regress_feedpub_reader;
 ALTER TABLE model_feed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY some_rows ON model_feed FOR SELECT TO regress_feedpub_reader USING (message_key IN ('1', '3', '4') AND data > '0.1');
 BEGIN;
@@ -157,6 +160,6 @@ DROP FUNCTION compare;
 DROP PROCEDURE write_randomly;
 DROP FUNCTION model_fetch;
 DROP VIEW cursors;
-DROP TABLE stamp;
+DROP TABLE stamp, removed;
 SELECT feed_drop('model_feed');
 DROP ROLE regress_feedpub_reader;

@@ -24,13 +24,17 @@ ALTER TABLE "Odd ""Name"", with a comma" RENAME TO model_feed;
 --
 CREATE FUNCTION batch_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 11, 16))::bit(64)::bigint $$;
 CREATE FUNCTION position_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 27, 16))::bit(64)::bigint $$;
+-- (removed: what the transaction itself has deleted, which its reads show as
+-- before.)
+CREATE TABLE removed (entry model_feed);
 CREATE FUNCTION model_read(after_sync bigint, after_pos bigint, lim int)
 RETURNS TABLE (sync_id bigint, pos bigint, entry model_feed)
 LANGUAGE sql STABLE AS $$
-	SELECT b.sync_id, t.feed_pos, t
+	SELECT b.sync_id, t.feed_pos, t.entry
 	FROM (SELECT sync_id, snapshot, lag(snapshot, 1, '1:1:') OVER (ORDER BY sync_id) AS before
 		FROM feedpub.batch WHERE feed = 'model_feed'::regclass) b
-	JOIN model_feed t ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before)
+	JOIN (SELECT feed_xid, feed_pos, m AS entry FROM model_feed m UNION ALL SELECT (entry).feed_xid, (entry).feed_pos, entry FROM removed) t
+		ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before)
 	WHERE (b.sync_id, t.feed_pos) > (after_sync, after_pos)
 	ORDER BY b.sync_id, t.feed_pos
 	LIMIT lim
@@ -194,9 +198,9 @@ SELECT * FROM walk_all('{1,7,100}');
 -- with a snapshot of their own or one that is older
 BEGIN;
 INSERT INTO model_feed (message_type, data) VALUES ('own', '1');
-DELETE FROM model_feed WHERE feed_pos % 5 = 2;
+WITH d AS (DELETE FROM model_feed m WHERE feed_pos % 5 = 2 RETURNING m) INSERT INTO removed SELECT m FROM d;
 SAVEPOINT s;
-DELETE FROM model_feed WHERE feed_pos % 5 = 3;
+WITH d AS (DELETE FROM model_feed m WHERE feed_pos % 5 = 3 RETURNING m) INSERT INTO removed SELECT m FROM d;
 ROLLBACK TO s;
 SELECT * FROM compare();
 ROLLBACK;
@@ -214,7 +218,7 @@ COMMIT;
 -- With row security the specification is the same query, by the same role.
 CREATE ROLE regress_feedpub_reader;
 -- (The model reads the batches, which feed_read() needs no right for.)
-GRANT SELECT ON model_feed, known, feedpub.batch TO regress_feedpub_reader;
+GRANT SELECT ON model_feed, known, removed, feedpub.batch TO regress_feedpub_reader;
 ALTER TABLE model_feed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY some_rows ON model_feed FOR SELECT TO regress_feedpub_reader USING (message_key IN ('1', '3', '4') AND data > '0.1');
 SET ROLE regress_feedpub_reader;
@@ -291,6 +295,7 @@ SELECT * FROM walk_all('{1,33,257,10000}');
 TRUNCATE model_feed;
 SELECT op, entry IS NULL AS nothing FROM feed_read(NULL::model_feed, '', 10);
 DROP FUNCTION walk_all, walk, compare, model_read;
+DROP TABLE removed;
 DROP PROCEDURE write_in_turns, note_cursors;
 SELECT count(dblink_disconnect(name)) FROM unnest(dblink_get_connections()) name;
 DROP EXTENSION dblink;

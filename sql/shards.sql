@@ -169,7 +169,11 @@ BEGIN
 		BEGIN
 			EXECUTE format('DO %L', 'BEGIN ' || page || '; END');
 			verdict := verdict || ' yes';
-		EXCEPTION WHEN feature_not_supported THEN
+		EXCEPTION
+		WHEN object_not_in_prerequisite_state THEN
+			-- the table is this transaction's
+			verdict := verdict || ' yes';
+		WHEN feature_not_supported THEN
 			verdict := verdict || ' no';
 		END;
 	END LOOP;

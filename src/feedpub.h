@@ -223,7 +223,8 @@ typedef struct FeedpubPage
 	FeedpubFeed feed;
 	Relation	heap;
 	FeedpubLeaves *leaves;		/* where its rows are */
-	Snapshot	snapshot;
+	Snapshot	snapshot;		/* of its rows, without own changes */
+	Snapshot	state;			/* the same with them, of our tables */
 	bool		direct;			/* no executor needed */
 	bool		sees_all;		/* no row security */
 	FeedpubCursor after;
@@ -604,6 +605,8 @@ extern void feedpub_guard_run_as_owner(Oid relid, const char *sql);
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern bool feedpub_horizon_sees_table(Snapshot snapshot, Relation rel);
+extern void feedpub_horizon_push(Snapshot snapshot);
+extern void feedpub_horizon_refuse_own_ddl(Relation table);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
@@ -652,7 +655,8 @@ extern bool feedpub_batch_lock(Oid feed, bool wait);
 /* in run.c */
 extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
 										   FeedpubLeaves *leaves,
-										   Snapshot snapshot);
+										   Snapshot snapshot,
+										   Snapshot state);
 extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
 										 const FeedpubRun *run, int i);
 extern List *feedpub_run_load(FeedpubRunReader *reader,

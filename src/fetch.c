@@ -13,8 +13,8 @@
  * horizon.c), so behind the cursor every row below the horizon is visible now
  * or never; and the cursor that the consumer goes on from is the last row
  * handed out, below the horizon.  Why none comes twice: (feed_xid, feed_pos)
- * is unique and the scan starts behind the cursor.  The caller's own
- * uncommitted rows carry an xid that is not below the xmin of his snapshots.
+ * is unique and the scan starts behind the cursor.  What the caller's own
+ * transaction has done is not seen (horizon.c: feedpub_horizon_push).
  *
  * The scan does what the executor would do, except for checking rights, row
  * security and columns that are computed when they are read.  When any of
@@ -259,6 +259,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	may_read_directly = feedpub_fetch_may_read_directly(req->heap);
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
+	feedpub_horizon_refuse_own_ddl(req->heap);
 	leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	feedpub_horizon_check_history(&req->feed, leaves);
 
@@ -275,6 +276,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		feedpub_partition_close(leaves);
 		leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	}
+	feedpub_horizon_push(GetActiveSnapshot());
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
 	if (may_read_directly)
@@ -282,6 +284,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	else
 		read_planned(req);
 	feedpub_partition_close(leaves);
+	PopActiveSnapshot();
 	if (pushed)
 		PopActiveSnapshot();
 

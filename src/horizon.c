@@ -25,10 +25,14 @@
 
 #include "access/clog.h"
 #include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
@@ -188,6 +192,125 @@ feedpub_horizon_sees_table(Snapshot snapshot, Relation rel)
 	return !TransactionIdIsNormal(xmin) ||
 		TransactionIdIsCurrentTransactionId(xmin) ||
 		!XidInMVCCSnapshot(xmin, snapshot);
+}
+
+/*
+ * Push a snapshot without what the transaction itself has done.
+ *
+ * A page shows a feed as it was before the reader's transaction, which may be
+ * rolled back: wholly, to a savepoint, or by the EXCEPTION clause of a
+ * PL/pgSQL block.  The cursor is kept by a program, and does not go back.  Had
+ * the page passed a row that the transaction has deleted, or updated, which
+ * moves it to the feed's end, that row would live and be skipped.
+ *
+ * A snapshot sees of its own transaction the commands before its curcid
+ * (heapam_visibility.c: HeapTupleSatisfiesMVCC), and with the first command id
+ * it sees none: no row of the transaction, and those that it has removed as
+ * if they were there.
+ */
+void
+feedpub_horizon_push(Snapshot snapshot)
+{
+	PushCopiedSnapshot(snapshot);
+	GetActiveSnapshot()->curcid = FirstCommandId;
+}
+
+static bool is_own_relation(Oid relid);
+static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
+							  List **relids);
+
+/*
+ * Refuse to read a feed that the transaction itself has altered, or has
+ * truncated, or one of whose partitions: the rows that it had may be in no
+ * file that can be read.
+ *
+ * DDL, and TRUNCATE, write the table's row in pg_class, and a partition that
+ * comes or goes has a row in pg_inherits.  Where that was in a subtransaction
+ * that was rolled back the rows are the old ones again.
+ */
+void
+feedpub_horizon_refuse_own_ddl(Relation table)
+{
+	List	   *relids;
+	bool		found;
+
+	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		return;
+	relids = list_make1_oid(RelationGetRelid(table));
+	found = is_own_relation(RelationGetRelid(table));
+	if (!found && table->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		Relation	catalog = table_open(InheritsRelationId, AccessShareLock);
+		ListCell   *lc;
+
+		/* what it has detached or dropped is still there in this snapshot */
+		feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+		foreach(lc, relids)
+		{
+			if (is_own_relation(lfirst_oid(lc)) ||
+				has_own_partition(catalog, lfirst_oid(lc), GetActiveSnapshot(), &relids) ||
+				has_own_partition(catalog, lfirst_oid(lc), NULL, NULL))
+			{
+				found = true;
+				break;
+			}
+		}
+		PopActiveSnapshot();
+		table_close(catalog, AccessShareLock);
+	}
+	list_free(relids);
+	if (found)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot read feed \"%s\" in the transaction that altered it",
+						RelationGetRelationName(table)),
+				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered or truncated the table or a partition."),
+				 errhint("Commit first.")));
+}
+
+static bool
+is_own_relation(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return false;
+	result = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Has the transaction removed a partition of a table, or added one?  Looks at
+ * those that a snapshot sees, NULL for those that are there now, and adds them
+ * to relids.
+ */
+static bool
+has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
+				  List **relids)
+{
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+	bool		found = false;
+
+	ScanKeyInit(&key, Anum_pg_inherits_inhparent, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(relid));
+	scan = systable_beginscan(catalog, InheritsParentIndexId, true, snapshot, 1, &key);
+	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		HeapTupleHeader header = tuple->t_data;
+
+		found = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(header)) ||
+			((header->t_infomask & HEAP_XMAX_INVALID) == 0 &&
+			 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+			 TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)));
+		if (relids != NULL)
+			*relids = lappend_oid(*relids, ((Form_pg_inherits) GETSTRUCT(tuple))->inhrelid);
+	}
+	systable_endscan(scan);
+	return found;
 }
 
 static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,

@@ -6,8 +6,9 @@
  * A page goes from batch to batch, in their order, and inside each batch by
  * position: the runs of its transactions (run.c) are merged.  Batches and
  * rows are read with one snapshot, that of the calling query, unless the table
- * was altered since it was taken.  Before the first batch of a table feed lies
- * batch 0 (initial.c).
+ * was altered since it was taken; rows without what the reader's own
+ * transaction has done (horizon.c: feedpub_horizon_push).  Before the first
+ * batch of a table feed lies batch 0 (initial.c).
  *
  * Why no row is skipped: a batch that the snapshot sees was committed after
  * all transactions in it had been (publish.c), so the snapshot sees their
@@ -45,6 +46,7 @@
 /* how many rows and batches a page may pass without handing anything out */
 #define MAX_PASSED	10000
 
+static void push_snapshots(FeedpubPage *page);
 static void read_batches(FeedpubPage *page);
 static bool check_history(FeedpubPage *page);
 static void check_floor(FeedpubPage *page);
@@ -93,6 +95,7 @@ feedpub_page_read(FeedpubPage *page)
 	}
 	if (page->shards > 1)
 		feedpub_key_check_shards(&page->feed, page->heap);
+	feedpub_horizon_refuse_own_ddl(page->heap);
 
 	/* a snapshot that is older than the table sees none of its rows */
 	if (!feedpub_partition_sees_tables(page->leaves, GetActiveSnapshot()))
@@ -101,9 +104,8 @@ feedpub_page_read(FeedpubPage *page)
 		pushed = true;
 		open_leaves(page, GetActiveSnapshot());
 	}
-	page->snapshot = GetActiveSnapshot();
-
-	page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot);
+	push_snapshots(page);
+	page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot, page->state);
 	read_batches(page);
 	feedpub_run_end(page->reader);
 	if (page->nrows == 0 &&
@@ -118,14 +120,16 @@ feedpub_page_read(FeedpubPage *page)
 			  !feedpub_wait_for_batch(page->feed.relid, &page->passed,
 									  page->hurried ? 0 : feedpub_read_wait, false)))
 	{
+		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
-		page->snapshot = GetActiveSnapshot();
-		open_leaves(page, page->snapshot);
-		page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot);
+		open_leaves(page, GetActiveSnapshot());
+		push_snapshots(page);
+		page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot, page->state);
 		read_batches(page);
 		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
 	}
+	PopActiveSnapshot();
 	if (pushed)
 		PopActiveSnapshot();
 	if (page->key != NULL)
@@ -148,6 +152,18 @@ feedpub_page_push_snapshot(Relation heap)
 				 errdetail("The table was altered after the transaction's snapshot was taken."),
 				 errhint("Try again in a new transaction.")));
 	PushActiveSnapshot(GetLatestSnapshot());
+}
+
+/*
+ * The active snapshot reads our tables, and another, which becomes the active
+ * one, the rows.
+ */
+static void
+push_snapshots(FeedpubPage *page)
+{
+	page->state = GetActiveSnapshot();
+	feedpub_horizon_push(page->state);
+	page->snapshot = GetActiveSnapshot();
 }
 
 /*
@@ -182,16 +198,16 @@ read_batches(FeedpubPage *page)
 											ALLOCSET_SMALL_SIZES);
 
 	page->passed = page->after;
-	feedpub_registry_floor(relid, page->snapshot, &page->floor);
+	feedpub_registry_floor(relid, page->state, &page->floor);
 	if (!check_history(page))
 	{
-		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+		feedpub_batch_last(relid, PG_INT64_MAX, page->state, &page->last);
 		return;
 	}
 	if (!page->feed.is_outbox)
 	{
 		/* at once, not when the initial snapshot has been read */
-		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+		feedpub_batch_last(relid, PG_INT64_MAX, page->state, &page->last);
 		feedpub_batch_refuse_foreign(&page->feed, &page->last);
 		check_floor(page);
 	}
@@ -204,7 +220,7 @@ read_batches(FeedpubPage *page)
 	}
 
 	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&page->after), 1),
-								  page->snapshot);
+								  page->state);
 	for (;;)
 	{
 		MemoryContext oldcontext;
@@ -233,7 +249,7 @@ read_batches(FeedpubPage *page)
 		if (after_pos < batch.last_pos)
 		{
 			if (!has_before)
-				feedpub_batch_last(relid, batch.sync_id, page->snapshot, &page->last);
+				feedpub_batch_last(relid, batch.sync_id, page->state, &page->last);
 			page->publisher = batch.publisher;
 			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
 			{
@@ -247,7 +263,7 @@ read_batches(FeedpubPage *page)
 	}
 	feedpub_batch_end(batches);
 	if (!has_before && !page->more)
-		feedpub_batch_last(relid, PG_INT64_MAX, page->snapshot, &page->last);
+		feedpub_batch_last(relid, PG_INT64_MAX, page->state, &page->last);
 	feedpub_entry_hide_rows(page);
 	make_page_durable(page);
 }
@@ -410,7 +426,7 @@ check_floor(FeedpubPage *page)
 	if (page->after.given)
 		page->base = Min(page->base, page->after.base);
 	if (feedpub_page_is_expired(page->feed.relid, &page->after, &page->floor,
-								page->snapshot))
+								page->state))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",

@@ -691,6 +691,7 @@ feedpub_park_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		CHECK_FOR_INTERRUPTS();
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
+		feedpub_horizon_refuse_own_ddl(page->heap);
 		page->sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{
@@ -823,13 +824,15 @@ feedpub_park_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 
 /*
  * What an entry is now: the message, or the row that has its key; of a delete
- * the key, unless it lives again.
+ * the key, unless it lives again.  In READ COMMITTED with a snapshot of its
+ * own; never with what the transaction itself has done.
  */
 static Fate
 read_again(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 {
 	Fate		fate;
 
+	feedpub_horizon_push(GetTransactionSnapshot());
 	if (page->feed.is_outbox)
 	{
 		*row = read_by_stamp(page, entry);
@@ -837,6 +840,7 @@ read_again(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 	}
 	else
 		fate = read_table_entry(page, entry, row);
+	PopActiveSnapshot();
 	return fate == ENTRY_GONE && !page->sees_all ? ENTRY_UNKNOWN : fate;
 }
 
@@ -944,9 +948,8 @@ read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 	if (!page->sees_all)
 		return ENTRY_UNKNOWN;
 	entry->unreadable = !feedpub_key_values(page->heap, page->key, entry->key, keys, key_nulls);
-	page->snapshot = RegisterSnapshot(GetTransactionSnapshot());
+	page->snapshot = GetActiveSnapshot();
 	lives = !entry->unreadable && feedpub_entry_key_lives(page, keys, &living);
-	UnregisterSnapshot(page->snapshot);
 	if (lives)
 		return ENTRY_GONE;
 	MemSet(nulls, true, desc->natts * sizeof(bool));
@@ -962,7 +965,7 @@ read_dead_key(FeedpubPage *page, DueEntry *entry, HeapTuple *row)
 }
 
 /*
- * Read a row as the caller, in READ COMMITTED with a snapshot of its own.
+ * Read a row as the caller.
  */
 static HeapTuple
 select_row(FeedpubPage *page, const char *condition, int nargs,
@@ -976,7 +979,7 @@ select_row(FeedpubPage *page, const char *condition, int nargs,
 	if (SPI_execute_with_args(psprintf("SELECT %s FROM %s%s t WHERE %s",
 									   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
 									   table, condition),
-							  nargs, argtypes, values, NULL, false, 1) != SPI_OK_SELECT)
+							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read an entry of feed with OID %u",
 			 RelationGetRelid(page->heap));
 	if (SPI_processed > 0)

@@ -358,7 +358,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errdetail("The last batch has seen transactions that this server has not ended yet."),
 				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
 
-	reader = feedpub_run_begin(feed, leaves, snapshot);
+	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
 		has_living_row(reader, runs))
@@ -431,7 +431,7 @@ feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 	if (feedpub_partition_has_new(feed, heap, snapshot))
 		return true;
 	leaves = feedpub_partition_open(feed, heap, snapshot, false);
-	reader = feedpub_run_begin(feed, leaves, snapshot);
+	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
 

@@ -60,6 +60,7 @@ typedef struct RunSource
 	Relation	table;			/* NULL: not there */
 	Relation	index;
 	FeedpubLeaf *leaf;			/* unless it is the tombstones */
+	Snapshot	snapshot;
 	Oid			feed;			/* the index's first column, if it has one */
 	int			nprefix;		/* 1 if it has */
 	IndexScanDesc range;		/* walks from transaction to transaction */
@@ -82,14 +83,13 @@ typedef struct RunSource
 struct FeedpubRunReader
 {
 	MemoryContext context;		/* in which the scans keep their state */
-	Snapshot	snapshot;
 	FeedpubLeaves *leaves;
 	int			nsources;
 	RunSource	sources[FLEXIBLE_ARRAY_MEMBER];
 };
 
-static void begin_source(FeedpubRunReader *reader, RunSource *source,
-						 Relation table, Relation index, Oid feed);
+static void begin_source(RunSource *source, Relation table, Relation index,
+						 Oid feed, Snapshot snapshot);
 static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
 				   ScanKey keys, int nkeys);
 static ItemPointer get_next(FeedpubRunReader *reader, IndexScanDesc scan,
@@ -115,17 +115,17 @@ static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
 							bool wanted, int64 after_pos);
 
 /*
- * Begin to read runs of a feed.
+ * Begin to read runs of a feed: rows with a snapshot, and tombstones with
+ * state, which differs from it at most in what the transaction itself has done.
  */
 FeedpubRunReader *
 feedpub_run_begin(const FeedpubFeed *feed, FeedpubLeaves *leaves,
-				  Snapshot snapshot)
+				  Snapshot snapshot, Snapshot state)
 {
 	FeedpubRunReader *reader = palloc0(offsetof(FeedpubRunReader, sources) +
 									   (leaves->n + 1) * sizeof(RunSource));
 
 	reader->context = CurrentMemoryContext;
-	reader->snapshot = snapshot;
 	reader->leaves = leaves;
 	reader->nsources = leaves->n + 1;
 	for (int i = 0; i < leaves->n; i++)
@@ -133,8 +133,8 @@ feedpub_run_begin(const FeedpubFeed *feed, FeedpubLeaves *leaves,
 		RunSource  *source = &reader->sources[i + 1];
 
 		source->leaf = &leaves->leaves[i];
-		begin_source(reader, source, source->leaf->heap, source->leaf->index,
-					 InvalidOid);
+		begin_source(source, source->leaf->heap, source->leaf->index,
+					 InvalidOid, snapshot);
 	}
 	if (feed->deletes)
 	{
@@ -142,25 +142,26 @@ feedpub_run_begin(const FeedpubFeed *feed, FeedpubLeaves *leaves,
 		Relation	tombstones = feedpub_tombstone_open(AccessShareLock,
 														&tombstone_index);
 
-		begin_source(reader, &reader->sources[FEEDPUB_RUN_TOMBSTONES],
-					 tombstones, tombstone_index, feed->relid);
+		begin_source(&reader->sources[FEEDPUB_RUN_TOMBSTONES],
+					 tombstones, tombstone_index, feed->relid, state);
 	}
 	return reader;
 }
 
 static void
-begin_source(FeedpubRunReader *reader, RunSource *source, Relation table,
-			 Relation index, Oid feed)
+begin_source(RunSource *source, Relation table, Relation index, Oid feed,
+			 Snapshot snapshot)
 {
+	source->snapshot = snapshot;
 	source->table = table;
 	source->index = index;
 	source->feed = feed;
 	source->nprefix = OidIsValid(feed) ? 1 : 0;
 	source->nothing_from = PG_UINT64_MAX;
-	source->range = feedpub_index_beginscan(table, index, reader->snapshot,
+	source->range = feedpub_index_beginscan(table, index, snapshot,
 											1 + source->nprefix);
 	source->range->xs_want_itup = true;
-	source->point = feedpub_index_beginscan(table, index, reader->snapshot,
+	source->point = feedpub_index_beginscan(table, index, snapshot,
 											2 + source->nprefix);
 	source->point->xs_want_itup = true;
 }
@@ -210,7 +211,7 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 		source->fetch = table_index_fetch_begin(source->table);
 		MemoryContextSwitchTo(oldcontext);
 	}
-	if (!table_index_fetch_tuple(source->fetch, &tid, reader->snapshot,
+	if (!table_index_fetch_tuple(source->fetch, &tid, source->snapshot,
 								 source->slot, &call_again, &all_dead))
 		return NULL;
 	if (source->leaf != NULL)

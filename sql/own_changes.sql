@@ -1,0 +1,190 @@
+-- A page shows the feed as it was before the reader's own transaction: the
+-- cursor is the program's, and stays where it is if the transaction, or a part
+-- of it, is rolled back.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+RESET client_min_messages;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+SET feedpub.read_wait = 0;
+SELECT feed_create('outbox');
+INSERT INTO outbox (message_type, message_key, data) SELECT m, m, '1' FROM unnest('{a,b,c}'::text[]) m;
+CREATE TABLE kv (k text PRIMARY KEY, v int);
+INSERT INTO kv VALUES ('initial', 1);
+SELECT feed_attach('kv') IS NULL AS attached;
+CREATE TABLE part (k text, v int, PRIMARY KEY (k)) PARTITION BY LIST (k);
+CREATE TABLE part_a PARTITION OF part FOR VALUES IN ('a');
+CREATE TABLE part_bc PARTITION OF part FOR VALUES IN ('b', 'c') PARTITION BY LIST (k);
+CREATE TABLE part_b PARTITION OF part_bc FOR VALUES IN ('b');
+CREATE TABLE part_c PARTITION OF part_bc FOR VALUES IN ('c');
+SELECT feed_attach('part') IS NULL AS attached;
+INSERT INTO kv VALUES ('a', 1), ('b', 1), ('c', 1);
+INSERT INTO part VALUES ('a', 1), ('b', 1), ('c', 1);
+DELETE FROM kv WHERE k = 'c';
+CALL feed_publish();
+-- What all ways of reading show of a feed
+CREATE FUNCTION shown(OUT read text, OUT page text, OUT fetched text, OUT polled text) LANGUAGE sql AS $$
+	SELECT (SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, '', 10)),
+		(SELECT string_agg(e ->> 'message_type', ' ') FROM json_array_elements(feed_page('outbox', '', 10) -> 'entries') e),
+		(SELECT string_agg(message_type, ' ') FROM feed_fetch(NULL::outbox, '0', 0, 10)),
+		(SELECT string_agg(entry ->> 'message_type', ' ') FROM feed_poll('mail', 10))
+$$;
+CREATE FUNCTION shown_kv(OUT read text, OUT page text, OUT fetched text, OUT polled text) LANGUAGE sql AS $$
+	SELECT (SELECT string_agg(op || ' ' || (entry).k || coalesce((entry).v::text, ''), ', ') FROM feed_read(NULL::kv, '', 10)),
+		(SELECT string_agg((e ->> 'op') || ' ' || (e -> 'key' ->> 'k') || coalesce(e -> 'row' ->> 'v', ''), ', ')
+			FROM json_array_elements(feed_page('kv', '', 10) -> 'entries') e),
+		(SELECT string_agg(k || v, ' ') FROM feed_fetch(NULL::kv, '0', 0, 10)),
+		(SELECT string_agg(op || ' ' || (entry ->> 'k') || coalesce(entry ->> 'v', ''), ', ') FROM feed_poll('kv', 10))
+$$;
+SELECT feed_subscribe('mail', 'outbox', 'earliest') = '' AS at_beginning, feed_subscribe('kv', 'kv', 'earliest') = '' AS at_beginning;
+-- Its own rows, updates and deletes
+BEGIN;
+SELECT * FROM shown() \gx
+SELECT * FROM shown_kv() \gx
+INSERT INTO outbox (message_type, data) VALUES ('own', '1');
+DELETE FROM outbox WHERE message_type = 'b';
+INSERT INTO kv VALUES ('own', 1), ('c', 2);
+UPDATE kv SET v = 2 WHERE k IN ('a', 'initial');
+DELETE FROM kv WHERE k = 'b';
+SELECT * FROM shown() \gx
+SELECT * FROM shown_kv() \gx
+SELECT feed_wait('outbox', feed_head('outbox'), '0') AS outbox, feed_wait('kv', feed_head('kv'), '0') AS kv;
+ROLLBACK;
+SELECT * FROM shown() \gx
+SELECT * FROM shown_kv() \gx
+-- The same as a reader under row security, whose rows the executor reads
+CREATE ROLE regress_feedpub_reader;
+GRANT SELECT, DELETE, UPDATE ON outbox, kv TO regress_feedpub_reader;
+ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
+ALTER TABLE kv ENABLE ROW LEVEL SECURITY;
+CREATE POLICY all_rows ON outbox USING (true);
+CREATE POLICY all_rows ON kv USING (true);
+GRANT regress_feedpub_reader TO CURRENT_USER;
+SET ROLE regress_feedpub_reader;
+BEGIN;
+DELETE FROM outbox WHERE message_type = 'b';
+UPDATE kv SET v = 2 WHERE k IN ('a', 'initial');
+DELETE FROM kv WHERE k = 'b';
+SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, '', 10);
+SELECT string_agg(message_type, ' ') FROM feed_fetch(NULL::outbox, '0', 0, 10);
+WITH RECURSIVE page (p) AS (
+	SELECT feed_page('kv', '', 10)
+	UNION ALL
+	SELECT feed_page('kv', p ->> 'cursor', 10) FROM page WHERE p ->> 'more' = 'true'
+)
+SELECT e FROM page, json_array_elements(p -> 'entries') e;
+SELECT string_agg(k || v, ' ') FROM feed_fetch(NULL::kv, '0', 0, 10);
+ROLLBACK;
+RESET ROLE;
+DROP POLICY all_rows ON outbox;
+DROP POLICY all_rows ON kv;
+ALTER TABLE outbox DISABLE ROW LEVEL SECURITY;
+ALTER TABLE kv DISABLE ROW LEVEL SECURITY;
+
+--
+-- A savepoint: what was deleted lives, and has been delivered.
+--
+BEGIN;
+SAVEPOINT s;
+DELETE FROM outbox WHERE message_type = 'a';
+SELECT cursor, token, entry ->> 'message_type' AS type FROM feed_poll('mail', 1) \gset own_
+SELECT :'own_type' AS type;
+ROLLBACK TO s;
+SELECT feed_ack('mail', :'own_cursor', :own_token, strict => true);
+COMMIT;
+SELECT string_agg(entry ->> 'message_type', ' ') FROM feed_poll('mail', 10);
+-- The EXCEPTION clause of a block
+DO $$
+DECLARE
+	place text := '';
+	seen text[] := '{}';
+	r record;
+BEGIN
+	BEGIN
+		DELETE FROM outbox WHERE message_type IN ('a', 'c');
+		UPDATE kv SET v = 3;
+		FOR r IN SELECT * FROM feed_read(NULL::outbox, place, 10) LOOP
+			seen := seen || (r.entry).message_type;
+			place := r.cursor;
+		END LOOP;
+		FOR r IN SELECT * FROM feed_fetch(NULL::kv, '0', 0, 10) LOOP
+			seen := seen || (r.k || r.v);
+		END LOOP;
+		RAISE division_by_zero;
+	EXCEPTION WHEN division_by_zero THEN
+		RAISE NOTICE 'rolled back';
+	END;
+	RAISE NOTICE '%, then %', seen, (SELECT count(*) FROM feed_read(NULL::outbox, place, 10));
+END $$;
+-- An entry that was set aside, and that the transaction deletes or updates
+SELECT cursor, token FROM feed_poll('mail', 1) \gset aside_
+SELECT feed_nack('mail', :'aside_cursor', 'bad', '0', :aside_token) IS NOT NULL AS aside;
+SELECT cursor, token FROM feed_poll('mail', 1) \gset last_
+SELECT feed_ack('mail', :'last_cursor', :last_token);
+BEGIN;
+DELETE FROM outbox WHERE message_type = 'b';
+SELECT entry ->> 'message_type' AS type FROM feed_poll('mail', 1);
+ROLLBACK;
+SELECT entry ->> 'message_type' AS type FROM feed_poll('mail', 1);
+
+--
+-- After DDL of its own, and TRUNCATE, nothing is read; rolled back, it is.
+--
+CREATE PROCEDURE try(VARIADIC statements text[]) LANGUAGE plpgsql AS $$
+DECLARE
+	query text;
+	code text;
+	result text := '';
+BEGIN
+	FOREACH query IN ARRAY statements LOOP
+		EXECUTE query;
+	END LOOP;
+	FOREACH query IN ARRAY ARRAY['SELECT count(*) FROM feed_read(NULL::kv, '''', 10)', 'SELECT feed_page(''kv'', '''', 10)',
+		'SELECT count(*) FROM feed_fetch(NULL::kv, ''0'', 0, 10)', 'SELECT count(*) FROM feed_poll(''kv'', 10)',
+		'SELECT feed_page(''part'', '''', 10)', 'SELECT count(*) FROM feed_fetch(NULL::part, ''0'', 0, 10)'] LOOP
+		BEGIN
+			EXECUTE query;
+			code := 'ok';
+		EXCEPTION WHEN OTHERS THEN
+			code := SQLSTATE;
+		END;
+		result := result || ' ' || code;
+	END LOOP;
+	RAISE division_by_zero;
+EXCEPTION WHEN division_by_zero THEN
+	RAISE NOTICE '%: %', statements, result;
+END $$;
+CALL try('SELECT 1');
+CALL try('INSERT INTO kv VALUES (1, 1)', 'INSERT INTO part VALUES (''a'', 2) ON CONFLICT (k) DO UPDATE SET v = 2');
+CALL try('TRUNCATE kv');
+CALL try('ALTER TABLE kv ADD COLUMN c int');
+CALL try('ALTER TABLE kv ALTER COLUMN v TYPE bigint');
+CALL try('CLUSTER kv USING kv_pkey');
+CALL try('TRUNCATE part_b');
+CALL try('ALTER TABLE part DETACH PARTITION part_a');
+CALL try('ALTER TABLE part_bc DETACH PARTITION part_b');
+CALL try('DROP TABLE part_c');
+CALL try('DROP TABLE part_bc');
+CALL try('CREATE TABLE part_d PARTITION OF part FOR VALUES IN (''d'')');
+CALL try('CREATE TABLE part_d PARTITION OF part_bc FOR VALUES IN (NULL)');
+-- Another table's is none of the feed's.
+CALL try('CREATE TABLE other (LIKE kv)', 'TRUNCATE outbox');
+CALL try('SELECT 1');
+BEGIN;
+TRUNCATE kv;
+SELECT feed_page('kv', '', 10);
+ROLLBACK;
+-- A feed of its own has no page yet, but a head.
+BEGIN;
+SELECT feed_create('new');
+SELECT feed_head('new') <> '' AS head, feed_subscribe('new', 'new') <> '' AS subscribed;
+SAVEPOINT s;
+SELECT * FROM feed_read(NULL::new, '', 10);
+ROLLBACK TO s;
+COMMIT;
+SELECT count(*) FROM feed_poll('new', 10);
+DROP PROCEDURE try;
+DROP FUNCTION shown, shown_kv;
+SELECT feed_unsubscribe(name) FROM unnest('{mail,kv,new}'::text[]) name;
+SELECT feed_drop('outbox'), feed_drop('new'), feed_detach('kv'), feed_detach('part');
+DROP TABLE kv, part;
+DROP ROLE regress_feedpub_reader;
