@@ -71,15 +71,6 @@ index_tree(Relation index, AttrNumber attno)
 }
 
 /*
- * The expressions that an index is on, a list, or NULL.
- */
-Node *
-feedpub_catalog_index_expressions(Relation index)
-{
-	return index_tree(index, Anum_pg_index_indexprs);
-}
-
-/*
  * The condition of a partial index, or NULL.
  */
 Node *
@@ -100,22 +91,6 @@ feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 	return test != NULL && IsA(test, NullTest) &&
 		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&
 		((Var *) test->arg)->varattno == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
-}
-
-/*
- * A column's default, or what generates it, or NULL.
- */
-Node *
-feedpub_catalog_default(Relation rel, AttrNumber attno)
-{
-	TupleConstr *constr = RelationGetDescr(rel)->constr;
-
-	for (int i = 0; constr != NULL && i < constr->num_defval; i++)
-	{
-		if (constr->defval[i].adnum == attno)
-			return stringToNode(constr->defval[i].adbin);
-	}
-	return NULL;
 }
 
 /*

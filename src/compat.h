@@ -81,11 +81,4 @@
 	object_ownercheck(DatabaseRelationId, dbid, roleid)
 #endif
 
-/* 16: an UPDATE may enter the row into summarizing indexes alone */
-#if PG_VERSION_NUM < 160000
-typedef bool FeedpubUpdateIndexes;
-#else
-typedef TU_UpdateIndexes FeedpubUpdateIndexes;
-#endif
-
 #endif							/* FEEDPUB_COMPAT_H */

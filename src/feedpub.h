@@ -521,10 +521,8 @@ extern void feedpub_role_begin_extension(Oid owner, FeedpubRole *caller);
 extern void feedpub_role_end(const FeedpubRole *caller);
 
 /* in catalog.c */
-extern Node *feedpub_catalog_index_expressions(Relation index);
 extern Node *feedpub_catalog_index_predicate(Relation index);
 extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
-extern Node *feedpub_catalog_default(Relation rel, AttrNumber attno);
 extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
@@ -546,7 +544,6 @@ extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
 extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
 									const AttrNumber *attnos,
 									const Datum *values, FeedpubLeaf **found);
-extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
 extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);

@@ -140,6 +140,7 @@ static LeafInfo *find_info(Oid feed, Relation rel);
 static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
 static List *read_rows(Oid feed, Snapshot snapshot);
 static PartitionRow *find_row(List *rows, Oid leaf);
+static Oid	find_trigger(Relation rel);
 static bool is_changed(const PartitionRow *row, Oid trigger_id);
 static bool has_foreign(Oid feed, Relation rel);
 static void write_row(Relation table, Oid feed, const PartitionRow *row);
@@ -262,7 +263,7 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		if (leaf->heap == NULL)
 			continue;
 		if (snapshot != NULL &&
-			is_changed(row, feedpub_partition_trigger(leaf->heap)))
+			is_changed(row, find_trigger(leaf->heap)))
 		{
 			relation_close(leaf->heap, leaves->unlock);
 			continue;
@@ -388,7 +389,7 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 		if (rel == NULL)
 			continue;
 		nknown += row != NULL;
-		found = found || is_changed(row, feedpub_partition_trigger(rel));
+		found = found || is_changed(row, find_trigger(rel));
 		relation_close(rel, AccessShareLock);
 	}
 	found = found || nknown < list_length(rows);
@@ -428,7 +429,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 		rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		if (rel == NULL)
 			continue;
-		trigger_id = feedpub_partition_trigger(rel);
+		trigger_id = find_trigger(rel);
 		is_new = is_changed(row, trigger_id);
 		if (row != NULL)
 		{
@@ -494,7 +495,7 @@ feedpub_partition_since(Oid feed, Relation rel)
 	PartitionRow *row = find_row(rows, RelationGetRelid(rel));
 	uint64		since = FEEDPUB_SINCE_NEVER;
 
-	if (!is_changed(row, feedpub_partition_trigger(rel)) && row != NULL)
+	if (!is_changed(row, find_trigger(rel)) && row != NULL)
 		since = row->since;
 	list_free_deep(rows);
 	return since;
@@ -516,7 +517,7 @@ feedpub_partition_begin(Relation heap)
 		PartitionRow row = {0};
 
 		row.leaf = row.leaf_id = RelationGetRelid(rel);
-		row.trigger_id = feedpub_partition_trigger(rel);
+		row.trigger_id = find_trigger(rel);
 		row.system_id = GetSystemIdentifier();
 		write_row(table, RelationGetRelid(heap), &row);
 		relation_close(rel, NoLock);
@@ -677,8 +678,8 @@ find_row(List *rows, Oid leaf)
 /*
  * A partition's clone of the trigger that stamps.
  */
-Oid
-feedpub_partition_trigger(Relation rel)
+static Oid
+find_trigger(Relation rel)
 {
 	Oid			funcid = feedpub_registry_function("_stamp_row", 0, NULL);
 

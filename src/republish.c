@@ -44,7 +44,7 @@ PG_FUNCTION_INFO_V1(feed_republish);
 static List *find_tables(Oid feed);
 static void require_table_feed(Oid relid);
 static void republish_table(Oid feed, Oid relid, bool unstamped_only);
-static void admit_partitions(Oid feed);
+static void admit_partitions(Oid relid);
 static void stamp_outside(Oid feed);
 static Relation begin_step(Oid feed, Oid relid);
 
@@ -251,13 +251,21 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 }
 
 /*
- * Have the partitions admitted that are not yet.
+ * Admit the partitions that are not yet, as a publisher does; but rows of another
+ * history are no obstacle here.
  */
 static void
-admit_partitions(Oid feed)
+admit_partitions(Oid relid)
 {
+	FeedpubFeed feed;
+	Relation	heap;
+
 	SPI_commit();
-	(void) feedpub_publish_feed(feed, FEEDPUB_WAIT_FOR_ALL, NULL);
+	heap = feedpub_registry_open(relid);
+	feedpub_registry_get(relid, &feed);
+	feedpub_batch_lock(relid, true);
+	(void) feedpub_partition_admit(&feed, heap);
+	relation_close(heap, NoLock);
 }
 
 /*

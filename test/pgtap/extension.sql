@@ -50,7 +50,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_drop(regclass)',
 	'function feed_attach(regclass,regclass,text[],boolean)',
 	'function feed_detach(regclass)',
-	'procedure feed_republish(regclass,boolean)',
+	'function feed_republish(regclass,boolean)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
 	'function feed_repair(regclass)',
