@@ -235,6 +235,7 @@ CREATE FUNCTION count_fetched(max_rows int, OUT rows bigint, OUT keys bigint) LA
 	SELECT count(*), count(DISTINCT ((r).p, (r).k)) FROM page, unnest(rows) r $$;
 -- None is in the feed yet, whoever admits the partitions.
 CALL feed_publish('ev');
+CALL feed_publish('ev');
 SELECT * FROM count_pages(3);
 SELECT * FROM count_fetched(3);
 SELECT partition, state, stamped FROM feedpub.republishing ORDER BY partition::text COLLATE "C";

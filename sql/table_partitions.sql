@@ -457,7 +457,7 @@ SELECT feed_park('sub', :'cursor', 'poison');
 CREATE TABLE ev_3 (LIKE ev INCLUDING ALL);
 INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
 ALTER TABLE ev ATTACH PARTITION ev_3 FOR VALUES FROM (20) TO (30);
-UPDATE ev SET v = 'new' WHERE n = 13;
+UPDATE ev SET v = 'new' WHERE n = 11;
 CALL feed_publish('ev');
 SELECT feedpub._stamp_some('ev', 100) AS stamped;
 CALL feed_publish('ev');
