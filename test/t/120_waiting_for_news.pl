@@ -113,7 +113,7 @@ SQL
 	$waiting->finish;
 	like($waiting->{error}, qr/FATAL:  57P01: /, "$name: pg_terminate_backend");
 
-	for my $foreign ($cursor =~ s/.{8}$/0123abcd/r,
+	for my $foreign ($cursor =~ s/^(.{43}).{8}/${1}0123abcd/r,
 		$cursor =~ s/^(.{10})0000/${1}0001/r)
 	{
 		refused($node, $wait->('outbox', $foreign, '1 s'),

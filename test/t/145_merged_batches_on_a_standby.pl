@@ -147,7 +147,7 @@ SQL
 		}
 	}
 	refused($standby,
-		"SELECT feed_page('outbox', overlay('$cursor' PLACING '12345678' FROM 44), 10)",
+		"SELECT feed_page('outbox', overlay('$cursor' PLACING '012345678' FROM 43), 10)",
 		'PF001', 'cursor of feed', "$test: a made-up one is refused there as well");
 }
 

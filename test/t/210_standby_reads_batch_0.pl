@@ -99,7 +99,7 @@ my %other;
 my $other_cursor = '';
 1 while follow($primary, \%other, \$other_cursor, 33);
 is(text(\%other), table(), 'the copy of a consumer of the primary');
-is($other_cursor, $cursor, 'his cursor is the same');
+is(substr($other_cursor, 0, 67), substr($cursor, 0, 67), 'its cursor is the same, but for the base');
 
 # VACUUM FULL in the middle of batch 0.
 my %full;

@@ -166,7 +166,7 @@ sub begins_anew
 	is(sql($server, 'SELECT c.* FROM feedpub.feed f, feed_check(f.feed) c', db => $db),
 		'', "$test: repaired, all guards stand");
 	refused($server, "SELECT * FROM feed_read(NULL::kv, '$half', 10)",
-		'PF002', 'expired', "$test: a cursor of the old batch 0 is refused", db => $db);
+		'PF001', 'another history', "$test: a cursor of the old batch 0 is refused", db => $db);
 	refused($server, "SELECT * FROM feed_read(NULL::kv, '$end', 10)",
 		'PF001', 'another history', "$test: an old cursor is refused", db => $db);
 
