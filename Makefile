@@ -42,6 +42,7 @@ OBJS = \
 	src/run.o \
 	src/shmem.o \
 	src/stamp.o \
+	src/start.o \
 	src/stats.o \
 	src/store.o \
 	src/subscription.o \

@@ -57,13 +57,12 @@ CREATE TABLE feedpub.batch (
 	transactions pg_catalog.int4 NOT NULL,
 	fingerprint pg_catalog.int4 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
-	-- random, of the publisher; the fingerprint is made of it and the number
+	-- of the server start; the fingerprint is made of it and the number
 	seed pg_catalog.int4 NOT NULL,
-	-- what they were that have been merged into this one: the last position of
-	-- the youngest, and for each stretch of one seed its first number and seed
+	-- what they were that have been merged into this one, all of this seed: the
+	-- number of the oldest, and the last position of the youngest
+	merged_from pg_catalog.int8,
 	merged_pos pg_catalog.int8,
-	merged_ids pg_catalog.int8[],
-	merged_seeds pg_catalog.int4[],
 	PRIMARY KEY (feed, sync_id)
 );
 GRANT SELECT ON feedpub.batch TO pg_database_owner;
@@ -71,6 +70,16 @@ COMMENT ON TABLE feedpub.batch IS
 	'the batches of each feed in published order; written by feed_publish() only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+-- The start of the server that has published last here: one row.  Not dumped:
+-- elsewhere it means nothing.
+CREATE TABLE feedpub._server_start (
+	id pg_catalog.int8 PRIMARY KEY,
+	written_at pg_catalog.timestamptz NOT NULL
+);
+GRANT SELECT ON feedpub._server_start TO pg_database_owner;
+COMMENT ON TABLE feedpub._server_start IS
+	'the server start that has published last; written with its first batch only';
 
 -- Deletes in table feeds: the key of the row, as texts, and a stamp; without
 -- a key, the table was truncated.  Keys are their tables' data, so this is not

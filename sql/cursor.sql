@@ -32,7 +32,7 @@ END $$;
 -- merged one, its fingerprint, the server's start, base, and what is reserved.
 -- Stored cursors are to be read by later versions: it does not change.
 --
-SELECT overlay(feed_head('"Odd ""Name"", with a comma"') PLACING 'hhhhhhhh' FROM 2) AS head;
+SELECT overlay(overlay(feed_head('"Odd ""Name"", with a comma"') PLACING 'hhhhhhhh' FROM 2) PLACING 'ssssssssssssssss' FROM 52) AS head;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
 CALL feed_publish();
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'm', '1' FROM generate_series(1, 300);
@@ -48,6 +48,15 @@ SELECT bool_and(('x' || substr(cursor, 27, 16))::bit(64)::bigint = feed_pos) AS 
 	bool_and(('x' || substr(cursor, 44, 8))::bit(32)::int = b.fingerprint) AS fingerprints,
 	bool_and(('x' || substr(cursor, 2, 8))::bit(32)::int = f.history) AS histories
 	FROM cursors LEFT JOIN (feedpub.batch b JOIN feedpub.feed f USING (feed)) ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
+-- All are of this start, and another session's as well.
+SELECT count(DISTINCT start) AS starts, bool_or(start = repeat('0', 16)) AS zero, min(start) = (SELECT lpad(to_hex(id), 16, '0') FROM feedpub._server_start) AS written
+	FROM (SELECT substr(cursor, 52, 16) AS start FROM cursors UNION ALL SELECT substr(feed_head('other'), 52, 16)) s;
+SELECT substr(cursor, 52, 16) AS start FROM cursors LIMIT 1 \gset
+\c
+SET feedpub.read_wait = 0;
+SELECT substr(feed_head('other'), 52, 16) = :'start' AS same;
+-- It does not matter for where a cursor is.
+SELECT feedpub._cursor_compare(cursor, overlay(cursor PLACING 'ffffffffffffffff' FROM 52)) AS compared, attempt(cursor) = attempt(overlay(cursor PLACING 'ffffffffffffffff' FROM 52)) AS same FROM cursors WHERE n = 26;
 -- Sorted as text, in any collation of ASCII that is one, they are in feed
 -- order.
 SELECT count(*) FILTER (WHERE n <> sorted) AS out_of_order, count(*) FILTER (WHERE n <> sorted_c) AS out_of_order_c

@@ -204,10 +204,19 @@ ROLLBACK;
 BEGIN;
 UPDATE feedpub.batch SET transactions = 0;
 INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
-	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, b.published_at, i
+	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, b.published_at, b.seed
 	FROM generate_series(1, 25000) i, (SELECT * FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1) b;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
-SELECT count(*), min(sync_id), max(sync_id), max(cardinality(merged_ids)) AS seeds FROM feedpub.batch;
+SELECT count(*), min(sync_id), max(sync_id), max(sync_id - merged_from) FROM feedpub.batch;
+ROLLBACK;
+-- Those of two server starts, which have other seeds, stay apart.
+BEGIN;
+DELETE FROM feedpub.batch WHERE merged_pos IS NOT NULL;
+INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, '2000-01-01', b.seed + i / 10
+	FROM generate_series(1, 29) i, (SELECT * FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1) b;
+SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"') > 0 AS merged;
+SELECT sync_id - merged_from AS others, count(*) FROM feedpub.batch WHERE transactions = 0 GROUP BY seed, 1 ORDER BY seed, 1;
 ROLLBACK;
 -- Young ones are merged as well, when there are many.
 ALTER SYSTEM RESET feedpub.batch_retention;

@@ -23,7 +23,7 @@ CREATE FUNCTION merge(max_transactions int DEFAULT NULL) RETURNS int LANGUAGE sq
 	SELECT feedpub._merge_batches('outbox');
 $$;
 CREATE VIEW batches AS
-	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_pos, cardinality(merged_ids) AS publishers FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
+	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_from, merged_pos FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
 -- Every cursor that was ever handed out, with what lay behind it
 CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
 CREATE PROCEDURE note() LANGUAGE sql AS $$
@@ -71,7 +71,7 @@ CALL write_row('1');
 PREPARE TRANSACTION 'regress_feedpub early';
 CALL write_row('2');
 CALL feed_publish();
--- Another process, which makes other fingerprints
+-- Another process, which makes the same fingerprints
 \c
 SET feedpub.read_wait = 0;
 CALL write_row('3', '4');

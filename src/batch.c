@@ -32,7 +32,6 @@
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "utils/array.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -51,10 +50,9 @@
 #define ANUM_BATCH_FINGERPRINT	6
 #define ANUM_BATCH_PUBLISHED_AT	7
 #define ANUM_BATCH_SEED			8
-#define ANUM_BATCH_MERGED_POS	9
-#define ANUM_BATCH_MERGED_IDS	10
-#define ANUM_BATCH_MERGED_SEEDS	11
-#define NATTS_BATCH				11
+#define ANUM_BATCH_MERGED_FROM	9
+#define ANUM_BATCH_MERGED_POS	10
+#define NATTS_BATCH				10
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -80,10 +78,10 @@ struct FeedpubBatchScan
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
 static uint32 make_fingerprint(uint32 seed, int64 sync_id);
-static uint32 choose_seed(Oid feed);
+static uint32 make_seed(Oid feed, Oid table);
 static Relation open_table(LOCKMODE lockmode);
 static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
-						 int transactions, ArrayType *ids, ArrayType *seeds);
+						 int transactions, int64 first);
 
 /*
  * Is a transaction visible in a snapshot?  As xid8funcs.c:
@@ -282,6 +280,9 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->published_at = DatumGetTimestampTz(slot->tts_values[ANUM_BATCH_PUBLISHED_AT - 1]);
 	batch->seed = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SEED - 1]);
 	batch->is_merged = !slot->tts_isnull[ANUM_BATCH_MERGED_POS - 1];
+	batch->merged_from = batch->is_merged ?
+		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_FROM - 1]) :
+		batch->sync_id;
 	batch->merged_pos = batch->is_merged ?
 		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_POS - 1]) :
 		batch->last_pos;
@@ -290,7 +291,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 }
 
 /*
- * The fingerprint of a batch of this number whose publisher had this seed.
+ * The fingerprint of a batch of this number with this seed.
  * Cursors of merged batches are known by it, so it does not change.
  */
 static uint32
@@ -302,47 +303,18 @@ make_fingerprint(uint32 seed, int64 sync_id)
 }
 
 /*
- * Does the batch that was read last know the cursor: is it the cursor's own,
- * or was that merged into it?
+ * Does a batch know the cursor: is it the cursor's own, or was that merged into
+ * it?
  */
 bool
-feedpub_batch_knows(FeedpubBatchScan *batches, const FeedpubBatch *batch,
-					const FeedpubCursor *cursor)
+feedpub_batch_knows(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 {
-	Datum		arrays[2];
-	Datum	   *ids;
-	Datum	   *seeds;
-	bool	   *nulls;
-	int			nids;
-	int			nseeds;
-	int			i;
-
 	if (feedpub_cursor_is_of(cursor, batch->sync_id, batch->is_merged, batch->fingerprint))
 		return true;
-	if (!batch->is_merged || cursor->sync_id > batch->sync_id)
-		return false;
-	for (i = 0; i < 2; i++)
-	{
-		bool		isnull;
-
-		arrays[i] = slot_getattr(batches->slot, ANUM_BATCH_MERGED_IDS + i, &isnull);
-		if (isnull)
-			return false;
-	}
-	deconstruct_array(DatumGetArrayTypeP(arrays[0]), INT8OID, sizeof(int64),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &ids, &nulls, &nids);
-	deconstruct_array(DatumGetArrayTypeP(arrays[1]), INT4OID, sizeof(int32),
-					  true, TYPALIGN_INT, &seeds, &nulls, &nseeds);
-
-	/* the last stretch that begins at or before it */
-	for (i = Min(nids, nseeds) - 1; i >= 0; i--)
-	{
-		if (DatumGetInt64(ids[i]) <= cursor->sync_id)
-			break;
-	}
-	return i >= 0 &&
+	return batch->is_merged &&
+		cursor->sync_id >= batch->merged_from && cursor->sync_id <= batch->sync_id &&
 		feedpub_cursor_is_of(cursor, cursor->sync_id, false,
-							 make_fingerprint(DatumGetUInt32(seeds[i]), cursor->sync_id));
+							 make_fingerprint(batch->seed, cursor->sync_id));
 }
 
 /*
@@ -432,28 +404,36 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
- * The seed of the batches that this process publishes in a feed.
+ * The seed of a feed's batches of this server start.
  *
  * Batches of another history have other fingerprints.  Histories part when a
- * server goes on from an earlier state, with other processes; or in
- * feedpub._begin_history(), which gives the feed another random number, as each
- * feed has one of its own.  Within one history a process need not draw a number for each batch: what was merged is
- * remembered as stretches of one seed, and takes no room.
+ * server goes on from an earlier state, which is another start of one (start.c);
+ * in feedpub._begin_history(), which gives the feed another random number; when
+ * a dump is restored, perhaps by the start that has made more batches since,
+ * into tables that are then new; or with a copy of the database.  Within one
+ * history a start does not draw a number for each batch: so a merged one can
+ * tell the fingerprints of its parts.
  */
 static uint32
-choose_seed(Oid feed)
+make_seed(Oid feed, Oid table)
 {
-	static bool is_drawn = false;
-	static uint32 drawn;
+	struct
+	{
+		uint64		start;
+		uint32		history;
+		Oid			database;
+		Oid			table;
+		Oid			feed;
+	} parts;					/* no padding */
 	FeedpubFloor floor;
 
-	if (!is_drawn && !pg_strong_random(&drawn, sizeof(drawn)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-	is_drawn = true;
 	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
-	return murmurhash32(drawn ^ floor.history);
+	parts.start = feedpub_start_of_batches();
+	parts.history = floor.history;
+	parts.database = MyDatabaseId;
+	parts.table = table;
+	parts.feed = feed;
+	return hash_bytes((const unsigned char *) &parts, sizeof(parts));
 }
 
 static Relation
@@ -478,12 +458,12 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	Datum		values[NATTS_BATCH] = {0};
 	bool		nulls[NATTS_BATCH] = {false};
 
-	batch->seed = choose_seed(feed);
+	feedpub_start_write();
+	batch->seed = make_seed(feed, RelationGetRelid(table));
 	batch->fingerprint = make_fingerprint(batch->seed, batch->sync_id);
 
+	nulls[ANUM_BATCH_MERGED_FROM - 1] = true;
 	nulls[ANUM_BATCH_MERGED_POS - 1] = true;
-	nulls[ANUM_BATCH_MERGED_IDS - 1] = true;
-	nulls[ANUM_BATCH_MERGED_SEEDS - 1] = true;
 	values[ANUM_BATCH_FEED - 1] = ObjectIdGetDatum(feed);
 	values[ANUM_BATCH_SYNC_ID - 1] = Int64GetDatum(batch->sync_id);
 	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);
@@ -500,17 +480,14 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 
 /*
  * Merge the batches from one number to another into the youngest of them; none
- * of them is a merged one.  The caller holds the lock that serialises
- * publishers of the feed, and his snapshot sees all its batches.
+ * of them is a merged one, and all have one seed.  The caller holds the lock
+ * that serialises publishers of the feed, and his snapshot sees all its batches.
  */
 void
 feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
 {
 	Relation	table = open_table(RowExclusiveLock);
 	FeedpubBatchScan *batches = feedpub_batch_begin(feed, first, snapshot);
-	Datum	   *ids = palloc((last - first + 1) * sizeof(Datum));
-	Datum	   *seeds = palloc((last - first + 1) * sizeof(Datum));
-	int			nstretches = 0;
 	int64		last_pos = 0;
 	int			transactions = 0;
 	FeedpubBatch batch;
@@ -519,19 +496,10 @@ feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
 	{
 		last_pos = Max(last_pos, batch.last_pos);
 		transactions += batch.transactions;
-		if (nstretches == 0 || DatumGetUInt32(seeds[nstretches - 1]) != batch.seed)
-		{
-			ids[nstretches] = Int64GetDatum(batch.sync_id);
-			seeds[nstretches++] = UInt32GetDatum(batch.seed);
-		}
 		if (batch.sync_id < last)
 			CatalogTupleDelete(table, &batches->slot->tts_tid);
 		else
-			write_merged(table, batches->slot, last_pos, transactions,
-						 construct_array(ids, nstretches, INT8OID, sizeof(int64),
-										 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE),
-						 construct_array(seeds, nstretches, INT4OID, sizeof(int32),
-										 true, TYPALIGN_INT));
+			write_merged(table, batches->slot, last_pos, transactions, first);
 	}
 	feedpub_batch_end(batches);
 	table_close(table, NoLock);
@@ -542,7 +510,7 @@ feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
  */
 static void
 write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
-			 int transactions, ArrayType *ids, ArrayType *seeds)
+			 int transactions, int64 first)
 {
 	Datum		values[NATTS_BATCH];
 	bool		nulls[NATTS_BATCH] = {false};
@@ -558,14 +526,12 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(last_pos);
 	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(transactions);
 	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(fingerprint);
-	values[ANUM_BATCH_MERGED_IDS - 1] = PointerGetDatum(ids);
-	values[ANUM_BATCH_MERGED_SEEDS - 1] = PointerGetDatum(seeds);
+	values[ANUM_BATCH_MERGED_FROM - 1] = Int64GetDatum(first);
 	replaced[ANUM_BATCH_MERGED_POS - 1] = true;
 	replaced[ANUM_BATCH_LAST_POS - 1] = true;
 	replaced[ANUM_BATCH_TRANSACTIONS - 1] = true;
 	replaced[ANUM_BATCH_FINGERPRINT - 1] = true;
-	replaced[ANUM_BATCH_MERGED_IDS - 1] = true;
-	replaced[ANUM_BATCH_MERGED_SEEDS - 1] = true;
+	replaced[ANUM_BATCH_MERGED_FROM - 1] = true;
 	CatalogTupleUpdate(table, &tuple->t_self,
 					   heap_modify_tuple(tuple, RelationGetDescr(table),
 										 values, nulls, replaced));

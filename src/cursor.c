@@ -15,7 +15,7 @@
  *		0000000000000c35	position in it; kind a: a row identifier
  *		0			1 if the batch is one that others were merged into
  *		9e3779b9	fingerprint of the batch; kind a: of the table's file
- *		00...		id of the server start that made the cursor
+ *		00...		id of the server start that made the cursor (start.c)
  *		000000000000002b	base: see page.c, check_floor()
  *		00...		reserved: a place in the WAL
  *

@@ -125,6 +125,7 @@ typedef struct FeedpubBatch
 	uint32		seed;			/* of which the fingerprint was made */
 	TimestampTz published_at;
 	bool		is_merged;
+	int64		merged_from;	/* the number of its oldest part */
 	int64		merged_pos;		/* the largest position in its youngest part */
 	TransactionId publisher;	/* who wrote it */
 } FeedpubBatch;
@@ -632,8 +633,7 @@ extern FeedpubBatchScan *feedpub_batch_begin_backward(Oid feed, int64 below,
 													  Snapshot snapshot);
 extern void feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below);
 extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
-extern bool feedpub_batch_knows(FeedpubBatchScan *batches,
-								const FeedpubBatch *batch,
+extern bool feedpub_batch_knows(const FeedpubBatch *batch,
 								const FeedpubCursor *cursor);
 extern int64 feedpub_batch_passed(const FeedpubBatch *batch,
 								  const FeedpubCursor *cursor);
@@ -717,8 +717,14 @@ extern int	feedpub_cursor_compare(const FeedpubCursor *a,
 								   const FeedpubCursor *b);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 
+/* in start.c */
+extern uint64 feedpub_start_of_page(Snapshot snapshot);
+extern uint64 feedpub_start_of_batches(void);
+extern void feedpub_start_write(void);
+
 /* in shmem.c */
 extern void feedpub_shmem_preload(void);
+extern uint64 feedpub_shmem_start(uint64 (*draw)(void));
 extern FeedpubDatabase *feedpub_shmem_database(void);
 extern FeedpubDatabase *feedpub_shmem_known_database(void);
 extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);

@@ -50,8 +50,7 @@ static void push_snapshots(FeedpubPage *page);
 static void read_batches(FeedpubPage *page);
 static bool check_history(FeedpubPage *page);
 static void check_floor(FeedpubPage *page);
-static bool check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
-						 const FeedpubBatch *first);
+static bool check_cursor(FeedpubPage *page, const FeedpubBatch *first);
 static void open_leaves(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
 static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf);
@@ -198,6 +197,7 @@ read_batches(FeedpubPage *page)
 											ALLOCSET_SMALL_SIZES);
 
 	page->passed = page->after;
+	page->server_start = feedpub_start_of_page(page->state);
 	feedpub_registry_floor(relid, page->state, &page->floor);
 	if (!check_history(page))
 	{
@@ -233,7 +233,7 @@ read_batches(FeedpubPage *page)
 		oldcontext = MemoryContextSwitchTo(contexts[turn]);
 		found = feedpub_batch_next(batches, &batch);
 		MemoryContextSwitchTo(oldcontext);
-		if (!checked && !check_cursor(page, batches, found ? &batch : NULL))
+		if (!checked && !check_cursor(page, found ? &batch : NULL))
 			found = false;
 		checked = true;
 		if (!found)
@@ -339,14 +339,13 @@ check_history(FeedpubPage *page)
  * another one: where that has not happened yet, its cursors mean nothing.
  */
 static bool
-check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
-			 const FeedpubBatch *first)
+check_cursor(FeedpubPage *page, const FeedpubBatch *first)
 {
 	const FeedpubCursor *after = &page->after;
 
 	if (feedpub_cursor_batch(after) == 0)
 		return true;
-	if (first != NULL && feedpub_batch_knows(batches, first, after))
+	if (first != NULL && feedpub_batch_knows(first, after))
 		return true;
 	if (first == NULL || after->merged)
 	{
@@ -360,7 +359,7 @@ check_cursor(FeedpubPage *page, FeedpubBatchScan *batches,
 		latest = RegisterSnapshot(GetLatestSnapshot());
 		latest_batches = feedpub_batch_begin(page->feed.relid, after->sync_id, latest);
 		known = feedpub_batch_next(latest_batches, &batch) &&
-			feedpub_batch_knows(latest_batches, &batch, after);
+			feedpub_batch_knows(&batch, after);
 		feedpub_batch_end(latest_batches);
 		UnregisterSnapshot(latest);
 		if (known)
@@ -473,6 +472,7 @@ feedpub_page_end_of(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 	cursor.pos = batch->last_pos;
 	cursor.merged = batch->is_merged;
 	cursor.fingerprint = batch->fingerprint;
+	cursor.server_start = feedpub_start_of_page(snapshot);
 
 	/* what was deleted up to there, a consumer that begins there has not got */
 	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;

@@ -610,7 +610,7 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 	}
 	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
 	is_ahead = !feedpub_batch_next(batches, &batch);
-	is_known = is_ahead || feedpub_batch_knows(batches, &batch, cursor);
+	is_known = is_ahead || feedpub_batch_knows(&batch, cursor);
 	if (!is_ahead && batch.sync_id == cursor->sync_id &&
 		cursor->pos > batch.last_pos)
 		is_ahead = true;

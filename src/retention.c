@@ -7,7 +7,8 @@
  * feedpub.max_unmerged_batches, are merged, neighbours into the youngest of
  * them, so that the table stays small.  A merged batch has no more transactions
  * than one may be published with, feedpub.max_batch_transactions, so that pages
- * cost no more; nor very many parts.  It is made when no further neighbour would
+ * cost no more; nor very many parts; nor parts of two server starts, which have
+ * other seeds (batch.c).  It is made when no further neighbour would
  * fit into it, so the last batch of a feed stays as it is; and never merged
  * again.
  *
@@ -73,6 +74,7 @@ typedef struct MergeGroup
 	int64		first;
 	int64		last;
 	int			transactions;
+	uint32		seed;
 } MergeGroup;
 
 /*
@@ -117,7 +119,7 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 
 		/* another one follows, so the last of all is in no group */
 		if (group.nparts > 0 &&
-			(batch.is_merged || group.nparts == MERGE_PARTS ||
+			(batch.is_merged || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
 		{
 			if (group.nparts > 1)
@@ -136,6 +138,7 @@ feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more)
 		}
 		if (group.nparts++ == 0)
 			group.first = batch.sync_id;
+		group.seed = batch.seed;
 		group.last = batch.sync_id;
 		group.transactions += batch.transactions;
 	}

@@ -84,6 +84,7 @@ typedef struct SeenPoll
 typedef struct FeedpubShared
 {
 	slock_t		mutex;
+	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
 	Latch	   *launcher_latch; /* by the mutex; NULL when there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
 	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
@@ -174,6 +175,7 @@ attach(void)
 	{
 		MemSet(shared, 0, sizeof(FeedpubShared));
 		SpinLockInit(&shared->mutex);
+		pg_atomic_init_u64(&shared->start, 0);
 		for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
 			SpinLockInit(&shared->databases[i].mutex);
 		for (int i = 0; i < NWAITERS; i++)
@@ -185,6 +187,26 @@ attach(void)
 		}
 	}
 	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * The id of the server start, 0 when there is no shared memory.  The first who
+ * asks draws it; of two at a time the same one has drawn it for both.
+ */
+uint64
+feedpub_shmem_start(uint64 (*draw)(void))
+{
+	uint64		id;
+	uint64		drawn;
+
+	attach();
+	if (shared == NULL)
+		return 0;
+	id = pg_atomic_read_u64(&shared->start);
+	if (id != 0)
+		return id;
+	drawn = draw();
+	return pg_atomic_compare_exchange_u64(&shared->start, &id, drawn) ? drawn : id;
 }
 
 /*

@@ -223,7 +223,7 @@ is_merged_here(Oid relid, const FeedpubCursor *after)
 	bool		result;
 
 	result = feedpub_batch_next(batches, &batch) &&
-		feedpub_batch_knows(batches, &batch, after);
+		feedpub_batch_knows(&batch, after);
 	feedpub_batch_end(batches);
 	UnregisterSnapshot(snapshot);
 	return result;

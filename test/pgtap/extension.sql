@@ -18,6 +18,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'schema feedpub',
 	'table feedpub.feed',
 	'table feedpub.batch',
+	'table feedpub._server_start',
 	'table feedpub.tombstone',
 	'table feedpub.subscription',
 	'table feedpub.shard',

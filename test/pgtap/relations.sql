@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and who may do what.
 BEGIN;
-SELECT plan(17 * 7 + 50);
+SELECT plan(18 * 7 + 56);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -17,7 +17,8 @@ INSERT INTO meant VALUES
 -- the database may read them.
 INSERT INTO meant VALUES
 	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
-		'seed integer, merged_pos bigint, merged_ids bigint[], merged_seeds integer[]', 'pg_database_owner'::regrole),
+		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
+	('_server_start', 'r', 'id bigint, written_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
@@ -78,6 +79,7 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), 
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._partition', p), p || ' on feedpub._partition is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._server_start', p), p || ' on feedpub._server_start is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._stamping', p), p || ' on feedpub._stamping is not for PUBLIC') FROM privilege ORDER BY p;

@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * start.c
+ *	  The id of the server start.
+ *
+ * Each start of the server as a primary draws 64 random bits, when they are
+ * first asked for.  They are in shared memory, which does not survive a crash
+ * restart: that is a new start.  So is a promotion: a standby draws none before
+ * it is over.  All databases share one.
+ *
+ * Fingerprints of batches are made of it (batch.c), and cursors carry it.  What
+ * a server loses, in a crash or because it was not replicated, was made by a
+ * start that does not go on.
+ *
+ * feedpub._server_start has, in one row, the start that has published last in
+ * this database.  The first batch of a start writes it, in its transaction.
+ * Who sees a batch sees the row of its start, or of a later one: the row is
+ * written under a lock that is held to the end of the transaction, and another
+ * publisher who does not see it waits.  That is the last lock that a publisher
+ * takes, and only publishers take it, so it takes part in no deadlock.
+ *
+ * A page carries the id of the server that serves it.  That is a primary's own,
+ * written or not.  A standby goes on where its primary is, so it shows the one
+ * in the table, as its snapshot sees it: until a primary has published after it
+ * has started, its standbys show the start before, by which their batches are.
+ * Zero where none is known: before a first batch on a standby, and where there
+ * is no room for our shared memory.  There each process makes fingerprints as a
+ * start of its own.
+ *
+ * The table is not dumped: starts of another server mean nothing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+/* columns of feedpub._server_start */
+#define ANUM_START_ID			1
+#define ANUM_START_WRITTEN_AT	2
+#define NATTS_START				2
+
+static uint64 draw(void);
+static Relation open_table(LOCKMODE lockmode);
+static uint64 read_row(Relation table, Snapshot snapshot, HeapTuple *row);
+
+/*
+ * The id that a page carries which is read with this snapshot.
+ */
+uint64
+feedpub_start_of_page(Snapshot snapshot)
+{
+	Relation	table;
+	uint64		id;
+
+	if (!RecoveryInProgress())
+		return feedpub_shmem_start(draw);
+	table = open_table(AccessShareLock);
+	id = read_row(table, snapshot, NULL);
+	table_close(table, AccessShareLock);
+	return id;
+}
+
+/*
+ * The id that this process makes fingerprints of.
+ */
+uint64
+feedpub_start_of_batches(void)
+{
+	static uint64 own = 0;
+	uint64		id = feedpub_shmem_start(draw);
+
+	if (id == 0 && own == 0)
+		own = draw();
+	return id != 0 ? id : own;
+}
+
+/*
+ * See that the table has this start, for a publisher that writes a batch.  The
+ * snapshots are new ones, and the second is taken with the lock.
+ */
+void
+feedpub_start_write(void)
+{
+	Relation	table = open_table(RowExclusiveLock);
+	uint64		id = feedpub_shmem_start(draw);
+	HeapTuple	old = NULL;
+	LOCKTAG		tag;
+
+	if (read_row(table, NULL, NULL) == id)
+	{
+		table_close(table, NoLock);
+		return;
+	}
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, RelationGetRelid(table), InvalidOid, 0);
+	(void) LockAcquire(&tag, ExclusiveLock, false, false);
+	if (read_row(table, NULL, &old) != id)
+	{
+		Datum		values[NATTS_START];
+		bool		nulls[NATTS_START] = {false};
+		HeapTuple	tuple;
+
+		values[ANUM_START_ID - 1] = Int64GetDatum((int64) id);
+		values[ANUM_START_WRITTEN_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+		tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
+		if (old != NULL)
+			CatalogTupleUpdate(table, &old->t_self, tuple);
+		else
+			CatalogTupleInsert(table, tuple);
+
+		/* the transaction's next batch finds it */
+		CommandCounterIncrement();
+	}
+	table_close(table, NoLock);
+}
+
+static uint64
+draw(void)
+{
+	uint64		id = 0;
+
+	while (id == 0)
+	{
+		if (!pg_strong_random(&id, sizeof(id)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate random values")));
+	}
+	return id;
+}
+
+static Relation
+open_table(LOCKMODE lockmode)
+{
+	Relation	table = table_open(get_relname_relid("_server_start",
+													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
+								   lockmode);
+
+	feedpub_registry_check_version(table, NATTS_START);
+	return table;
+}
+
+/*
+ * The id in the table's row, and a copy of that; 0 if there is none.
+ */
+static uint64
+read_row(Relation table, Snapshot snapshot, HeapTuple *row)
+{
+	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
+	HeapTuple	tuple = systable_getnext(scan);
+	uint64		id = 0;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		bool		isnull;
+
+		id = (uint64) DatumGetInt64(heap_getattr(tuple, ANUM_START_ID,
+												 RelationGetDescr(table), &isnull));
+		if (row != NULL)
+			*row = heap_copytuple(tuple);
+	}
+	systable_endscan(scan);
+	return id;
+}
