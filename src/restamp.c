@@ -28,7 +28,8 @@
  * The place of a pass is of one file of the table; in another it begins again.
  *
  * If the UPDATE fails, each row is tried alone, in a subtransaction.  A row that
- * fails then, or that a trigger suppresses, is counted, and stops nothing.
+ * fails then, or that a trigger suppresses or gives another stamp, is counted,
+ * and stops nothing.
  *
  * Waiting.  The rows of a step stay locked until it commits, so the step waits
  * for nothing long: lock_timeout is below any useful deadlock_timeout.  Between
@@ -78,6 +79,7 @@ static int	find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows,
 static int	lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
 static void update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
 static bool try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n);
+static int64 count_stamped(SPITupleTable *table, int64 n);
 static void note_failure(FeedpubRestamp *pass, ItemPointer tid,
 						 const char *error);
 static Datum tid_array(Datum *tids, int n);
@@ -414,18 +416,23 @@ try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 	PG_TRY();
 	{
 		int64		nupdated;
+		int64		nstamped;
 
 		if (SPI_execute_with_args(psprintf("UPDATE ONLY %s SET " FEEDPUB_XID_COLUMN " = NULL"
-										   " WHERE ctid = ANY ($1)",
+										   " WHERE ctid = ANY ($1)"
+										   " RETURNING " FEEDPUB_XID_COLUMN ", " FEEDPUB_POS_COLUMN,
 										   feedpub_relation_name(pass->relid)),
-								  1, argtypes, values, NULL, false, 0) != SPI_OK_UPDATE)
+								  1, argtypes, values, NULL, false, 0) != SPI_OK_UPDATE_RETURNING)
 			elog(ERROR, "could not update \"%s\"", RelationGetRelationName(rel));
 		nupdated = (int64) SPI_processed;
+		nstamped = count_stamped(SPI_tuptable, nupdated);
 		ReleaseCurrentSubTransaction();
 		done = true;
-		pass->stamped += nupdated;
+		pass->stamped += nstamped;
 		for (int64 i = nupdated; i < n; i++)
 			note_failure(pass, tid, "a trigger suppresses the UPDATE");
+		for (int64 i = nstamped; i < nupdated; i++)
+			note_failure(pass, tid, "a trigger changes the stamp");
 	}
 	PG_CATCH();
 	{
@@ -454,6 +461,31 @@ try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
 	return done;
+}
+
+/*
+ * How many of the rows have got a stamp of this transaction?  A trigger that
+ * comes after the one that stamps may have put another into them.  They would
+ * be found in each pass again, and there would be no last one.
+ */
+static int64
+count_stamped(SPITupleTable *table, int64 n)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int64		nstamped = 0;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		bool		no_xid;
+		bool		no_pos;
+		Datum		stamp = SPI_getbinval(table->vals[i], table->tupdesc, 1, &no_xid);
+
+		(void) SPI_getbinval(table->vals[i], table->tupdesc, 2, &no_pos);
+		if (!no_xid && !no_pos &&
+			FullTransactionIdEquals(DatumGetFullTransactionId(stamp), xid))
+			nstamped++;
+	}
+	return nstamped;
 }
 
 /*
