@@ -142,7 +142,15 @@ sub write_feed
 	# each kind at least once, whatever the dice say
 	my @must = map { $_->[0] } @kinds;
 	push @must, splice @must, 0, $number % @must;
-	for (my $t = 1; $t <= $share || @must || Time::HiRes::time() < $end; $t++)
+	# and some after the table was emptied, and whatever else is done to it
+	my $last;
+	my $goes_on = sub {
+		return 1 if $_[0] <= $share || @must || Time::HiRes::time() < $end;
+		return 1 if !-e "$self->{dir}/disturbed";
+		$last //= Time::HiRes::time() + 0.1 * $self->{seconds};
+		return Time::HiRes::time() < $last;
+	};
+	for (my $t = 1; $goes_on->($t); $t++)
 	{
 		my $dice = rand 1000;
 		my $kind;
@@ -634,6 +642,7 @@ SQL
 				pause(0.2);
 			}
 			unlink "$self->{dir}/calm";
+			$self->say('disturbed') if !@due;
 		}
 		elsif (chance(40))
 		{

@@ -110,6 +110,7 @@ SELECT concat_ws(' ', id, grp, version, md5(COALESCE(payload, 'null')),
 FROM item
 SQL
 
+	cmp_ok(scalar keys %table, '>', 0, 'the table ends with rows');
 	my %sharded;
 	for my $name (@{ $run->{consumers} })
 	{
