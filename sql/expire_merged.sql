@@ -82,6 +82,10 @@ INSERT INTO cursors (place, cursor) SELECT 'behind the deletes', feed_head('tab'
 COMMIT PREPARED 'regress_feedpub long';
 CALL feed_publish('tab');
 INSERT INTO cursors (place, cursor) SELECT 'at the end', feed_head('tab');
+-- of one who began before that batch was there
+INSERT INTO cursors (place, cursor)
+	SELECT 'at the end, from the first', r.cursor FROM cursors c, feed_read(NULL::tab, c.cursor, 100) r
+	WHERE c.n = 1 AND r.op = 'upsert' AND (entry).id = 1;
 INSERT INTO tab VALUES (3);
 CALL feed_publish('tab');
 SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;

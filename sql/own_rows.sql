@@ -20,6 +20,7 @@ SELECT other('INSERT INTO elsewhere VALUES (1)');
 SELECT pg_snapshot_xmax(pg_current_snapshot()) > pg_current_xact_id() AS younger;
 SELECT count(*) FROM feed_read(NULL::outbox, '', 10);
 SELECT feed_page('outbox', '', 10);
+SELECT unpublished FROM feedpub.feeds WHERE feed = 'outbox'::regclass;
 -- In a savepoint
 SAVEPOINT s;
 INSERT INTO outbox (message_type, data) VALUES ('own', '2');
