@@ -166,6 +166,13 @@ CALL try('DROP TABLE part_c');
 CALL try('DROP TABLE part_bc');
 CALL try('CREATE TABLE part_d PARTITION OF part FOR VALUES IN (''d'')');
 CALL try('CREATE TABLE part_d PARTITION OF part_bc FOR VALUES IN (NULL)');
+-- A trigger that is dropped takes its clones with it; a row that is updated while
+-- the index is away is in no index that is made after that.
+CALL try('DROP TRIGGER zz_feedpub_stamp ON part');
+CALL try('DROP TRIGGER zz_feedpub_stamp ON part', 'SELECT feed_repair(''part'')');
+CALL try('DROP INDEX kv_feed_idx', 'UPDATE kv SET v = 2', 'SELECT feed_repair(''kv'')');
+CALL try('ALTER TABLE kv RENAME COLUMN v TO w');
+CALL try('CREATE INDEX ON kv (v)');
 -- Another table's is none of the feed's.
 CALL try('CREATE TABLE other (LIKE kv)', 'TRUNCATE outbox');
 CALL try('SELECT 1');

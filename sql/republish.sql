@@ -183,6 +183,15 @@ CREATE TRIGGER reject BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION reject
 CREATE TABLE before AS SELECT id, feed_pos FROM mine;
 CALL feed_republish('mine');
 SELECT array_agg(id ORDER BY id) FROM mine JOIN before USING (id, feed_pos);
+-- An error that is not of the row ends it, and no row is given up for that.
+CREATE OR REPLACE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF NEW.id = 11 THEN
+		RAISE 'the disk is full' USING ERRCODE = 'disk_full';
+	END IF;
+	RETURN NEW;
+END $$;
+CALL feed_republish('mine');
 DROP TRIGGER reject ON mine;
 ALTER TABLE mine DROP CONSTRAINT mine_v_check;
 -- Nor does one to which a trigger gives back its old stamp, each time again.

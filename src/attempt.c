@@ -13,8 +13,6 @@
 
 #include "feedpub.h"
 
-static bool is_of_the_data(int sqlstate);
-
 /*
  * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it
  * as a text, "SQLSTATE: message", in the current context; what the work has
@@ -56,13 +54,16 @@ feedpub_attempt(void (*work)(void *arg), void *arg)
 	CurrentResourceOwner = owner;
 	if (error == NULL)
 		return NULL;
-	if (!is_of_the_data(error->sqlerrcode))
+	if (!feedpub_attempt_is_of_the_data(error->sqlerrcode))
 		ReThrowError(error);
 	return psprintf("%s: %s", unpack_sql_state(error->sqlerrcode), error->message);
 }
 
-static bool
-is_of_the_data(int sqlstate)
+/*
+ * Is an error of the values that were worked on, so that it would come again?
+ */
+bool
+feedpub_attempt_is_of_the_data(int sqlstate)
 {
 	switch (ERRCODE_TO_CATEGORY(sqlstate))
 	{

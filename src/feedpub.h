@@ -781,6 +781,7 @@ extern void feedpub_json_string(FeedpubJson *json, StringInfo out,
 
 /* in attempt.c */
 extern char *feedpub_attempt(void (*work)(void *arg), void *arg);
+extern bool feedpub_attempt_is_of_the_data(int sqlstate);
 
 /* in store.c */
 extern void feedpub_store_begin(FeedpubRole *caller);

@@ -32,7 +32,10 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
@@ -216,6 +219,8 @@ feedpub_horizon_push(Snapshot snapshot)
 }
 
 static bool is_own_relation(Oid relid);
+static bool has_own_change(Oid relid);
+static bool is_own_row(HeapTupleHeader header);
 static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
 							  List **relids);
 
@@ -225,8 +230,9 @@ static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
  * file that can be read.
  *
  * DDL, and TRUNCATE, write the table's row in pg_class, and a partition that
- * comes or goes has a row in pg_inherits.  Where that was in a subtransaction
- * that was rolled back the rows are the old ones again.
+ * comes or goes has a row in pg_inherits.  A trigger that is dropped, and its
+ * clones with it, an index and a column have rows of their own.  Where that
+ * was in a subtransaction that was rolled back the rows are the old ones again.
  */
 void
 feedpub_horizon_refuse_own_ddl(Relation table)
@@ -237,7 +243,7 @@ feedpub_horizon_refuse_own_ddl(Relation table)
 	if (!TransactionIdIsValid(GetTopTransactionIdIfAny()))
 		return;
 	relids = list_make1_oid(RelationGetRelid(table));
-	found = is_own_relation(RelationGetRelid(table));
+	found = is_own_relation(RelationGetRelid(table)) || has_own_change(RelationGetRelid(table));
 	if (!found && table->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
 	{
 		Relation	catalog = table_open(InheritsRelationId, AccessShareLock);
@@ -282,6 +288,59 @@ is_own_relation(Oid relid)
 }
 
 /*
+ * Has the transaction dropped or altered a trigger, an index or a column that
+ * the table had before?
+ */
+static bool
+has_own_change(Oid relid)
+{
+	static const struct
+	{
+		Oid			catalog;
+		Oid			index;
+		AttrNumber	attno;		/* that has the table's OID */
+	} places[] = {
+		{TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid},
+		{IndexRelationId, IndexIndrelidIndexId, Anum_pg_index_indrelid},
+		{AttributeRelationId, AttributeRelidNumIndexId, Anum_pg_attribute_attrelid},
+	};
+	bool		found = false;
+
+	/* what it has dropped is still there in this snapshot */
+	feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+	for (int i = 0; i < lengthof(places) && !found; i++)
+	{
+		Relation	catalog = table_open(places[i].catalog, AccessShareLock);
+		SysScanDesc scan;
+		ScanKeyData key;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key, places[i].attno, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(relid));
+		scan = systable_beginscan(catalog, places[i].index, true,
+								  GetActiveSnapshot(), 1, &key);
+		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+			found = is_own_row(tuple->t_data);
+		systable_endscan(scan);
+		table_close(catalog, AccessShareLock);
+	}
+	PopActiveSnapshot();
+	return found;
+}
+
+/*
+ * Has the transaction written a row of a catalog, or removed it?
+ */
+static bool
+is_own_row(HeapTupleHeader header)
+{
+	return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(header)) ||
+		((header->t_infomask & HEAP_XMAX_INVALID) == 0 &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/*
  * Has the transaction removed a partition of a table, or added one?  Looks at
  * those that a snapshot sees, NULL for those that are there now, and adds them
  * to relids.
@@ -300,12 +359,7 @@ has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
 	scan = systable_beginscan(catalog, InheritsParentIndexId, true, snapshot, 1, &key);
 	while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		HeapTupleHeader header = tuple->t_data;
-
-		found = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(header)) ||
-			((header->t_infomask & HEAP_XMAX_INVALID) == 0 &&
-			 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
-			 TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetUpdateXid(header)));
+		found = is_own_row(tuple->t_data);
 		if (relids != NULL)
 			*relids = lappend_oid(*relids, ((Form_pg_inherits) GETSTRUCT(tuple))->inhrelid);
 	}

@@ -194,6 +194,7 @@ static void end_process(void);
 static void run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed,
 							   void *arg);
 static void see_end(void);
+static int64 longer_wait(int64 first, int *nwaits, int64 last);
 static Patient *choose_patient(void);
 static void start_process(Patient *patient);
 
@@ -523,6 +524,18 @@ run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed, void *arg)
  */
 
 /*
+ * The next wait, in ms: each time twice as long, up to the last.
+ */
+static int64
+longer_wait(int64 first, int *nwaits, int64 last)
+{
+	int64		wait_ms = first << Min(*nwaits, 20);
+
+	(*nwaits)++;
+	return Min(wait_ms, last);
+}
+
+/*
  * See which feeds have rows to be stamped, and what the last process did.  In a
  * transaction.
  */
@@ -577,9 +590,9 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 			if (was_killed)
 				killed = feed;
 			if (was_killed || (!isnull && DatumGetTimestampTz(at) >= process_started))
-				wait_ms = Min((int64) FIRST_PENANCE << Min(patient->failures++, 20), LAST_PENANCE);
+				wait_ms = longer_wait(FIRST_PENANCE, &patient->failures, LAST_PENANCE);
 			else if (stamped == patient->stamped)
-				wait_ms = Min((int64) FIRST_RETRY << Min(patient->waits++, 10), LAST_RETRY);
+				wait_ms = longer_wait(FIRST_RETRY, &patient->waits, LAST_RETRY);
 			else
 				patient->failures = patient->waits = 0;
 			patient->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);

@@ -66,6 +66,9 @@
 #define WINDOW			32
 #define SEARCH_TIME		200
 
+/* after how long a step stamps no more rows, in ms */
+#define UPDATE_TIME		1000
+
 /* how long a step waits for a lock that a trigger or a check takes, in ms */
 #define LOCK_WAIT		500
 
@@ -235,8 +238,11 @@ feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
+		/* a row that has moved to another partition meanwhile is left no more */
+		if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
+			done = true;
+		else if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+				 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED)
 			ReThrowError(error);
 		FreeErrorData(error);
 	}
@@ -358,22 +364,46 @@ find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
 static int
 lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 {
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
 	Oid			argtypes[1] = {TIDARRAYOID};
 	Datum		values[1] = {tid_array(tids, n)};
 	ItemPointerData first = *(ItemPointer) DatumGetPointer(tids[0]);
-	int			nlocked = 0;
+	volatile int nlocked = 0;
+	ErrorData  *error;
 
-	if (SPI_execute_with_args(psprintf("SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($1)"
-									   " FOR NO KEY UPDATE SKIP LOCKED",
-									   feedpub_relation_name(pass->relid)),
-							  1, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not lock rows of \"%s\"", RelationGetRelationName(rel));
-	for (uint64 i = 0; i < SPI_processed; i++)
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
 	{
-		bool		isnull;
+		if (SPI_execute_with_args(psprintf("SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($1)"
+										   " FOR NO KEY UPDATE SKIP LOCKED",
+										   feedpub_relation_name(pass->relid)),
+								  1, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
+			elog(ERROR, "could not lock rows of \"%s\"", RelationGetRelationName(rel));
+		for (uint64 i = 0; i < SPI_processed; i++)
+		{
+			bool		isnull;
 
-		tids[nlocked++] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
+			tids[nlocked++] = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
+		}
+		ReleaseCurrentSubTransaction();
 	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+
+		/* one of them has just moved to another partition */
+		if (error->sqlerrcode != ERRCODE_T_R_SERIALIZATION_FAILURE)
+			ReThrowError(error);
+		FreeErrorData(error);
+		nlocked = 0;
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
 	if (nlocked < n)
 	{
 		pass->left += n - nlocked;
@@ -383,17 +413,32 @@ lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 }
 
 /*
- * Update the rows, all at once; if that fails each alone.
+ * Update the rows, some at once, each time twice as many; if that fails each
+ * alone.  However slow triggers are, a step is not ended by its limit before it
+ * has stamped one: the rows for which there is no time are left.
  */
 static void
 update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 {
-	if (try_update(pass, rel, tids, n))
-		return;
-	for (int i = 0; i < n; i++)
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), UPDATE_TIME);
+	int			some = 1;
+
+	for (int i = 0; i < n; i += some, some = Min(2 * some, n - i))
 	{
 		CHECK_FOR_INTERRUPTS();
-		(void) try_update(pass, rel, &tids[i], 1);
+		if (i > 0 && GetCurrentTimestamp() >= until)
+		{
+			pass->left += n - i;
+			pass->left_tid = *(ItemPointer) DatumGetPointer(tids[i]);
+			return;
+		}
+		if (try_update(pass, rel, &tids[i], some))
+			continue;
+		for (int j = i; j < i + some; j++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			(void) try_update(pass, rel, &tids[j], 1);
+		}
 	}
 }
 
@@ -440,20 +485,23 @@ try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			ReThrowError(error);
-		if (n == 1)
+		if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+			error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+			error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
 		{
-			done = true;
-			if (error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
-				error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
-				error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
+			if (n == 1)
 			{
+				done = true;
 				pass->left++;
 				pass->left_tid = *tid;
 			}
-			else
-				note_failure(pass, tid, error->message);
+		}
+		else if (!feedpub_attempt_is_of_the_data(error->sqlerrcode))
+			ReThrowError(error);	/* the step is made again later */
+		else if (n == 1)
+		{
+			done = true;
+			note_failure(pass, tid, error->message);
 		}
 		FreeErrorData(error);
 	}

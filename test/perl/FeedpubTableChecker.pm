@@ -637,7 +637,7 @@ SQL
 			$self->say('calm') if $statement ne $again;
 			until (eval { $dbh->do($statement); 1 })
 			{
-				die $@ if $dbh->state !~ /^(55P03|40P01|42809)$/;
+				die $@ if $dbh->state !~ ($statement eq $again ? qr/^(55P03|40P01|42809)$/ : qr/^(55P03|40P01|40001|42809)$/);
 				$dbh->do('ROLLBACK') if $statement =~ /^BEGIN/;
 				pause(0.2);
 			}
