@@ -46,9 +46,9 @@ my $ordered = 60;
 my $racing = 40;
 my $reserved = 400;    # for each writer
 
-# What a consumer must live with: lost connections; and, before the table is a
-# feed, that it is none.
-my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001 42809);
+# What a consumer must live with: lost connections; DDL that meets its locks in
+# a deadlock; and, before the table is a feed, that it is none.
+my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001 40P01 42809);
 
 # Errors that end a writer's transaction and no more: a duplicate key, a
 # serialization failure, a deadlock, a lock that was waited for too long.
@@ -648,7 +648,7 @@ SQL
 		{
 			# not while one waits for the other's lock
 			eval { $dbh->do('VACUUM (INDEX_CLEANUP ON) item'); 1 }
-			  or $dbh->state eq '55P03'
+			  or $dbh->state =~ /^(55P03|40P01)$/
 			  or die $@;
 		}
 	}
@@ -829,16 +829,18 @@ sub poll_naively
 	while (1)
 	{
 		my $quiet = -e "$self->{dir}/quiet";
-		my $rows = $dbh->selectall_arrayref(
-			'SELECT id, version, changed FROM item WHERE changed > ? ORDER BY changed',
-			undef, $last);
-
-		for (@$rows)
+		my $rows = eval {
+			$dbh->selectall_arrayref(
+				'SELECT id, version, changed FROM item WHERE changed > ? ORDER BY changed',
+				undef, $last);
+		};
+		die $@ if !$rows && $dbh->state ne '40P01';
+		for (@{ $rows // [] })
 		{
 			print $out "$_->[0] $_->[1]\n";
 			$last = $_->[2];
 		}
-		last if $quiet && !@$rows;
+		last if $quiet && $rows && !@$rows;
 		pause(0.1);
 	}
 	$dbh->disconnect;

@@ -77,8 +77,11 @@ SQL
 
 	my $run = FeedpubTableChecker->run(%size, node => $node, dir => $dir);
 
-	is("@{ $run->{failures} }", '', 'no writer and no consumer has failed')
-	  or BAIL_OUT('the checker did not finish');
+	if (!is("@{ $run->{failures} }", '', "$label: no process has failed"))
+	{
+		$node->stop;
+		return;
+	}
 
 	my ($kinds, $fates) = FeedpubTableChecker->outcome($dir, $size{writers});
 	my $transactions = 0;
@@ -130,8 +133,9 @@ SQL
 			next;
 		}
 		is(differences($rows, \%table), '', "$name: its copy equals the table");
+		# where the table is emptied, who begins late may find nothing of it
 		cmp_ok($count->{initial}, '>', 0, "$name: has read batch 0")
-		  if $name =~ /^(before|attached|steady|middle)/;
+		  if $name =~ ($size{truncate} ? qr/^(before|steady)/ : qr/^(before|attached|steady|middle)/);
 	}
 	is(differences(\%sharded, \%table),
 		'', 'the copies of three shards are the table');
