@@ -671,7 +671,14 @@ CREATE VIEW feedpub.feeds AS
 		pg_catalog.format_type(a.atttypid, NULL) AS payload_type,
 		f.key,
 		f.deletes,
-		s.state,
+		CASE WHEN s.state OPERATOR(pg_catalog.=) 'ready' AND EXISTS (
+			SELECT FROM feedpub._partition p, feedpub._stamping r
+			WHERE p.feed OPERATOR(pg_catalog.=) f.feed
+				AND r.feed OPERATOR(pg_catalog.=) p.feed
+				AND r.partition OPERATOR(pg_catalog.=) p.partition
+				AND r.since OPERATOR(pg_catalog.=) p.since
+				AND r.failed OPERATOR(pg_catalog.>) 0)
+			THEN 'failed rows' ELSE s.state END AS state,
 		f.is_default,
 		CASE WHEN pg_catalog.has_any_column_privilege(f.feed, 'SELECT') THEN f.channel END AS channel,
 		s.size,

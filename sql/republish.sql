@@ -361,12 +361,40 @@ RESET ROLE;
 GRANT pg_monitor TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT partition, state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
 RESET ROLE;
+SELECT format('ALTER TABLE %s OWNER TO regress_feedpub_owner', unnest('{a1,b1,ev3,ev4}'::regclass[]))
+\gexec
+SELECT feed_repair('ev');
+SELECT guard, problem, cure FROM feed_check('ev');
+-- The cure tells what it comes to.
+SELECT cure FROM feed_check('ev') WHERE guard = 'rows'
+\gexec
+SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
+SELECT state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
 -- Any UPDATE brings it into the feed.
 ALTER TABLE ev5 DROP CONSTRAINT ev5_v_check;
 UPDATE ev SET v = v WHERE k = 4;
 CALL feed_publish('ev');
 SELECT count(DISTINCT (entry).k) FROM feed_read(NULL::ev, '', 10000) WHERE op = 'upsert' AND (entry).p = 5;
+SELECT cure FROM feed_check('ev') WHERE guard = 'rows'
+\gexec
+SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
+SELECT state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT guard FROM feed_check('ev') WHERE guard = 'rows';
+-- With a partition its failures go.
+CREATE TABLE ev6 (LIKE ev INCLUDING ALL);
+INSERT INTO ev6 VALUES (6, 1, 'a'), (6, 2, 'b');
+ALTER TABLE ev6 OWNER TO regress_feedpub_owner;
+ALTER TABLE ev6 ADD CHECK (v <> 'b') NOT VALID;
+ALTER TABLE ev ATTACH PARTITION ev6 FOR VALUES IN (6);
+CALL feed_publish('ev');
+CALL finish('ev', 100, NULL);
+SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
+ALTER TABLE ev DETACH PARTITION ev6;
+CALL feed_publish('ev');
+SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
+DROP TABLE ev6;
 DROP TABLE ev, kv, consumer;
 DROP FUNCTION follow, count_pages, count_fetched, note, reject;
 DROP PROCEDURE forge, finish;

@@ -703,6 +703,8 @@ extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
 /* in maintenance.c */
 extern void feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 									 FeedpubStamping *step);
+extern void feedpub_maintenance_retry(Oid feed);
+extern int64 feedpub_maintenance_failed(Oid feed);
 extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
 extern long feedpub_maintenance_run(void);
 extern void feedpub_maintenance_end(void);

@@ -91,7 +91,9 @@ static void check_clone(GuardContext *cxt, const char *function, int16 timing,
 						const char *what);
 static void check_before_truncate(GuardContext *cxt);
 static void check_key(GuardContext *cxt);
+static void check_failed_rows(GuardContext *cxt);
 static void check_history(GuardContext *cxt);
+static char *republish_cure(GuardContext *cxt, const char *unstamped_only);
 static List *tables_of(GuardContext *cxt);
 static int64 largest_pos(GuardContext *cxt, int64 nentries);
 static int64 largest_in_index(Relation rel, Oid indexid, int64 nentries);
@@ -201,6 +203,8 @@ find_problems(GuardContext *cxt)
 	check_partitions(cxt);
 	if (cxt->is_table)
 		check_key(cxt);
+	if (!cxt->catalogs_only)
+		check_failed_rows(cxt);
 	if (!cxt->catalogs_only)
 		check_history(cxt);
 }
@@ -974,6 +978,29 @@ feedpub_guard_has_trigger(Relation rel, const char *function)
 	return false;
 }
 
+/* Rows that partitions came with, which the background has given up. */
+static void
+check_failed_rows(GuardContext *cxt)
+{
+	int64		nfailed = is_partitioned(cxt) ? feedpub_maintenance_failed(RelationGetRelid(cxt->rel)) : 0;
+
+	if (nfailed > 0)
+		add_problem(cxt, "rows",
+					psprintf(INT64_FORMAT " rows that came with partitions could not be stamped, so they are not published: " FEEDPUB_SCHEMA ".republishing tells the owner why",
+							 nfailed),
+					republish_cure(cxt, "true"))
+			->by_hand = true;
+}
+
+/* In transactions of its own, so not feed_repair()'s. */
+static char *
+republish_cure(GuardContext *cxt, const char *unstamped_only)
+{
+	return psprintf("CALL %s.feed_republish(%s, %s)",
+					quote_identifier(get_namespace_name(feedpub_registry_schema())),
+					regclass_literal(cxt->table), unstamped_only);
+}
+
 /* Batches of another server, and rows, which are not ours to change. */
 static void
 check_history(GuardContext *cxt)
@@ -1002,12 +1029,7 @@ check_history(GuardContext *cxt)
 		add_problem(cxt, "history",
 					psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 							 (unsigned long long) U64FromFullTransactionId(stamp)),
-					/* in transactions of its own, so not feed_repair()'s */
-					cxt->is_table ?
-						psprintf("CALL %s.feed_republish(%s, false)",
-								 quote_identifier(get_namespace_name(feedpub_registry_schema())),
-								 regclass_literal(cxt->table)) :
-						NULL)
+					cxt->is_table ? republish_cure(cxt, "false") : NULL)
 			->by_hand = true;
 }
 
@@ -1117,8 +1139,8 @@ is_registered(Oid relid)
  *
  * Tells whether everything that a feed rests on still stands: one row for
  * each thing that does not, none when all is well.  guard is persistence,
- * inheritance, columns, index, sequence, default, check, trigger, key, history
- * or registration; cure is SQL that puts it right, which feed_repair() runs, or
+ * inheritance, columns, index, sequence, default, check, trigger, key, rows,
+ * history or registration; cure is SQL that puts it right, which feed_repair() runs, or
  * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
  * when it is no feed, 42501.
  */

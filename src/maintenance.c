@@ -154,6 +154,27 @@ static FeedpubStatement note_error = {
 	.argtypes = {REGCLASSOID, TEXTOID},
 };
 
+/* rows that could not be stamped, in the partitions that there are */
+static FeedpubStatement count_failed = {
+	.sql = "SELECT COALESCE(pg_catalog.sum(s.failed), 0)::pg_catalog.int8"
+		   " FROM feedpub._partition p"
+		   " JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
+		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
+		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
+		   " WHERE p.feed OPERATOR(pg_catalog.=) $1",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
+/* they are looked for again */
+static FeedpubStatement retry_failed = {
+	.sql = "UPDATE feedpub._stamping SET done = false, failed = 0, pass_file = 0,"
+		   "  last_error = NULL, last_error_at = NULL"
+		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND failed OPERATOR(pg_catalog.>) 0",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
 /* that which has waited longest */
 static FeedpubStatement choose_partition = {
 	.sql = "SELECT p.partition, p.since, s.pass_file, s.pass_kind, s.pass_xid, s.pass_pos,"
@@ -283,6 +304,37 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 			feedpub_shmem_mark(&feed, 1, false);	/* the publisher admits it now */
 	}
 	save_work(feed, &work, done);
+}
+
+/*
+ * Look for those rows again that have been given up.
+ */
+void
+feedpub_maintenance_retry(Oid feed)
+{
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
+
+	/* a step that is under way would write its own state over it */
+	(void) lock_feed(feed, true);
+	(void) write_state(&retry_failed, values, NULL);
+}
+
+/*
+ * How many they are.
+ */
+int64
+feedpub_maintenance_failed(Oid feed)
+{
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
+	FeedpubRole caller;
+	int64		nfailed;
+	bool		isnull;
+
+	feedpub_store_begin(&caller);
+	(void) feedpub_store_run(&count_failed, values, NULL);
+	nfailed = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
+	feedpub_store_end(&caller);
+	return nfailed;
 }
 
 /*

@@ -278,6 +278,7 @@ stamp_outside(Oid feed)
 	FeedpubStamping step;
 	bool		again = true;
 
+	feedpub_maintenance_retry(feed);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -362,9 +362,9 @@ feedpub_waiting(PG_FUNCTION_ARGS)
  *
  * How a feed is.  state is "ready", or what keeps it from being so: locked, no
  * columns, no index, invalid index (it is being made, or could not be), no key,
- * unguarded, other history; the whole truth is feed_check()'s.  size is that
- * of the table and its indexes, in bytes; position the last one that was given
- * out; head the number of the newest batch, published at last_published;
+ * unguarded, other history; the view adds "failed rows".  The whole truth is
+ * feed_check()'s.  size is that of the table and its indexes, in bytes; position
+ * the last one that was given out; head the number of the newest batch, published at last_published;
  * rows_per_second an estimate over the last minute, deletes included;
  * unpublished whether committed rows wait to be published, NULL on a standby.
  *
