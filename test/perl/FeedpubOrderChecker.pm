@@ -587,16 +587,16 @@ sub kill_workers
 		}
 		else
 		{
-			my $workers = "FROM pg_stat_activity WHERE backend_type = 'feedpub worker'";
-			my ($killed) = $dbh->selectrow_array(
-				"SELECT count(pg_terminate_backend(pid)) $workers");
+			my $killed = $dbh->selectcol_arrayref(
+				"SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'feedpub worker'");
 
-			# Readers start another, but not at once after the last one.
-			$kills += $killed;
+			# Readers start another, maybe as soon as this one has ended.
+			$kills += @$killed;
 			if (chance(70))
 			{
 				pause(0.02)
-				  while $dbh->selectrow_array("SELECT count(*) $workers");
+				  while $dbh->selectrow_array(
+					'SELECT 1 FROM pg_stat_activity WHERE pid = ANY (?) LIMIT 1', undef, $killed);
 				$dbh->do('SELECT feed_start_worker()');
 			}
 		}

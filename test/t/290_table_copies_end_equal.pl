@@ -114,6 +114,7 @@ FROM item
 SQL
 
 	cmp_ok(scalar keys %table, '>', 0, 'the table ends with rows');
+	my $initial = 0;
 	my %sharded;
 	for my $name (@{ $run->{consumers} })
 	{
@@ -133,10 +134,10 @@ SQL
 			next;
 		}
 		is(differences($rows, \%table), '', "$name: its copy equals the table");
-		# where the table is emptied, who begins late may find nothing of it
-		cmp_ok($count->{initial}, '>', 0, "$name: has read batch 0")
-		  if $name =~ ($size{truncate} ? qr/^(before|steady)/ : qr/^(before|attached|steady|middle)/);
+		$initial += $count->{initial};
 	}
+	# a slow consumer may find that all its rows were published again
+	cmp_ok($initial, '>', 0, 'batch 0 was read');
 	is(differences(\%sharded, \%table),
 		'', 'the copies of three shards are the table');
 
