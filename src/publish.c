@@ -75,6 +75,9 @@ PG_FUNCTION_INFO_V1(feed_publish);
 /* how many transactions a reader looks at to see whether there is news */
 #define MAX_LOOK	100
 
+/* how long a partition is waited for that was free a moment ago, in ms */
+#define LOCK_TIMEOUT_MS	"100"
+
 /* A transaction that is to be published. */
 typedef struct NewTransaction
 {
@@ -86,8 +89,10 @@ typedef struct NewTransaction
 
 static int	publish_one_of_all(Oid relid);
 static bool lock_at_once(Relation heap);
+static FeedpubLeaves *open_leaves(FeedpubFeed *feed, Relation heap,
+								  Snapshot snapshot, FeedpubPublishWait how);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-						 int *nbatches);
+						 FeedpubPublishWait how, int *nbatches);
 static int	join_runs(NewTransaction *news, int nnews);
 static bool has_living_row(FeedpubRunReader *reader, List *runs);
 static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
@@ -292,7 +297,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 	/* after the lock, see above */
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
-	npublished = publish_news(&feed, heap, GetActiveSnapshot(), nbatches);
+	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, nbatches);
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
 	return npublished;
@@ -322,12 +327,43 @@ feedpub_publish_notify(Oid relid)
 }
 
 /*
+ * Admit new partitions, and open those that are admitted in the snapshot.
+ *
+ * Who does not wait has locked the partitions already (lock_at_once), but not
+ * one that has been attached since then: our lock on the table keeps out
+ * whatever takes a partition away, not ATTACH.  Somebody may have locked that
+ * one, for as long as he likes.  So each lock is waited for up to a limit.
+ * Then this is an error, which ends the feed's step and no other's, and nothing
+ * of it is written; the next step finds the lock held in lock_at_once(), and
+ * passes the feed over without a wait.  All locks of partitions and their
+ * indexes are taken here, so what follows has none to wait for.
+ */
+static FeedpubLeaves *
+open_leaves(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
+			FeedpubPublishWait how)
+{
+	int			nestlevel = NewGUCNestLevel();
+	FeedpubLeaves *leaves;
+
+	if (how != FEEDPUB_WAIT_FOR_ALL)
+		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+
+	/* none of their rows is in this batch, see partition.c; a worker sees to them */
+	if (feedpub_partition_admit(feed, heap))
+		feedpub_worker_ensure(InvalidOid);
+	leaves = feedpub_partition_open(feed, heap, snapshot, true);
+	AtEOXact_GUC(true, nestlevel);
+	return leaves;
+}
+
+/*
  * Write the batches that are due with this snapshot.  Returns how many
  * transactions are in them.
  */
 static int
 publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-			 int *nbatches)
+			 FeedpubPublishWait how, int *nbatches)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub publish",
@@ -342,10 +378,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	int			nnews = 0;
 	int			nwritten = 0;
 
-	/* none of their rows is in this batch, see partition.c; a worker sees to them */
-	if (feedpub_partition_admit(feed, heap))
-		feedpub_worker_ensure(InvalidOid);
-	leaves = feedpub_partition_open(feed, heap, snapshot, true);
+	leaves = open_leaves(feed, heap, snapshot, how);
 	feedpub_horizon_check_history(feed, leaves);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
