@@ -200,7 +200,9 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
 -- How far the rows that such a partition came with have been stamped anew, for
--- one since; pass_file to pass_settled tell where the pass over it is.
+-- one since; pass_file to pass_settled tell where the pass over it is.  Not
+-- dumped: what a pass has found says nothing of the table that is restored, so
+-- another looks.
 CREATE TABLE feedpub._stamping (
 	feed pg_catalog.regclass NOT NULL,
 	partition pg_catalog.regclass NOT NULL,
@@ -227,9 +229,6 @@ CREATE TABLE feedpub._stamping (
 GRANT SELECT ON feedpub._stamping TO pg_database_owner;
 COMMENT ON TABLE feedpub._stamping IS
 	'how far the rows of partitions have been stamped anew; written by the background and feed_republish() only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub._stamping',
-	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
-	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
 --
 -- Internal functions.  Those that defaults and triggers of a feed call

@@ -53,9 +53,15 @@
  *
  * A partition that is detached and attached again meanwhile may have changed
  * without a trace.  It is told by its clone of the trigger that stamps: the
- * server drops it and makes another.  Then it is admitted anew.  After a
- * restore, where each trigger is another, the list says of which table and
- * server it was made, and is taken over.
+ * server drops it and makes another.  Then it is admitted anew.
+ *
+ * After a restore each trigger is another, and the list says that it was made of
+ * another table or server.  It is taken over by the next publisher, but for a
+ * partition that was taken out and put back before that.  This is told by who
+ * wrote the clone: a restore attaches the partitions first and makes the triggers
+ * later, so one command writes the feed's trigger and all clones, and ATTACH
+ * writes a clone alone.  A since that this server has not reached means nothing
+ * here: no row would reach it.  Such partitions are admitted anew.
  *
  * Readers take the list with the snapshot that reads.  They leave out a
  * partition that is not in it, or whose trigger is another than the list's: its
@@ -80,6 +86,7 @@
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_trigger.h"
 #include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
@@ -142,6 +149,8 @@ static List *read_rows(Oid feed, Snapshot snapshot);
 static PartitionRow *find_row(List *rows, Oid leaf);
 static Oid	find_trigger(Relation rel);
 static bool is_changed(const PartitionRow *row, Oid trigger_id);
+static bool is_of_here(const PartitionRow *row);
+static bool is_cloned_with_feed(Oid trigger_id);
 static bool has_foreign(Oid feed, Relation rel);
 static void write_row(Relation table, Oid feed, const PartitionRow *row);
 
@@ -449,8 +458,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 				FEEDPUB_SINCE_NEVER :
 				U64FromFullTransactionId(ReadNextFullTransactionId());
 		}
-		if (is_new || new_row.since != row->since ||
-			row->leaf_id != row->leaf || row->system_id != GetSystemIdentifier())
+		if (is_new || new_row.since != row->since || !is_of_here(row))
 		{
 			new_row.leaf = RelationGetRelid(rel);
 			new_row.leaf_id = new_row.leaf;
@@ -700,10 +708,58 @@ is_changed(const PartitionRow *row, Oid trigger_id)
 {
 	if (!OidIsValid(trigger_id))
 		return false;
-	return row == NULL ||
-		(row->leaf_id == row->leaf &&
-		 row->system_id == GetSystemIdentifier() &&
-		 row->trigger_id != trigger_id);
+	if (row == NULL)
+		return true;
+	if (is_of_here(row))
+		return row->trigger_id != trigger_id;
+	return !is_cloned_with_feed(trigger_id) ||
+		(row->since != FEEDPUB_SINCE_NEVER &&
+		 row->since > U64FromFullTransactionId(ReadNextFullTransactionId()));
+}
+
+/*
+ * Was a row of the list written for this table, on this server?
+ */
+static bool
+is_of_here(const PartitionRow *row)
+{
+	return row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier();
+}
+
+/*
+ * Was a clone of a trigger written by the command that wrote the trigger of the
+ * feed?  Their xmin tells, which stays when they are frozen.
+ */
+static bool
+is_cloned_with_feed(Oid trigger_id)
+{
+	Relation	table = table_open(TriggerRelationId, AccessShareLock);
+	TransactionId first = InvalidTransactionId;
+	bool		same = true;
+
+	while (OidIsValid(trigger_id) && same)
+	{
+		SysScanDesc scan;
+		ScanKeyData key;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key, Anum_pg_trigger_oid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(trigger_id));
+		scan = systable_beginscan(table, TriggerOidIndexId, true, NULL, 1, &key);
+		tuple = systable_getnext(scan);
+		trigger_id = InvalidOid;
+		if (HeapTupleIsValid(tuple))
+		{
+			TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+
+			same = !TransactionIdIsValid(first) || xmin == first;
+			first = xmin;
+			trigger_id = ((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid;
+		}
+		systable_endscan(scan);
+	}
+	table_close(table, AccessShareLock);
+	return same;
 }
 
 /*

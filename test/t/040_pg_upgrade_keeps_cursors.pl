@@ -45,6 +45,16 @@ INSERT INTO outbox (message_type, data)
 	SELECT 'A', to_jsonb(i) FROM generate_series(51, 100) i;
 INSERT INTO $odd (message_type, data) SELECT 'B', i FROM generate_series(1, 5) i;
 SQL
+sql($old, <<'SQL');
+CREATE TABLE kv (k int PRIMARY KEY) PARTITION BY RANGE (k);
+SELECT ext.feed_attach('kv');
+CREATE TABLE kv_0 PARTITION OF kv FOR VALUES FROM (0) TO (10);
+CALL ext.feed_publish('kv');
+INSERT INTO kv VALUES (1);
+SQL
+my $partitions = 'SELECT partition, since FROM feedpub._partition';
+my $brought = sql($old, $partitions);
+like($brought, qr/^kv_0\|\d+$/, 'a partition came to a feed');
 my %rows = map { $_ => fetch_all($old, $_, in => 'ext.') } ('outbox', $odd);
 my @outbox = split /\n/, $rows{outbox};
 is(scalar @outbox, 100, 'rows to be upgraded');
@@ -81,6 +91,9 @@ $new->command_ok(
 	],
 	'pg_upgrade');
 $new->start;
+
+sql($new, q(CALL ext.feed_publish('kv')));
+is(sql($new, $partitions), $brought, 'a partition is no new one');
 
 for my $feed ('outbox', $odd)
 {

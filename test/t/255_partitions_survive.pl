@@ -174,6 +174,27 @@ publish('dst');
 follow($node, 'dst', \%goes_on, \$end, 1000);
 is(text(\%goes_on), table($node, 'dst'), 'what was changed outside is published');
 
+# And if that is done before the first publisher comes; the others are no new ones.
+sql($node, 'CREATE DATABASE early');
+$node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr('early'), "$dir/dump" ],
+	'it is restored once more');
+is(sql($node, 'SELECT count(*) FROM feedpub._stamping', db => 'early'),
+	0, 'without what was found in the rows of another table');
+sql($node, <<'SQL', db => 'early');
+ALTER TABLE kv DETACH PARTITION kv_c;
+UPDATE kv_c SET v = 'unseen' WHERE k IN (20, 45);
+ALTER TABLE kv ATTACH PARTITION kv_c FOR VALUES IN ('c');
+SQL
+publish('early');
+isnt(sql($node, $partitions, db => 'early'), $brought, 'the partition is a new one');
+is( sql($node, "$partitions LIMIT 2", db => 'early'),
+	join("\n", (split /\n/, $brought)[ 0, 1 ]),
+	'which the others are not');
+my %early = %copy;
+my $early = $cursor;
+follow($node, 'early', \%early, \$early, 1000);
+is(text(\%early), table($node, 'early'), 'what was changed before the first batch is published');
+
 # DETACH CONCURRENTLY: the partition is gone for whoever comes after its first
 # half, and readers do not keep it from that.
 my $reader = $node->background_psql('dst');
@@ -197,6 +218,29 @@ is($err, '', 'it is detached');
 # In another cluster all begins anew.
 #
 my $other = feedpub_node('other', extension => 0);
+
+# A feed that has no rows goes on, though its partition was admitted at an id that
+# the other server has not reached.
+sql($node, 'CREATE DATABASE empty');
+sql($node, <<'SQL', db => 'empty');
+CREATE EXTENSION feedpub;
+CREATE TABLE kv (part text, k int, v text, PRIMARY KEY (part, k)) PARTITION BY LIST (part);
+SELECT feed_attach('kv');
+CREATE TABLE kv_a PARTITION OF kv FOR VALUES IN ('a');
+CALL feed_publish('kv');
+SQL
+$node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/empty", '-d', $node->connstr('empty') ],
+	'an empty feed is dumped');
+sql($other, 'CREATE DATABASE empty');
+$other->command_ok([ 'pg_restore', '-e', '-d', $other->connstr('empty'), "$dir/empty" ],
+	'and restored elsewhere');
+sql($other, q(INSERT INTO kv VALUES ('a', 1, 'b')), db => 'empty');
+sql($other, q(CALL feed_publish('kv')), db => 'empty');
+sql($other, q(UPDATE kv SET v = 'c'), db => 'empty');
+sql($other, q(CALL feed_publish('kv')), db => 'empty');
+is(sql($other, q(SELECT (entry).v FROM feed_read(NULL::kv, '', 10)), db => 'empty'),
+	'c', 'its rows are published');
+
 sql($other, 'CREATE DATABASE dst');
 $other->command_ok([ 'pg_restore', '-e', '-d', $other->connstr('dst'), "$dir/dump" ],
 	'it is restored elsewhere');
