@@ -71,6 +71,37 @@ SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with 
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('own', '1');
 SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 ms');
 ROLLBACK;
+-- With a transaction id they look once: none holds back xid order and VACUUM.
+SELECT feed_subscribe('waited', '"Odd ""Name"", with a comma"') IS NOT NULL AS subscribed;
+SELECT feed_subscribe('held', '"Odd ""Name"", with a comma"') IS NOT NULL AS subscribed;
+SELECT count(*) FROM feed_poll('held', 10, 'holder');
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not published', '1');
+BEGIN;
+SELECT pg_current_xact_id() IS NOT NULL AS has_xid;
+SET LOCAL statement_timeout = '30 s';
+SET LOCAL feedpub.read_wait = '60 s';
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 h');
+SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 h');
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('"Odd ""Name"", with a comma"'), 10);
+SELECT json_array_length(feed_page('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), 10) -> 'entries') AS entries;
+SELECT count(*) FROM feed_poll('waited', 10);
+SELECT count(*) FROM feed_poll('waited', 10, 'first');
+SELECT feed_wait_poll('waited', '1 h');
+-- None of the shards is this consumer's.
+SELECT feed_wait_poll('held', '1 h', 'other');
+COMMIT;
+-- An acknowledgement writes, so the page after it is what is there.
+CALL feed_publish();
+SELECT feed_subscribe('acknowledged', '"Odd ""Name"", with a comma"', 'earliest') = '' AS at_beginning;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not published', '1');
+SELECT cursor, token FROM feed_poll('acknowledged', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset page_
+SET statement_timeout = '30 s';
+SET feedpub.read_wait = '60 s';
+SELECT count(*) FROM feed_ack_poll('acknowledged', :'page_cursor', :page_token, 10);
+SET feedpub.read_wait = 0;
+RESET statement_timeout;
+DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'not published';
+SELECT feed_unsubscribe(name) FROM unnest('{waited,held,acknowledged}'::text[]) name;
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY;
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day');
 COMMIT;

@@ -799,6 +799,8 @@ extern void feedpub_subscription_load(text *name, const text *consumer,
 extern int64 feedpub_subscription_ms(const Interval *interval);
 
 /* in lease.c */
+extern bool feedpub_lease_is_due(const FeedpubSubscription *sub,
+								 const char *consumer);
 extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 							   FeedpubShard **own);
 extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);

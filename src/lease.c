@@ -191,8 +191,6 @@ static FeedpubStatement lock_shards = {
 static int64 hash_state(const FeedpubShard *shard, bool retry);
 static uint32 random_bits(void);
 static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
-static bool needs_look(const FeedpubSubscription *sub, const FeedpubShard *own,
-					   int nown, TimestampTz now);
 static void register_consumer(FeedpubSubscription *sub, text *consumer,
 							  TimestampTz now);
 static bool lock_name(const text *subscription, const text *consumer);
@@ -378,6 +376,51 @@ feedpub_lease_refuse(const text *name)
 }
 
 /*
+ * Is a shard leased by a consumer?
+ */
+static bool
+is_of_consumer(const FeedpubShard *shard, const char *consumer)
+{
+	return shard->consumer != NULL && strcmp(shard->consumer, consumer) == 0;
+}
+
+/*
+ * Is it time for a consumer to look whether shards are to be renewed, taken or
+ * given back?  That is when feedpub_lease_take() writes.
+ */
+bool
+feedpub_lease_is_due(const FeedpubSubscription *sub, const char *consumer)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz due = TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3);
+	TimestampTz far = too_far(sub, now);
+	bool		has_own = false;
+
+	if (sub->seen_until <= due || sub->seen_until > far)
+		return true;
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		const FeedpubShard *shard = &sub->shards[i];
+
+		if (!is_of_consumer(shard, consumer))
+			continue;
+		if (shard->leased_until <= due || shard->leased_until > far)
+			return true;
+		has_own = true;
+	}
+	if (has_own)
+		return false;
+
+	/* none is ours yet: is there one to be had? */
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		if (!feedpub_lease_is_held(sub, &sub->shards[i]))
+			return true;
+	}
+	return false;
+}
+
+/*
  * Lease shards for a consumer, as many as are his.  Returns how many he has,
  * in *own; those of others who are late are his now.  Writes only when a third
  * of the lease has passed, or none is his.
@@ -398,12 +441,10 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	*own = palloc(sub->nshards * sizeof(FeedpubShard));
 	for (int i = 0; i < sub->nloaded; i++)
 	{
-		FeedpubShard *shard = &sub->shards[i];
-
-		if (shard->consumer != NULL && strcmp(shard->consumer, name) == 0)
-			(*own)[nown++] = *shard;
+		if (is_of_consumer(&sub->shards[i], name))
+			(*own)[nown++] = sub->shards[i];
 	}
-	if (!needs_look(sub, *own, nown, now))
+	if (!feedpub_lease_is_due(sub, name))
 		return nown;
 
 	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
@@ -435,35 +476,6 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	}
 	feedpub_store_end(&caller);
 	return nown;
-}
-
-/*
- * Is it time to look whether shards are to be renewed, taken or given back?
- */
-static bool
-needs_look(const FeedpubSubscription *sub, const FeedpubShard *own, int nown,
-		   TimestampTz now)
-{
-	TimestampTz due = TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3);
-	TimestampTz far = too_far(sub, now);
-
-	if (sub->seen_until <= due || sub->seen_until > far)
-		return true;
-	for (int i = 0; i < nown; i++)
-	{
-		if (own[i].leased_until <= due || own[i].leased_until > far)
-			return true;
-	}
-	if (nown > 0)
-		return false;
-
-	/* none is ours yet: is there one to be had? */
-	for (int i = 0; i < sub->nloaded; i++)
-	{
-		if (!feedpub_lease_is_held(sub, &sub->shards[i]))
-			return true;
-	}
-	return false;
 }
 
 /*

@@ -65,7 +65,8 @@ static void make_page_durable(FeedpubPage *page);
  * when there is nothing to hand out, but rows have been committed that are
  * not published yet, the worker is woken, and started if there is none, and
  * what it publishes within feedpub.read_wait is read with a new snapshot.
- * Not with a snapshot that must stay, nor where nothing is published.
+ * A transaction that has an id does not wait for that (wait.c); nor is it done
+ * with a snapshot that must stay, or where nothing is published.
  */
 void
 feedpub_page_read(FeedpubPage *page)

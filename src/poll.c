@@ -19,6 +19,7 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_type.h"
@@ -116,7 +117,10 @@ static AckResult ack(FeedpubSubscription *sub, text *cursor,
 static AckResult settle(FeedpubSubscription *sub, text *cursor,
 						const FeedpubToken *token);
 static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
+static bool await_news(FeedpubSubscription *sub, text *consumer);
+static bool has_news(FeedpubSubscription *sub);
 static List *waited_shards(FeedpubSubscription *sub, text *consumer);
+static void find_first_place(List *shards, FeedpubCursor *first);
 static bool some_due(FeedpubSubscription *sub, List *shards);
 
 /*
@@ -322,7 +326,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 	int			nshards;
 	int			first;
 	int			max_rows;
-	bool		hurried = false;
+	bool		hurried;
 
 	refuse_null(fcinfo, first_arg, "max_rows");
 	max_rows = PG_GETARG_INT32(first_arg);
@@ -335,6 +339,7 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("subscription \"%s\" is not of feed \"%s\"",
 						text_to_cstring(sub->name), get_rel_name(typed))));
+	hurried = !await_news(sub, consumer);
 	nshards = choose_shards(sub, consumer, &shards);
 	InitMaterializedSRF(fcinfo, 0);
 	feedpub_shmem_note_poll(sub->name);
@@ -378,6 +383,54 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 	if (filtered != NULL)
 		put_page(rsinfo, filtered, feedpub_lease_token(filtered_shard, 0),
 				 OidIsValid(typed));
+}
+
+/*
+ * Wait for the publisher, as a page does (page.c), before a lease is taken or
+ * renewed: that writes, and a transaction with an id does not wait.  Returns
+ * whether to wait on: not where the publisher has been waited for in vain.
+ */
+static bool
+await_news(FeedpubSubscription *sub, text *consumer)
+{
+	List	   *shards;
+	FeedpubCursor first;
+
+	if (VARSIZE_ANY_EXHDR(consumer) == 0 || feedpub_read_wait <= 0 ||
+		XactReadOnly || RecoveryInProgress() || IsolationUsesXactSnapshot() ||
+		!feedpub_lease_is_due(sub, text_to_cstring(consumer)))
+		return true;
+	feedpub_require_select(sub->feed);
+	shards = waited_shards(sub, consumer);
+	if (shards == NIL || some_due(sub, shards))
+		return true;
+	find_first_place(shards, &first);
+	return feedpub_wait_for_batch(sub->feed, &first, 0, false) ||
+		!has_news(sub) ||
+		feedpub_wait_for_batch(sub->feed, &first, feedpub_read_wait, false);
+}
+
+/*
+ * Have rows been committed that are not published yet?
+ */
+static bool
+has_news(FeedpubSubscription *sub)
+{
+	Relation	heap = feedpub_registry_open(sub->feed);
+	FeedpubFeed feed;
+	FeedpubBatch last;
+	bool		result = false;
+
+	feedpub_registry_get(sub->feed, &feed);
+	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	feedpub_batch_refuse_foreign(&feed, &last);
+	if (feedpub_guard_has_indexes(heap))
+		result = feedpub_publish_has_news(&feed, heap, GetActiveSnapshot(),
+										  &last.snapshot);
+
+	/* as in wait.c, who waits must not be in the way of an ALTER TABLE */
+	relation_close(heap, AccessShareLock);
+	return result;
 }
 
 /*
@@ -627,7 +680,8 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
  *
  * Waits until feed_poll() may have something for the consumer; false when
  * nothing came in time.  A consumer with a name is let go after a third of its
- * lease at the latest, so that it polls and renews it.  Holds a snapshot while
+ * lease at the latest, so that it polls and renews it.  Looks once if the
+ * transaction has a transaction id.  Holds a snapshot while
  * it waits, and nothing else.  Errors: as feed_poll(), 22023 for a negative
  * timeout.
  */
@@ -635,7 +689,7 @@ Datum
 feed_wait_poll(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
-	FeedpubCursor first = {0};
+	FeedpubCursor first;
 	TimestampTz next_due = DT_NOEND;
 	text	   *consumer;
 	int64		timeout;
@@ -667,15 +721,11 @@ feed_wait_poll(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(true);
 
 	/* until the first place is passed, or the first entry is due */
+	find_first_place(shards, &first);
 	foreach(lc, shards)
 	{
 		FeedpubShard *shard = lfirst(lc);
-		FeedpubCursor place;
 
-		feedpub_cursor_parse(shard->cursor, &place);
-		if (lc == list_head(shards) ||
-			feedpub_cursor_compare(&place, &first) < 0)
-			first = place;
 		if (shard->parked > 0)
 			next_due = Min(next_due, feedpub_park_next_due(&sub, shard));
 	}
@@ -713,6 +763,22 @@ waited_shards(FeedpubSubscription *sub, text *consumer)
 		(name[0] == '\0' || feedpub_lease_share(sub, consumer) > 0))
 		return unheld;
 	return own;
+}
+
+static void
+find_first_place(List *shards, FeedpubCursor *first)
+{
+	ListCell   *lc;
+
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+		FeedpubCursor place;
+
+		feedpub_cursor_parse(shard->cursor, &place);
+		if (lc == list_head(shards) || feedpub_cursor_compare(&place, first) < 0)
+			*first = place;
+	}
 }
 
 /*

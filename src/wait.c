@@ -16,6 +16,8 @@
  * from cleaning up.  feed_await() is a procedure, so that it can end its
  * transaction before it sleeps.
  *
+ * Nothing sleeps with a transaction id: may_sleep().
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -55,6 +57,7 @@ PG_FUNCTION_INFO_V1(feed_await);
 #define RECHECK_INTERVAL	1000
 #define LAST_RECHECK		10000
 
+static bool may_sleep(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static void check_feed(Oid relid);
 static bool lies_behind(Oid relid, const FeedpubCursor *after);
@@ -65,7 +68,8 @@ static bool is_merged_here(Oid relid, const FeedpubCursor *after);
  * VOLATILE
  *
  * Waits until something lies behind the cursor in published order; false when
- * nothing came in time.  Holds a snapshot while it waits: where that matters,
+ * nothing came in time.  Looks once if the transaction has a transaction id.
+ * Holds a snapshot while it waits: where that matters,
  * use feed_await().  Starts the worker if there is none.  Needs SELECT on the
  * table.  Errors: 42809 when it is no feed, 22023 for a malformed cursor or a
  * negative timeout, 42501.
@@ -121,6 +125,17 @@ feed_await(PG_FUNCTION_ARGS)
 	values[0] = BoolGetDatum(arrived);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
+}
+
+/*
+ * May this transaction sleep?  Not with a transaction id: it would hold xid
+ * order back in the whole cluster, and VACUUM with it, for as long as the
+ * sleep takes.  Then all who wait look once.
+ */
+static bool
+may_sleep(void)
+{
+	return !TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
 
 /*
@@ -231,7 +246,9 @@ is_merged_here(Oid relid, const FeedpubCursor *after)
 
 /*
  * Wait until something is published behind the cursor, or the time is over.
- * In a procedure the transaction is ended before each sleep.
+ * In a procedure the transaction is ended before each sleep, and its
+ * transaction id with it; a function that has one looks once, and has the
+ * worker look.
  */
 bool
 feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
@@ -268,6 +285,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 			SPI_commit();
 			InvalidateCatalogSnapshot();
 		}
+		if (!may_sleep())
+			break;
 
 		sleep_ms = Min(left, woken ? recheck_ms : POLL_INTERVAL);
 		recheck_ms = Min(recheck_ms * 2, LAST_RECHECK);
@@ -299,7 +318,7 @@ feedpub_wait_sleep(int64 timeout_ms)
 		int64		left = (end - GetCurrentTimestamp()) / 1000;
 
 		CHECK_FOR_INTERRUPTS();
-		if (left <= 0)
+		if (left <= 0 || !may_sleep())
 			return;
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,

@@ -58,6 +58,11 @@ DECLARE
 	e record;
 	n int := 0;
 BEGIN
+	-- A look before the lock: it waits for what has been committed and is not
+	-- published yet.  No read waits in a transaction that has locked a row.
+	PERFORM FROM cursors c, feed_read(NULL::kv, c.cursor, 1)
+		WHERE c.name = consumer;
+
 	-- locked: a second process of that name waits for the first
 	SELECT c.cursor INTO STRICT place FROM cursors c
 		WHERE c.name = consumer FOR UPDATE;
