@@ -9,6 +9,11 @@
 #
 # What each process does is decided by a random generator of its own, seeded
 # by the run's seed and the process's name; when it happens is not.
+#
+# A run may have crashes.  Then writers and disturbers connect again too, and
+# what a lost connection leaves open is the fate U, unknown: of a transaction
+# whose COMMIT was not answered, and of one that had committed asynchronously.
+# In the end the table tells it.
 package FeedpubChecker;
 
 use strict;
@@ -34,10 +39,6 @@ my @kinds = (
 # INSERT and COPY in turn.
 my $bulk_every = 220;
 my $bulk_rows = 10_000;
-
-# Errors that a consumer must live with: the connection is lost, terminated,
-# or, on a standby, stands in the way of recovery.
-my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001);
 
 # A process of its own.  code->(...) runs in it; it dies with its message in
 # NAME.err.  Returns its pid.
@@ -73,24 +74,177 @@ sub seed
 	return;
 }
 
+# Connects, and runs a statement with the session's settings, if given.  If the
+# run has crashes, it waits until the server is there again.
 sub connect_to
 {
-	my ($self, $node, $user, $name) = @_;
+	my ($self, $node, $user, $name, $settings) = @_;
+	my $dbh;
+	my $connect = sub {
+		$dbh = DBI->connect(
+			'dbi:Pg:dbname=postgres;host='
+			  . $node->host
+			  . ';port='
+			  . $node->port
+			  . ";application_name=$name",
+			$user, '',
+			{
+				AutoCommit => 1,
+				AutoInactiveDestroy => 1,
+				PrintError => 0,
+				PrintWarn => 0,
+				RaiseError => 1
+			});
+		$dbh->do($settings) if $settings;
+		return 1;
+	};
 
-	return DBI->connect(
-		'dbi:Pg:dbname=postgres;host='
-		  . $node->host
-		  . ';port='
-		  . $node->port
-		  . ";application_name=$name",
-		$user, '',
+	while (1)
+	{
+		if (!-e "$self->{dir}/crashing")
 		{
-			AutoCommit => 1,
-			AutoInactiveDestroy => 1,
-			PrintError => 0,
-			PrintWarn => 0,
-			RaiseError => 1
-		});
+			undef $dbh;
+			return $dbh if eval { $connect->() };
+			die $@ if !$self->{crashes} || !is_lost($dbh);
+		}
+		die "$name: the test has ended\n"
+		  if $$ != $self->{parent} && getppid != $self->{parent};
+		pause(0.1);
+	}
+}
+
+# After an error: is the connection lost, or was none made?  libpq gives an
+# SQLSTATE of its own, or none, when a server closes it without a word.
+sub is_lost
+{
+	my ($dbh) = @_;
+	my $state = $dbh ? $dbh->state : $DBI::state;
+
+	return $state =~ /^(57P0[123]|08...)$/ || ($dbh && !$dbh->ping);
+}
+
+# After an error of a session $w that has "connect", how to connect: if its
+# connection was lost in a run that has crashes, it gets another and the
+# answer is true.  Prepared transactions that are gone move from "prepared",
+# whose entries begin with their gid, to "gone".
+sub reconnected
+{
+	my ($self, $w) = @_;
+	my %there;
+	local $@;
+
+	return 0 if !$self->{crashes} || !is_lost($w->{dbh});
+	while (1)
+	{
+		$w->{dbh} = $w->{connect}->();
+		last
+		  if eval {
+			%there = map { $_ => 1 } @{ $w->{dbh}
+				  ->selectcol_arrayref('SELECT gid FROM pg_prepared_xacts') };
+			1;
+		  };
+		die $@ if !is_lost($w->{dbh});
+	}
+	my @prepared = @{ $w->{prepared} // [] };
+
+	$w->{prepared} = [ grep { $there{ $_->[0] } } @prepared ];
+	$w->{gone} = [ grep { !$there{ $_->[0] } } @prepared ];
+	return 1;
+}
+
+# Runs code that works with the session $w.  False if its connection was lost;
+# then it has another.
+sub survives
+{
+	my ($self, $w, $code) = @_;
+
+	return 1 if eval { $code->(); 1 };
+	my $error = $@;
+	die $error if !$self->reconnected($w);
+	return 0;
+}
+
+# A session of this kind.
+sub session
+{
+	my ($self, @connect) = @_;
+	my $connect = sub { $self->connect_to($self->{node}, @connect) };
+
+	return { connect => $connect, dbh => $connect->() };
+}
+
+sub say
+{
+	my ($self, $name) = @_;
+
+	open my $fh, '>', "$self->{dir}/$name" or die "$name: $!";
+	close $fh;
+	return;
+}
+
+#
+# Crashes
+#
+
+# Only the test's main process crashes the server, and goes on when it is there
+# again.  Nothing connects in the meantime: before that, a transaction whose
+# COMMIT was lost may look as if it were still to be decided.
+sub allow_crashes
+{
+	my ($self) = @_;
+
+	$self->{crashes} //= 0;
+	$self->{crashed} = 0;
+	return if !$self->{crashes};
+
+	# what commits asynchronously shall have a chance to be lost
+	$self->{node}->append_conf('postgresql.conf', <<'CONF');
+restart_after_crash = on
+wal_writer_delay = 10s
+CONF
+	$self->{node}->reload;
+	return;
+}
+
+# Crashes are spread over the seconds from the first call on.
+sub crash_if_due
+{
+	my ($self) = @_;
+	my $node = $self->{node};
+	my $now = Time::HiRes::time();
+
+	$self->{crashes_from} //= $now;
+	return
+	  if $self->{crashed} == $self->{crashes}
+	  || $now < $self->{crashes_from} +
+	  ($self->{crashed} + 0.5) * $self->{seconds} / $self->{crashes};
+
+	if (++$self->{crashed} % 3 == 0)
+	{
+		$self->say('crashing');
+		$node->stop('immediate');
+		$node->start;
+	}
+	else
+	{
+		# a worker, if there is one, and a session that cannot end by itself
+		my $offset = -s $node->logfile;
+		my $victim = $self->connect_to($node, 'postgres', 'victim');
+		my $pids = $victim->selectcol_arrayref(<<'SQL');
+SELECT pid FROM pg_stat_activity
+WHERE backend_type = 'feedpub worker' OR pid = pg_backend_pid()
+ORDER BY backend_type <> 'feedpub worker'
+SQL
+
+		$self->say('crashing');
+		kill 'KILL', @$pids;
+		$node->wait_for_log(
+			qr/all server processes terminated; reinitializing/, $offset);
+		$node->poll_query_until('postgres', 'SELECT true')
+		  or die 'the server does not come back';
+	}
+	unlink "$self->{dir}/crashing";
+	return;
 }
 
 sub pause
@@ -120,13 +274,21 @@ sub write_feed
 	my $end = Time::HiRes::time() + $self->{seconds};
 
 	$self->seed($name, 0);
-	my $dbh = $self->connect_to($self->{node}, 'regress_feedpub_writer', $name);
 	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
 	my $w = {
+		%{ $self->session('regress_feedpub_writer', $name) },
 		name => $name,
-		dbh => $dbh,
 		log => $log,
+		crashes => $self->{crashes},
 		prepared => []    # [gid, pieces] of those that are not decided
+	};
+	# false if that was lost in a crash
+	my $try = sub {
+		return 1 if $self->survives($w, @_);
+		$w->{async} = 0;
+		log_fate($w, 'U', @{ $w->{pieces} }, map { @{ $_->[1] } } @{ $w->{gone} });
+		$w->{pieces} = [];
+		return 0;
 	};
 
 	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
@@ -137,8 +299,8 @@ sub write_feed
 		$w->{transaction} = "$number.$t";
 		$w->{rows} = 0;
 		$w->{pieces} = [];
-		$dbh->do('SET synchronous_commit = ' . (chance(50) ? 'on' : 'off'))
-		  if chance(5);
+
+		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
 
 		if ($t % $bulk_every == 30 * $number % $bulk_every)
 		{
@@ -155,16 +317,39 @@ sub write_feed
 		}
 		my $method = "write_$kind";
 		$w->{kind} = $kind;
-		$self->$method($w);
-
-		decide_prepared($w, int rand @{ $w->{prepared} })
-		  if @{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15));
+		$try->(sub {
+			set_commit($w, $commit) if $commit;
+			$self->$method($w);
+			$w->{pieces} = [];
+			decide_prepared($w, int rand @{ $w->{prepared} })
+			  if @{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15));
+		}) or $share++;
 		pause(0.02) if chance(60);
 	}
-	decide_prepared($w, 0) while @{ $w->{prepared} };
-	$dbh->disconnect;
+	while (@{ $w->{prepared} })
+	{
+		$try->(sub { decide_prepared($w, 0) });
+	}
+	$w->{dbh}->disconnect;
 	close $log or die "$name: $!";
 	return;
+}
+
+sub set_commit
+{
+	my ($w, $commit) = @_;
+
+	$w->{dbh}->do("SET synchronous_commit = $commit");
+	$w->{async} = $commit eq 'off';
+	return;
+}
+
+# The fate of what has committed just now: a crash may still take it back.
+sub committed
+{
+	my ($w) = @_;
+
+	return $w->{crashes} && $w->{async} ? 'U' : 'C';
 }
 
 # The next rows of a transaction, as a piece of it that is to be logged: the
@@ -187,10 +372,9 @@ sub insert_rows
 
 	if ($rows == 1)
 	{
-		$w->{insert} //= $w->{dbh}->prepare(
+		$w->{dbh}->prepare_cached(
 			'INSERT INTO outbox (message_type, message_key, data) VALUES (?, ?, ?)'
-		);
-		$w->{insert}->execute($w->{kind}, "$w->{transaction}.$from", $from);
+		)->execute($w->{kind}, "$w->{transaction}.$from", $from);
 	}
 	else
 	{
@@ -214,7 +398,7 @@ sub copy_rows
 	return;
 }
 
-# Logs what has become of pieces: C, committed, or R, rolled back.
+# Logs what has become of pieces: C, committed, R, rolled back, or U, unknown.
 sub log_fate
 {
 	my ($w, $fate, @pieces) = @_;
@@ -228,7 +412,7 @@ sub commit
 	my ($w) = @_;
 
 	$w->{dbh}->do('COMMIT');
-	log_fate($w, 'C', @{ $w->{pieces} });
+	log_fate($w, committed($w), @{ $w->{pieces} });
 	return;
 }
 
@@ -253,7 +437,7 @@ sub write_single
 	my ($self, $w) = @_;
 
 	insert_rows($w, 1);
-	log_fate($w, 'C', @{ $w->{pieces} });
+	log_fate($w, committed($w), @{ $w->{pieces} });
 	return;
 }
 
@@ -356,27 +540,23 @@ sub write_prepared
 
 	$w->{dbh}->do('BEGIN');
 	insert_rows($w, 1 + int rand 3);
-	$w->{dbh}->do("PREPARE TRANSACTION '$w->{transaction}'");
+	# before it is: if the answer is lost, it is looked for
 	push @{ $w->{prepared} }, [ $w->{transaction}, $w->{pieces} ];
+	$w->{pieces} = [];
+	$w->{dbh}->do("PREPARE TRANSACTION '$w->{transaction}'");
 	return;
 }
 
 sub decide_prepared
 {
 	my ($w, $which) = @_;
-	my ($decided) = splice @{ $w->{prepared} }, $which, 1;
-	my ($gid, $pieces) = @$decided;
+	my ($gid, $pieces) = @{ $w->{prepared}[$which] };
+	my $fate = chance(70) ? 'C' : 'R';
 
-	if (chance(70))
-	{
-		$w->{dbh}->do("COMMIT PREPARED '$gid'");
-		log_fate($w, 'C', @$pieces);
-	}
-	else
-	{
-		$w->{dbh}->do("ROLLBACK PREPARED '$gid'");
-		log_fate($w, 'R', @$pieces);
-	}
+	$w->{dbh}->do(
+		($fate eq 'C' ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	splice @{ $w->{prepared} }, $which, 1;
+	log_fate($w, $fate, @$pieces);
 	return;
 }
 
@@ -474,6 +654,16 @@ sub last_cursor
 	return @cursor;
 }
 
+# Errors that a consumer must live with: the connection is lost; it stands in
+# the way of recovery on a standby; DDL meets its locks in a deadlock, or comes
+# after its snapshot.
+sub is_transient
+{
+	my ($dbh) = @_;
+
+	return ($dbh && $dbh->state =~ /^(40001|40P01)$/) || is_lost($dbh);
+}
+
 # One life of a consumer, which may end by SIGKILL at any time.  Ends by
 # itself when the feed has, after all writers have.
 sub consume
@@ -488,11 +678,13 @@ sub consume
 	while (1)
 	{
 		my $ended = 0;
-		my $dbh;
+		# the statement lives as long as its error is asked for: when it goes,
+		# it takes that with it
+		my ($dbh, $sth);
 
 		my $ok = eval {
 			$dbh = $self->connect_to($node, $way->{user}, $name);
-			my $sth = $dbh->prepare($way->{query});
+			$sth = $dbh->prepare($way->{query});
 			$dbh->do('SET statement_timeout = 180000');
 			for (1 .. 1 + int rand 60)
 			{
@@ -535,9 +727,9 @@ sub consume
 		if (!$ok)
 		{
 			my $error = $@;
-			my $state = $dbh ? $dbh->state : DBI->state;
+			my $state = $dbh ? $dbh->state : $DBI::state;
 
-			die "$state $error" if !$transient{$state};
+			die "$state $error" if !is_transient($dbh);
 			return if getppid != $self->{parent};
 			($xid, $pos) = last_cursor($file);
 			pause(0.1);
@@ -558,13 +750,14 @@ sub disturb
 		'ALTER TABLE outbox RESET (fillfactor)');
 
 	$self->seed('disturber', 0);
-	my $dbh = $self->connect_to($self->{node}, 'postgres', 'disturber');
+	my $d = $self->session('postgres', 'disturber');
 	until (-e "$self->{dir}/written")
 	{
 		pause(1.5);
-		$dbh->do($what[ int rand @what ]);
+		my $statement = $what[ int rand @what ];
+		$self->survives($d, sub { $d->{dbh}->do($statement) });
 	}
-	$dbh->disconnect;
+	$d->{dbh}->disconnect;
 	return;
 }
 
@@ -572,11 +765,31 @@ sub disturb
 # The run
 #
 
+# Has what is to happen once happened, and each crash?
+sub enough
+{
+	my ($self, $kills) = @_;
+
+	return $kills->{processes}
+	  && $kills->{connections}
+	  && $self->{crashed} == $self->{crashes};
+}
+
+# When it is given up.
+sub deadline
+{
+	my ($self) = @_;
+
+	return Time::HiRes::time() + 120 + 10 * $self->{seconds} +
+	  60 * $self->{crashes};
+}
+
 # Options: node; seconds, transactions (at least so many of both), writers,
-# consumers, seed, dir (an empty directory).  Returns what happened:
+# consumers, seed, crashes, dir (an empty directory).  Returns what happened:
 #
 #   ways        the consumers' names
 #   kills       how many consumers were killed, and connections terminated
+#   crashes     how often the server was crashed
 #   failures    what processes died of
 sub run
 {
@@ -590,7 +803,8 @@ sub run
 	my (%writer, %lives, %pid, %name);
 	my @failures;
 	my %kills = (processes => 0, connections => 0);
-	my $deadline = Time::HiRes::time() + 120 + 10 * $self->{seconds};
+	$self->allow_crashes;
+	my $deadline = $self->deadline;
 
 	$consumer{naive} = 'naive';
 	my $start = sub {
@@ -638,11 +852,14 @@ sub run
 
 	$self->seed('killer', 0);
 	my @names = sort keys %consumer;
-	while (%writer && !@failures && Time::HiRes::time() < $deadline)
+	while ((%writer || !$self->enough(\%kills))
+		&& !@failures
+		&& Time::HiRes::time() < $deadline)
 	{
 		my $name = $names[ int rand @names ];
 
 		pause(0.6);
+		$self->crash_if_due;
 		if (chance(70))
 		{
 			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
@@ -660,8 +877,7 @@ sub run
 
 	# All writers have ended.  When nothing holds the horizon and the standby
 	# is there too, consumers may end as soon as they find nothing more.
-	open my $fh, '>', "$self->{dir}/written" or die;
-	close $fh;
+	$self->say('written');
 	if (!%writer)
 	{
 		$node->poll_query_until('postgres',
@@ -669,8 +885,7 @@ sub run
 		  or push @failures, 'the horizon does not get free';
 		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};
 	}
-	open $fh, '>', "$self->{dir}/quiet" or die;
-	close $fh;
+	$self->say('quiet');
 	while (%name && !@failures && Time::HiRes::time() < $deadline)
 	{
 		Time::HiRes::sleep(0.01);
@@ -684,6 +899,7 @@ sub run
 	return {
 		consumers => [ sort keys %consumer ],
 		kills => \%kills,
+		crashes => $self->{crashed},
 		failures => \@failures
 	};
 }
@@ -692,11 +908,27 @@ sub run
 # What came of it
 #
 
+# Where the tokens of rows belong, among those that committed or those that
+# were rolled back.  Of an unknown fate the table tells it: $there has the
+# tokens of its rows.
+sub sort_out
+{
+	my ($fate, $there, $committed, $aborted, @tokens) = @_;
+
+	for (@tokens)
+	{
+		my $has_committed = $fate eq 'U' ? $there->{$_} : $fate eq 'C';
+
+		($has_committed ? $committed : $aborted)->{$_} = 1;
+	}
+	return;
+}
+
 # Reads the writers' logs.  Returns the tokens of committed rows, of
 # rolled-back ones, and the transactions of each kind.
 sub outcome
 {
-	my ($class, $dir, $writers) = @_;
+	my ($class, $dir, $writers, $there) = @_;
 	my (%committed, %aborted, %kinds);
 
 	for my $number (1 .. $writers)
@@ -708,9 +940,8 @@ sub outcome
 		{
 			chomp;
 			my ($fate, $kind, $transaction, $from, $to) = split /\t/;
-			my $rows = $fate eq 'C' ? \%committed : \%aborted;
-
-			$rows->{"$transaction.$_"} = 1 for $from .. $to;
+			sort_out($fate, $there, \%committed, \%aborted,
+				map { "$transaction.$_" } $from .. $to);
 			$kinds{$kind}++ if !$seen{$transaction}++;
 		}
 		close $fh;

@@ -26,10 +26,6 @@ our @ISA = qw(FeedpubChecker);
 *chance = \&FeedpubChecker::chance;
 *pause = \&FeedpubChecker::pause;
 
-# Errors that a consumer must live with: the connection is lost, terminated,
-# or, on a standby, stands in the way of recovery.
-my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001);
-
 my $keys = 40;
 my $bulk_rows = 1500;
 
@@ -59,10 +55,29 @@ sub write_feed
 	my $end = Time::HiRes::time() + $self->{seconds};
 
 	$self->seed($name, 0);
-	my $dbh =
-	  $self->connect_to($self->{node}, 'regress_feedpub_writer', $name);
 	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
-	my $w = { number => $number, dbh => $dbh, log => $log, parked => [] };
+	my $w = {
+		%{ $self->session('regress_feedpub_writer', $name) },
+		number => $number,
+		log => $log,
+		crashes => $self->{crashes},
+		prepared => []    # [gid, tokens] of those that are not decided
+	};
+	# false if that was lost in a crash
+	my $try = sub {
+		return 1 if $self->survives($w, @_);
+		$w->{async} = 0;
+		log_fate($w, 'U', @{ $w->{tokens} });
+		$w->{tokens} = [];
+		for (@{ $w->{gone} })
+		{
+			my ($gid, @tokens) = @$_;
+
+			local $w->{kind} = $gid eq $w->{transaction} ? $w->{kind} : 'parked';
+			log_fate($w, 'U', @tokens);
+		}
+		return 0;
+	};
 
 	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
 	{
@@ -78,21 +93,34 @@ sub write_feed
 		$w->{rows} = 0;
 		$w->{tokens} = [];
 		$w->{kind} = $kind;
-		$dbh->do('SET synchronous_commit = ' . (chance(50) ? 'on' : 'off'))
-		  if chance(5);
+		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
 		my $method = "write_$kind";
-		$self->$method($w);
-		decide_parked($w, int rand @{ $w->{parked} })
-		  if @{ $w->{parked} } > 2 || (@{ $w->{parked} } && chance(15));
+		$try->(sub {
+			FeedpubChecker::set_commit($w, $commit) if $commit;
+			$self->$method($w);
+			$w->{tokens} = [];
+			decide_parked($w, int rand @{ $w->{prepared} })
+			  if @{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15));
+		}) or $share++;
+		# in a crash, one may be left that holds its key's lock
+		while ($kind eq 'prepared'
+			&& @{ $w->{prepared} }
+			&& $w->{prepared}[-1][0] eq $w->{transaction})
+		{
+			$try->(sub { decide($w, -1) });
+		}
 		pause(0.02) if chance(60);
 	}
-	decide_parked($w, 0) while @{ $w->{parked} };
-	$dbh->disconnect;
+	while (@{ $w->{prepared} })
+	{
+		$try->(sub { decide_parked($w, 0) });
+	}
+	$w->{dbh}->disconnect;
 	close $log or die "$name: $!";
 	return;
 }
 
-# Logs what has become of rows: C, committed, or R, rolled back.
+# Logs what has become of rows: C, committed, R, rolled back, or U, unknown.
 sub log_fate
 {
 	my ($w, $fate, @tokens) = @_;
@@ -119,27 +147,23 @@ sub bump
 
 	if (chance(50))
 	{
-		$w->{both} //= $w->{dbh}->prepare(<<'SQL');
+		$w->{dbh}->prepare_cached(<<'SQL')->execute($key, $token);
 WITH bumped AS (UPDATE item SET version = version + 1 WHERE key = ? RETURNING key, version)
 INSERT INTO outbox (publication_id, message_type, message_key, data)
 SELECT ?, 'bump', key::text, to_jsonb(version) FROM bumped
 SQL
-		$w->{both}->execute($key, $token);
 	}
 	else
 	{
-		$w->{bump} //= $w->{dbh}->prepare(
+		my $bump = $w->{dbh}->prepare_cached(
 			'UPDATE item SET version = version + 1 WHERE key = ? RETURNING version'
 		);
-		$w->{bump}->execute($key);
-		my ($version) = $w->{bump}->fetchrow_array;
+		my ($version) = $w->{dbh}->selectrow_array($bump, undef, $key);
 
-		$w->{bump}->finish;
 		pause(0.002) if chance(20);
-		$w->{insert} //= $w->{dbh}->prepare(
+		$w->{dbh}->prepare_cached(
 			"INSERT INTO outbox (publication_id, message_type, message_key, data) VALUES (?, 'bump', ?, to_jsonb(?::int))"
-		);
-		$w->{insert}->execute($token, $key, $version);
+		)->execute($token, $key, $version);
 	}
 	return;
 }
@@ -168,6 +192,7 @@ sub commit_or_rollback
 	my $fate = chance($rollback) ? 'R' : 'C';
 
 	$w->{dbh}->do($fate eq 'C' ? 'COMMIT' : 'ROLLBACK');
+	$fate = FeedpubChecker::committed($w) if $fate eq 'C';
 	log_fate($w, $fate, @{ $w->{tokens} });
 	return;
 }
@@ -257,17 +282,22 @@ sub prepare_transaction
 {
 	my ($w) = @_;
 
+	# noted before it is: if the answer is lost, it is looked for
+	push @{ $w->{prepared} }, [ $w->{transaction}, @{ $w->{tokens} } ];
+	$w->{tokens} = [];
 	$w->{dbh}->do("PREPARE TRANSACTION '$w->{transaction}'");
 	return;
 }
 
 sub decide
 {
-	my ($w, $gid, @tokens) = @_;
+	my ($w, $which) = @_;
+	my ($gid, @tokens) = @{ $w->{prepared}[$which] };
 	my $fate = chance(75) ? 'C' : 'R';
 
 	$w->{dbh}->do(
 		($fate eq 'C' ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
+	splice @{ $w->{prepared} }, $which, 1;
 	log_fate($w, $fate, @tokens);
 	return;
 }
@@ -277,7 +307,7 @@ sub decide_parked
 	my ($w, $which) = @_;
 
 	local $w->{kind} = 'parked';
-	return decide($w, @{ splice @{ $w->{parked} }, $which, 1 });
+	return decide($w, $which);
 }
 
 sub write_prepared
@@ -288,7 +318,7 @@ sub write_prepared
 	bump($w, some_key());
 	prepare_transaction($w);
 	pause(0.03);
-	return decide($w, $w->{transaction}, @{ $w->{tokens} });
+	return decide($w, -1);
 }
 
 sub write_parked
@@ -297,9 +327,7 @@ sub write_parked
 
 	$w->{dbh}->do('BEGIN');
 	insert_plain($w, 1 + int rand 3);
-	prepare_transaction($w);
-	push @{ $w->{parked} }, [ $w->{transaction}, @{ $w->{tokens} } ];
-	return;
+	return prepare_transaction($w);
 }
 
 sub write_plain
@@ -339,7 +367,8 @@ sub write_bulk
 }
 
 # There is always a transaction open that is long: the next one begins before
-# the one before ends.  The first stays open over the whole run.
+# the one before ends.  The first stays open over the whole run, or to the
+# first crash.
 sub write_long
 {
 	my ($self) = @_;
@@ -350,8 +379,7 @@ sub write_long
 	my $begin = sub {
 		my ($number) = @_;
 		my $w = {
-			dbh => $self->connect_to(
-				$self->{node}, 'regress_feedpub_writer', 'long'),
+			%{ $self->session('regress_feedpub_writer', 'long') },
 			log => $log,
 			kind => 'long',
 			transaction => "long.$number",
@@ -359,15 +387,23 @@ sub write_long
 			tokens => []
 		};
 
-		$w->{dbh}->do('BEGIN');
-		insert_plain($w, 2);
+		until ($self->survives($w, sub {
+					$w->{dbh}->do('BEGIN');
+					insert_plain($w, 2);
+				}))
+		{
+			log_fate($w, 'R', splice @{ $w->{tokens} });
+		}
 		return $w;
 	};
 	my $end = sub {
 		my ($w) = @_;
 
-		insert_plain($w, 1);
-		commit_or_rollback($w, 0);
+		$self->survives($w, sub {
+				insert_plain($w, 1);
+				commit_or_rollback($w, 0);
+			})
+		  or log_fate($w, 'U', @{ $w->{tokens} });
 		$w->{dbh}->disconnect;
 		return;
 	};
@@ -478,11 +514,11 @@ sub consume
 	while (1)
 	{
 		my $ended = 0;
-		my $dbh;
+		my ($dbh, $sth);
 
 		my $ok = eval {
 			$dbh = $self->connect_to($node, $way->{user}, $name);
-			my $sth = $dbh->prepare($way->{query});
+			$sth = $dbh->prepare($way->{query});
 			$dbh->do('SET statement_timeout = 180000');
 			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
@@ -541,9 +577,9 @@ sub consume
 		if (!$ok)
 		{
 			my $error = $@;
-			my $state = $dbh ? $dbh->state : DBI->state;
+			my $state = $dbh ? $dbh->state : $DBI::state;
 
-			die "$state $error" if !$transient{$state};
+			die "$state $error" if !FeedpubChecker::is_transient($dbh);
 			return if getppid != $self->{parent};
 			$cursor = last_cursor($file);
 			pause(0.1);
@@ -561,11 +597,10 @@ sub kill_workers
 	my $kills = 0;
 
 	$self->seed('killer of workers', 0);
-	my $dbh = $self->connect_to($self->{node}, 'postgres', 'killer');
-	# to the end, and on a slow machine until enough have been killed
-	until (-e "$self->{dir}/written" && $kills >= $self->{seconds} / 3)
-	{
-		pause(1);
+	my $killer = $self->session('postgres', 'killer');
+	my $kill = sub {
+		my $dbh = $killer->{dbh};
+
 		if (chance(15))
 		{
 			# away for a while: a backlog, which is cut into batches
@@ -600,9 +635,17 @@ sub kill_workers
 				$dbh->do('SELECT feed_start_worker()');
 			}
 		}
+	};
+
+	# to the end, and on a slow machine until enough have been killed
+	until (-e "$self->{dir}/written" && $kills >= $self->{seconds} / 3)
+	{
+		pause(1);
+		$self->survives($killer, $kill);
 	}
-	$dbh->do('SELECT feed_start_worker()');
-	$dbh->disconnect;
+	1 until $self->survives($killer,
+		sub { $killer->{dbh}->do('SELECT feed_start_worker()') });
+	$killer->{dbh}->disconnect;
 	open my $fh, '>', "$self->{dir}/kills" or die;
 	print $fh $kills;
 	close $fh or die;
@@ -614,11 +657,13 @@ sub kill_workers
 #
 
 # Options: node; standby; seconds, transactions (at least so many of both),
-# writers, consumers, seed, dir (an empty directory).  Returns what happened:
+# writers, consumers, seed, crashes, dir (an empty directory).  Returns what
+# happened:
 #
 #   consumers   their names
 #   kills       how many consumers were killed, connections terminated,
 #               workers killed
+#   crashes     how often the server was crashed
 #   failures    what processes died of
 sub run
 {
@@ -632,7 +677,8 @@ sub run
 	my (%writer, %lives, %pid, %name);
 	my @failures;
 	my %kills = (processes => 0, connections => 0, workers => 0);
-	my $deadline = Time::HiRes::time() + 120 + 10 * $self->{seconds};
+	$self->allow_crashes;
+	my $deadline = $self->deadline;
 	my $begin = sub {
 		my ($name, $code) = @_;
 
@@ -668,10 +714,6 @@ sub run
 			}
 		}
 	};
-	my $say = sub {
-		open my $fh, '>', "$self->{dir}/$_[0]" or die;
-		close $fh;
-	};
 	my $until = sub {
 		my ($done) = @_;
 
@@ -696,11 +738,14 @@ sub run
 
 	$self->seed('killer of consumers', 0);
 	my @names = sort keys %consumer;
-	while (%writer && !@failures && Time::HiRes::time() < $deadline)
+	while ((%writer || !$self->enough(\%kills))
+		&& !@failures
+		&& Time::HiRes::time() < $deadline)
 	{
 		my $name = $names[ int rand @names ];
 
 		pause(0.8);
+		$self->crash_if_due;
 		if (chance(70))
 		{
 			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
@@ -718,9 +763,9 @@ sub run
 
 	# All short transactions have ended; then the long ones do.  Nothing is
 	# written after that, and all must get published all the same.
-	$say->('short_written');
+	$self->say('short_written');
 	$until->(sub { !$pid{long} });
-	$say->('written');
+	$self->say('written');
 	$until->(sub { !$pid{disturber} && !$pid{killer} });
 	if (!@failures)
 	{
@@ -731,7 +776,7 @@ SQL
 		  or push @failures, 'not all rows get published';
 		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};
 	}
-	$say->('quiet');
+	$self->say('quiet');
 	$until->(sub { !%name });
 	push @failures, "still running: @{[sort values %name]}" if %name;
 	kill 'KILL', keys %name;
@@ -744,6 +789,7 @@ SQL
 	return {
 		consumers => [ sort keys %consumer ],
 		kills => \%kills,
+		crashes => $self->{crashed},
 		failures => \@failures
 	};
 }
@@ -756,7 +802,7 @@ SQL
 # rolled-back ones, and the transactions of each kind.
 sub outcome
 {
-	my ($class, $dir, $writers) = @_;
+	my ($class, $dir, $writers, $there) = @_;
 	my (%committed, %aborted, %kinds);
 
 	for my $number ('long', 1 .. $writers)
@@ -767,9 +813,9 @@ sub outcome
 		while (<$fh>)
 		{
 			my ($fate, $kind, @tokens) = split;
-			my $rows = $fate eq 'C' ? \%committed : \%aborted;
 
-			$rows->{$_} = 1 for @tokens;
+			FeedpubChecker::sort_out($fate, $there, \%committed, \%aborted,
+				@tokens);
 			my ($transaction) = ($tokens[0] // '') =~ /^(.*)\./ or next;
 			$kinds{$kind}++ if !$seen{$transaction}++;
 		}

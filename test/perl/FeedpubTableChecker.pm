@@ -46,10 +46,6 @@ my $ordered = 60;
 my $racing = 40;
 my $reserved = 400;    # for each writer
 
-# What a consumer must live with: lost connections; DDL that meets its locks in
-# a deadlock; and, before the table is a feed, that it is none.
-my %transient = map { $_ => 1 } qw(57P01 57P03 08000 08001 08003 08006 40001 40P01 42809);
-
 # Errors that end a writer's transaction and no more: a duplicate key, a
 # serialization failure, a deadlock, a lock that was waited for too long.
 my %expected = map { $_ => 1 } qw(23505 40001 40P01 55P03);
@@ -129,16 +125,18 @@ sub write_feed
 	my $end = Time::HiRes::time() + $self->{seconds};
 
 	$self->seed($name, 0);
-	my $dbh = $self->connect_to($self->{node}, 'regress_feedpub_writer', $name);
 	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
 	my $w = {
+		%{ $self->session('regress_feedpub_writer', $name, "SET lock_timeout = '10s'") },
 		number => $number,
-		dbh => $dbh,
-		parked => [],
+		prepared => [],    # [gid] of those that are not decided
 		next_reserved => 5000 + $reserved * $number
 	};
+	my $decide = sub {
+		my ($which) = @_;
 
-	$dbh->do("SET lock_timeout = '10s'");
+		return $self->survives($w, sub { decide($w, $which) });
+	};
 	# each kind at least once, whatever the dice say
 	my @must = map { $_->[0] } @kinds;
 	push @must, splice @must, 0, $number % @must;
@@ -164,41 +162,61 @@ sub write_feed
 		my $calm = !-e "$self->{dir}/attached" || -e "$self->{dir}/calm";
 		$kind = shift @must if @must && !$calm;
 		$kind = 'ordered' if $calm && $kind eq 'parked';
-		decide_parked($w)
-		  while @{ $w->{parked} } && ($calm || @{ $w->{parked} } > 2);
+		while (@{ $w->{prepared} } && ($calm || @{ $w->{prepared} } > 2))
+		{
+			$decide->(int rand @{ $w->{prepared} });
+		}
 
 		$w->{gid} = "$number.$t";
-		$dbh->do('SET synchronous_commit = ' . (chance(50) ? 'on' : 'off'))
-		  if chance(5);
+		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
 		my $method = "write_$kind";
 		my $isolation =
 		  chance(85) ? 'READ COMMITTED'
 		  : chance(70) ? 'REPEATABLE READ'
 		  : 'SERIALIZABLE';
 		my $fate = 'C';
-		my $ok = eval {
-			$dbh->do("BEGIN ISOLATION LEVEL $isolation");
+		my $failed = $self->attempt($w, sub {
+			FeedpubChecker::set_commit($w, $commit) if $commit;
+			$w->{dbh}->do("BEGIN ISOLATION LEVEL $isolation");
 			$fate = $self->$method($w) // 'C';
-			$dbh->do($fate eq 'C' ? 'COMMIT' : 'ROLLBACK')
+			$w->{dbh}->do($fate eq 'C' ? 'COMMIT' : 'ROLLBACK')
 			  if $fate =~ /^[CR]$/;
-			1;
-		};
-		if (!$ok)
+		});
+		# in a crash, one may be left that holds its key's lock
+		while ($kind eq 'prepared'
+			&& @{ $w->{prepared} }
+			&& $w->{prepared}[-1][0] eq $w->{gid})
 		{
-			my $error = $@;
-
-			die $dbh->state . " $kind: $error" if !$expected{ $dbh->state };
-			$fate = $dbh->state;
-			$dbh->do('ROLLBACK');
+			$decide->(-1);
 		}
-		print $log "$fate $kind\n";
-		decide_parked($w) if @{ $w->{parked} } && chance(10);
+		print $log $failed // $fate, " $kind\n";
+		$decide->(int rand @{ $w->{prepared} })
+		  if @{ $w->{prepared} } && chance(10);
 		pause(0.02) if chance(50);
 	}
-	decide_parked($w) while @{ $w->{parked} };
-	$dbh->disconnect;
+	while (@{ $w->{prepared} })
+	{
+		$decide->(int rand @{ $w->{prepared} });
+	}
+	$w->{dbh}->disconnect;
 	close $log or die "$name: $!";
 	return;
+}
+
+# Runs the statements of a transaction.  Undefined, or why it has not committed:
+# an SQLSTATE, or U if that is unknown, for the connection was lost.
+sub attempt
+{
+	my ($self, $w, $code) = @_;
+
+	return if eval { $code->(); 1 };
+	my $error = $@;
+	my $state = $w->{dbh}->state;
+
+	return 'U' if $self->reconnected($w);
+	die "$state $error" if !$expected{$state};
+	$self->survives($w, sub { $w->{dbh}->do('ROLLBACK') });
+	return $state;
 }
 
 sub some_ordered
@@ -454,15 +472,37 @@ sub change_reserved
 	return $id;
 }
 
+# It is noted before it is: if the answer is lost, it is looked for.  If it
+# fails, it is none.
+sub prepare_transaction
+{
+	my ($w) = @_;
+
+	push @{ $w->{prepared} }, [ $w->{gid} ];
+	return if eval { $w->{dbh}->do("PREPARE TRANSACTION '$w->{gid}'"); 1 };
+	pop @{ $w->{prepared} } if $expected{ $w->{dbh}->state };
+	die $@;
+}
+
+sub decide
+{
+	my ($w, $which) = @_;
+
+	$w->{dbh}->do((chance(75) ? 'COMMIT' : 'ROLLBACK')
+		. " PREPARED '$w->{prepared}[$which][0]'");
+	splice @{ $w->{prepared} }, $which, 1;
+	return;
+}
+
 sub write_prepared
 {
 	my ($self, $w) = @_;
 
 	change_ordered($w->{dbh}, some_ordered());
 	change_reserved($w);
-	$w->{dbh}->do("PREPARE TRANSACTION '$w->{gid}'");
+	prepare_transaction($w);
 	pause(0.03);
-	$w->{dbh}->do((chance(75) ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$w->{gid}'");
+	decide($w, -1);
 	return 'P';
 }
 
@@ -472,18 +512,8 @@ sub write_parked
 
 	insert_new($w->{dbh}, 2);
 	change_reserved($w);
-	$w->{dbh}->do("PREPARE TRANSACTION '$w->{gid}'");
-	push @{ $w->{parked} }, $w->{gid};
+	prepare_transaction($w);
 	return 'P';
-}
-
-sub decide_parked
-{
-	my ($w) = @_;
-	my ($gid) = splice @{ $w->{parked} }, int rand @{ $w->{parked} }, 1;
-
-	$w->{dbh}->do((chance(75) ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
-	return;
 }
 
 sub write_bulk
@@ -521,29 +551,33 @@ sub write_long
 	my $begin = sub {
 		my ($touch) = @_;
 		my $w = {
-			dbh => $self->connect_to($self->{node}, 'regress_feedpub_writer', 'long'),
+			%{ $self->session('regress_feedpub_writer', 'long') },
 			next_reserved => $next_reserved
 		};
 
 		$next_reserved += 10;
-		$w->{dbh}->do('BEGIN');
-		$w->{dbh}->do('SELECT pg_current_xact_id()');
-		if ($touch)
-		{
-			$w->{again} = change_reserved($w);
-			insert_new($w->{dbh}, 2);
-		}
+		1 while $self->attempt($w, sub {
+				$w->{dbh}->do('BEGIN');
+				$w->{dbh}->do('SELECT pg_current_xact_id()');
+				if ($touch)
+				{
+					$w->{again} = change_reserved($w);
+					insert_new($w->{dbh}, 2);
+				}
+			});
 		return $w;
 	};
 	my $end = sub {
 		my ($w) = @_;
 
-		change_reserved($w);
-		$w->{dbh}->do(
-			'UPDATE item SET version = version + 1, changed = now_us() WHERE id = ?',
-			undef, $w->{again})
-		  if $w->{again};
-		$w->{dbh}->do('COMMIT');
+		$self->attempt($w, sub {
+				change_reserved($w);
+				$w->{dbh}->do(
+					'UPDATE item SET version = version + 1, changed = now_us() WHERE id = ?',
+					undef, $w->{again})
+				  if $w->{again};
+				$w->{dbh}->do('COMMIT');
+			});
 		$w->{dbh}->disconnect;
 		return;
 	};
@@ -624,8 +658,7 @@ SQL
 	}
 
 	$self->seed('disturber', 0);
-	my $dbh = $self->connect_to($self->{node}, 'postgres', 'disturber');
-	$dbh->do("SET lock_timeout = '300ms'");
+	my $d = $self->session('postgres', 'disturber', "SET lock_timeout = '300ms'");
 	until (-e "$self->{dir}/written" && !@due)
 	{
 		pause(0.5);
@@ -635,10 +668,19 @@ SQL
 
 			# what waits for no lock can be done among all others
 			$self->say('calm') if $statement ne $again;
-			until (eval { $dbh->do($statement); 1 })
+			my $lost = 0;
+			until (eval { $d->{dbh}->do($statement); 1 })
 			{
-				die $@ if $dbh->state !~ ($statement eq $again ? qr/^(55P03|40P01|42809)$/ : qr/^(55P03|40P01|40001|42809)$/);
-				$dbh->do('ROLLBACK') if $statement =~ /^BEGIN/;
+				my $error = $@;
+				my $state = $d->{dbh}->state;
+
+				# done once more if that is not known; a table may be there, or
+				# be gone
+				$lost = 1, next if $self->reconnected($d);
+				last if $lost && $state =~ /^42P0[17]$/;
+				die $error if $state !~ ($statement eq $again ? qr/^(55P03|40P01|42809)$/ : qr/^(55P03|40P01|40001|42809)$/);
+				$self->survives($d, sub { $d->{dbh}->do('ROLLBACK') })
+				  if $statement =~ /^BEGIN/;
 				pause(0.2);
 			}
 			unlink "$self->{dir}/calm";
@@ -647,21 +689,13 @@ SQL
 		elsif (chance(40))
 		{
 			# not while one waits for the other's lock
-			eval { $dbh->do('VACUUM (INDEX_CLEANUP ON) item'); 1 }
-			  or $dbh->state =~ /^(55P03|40P01)$/
+			eval { $d->{dbh}->do('VACUUM (INDEX_CLEANUP ON) item'); 1 }
+			  or $d->{dbh}->state =~ /^(55P03|40P01)$/
+			  or $self->reconnected($d)
 			  or die $@;
 		}
 	}
-	$dbh->disconnect;
-	return;
-}
-
-sub say
-{
-	my ($self, $name) = @_;
-
-	open my $fh, '>', "$self->{dir}/$name" or die "$name: $!";
-	close $fh;
+	$d->{dbh}->disconnect;
 	return;
 }
 
@@ -741,10 +775,10 @@ sub consume
 	while (1)
 	{
 		my $ended = 0;
-		my $dbh;
+		my ($dbh, $sth);
 		my $ok = eval {
 			$dbh = $self->connect_to($self->{node}, 'regress_feedpub_reader', $name);
-			my $sth = $dbh->prepare($way->{query});
+			$sth = $dbh->prepare($way->{query});
 			$dbh->do('SET statement_timeout = 60000');
 			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
@@ -803,12 +837,11 @@ sub consume
 		if (!$ok)
 		{
 			my $error = $@;
-			my $state = $dbh ? $dbh->state : DBI->state;
+			my $state = $dbh ? $dbh->state : $DBI::state;
 
-			# a rewritten table is not read with an old snapshot
-			$state = '40001'
-			  if $error =~ /altered after the transaction's snapshot/;
-			die "$state $error" if !$transient{$state};
+			# before the table is a feed, it is none
+			die "$state $error"
+			  if $state ne '42809' && !FeedpubChecker::is_transient($dbh);
 			return if getppid != $self->{parent};
 			$cursor = FeedpubOrderChecker::last_cursor($file);
 			pause($state eq '42809' ? 0.005 : 0.1);
@@ -822,19 +855,21 @@ sub poll_naively
 {
 	my ($self) = @_;
 	my $last = 0;
-	my $dbh =
-	  $self->connect_to($self->{node}, 'regress_feedpub_reader', 'poller');
+	my $poller = $self->session('regress_feedpub_reader', 'poller');
 
 	open my $out, '>', "$self->{dir}/naive.read" or die "naive: $!";
 	while (1)
 	{
 		my $quiet = -e "$self->{dir}/quiet";
 		my $rows = eval {
-			$dbh->selectall_arrayref(
+			$poller->{dbh}->selectall_arrayref(
 				'SELECT id, version, changed FROM item WHERE changed > ? ORDER BY changed',
 				undef, $last);
 		};
-		die $@ if !$rows && $dbh->state ne '40P01';
+		$rows
+		  or $poller->{dbh}->state eq '40P01'
+		  or $self->reconnected($poller)
+		  or die $@;
 		for (@{ $rows // [] })
 		{
 			print $out "$_->[0] $_->[1]\n";
@@ -843,7 +878,7 @@ sub poll_naively
 		last if $quiet && $rows && !@$rows;
 		pause(0.1);
 	}
-	$dbh->disconnect;
+	$poller->{dbh}->disconnect;
 	close $out or die "naive: $!";
 	return;
 }
@@ -853,8 +888,9 @@ sub poll_naively
 #
 
 # Options: node; seconds, transactions (at least so many of both), writers,
-# seed, truncate, partitioned, dir (an empty directory).  Returns what happened: consumers, their
-# names; kills, of workers, processes and connections; failures.
+# seed, truncate, partitioned, crashes, dir (an empty directory).  Returns what
+# happened: consumers, their names; kills, of workers, processes and
+# connections; crashes, how many; failures.
 sub run
 {
 	my ($class, %options) = @_;
@@ -886,7 +922,8 @@ sub run
 	my (%writer, %lives, %pid, %name);
 	my @failures;
 	my %kills = (processes => 0, connections => 0, workers => 0);
-	my $deadline = $began + 120 + 10 * $seconds;
+	$self->allow_crashes;
+	my $deadline = $self->deadline;
 	my $begin = sub {
 		my ($name, $code) = @_;
 
@@ -954,12 +991,15 @@ SQL
 	$begin->('killer', sub { $self->kill_workers });
 
 	$self->seed('killer of consumers', 0);
-	while (%writer && !@failures && Time::HiRes::time() < $deadline)
+	while ((%writer || !$self->enough(\%kills))
+		&& !@failures
+		&& Time::HiRes::time() < $deadline)
 	{
 		my @begun = grep { $lives{$_} && !$consumer{$_}{steady} } sort keys %consumer;
 		my $name = $begun[ int rand @begun ];
 
 		pause(0.8);
+		$self->crash_if_due;
 		if (chance(70))
 		{
 			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
@@ -1013,6 +1053,7 @@ SQL
 	return {
 		consumers => [ sort keys %consumer ],
 		kills => \%kills,
+		crashes => $self->{crashed},
 		failures => \@failures
 	};
 }
@@ -1044,11 +1085,12 @@ sub outcome
 
 # Applies a consumer's file to an empty table.  Returns the rows by their ids,
 # the entries of each kind, and those whose version is below one that came
-# before, of keys that are never inserted again without a lock.
+# before, or that are another row of the same version, of keys that are never
+# inserted again without a lock.
 sub apply
 {
 	my ($class, $dir, $name) = @_;
-	my (%rows, %version, @inversions);
+	my (%rows, %version, %last, @inversions);
 	my %count = (U => 0, D => 0, T => 0, initial => 0);
 	my @page;
 
@@ -1074,7 +1116,10 @@ sub apply
 			my ($version) = $row =~ /^\S+ (\d+)/;
 			push @inversions, "key $id: $version after $version{$id}"
 			  if $version < ($version{$id} // 0);
+			push @inversions, "key $id: $row after $last{$id}"
+			  if $version == ($version{$id} // -1) && $row ne $last{$id};
 			$version{$id} = $version;
+			$last{$id} = $row;
 		}
 		@page = ();
 	}

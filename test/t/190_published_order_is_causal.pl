@@ -12,6 +12,8 @@
 # (3000): it goes on until both are reached.  FEEDPUB_CHECKER_WRITERS (4),
 # FEEDPUB_CHECKER_CONSUMERS (5; every fifth reads a standby),
 # FEEDPUB_CHECKER_SEED (1) decides what is done, though not when.
+# FEEDPUB_CHECKER_CRASHES (0): the server is crashed so often meanwhile, and
+# what a crash takes back no consumer has been given.
 
 use strict;
 use warnings FATAL => 'all';
@@ -32,6 +34,7 @@ my %size = (
 	transactions => 3000,
 	writers => 4,
 	consumers => 5,
+	crashes => 0,
 	seed => 1);
 for my $name (keys %size)
 {
@@ -52,6 +55,7 @@ max_connections = @{[ 30 + 2 * ($size{writers} + $size{consumers}) ]}
 max_prepared_transactions = @{[ 5 * $size{writers} ]}
 shared_buffers = 64MB
 max_wal_size = 1GB
+wal_keep_size = 1GB
 feedpub.max_batch_transactions = 7
 CONF
 
@@ -93,11 +97,6 @@ is("@{ $run->{failures} }", '', 'no writer and no consumer has failed')
 # Each transaction lies in the one batch whose snapshot sees it while that of
 # the batch before does not.
 #
-my ($committed, $aborted, $kinds) =
-  FeedpubOrderChecker->outcome($dir, $size{writers});
-my $transactions = 0;
-$transactions += $_ for values %$kinds;
-
 my @model = split /\n/, sql($node, <<'SQL');
 SET enable_nestloop = on; SET work_mem = '256MB';
 WITH batches AS (
@@ -113,6 +112,10 @@ FROM outbox o JOIN model USING (feed_xid)
 ORDER BY sync_id, feed_pos
 SQL
 my %present = map { (split)[0] => 1 } @model;
+my ($committed, $aborted, $kinds) =
+  FeedpubOrderChecker->outcome($dir, $size{writers}, \%present);
+my $transactions = 0;
+$transactions += $_ for values %$kinds;
 
 cmp_ok($transactions, '>=', $size{transactions}, 'enough transactions');
 is( join(' ', sort keys %$kinds),
@@ -122,6 +125,7 @@ cmp_ok($run->{kills}{processes}, '>', 0, 'consumers were killed');
 cmp_ok($run->{kills}{connections}, '>', 0, 'connections were terminated');
 cmp_ok($run->{kills}{workers}, '>=', int($size{seconds} / 3),
 	'the worker was killed');
+is($run->{crashes}, $size{crashes}, 'the server was crashed as often as asked for');
 is(sql($node, 'SELECT count(*) FROM outbox'),
 	scalar keys %$committed, 'the table has as many rows as were committed');
 is(scalar @model, scalar keys %$committed, 'the model has each of them once');
@@ -162,8 +166,8 @@ diag sprintf
   $size{seed}, $transactions, scalar keys %$committed,
   scalar keys %$aborted, batches($node, 'outbox');
 diag sprintf
-  'order checker: %d workers, %d consumers and %d connections killed',
-  @{ $run->{kills} }{qw(workers processes connections)};
+  'order checker: %d workers, %d consumers and %d connections killed, %d crashes',
+  @{ $run->{kills} }{qw(workers processes connections)}, $run->{crashes};
 diag 'order checker: transactions: ',
   join ', ', map { "$kinds->{$_} $_" } sort keys %$kinds;
 
