@@ -530,6 +530,8 @@ sub write_savepoints
 			}
 		}
 	}
+	# one without a row would not be counted
+	insert_rows($w, 1) if !$w->{rows};
 	pause(0.02) if chance(50);
 	return commit_or_rollback($w, 20);
 }
@@ -780,7 +782,7 @@ sub deadline
 {
 	my ($self) = @_;
 
-	return Time::HiRes::time() + 120 + 10 * $self->{seconds} +
+	return Time::HiRes::time() + 300 + 10 * $self->{seconds} +
 	  60 * $self->{crashes};
 }
 

@@ -142,11 +142,12 @@ sub write_feed
 	push @must, splice @must, 0, $number % @must;
 	# and some after the table was emptied, and whatever else is done to it
 	my $last;
+	my $more = 20;
 	my $goes_on = sub {
 		return 1 if $_[0] <= $share || @must || Time::HiRes::time() < $end;
 		return 1 if !-e "$self->{dir}/disturbed";
 		$last //= Time::HiRes::time() + 0.1 * $self->{seconds};
-		return Time::HiRes::time() < $last;
+		return $more-- > 0 || Time::HiRes::time() < $last;
 	};
 	for (my $t = 1; $goes_on->($t); $t++)
 	{
@@ -779,7 +780,7 @@ sub consume
 		my $ok = eval {
 			$dbh = $self->connect_to($self->{node}, 'regress_feedpub_reader', $name);
 			$sth = $dbh->prepare($way->{query});
-			$dbh->do('SET statement_timeout = 60000');
+			$dbh->do('SET statement_timeout = 180000');
 			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
 			{
@@ -995,6 +996,12 @@ SQL
 		&& !@failures
 		&& Time::HiRes::time() < $deadline)
 	{
+		for (sort keys %consumer)
+		{
+			$start->($_)
+			  if !$lives{$_}
+			  && Time::HiRes::time() - $began > $consumer{$_}{at} * $seconds;
+		}
 		my @begun = grep { $lives{$_} && !$consumer{$_}{steady} } sort keys %consumer;
 		my $name = $begun[ int rand @begun ];
 
@@ -1011,13 +1018,9 @@ SQL
 			);
 		}
 		$reap->();
-		for (sort keys %consumer)
-		{
-			$start->($_)
-			  if !$lives{$_}
-			  && Time::HiRes::time() - $began > $consumer{$_}{at} * $seconds;
-		}
 	}
+	# the last, if the loop ended just before
+	$start->($_) for grep { !$lives{$_} } sort keys %consumer;
 
 	# All short transactions have ended; then the long ones do.  Nothing is
 	# written after that, and all must get published all the same.
