@@ -197,13 +197,25 @@ sub allow_crashes
 	$self->{crashed} = 0;
 	return if !$self->{crashes};
 
-	# what commits asynchronously shall have a chance to be lost
+	# nothing writes WAL to disk unless it is asked to
 	$self->{node}->append_conf('postgresql.conf', <<'CONF');
 restart_after_crash = on
+wal_buffers = 16MB
 wal_writer_delay = 10s
+wal_writer_flush_after = 100MB
+bgwriter_lru_maxpages = 0
 CONF
-	$self->{node}->reload;
+	$self->{node}->restart;
 	return;
+}
+
+# Before a crash writers ask for nothing of that kind for a moment, so that
+# there is something to be lost.
+sub before_crash
+{
+	my ($self) = @_;
+
+	return $self->{crashes} && -e "$self->{dir}/before_crash";
 }
 
 # Crashes are spread over the seconds from the first call on.
@@ -219,6 +231,8 @@ sub crash_if_due
 	  || $now < $self->{crashes_from} +
 	  ($self->{crashed} + 0.5) * $self->{seconds} / $self->{crashes};
 
+	$self->say('before_crash');
+	pause(2);
 	if (++$self->{crashed} % 3 == 0)
 	{
 		$self->say('crashing');
@@ -243,7 +257,7 @@ SQL
 		$node->poll_query_until('postgres', 'SELECT true')
 		  or die 'the server does not come back';
 	}
-	unlink "$self->{dir}/crashing";
+	unlink "$self->{dir}/before_crash", "$self->{dir}/crashing";
 	return;
 }
 
@@ -315,6 +329,17 @@ sub write_feed
 				last if ($dice -= $_->[1]) < 0;
 			}
 		}
+		my $flush = !$self->before_crash;
+		if (!$flush)
+		{
+			# nor does anything old hold back xid order
+			while (@{ $w->{prepared} })
+			{
+				$try->(sub { decide_prepared($w, 0) });
+			}
+			$commit = 'off';
+			$kind = 'single' if $kind =~ /^(prepared|long)$/;
+		}
 		my $method = "write_$kind";
 		$w->{kind} = $kind;
 		$try->(sub {
@@ -322,7 +347,8 @@ sub write_feed
 			$self->$method($w);
 			$w->{pieces} = [];
 			decide_prepared($w, int rand @{ $w->{prepared} })
-			  if @{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15));
+			  if $flush
+			  && (@{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15)));
 		}) or $share++;
 		pause(0.02) if chance(60);
 	}

@@ -89,18 +89,22 @@ sub write_feed
 			$kind = $_->[0];
 			last if ($dice -= $_->[1]) < 0;
 		}
+		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
+		my $flush = !$self->before_crash;
+		$commit = 'off' if !$flush;
+		$kind = 'single' if !$flush && $kind =~ /^(prepared|parked)$/;
 		$w->{transaction} = "$number.$t";
 		$w->{rows} = 0;
 		$w->{tokens} = [];
 		$w->{kind} = $kind;
-		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
 		my $method = "write_$kind";
 		$try->(sub {
 			FeedpubChecker::set_commit($w, $commit) if $commit;
 			$self->$method($w);
 			$w->{tokens} = [];
 			decide_parked($w, int rand @{ $w->{prepared} })
-			  if @{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15));
+			  if $flush
+			  && (@{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15)));
 		}) or $share++;
 		# in a crash, one may be left that holds its key's lock
 		while ($kind eq 'prepared'

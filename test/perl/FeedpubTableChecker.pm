@@ -161,8 +161,11 @@ sub write_feed
 		}
 		# nothing stays open while somebody waits for the table's lock
 		my $calm = !-e "$self->{dir}/attached" || -e "$self->{dir}/calm";
-		$kind = shift @must if @must && !$calm;
-		$kind = 'ordered' if $calm && $kind eq 'parked';
+		my $flush = !$self->before_crash;
+		$kind = shift @must if @must && !$calm && $flush;
+		$kind = 'ordered'
+		  if ($calm && $kind eq 'parked')
+		  || (!$flush && $kind =~ /^(prepared|parked)$/);
 		while (@{ $w->{prepared} } && ($calm || @{ $w->{prepared} } > 2))
 		{
 			$decide->(int rand @{ $w->{prepared} });
@@ -170,6 +173,7 @@ sub write_feed
 
 		$w->{gid} = "$number.$t";
 		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
+		$commit = 'off' if !$flush;
 		my $method = "write_$kind";
 		my $isolation =
 		  chance(85) ? 'READ COMMITTED'
@@ -192,7 +196,7 @@ sub write_feed
 		}
 		print $log $failed // $fate, " $kind\n";
 		$decide->(int rand @{ $w->{prepared} })
-		  if @{ $w->{prepared} } && chance(10);
+		  if $flush && @{ $w->{prepared} } && chance(10);
 		pause(0.02) if chance(50);
 	}
 	while (@{ $w->{prepared} })
