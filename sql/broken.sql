@@ -88,7 +88,55 @@ SET statement_timeout = '20ms';
 SELECT length(feed_page('kv', '', 10)::text);
 RESET statement_timeout;
 SELECT feed_unsubscribe('all');
-SELECT feed_detach('kv'), feed_detach('moods');
+
+--
+-- A value that is nested too deeply for the stack is the row's error, but not
+-- where the caller has used up the stack: then there is no page.
+--
+CREATE TABLE nested (id int PRIMARY KEY, path jsonpath);
+SELECT feed_attach('nested') IS NULL AS attached;
+INSERT INTO nested SELECT i, ('$ ? ' || repeat('(!', n) || '(@ == 1)' || repeat(')', n))::jsonpath
+	FROM (VALUES (1, 1), (2, 3000), (3, 2)) v (i, n);
+CALL feed_publish();
+SET max_stack_depth = '300kB';
+SELECT * FROM walk('nested', 10);
+SELECT feed_subscribe('all', 'nested', 'earliest') = '' AS at_beginning;
+SELECT op, entry ->> 'id' AS id, error FROM feed_poll('all', 10);
+UPDATE nested SET path = (SELECT ('$ ? ' || repeat('(!', 200) || '(@ == 1)' || repeat(')', 200))::jsonpath) WHERE id = 2;
+CALL feed_publish();
+-- From so many calls of itself: how many entries have an error, or NULL if there
+-- is no page.
+CREATE FUNCTION errors_below(calls int) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN CASE WHEN calls > 0 THEN errors_below(calls - 1)
+		ELSE (SELECT count(e ->> 'error') FROM json_array_elements(feed_page('nested', '', 10) -> 'entries') e) END;
+END $$;
+CREATE FUNCTION errors_or_none(calls int) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN errors_below(calls);
+EXCEPTION WHEN statement_too_complex THEN
+	RETURN NULL;
+END $$;
+SELECT DISTINCT errors_or_none(calls) AS errors FROM generate_series(0, 300, 3) calls ORDER BY errors;
+RESET max_stack_depth;
+SELECT feed_unsubscribe('all');
+--
+-- Corrupt storage is the server's, and hides a value that may be elsewhere.
+--
+ALTER TABLE nested ADD COLUMN long text;
+ALTER TABLE nested ALTER COLUMN long SET STORAGE EXTERNAL;
+UPDATE nested SET long = repeat('x', 10000) WHERE id = 1;
+CALL feed_publish();
+SELECT reltoastrelid::regclass AS toast FROM pg_class WHERE oid = 'nested'::regclass \gset
+UPDATE pg_class SET relkind = 'r' WHERE oid = :'toast'::regclass;
+DELETE FROM :toast;
+UPDATE pg_class SET relkind = 't' WHERE oid = :'toast'::regclass;
+\set VERBOSITY sqlstate
+SELECT feed_page('nested', '', 10);
+\set VERBOSITY default
+SELECT feed_detach('kv'), feed_detach('moods'), feed_detach('nested');
+DROP TABLE nested;
+DROP FUNCTION errors_below, errors_or_none;
 DROP TABLE kv, moods;
 DROP TYPE mood;
 DROP FUNCTION walk;

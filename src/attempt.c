@@ -8,20 +8,24 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "miscadmin.h"
+#include "tcop/tcopprot.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "feedpub.h"
+
+static bool hides_a_value(int sqlstate);
+static bool caller_is_deep(void);
 
 /*
  * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it
  * as a text, "SQLSTATE: message", in the current context; what the work has
  * allocated there stays.
  *
- * Only an error that would come again.  Cancelled queries, servers that shut
- * down, conflicts with recovery, a lock that was not got in time and a lack of
- * memory or disk space are the caller's, as are all errors where there can be
- * no subtransaction.
+ * Only an error of the data is returned, in place of a value that nobody can
+ * be delivered.  All others are raised, as are all errors where there can be no
+ * subtransaction.
  */
 char *
 feedpub_attempt(void (*work)(void *arg), void *arg)
@@ -54,13 +58,28 @@ feedpub_attempt(void (*work)(void *arg), void *arg)
 	CurrentResourceOwner = owner;
 	if (error == NULL)
 		return NULL;
-	if (!feedpub_attempt_is_of_the_data(error->sqlerrcode))
+	if (!feedpub_attempt_is_of_the_data(error->sqlerrcode) ||
+		hides_a_value(error->sqlerrcode))
 		ReThrowError(error);
 	return psprintf("%s: %s", unpack_sql_state(error->sqlerrcode), error->message);
 }
 
 /*
  * Is an error of the values that were worked on, so that it would come again?
+ * Then the row is left out, or delivered without its value, and the work goes
+ * on; otherwise it is done again later.
+ *
+ * Of the data are most errors, also those without a class of their own (XX000,
+ * elog): output functions raise them for values that they do not know.  If they
+ * ended a page, a writer who found such a value would stop the feed for all.
+ *
+ * Not of the data are:
+ * 08, 40, 57: a lost connection, a conflict with recovery, a query that was
+ *		cancelled, a server that shuts down
+ * 53: a lack of memory or disk space, which passes
+ * 55P03: a lock that was not got in time
+ * 58: a file of the server, or a library, that could not be read
+ * 72: a snapshot that is too old
  */
 bool
 feedpub_attempt_is_of_the_data(int sqlstate)
@@ -72,8 +91,43 @@ feedpub_attempt_is_of_the_data(int sqlstate)
 		case ERRCODE_INSUFFICIENT_RESOURCES:
 		case ERRCODE_OPERATOR_INTERVENTION:
 		case ERRCODE_SYSTEM_ERROR:
+		case MAKE_SQLSTATE('7', '2', '0', '0', '0'):	/* until 16 */
 			return false;
 		default:
 			return sqlstate != ERRCODE_LOCK_NOT_AVAILABLE;
 	}
+}
+
+/*
+ * Is there a value, although this call got an error of the data?  A row that is
+ * delivered without its value has been delivered: the reader goes on.
+ *
+ * XX001, XX002: this server's storage is corrupt.  Another server may have the
+ * value, or a backup.  No writer can cause that, and where a page of the table
+ * itself is corrupt nothing can be read either.
+ *
+ * 54001: the stack ends where a value is nested too deeply, or where the caller
+ * is deep in functions.  A value that ends it for everybody must not stop the
+ * feed, and one that others are delivered must not be left out.  So the error
+ * is the value's if that had at least half of the stack.
+ */
+static bool
+hides_a_value(int sqlstate)
+{
+	return sqlstate == ERRCODE_DATA_CORRUPTED ||
+		sqlstate == ERRCODE_INDEX_CORRUPTED ||
+		(sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX && caller_is_deep());
+}
+
+/*
+ * Is more than half of the stack that max_stack_depth allows in use?
+ */
+static bool
+caller_is_deep(void)
+{
+	char		here;
+	pg_stack_base_t base = set_stack_base();
+
+	restore_stack_base(base);
+	return labs((long) (base - &here)) > max_stack_depth * 1024L / 2;
 }
