@@ -12,7 +12,7 @@ CREATE FUNCTION other(query text) RETURNS text LANGUAGE sql AS $$
 $$;
 CREATE TABLE elsewhere (i int);
 SET feedpub.read_wait = '60s';
-SET statement_timeout = '30s';
+SET statement_timeout = '50s';
 -- With a transaction id that is younger than its own, and has ended
 BEGIN;
 INSERT INTO outbox (message_type, data) VALUES ('own', '1');

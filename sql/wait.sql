@@ -78,7 +78,7 @@ SELECT count(*) FROM feed_poll('held', 10, 'holder');
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not published', '1');
 BEGIN;
 SELECT pg_current_xact_id() IS NOT NULL AS has_xid;
-SET LOCAL statement_timeout = '30 s';
+SET LOCAL statement_timeout = '50 s';
 SET LOCAL feedpub.read_wait = '60 s';
 SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 h');
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 h');
@@ -95,7 +95,7 @@ CALL feed_publish();
 SELECT feed_subscribe('acknowledged', '"Odd ""Name"", with a comma"', 'earliest') = '' AS at_beginning;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not published', '1');
 SELECT cursor, token FROM feed_poll('acknowledged', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset page_
-SET statement_timeout = '30 s';
+SET statement_timeout = '50 s';
 SET feedpub.read_wait = '60 s';
 SELECT count(*) FROM feed_ack_poll('acknowledged', :'page_cursor', :page_token, 10);
 SET feedpub.read_wait = 0;
