@@ -393,14 +393,21 @@ void
 feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 				   FeedpubBatch *batch)
 {
-	FeedpubBatchScan *batches = feedpub_batch_begin_backward(feed, below, snapshot);
+	FeedpubBatchScan *batches;
+	bool		found = false;
 
-	if (!feedpub_batch_next(batches, batch))
+	/* numbers begin at 1 */
+	if (below > 1)
+	{
+		batches = feedpub_batch_begin_backward(feed, below, snapshot);
+		found = feedpub_batch_next(batches, batch);
+		feedpub_batch_end(batches);
+	}
+	if (!found)
 	{
 		MemSet(batch, 0, sizeof(FeedpubBatch));
 		batch->snapshot.xmin = batch->snapshot.xmax = FirstNormalTransactionId;
 	}
-	feedpub_batch_end(batches);
 }
 
 /*

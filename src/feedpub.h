@@ -834,7 +834,11 @@ extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
 extern void feedpub_wait_wake(Oid relid);
 extern void feedpub_wait_sleep(int64 timeout_ms);
 extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
-								   int64 timeout_ms, bool in_procedure);
+								   int64 timeout_ms, int flags);
+
+/* a procedure, which can end its transaction; the history has been compared */
+#define FEEDPUB_WAIT_IN_PROCEDURE	0x01
+#define FEEDPUB_WAIT_CHECKED		0x02
 
 /* in fetch.c */
 extern Oid	feedpub_fetch_feed_argument(FunctionCallInfo fcinfo);

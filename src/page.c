@@ -118,7 +118,8 @@ feedpub_page_read(FeedpubPage *page)
 								 &page->last.snapshot) &&
 		!(page->hurried =
 			  !feedpub_wait_for_batch(page->feed.relid, &page->passed,
-									  page->hurried ? 0 : feedpub_read_wait, false)))
+									  page->hurried ? 0 : feedpub_read_wait,
+									  FEEDPUB_WAIT_CHECKED)))
 	{
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
@@ -220,7 +221,8 @@ read_batches(FeedpubPage *page)
 		return;
 	}
 
-	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&page->after), 1),
+	/* from the batch before, whose snapshot is needed; mostly its number is one less */
+	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&page->after) - 1, 1),
 								  page->state);
 	for (;;)
 	{
@@ -234,8 +236,15 @@ read_batches(FeedpubPage *page)
 		oldcontext = MemoryContextSwitchTo(contexts[turn]);
 		found = feedpub_batch_next(batches, &batch);
 		MemoryContextSwitchTo(oldcontext);
+		if (found && batch.sync_id < feedpub_cursor_batch(&page->after))
+		{
+			page->last = batch;
+			has_before = true;
+			turn = 1 - turn;
+			continue;
+		}
 		if (!checked && !check_cursor(page, found ? &batch : NULL))
-			found = false;
+			found = has_before = false;
 		checked = true;
 		if (!found)
 			break;
@@ -250,7 +259,7 @@ read_batches(FeedpubPage *page)
 		if (after_pos < batch.last_pos)
 		{
 			if (!has_before)
-				feedpub_batch_last(relid, batch.sync_id, page->state, &page->last);
+				feedpub_batch_last(relid, batch.merged_from, page->state, &page->last);
 			page->publisher = batch.publisher;
 			if (!read_batch(page, &page->last.snapshot, &batch, after_pos))
 			{

@@ -405,9 +405,9 @@ await_news(FeedpubSubscription *sub, text *consumer)
 	if (shards == NIL || some_due(sub, shards))
 		return true;
 	find_first_place(shards, &first);
-	return feedpub_wait_for_batch(sub->feed, &first, 0, false) ||
+	return feedpub_wait_for_batch(sub->feed, &first, 0, 0) ||
 		!has_news(sub) ||
-		feedpub_wait_for_batch(sub->feed, &first, feedpub_read_wait, false);
+		feedpub_wait_for_batch(sub->feed, &first, feedpub_read_wait, 0);
 }
 
 /*
@@ -731,7 +731,7 @@ feed_wait_poll(PG_FUNCTION_ARGS)
 	}
 	if (next_due != DT_NOEND)
 		timeout = Min(timeout, Max((next_due - GetCurrentTimestamp()) / 1000 + 1, 0));
-	PG_RETURN_BOOL(feedpub_wait_for_batch(sub.feed, &first, timeout, false) ||
+	PG_RETURN_BOOL(feedpub_wait_for_batch(sub.feed, &first, timeout, 0) ||
 				   next_due <= GetCurrentTimestamp());
 }
 

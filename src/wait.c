@@ -60,7 +60,8 @@ PG_FUNCTION_INFO_V1(feed_await);
 static bool may_sleep(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static void check_feed(Oid relid);
-static bool lies_behind(Oid relid, const FeedpubCursor *after);
+static bool lies_behind(Oid relid, const FeedpubCursor *after,
+						bool history_checked);
 static bool is_merged_here(Oid relid, const FeedpubCursor *after);
 
 /*
@@ -84,7 +85,7 @@ feed_wait(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
 	check_feed(relid);
-	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, false));
+	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, 0));
 }
 
 /*
@@ -117,7 +118,7 @@ feed_await(PG_FUNCTION_ARGS)
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
 	check_feed(relid);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	arrived = feedpub_wait_for_batch(relid, &after, timeout, true);
+	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);
 	SPI_finish();
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
@@ -187,20 +188,25 @@ check_feed(Oid relid)
 
 /*
  * Has anything been published behind the cursor?  Looks with a snapshot of
- * its own, the newest.
+ * its own, the newest.  Where the caller has compared the cursor's history, it
+ * is not read again.
  */
 static bool
-lies_behind(Oid relid, const FeedpubCursor *after)
+lies_behind(Oid relid, const FeedpubCursor *after, bool history_checked)
 {
 	FeedpubBatch last;
-	FeedpubFloor floor;
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int64		number = feedpub_cursor_batch(after);
-	bool		is_other;
+	bool		is_other = false;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	feedpub_registry_floor(relid, snapshot, &floor);
-	is_other = after->given && after->history != floor.history;
+	if (after->given && !history_checked)
+	{
+		FeedpubFloor floor;
+
+		feedpub_registry_floor(relid, snapshot, &floor);
+		is_other = after->history != floor.history;
+	}
 	UnregisterSnapshot(snapshot);
 	if (is_other || (last.sync_id == 0 && number > 0))
 	{
@@ -248,11 +254,11 @@ is_merged_here(Oid relid, const FeedpubCursor *after)
  * Wait until something is published behind the cursor, or the time is over.
  * In a procedure the transaction is ended before each sleep, and its
  * transaction id with it; a function that has one looks once, and has the
- * worker look.
+ * worker look.  flags are FEEDPUB_WAIT_...
  */
 bool
 feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
-					   int64 timeout_ms, bool in_procedure)
+					   int64 timeout_ms, int flags)
 {
 	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
@@ -274,13 +280,13 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		AcceptInvalidationMessages();
 		if (get_rel_name(relid) == NULL)
 			break;
-		arrived = lies_behind(relid, after);
+		arrived = lies_behind(relid, after, !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
 		feedpub_worker_ensure(looked_before ? InvalidOid : relid);
 		looked_before = true;
-		if (in_procedure)
+		if (flags & FEEDPUB_WAIT_IN_PROCEDURE)
 		{
 			SPI_commit();
 			InvalidateCatalogSnapshot();
