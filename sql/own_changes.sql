@@ -75,6 +75,25 @@ SELECT e FROM page, json_array_elements(p -> 'entries') e;
 SELECT string_agg(k || v, ' ') FROM feed_fetch(NULL::kv, '0', 0, 10);
 ROLLBACK;
 RESET ROLE;
+-- What policies look up is seen as before the transaction too, also by a STABLE
+-- function.
+CREATE TABLE allowed (type text);
+INSERT INTO allowed VALUES ('a'), ('b');
+GRANT SELECT, DELETE ON allowed TO regress_feedpub_reader;
+CREATE FUNCTION is_allowed(wanted text) RETURNS boolean STABLE LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN EXISTS (SELECT FROM allowed WHERE type = wanted);
+END $$;
+CREATE POLICY looked_up ON outbox AS RESTRICTIVE USING (message_type IN (SELECT type FROM allowed) AND is_allowed(message_type));
+SET ROLE regress_feedpub_reader;
+BEGIN;
+DELETE FROM allowed WHERE type = 'a';
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 10);
+ROLLBACK;
+RESET ROLE;
+DROP POLICY looked_up ON outbox;
+DROP TABLE allowed;
+DROP FUNCTION is_allowed;
 DROP POLICY all_rows ON outbox;
 DROP POLICY all_rows ON kv;
 ALTER TABLE outbox DISABLE ROW LEVEL SECURITY;
@@ -173,6 +192,28 @@ CALL try('DROP TRIGGER zz_feedpub_stamp ON part', 'SELECT feed_repair(''part'')'
 CALL try('DROP INDEX kv_feed_idx', 'UPDATE kv SET v = 2', 'SELECT feed_repair(''kv'')');
 CALL try('ALTER TABLE kv RENAME COLUMN v TO w');
 CALL try('CREATE INDEX ON kv (v)');
+CALL try('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp');
+CALL try('ALTER TABLE kv DROP COLUMN v');
+CREATE TABLE part_e (LIKE part);
+CALL try('ALTER TABLE part ATTACH PARTITION part_e FOR VALUES IN (''e'')');
+DROP TABLE part_e;
+-- A policy decides which rows a page passes.
+CALL try('CREATE POLICY few ON kv USING (v > 1)');
+CREATE POLICY few ON kv USING (v > 1);
+CALL try('ALTER POLICY few ON kv USING (v > 2)');
+CALL try('DROP POLICY few ON kv');
+DROP POLICY few ON kv;
+-- After what changes neither rows nor how they are found, they are read.
+CALL try('GRANT SELECT ON kv, part, part_a TO pg_monitor', 'GRANT SELECT (v) ON kv, part TO pg_monitor');
+CALL try('GRANT SELECT ON kv TO pg_monitor', 'ANALYZE kv', 'INSERT INTO kv VALUES (2, 2)');
+CALL try('COMMENT ON TABLE kv IS ''a table''', 'COMMENT ON COLUMN kv.v IS ''a column''', 'ANALYZE kv, part',
+	'CREATE STATISTICS kv_statistics ON k, v FROM kv');
+-- But it hides nothing that does.
+CALL try('GRANT SELECT ON kv TO pg_monitor', 'TRUNCATE kv');
+CALL try('TRUNCATE kv', 'GRANT SELECT ON kv TO pg_monitor');
+CALL try('GRANT SELECT (v) ON kv TO pg_monitor', 'ALTER TABLE kv ALTER COLUMN v SET NOT NULL');
+CALL try('ALTER TABLE kv ALTER COLUMN v SET NOT NULL', 'GRANT SELECT (v) ON kv TO pg_monitor');
+CALL try('GRANT SELECT ON part_bc, part_b TO pg_monitor', 'TRUNCATE part_b');
 -- Another table's is none of the feed's.
 CALL try('CREATE TABLE other (LIKE kv)', 'TRUNCATE outbox');
 CALL try('SELECT 1');

@@ -35,11 +35,13 @@
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_inherits.h"
+#include "catalog/pg_policy.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
 #include "storage/lwlock.h"
+#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -220,6 +222,9 @@ feedpub_horizon_push(Snapshot snapshot)
 
 static bool is_own_relation(Oid relid);
 static bool has_own_change(Oid relid);
+static bool is_column_altered(HeapTuple old);
+static bool differ(TupleDesc desc, HeapTuple a, HeapTuple b,
+				   const AttrNumber *ignored, int nignored);
 static bool is_own_row(HeapTupleHeader header);
 static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
 							  List **relids);
@@ -231,8 +236,10 @@ static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
  *
  * DDL, and TRUNCATE, write the table's row in pg_class, and a partition that
  * comes or goes has a row in pg_inherits.  A trigger that is dropped, and its
- * clones with it, an index and a column have rows of their own.  Where that
- * was in a subtransaction that was rolled back the rows are the old ones again.
+ * clones with it, an index and a column have rows of their own, and so has a
+ * policy, by which a page would pass rows.  A GRANT writes such rows as well,
+ * and changes nothing in them but the rights.  Where that was in a
+ * subtransaction that was rolled back the rows are the old ones again.
  */
 void
 feedpub_horizon_refuse_own_ddl(Relation table)
@@ -274,22 +281,53 @@ feedpub_horizon_refuse_own_ddl(Relation table)
 				 errhint("Commit first.")));
 }
 
+/*
+ * Has the transaction made a table, or written its row in pg_class so that more
+ * than rights and statistics are different?
+ */
 static bool
 is_own_relation(Oid relid)
 {
+	static const AttrNumber ignored[] = {
+		Anum_pg_class_relacl,
+		Anum_pg_class_relpages,
+		Anum_pg_class_reltuples,
+		Anum_pg_class_relallvisible,
+#ifdef Anum_pg_class_relallfrozen
+		Anum_pg_class_relallfrozen,
+#endif
+	};
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool		result;
+	bool		result = false;
 
 	if (!HeapTupleIsValid(tuple))
 		return false;
-	result = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+	{
+		Relation	catalog = table_open(RelationRelationId, AccessShareLock);
+		SysScanDesc scan;
+		ScanKeyData key;
+		HeapTuple	old;
+
+		feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+		ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(relid));
+		scan = systable_beginscan(catalog, ClassOidIndexId, true,
+								  GetActiveSnapshot(), 1, &key);
+		old = systable_getnext(scan);
+		result = !HeapTupleIsValid(old) ||
+			differ(RelationGetDescr(catalog), old, tuple, ignored, lengthof(ignored));
+		systable_endscan(scan);
+		PopActiveSnapshot();
+		table_close(catalog, AccessShareLock);
+	}
 	ReleaseSysCache(tuple);
 	return result;
 }
 
 /*
  * Has the transaction dropped or altered a trigger, an index or a column that
- * the table had before?
+ * the table had before, or a policy, or has it made one of these?
  */
 static bool
 has_own_change(Oid relid)
@@ -299,10 +337,13 @@ has_own_change(Oid relid)
 		Oid			catalog;
 		Oid			index;
 		AttrNumber	attno;		/* that has the table's OID */
+		bool		now;		/* those that are there now */
 	} places[] = {
-		{TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid},
-		{IndexRelationId, IndexIndrelidIndexId, Anum_pg_index_indrelid},
-		{AttributeRelationId, AttributeRelidNumIndexId, Anum_pg_attribute_attrelid},
+		{TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid, false},
+		{IndexRelationId, IndexIndrelidIndexId, Anum_pg_index_indrelid, false},
+		{AttributeRelationId, AttributeRelidNumIndexId, Anum_pg_attribute_attrelid, false},
+		{PolicyRelationId, PolicyPolrelidPolnameIndexId, Anum_pg_policy_polrelid, false},
+		{PolicyRelationId, PolicyPolrelidPolnameIndexId, Anum_pg_policy_polrelid, true},
 	};
 	bool		found = false;
 
@@ -318,14 +359,66 @@ has_own_change(Oid relid)
 		ScanKeyInit(&key, places[i].attno, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));
 		scan = systable_beginscan(catalog, places[i].index, true,
-								  GetActiveSnapshot(), 1, &key);
+								  places[i].now ? NULL : GetActiveSnapshot(),
+								  1, &key);
 		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
-			found = is_own_row(tuple->t_data);
+			found = is_own_row(tuple->t_data) &&
+				(places[i].catalog != AttributeRelationId || is_column_altered(tuple));
 		systable_endscan(scan);
 		table_close(catalog, AccessShareLock);
 	}
 	PopActiveSnapshot();
 	return found;
+}
+
+/*
+ * Is a column another than its old row says, but for the rights?
+ */
+static bool
+is_column_altered(HeapTuple old)
+{
+	static const AttrNumber ignored[] = {Anum_pg_attribute_attacl};
+	Form_pg_attribute attribute = (Form_pg_attribute) GETSTRUCT(old);
+	HeapTuple	tuple = SearchSysCache2(ATTNUM,
+										ObjectIdGetDatum(attribute->attrelid),
+										Int16GetDatum(attribute->attnum));
+	Relation	catalog;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	catalog = table_open(AttributeRelationId, AccessShareLock);
+	result = differ(RelationGetDescr(catalog), old, tuple, ignored, lengthof(ignored));
+	table_close(catalog, AccessShareLock);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * Do two versions of a catalog's row differ, in another column than those?
+ */
+static bool
+differ(TupleDesc desc, HeapTuple a, HeapTuple b, const AttrNumber *ignored,
+	   int nignored)
+{
+	for (AttrNumber attno = 1; attno <= desc->natts; attno++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(desc, attno - 1);
+		bool		is_ignored = false;
+		bool		a_null;
+		bool		b_null;
+		Datum		in_a = heap_getattr(a, attno, desc, &a_null);
+		Datum		in_b = heap_getattr(b, attno, desc, &b_null);
+
+		for (int i = 0; i < nignored; i++)
+			is_ignored = is_ignored || ignored[i] == attno;
+		if (is_ignored || (a_null && b_null))
+			continue;
+		if (a_null != b_null ||
+			!datumIsEqual(in_a, in_b, attribute->attbyval, attribute->attlen))
+			return true;
+	}
+	return false;
 }
 
 /*
