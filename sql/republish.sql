@@ -395,6 +395,29 @@ ALTER TABLE ev DETACH PARTITION ev6;
 CALL feed_publish('ev');
 SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
 DROP TABLE ev6;
+--
+-- Code that takes a second for a row: each step stamps one, and all get their turn.
+--
+CREATE TABLE slow (p int, k int, PRIMARY KEY (p, k)) PARTITION BY LIST (p);
+SELECT feed_attach('slow');
+CREATE TABLE slow1 (LIKE slow INCLUDING ALL);
+INSERT INTO slow1 VALUES (1, 1), (1, 2), (1, 3);
+CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+BEGIN
+	WHILE clock_timestamp() < began + interval '1001 ms' LOOP
+	END LOOP;
+	RETURN NEW;
+END $$;
+CREATE TRIGGER dawdle BEFORE UPDATE ON slow1 FOR EACH ROW EXECUTE FUNCTION dawdle();
+ALTER TABLE slow ATTACH PARTITION slow1 FOR VALUES IN (1);
+CALL feed_publish('slow');
+CALL finish('slow', 100, NULL) \g /dev/null
+SELECT count(*), count(DISTINCT feed_xid) AS steps FROM slow WHERE feed_xid IS NOT NULL;
+SELECT count(*) FROM feed_read(NULL::slow, '', 10) WHERE op = 'upsert';
+DROP TABLE slow;
+DROP FUNCTION dawdle;
 DROP TABLE ev, kv, consumer;
 DROP FUNCTION follow, count_pages, count_fetched, note, reject;
 DROP PROCEDURE forge, finish;

@@ -146,10 +146,12 @@ static FeedpubStatement set_running = {
 	.argtypes = {REGCLASSOID, BOOLOID},
 };
 
+/* all of them run no more, or the next turn would seem to have been killed */
 static FeedpubStatement note_error = {
-	.sql = "UPDATE feedpub._stamping SET running = false, last_error = $2,"
-		   "  last_error_at = pg_catalog.clock_timestamp()"
-		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND NOT done",
+	.sql = "UPDATE feedpub._stamping SET running = false,"
+		   "  last_error = CASE WHEN done THEN last_error ELSE $2 END,"
+		   "  last_error_at = CASE WHEN done THEN last_error_at ELSE pg_catalog.clock_timestamp() END"
+		   " WHERE feed OPERATOR(pg_catalog.=) $1",
 	.nargs = 2,
 	.argtypes = {REGCLASSOID, TEXTOID},
 };

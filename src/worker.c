@@ -84,6 +84,8 @@ typedef struct FeedState
 	TimestampTz not_before;
 	bool		merge_due;		/* there may be old batches to merge */
 	int64		merged_to;		/* up to here they have been */
+	int			merge_failures;
+	TimestampTz merge_not_before;
 } FeedState;
 
 static HTAB *states;
@@ -110,6 +112,7 @@ static void mark_all(void);
 static void check_watched(void);
 static void publish_due(void);
 static void publish_one(FeedState *state);
+static int	retry_wait(int nfailures);
 static void merge_some(void);
 static void plan_merges(void);
 static long next_due(void);
@@ -510,7 +513,7 @@ publish_one(FeedState *state)
 	published = published_batches = 0;
 	if (!run_step("publishing", publish, state->relid))
 	{
-		wait_ms = Min(FIRST_RETRY << Min(state->nfailures, 10), LAST_RETRY);
+		wait_ms = retry_wait(state->nfailures);
 		if (state->nfailures++ == 0)
 			stats.failing++;
 		state->dirty = true;
@@ -539,6 +542,15 @@ publish_one(FeedState *state)
 }
 
 /*
+ * How long what failed is not tried again, in ms: each time twice as long.
+ */
+static int
+retry_wait(int nfailures)
+{
+	return Min(FIRST_RETRY << Min(nfailures, 10), LAST_RETRY);
+}
+
+/*
  * Merge some of the old batches of one feed, so that publishing goes on in
  * between.
  */
@@ -548,12 +560,13 @@ merge_some(void)
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
 	FeedState  *due = NULL;
+	TimestampTz now = GetCurrentTimestamp();
 
 	/* a scan of the table must not go on over the end of a transaction */
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{
-		if (state->merge_due)
+		if (state->merge_due && state->merge_not_before <= now)
 			due = state;
 	}
 	if (due == NULL)
@@ -561,15 +574,18 @@ merge_some(void)
 
 	/*
 	 * What a step has merged counts when it has committed.  One that failed is
-	 * tried again, from the same place, when merges are planned next.
+	 * tried again from the same place.
 	 */
-	due->merge_due = false;
 	merged_to = due->merged_to;
 	if (run_step("merging batches of", merge, due->relid))
 	{
 		due->merged_to = merged_to;
 		due->merge_due = merge_more;
+		due->merge_failures = 0;
 	}
+	else
+		due->merge_not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+															retry_wait(due->merge_failures++));
 }
 
 /*
@@ -603,7 +619,7 @@ next_due(void)
 	while ((state = hash_seq_search(&status)) != NULL)
 	{
 		if (state->merge_due)
-			timeout = 0;
+			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->merge_not_before));
 		if (state->dirty)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
 	}

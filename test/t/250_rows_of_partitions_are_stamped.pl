@@ -166,6 +166,21 @@ does('');
 sql($node, q(CALL feed_republish('owner', unstamped_only => true)), user => 'regress_feedpub_owner');
 is(sql($node, 'SELECT count(*) FROM owner_1 o, feedpub._partition p WHERE p.partition = o.tableoid AND o.feed_xid >= p.since'), '3', 'they are stamped when that is mended');
 
+# If the step itself fails, the feed waits, each time twice as long.
+does(q(RAISE 'no room' USING ERRCODE = 'disk_full';));
+my $offset = -s $node->logfile;
+attach('owner', 'owner_0', 0, 3, user => 'regress_feedpub_owner', code => 'ALTER TABLE owner_0 ADD CHECK (does_owner(v)) NOT VALID');
+$node->wait_for_log(qr/(?:could not stamp rows(?s:.*?)){3}/, $offset);
+my $log = slurp_file($node->logfile, $offset);
+my @failed_at;
+push @failed_at, $1 * 3600 + $2 * 60 + $3
+  while $log =~ /^\S+ (\d+):(\d+):(\d+\.\d+) .* could not stamp rows/mg;
+my @waits = map { ($failed_at[$_] - $failed_at[ $_ - 1 ]) % 86400 } 1, 2;
+cmp_ok($waits[$_], '>=', (1, 2)[$_], 'a feed whose step failed waits') for 0, 1;
+await_state('owner_0', q(state = 'failing' AND failed = 0 AND last_error = 'no room'), 'no row is given up for that');
+does('');
+is_done('owner', 'owner_0', 3, 'when there is room');
+
 # It can become no other role.
 does(<<'SQL');
 	BEGIN
