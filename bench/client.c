@@ -12,6 +12,9 @@
  *
  *	label	database	method	parameters	columns	SQL ...
  *
+ * The database is a name, or a connection string: variants may be in several
+ * servers.
+ *
  *	page	one statement that reads a page; others before it are run once, when
  *			the connection is opened.  parameters, separated by semicolons, are
  *			the values of $1, ... for the first call; with -a the next call takes
@@ -213,7 +216,7 @@ open_connection(Variant *v, const char *database, const char *options, int cpu)
 {
 	const char *keywords[] = {"dbname", "options", NULL};
 	const char *values[] = {database, options, NULL};
-	PGconn	   *conn = PQconnectdbParams(keywords, values, 0);
+	PGconn	   *conn = PQconnectdbParams(keywords, values, 1);
 
 	if (PQstatus(conn) != CONNECTION_OK)
 		die("%s", PQerrorMessage(conn));
