@@ -126,6 +126,7 @@ ISOLATION = \
 	table-partition-attached \
 	table-partition-moves \
 	table-partition-snapshot \
+	table-policy-lookup \
 	table-prepared \
 	table-serializable \
 	table-truncate \

@@ -476,6 +476,18 @@ place_of(const FeedpubPage *page, ItemPointer tid)
 	return feedpub_initial_pos(tid);
 }
 
+static void
+select_rows(FeedpubPage *page, const char *sql, int nargs, Oid *argtypes,
+			Datum *values)
+{
+	SPIPlanPtr	plan = SPI_prepare_cursor(sql, nargs, argtypes, CURSOR_OPT_NO_SCROLL);
+
+	if (plan == NULL)
+		elog(ERROR, "could not read feed \"%s\"",
+			 RelationGetRelationName(page->heap));
+	feedpub_horizon_select(plan, values, page->heap);
+}
+
 /*
  * Select the page's rows with SPI, in the order of their positions.
  */
@@ -497,16 +509,13 @@ select_by_stamp(FeedpubPage *page)
 												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	if (SPI_execute_with_args(psprintf("SELECT t.feed_pos, %s"
-									   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
-									   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
-									   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
-									   " ORDER BY t.feed_pos",
-									   feedpub_entry_columns(page->heap),
-									   page->feed.is_partitioned ? "" : "ONLY ", table),
-							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read feed \"%s\"",
-			 RelationGetRelationName(page->heap));
+	select_rows(page, psprintf("SELECT t.feed_pos, %s"
+							   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
+							   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
+							   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
+							   " ORDER BY t.feed_pos",
+							   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ", table),
+				2, argtypes, values);
 }
 
 /*
@@ -525,13 +534,10 @@ select_by_tid(FeedpubPage *page)
 	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
 	values[1] = ObjectIdGetDatum(page->rows[0].leaf);
-	if (SPI_execute_with_args(psprintf("SELECT t.ctid, %s FROM %s%s t"
-									   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
-									   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
-									   " ORDER BY t.ctid",
-									   feedpub_entry_columns(page->heap),
-									   page->feed.is_partitioned ? "" : "ONLY ", table),
-							  2, argtypes, values, NULL, true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read feed \"%s\"",
-			 RelationGetRelationName(page->heap));
+	select_rows(page, psprintf("SELECT t.ctid, %s FROM %s%s t"
+							   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
+							   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
+							   " ORDER BY t.ctid",
+							   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ", table),
+				2, argtypes, values);
 }

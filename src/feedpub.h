@@ -603,6 +603,8 @@ extern void feedpub_guard_run_as_owner(Oid relid, const char *sql);
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern bool feedpub_horizon_sees_table(Snapshot snapshot, Relation rel);
+extern void feedpub_horizon_select(struct _SPI_plan *plan, Datum *values,
+								   Relation feed);
 extern void feedpub_horizon_push(Snapshot snapshot);
 extern void feedpub_horizon_refuse_own_ddl(Relation table);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid);

@@ -569,7 +569,6 @@ read_planned(FetchRequest *req)
 		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"};
 	Datum		values[4];
 	int			nestlevel;
-	int			rc;
 
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
@@ -581,10 +580,7 @@ read_planned(FetchRequest *req)
 	values[2] = FullTransactionIdGetDatum(req->horizon);
 	values[3] = Int64GetDatum((int64) req->limit);
 	SPI_connect();
-	rc = SPI_execute_plan(keep_plan(req), values, NULL, true, 0);
-	if (rc != SPI_OK_SELECT)
-		elog(ERROR, "could not read feed \"%s\": %s",
-			 RelationGetRelationName(req->heap), SPI_result_code_string(rc));
+	feedpub_horizon_select(keep_plan(req), values, req->heap);
 
 	/* what note_xid() keeps must outlive SPI's memory */
 	req->maxxids = (int) SPI_processed;
@@ -672,7 +668,8 @@ keep_plan(FetchRequest *req)
 			pfree(kept->sql);
 			kept->plan = NULL;
 		}
-		plan = SPI_prepare_cursor(sql.data, 4, argtypes, CURSOR_OPT_GENERIC_PLAN);
+		plan = SPI_prepare_cursor(sql.data, 4, argtypes,
+								  CURSOR_OPT_GENERIC_PLAN | CURSOR_OPT_NO_SCROLL);
 		if (plan == NULL || SPI_keepplan(plan) != 0)
 			elog(ERROR, "could not prepare \"%s\"", sql.data);
 		kept->sql = MemoryContextStrdup(TopMemoryContext, sql.data);

@@ -51,6 +51,8 @@
 
 #include "feedpub.h"
 
+static bool sees_relation(Snapshot snapshot, Oid relid);
+
 /*
  * What this backend knows to be durable: the commits of all xids below
  * durable_below.  The next value waits until the server has flushed
@@ -186,12 +188,17 @@ feedpub_horizon_committed(FullTransactionId xid)
 bool
 feedpub_horizon_sees_table(Snapshot snapshot, Relation rel)
 {
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(RelationGetRelid(rel)));
+	return sees_relation(snapshot, RelationGetRelid(rel));
+}
+
+static bool
+sees_relation(Snapshot snapshot, Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
 	TransactionId xmin;
 
 	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u",
-			 RelationGetRelid(rel));
+		elog(ERROR, "cache lookup failed for relation %u", relid);
 	xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	ReleaseSysCache(tuple);
 	return !TransactionIdIsNormal(xmin) ||
@@ -220,6 +227,7 @@ feedpub_horizon_push(Snapshot snapshot)
 	GetActiveSnapshot()->curcid = FirstCommandId;
 }
 
+static void check_looked_up(Relation feed, Oid relid);
 static bool is_own_relation(Oid relid);
 static bool has_own_change(Oid relid);
 static bool is_column_altered(HeapTuple old);
@@ -277,7 +285,7 @@ feedpub_horizon_refuse_own_ddl(Relation table)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot read feed \"%s\" in the transaction that altered it",
 						RelationGetRelationName(table)),
-				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered or truncated the table or a partition."),
+				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered or truncated the table or a partition, or altered a policy."),
 				 errhint("Commit first.")));
 }
 
@@ -323,6 +331,57 @@ is_own_relation(Oid relid)
 	}
 	ReleaseSysCache(tuple);
 	return result;
+}
+
+/*
+ * Select rows of a feed as the caller, with the active snapshot, which is the
+ * page's; they are in SPI_tuptable.
+ *
+ * Row security may look something up in other tables.  If such a table was
+ * truncated or rewritten after the snapshot was taken, or by the transaction
+ * itself, the snapshot sees none of its rows, and the page would pass rows that
+ * the caller may see.  The query has locked the tables of its plan, so what
+ * pg_class says of them stays so until the transaction ends.  Tables that only
+ * a function reads are not in the plan.
+ */
+void
+feedpub_horizon_select(struct _SPI_plan *plan, Datum *values, Relation feed)
+{
+	Portal		portal = SPI_cursor_open(NULL, plan, values, NULL, true);
+	ListCell   *lc;
+
+	SPI_cursor_fetch(portal, true, FETCH_ALL);
+	foreach(lc, portal->stmts)
+	{
+		ListCell   *table;
+
+		foreach(table, lfirst_node(PlannedStmt, lc)->relationOids)
+		{
+			if (lfirst_oid(table) != RelationGetRelid(feed))
+				check_looked_up(feed, lfirst_oid(table));
+		}
+	}
+	SPI_cursor_close(portal);
+}
+
+static void
+check_looked_up(Relation feed, Oid relid)
+{
+	if (is_own_relation(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot read feed \"%s\" in the transaction that altered what its row security looks at",
+						RelationGetRelationName(feed)),
+				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered or truncated table \"%s\".",
+						   get_rel_name(relid)),
+				 errhint("Commit first.")));
+	if (!sees_relation(GetActiveSnapshot(), relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read feed \"%s\"", RelationGetRelationName(feed)),
+				 errdetail("Table \"%s\", which its row security looks at, was altered after the snapshot was taken.",
+						   get_rel_name(relid)),
+				 errhint("Try again in a new transaction.")));
 }
 
 /*
