@@ -95,6 +95,7 @@ ALTER SEQUENCE kv_feed_pos_seq CACHE 10;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- The rest is feed_check()'s: nothing is read here to find it.
+INSERT INTO kv VALUES ('new', 'row');
 SELECT setval('kv_feed_pos_seq', 1) AS set_back;
 SELECT * FROM kv_state;
 SELECT guard FROM feed_check('kv');
