@@ -126,11 +126,15 @@ static FeedpubStatement list_feeds = {
 		   " GROUP BY p.feed, c.relowner",
 };
 
-/* a row for each partition that is not done, of this since */
+/* a row for each partition that is not done, of this since; an xid only if one lacks */
 static FeedpubStatement prepare_rows = {
 	.sql = "INSERT INTO feedpub._stamping AS s (feed, partition, since)"
 		   " SELECT p.feed, p.partition, p.since FROM feedpub._partition p"
 		   " WHERE p.feed OPERATOR(pg_catalog.=) $1 AND p.since OPERATOR(pg_catalog.>) '0'"
+		   "  AND NOT EXISTS (SELECT FROM feedpub._stamping t"
+		   "   WHERE t.feed OPERATOR(pg_catalog.=) p.feed"
+		   "   AND t.partition OPERATOR(pg_catalog.=) p.partition"
+		   "   AND t.since OPERATOR(pg_catalog.=) p.since)"
 		   " ON CONFLICT (feed, partition) DO UPDATE SET since = EXCLUDED.since,"
 		   "  done = false, stamped = 0, failed = 0, last_error = NULL, last_error_at = NULL,"
 		   "  pass_file = 0"
@@ -255,7 +259,13 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 	MemSet(step, 0, sizeof(FeedpubStamping));
 	if (!lock_feed(feed, wait))
 		return;
-	(void) write_state(&prepare_rows, values, NULL);
+	if (write_state(&prepare_rows, values, NULL) > 0 && wait)
+	{
+		/* a partition is waited for without a transaction id: in the next step */
+		step->outcome = FEEDPUB_STAMPING_GOES_ON;
+		step->npending = 1;
+		return;
+	}
 	if (!choose_work(feed, &work, &step->npending))
 		return;
 	step->outcome = FEEDPUB_STAMPING_WAITS;

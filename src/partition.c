@@ -91,6 +91,7 @@
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
@@ -145,6 +146,7 @@ static Oid	registry_relid = InvalidOid;
 static void invalidate_infos(Datum arg, Oid relid);
 static LeafInfo *find_info(Oid feed, Relation rel);
 static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
+static List *open_all(Relation heap);
 static List *read_rows(Oid feed, Snapshot snapshot);
 static PartitionRow *find_row(List *rows, Oid leaf);
 static Oid	find_trigger(Relation rel);
@@ -415,31 +417,24 @@ bool
 feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 {
 	List	   *rows;
-	List	   *oids;
+	List	   *opened;
 	Relation	table = NULL;
 	ListCell   *lc;
 	bool		admitted = false;
 
 	if (!feed->is_partitioned)
 		return false;
-	oids = feedpub_partition_list(heap, true);
+	opened = open_all(heap);
 	rows = read_rows(feed->relid, NULL);
-	foreach(lc, oids)
+	foreach(lc, opened)
 	{
-		PartitionRow *row = find_row(rows, lfirst_oid(lc));
+		Relation	rel = lfirst(lc);
+		PartitionRow *row = find_row(rows, RelationGetRelid(rel));
 		PartitionRow new_row = {0};
-		Relation	rel;
-		Oid			trigger_id;
-		bool		is_new;
+		Oid			trigger_id = find_trigger(rel);
+		bool		is_new = is_changed(row, trigger_id);
 
 		CHECK_FOR_INTERRUPTS();
-
-		/* the lock is kept, see 1. above */
-		rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
-		if (rel == NULL)
-			continue;
-		trigger_id = find_trigger(rel);
-		is_new = is_changed(row, trigger_id);
 		if (row != NULL)
 		{
 			row->is_there = true;
@@ -488,8 +483,35 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 		CommandCounterIncrement();
 	}
 	list_free_deep(rows);
-	list_free(oids);
+	list_free(opened);
 	return admitted;
+}
+
+/*
+ * Open all leaves, and lock their indexes, before the first gets the publisher a
+ * transaction id: who has one waits for no lock that somebody may hold for as long
+ * as he likes.  The locks are kept, see 1. above.
+ */
+static List *
+open_all(Relation heap)
+{
+	List	   *opened = NIL;
+	ListCell   *lc;
+
+	foreach(lc, feedpub_partition_list(heap, true))
+	{
+		Relation	rel;
+		ListCell   *index;
+
+		CHECK_FOR_INTERRUPTS();
+		rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (rel == NULL)
+			continue;
+		foreach(index, RelationGetIndexList(rel))
+			LockRelationOid(lfirst_oid(index), AccessShareLock);
+		opened = lappend(opened, rel);
+	}
+	return opened;
 }
 
 /*
