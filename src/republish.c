@@ -46,6 +46,7 @@ static void require_table_feed(Oid relid);
 static void republish_table(Oid feed, Oid relid, bool unstamped_only);
 static void admit_partitions(Oid relid);
 static void stamp_outside(Oid feed);
+static void begin_transaction(void);
 static Relation begin_step(Oid feed, Oid relid);
 
 /*
@@ -145,6 +146,17 @@ find_tables(Oid feed)
 }
 
 /*
+ * Each is as it must be, whatever the session's default is.
+ */
+static void
+begin_transaction(void)
+{
+	SPI_commit();
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = false;
+}
+
+/*
  * Begin a transaction of a step: lock the table, and see that it may be done.
  * Returns NULL if the table is not there any more.
  */
@@ -153,9 +165,7 @@ begin_step(Oid feed, Oid relid)
 {
 	Relation	rel;
 
-	SPI_commit();
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = false;
+	begin_transaction();
 	rel = try_relation_open(relid, RowExclusiveLock);
 	if (rel == NULL || !feedpub_registry_is_registered(feed) ||
 		feedpub_partition_feed(relid) != feed)
@@ -260,7 +270,7 @@ admit_partitions(Oid relid)
 	FeedpubFeed feed;
 	Relation	heap;
 
-	SPI_commit();
+	begin_transaction();
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
@@ -278,13 +288,12 @@ stamp_outside(Oid feed)
 	FeedpubStamping step;
 	bool		again = true;
 
+	begin_transaction();
 	feedpub_maintenance_retry(feed);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		SPI_commit();
-		XactIsoLevel = XACT_READ_COMMITTED;
-		XactReadOnly = false;
+		begin_transaction();
 		feedpub_maintenance_step(feed, STEP_ROWS, true, &step);
 		if (step.npending == 0 || step.outcome == FEEDPUB_STAMPING_NOTHING)
 			break;
