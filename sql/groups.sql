@@ -108,6 +108,18 @@ SELECT feed_ack('one', :'a_cursor');
 ROLLBACK;
 SELECT feed_unsubscribe('one');
 
+-- Who waits for the publisher, here in vain, does not lose his lease by that.
+SELECT feed_create('later') AS feed \gset
+SELECT feed_subscribe('brief', 'later', lease => '1 second') AS place \gset
+INSERT INTO later (message_type, data) VALUES ('n', '0');
+SET feedpub.read_wait = '60 s';
+SET statement_timeout = '30 s';
+SELECT count(*) FROM feed_poll('brief', 10, 'w');
+SELECT count(*) FROM feed_poll('brief', 10, 'w');
+RESET statement_timeout;
+SET feedpub.read_wait = 0;
+SELECT feed_drop('later');
+
 --
 -- Shares.  Consumers come, go and die; after three rounds in which each polls
 -- and a third of the lease passes, every shard is one's, and nobody has more

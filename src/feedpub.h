@@ -244,6 +244,7 @@ typedef struct FeedpubPage
 	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
 	bool		hurried;		/* does not wait to be published; or did, in vain */
+	int64		max_wait;		/* waits no longer than this, in ms, unless 0 */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	TransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;

@@ -72,6 +72,7 @@ void
 feedpub_page_read(FeedpubPage *page)
 {
 	bool		pushed = false;
+	int64		wait_ms = page->max_wait > 0 ? Min(feedpub_read_wait, page->max_wait) : feedpub_read_wait;
 
 	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
@@ -118,7 +119,7 @@ feedpub_page_read(FeedpubPage *page)
 								 &page->last.snapshot) &&
 		!(page->hurried =
 			  !feedpub_wait_for_batch(page->feed.relid, &page->passed,
-									  page->hurried ? 0 : feedpub_read_wait,
+									  page->hurried ? 0 : wait_ms,
 									  FEEDPUB_WAIT_CHECKED)))
 	{
 		PopActiveSnapshot();

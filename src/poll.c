@@ -118,6 +118,7 @@ static AckResult settle(FeedpubSubscription *sub, text *cursor,
 						const FeedpubToken *token);
 static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
 static bool await_news(FeedpubSubscription *sub, text *consumer);
+static int64 wait_limit(const FeedpubSubscription *sub, List *shards);
 static bool has_news(FeedpubSubscription *sub);
 static List *waited_shards(FeedpubSubscription *sub, text *consumer);
 static void find_first_place(List *shards, FeedpubCursor *first);
@@ -407,7 +408,28 @@ await_news(FeedpubSubscription *sub, text *consumer)
 	find_first_place(shards, &first);
 	return feedpub_wait_for_batch(sub->feed, &first, 0, 0) ||
 		!has_news(sub) ||
-		feedpub_wait_for_batch(sub->feed, &first, feedpub_read_wait, 0);
+		feedpub_wait_for_batch(sub->feed, &first, wait_limit(sub, shards), 0);
+}
+
+/*
+ * How long a consumer that polls in time may wait and keep his leases, in ms.
+ */
+static int64
+wait_limit(const FeedpubSubscription *sub, List *shards)
+{
+	int64		limit = Min(feedpub_read_wait, sub->lease_ms / 3);
+	TimestampTz now = GetCurrentTimestamp();
+	ListCell   *lc;
+
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+
+		/* half of what is left, for the renewal needs some time too */
+		if (feedpub_lease_is_held(sub, shard))
+			limit = Min(limit, Max((shard->leased_until - now) / 2000, 0));
+	}
+	return limit;
 }
 
 /*
@@ -475,6 +497,8 @@ read_page(FeedpubSubscription *sub, FeedpubShard *shard, int max_rows,
 	page->max_rows = max_rows;
 	page->shard = shard->shard;
 	page->shards = sub->nshards;
+	if (shard->consumer != NULL)
+		page->max_wait = sub->lease_ms / 3;
 	feedpub_page_read(page);
 	if (shard->parked > 0)
 		feedpub_park_hide(sub, shard, page);
