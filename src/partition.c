@@ -728,13 +728,18 @@ find_trigger(Relation rel)
 static bool
 is_changed(const PartitionRow *row, Oid trigger_id)
 {
+	bool		is_same;
+
 	if (!OidIsValid(trigger_id))
 		return false;
 	if (row == NULL)
 		return true;
 	if (is_of_here(row))
 		return row->trigger_id != trigger_id;
-	return !is_cloned_with_feed(trigger_id) ||
+
+	/* with its own trigger it is the same, and the server has a new identifier */
+	is_same = row->leaf_id == row->leaf && row->trigger_id == trigger_id;
+	return (!is_same && !is_cloned_with_feed(trigger_id)) ||
 		(row->since != FEEDPUB_SINCE_NEVER &&
 		 row->since > U64FromFullTransactionId(ReadNextFullTransactionId()));
 }

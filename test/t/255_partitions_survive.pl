@@ -149,6 +149,11 @@ is(sql($node, $partitions, db => 'dst'), $brought, 'the partitions came over');
 is(sql($node, q(SELECT guard, problem FROM feed_check('kv')), db => 'dst'),
 	sql($node, q(SELECT guard, problem FROM feed_check('kv')), db => 'src'),
 	'the triggers and the index did');
+
+# With another identifier of the server, and all else as it was, they are the same.
+sql($node, 'UPDATE feedpub._partition SET system_id = 1', db => 'src');
+publish();
+is(sql($node, $partitions, db => 'src'), $brought, 'the server may have a new identifier');
 sql($node, q(UPDATE kv SET v = 'dst' WHERE k = 40), db => 'dst');
 publish('dst');
 is(sql($node, $partitions, db => 'dst'), $brought, 'they are no new ones');
