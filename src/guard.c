@@ -986,7 +986,7 @@ check_failed_rows(GuardContext *cxt)
 
 	if (nfailed > 0)
 		add_problem(cxt, "rows",
-					psprintf(INT64_FORMAT " rows that came with partitions could not be stamped, so they are not published: " FEEDPUB_SCHEMA ".republishing tells the owner why",
+					psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".republishing tells the owner why",
 							 nfailed),
 					republish_cure(cxt, "true"))
 			->by_hand = true;
