@@ -160,7 +160,6 @@ for my $level ('READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE')
 	$waiting = background($node, <<"SQL");
 BEGIN ISOLATION LEVEL $level;
 SELECT count(*) FROM feedpub.feeds;
-INSERT INTO outbox (message_type, data) VALUES ('A', '"my own, uncommitted"');
 SELECT feed_wait('outbox', '$cursor', '1 hour');
 ROLLBACK;
 SQL
@@ -169,6 +168,12 @@ SQL
 	is($waiting->finish, "2\nt", "feed_wait in a $level transaction");
 	is(read_all($node, 'outbox', after => \$cursor),
 		$level, 'it was another transaction\'s row');
+	is( sql($node, <<"SQL"), 'f', 'one that has written looks once, and not at its own row');
+BEGIN ISOLATION LEVEL $level;
+INSERT INTO outbox (message_type, data) VALUES ('A', '"my own, uncommitted"');
+SELECT feed_wait('outbox', '$cursor', '1 hour');
+ROLLBACK;
+SQL
 }
 refused(
 	$node,
