@@ -23,8 +23,8 @@ static bool caller_is_deep(void);
  * as a text, "SQLSTATE: message", in the current context; what the work has
  * allocated there stays.
  *
- * Only an error of the data is returned, in place of a value that nobody can
- * be delivered.  All others are raised, as are all errors where there can be no
+ * Only an error of the data is returned, in place of a value that no call can
+ * deliver.  All others are raised, as are all errors where there can be no
  * subtransaction.
  */
 char *

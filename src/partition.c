@@ -489,8 +489,8 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 
 /*
  * Open all leaves, and lock their indexes, before the first gets the publisher a
- * transaction id: who has one waits for no lock that somebody may hold for as long
- * as he likes.  The locks are kept, see 1. above.
+ * transaction id: with one it waits for no lock that another session may hold
+ * without a limit.  The locks are kept, see 1. above.
  */
 static List *
 open_all(Relation heap)

@@ -412,7 +412,7 @@ await_news(FeedpubSubscription *sub, text *consumer)
 }
 
 /*
- * How long a consumer that polls in time may wait and keep his leases, in ms.
+ * How long a consumer that polls in time may wait and keep its leases, in ms.
  */
 static int64
 wait_limit(const FeedpubSubscription *sub, List *shards)

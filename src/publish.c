@@ -329,10 +329,10 @@ feedpub_publish_notify(Oid relid)
 /*
  * Admit new partitions, and open those that are admitted in the snapshot.
  *
- * Who does not wait has locked the partitions already (lock_at_once), but not
- * one that has been attached since then: our lock on the table keeps out
- * whatever takes a partition away, not ATTACH.  Somebody may have locked that
- * one, for as long as he likes.  So each lock is waited for up to a limit.
+ * A caller that does not wait has locked the partitions already (lock_at_once),
+ * but not one that has been attached since then: our lock on the table keeps out
+ * whatever takes a partition away, not ATTACH.  Another session may have locked
+ * that one, without a limit.  So each lock is waited for up to a limit.
  * Then this is an error, which ends the feed's step and no other's, and nothing
  * of it is written; the next step finds the lock held in lock_at_once(), and
  * passes the feed over without a wait.  All locks of partitions and their

@@ -5,8 +5,8 @@
  *
  * Subscriptions live in ordinary tables, which nobody but the extension's
  * owner may touch; who may do what is checked before we get here.  Statements
- * are prepared once in a session.  All names in them are qualified, operators
- * too, so the caller's search_path does not matter.
+ * are prepared once in a session, under a pinned search_path (role.c), so the
+ * caller's does not matter.
  *
  *-------------------------------------------------------------------------
  */
