@@ -14,7 +14,7 @@ GRANT USAGE ON SCHEMA feedpub TO PUBLIC;
 -- Tables
 --
 
-CREATE TABLE feedpub.feed (
+CREATE TABLE feedpub._feed (
 	feed pg_catalog.regclass PRIMARY KEY,
 	kind pg_catalog.text NOT NULL,
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
@@ -34,22 +34,22 @@ CREATE TABLE feedpub.feed (
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
-CREATE UNIQUE INDEX feed_default ON feedpub.feed (is_default) WHERE is_default;
+CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default;
 -- What dumps must read it.  Others see all but the channel: whoever knows that
 -- can LISTEN, without any right.
-GRANT SELECT ON feedpub.feed TO pg_database_owner;
-GRANT SELECT (feed, kind, is_default, key, deletes, created_at) ON feedpub.feed TO PUBLIC;
-COMMENT ON TABLE feedpub.feed IS
+GRANT SELECT ON feedpub._feed TO pg_database_owner;
+GRANT SELECT (feed, kind, is_default, key, deletes, created_at) ON feedpub._feed TO PUBLIC;
+COMMENT ON TABLE feedpub._feed IS
 	'the registry of feeds; written by feed_create() and its kin only';
 -- The rows of dropped tables, which would dump as bare numbers, stay behind.
-SELECT pg_catalog.pg_extension_config_dump('feedpub.feed',
+SELECT pg_catalog.pg_extension_config_dump('feedpub._feed',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Published order: batch k holds the transactions that its snapshot sees and
 -- that of batch k-1 does not.  When others write into a feed, and how much, is
 -- for its readers, and they read it through our functions; so it is not for
 -- PUBLIC, but whoever dumps the database must read it.
-CREATE TABLE feedpub.batch (
+CREATE TABLE feedpub._batch (
 	feed pg_catalog.regclass NOT NULL,
 	sync_id pg_catalog.int8 NOT NULL,
 	snapshot pg_catalog.pg_snapshot NOT NULL,
@@ -65,10 +65,10 @@ CREATE TABLE feedpub.batch (
 	merged_pos pg_catalog.int8,
 	PRIMARY KEY (feed, sync_id)
 );
-GRANT SELECT ON feedpub.batch TO pg_database_owner;
-COMMENT ON TABLE feedpub.batch IS
+GRANT SELECT ON feedpub._batch TO pg_database_owner;
+COMMENT ON TABLE feedpub._batch IS
 	'the batches of each feed in published order; written by feed_publish() only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.batch',
+SELECT pg_catalog.pg_extension_config_dump('feedpub._batch',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- The start of the server that has published last here: one row.  Not dumped:
@@ -84,24 +84,24 @@ COMMENT ON TABLE feedpub._server_start IS
 -- Deletes in table feeds: the key of the row, as texts, and a stamp; without
 -- a key, the table was truncated.  Keys are their tables' data, so this is not
 -- for PUBLIC; but whoever dumps the database must read it.
-CREATE TABLE feedpub.tombstone (
+CREATE TABLE feedpub._tombstone (
 	feed pg_catalog.regclass NOT NULL,
 	feed_xid pg_catalog.xid8 NOT NULL,
 	feed_pos pg_catalog.int8 NOT NULL,
 	key pg_catalog.text[],
 	PRIMARY KEY (feed, feed_xid, feed_pos)
 );
-GRANT SELECT ON feedpub.tombstone TO pg_database_owner;
-COMMENT ON TABLE feedpub.tombstone IS
+GRANT SELECT ON feedpub._tombstone TO pg_database_owner;
+COMMENT ON TABLE feedpub._tombstone IS
 	'rows deleted from table feeds; written by their triggers only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.tombstone',
+SELECT pg_catalog.pg_extension_config_dump('feedpub._tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Subscriptions: cursors that are kept here, for those who want that.  A row
 -- for each, and one for each of its shards with the place that has been
 -- acknowledged, the token of its lease, and that of the page which moved the
 -- place last.  Their owners see them in views.
-CREATE TABLE feedpub.subscription (
+CREATE TABLE feedpub._subscription (
 	name pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY,
 	feed pg_catalog.regclass NOT NULL,
 	-- no regrole: where a role is missing, a dump could not be restored
@@ -113,14 +113,14 @@ CREATE TABLE feedpub.subscription (
 	max_attempts pg_catalog.int4,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
 );
-GRANT SELECT ON feedpub.subscription TO pg_database_owner;
-COMMENT ON TABLE feedpub.subscription IS
+GRANT SELECT ON feedpub._subscription TO pg_database_owner;
+COMMENT ON TABLE feedpub._subscription IS
 	'subscriptions; written by feed_subscribe() and its kin only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.subscription',
+SELECT pg_catalog.pg_extension_config_dump('feedpub._subscription',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Room on the page, so that an acknowledged place overwrites an old version.
-CREATE TABLE feedpub.shard (
+CREATE TABLE feedpub._shard (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
 	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
@@ -134,27 +134,27 @@ CREATE TABLE feedpub.shard (
 	parked pg_catalog.int4 NOT NULL DEFAULT 0,
 	PRIMARY KEY (subscription, shard)
 ) WITH (fillfactor = 30);
-GRANT SELECT ON feedpub.shard TO pg_database_owner;
-COMMENT ON TABLE feedpub.shard IS
+GRANT SELECT ON feedpub._shard TO pg_database_owner;
+COMMENT ON TABLE feedpub._shard IS
 	'the places and leases of subscriptions, by shard; written by feed_ack() and its kin only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.shard',
-	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
+SELECT pg_catalog.pg_extension_config_dump('feedpub._shard',
+	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
 -- Who takes part in a subscription, so that shards are shared out fairly.
-CREATE TABLE feedpub.consumer (
+CREATE TABLE feedpub._consumer (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	consumer pg_catalog.text COLLATE pg_catalog."C",
 	seen_until pg_catalog.timestamptz NOT NULL,
 	PRIMARY KEY (subscription, consumer)
 ) WITH (fillfactor = 50);
-GRANT SELECT ON feedpub.consumer TO pg_database_owner;
-COMMENT ON TABLE feedpub.consumer IS
+GRANT SELECT ON feedpub._consumer TO pg_database_owner;
+COMMENT ON TABLE feedpub._consumer IS
 	'consumers that share subscriptions; written by feed_poll() only';
 
 -- Entries set aside, by their place and their stamp; where the table has a
 -- key, by that.  Keys are their tables' data.
-CREATE TABLE feedpub.parked_entry (
+CREATE TABLE feedpub._parked_entry (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
 	cursor pg_catalog.text COLLATE pg_catalog."C",
@@ -172,11 +172,11 @@ CREATE TABLE feedpub.parked_entry (
 	failed_at pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (subscription, shard, cursor)
 );
-GRANT SELECT ON feedpub.parked_entry TO pg_database_owner;
-COMMENT ON TABLE feedpub.parked_entry IS
+GRANT SELECT ON feedpub._parked_entry TO pg_database_owner;
+COMMENT ON TABLE feedpub._parked_entry IS
 	'entries that consumers have set aside; written by feed_park() and its kin only';
-SELECT pg_catalog.pg_extension_config_dump('feedpub.parked_entry',
-	'WHERE EXISTS (SELECT FROM feedpub.subscription s, pg_catalog.pg_class c'
+SELECT pg_catalog.pg_extension_config_dump('feedpub._parked_entry',
+	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
 -- The partitions of partitioned table feeds: a row is in the feed if its stamp
@@ -687,7 +687,7 @@ CREATE VIEW feedpub.feeds AS
 		s.last_published,
 		s.unpublished,
 		f.created_at
-	FROM feedpub.feed f
+	FROM feedpub._feed f
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
 	CROSS JOIN LATERAL feedpub._feed_stats(f.feed) s
 	LEFT JOIN pg_catalog.pg_attribute a
@@ -753,7 +753,7 @@ GRANT SELECT ON feedpub.blockers TO PUBLIC;
 
 CREATE VIEW feedpub.waiting AS
 	SELECT f.feed, w.horizon, w.waiting
-	FROM feedpub.feed f, feedpub._estimate_waiting(f.feed) w
+	FROM feedpub._feed f, feedpub._estimate_waiting(f.feed) w
 	WHERE EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) f.feed);
 COMMENT ON VIEW feedpub.waiting IS
@@ -770,11 +770,11 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) h.since AS lag,
 		feedpub._last_poll(s.name) AS last_poll,
 		h.last_ack, h.leased,
-		(SELECT pg_catalog.count(*) FROM feedpub.consumer c
+		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
 		h.parked, h.expired, s.created_at
-	FROM feedpub.subscription s
+	FROM feedpub._subscription s
 	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (
 		SELECT pg_catalog.min(h.cursor) AS cursor,
@@ -785,7 +785,7 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 				AND h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS leased,
 			pg_catalog.sum(h.parked) AS parked,
 			pg_catalog.bool_or(l.expired) AS expired
-		FROM feedpub.shard h, feedpub._lag(s.feed, h.cursor) l
+		FROM feedpub._shard h, feedpub._lag(s.feed, h.cursor) l
 		WHERE h.subscription OPERATOR(pg_catalog.=) s.name) h
 	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
@@ -802,8 +802,8 @@ CREATE VIEW feedpub.shards WITH (security_barrier) AS
 		CASE WHEN h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 			THEN h.leased_until END AS leased_until,
 		h.last_ack, h.parked
-	FROM feedpub.shard h
-	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) h.subscription
+	FROM feedpub._shard h
+	JOIN feedpub._subscription s ON s.name OPERATOR(pg_catalog.=) h.subscription
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');
 COMMENT ON VIEW feedpub.shards IS
@@ -817,8 +817,8 @@ CREATE VIEW feedpub.parked WITH (security_barrier) AS
 		CASE WHEN pg_catalog.has_table_privilege(s.feed, 'SELECT')
 			AND NOT pg_catalog.row_security_active(s.feed) THEN p.key END AS key,
 		p.reason, p.attempts, p.parked_at, p.retry_at
-	FROM feedpub.parked_entry p
-	JOIN feedpub.subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
+	FROM feedpub._parked_entry p
+	JOIN feedpub._subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) s.feed
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 	AND (p.retry_at IS NULL OR p.retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz);

@@ -90,7 +90,7 @@ sub wait_for_published
 {
 	my ($database, $feed) = @_;
 	wait_for($database,
-		'SELECT (SELECT COALESCE(sum(transactions), 0) FROM feedpub.batch '
+		'SELECT (SELECT COALESCE(sum(transactions), 0) FROM feedpub._batch '
 		  . "WHERE feed = '$feed'::regclass) = "
 		  . "(SELECT count(DISTINCT feed_xid) FROM $feed)");
 	return;
@@ -474,7 +474,7 @@ sub load_batches
 	for my $feed (sort keys %batches)
 	{
 		my $n = psql('batches',
-			"SELECT count(*) FROM feedpub.batch WHERE feed = '$feed'::regclass");
+			"SELECT count(*) FROM feedpub._batch WHERE feed = '$feed'::regclass");
 		die "$feed has $n batches\n" if $n != $batches{$feed};
 	}
 	return;
@@ -583,7 +583,7 @@ sub batches
 #
 
 # What the publisher wrote to the WAL between two places: its transactions
-# are those that touch feedpub.batch, and, with a channel, those that do
+# are those that touch feedpub._batch, and, with a channel, those that do
 # nothing but commit.
 sub publisher_wal
 {
@@ -593,7 +593,7 @@ sub publisher_wal
 	my $nodes = psql($database,
 		q(SELECT string_agg(pg_relation_filenode(c.oid)::text, '|') )
 		  . q(FROM pg_class c WHERE c.relnamespace = 'feedpub'::regnamespace )
-		  . q(AND c.relname IN ('batch', 'batch_pkey')));
+		  . q(AND c.relname IN ('_batch', '_batch_pkey')));
 	open my $in, '-|',
 	  "$ENV{BINDIR}/pg_waldump -p $work/data/pg_wal -s $from -e $to"
 	  or die "pg_waldump: $!\n";
@@ -716,7 +716,7 @@ sub load_idle
 			'CHECKPOINT');
 	}
 	my $n = psql('many',
-		q(SELECT count(*) FROM feedpub.batch WHERE feed = 'feedpub'::regclass));
+		q(SELECT count(*) FROM feedpub._batch WHERE feed = 'feedpub'::regclass));
 	die "there are $n batches\n" if $n < 10_000;
 	return;
 }

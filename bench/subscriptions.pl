@@ -59,7 +59,7 @@ sub start_consumers
 		'TRUNCATE place, xid_place',
 		q(INSERT INTO place VALUES ('bench', 0)),
 		q(INSERT INTO xid_place VALUES ('bench', '0', 0)),
-		'VACUUM feedpub.shard, place, xid_place');
+		'VACUUM feedpub._shard, place, xid_place');
 	return;
 }
 
@@ -104,7 +104,7 @@ sub subscriptions
 	  psql('feed_1m',
 		q(SELECT format('%s,%s,%s,%s', relname, n_tup_upd, n_tup_hot_upd, n_dead_tup)
 		  FROM pg_stat_user_tables WHERE relid = ANY
-		  (array['feedpub', 'feedpub.shard', 'place', 'xid_place', 'plain', 'article']::regclass[])
+		  (array['feedpub', 'feedpub._shard', 'place', 'xid_place', 'plain', 'article']::regclass[])
 		  ORDER BY relname));
 	return;
 }

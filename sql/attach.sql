@@ -61,11 +61,11 @@ SELECT refusal($$SELECT feed_detach('"Odd ""Name"", with a comma"')$$) ~ '^2BP01
 DROP VIEW dependent;
 SELECT * FROM feed_check(:'odd');
 DELETE FROM :odd WHERE id = 4;
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 -- Detached, all of it is gone; the rows stay, and as they are.
 SELECT feed_detach(:'odd');
 SELECT part, "is" FROM parts WHERE tab = :'odd'::regclass ORDER BY part, "is" COLLATE "C";
-SELECT (SELECT count(*) FROM feedpub.feed) AS feeds, (SELECT count(*) FROM feedpub.batch) AS batches, (SELECT count(*) FROM feedpub.tombstone) AS tombstones;
+SELECT (SELECT count(*) FROM feedpub._feed) AS feeds, (SELECT count(*) FROM feedpub._batch) AS batches, (SELECT count(*) FROM feedpub._tombstone) AS tombstones;
 SELECT *, pg_relation_filenode(:'odd') = :file AS same_file FROM :odd ORDER BY id;
 SELECT refusal($$SELECT feed_detach('"Odd ""Name"", with a comma"')$$) UNION ALL SELECT refusal($$SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1)$$);
 -- And attached again: what was stamped before is batch 0 now.  In a transaction that is rolled back nothing happened.
@@ -119,7 +119,7 @@ CREATE SERVER regress_feedpub_server FOREIGN DATA WRAPPER regress_feedpub_fdw;
 CREATE FOREIGN TABLE a_foreign (id int) SERVER regress_feedpub_server;
 CREATE SEQUENCE a_sequence;
 SELECT feed_create('an_outbox');
-SELECT name, refusal(format('SELECT feed_attach(%L)', name)) FROM unnest('{a_view,a_matview,partitioned,partition,parent,child,a_temp,an_unlogged,a_foreign,a_sequence,partition_pkey,an_outbox,pg_catalog.pg_class,feedpub.feed,feedpub.batch,feedpub.tombstone,12345678}'::text[]) name;
+SELECT name, refusal(format('SELECT feed_attach(%L)', name)) FROM unnest('{a_view,a_matview,partitioned,partition,parent,child,a_temp,an_unlogged,a_foreign,a_sequence,partition_pkey,an_outbox,pg_catalog.pg_class,feedpub._feed,feedpub._batch,feedpub._tombstone,12345678}'::text[]) name;
 SELECT refusal($$SELECT feed_detach('an_outbox')$$);
 CREATE TABLE plain (id int, a int NOT NULL, b int NOT NULL, c int UNIQUE, d int NOT NULL, id2 int UNIQUE NOT NULL);
 CREATE UNIQUE INDEX partial ON plain (a) WHERE b > 0;

@@ -65,7 +65,7 @@ SELECT op, (entry).key, (entry).twice FROM feed_read(NULL::"Odd ""Name"", with a
 BEGIN;
 ALTER TABLE :odd DROP CONSTRAINT "Odd ""Name"", with a comma_pkey", ADD CONSTRAINT another PRIMARY KEY (key);
 DELETE FROM :odd WHERE key = '5';
-SELECT key FROM feedpub.tombstone ORDER BY feed_pos DESC LIMIT 1;
+SELECT key FROM feedpub._tombstone ORDER BY feed_pos DESC LIMIT 1;
 SELECT * FROM feed_check(:'odd');
 ROLLBACK;
 REINDEX TABLE CONCURRENTLY :odd;
@@ -153,7 +153,7 @@ CALL feed_publish();
 -- What they left goes when the next feed is made.
 CREATE TABLE next (id int PRIMARY KEY);
 SELECT feed_attach('next');
-SELECT (SELECT count(*) FROM feedpub.feed) AS feeds, (SELECT count(*) FROM feedpub.batch) AS batches, (SELECT count(*) FROM feedpub.tombstone) AS tombstones;
+SELECT (SELECT count(*) FROM feedpub._feed) AS feeds, (SELECT count(*) FROM feedpub._batch) AS batches, (SELECT count(*) FROM feedpub._tombstone) AS tombstones;
 -- DROP EXTENSION sees what hangs on it; with CASCADE table and rows stay, and can be written.
 INSERT INTO next VALUES (1);
 BEGIN;

@@ -24,7 +24,7 @@ CREATE FUNCTION works() RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
 	a bigint;
 	b bigint;
-	tombstones bigint := count(*) FROM feedpub.tombstone;
+	tombstones bigint := count(*) FROM feedpub._tombstone;
 	refused boolean := false;
 BEGIN
 	INSERT INTO "Odd ""Name"", with a comma" VALUES (100, 'x') RETURNING feed_pos INTO a;
@@ -36,7 +36,7 @@ BEGIN
 	END;
 	DELETE FROM "Odd ""Name"", with a comma" WHERE id = 100;
 	RETURN coalesce(refused AND a > (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma") AND b > a
-		AND (SELECT count(*) FROM feedpub.tombstone) > tombstones, false);
+		AND (SELECT count(*) FROM feedpub._tombstone) > tombstones, false);
 END $$;
 -- Undo a guard, see what feed_check() says, repair, and see whether all is well then.
 CREATE FUNCTION undo(statement text, OUT problem text, OUT cure text, OUT repaired int, OUT still_wrong text, OUT works boolean) LANGUAGE plpgsql AS $$
@@ -170,7 +170,7 @@ ROLLBACK;
 --
 -- A registration that was lost, as by a restore of the table alone
 --
-DELETE FROM feedpub.feed WHERE feed = :'odd'::regclass;
+DELETE FROM feedpub._feed WHERE feed = :'odd'::regclass;
 SELECT guard, problem, cure FROM feed_check(:'odd') WHERE guard = 'registration';
 INSERT INTO :odd VALUES (6, 'six') RETURNING feed_pos IS NOT NULL AS stamped;
 SELECT feed_repair(:'odd');

@@ -261,7 +261,7 @@ DELETE FROM :odd WHERE id = 3;
 UPDATE :odd SET feed_xid = NULL WHERE id = 1;
 UPDATE :odd SET v = 'forbidden' WHERE id = 1;
 SELECT nextval(pg_get_serial_sequence('"Odd ""Name"", with a comma"', 'feed_pos'));
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 \set VERBOSITY default
 RESET ROLE;
 CALL came('');

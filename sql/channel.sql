@@ -78,7 +78,7 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('i', '1');
 CALL feed_publish();
 RESET feedpub.max_batch_transactions;
 SELECT * FROM notified();
-SELECT count(*) AS batches FROM feedpub.batch WHERE feed = '"Odd ""Name"", with a comma"'::regclass;
+SELECT count(*) AS batches FROM feedpub._batch WHERE feed = '"Odd ""Name"", with a comma"'::regclass;
 -- Another channel, with a name that must be quoted; the longest there can be
 SELECT feed_set_channel('"Odd ""Name"", with a comma"', 'Odd "Channel", with a comma');
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('j', '1');
@@ -121,7 +121,7 @@ SELECT feed_set_channel('silent', repeat('c', 64));
 SELECT feed_set_channel('silent', repeat(U&'\20AC', 21)), feed_set_channel('silent', NULL);
 SELECT feed_set_channel('silent', repeat(U&'\20AC', 22));
 \echo :SQLSTATE
-SELECT feed_set_channel('feedpub.feed', 'outbox');
+SELECT feed_set_channel('feedpub._feed', 'outbox');
 \echo :SQLSTATE
 \set VERBOSITY sqlstate
 SELECT feed_set_channel(0, 'outbox');

@@ -156,7 +156,7 @@ SELECT feed_create('read_only');
 ROLLBACK;
 -- Nothing of all that is left.
 SELECT count(*) FROM feedpub.feeds;
-SELECT count(*) FROM feedpub.feed;
+SELECT count(*) FROM feedpub._feed;
 \set VERBOSITY default
 
 --
@@ -197,7 +197,7 @@ SELECT message_type FROM feed_fetch('0', 0, 10);
 DROP VIEW on_outbox;
 SELECT feed_drop('outbox');
 SELECT to_regclass('outbox'), to_regclass('outbox_feed_pos_seq');
-SELECT * FROM feedpub.feed;
+SELECT * FROM feedpub._feed;
 
 --
 -- Rights: CREATE on the schema to make a feed, which is then one's own; only
@@ -230,11 +230,11 @@ RESET ROLE;
 SELECT feed, owner, is_default FROM feedpub.feeds ORDER BY feed::text;
 -- The registry can be read by everybody and written by nobody.
 SET ROLE regress_feedpub_ann;
-INSERT INTO feedpub.feed (feed, kind) VALUES ('plain', 'outbox');
+INSERT INTO feedpub._feed (feed, kind) VALUES ('plain', 'outbox');
 \echo :SQLSTATE
-UPDATE feedpub.feed SET is_default = false;
+UPDATE feedpub._feed SET is_default = false;
 \echo :SQLSTATE
-DELETE FROM feedpub.feed;
+DELETE FROM feedpub._feed;
 \echo :SQLSTATE
 RESET ROLE;
 -- In a SECURITY DEFINER function the feed is its definer's.
@@ -361,7 +361,7 @@ SELECT feed_create('fourth');
 INSERT INTO fourth (message_type, data) VALUES ('to the fourth', '4');
 SELECT message_type FROM feed_fetch('0', 0, 10);
 -- The registry has forgotten the dropped one.
-SELECT feed, is_default FROM feedpub.feed ORDER BY feed::text;
+SELECT feed, is_default FROM feedpub._feed ORDER BY feed::text;
 -- Rolled back, nothing was dropped.
 BEGIN;
 DROP TABLE fourth;

@@ -94,7 +94,7 @@ SET timezone = 'UTC';
 RESET bytea_output;
 RESET extra_float_digits;
 RESET intervalstyle;
-SELECT unnest(key) FROM feedpub.tombstone ORDER BY feed_pos;
+SELECT unnest(key) FROM feedpub._tombstone ORDER BY feed_pos;
 CALL feed_publish(:'odd');
 SELECT e FROM json_array_elements(feed_page(:'odd', '', 10) -> 'entries') e;
 DROP TABLE :odd;
@@ -112,7 +112,7 @@ DELETE FROM :odd WHERE a = 3;
 -- 2.0 is the same key as 2: it lives.
 UPDATE :odd SET a = 2.0;
 CALL feed_publish(:'odd');
-SELECT key FROM feedpub.tombstone ORDER BY feed_pos;
+SELECT key FROM feedpub._tombstone ORDER BY feed_pos;
 SELECT e FROM json_array_elements(feed_page(:'odd', :'head', 10) -> 'entries') e;
 -- A column of the key that is renamed, or retyped such that the texts still mean the same
 ALTER TABLE :odd RENAME b TO "b, renamed";

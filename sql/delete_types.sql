@@ -172,7 +172,7 @@ CALL attach('renumbered');
 INSERT INTO renumbered VALUES (1, 10);
 DELETE FROM renumbered;
 CALL feed_publish();
-UPDATE feedpub.feed SET key_table = 1, key_attnums = '{3}' WHERE feed = 'renumbered'::regclass;
+UPDATE feedpub._feed SET key_table = 1, key_attnums = '{3}' WHERE feed = 'renumbered'::regclass;
 ALTER TABLE renumbered ADD COLUMN v text;
 SELECT entries('renumbered');
 

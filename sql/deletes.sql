@@ -166,7 +166,7 @@ CALL feed_publish(:'odd');
 SET ROLE regress_feedpub_reader;
 SELECT op, (entry).id FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 10);
 SELECT feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries';
-SELECT * FROM feedpub.tombstone;
+SELECT * FROM feedpub._tombstone;
 RESET ROLE;
 CALL came('');
 DELETE FROM :odd WHERE id = 22;
@@ -192,9 +192,9 @@ SELECT * FROM feed_check(:'odd');
 --
 -- A cursor of one life of the feed is not of another.
 --
-SELECT count(*) > 0 AS some FROM feedpub.tombstone;
+SELECT count(*) > 0 AS some FROM feedpub._tombstone;
 SELECT feed_detach(:'odd');
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 SELECT feed_attach(:'odd') AS attached;
 SELECT feed_head(:'odd') AS head, (SELECT cursor FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1)) AS row \gset
 SELECT feed_detach(:'odd');
@@ -217,7 +217,7 @@ UPDATE :odd SET id = 32 WHERE id = 30;
 CALL came('');
 TRUNCATE :odd;
 CALL came('');
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 SELECT * FROM feed_check(:'odd');
 -- Dropped, what it left goes with the next feed that is made.
 SET client_min_messages = warning;
@@ -226,10 +226,10 @@ RESET client_min_messages;
 INSERT INTO :odd VALUES (1);
 SELECT feed_attach(:'odd');
 DELETE FROM :odd;
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 DROP PROCEDURE came;
 DROP TABLE :odd, head;
 SELECT feed_create('outbox');
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 SELECT feed_drop('outbox');
 DROP ROLE regress_feedpub_reader;

@@ -17,17 +17,17 @@ SELECT t.config::regclass, t.condition
 SELECT count(*) FROM pg_depend d JOIN pg_class c ON c.oid = d.objid
  WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND c.relkind IN ('r', 'p', 'S', 'm', 'f')
    AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'feedpub')
-   AND c.oid <> 'feedpub.feed'::regclass;
+   AND c.oid <> 'feedpub._feed'::regclass;
 -- So the rows that a dump would hold are those of living feeds.
-CREATE FUNCTION dumped() RETURNS SETOF feedpub.feed LANGUAGE plpgsql AS $$
+CREATE FUNCTION dumped() RETURNS SETOF feedpub._feed LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN QUERY EXECUTE (SELECT 'SELECT * FROM feedpub.feed ' || extcondition[1] || ' ORDER BY created_at, feed::text'
+	RETURN QUERY EXECUTE (SELECT 'SELECT * FROM feedpub._feed ' || extcondition[1] || ' ORDER BY created_at, feed::text'
 		FROM pg_extension WHERE extname = 'feedpub');
 END $$;
 SELECT feed, kind, is_default FROM dumped();
 SELECT feed_create('gone');
 DROP TABLE gone;
-SELECT count(*) FROM feedpub.feed;
+SELECT count(*) FROM feedpub._feed;
 SELECT feed, kind, is_default FROM dumped();
 DROP FUNCTION dumped;
 -- The feeds are no members of the extension: a dump holds them as tables.

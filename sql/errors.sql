@@ -103,7 +103,7 @@ SELECT * FROM feed_fetch(NULL::a_domain, '0', 0, 100);
 \echo :SQLSTATE
 SELECT * FROM feed_fetch(NULL::parted, '0', 0, 100);
 \echo :SQLSTATE
-SELECT * FROM feed_fetch(NULL::feedpub.feed, '0', 0, 100);
+SELECT * FROM feed_fetch(NULL::feedpub._feed, '0', 0, 100);
 \echo :SQLSTATE
 SELECT * FROM feed_fetch(NULL::pg_class, '0', 0, 100);
 \echo :SQLSTATE

@@ -57,11 +57,11 @@ EXCEPTION WHEN SQLSTATE 'PF002' THEN
 	RETURN SQLSTATE || ': ' || SQLERRM;
 END $$;
 CREATE VIEW state AS
-	SELECT floor_sync_id, floor_pos, (SELECT string_agg(key[1], ' ' ORDER BY feed_pos) FROM feedpub.tombstone t WHERE t.feed = f.feed) AS tombstones
-	FROM feedpub.feed f WHERE f.feed = '"Odd ""Name"", with a comma"'::regclass;
+	SELECT floor_sync_id, floor_pos, (SELECT string_agg(key[1], ' ' ORDER BY feed_pos) FROM feedpub._tombstone t WHERE t.feed = f.feed) AS tombstones
+	FROM feedpub._feed f WHERE f.feed = '"Odd ""Name"", with a comma"'::regclass;
 -- Batches get older.
 CREATE PROCEDURE grow_old(by interval, up_to bigint DEFAULT NULL) LANGUAGE sql AS $$
-	UPDATE feedpub.batch SET published_at = published_at - by
+	UPDATE feedpub._batch SET published_at = published_at - by
 	WHERE feed = '"Odd ""Name"", with a comma"'::regclass AND (up_to IS NULL OR sync_id <= up_to)
 $$;
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
@@ -92,7 +92,7 @@ DELETE FROM tab WHERE id = 6;
 CALL feed_publish();
 INSERT INTO consumer SELECT 'in batch 3', cursor, copy FROM consumer WHERE name = 'at the end of batch 2';
 SELECT consume('in batch 3', 1, 1);
-SELECT sync_id, last_pos FROM feedpub.batch ORDER BY sync_id;
+SELECT sync_id, last_pos FROM feedpub._batch ORDER BY sync_id;
 TABLE state;
 -- They can all go on.
 CREATE TABLE start AS TABLE consumer;
@@ -248,7 +248,7 @@ TABLE state;
 --
 -- Others
 --
-SELECT floor_sync_id AS untouched FROM feedpub.feed WHERE feed = 'other'::regclass;
+SELECT floor_sync_id AS untouched FROM feedpub._feed WHERE feed = 'other'::regclass;
 SELECT feed_create('outbox');
 SELECT feedpub._expire_tombstones('outbox');
 SELECT feedpub._expire_tombstones('consumer');

@@ -37,12 +37,12 @@ EXCEPTION WHEN SQLSTATE 'PF002' THEN
 END $$;
 -- All batches but the last are old enough.
 CREATE PROCEDURE let_old() LANGUAGE sql AS $$
-	UPDATE feedpub.batch SET published_at = '2000-01-01' WHERE sync_id < (SELECT max(sync_id) FROM feedpub.batch)
+	UPDATE feedpub._batch SET published_at = '2000-01-01' WHERE sync_id < (SELECT max(sync_id) FROM feedpub._batch)
 $$;
 -- And become one
 CREATE FUNCTION merge() RETURNS int LANGUAGE sql AS $$
 	SELECT set_config('feedpub.max_batch_transactions', sum(transactions)::text, true)
-	FROM feedpub.batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch);
+	FROM feedpub._batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub._batch);
 	SELECT feedpub._merge_batches('tab');
 $$;
 

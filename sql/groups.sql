@@ -8,8 +8,8 @@ SELECT feed_stop_worker() IS NOT NULL AS stopped;
 SET feedpub.read_wait = 0;
 
 CREATE PROCEDURE pass(lapse interval) LANGUAGE sql AS $$
-	UPDATE feedpub.shard SET leased_until = leased_until - lapse;
-	UPDATE feedpub.consumer SET seen_until = seen_until - lapse;
+	UPDATE feedpub._shard SET leased_until = leased_until - lapse;
+	UPDATE feedpub._consumer SET seen_until = seen_until - lapse;
 $$;
 
 SELECT feed_create('orders') AS feed \gset
@@ -154,7 +154,7 @@ BEGIN
 				INSERT INTO consumer SELECT 'c' || (random() * 1000)::int FROM generate_series(1, 1 + (random() * 4)::int) ON CONFLICT DO NOTHING;
 			ELSIF random() < 0.5 THEN
 				PERFORM feed_leave('group', name) FROM consumer WHERE random() < 0.5;
-				DELETE FROM consumer WHERE name NOT IN (SELECT consumer FROM feedpub.consumer WHERE subscription = 'group');
+				DELETE FROM consumer WHERE name NOT IN (SELECT consumer FROM feedpub._consumer WHERE subscription = 'group');
 			ELSE
 				DELETE FROM consumer WHERE random() < 0.5;
 				CALL pass('31 seconds');
@@ -177,9 +177,9 @@ SELECT feed_subscribe('group', 'orders', 'earliest', 4) AS place;
 SELECT count(*) FROM feed_poll('group', 1, 'a');
 CALL pass('6 minutes');
 SELECT count(*) FROM feed_poll('group', 1, 'b');
-SELECT consumer FROM feedpub.consumer;
+SELECT consumer FROM feedpub._consumer;
 -- More consumers than shards: one more waits, and comes in when one leaves.
-SELECT feed_leave('group', 'b'), (SELECT count(*) FROM feedpub.consumer);
+SELECT feed_leave('group', 'b'), (SELECT count(*) FROM feedpub._consumer);
 SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
 CALL pass('11 s');
 SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
@@ -234,7 +234,7 @@ SELECT count(*) FROM feed_poll('short', 1, 'w');
 DROP TABLE short_lived;
 SELECT count(*) FROM feedpub.subscriptions;
 SELECT feed_subscribe('short', 'orders', 'earliest') AS place;
-SELECT count(*) FROM feedpub.shard;
+SELECT count(*) FROM feedpub._shard;
 SELECT feed_unsubscribe('short');
 
 -- The base of a cursor is no part of its place.
@@ -247,7 +247,7 @@ CALL feed_publish('kv');
 DELETE FROM kv WHERE k = 3;
 CALL feed_publish('kv');
 SELECT feed_subscribe('copy', 'kv', 'latest') AS place \gset
-UPDATE feedpub.batch SET published_at = published_at - interval '1 year' WHERE feed = 'kv'::regclass;
+UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE feed = 'kv'::regclass;
 SELECT feedpub._expire_tombstones('kv');
 SELECT cursor AS first FROM feed_read(NULL::kv, '', 1) \gset
 SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000000000002' FROM 68), 100) ORDER BY cursor DESC LIMIT 1 \gset

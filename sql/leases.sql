@@ -21,7 +21,7 @@ DECLARE
 BEGIN
 	CREATE TEMP TABLE results (result text);
 	FOR bit IN 11..60 LOOP
-		UPDATE feedpub.shard SET cursor = '', token = 1::bigint << 61 | 1::bigint << bit | shard::bigint << 1
+		UPDATE feedpub._shard SET cursor = '', token = 1::bigint << 61 | 1::bigint << bit | shard::bigint << 1
 			WHERE subscription = 'depot';
 		LOOP
 			SELECT cursor, token INTO page FROM feed_poll('depot', 100, 'a') ORDER BY cursor DESC LIMIT 1;

@@ -25,7 +25,7 @@ END $$;
 SELECT feed_create('"Odd ""Name"", with a comma"');
 SELECT feed_create('other');
 CREATE VIEW batches AS
-	SELECT feed, sync_id, transactions, last_pos, merged_pos FROM feedpub.batch ORDER BY feed::text COLLATE "C", sync_id;
+	SELECT feed, sync_id, transactions, last_pos, merged_pos FROM feedpub._batch ORDER BY feed::text COLLATE "C", sync_id;
 -- Ten batches of three rows, of another feed as well
 DO $$
 BEGIN
@@ -113,7 +113,7 @@ SELECT string_agg((entry).message_type, ' ') AS behind_the_head_of_then FROM fee
 -- among the others by position, and still none is skipped.
 --
 TRUNCATE "Odd ""Name"", with a comma";
-DELETE FROM feedpub.batch;
+DELETE FROM feedpub._batch;
 DROP TABLE before_merge;
 CREATE PROCEDURE write_row(type text) LANGUAGE sql AS $$ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES (type, '1') $$;
 BEGIN;
@@ -174,7 +174,7 @@ RESET feedpub.max_batch_transactions;
 -- sizes its neighbours have: no page costs more than before.
 --
 TRUNCATE "Odd ""Name"", with a comma";
-DELETE FROM feedpub.batch;
+DELETE FROM feedpub._batch;
 DO $$
 BEGIN
 	FOR i IN 1..40 LOOP
@@ -202,21 +202,21 @@ SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
 ROLLBACK;
 -- Those without transactions count too: a thousand at a time.
 BEGIN;
-UPDATE feedpub.batch SET transactions = 0;
-INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+UPDATE feedpub._batch SET transactions = 0;
+INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
 	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, b.published_at, b.seed
-	FROM generate_series(1, 25000) i, (SELECT * FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1) b;
+	FROM generate_series(1, 25000) i, (SELECT * FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1) b;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
-SELECT count(*), min(sync_id), max(sync_id), max(sync_id - merged_from) FROM feedpub.batch;
+SELECT count(*), min(sync_id), max(sync_id), max(sync_id - merged_from) FROM feedpub._batch;
 ROLLBACK;
 -- Those of two server starts, which have other seeds, stay apart.
 BEGIN;
-DELETE FROM feedpub.batch WHERE merged_pos IS NOT NULL;
-INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+DELETE FROM feedpub._batch WHERE merged_pos IS NOT NULL;
+INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
 	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, '2000-01-01', b.seed + i / 10
-	FROM generate_series(1, 29) i, (SELECT * FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1) b;
+	FROM generate_series(1, 29) i, (SELECT * FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1) b;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"') > 0 AS merged;
-SELECT sync_id - merged_from AS others, count(*) FROM feedpub.batch WHERE transactions = 0 GROUP BY seed, 1 ORDER BY seed, 1;
+SELECT sync_id - merged_from AS others, count(*) FROM feedpub._batch WHERE transactions = 0 GROUP BY seed, 1 ORDER BY seed, 1;
 ROLLBACK;
 -- Young ones are merged as well, when there are many.
 ALTER SYSTEM RESET feedpub.batch_retention;

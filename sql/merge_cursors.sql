@@ -17,13 +17,13 @@ CREATE PROCEDURE write_row(VARIADIC types text[]) LANGUAGE sql AS $$ INSERT INTO
 -- All batches but the last are old enough, and so many transactions become one;
 -- by default as many as there are in them.
 CREATE FUNCTION merge(max_transactions int DEFAULT NULL) RETURNS int LANGUAGE sql AS $$
-	SELECT set_config('feedpub.max_batch_transactions', coalesce(max_transactions, (SELECT sum(transactions) FROM feedpub.batch
-		WHERE feed = 'outbox'::regclass AND merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch WHERE feed = 'outbox'::regclass)))::text, true);
-	UPDATE feedpub.batch SET published_at = '2000-01-01';
+	SELECT set_config('feedpub.max_batch_transactions', coalesce(max_transactions, (SELECT sum(transactions) FROM feedpub._batch
+		WHERE feed = 'outbox'::regclass AND merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub._batch WHERE feed = 'outbox'::regclass)))::text, true);
+	UPDATE feedpub._batch SET published_at = '2000-01-01';
 	SELECT feedpub._merge_batches('outbox');
 $$;
 CREATE VIEW batches AS
-	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_from, merged_pos FROM feedpub.batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
+	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_from, merged_pos FROM feedpub._batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
 -- Every cursor that was ever handed out, with what lay behind it
 CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
 CREATE PROCEDURE note() LANGUAGE sql AS $$
@@ -155,7 +155,7 @@ SELECT * FROM compare();
 -- Batch, position, and whether it is merged with its fingerprint
 CREATE FUNCTION forge(batch bigint, pos bigint, fingerprint text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub.feed WHERE feed = 'outbox'::regclass)
+	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub._feed WHERE feed = 'outbox'::regclass)
 		|| 'b' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint || repeat('0', 48), 10));
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;

@@ -48,14 +48,14 @@ DECLARE
 	shown float8;
 BEGIN
 	PERFORM setseed(seed);
-	DELETE FROM feedpub.batch WHERE feed = 'kv'::regclass;
+	DELETE FROM feedpub._batch WHERE feed = 'kv'::regclass;
 	WITH shape AS MATERIALIZED (SELECT floor(random() * 300)::int AS old, floor(random() * 300)::int AS new, random() * 0.5 AS gaps, random() * 0.5 AS late)
-	INSERT INTO feedpub.batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, seed, published_at)
+	INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, seed, published_at)
 	SELECT 'kv', i, '1:1:', CASE WHEN random() < late AND i % 20 > 0 THEN i ELSE 1000 * i END, 1, 1, 0,
 	       CASE WHEN i <= old THEN now() - interval '1 hour' ELSE now() + interval '1 hour' END
 	  FROM shape, generate_series(1, old + new) i WHERE random() > gaps OR i % 20 = 0;
-	SELECT COALESCE((SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub.batch WHERE feed = 'kv'::regclass ORDER BY sync_id DESC LIMIT 32) b), 0)
-		- COALESCE((SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub.batch WHERE feed = 'kv'::regclass AND published_at < now() ORDER BY sync_id DESC LIMIT 32) b), 0)
+	SELECT COALESCE((SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub._batch WHERE feed = 'kv'::regclass ORDER BY sync_id DESC LIMIT 32) b), 0)
+		- COALESCE((SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub._batch WHERE feed = 'kv'::regclass AND published_at < now() ORDER BY sync_id DESC LIMIT 32) b), 0)
 	  INTO expected;
 	SELECT rows_per_second * 60 INTO shown FROM feedpub.feeds WHERE feed = 'kv'::regclass;
 	RETURN abs(shown - expected) < 0.001;
@@ -109,9 +109,9 @@ SELECT * FROM kv_state;
 ROLLBACK;
 -- Batches of another server, for now and for ever
 BEGIN;
-UPDATE feedpub.batch SET snapshot = '1:1000000000000:' WHERE feed = 'kv'::regclass AND sync_id = 2;
+UPDATE feedpub._batch SET snapshot = '1:1000000000000:' WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
-UPDATE feedpub.batch SET fingerprint = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
+UPDATE feedpub._batch SET fingerprint = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.
@@ -174,7 +174,7 @@ SELECT * FROM seen;
 SELECT feed, waiting FROM feedpub.waiting ORDER BY feed::text COLLATE "C";
 SELECT count(*) FROM kv;
 SELECT count(*) FROM :feed;
-SELECT count(*) FROM feedpub.tombstone;
+SELECT count(*) FROM feedpub._tombstone;
 SELECT feed_page('kv', '', 100);
 SELECT feed_head('kv');
 SELECT * FROM feed_check('kv');

@@ -41,7 +41,7 @@ SELECT feed_park('post', :'b_first', '4');
 SELECT feed_ack('post', :'b_last', :b_token);
 -- Nor is one set aside by whom the page has been taken from.
 SELECT token, cursors[1] AS first, cursors[2] AS last, entries FROM page('w', 'post', 3) \gset a_
-UPDATE feedpub.shard SET leased_until = now() - interval '1 s';
+UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
 SELECT token, cursors[1] AS first, cursors[2] AS last, entries FROM page('v', 'post', 3) \gset b_
 SELECT :'a_entries', :'b_entries';
 SELECT feed_park('post', :'a_first', '5', :a_token);
@@ -70,7 +70,7 @@ SELECT feed_park('post', cursors[1], '7', token) FROM page('w', 'post', 2);
 SELECT entries, feed_ack('post', cursors[1], token) FROM page('w', 'post', 1);
 SELECT feed_retry('post');
 SELECT token, cursors[1] AS cursor, entries FROM page('w', 'post', 1) \gset a_
-UPDATE feedpub.shard SET leased_until = now() - interval '1 s';
+UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
 SELECT token, cursors[1] AS cursor, entries FROM page('v', 'post', 1) \gset b_
 SELECT :'a_entries', :'b_entries', feed_ack('post', :'a_cursor', :a_token), feed_ack('post', :'b_cursor', :b_token), feed_leave('post', 'v');
 
@@ -117,11 +117,11 @@ SELECT * FROM parked();
 SELECT feed_retry('post', :'a_second');
 SELECT entries FROM page('', 'post', 4);
 SELECT feed_ack('post', cursors[2], token) FROM page('', 'post', 4);
-SELECT reason FROM feedpub.parked_entry ORDER BY 1;
+SELECT reason FROM feedpub._parked_entry ORDER BY 1;
 SELECT entries FROM page('', 'post', 1);
-SELECT reason, (SELECT parked FROM feedpub.subscriptions) FROM feedpub.parked_entry;
+SELECT reason, (SELECT parked FROM feedpub.subscriptions) FROM feedpub._parked_entry;
 SELECT feed_discard('post', cursor) FROM feedpub.parked;
-SELECT count(*), (SELECT parked FROM feedpub.subscriptions) FROM feedpub.parked_entry;
+SELECT count(*), (SELECT parked FROM feedpub.subscriptions) FROM feedpub._parked_entry;
 
 --
 -- Messages that are gone do not stand in the way of others, however many.

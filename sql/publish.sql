@@ -16,11 +16,11 @@ SET feedpub.read_wait = 0;
 SELECT feed_create('"Odd ""Name"", with a comma"');
 -- The batches of a feed
 CREATE FUNCTION batches(feed regclass) RETURNS TABLE (sync_id bigint, transactions int, last_pos bigint)
-LANGUAGE sql AS $$ SELECT b.sync_id, b.transactions, b.last_pos FROM feedpub.batch b WHERE b.feed = $1 ORDER BY sync_id $$;
+LANGUAGE sql AS $$ SELECT b.sync_id, b.transactions, b.last_pos FROM feedpub._batch b WHERE b.feed = $1 ORDER BY sync_id $$;
 -- What is in them, according to their snapshots
 CREATE VIEW content AS
 	SELECT b.feed, b.sync_id, t.message_type
-	FROM (SELECT feed, sync_id, snapshot, lag(snapshot, 1, '1:1:') OVER (PARTITION BY feed ORDER BY sync_id) AS before FROM feedpub.batch) b
+	FROM (SELECT feed, sync_id, snapshot, lag(snapshot, 1, '1:1:') OVER (PARTITION BY feed ORDER BY sync_id) AS before FROM feedpub._batch) b
 	JOIN "Odd ""Name"", with a comma" t
 		ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before)
 	WHERE b.feed = '"Odd ""Name"", with a comma"'::regclass
@@ -90,16 +90,16 @@ SELECT count(*) FROM batches('"Odd ""Name"", with a comma"');
 SELECT bool_and(published_at BETWEEN now() - interval '1 hour' AND clock_timestamp()) AS recent,
 	count(DISTINCT fingerprint) = count(*) AS fingerprints_differ,
 	bool_and(transactions > 0) AS none_empty
-	FROM feedpub.batch;
+	FROM feedpub._batch;
 -- Nobody else writes them.
 CREATE ROLE regress_feedpub_owner;
 CREATE ROLE regress_feedpub_reader;
 \set VERBOSITY sqlstate
 SET ROLE regress_feedpub_reader;
-DELETE FROM feedpub.batch;
-UPDATE feedpub.batch SET last_pos = 0;
-INSERT INTO feedpub.batch SELECT * FROM feedpub.batch;
-TRUNCATE feedpub.batch;
+DELETE FROM feedpub._batch;
+UPDATE feedpub._batch SET last_pos = 0;
+INSERT INTO feedpub._batch SELECT * FROM feedpub._batch;
+TRUNCATE feedpub._batch;
 RESET ROLE;
 \set VERBOSITY default
 
@@ -114,8 +114,8 @@ SELECT feed_create('shop.second', 'json');
 RESET ROLE;
 SELECT feed_create('closed');
 CREATE VIEW counted AS
-	SELECT f.feed, (SELECT count(*) FROM feedpub.batch b WHERE b.feed = f.feed) AS batches
-	FROM feedpub.feed f WHERE f.feed <> '"Odd ""Name"", with a comma"'::regclass ORDER BY f.feed::text COLLATE "C";
+	SELECT f.feed, (SELECT count(*) FROM feedpub._batch b WHERE b.feed = f.feed) AS batches
+	FROM feedpub._feed f WHERE f.feed <> '"Odd ""Name"", with a comma"'::regclass ORDER BY f.feed::text COLLATE "C";
 GRANT SELECT ON counted TO PUBLIC;
 INSERT INTO shop.first (message_type, data) VALUES ('a', '1');
 INSERT INTO shop.second (message_type, data) VALUES ('a', '1');
@@ -165,7 +165,7 @@ CALL feed_publish('plain');
 \echo :SQLSTATE
 CALL feed_publish('counted');
 \echo :SQLSTATE
-CALL feed_publish('feedpub.batch');
+CALL feed_publish('feedpub._batch');
 \echo :SQLSTATE
 CALL feed_publish('nothing');
 \echo :SQLSTATE
@@ -214,7 +214,7 @@ BEGIN
 	INSERT INTO closed (message_type, data) VALUES ('d', '1');
 	CALL feed_publish('closed');
 	CALL feed_publish();
-	RAISE NOTICE '% batches', (SELECT count(*) FROM feedpub.batch WHERE feed = 'closed'::regclass);
+	RAISE NOTICE '% batches', (SELECT count(*) FROM feedpub._batch WHERE feed = 'closed'::regclass);
 END $$;
 SELECT * FROM batches('closed');
 CREATE PROCEDURE publish_twice() LANGUAGE plpgsql AS $$
@@ -344,18 +344,18 @@ END $$;
 CREATE VIEW published AS
 	SELECT row_number() OVER (ORDER BY b.sync_id, t.feed_pos) AS n, b.sync_id, t.feed_pos, t.message_type, t.message_key::int AS transaction, t.message_type::int AS event
 	FROM (SELECT sync_id, snapshot, lag(snapshot, 1, '1:1:') OVER (ORDER BY sync_id) AS before
-		FROM feedpub.batch WHERE feed = 'closed'::regclass) b
+		FROM feedpub._batch WHERE feed = 'closed'::regclass) b
 	JOIN closed t ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before);
 -- What must hold: each row is in one batch; none has more transactions than
 -- it may; and a row that was written after another's transaction had committed
 -- comes behind it.
 CREATE FUNCTION check_batches(per_batch int, OUT batches_are_many bool, OUT missing bigint, OUT repeated bigint, OUT too_large bigint, OUT miscounted bigint, OUT inverted bigint, OUT read_otherwise bigint)
 LANGUAGE sql AS $$
-	SELECT (SELECT count(*) > 10 FROM feedpub.batch WHERE feed = 'closed'::regclass),
+	SELECT (SELECT count(*) > 10 FROM feedpub._batch WHERE feed = 'closed'::regclass),
 		(SELECT count(*) FROM closed WHERE feed_pos NOT IN (SELECT feed_pos FROM published)),
 		(SELECT count(*) - count(DISTINCT feed_pos) FROM published),
-		(SELECT count(*) FROM feedpub.batch WHERE feed = 'closed'::regclass AND transactions > per_batch),
-		(SELECT count(*) FROM feedpub.batch b WHERE feed = 'closed'::regclass
+		(SELECT count(*) FROM feedpub._batch WHERE feed = 'closed'::regclass AND transactions > per_batch),
+		(SELECT count(*) FROM feedpub._batch b WHERE feed = 'closed'::regclass
 			AND (transactions < (SELECT count(DISTINCT transaction) FROM published p WHERE p.sync_id = b.sync_id)
 				OR last_pos < (SELECT max(feed_pos) FROM published p WHERE p.sync_id = b.sync_id))),
 		(SELECT count(*) FROM published a JOIN committed c USING (transaction)
@@ -374,7 +374,7 @@ CREATE FUNCTION inverted_in_xid_order() RETURNS bigint LANGUAGE sql AS $$
 		WHERE a.n > b.n
 $$;
 TRUNCATE closed;
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 CALL connect('{w1,w2,w3,w4,w5,w6,w7,w8}');
 SET jit = off;
 SELECT setseed(0.25);
@@ -391,24 +391,24 @@ SELECT :parts >= :transactions AND :transactions >= (SELECT count(DISTINCT feed_
 CALL feed_publish('closed');
 SELECT count(*) - :parts AS more FROM batches('closed');
 -- Three
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 SET feedpub.max_batch_transactions = 3;
 CALL feed_publish('closed');
 SELECT * FROM check_batches(3);
 SELECT max(transactions) AS most, count(*) = ceil(:parts / 3.0) AS no_more_than_needed, sum(transactions) = :transactions AS same FROM batches('closed');
 -- As many as there are, and one less
 SET feedpub.max_batch_transactions = :parts;
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 CALL feed_publish('closed');
 SELECT count(*) AS batches FROM batches('closed');
 SELECT :parts - 1 AS fewer \gset
 SET feedpub.max_batch_transactions = :fewer;
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 CALL feed_publish('closed');
 SELECT count(*) AS batches, min(transactions) <= 1 AS one_is_left FROM batches('closed');
 -- The backlog grows around a prepared transaction and an open one, and is cut
 -- while they are there, twice.
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 SET feedpub.max_batch_transactions = 5;
 CALL connect('{open}');
 SELECT dblink_exec('open', 'BEGIN');
@@ -431,18 +431,18 @@ CALL feed_publish('closed');
 SELECT * FROM check_batches(5);
 -- Each of them is a snapshot that sees all that the one before it does.
 SELECT count(*) AS not_growing
-	FROM (SELECT snapshot, lag(snapshot) OVER (ORDER BY sync_id) AS before FROM feedpub.batch WHERE feed = 'closed'::regclass) b
+	FROM (SELECT snapshot, lag(snapshot) OVER (ORDER BY sync_id) AS before FROM feedpub._batch WHERE feed = 'closed'::regclass) b
 	JOIN closed t ON pg_visible_in_snapshot(t.feed_xid, before) AND NOT pg_visible_in_snapshot(t.feed_xid, snapshot);
 -- Lists of those in progress stay short: there were ten connections.
-SELECT max((SELECT count(*) FROM pg_snapshot_xip(snapshot))) <= 20 AS short FROM feedpub.batch WHERE feed = 'closed'::regclass;
+SELECT max((SELECT count(*) FROM pg_snapshot_xip(snapshot))) <= 20 AS short FROM feedpub._batch WHERE feed = 'closed'::regclass;
 -- Published at once, the order is as good.
-DELETE FROM feedpub.batch WHERE feed = 'closed'::regclass;
+DELETE FROM feedpub._batch WHERE feed = 'closed'::regclass;
 RESET feedpub.max_batch_transactions;
 CALL feed_publish('closed');
 SELECT missing, repeated, too_large, miscounted, inverted, read_otherwise FROM check_batches(1000);
 -- Batches that have seen what this server has not done yet are another's.
 BEGIN;
-UPDATE feedpub.batch SET snapshot = '1000000000:1000000000:' WHERE feed = 'closed'::regclass;
+UPDATE feedpub._batch SET snapshot = '1000000000:1000000000:' WHERE feed = 'closed'::regclass;
 COMMIT;
 INSERT INTO closed (message_type, message_key, data) VALUES ('0', '0', '1');
 CALL feed_publish('closed');
@@ -451,7 +451,7 @@ CALL feed_publish('closed');
 BEGIN;
 INSERT INTO closed (message_type, message_key, data) VALUES ('0', '0', '1');
 PREPARE TRANSACTION 'regress_feedpub';
-UPDATE feedpub.batch SET snapshot = format('%1$s:%1$s:', pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1)::pg_snapshot WHERE feed = 'closed'::regclass;
+UPDATE feedpub._batch SET snapshot = format('%1$s:%1$s:', pg_snapshot_xmax(pg_current_snapshot())::text::bigint + 1)::pg_snapshot WHERE feed = 'closed'::regclass;
 CALL feed_publish('closed');
 \echo :SQLSTATE
 ROLLBACK PREPARED 'regress_feedpub';
@@ -472,5 +472,5 @@ RESET client_min_messages;
 -- tables went with their schema are swept when the next feed is made.
 SELECT feed_create('next');
 SELECT feed_drop('next');
-SELECT count(*) FROM feedpub.batch;
+SELECT count(*) FROM feedpub._batch;
 DROP ROLE regress_feedpub_owner, regress_feedpub_reader;

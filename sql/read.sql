@@ -32,7 +32,7 @@ RETURNS TABLE (sync_id bigint, pos bigint, entry model_feed)
 LANGUAGE sql STABLE AS $$
 	SELECT b.sync_id, t.feed_pos, t.entry
 	FROM (SELECT sync_id, snapshot, lag(snapshot, 1, '1:1:') OVER (ORDER BY sync_id) AS before
-		FROM feedpub.batch WHERE feed = 'model_feed'::regclass) b
+		FROM feedpub._batch WHERE feed = 'model_feed'::regclass) b
 	JOIN (SELECT feed_xid, feed_pos, m AS entry FROM model_feed m UNION ALL SELECT (entry).feed_xid, (entry).feed_pos, entry FROM removed) t
 		ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before)
 	WHERE (b.sync_id, t.feed_pos) > (after_sync, after_pos)
@@ -172,7 +172,7 @@ SELECT setseed(0.75);
 CALL write_in_turns(700);
 CALL note_cursors();
 SELECT count(*) > 300 AS rows, count(DISTINCT feed_xid) > 60 AS transactions FROM model_feed;
-SELECT count(*) > 20 AS batches, max(transactions) > 3 AS of_several FROM feedpub.batch WHERE feed = 'model_feed'::regclass;
+SELECT count(*) > 20 AS batches, max(transactions) > 3 AS of_several FROM feedpub._batch WHERE feed = 'model_feed'::regclass;
 SELECT * FROM compare();
 SELECT * FROM walk_all('{1,2,3,5,10,31,32,33,100,10000}');
 -- What is published late, and what is left behind
@@ -218,7 +218,7 @@ COMMIT;
 -- With row security the specification is the same query, by the same role.
 CREATE ROLE regress_feedpub_reader;
 -- (The model reads the batches, which feed_read() needs no right for.)
-GRANT SELECT ON model_feed, known, removed, feedpub.batch TO regress_feedpub_reader;
+GRANT SELECT ON model_feed, known, removed, feedpub._batch TO regress_feedpub_reader;
 ALTER TABLE model_feed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY some_rows ON model_feed FOR SELECT TO regress_feedpub_reader USING (message_key IN ('1', '3', '4') AND data > '0.1');
 SET ROLE regress_feedpub_reader;
@@ -228,7 +228,7 @@ SELECT count(*) BETWEEN 20 AND (SELECT count(*) - 20 FROM known) AS some_rows FR
 SELECT * FROM walk_all('{1,7,100}');
 RESET ROLE;
 SELECT * FROM walk_all('{100}');
-REVOKE SELECT ON feedpub.batch FROM regress_feedpub_reader;
+REVOKE SELECT ON feedpub._batch FROM regress_feedpub_reader;
 ALTER TABLE model_feed DISABLE ROW LEVEL SECURITY;
 
 --

@@ -34,7 +34,7 @@ $$;
 -- The place behind a row of a batch, by its position
 CREATE FUNCTION place(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || '0' || lpad(to_hex(fingerprint), 8, '0') || repeat('0', 48)
-	FROM feedpub.batch JOIN feedpub.feed USING (feed) WHERE feed = 'big'::regclass AND sync_id = k
+	FROM feedpub._batch JOIN feedpub._feed USING (feed) WHERE feed = 'big'::regclass AND sync_id = k
 $$;
 -- An empty feed
 SELECT rows, buffers <= 10 AS bounded FROM page('', 100);
@@ -72,7 +72,7 @@ END $$;
 ALTER SEQUENCE :seq INCREMENT BY 1;
 SELECT setval(:'seq', 200000);
 CALL feed_publish();
-SELECT sync_id, transactions, last_pos FROM feedpub.batch WHERE feed = 'big'::regclass ORDER BY sync_id;
+SELECT sync_id, transactions, last_pos FROM feedpub._batch WHERE feed = 'big'::regclass ORDER BY sync_id;
 SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, place(2, 150000), 100);
 -- A few buffers for each transaction, whatever the place
 SELECT pos, (page(place(2, pos), 100)).rows, (page(place(2, pos), 100)).buffers <= 1000 * 7 + 200 AS bounded
@@ -142,7 +142,7 @@ SELECT count(dblink_connect('w' || i, format('dbname=%L user=%L host=%L port=%L'
 SELECT count(dblink_exec('w' || i, 'BEGIN')), count(dblink_exec('w' || i, $$INSERT INTO big (message_type, data) VALUES ('open', '1')$$)) FROM generate_series(1, 20) i;
 INSERT INTO big (message_type, data) VALUES ('last', '1');
 CALL feed_publish();
-SELECT (SELECT count(*) FROM pg_snapshot_xip(snapshot)) AS open FROM feedpub.batch WHERE feed = 'big'::regclass ORDER BY sync_id DESC LIMIT 1;
+SELECT (SELECT count(*) FROM pg_snapshot_xip(snapshot)) AS open FROM feedpub._batch WHERE feed = 'big'::regclass ORDER BY sync_id DESC LIMIT 1;
 SELECT rows, buffers <= 10 + 3 * 20 AS bounded FROM page(feed_head('big'), 100);
 -- With something to publish, and with the wait for it turned on (two buffers for
 -- the feed's history, which cursors carry): the look for
@@ -171,7 +171,7 @@ BEGIN
 	END LOOP;
 END $$;
 SELECT feed_head('big') AS head \gset
-CREATE TABLE small AS SELECT row_number() OVER () AS n, cursor FROM feed_read(NULL::big, (SELECT place(max(sync_id) - 1000, 9223372036854775807) FROM feedpub.batch WHERE feed = 'big'::regclass), 1000);
+CREATE TABLE small AS SELECT row_number() OVER () AS n, cursor FROM feed_read(NULL::big, (SELECT place(max(sync_id) - 1000, 9223372036854775807) FROM feedpub._batch WHERE feed = 'big'::regclass), 1000);
 SELECT n, (page(cursor, 100)).rows, (page(cursor, 100)).buffers <= 40 AS bounded FROM small WHERE n IN (1, 500, 899) ORDER BY n;
 -- What is published costs no more behind all that.
 SELECT rows, buffers <= 10 AS bounded FROM page(:'head', 100);

@@ -217,11 +217,11 @@ SELECT feed_set_channel('code.plain', 'news');
 \c -
 SET ROLE regress_feedpub_reader;
 SELECT channel FROM feedpub.feeds WHERE feed = 'code.plain'::regclass;
-SELECT channel FROM feedpub.feed WHERE feed = 'code.plain'::regclass;
+SELECT channel FROM feedpub._feed WHERE feed = 'code.plain'::regclass;
 SET ROLE regress_feedpub_stranger;
 SELECT feed, channel FROM feedpub.feeds WHERE feed = 'code.plain'::regclass;
-SELECT channel FROM feedpub.feed WHERE feed = 'code.plain'::regclass;
-SELECT feed, kind FROM feedpub.feed WHERE feed = 'code.plain'::regclass;
+SELECT channel FROM feedpub._feed WHERE feed = 'code.plain'::regclass;
+SELECT feed, kind FROM feedpub._feed WHERE feed = 'code.plain'::regclass;
 RESET ROLE;
 
 SET client_min_messages = warning;

@@ -256,7 +256,7 @@ SELECT count(*) FROM feedpub.subscriptions;
 SELECT feed_poll('mine', 1);
 RESET ROLE;
 -- As if it had come from another server, where the OID is anybody's
-UPDATE feedpub.subscription SET system_id = 1, owner = 'regress_feedpub_evil'::regrole;
+UPDATE feedpub._subscription SET system_id = 1, owner = 'regress_feedpub_evil'::regrole;
 SELECT owner FROM feedpub.subscriptions;
 SET ROLE regress_feedpub_evil;
 SELECT feed_poll('mine', 1);

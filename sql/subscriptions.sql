@@ -9,7 +9,7 @@ SET feedpub.read_wait = 0;
 SELECT feed_create('"Odd ""Name"", with a comma"') AS feed \gset
 INSERT INTO :feed (message_type, data) SELECT 'n', to_jsonb(i) FROM generate_series(1, 10) i;
 CALL feed_publish();
-SELECT published_at AS first_batch FROM feedpub.batch WHERE feed = :'feed'::regclass \gset
+SELECT published_at AS first_batch FROM feedpub._batch WHERE feed = :'feed'::regclass \gset
 INSERT INTO :feed (message_type, data) SELECT 'n', to_jsonb(i) FROM generate_series(11, 20) i;
 CALL feed_publish();
 
@@ -142,12 +142,12 @@ SELECT feed_unsubscribe('x');
 SELECT feed_wait_poll('mail', '-1 s');
 
 SELECT feed_unsubscribe('mail');
-SELECT count(*) FROM feedpub.shard WHERE subscription = 'mail';
+SELECT count(*) FROM feedpub._shard WHERE subscription = 'mail';
 -- A feed takes its subscriptions along.
 SELECT feed_detach('kv');
 SELECT feed_subscribe('last', :'feed') <> '' AS placed;
 SELECT feed_drop(:'feed');
-SELECT count(*) FROM feedpub.subscription;
-SELECT count(*) FROM feedpub.shard;
+SELECT count(*) FROM feedpub._subscription;
+SELECT count(*) FROM feedpub._shard;
 DROP TABLE kv, other;
 SELECT feed_start_worker() IS NOT NULL AS started;

@@ -260,7 +260,7 @@ SELECT pages(100);
 --
 -- Old batches are merged.
 --
-UPDATE feedpub.batch SET published_at = published_at - interval '1 year' WHERE feed = 'ev'::regclass;
+UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE feed = 'ev'::regclass;
 SELECT cursor, pages(100, cursor) AS rest INTO TEMP place FROM feed_read(NULL::ev, '', 100);
 SELECT pages(100) AS before \gset
 SET feedpub.max_batch_transactions = 5;
@@ -288,7 +288,7 @@ DROP TRIGGER zz_feedpub_truncate ON ev;
 SELECT guard, problem FROM feed_check('ev');
 SELECT feed_repair('ev');
 SELECT * FROM feed_check('ev');
-DELETE FROM feedpub.feed WHERE feed = 'ev'::regclass;
+DELETE FROM feedpub._feed WHERE feed = 'ev'::regclass;
 SELECT guard, problem FROM feed_check('ev');
 SELECT feed_repair('ev');
 SELECT * FROM feed_check('ev');

@@ -161,7 +161,7 @@ TRUNCATE :odd, aa_child, zz_child RESTART IDENTITY;
 UPDATE :odd SET id = -id;
 SELECT count(*) AS several, count(DISTINCT feed_pos) = count(*) AS distinct FROM (
 	SELECT feed_pos FROM :odd
-	UNION ALL SELECT feed_pos FROM feedpub.tombstone WHERE feed = :'odd'::regclass AND feed_xid = pg_current_xact_id()) p;
+	UNION ALL SELECT feed_pos FROM feedpub._tombstone WHERE feed = :'odd'::regclass AND feed_xid = pg_current_xact_id()) p;
 COMMIT;
 CALL came('');
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * batch.c
- *	  The table feedpub.batch and the snapshots in it.
+ *	  The table feedpub._batch and the snapshots in it.
  *
  * A batch is one row: the feed, its number (sync_id), the snapshot that the
  * publisher took, the last position that lies in it, and a fingerprint, by
@@ -41,7 +41,7 @@
 
 #include "feedpub.h"
 
-/* columns of feedpub.batch */
+/* columns of feedpub._batch */
 #define ANUM_BATCH_FEED			1
 #define ANUM_BATCH_SYNC_ID		2
 #define ANUM_BATCH_SNAPSHOT		3
@@ -230,13 +230,11 @@ static FeedpubBatchScan *
 begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 {
 	FeedpubBatchScan *batches = palloc0_object(FeedpubBatchScan);
-	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
 
 	batches->context = CurrentMemoryContext;
 	batches->direction = direction;
 	batches->table = open_table(AccessShareLock);
-	batches->index = index_open(get_relname_relid("batch_pkey", namespaceid),
-								AccessShareLock);
+	batches->index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
 	batches->slot = table_slot_create(batches->table, NULL);
 	ScanKeyInit(&batches->keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(feed));
@@ -446,9 +444,7 @@ make_seed(Oid feed, Oid table)
 static Relation
 open_table(LOCKMODE lockmode)
 {
-	Relation	table = table_open(get_relname_relid("batch",
-													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
-								   lockmode);
+	Relation	table = table_open(feedpub_registry_table("_batch"), lockmode);
 
 	feedpub_registry_check_version(table, NATTS_BATCH);
 	return table;
@@ -546,7 +542,7 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 
 /*
  * The object whose lock serialises the publishers of a feed: the feed as an
- * object of class feedpub.batch.
+ * object of class feedpub._batch.
  */
 bool
 feedpub_batch_lock(Oid feed, bool wait)
@@ -554,7 +550,6 @@ feedpub_batch_lock(Oid feed, bool wait)
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
-					   get_relname_relid("batch", get_namespace_oid(FEEDPUB_SCHEMA, false)),
-					   feed, 0);
+					   feedpub_registry_table("_batch"), feed, 0);
 	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }

@@ -6,7 +6,7 @@
  * A feed's table is made with ordinary DDL, through SPI, as the caller: it is
  * his, with his defaults for tablespace and access method, and event
  * triggers and auditing see it.  All names are qualified and quoted, so that
- * his search_path does not matter.  Only feedpub.feed is written as its own
+ * his search_path does not matter.  Only feedpub._feed is written as its own
  * owner (registry.c).
  *
  *-------------------------------------------------------------------------

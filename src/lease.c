@@ -3,7 +3,7 @@
  * lease.c
  *	  Who reads which shards of a subscription, and tokens.
  *
- * A consumer that names itself leases shards: the row of feedpub.shard has his
+ * A consumer that names itself leases shards: the row of feedpub._shard has his
  * name and until when.  Polling and acknowledging renew the lease.  One that
  * has run out may be taken by another: then what the late consumer was handed
  * out is handed out again, and his acknowledgement is refused.  Until somebody
@@ -36,11 +36,11 @@
  * nobody waits to be handed something, and he finds the place moved or unmoved,
  * never in between.
  *
- * Leases are told apart by a number (feedpub.shard.token) that rises, and none
+ * Leases are told apart by a number (feedpub._shard.token) that rises, and none
  * is given twice, even if a crash takes back the transaction that gave it: it
  * is the time in microseconds, or later.
  *
- * Fair shares.  Consumers register themselves in feedpub.consumer, each in a
+ * Fair shares.  Consumers register themselves in feedpub._consumer, each in a
  * row of his own.  The shards are divided among those that are there, in the
  * order of their names: each knows from that how many are his, gives back what
  * he has above it, and takes what is free up to it.  They look whenever a third
@@ -50,8 +50,8 @@
  * Clocks may be put back: a lease that would last longer than leases do, by
  * far, has run out.
  *
- * Locks: rows of feedpub.shard are locked before all others, in the order of
- * their numbers where it is several; nobody waits for one of feedpub.consumer.
+ * Locks: rows of feedpub._shard are locked before all others, in the order of
+ * their numbers where it is several; nobody waits for one of feedpub._consumer.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,27 +87,27 @@ PG_FUNCTION_INFO_V1(feed_leave);
 
 /* whoever has locked ours has registered us */
 static FeedpubStatement renew_consumer = {
-	.sql = "WITH mine AS MATERIALIZED (SELECT FROM feedpub.consumer o"
+	.sql = "WITH mine AS MATERIALIZED (SELECT FROM feedpub._consumer o"
 		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
 		   "  FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub.consumer c SET seen_until = $3 FROM mine"
+		   " UPDATE feedpub._consumer c SET seen_until = $3 FROM mine"
 		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) $2",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement add_consumer = {
-	.sql = "INSERT INTO feedpub.consumer (subscription, consumer, seen_until) VALUES ($1, $2, $3)"
+	.sql = "INSERT INTO feedpub._consumer (subscription, consumer, seen_until) VALUES ($1, $2, $3)"
 		   " ON CONFLICT DO NOTHING",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumers = {
-	.sql = "WITH gone AS MATERIALIZED (SELECT o.consumer FROM feedpub.consumer o"
+	.sql = "WITH gone AS MATERIALIZED (SELECT o.consumer FROM feedpub._consumer o"
 		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.seen_until OPERATOR(pg_catalog.<) $2"
 		   "  FOR UPDATE SKIP LOCKED)"
-		   " DELETE FROM feedpub.consumer c USING gone"
+		   " DELETE FROM feedpub._consumer c USING gone"
 		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) gone.consumer",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TIMESTAMPTZOID},
@@ -116,7 +116,7 @@ static FeedpubStatement forget_consumers = {
 /* how many of the others come before us, and how many there are */
 static FeedpubStatement count_consumers = {
 	.sql = "SELECT pg_catalog.count(*) FILTER (WHERE consumer OPERATOR(pg_catalog.<) $2),"
-		   " pg_catalog.count(*) FROM feedpub.consumer"
+		   " pg_catalog.count(*) FROM feedpub._consumer"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND consumer OPERATOR(pg_catalog.<>) $2"
 		   " AND seen_until OPERATOR(pg_catalog.>) $3 AND seen_until OPERATOR(pg_catalog.<=) $4",
 	.nargs = 4,
@@ -132,10 +132,10 @@ static FeedpubStatement count_consumers = {
 
 /* ours, up to so many, the lowest first; whoever has locked one has polled it */
 static FeedpubStatement renew_leases = {
-	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
 		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
 		   "  ORDER BY o.shard LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub.shard h SET leased_until = $3 FROM mine"
+		   " UPDATE feedpub._shard h SET leased_until = $3 FROM mine"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard" RETURNING_SHARD,
 	.nargs = 4,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID},
@@ -143,10 +143,10 @@ static FeedpubStatement renew_leases = {
 
 /* the others of ours */
 static FeedpubStatement release_leases = {
-	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
 		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
 		   "  ORDER BY o.shard OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub.shard h SET consumer = NULL, leased_until = NULL FROM mine"
+		   " UPDATE feedpub._shard h SET consumer = NULL, leased_until = NULL FROM mine"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, INT4OID},
@@ -154,12 +154,12 @@ static FeedpubStatement release_leases = {
 
 /* any that is free: at random, so that not all try the same */
 static FeedpubStatement take_leases = {
-	.sql = "WITH free AS MATERIALIZED (SELECT o.shard FROM feedpub.shard o"
+	.sql = "WITH free AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
 		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1"
 		   "  AND (o.consumer IS NULL OR (o.consumer OPERATOR(pg_catalog.<>) $2"
 		   "   AND (o.leased_until OPERATOR(pg_catalog.<=) $6 OR o.leased_until OPERATOR(pg_catalog.>) $7)))"
 		   "  ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub.shard h SET consumer = $2, leased_until = $3,"
+		   " UPDATE feedpub._shard h SET consumer = $2, leased_until = $3,"
 		   " token = GREATEST($5, h.token OPERATOR(pg_catalog.+) 1), page_token = NULL FROM free"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) free.shard" RETURNING_SHARD,
 	.nargs = 7,
@@ -167,14 +167,14 @@ static FeedpubStatement take_leases = {
 };
 
 static FeedpubStatement forget_consumer = {
-	.sql = "DELETE FROM feedpub.consumer WHERE subscription OPERATOR(pg_catalog.=) $1"
+	.sql = "DELETE FROM feedpub._consumer WHERE subscription OPERATOR(pg_catalog.=) $1"
 		   " AND consumer OPERATOR(pg_catalog.=) $2",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
 static FeedpubStatement lock_shard = {
-	.sql = "SELECT h.cursor FROM feedpub.shard h"
+	.sql = "SELECT h.cursor FROM feedpub._shard h"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
 		   " AND" FEEDPUB_TOKEN_HOLDS "FOR NO KEY UPDATE",
 	.nargs = 5,
@@ -182,7 +182,7 @@ static FeedpubStatement lock_shard = {
 };
 
 static FeedpubStatement lock_shards = {
-	.sql = "SELECT FROM feedpub.shard h WHERE h.subscription OPERATOR(pg_catalog.=) $1"
+	.sql = "SELECT FROM feedpub._shard h WHERE h.subscription OPERATOR(pg_catalog.=) $1"
 		   " ORDER BY h.shard FOR UPDATE",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
@@ -506,7 +506,7 @@ register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
 /*
  * Lock a consumer's name, unless another transaction has: two that insert one
  * row would wait for each other's end.  The name as an object of class
- * feedpub.consumer, by a hash.
+ * feedpub._consumer, by a hash.
  */
 static bool
 lock_name(const text *subscription, const text *consumer)
@@ -517,8 +517,7 @@ lock_name(const text *subscription, const text *consumer)
 
 	hash = hash_combine(hash, hash_bytes((const unsigned char *) VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)));
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
-					   get_relname_relid("consumer", get_namespace_oid(FEEDPUB_SCHEMA, false)),
-					   hash, 0);
+					   feedpub_registry_table("_consumer"), hash, 0);
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
 }
 

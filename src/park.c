@@ -4,7 +4,7 @@
  *	  Entries that a consumer cannot deal with: setting them aside, so that the
  *	  rest flows, and handing them out again.
  *
- * feed_park() and feed_nack() write a row into feedpub.parked_entry: the
+ * feed_park() and feed_nack() write a row into feedpub._parked_entry: the
  * entry's cursor, its stamp, and in a table feed its key; not what is in it.
  * feed_poll() leaves such entries out of its pages, so the consumer may go on
  * at once, acknowledge what lies behind them, or crash and poll again.
@@ -77,7 +77,7 @@ PG_FUNCTION_INFO_V1(feed_discard);
 
 /* given up when it has failed so often; failed with the place there */
 static FeedpubStatement park_again = {
-	.sql = "UPDATE feedpub.parked_entry SET reason = $4,"
+	.sql = "UPDATE feedpub._parked_entry SET reason = $4,"
 		   " retry_at = CASE WHEN attempts OPERATOR(pg_catalog.+) 1 OPERATOR(pg_catalog.<) $6 THEN $5 END,"
 		   " attempts = attempts OPERATOR(pg_catalog.+) 1, failed_at = $7"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
@@ -87,10 +87,10 @@ static FeedpubStatement park_again = {
 };
 
 static FeedpubStatement park_first = {
-	.sql = "WITH counted AS (UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.+) 1,"
+	.sql = "WITH counted AS (UPDATE feedpub._shard SET parked = parked OPERATOR(pg_catalog.+) 1,"
 		   "  claims = claims OPERATOR(pg_catalog.+) 1, page_token = $12"
 		   "  WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2)"
-		   " INSERT INTO feedpub.parked_entry"
+		   " INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, op, feed_xid, feed_pos, key)"
 		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 OPERATOR(pg_catalog.<) $6 THEN $5 END, $7, $8, $9, $10, $11)",
 	.nargs = 12,
@@ -100,12 +100,12 @@ static FeedpubStatement park_first = {
 
 /* with the shard's row locked; $4: those that have not been set aside again */
 static FeedpubStatement remove_parked = {
-	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry"
+	.sql = "WITH gone AS (DELETE FROM feedpub._parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND cursor OPERATOR(pg_catalog.=) ANY ($3)"
 		   " AND CASE WHEN $4 OPERATOR(pg_catalog.>) 0 THEN (attempts OPERATOR(pg_catalog.&) $5) OPERATOR(pg_catalog.=) $4"
 		   "  ELSE retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END RETURNING 1)"
-		   " UPDATE feedpub.shard SET parked = parked OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4"
+		   " UPDATE feedpub._shard SET parked = parked OPERATOR(pg_catalog.-) (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND EXISTS (SELECT FROM gone)",
 	.nargs = 5,
@@ -113,7 +113,7 @@ static FeedpubStatement remove_parked = {
 };
 
 static FeedpubStatement try_lock_shard = {
-	.sql = "SELECT FROM feedpub.shard"
+	.sql = "SELECT FROM feedpub._shard"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " FOR NO KEY UPDATE SKIP LOCKED",
 	.nargs = 2,
@@ -122,7 +122,7 @@ static FeedpubStatement try_lock_shard = {
 
 /* those of a shard that may be in a page */
 static FeedpubStatement select_hidden = {
-	.sql = "SELECT feed_xid, cursor FROM feedpub.parked_entry"
+	.sql = "SELECT feed_xid, cursor FROM feedpub._parked_entry"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND shard OPERATOR(pg_catalog.=) $2"
 		   " AND feed_pos OPERATOR(pg_catalog.>=) $3 AND feed_pos OPERATOR(pg_catalog.<=) $4"
 		   " ORDER BY feed_pos",
@@ -137,7 +137,7 @@ static FeedpubStatement select_hidden = {
 static FeedpubStatement select_due = {
 	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key,"
 		   " p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz, p.attempts"
-		   " FROM feedpub.parked_entry p"
+		   " FROM feedpub._parked_entry p"
 		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) OPERATOR(pg_catalog.<=) 0"
 		   " AND p.retry_at OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
@@ -148,7 +148,7 @@ static FeedpubStatement select_due = {
 };
 
 static FeedpubStatement next_due = {
-	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub.parked_entry p"
+	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub._parked_entry p"
 		   " WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) OPERATOR(pg_catalog.<=) 0"
 		   " AND p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
@@ -158,8 +158,8 @@ static FeedpubStatement next_due = {
 
 /* the shards that have an entry, or any, aside */
 static FeedpubStatement lock_shards_of = {
-	.sql = "SELECT h.shard FROM feedpub.shard h"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND EXISTS (SELECT FROM feedpub.parked_entry p"
+	.sql = "SELECT h.shard FROM feedpub._shard h"
+		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND EXISTS (SELECT FROM feedpub._parked_entry p"
 		   "  WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.shard OPERATOR(pg_catalog.=) h.shard"
 		   "  AND ($2 IS NULL OR p.cursor OPERATOR(pg_catalog.=) $2))"
 		   " ORDER BY h.shard FOR NO KEY UPDATE",
@@ -168,7 +168,7 @@ static FeedpubStatement lock_shards_of = {
 };
 
 static FeedpubStatement make_due = {
-	.sql = "UPDATE feedpub.parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL"
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1"
 		   " AND ($2 IS NULL OR cursor OPERATOR(pg_catalog.=) $2)"
 		   " AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz)",
@@ -177,7 +177,7 @@ static FeedpubStatement make_due = {
 };
 
 static FeedpubStatement discard = {
-	.sql = "UPDATE feedpub.parked_entry SET retry_at = '-infinity'::pg_catalog.timestamptz"
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity'::pg_catalog.timestamptz"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND cursor OPERATOR(pg_catalog.=) $2"
 		   " AND (retry_at IS NULL OR retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz)",
 	.nargs = 2,
@@ -186,13 +186,13 @@ static FeedpubStatement discard = {
 
 /* discarded, and passed by the place */
 static FeedpubStatement remove_discarded = {
-	.sql = "WITH gone AS (DELETE FROM feedpub.parked_entry p USING feedpub.shard h"
+	.sql = "WITH gone AS (DELETE FROM feedpub._parked_entry p USING feedpub._shard h"
 		   "  WHERE p.subscription OPERATOR(pg_catalog.=) $1 AND p.cursor OPERATOR(pg_catalog.=) $2"
 		   "  AND p.retry_at OPERATOR(pg_catalog.=) '-infinity'::pg_catalog.timestamptz"
 		   "  AND h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) p.shard"
 		   "  AND feedpub._cursor_compare(p.cursor, h.cursor) OPERATOR(pg_catalog.<=) 0"
 		   "  RETURNING p.shard)"
-		   " UPDATE feedpub.shard h SET parked = h.parked OPERATOR(pg_catalog.-) 1 FROM gone"
+		   " UPDATE feedpub._shard h SET parked = h.parked OPERATOR(pg_catalog.-) 1 FROM gone"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) gone.shard",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},

@@ -62,7 +62,7 @@ static const char *const op_names[] = {"upsert", "delete", "truncate"};
 
 /* Forward only, if the token holds. */
 static FeedpubStatement move_place = {
-	.sql = "UPDATE feedpub.shard h SET cursor = $6,"
+	.sql = "UPDATE feedpub._shard h SET cursor = $6,"
 		   " last_ack = pg_catalog.clock_timestamp(), page_token = $7,"
 		   " leased_until = CASE WHEN $8 AND h.consumer IS NOT NULL"
 		   "  THEN pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) $9 ELSE h.leased_until END"
@@ -77,7 +77,7 @@ static FeedpubStatement move_place = {
 /* why it has not been moved */
 static FeedpubStatement compare_place = {
 	.sql = "SELECT" FEEDPUB_TOKEN_HOLDS ", feedpub._cursor_compare(h.cursor, $6) OPERATOR(pg_catalog.=) 0"
-		   " FROM feedpub.shard h"
+		   " FROM feedpub._shard h"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2",
 	.nargs = 6,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID, TEXTOID},

@@ -1,17 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * registry.c
- *	  Finding feeds: the table feedpub.feed, a cache of it in each backend,
+ *	  Finding feeds: the table feedpub._feed, a cache of it in each backend,
  *	  and the checks of rights that every verb begins with.
  *
- * This file alone knows the columns of feedpub.feed.  It is read with direct
+ * This file alone knows the columns of feedpub._feed.  It is read with direct
  * scans, so that neither the caller's rights nor his search_path matter, and
  * written through SPI as its owner.
  *
  * Cache: one entry for each feed that this backend used, thrown away by
- * relcache invalidation of its table; all are thrown away when feedpub.feed
+ * relcache invalidation of its table; all are thrown away when feedpub._feed
  * itself is invalidated, which every write here brings about.  "Not a feed"
- * is never cached, so rows that a restore COPYs into feedpub.feed, which
+ * is never cached, so rows that a restore COPYs into feedpub._feed, which
  * invalidates nothing, need no invalidation.  Entries are handed out as
  * copies: an invalidation may come at any time that a relation is opened.
  *
@@ -45,7 +45,7 @@
 
 #include "feedpub.h"
 
-/* columns of feedpub.feed */
+/* columns of feedpub._feed */
 #define ANUM_FEED_FEED			1
 #define ANUM_FEED_KIND			2
 #define ANUM_FEED_IS_DEFAULT	3
@@ -75,7 +75,7 @@ typedef struct CacheEntry
 } CacheEntry;
 
 static HTAB *cache = NULL;
-static Oid	registry_relid = InvalidOid;	/* feedpub.feed, once looked up */
+static Oid	registry_relid = InvalidOid;	/* feedpub._feed, once looked up */
 static Oid	default_relid = InvalidOid; /* the default feed, if cached */
 static uint64 ninvalidations = 0;
 
@@ -132,7 +132,7 @@ invalidate_cache(Datum arg, Oid relid)
 }
 
 /*
- * Look up feedpub.feed.  Its schema is a member of the extension, so the
+ * Look up feedpub._feed.  Its schema is a member of the extension, so the
  * name cannot be somebody else's.
  */
 static Oid
@@ -140,7 +140,7 @@ find_registry(void)
 {
 	if (!OidIsValid(registry_relid))
 	{
-		registry_relid = get_relname_relid("feed",
+		registry_relid = get_relname_relid("_feed",
 										   get_namespace_oid(FEEDPUB_SCHEMA, false));
 		if (!OidIsValid(registry_relid))
 			ereport(ERROR,
@@ -189,7 +189,7 @@ scan_registry(Oid relid, RegistryRow *row)
 
 	/* A NULL snapshot is a fresh one. */
 	scan = systable_beginscan(registry,
-							  OidIsValid(relid) ? get_relname_relid("feed_pkey", RelationGetNamespace(registry)) : InvalidOid,
+							  OidIsValid(relid) ? get_relname_relid("_feed_pkey", RelationGetNamespace(registry)) : InvalidOid,
 							  OidIsValid(relid), NULL, 1, &key);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
@@ -228,7 +228,7 @@ scan_registry(Oid relid, RegistryRow *row)
 }
 
 /*
- * feedpub.feed itself, for those who keep something of it and want to hear of
+ * feedpub._feed itself, for those who keep something of it and want to hear of
  * its invalidation.
  */
 Oid
@@ -273,7 +273,7 @@ feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
 {
 	Relation	registry = table_open(find_registry(), AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(registry);
-	Oid			indexid = get_relname_relid("feed_pkey",
+	Oid			indexid = get_relname_relid("_feed_pkey",
 											RelationGetNamespace(registry));
 	SysScanDesc scan;
 	ScanKeyData key;
@@ -501,36 +501,36 @@ feedpub_registry_list(bool *stale)
 void
 feedpub_registry_sweep(void)
 {
-	write_registry("DELETE FROM feedpub.batch b USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
+	write_registry("DELETE FROM feedpub._batch b USING ("
+				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE b.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.tombstone t USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
+	write_registry("DELETE FROM feedpub._tombstone t USING ("
+				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._partition p USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
+				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._stamping p USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
+				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
 				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
 				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub.feed f USING ("
-				   " SELECT f.feed FROM feedpub.feed f"
+	write_registry("DELETE FROM feedpub._feed f USING ("
+				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
@@ -576,11 +576,11 @@ void
 feedpub_registry_set_channel(Oid relid, const char *channel)
 {
 	if (channel != NULL)
-		write_registry("UPDATE feedpub.feed SET channel = $2"
+		write_registry("UPDATE feedpub._feed SET channel = $2"
 					   " WHERE feed OPERATOR(pg_catalog.=) $1",
 					   relid, channel);
 	else
-		write_registry("UPDATE feedpub.feed SET channel = NULL"
+		write_registry("UPDATE feedpub._feed SET channel = NULL"
 					   " WHERE feed OPERATOR(pg_catalog.=) $1",
 					   relid, NULL);
 }
@@ -612,14 +612,14 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 	feedpub_registry_sweep();
 
 	if (may_be_default &&
-		write_registry("INSERT INTO feedpub.feed (feed, kind, is_default)"
+		write_registry("INSERT INTO feedpub._feed (feed, kind, is_default)"
 					   " SELECT $1, $2, true"
-					   " WHERE NOT EXISTS (SELECT FROM feedpub.feed WHERE is_default)"
+					   " WHERE NOT EXISTS (SELECT FROM feedpub._feed WHERE is_default)"
 					   " ON CONFLICT DO NOTHING",
 					   relid, kind) == 1)
 		return true;
 
-	write_registry("INSERT INTO feedpub.feed (feed, kind) VALUES ($1, $2)"
+	write_registry("INSERT INTO feedpub._feed (feed, kind) VALUES ($1, $2)"
 				   " ON CONFLICT (feed) DO NOTHING",
 				   relid, kind);
 	return false;
@@ -632,7 +632,7 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 static void
 forget_subscriptions(Oid relid)
 {
-	write_registry("DELETE FROM feedpub.subscription"
+	write_registry("DELETE FROM feedpub._subscription"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	sweep_subscriptions();
@@ -660,18 +660,18 @@ forget_republication(Oid relid)
 static void
 sweep_subscriptions(void)
 {
-	static const char *const tables[] = {"shard", "consumer", "parked_entry"};
+	static const char *const tables[] = {"_shard", "_consumer", "_parked_entry"};
 
-	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub.subscription s"
+	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
 				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 				   "   WHERE c.oid OPERATOR(pg_catalog.=) s.feed)"
 				   "  FOR UPDATE SKIP LOCKED)"
-				   " DELETE FROM feedpub.subscription s USING gone"
+				   " DELETE FROM feedpub._subscription s USING gone"
 				   " WHERE s.name OPERATOR(pg_catalog.=) gone.name",
 				   InvalidOid, NULL);
 	for (int i = 0; i < lengthof(tables); i++)
 		write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
-								"  WHERE NOT EXISTS (SELECT FROM feedpub.subscription s"
+								"  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
 								"   WHERE s.name OPERATOR(pg_catalog.=) t.subscription)"
 								"  FOR UPDATE SKIP LOCKED)"
 								" DELETE FROM feedpub.%s t USING gone"
@@ -686,13 +686,13 @@ sweep_subscriptions(void)
 void
 feedpub_registry_remove(Oid relid)
 {
-	write_registry("DELETE FROM feedpub.feed"
+	write_registry("DELETE FROM feedpub._feed"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.batch"
+	write_registry("DELETE FROM feedpub._batch"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.tombstone"
+	write_registry("DELETE FROM feedpub._tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
@@ -715,16 +715,16 @@ feedpub_registry_begin_history(Oid relid)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	write_registry("DELETE FROM feedpub.batch"
+	write_registry("DELETE FROM feedpub._batch"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.tombstone"
+	write_registry("DELETE FROM feedpub._tombstone"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
-	write_registry(psprintf("UPDATE feedpub.feed SET floor_sync_id = 0, floor_pos = 0,"
+	write_registry(psprintf("UPDATE feedpub._feed SET floor_sync_id = 0, floor_pos = 0,"
 							" history = %d"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							history),
@@ -736,15 +736,15 @@ feedpub_registry_begin_history(Oid relid)
 	 * consumer who did not notice would keep the rows: his place stays, in the
 	 * old history, and is refused until he seeks another.
 	 */
-	write_registry("UPDATE feedpub.shard h SET page_token = NULL,"
+	write_registry("UPDATE feedpub._shard h SET page_token = NULL,"
 				   " cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
 				   " consumer = NULL, leased_until = NULL, parked = 0,"
 				   " token = h.token OPERATOR(pg_catalog.+) 1"
-				   " FROM feedpub.subscription s JOIN feedpub.feed f ON f.feed OPERATOR(pg_catalog.=) s.feed"
+				   " FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed OPERATOR(pg_catalog.=) s.feed"
 				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
 				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub.parked_entry p USING feedpub.subscription s"
+	write_registry("DELETE FROM feedpub._parked_entry p USING feedpub._subscription s"
 				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
 				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
 				   relid, NULL);
@@ -773,7 +773,7 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 												false, TYPALIGN_CHAR));
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub.feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
+	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
 							" WHERE feed OPERATOR(pg_catalog.=) $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
@@ -789,10 +789,10 @@ void
 feedpub_registry_set_default(Oid relid)
 {
 	LockRelationOid(find_registry(), ShareRowExclusiveLock);
-	write_registry("UPDATE feedpub.feed SET is_default = false"
+	write_registry("UPDATE feedpub._feed SET is_default = false"
 				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
 				   relid, NULL);
-	write_registry("UPDATE feedpub.feed SET is_default = true"
+	write_registry("UPDATE feedpub._feed SET is_default = true"
 				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
 }
@@ -821,7 +821,7 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	SPI_connect();
 	if (SPI_execute_with_args(sql, nargs, argtypes, values, NULL,
 							  false, 0) < 0)
-		elog(ERROR, "could not write feedpub.feed: %s", sql);
+		elog(ERROR, "could not write feedpub._feed: %s", sql);
 	processed = SPI_processed;
 	SPI_finish();
 

@@ -22,7 +22,7 @@
  * its rows, and of the transactions in its batch, however many rows they have.
  * Who goes on where his last page stopped is spared the walk (resume.c).
  *
- * A table feed's deletes are in feedpub.tombstone, by the same stamps, with an
+ * A table feed's deletes are in feedpub._tombstone, by the same stamps, with an
  * index on (feed, feed_xid, feed_pos): a second source of runs; and of a
  * partitioned table each partition is one.  Rows and tombstones of one
  * transaction are several runs, which the merge joins.

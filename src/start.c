@@ -146,9 +146,7 @@ draw(void)
 static Relation
 open_table(LOCKMODE lockmode)
 {
-	Relation	table = table_open(get_relname_relid("_server_start",
-													 get_namespace_oid(FEEDPUB_SCHEMA, false)),
-								   lockmode);
+	Relation	table = table_open(feedpub_registry_table("_server_start"), lockmode);
 
 	feedpub_registry_check_version(table, NATTS_START);
 	return table;

@@ -3,8 +3,8 @@
  * subscription.c
  *	  Subscriptions: cursors of the published order that are kept here.
  *
- * A subscription is a name, a feed and an owner, in feedpub.subscription, and
- * for each of its shards a row of feedpub.shard: the place up to which it has
+ * A subscription is a name, a feed and an owner, in feedpub._subscription, and
+ * for each of its shards a row of feedpub._shard: the place up to which it has
  * been acknowledged, and the lease (lease.c).  feed_poll() reads from there,
  * feed_ack() moves it (poll.c).  Nothing of it lives in a session, so it works
  * through poolers that hand each transaction to another one.
@@ -52,43 +52,43 @@ PG_FUNCTION_INFO_V1(feed_seek);
 #define MIN_LEASE		1000
 #define MAX_LEASE		(24 * 3600 * 1000)
 
-/* columns of feedpub.subscription */
+/* columns of feedpub._subscription */
 #define ANUM_SUBSCRIPTION_OWNER			3
 #define ANUM_SUBSCRIPTION_OWNER_NAME	4
 #define ANUM_SUBSCRIPTION_SYSTEM_ID		5
 #define ANUM_SUBSCRIPTION_SHARDS		6
 
 static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub.subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
+	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
 		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
 	.nargs = 8,
 	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID},
 };
 
 static FeedpubStatement insert_shards = {
-	.sql = "INSERT INTO feedpub.shard (subscription, shard, cursor, token)"
+	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, token)"
 		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement delete_subscription = {
-	.sql = "DELETE FROM feedpub.subscription WHERE name OPERATOR(pg_catalog.=) $1",
+	.sql = "DELETE FROM feedpub._subscription WHERE name OPERATOR(pg_catalog.=) $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
 
 static FeedpubStatement delete_state = {
-	.sql = "WITH shards AS (DELETE FROM feedpub.shard WHERE subscription OPERATOR(pg_catalog.=) $1),"
-		   " parked AS (DELETE FROM feedpub.parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1)"
-		   " DELETE FROM feedpub.consumer WHERE subscription OPERATOR(pg_catalog.=) $1",
+	.sql = "WITH shards AS (DELETE FROM feedpub._shard WHERE subscription OPERATOR(pg_catalog.=) $1),"
+		   " parked AS (DELETE FROM feedpub._parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1)"
+		   " DELETE FROM feedpub._consumer WHERE subscription OPERATOR(pg_catalog.=) $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
 
 /* the number of a lease that nobody had, so what was handed out is void */
 static FeedpubStatement move_shards = {
-	.sql = "UPDATE feedpub.shard SET cursor = $2,"
+	.sql = "UPDATE feedpub._shard SET cursor = $2,"
 		   " token = GREATEST($3, token OPERATOR(pg_catalog.+) 1),"
 		   " page_token = NULL, consumer = NULL, leased_until = NULL"
 		   " WHERE subscription OPERATOR(pg_catalog.=) $1",
@@ -97,7 +97,7 @@ static FeedpubStatement move_shards = {
 };
 
 static FeedpubStatement select_owner = {
-	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub.subscription"
+	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub._subscription"
 		   " WHERE name OPERATOR(pg_catalog.=) $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
@@ -107,11 +107,11 @@ static FeedpubStatement select_subscription = {
 	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
 		   " h.shard, h.cursor, h.token, h.page_token, h.claims,"
 		   " h.consumer, h.leased_until, h.parked"
-		   " FROM feedpub.subscription s"
-		   " LEFT JOIN feedpub.shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
+		   " FROM feedpub._subscription s"
+		   " LEFT JOIN feedpub._shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
 		   " AND h.shard OPERATOR(pg_catalog.<) s.shards"
 		   " AND ($3 OPERATOR(pg_catalog.<) 0 OR h.shard OPERATOR(pg_catalog.=) $3)"
-		   " LEFT JOIN feedpub.consumer c ON c.subscription OPERATOR(pg_catalog.=) s.name"
+		   " LEFT JOIN feedpub._consumer c ON c.subscription OPERATOR(pg_catalog.=) s.name"
 		   " AND c.consumer OPERATOR(pg_catalog.=) $2"
 		   " WHERE s.name OPERATOR(pg_catalog.=) $1"
 		   " ORDER BY h.shard",
@@ -234,7 +234,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
  * Refuse the caller more shards than feedpub.max_subscription_shards, those of
  * his other subscriptions counted.
  *
- * A lock, of the role as an object of class feedpub.subscription, lets one
+ * A lock, of the role as an object of class feedpub._subscription, lets one
  * transaction at a time count and add, till it has ended; and the snapshot is
  * a new one in any isolation, so it sees all that was added under the lock
  * before.  A role waits for nobody but itself.
@@ -242,7 +242,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 static void
 check_shards_of_role(int shards)
 {
-	Oid			relid = feedpub_registry_table("subscription");
+	Oid			relid = feedpub_registry_table("_subscription");
 	LOCKTAG		tag;
 	int64		used;
 

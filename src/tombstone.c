@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * tombstone.c
- *	  The table feedpub.tombstone: deletes in table feeds.
+ *	  The table feedpub._tombstone: deletes in table feeds.
  *
  * A tombstone is what a deleted row leaves in the feed: its key and a stamp of
  * the deleting transaction.  One without a key stands for TRUNCATE.  They are
@@ -31,7 +31,7 @@
 
 #include "feedpub.h"
 
-/* columns of feedpub.tombstone */
+/* columns of feedpub._tombstone */
 #define ANUM_TOMBSTONE_FEED		1
 #define ANUM_TOMBSTONE_XID		2
 #define ANUM_TOMBSTONE_POS		3
@@ -47,13 +47,11 @@
 Relation
 feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
 {
-	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
-	Relation	table = table_open(get_relname_relid("tombstone", namespaceid),
-								   lockmode);
+	Relation	table = table_open(feedpub_registry_table("_tombstone"), lockmode);
 
 	feedpub_registry_check_version(table, NATTS_TOMBSTONE);
 	if (index != NULL)
-		*index = index_open(get_relname_relid("tombstone_pkey", namespaceid),
+		*index = index_open(feedpub_registry_table("_tombstone_pkey"),
 							lockmode);
 	return table;
 }

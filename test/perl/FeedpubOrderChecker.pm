@@ -775,7 +775,7 @@ sub run
 	{
 		$node->poll_query_until('postgres', <<'SQL')
 SELECT count(*) = 0 FROM outbox WHERE NOT pg_visible_in_snapshot(feed_xid,
-	(SELECT snapshot FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1))
+	(SELECT snapshot FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1))
 SQL
 		  or push @failures, 'not all rows get published';
 		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};

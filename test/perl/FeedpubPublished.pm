@@ -13,7 +13,7 @@
 #   background(NODE, QUERY)     a psql of its own, see below
 #
 # None of these but read_all() wakes a worker or starts one: they look at
-# feedpub.batch and pg_stat_activity with plain SQL.
+# feedpub._batch and pg_stat_activity with plain SQL.
 package FeedpubPublished;
 
 use strict;
@@ -90,7 +90,7 @@ sub hold_publisher
 	my $session = $node->background_psql($db // 'postgres');
 
 	$session->query_safe(
-		'BEGIN; LOCK TABLE feedpub.batch IN SHARE MODE');
+		'BEGIN; LOCK TABLE feedpub._batch IN SHARE MODE');
 	return $session;
 }
 
@@ -101,7 +101,7 @@ sub is_published
 
 	return <<"SQL";
 NOT EXISTS (SELECT FROM $feed t WHERE NOT EXISTS (
-	SELECT FROM (SELECT snapshot FROM feedpub.batch
+	SELECT FROM (SELECT snapshot FROM feedpub._batch
 		WHERE feed = '$feed'::regclass ORDER BY sync_id DESC LIMIT 1) b
 	WHERE pg_visible_in_snapshot(t.feed_xid, b.snapshot)))
 SQL
@@ -128,7 +128,7 @@ sub batches
 	my ($node, $feed, $db) = @_;
 
 	return sql($node,
-		"SELECT count(*) FROM feedpub.batch WHERE feed = '$feed'::regclass",
+		"SELECT count(*) FROM feedpub._batch WHERE feed = '$feed'::regclass",
 		db => $db);
 }
 

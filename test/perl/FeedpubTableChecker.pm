@@ -1041,9 +1041,9 @@ SQL
 		  or push @failures, 'not all is stamped';
 		$node->poll_query_until('postgres', <<'SQL')
 SELECT bool_and(pg_visible_in_snapshot(feed_xid,
-	(SELECT snapshot FROM feedpub.batch ORDER BY sync_id DESC LIMIT 1)))
+	(SELECT snapshot FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1)))
 FROM (SELECT feed_xid FROM item WHERE feed_xid IS NOT NULL
-	UNION ALL SELECT feed_xid FROM feedpub.tombstone) s
+	UNION ALL SELECT feed_xid FROM feedpub._tombstone) s
 SQL
 		  or push @failures, 'not all is published';
 	}

@@ -4,7 +4,7 @@ SELECT plan(18 * 7 + 56);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
-	('feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, history integer, '
+	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, history integer, '
 		'key_table oid, created_at timestamp with time zone'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
 		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, created_at timestamp with time zone'),
@@ -16,17 +16,17 @@ INSERT INTO meant VALUES
 -- Keys are their tables' data, and batches tell who wrote when: only who dumps
 -- the database may read them.
 INSERT INTO meant VALUES
-	('batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
+	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
 	('_server_start', 'r', 'id bigint, written_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
+	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
-	('subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, claims bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
+	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, claims bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
-	('consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
-	('parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
+	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
+	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
 		'parked_at timestamp with time zone, retry_at timestamp with time zone, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, last_poll timestamp with time zone, '
@@ -41,10 +41,10 @@ INSERT INTO meant VALUES
 INSERT INTO meant VALUES
 	('republishing', 'v', 'feed regclass, partition regclass, state text, stamped bigint, failed bigint, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows
-UPDATE meant SET options = '{fillfactor=30}' WHERE name = 'shard';
-UPDATE meant SET options = '{fillfactor=50}' WHERE name = 'consumer';
+UPDATE meant SET options = '{fillfactor=30}' WHERE name = '_shard';
+UPDATE meant SET options = '{fillfactor=50}' WHERE name = '_consumer';
 -- A channel is for readers of its feed.
-UPDATE meant SET reader = 'pg_database_owner'::regrole, public_columns = '{feed,kind,is_default,key,deletes,created_at}' WHERE name = 'feed';
+UPDATE meant SET reader = 'pg_database_owner'::regrole, public_columns = '{feed,kind,is_default,key,deletes,created_at}' WHERE name = '_feed';
 -- Functions of others are not called with rows that are not theirs.
 UPDATE meant SET options = '{security_barrier=true}' WHERE name IN ('subscriptions', 'shards', 'parked');
 CREATE TEMP VIEW present AS
@@ -75,32 +75,32 @@ SELECT pg_temp.shape(m) FROM meant m;
 -- An ordinary user cannot write the registry, whichever way.
 CREATE ROLE regress_feedpub_nobody;
 CREATE TEMP TABLE privilege AS SELECT unnest(array['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.feed', p), p || ' on feedpub.feed is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.batch', p), p || ' on feedpub.batch is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub.tombstone', p), p || ' on feedpub.tombstone is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._feed', p), p || ' on feedpub._feed is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._batch', p), p || ' on feedpub._batch is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._tombstone', p), p || ' on feedpub._tombstone is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._partition', p), p || ' on feedpub._partition is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._server_start', p), p || ' on feedpub._server_start is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.tombstone', 'SELECT'), 'nor may PUBLIC read it');
-SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.batch', 'SELECT'), 'nor feedpub.batch');
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._tombstone', 'SELECT'), 'nor may PUBLIC read it');
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._batch', 'SELECT'), 'nor feedpub._batch');
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._stamping', p), p || ' on feedpub._stamping is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub.feed', 'INSERT, UPDATE'), 'nor are its columns');
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
 
--- What feedpub.feed keeps: one row a table, at most one default
-SELECT col_is_pk('feedpub', 'feed', 'feed', 'a table is registered once');
-SELECT indexes_are('feedpub', 'feed', array['feed_pkey', 'feed_default']);
-SELECT index_is_unique('feedpub', 'feed', 'feed_default', 'there is one default feed at most');
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.feed'::regclass $$, 'it has no trigger: those of member tables fire during a restore');
+-- What feedpub._feed keeps: one row a table, at most one default
+SELECT col_is_pk('feedpub', '_feed', 'feed', 'a table is registered once');
+SELECT indexes_are('feedpub', '_feed', array['_feed_pkey', '_feed_default']);
+SELECT index_is_unique('feedpub', '_feed', '_feed_default', 'there is one default feed at most');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._feed'::regclass $$, 'it has no trigger: those of member tables fire during a restore');
 
--- What feedpub.batch keeps: one row a number
-SELECT col_is_pk('feedpub', 'batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.batch'::regclass $$, 'it has no trigger either');
+-- What feedpub._batch keeps: one row a number
+SELECT col_is_pk('feedpub', '_batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._batch'::regclass $$, 'it has no trigger either');
 
--- What feedpub.tombstone keeps: one entry a position, by which it is read
-SELECT col_is_pk('feedpub', 'tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');
-SELECT indexes_are('feedpub', 'tombstone', array['tombstone_pkey']);
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub.tombstone'::regclass $$, 'it has no trigger either');
+-- What feedpub._tombstone keeps: one entry a position, by which it is read
+SELECT col_is_pk('feedpub', '_tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');
+SELECT indexes_are('feedpub', '_tombstone', array['_tombstone_pkey']);
+SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._tombstone'::regclass $$, 'it has no trigger either');
 
 -- What feedpub._partition keeps: one row a partition
 SELECT col_is_pk('feedpub', '_partition', array['feed', 'partition'], 'a feed has one row of a partition');

@@ -34,9 +34,9 @@ RESET ROLE;
 BEGIN;
 SELECT no_plan();
 INSERT INTO rights.box (message_type, data) VALUES ('a', '1'), ('a', '2');
-INSERT INTO feedpub.parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason)
+INSERT INTO feedpub._parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason)
 	VALUES ('sub', 0, '1' || '00000001' || 'b' || lpad('1', 16, '0') || lpad('1', 16, '0') || repeat('0', 57), 'upsert', '1', 1, 'a reason');
-UPDATE feedpub.shard SET parked = 1;
+UPDATE feedpub._shard SET parked = 1;
 
 CREATE TEMP TABLE matrix (call text PRIMARY KEY, feed text, sub text, member text, reader text, stranger text, monitor text, stats text, super text);
 INSERT INTO matrix VALUES
@@ -93,16 +93,16 @@ INSERT INTO matrix VALUES
 	('feedpub.workers WHERE pid < 0', '0', '0', '0', '0', '0', '0', '0', '0'),
 	('feedpub.blockers WHERE pid = pg_backend_pid()', '1', '1', '1', '1', '1', '1', '1', '1'),
 -- tables of the extension: the registry is nobody's secret
-	('feedpub.feed', '2', '2', '2', '2', '2', '2', '2', '2'),
-	('feedpub.batch', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub._feed', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub._batch', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._server_start', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._partition', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._stamping', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
-	('feedpub.tombstone', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
-	('feedpub.subscription', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
-	('feedpub.shard', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
-	('feedpub.consumer', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
-	('feedpub.parked_entry', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1');
+	('feedpub._tombstone', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub._subscription', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	('feedpub._shard', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	('feedpub._consumer', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub._parked_entry', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1');
 
 CREATE FUNCTION pg_temp.try(call text, as_role name) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE

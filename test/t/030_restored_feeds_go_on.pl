@@ -87,7 +87,7 @@ my $registered = sql($node, $registry, db => 'src');
 
 is(scalar(split(/\n/, $rows{$_})), 30, "$_: rows to be dumped") for @feeds;
 is(scalar(split(/\n/, $registered)), scalar @feeds, 'feeds to be dumped');
-is(sql($node, 'SELECT count(*) FROM feedpub.feed', db => 'src'),
+is(sql($node, 'SELECT count(*) FROM feedpub._feed', db => 'src'),
 	@feeds + 1, 'and a dropped one, still in the registry');
 
 # What must hold in a restored database.
@@ -98,7 +98,7 @@ sub goes_on
 
 	is(sql($node, $registry, db => $db), $registered,
 		"$test: the same feeds are registered");
-	is(sql($node, 'SELECT count(*) FROM feedpub.feed', db => $db),
+	is(sql($node, 'SELECT count(*) FROM feedpub._feed', db => $db),
 		scalar @feeds, "$test: without the dropped one");
 	for my $feed (@feeds)
 	{

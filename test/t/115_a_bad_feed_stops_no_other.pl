@@ -104,7 +104,7 @@ BEGIN
 	FOR i IN 1..60 LOOP
 		INSERT INTO good (message_type, message_key, data) VALUES ('A', 'again', '1') RETURNING feed_xid INTO xid;
 		COMMIT;
-		WHILE NOT pg_visible_in_snapshot(xid, (SELECT snapshot FROM feedpub.batch WHERE feed = 'good'::regclass ORDER BY sync_id DESC LIMIT 1)) LOOP
+		WHILE NOT pg_visible_in_snapshot(xid, (SELECT snapshot FROM feedpub._batch WHERE feed = 'good'::regclass ORDER BY sync_id DESC LIMIT 1)) LOOP
 		END LOOP;
 	END LOOP;
 	DELETE FROM good WHERE message_key = 'again';
@@ -112,7 +112,7 @@ END $$;
 SQL
 my $failures = () = slurp_file($node->logfile, $offset) =~ /CONTEXT:  publishing feed/g;
 cmp_ok($failures, '<', 40, 'bad feeds are tried less and less often');
-is( sql($node, "SELECT count(*) FROM feedpub.batch WHERE feed <> 'good'::regclass"),
+is( sql($node, "SELECT count(*) FROM feedpub._batch WHERE feed <> 'good'::regclass"),
 	0, 'none of the bad feeds is published');
 
 #
@@ -130,7 +130,7 @@ ok(await_published($node, 'alien'), 'rid of the alien row: published');
 is(read_all($node, $_), 'one', "$_ has its row")
   for qw(locked queued broken alien);
 good_goes_on('recovered');
-is( sql($node, "SELECT count(*) FROM feedpub.feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"),
+is( sql($node, "SELECT count(*) FROM feedpub._feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"),
 	0, 'the dropped feed is forgotten');
 is(read_all($node, 'good'), join("\n", 1 .. $good), 'all rows of the good feed');
 is(await_worker($node), $worker, 'all by the same worker');
@@ -139,7 +139,7 @@ is(await_worker($node), $worker, 'all by the same worker');
 # A lock on our own table holds up all of them, but breaks nothing.
 #
 $locker = $node->background_psql('postgres');
-$locker->query_safe('BEGIN; LOCK TABLE feedpub.batch IN ACCESS EXCLUSIVE MODE');
+$locker->query_safe('BEGIN; LOCK TABLE feedpub._batch IN ACCESS EXCLUSIVE MODE');
 insert($_, 'two') for qw(good locked);
 $node->poll_query_until('postgres',
 	"SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $worker"
@@ -184,7 +184,7 @@ SQL
 		'defaults', 'published whatever the defaults of the database');
 	sql($node, 'DROP TABLE locked');
 	ok( $node->poll_query_until('postgres',
-			"SELECT count(*) = 0 FROM feedpub.feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"
+			"SELECT count(*) = 0 FROM feedpub._feed WHERE feed::oid NOT IN (SELECT oid FROM pg_class)"
 		),
 		'and a dropped feed is forgotten');
 	$offset = -s $node->logfile;

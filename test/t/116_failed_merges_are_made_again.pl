@@ -31,7 +31,7 @@ for (q(INSERT INTO kv VALUES (1)), q(INSERT INTO kv VALUES (2)), q(DELETE FROM k
 	sql($node, $_);
 	sql($node, q(CALL feed_publish('kv')));
 }
-my $batches = 'SELECT count(*) FROM feedpub.batch';
+my $batches = 'SELECT count(*) FROM feedpub._batch';
 is(sql($node, $batches), 5, 'there are batches to merge');
 
 # The deletes expire in the same transaction, whose commit fails for that.
@@ -40,7 +40,7 @@ CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE 'not now';
 END $$;
-CREATE CONSTRAINT TRIGGER fail AFTER UPDATE OF floor_sync_id ON feedpub.feed
+CREATE CONSTRAINT TRIGGER fail AFTER UPDATE OF floor_sync_id ON feedpub._feed
 	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail();
 SELECT feed_start_worker();
 SQL
@@ -48,9 +48,9 @@ $node->wait_for_log(qr/(?:ERROR:  not now(?s:.*?)merging batches of feed(?s:.*?)
 pass('a merge that fails is tried again');
 is(sql($node, $batches), 5, 'it has merged nothing');
 
-sql($node, 'DROP TRIGGER fail ON feedpub.feed');
-ok($node->poll_query_until('postgres', 'SELECT count(*) = 3 FROM feedpub.batch'),
+sql($node, 'DROP TRIGGER fail ON feedpub._feed');
+ok($node->poll_query_until('postgres', 'SELECT count(*) = 3 FROM feedpub._batch'),
 	'when nothing stops it, the same batches are merged');
-is(sql($node, 'SELECT count(*) FROM feedpub.tombstone'), 0, 'and deletes have expired');
+is(sql($node, 'SELECT count(*) FROM feedpub._tombstone'), 0, 'and deletes have expired');
 $node->stop;
 done_testing();

@@ -157,7 +157,7 @@ is($heard[-1]{cursor}, sql($node, q(SELECT feed_head('outbox'))),
 # channel's name is one that feed_set_channel() would not take.
 #
 sql($node,
-	q(UPDATE feedpub.feed SET channel = repeat('x', 100) WHERE feed = 'outbox'::regclass)
+	q(UPDATE feedpub._feed SET channel = repeat('x', 100) WHERE feed = 'outbox'::regclass)
 );
 my $offset = -s $node->logfile;
 for my $i (1 .. 12)

@@ -41,11 +41,11 @@ sub publish
 sub merge
 {
 	return sql($primary, <<'SQL');
-UPDATE feedpub.batch SET published_at = '2000-01-01';
+UPDATE feedpub._batch SET published_at = '2000-01-01';
 DO $$
 BEGIN
 	PERFORM set_config('feedpub.max_batch_transactions', sum(transactions)::text, false)
-	FROM feedpub.batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub.batch);
+	FROM feedpub._batch WHERE merged_pos IS NULL AND sync_id < (SELECT max(sync_id) FROM feedpub._batch);
 END $$;
 SELECT feedpub._merge_batches('outbox');
 SQL

@@ -159,7 +159,7 @@ sub beyond_is_refused
 	# it looks at the last batch; a read behind it tells
 	refused($node, "SELECT feed_wait('outbox', '$beyond[-1]', '0')",
 		'PF001', 'another history', "$test: feed_wait")
-	  if sql($node, q(SELECT max(sync_id) FROM feedpub.batch WHERE feed = 'outbox'::regclass)) <= 6;
+	  if sql($node, q(SELECT max(sync_id) FROM feedpub._batch WHERE feed = 'outbox'::regclass)) <= 6;
 	refused($node, "SELECT * FROM feed_read(NULL::kv, '$beyond{cursor}', 10)",
 		'PF001', 'another history', "$test: a table feed's");
 	return;

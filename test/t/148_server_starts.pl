@@ -125,10 +125,10 @@ is(types($primary, $cursors[0]), 'restart one restart two crash one crash two',
 my @all = split /\n/, sql($primary, q(SET feedpub.read_wait = 0; SELECT cursor FROM feed_read(NULL::outbox, '', 100)));
 is(scalar @all, 6, 'cursors of three starts');
 sql($primary, <<'SQL');
-UPDATE feedpub.batch SET published_at = '2000-01-01';
+UPDATE feedpub._batch SET published_at = '2000-01-01';
 SELECT feedpub._merge_batches('outbox');
 SQL
-is(sql($primary, q(SELECT merged_from, sync_id FROM feedpub.batch ORDER BY sync_id)),
+is(sql($primary, q(SELECT merged_from, sync_id FROM feedpub._batch ORDER BY sync_id)),
 	"1|2\n3|4\n|5\n|6", 'merged are those of one start');
 my @types = ('one', 'two', 'restart one', 'restart two', 'crash one', 'crash two');
 for my $i (0 .. 5)

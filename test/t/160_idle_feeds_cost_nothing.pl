@@ -50,7 +50,7 @@ SQL
 insert_many();
 ok(await_published($node, 'busy'), 'the busy feed is published');
 cmp_ok(batches($node, 'busy'), '>', 0, 'it has batches');
-is( sql($node, "SELECT count(*) FROM feedpub.batch WHERE feed <> 'busy'::regclass"),
+is( sql($node, "SELECT count(*) FROM feedpub._batch WHERE feed <> 'busy'::regclass"),
 	0,
 	'the idle ones have none');
 
@@ -73,7 +73,7 @@ BEGIN
 END \$\$;
 SQL
 ok( $node->poll_query_until('postgres',
-		"SELECT count(DISTINCT feed) = $nfeeds + 1 FROM feedpub.batch"),
+		"SELECT count(DISTINCT feed) = $nfeeds + 1 FROM feedpub._batch"),
 	'all of them at once');
 is(await_worker($node), $worker, 'by the same worker');
 
@@ -81,11 +81,11 @@ is(await_worker($node), $worker, 'by the same worker');
 kill_worker($node);
 insert_many();
 sql($node, 'INSERT INTO idle7 (message_type, data) VALUES (\'A\', \'1\')');
-my $before = sql($node, 'SELECT count(*) FROM feedpub.batch');
+my $before = sql($node, 'SELECT count(*) FROM feedpub._batch');
 sql($node, 'SELECT feed_start_worker()');
 ok(await_published($node, $_), "$_ is published by a new worker")
   for qw(busy idle7);
-is(sql($node, 'SELECT count(*) FROM feedpub.batch'),
+is(sql($node, 'SELECT count(*) FROM feedpub._batch'),
 	$before + 2, 'with a batch each, and none for the others');
 
 $node->stop;

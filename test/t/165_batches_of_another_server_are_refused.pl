@@ -49,7 +49,7 @@ sub restore
 sub xids_lie_behind
 {
 	return sql($new,
-		"SELECT bool_and(pg_snapshot_xmax(snapshot) < pg_snapshot_xmin(pg_current_snapshot())) FROM feedpub.batch",
+		"SELECT bool_and(pg_snapshot_xmax(snapshot) < pg_snapshot_xmin(pg_current_snapshot())) FROM feedpub._batch",
 		db => 'restored');
 }
 
@@ -86,7 +86,7 @@ SQL
 restore($new, 'restored', 'psql restores it into another server');
 is( sql($new, <<'SQL', db => 'restored'),
 SELECT count(*) FILTER (WHERE b.feed IS NOT NULL)
-FROM feedpub.feed f LEFT JOIN feedpub.batch b USING (feed)
+FROM feedpub._feed f LEFT JOIN feedpub._batch b USING (feed)
 SQL
 	4,
 	'with batches');

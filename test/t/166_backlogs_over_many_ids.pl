@@ -62,7 +62,7 @@ is( sql($node, q(SELECT max(feed_xid::text::numeric) - min(feed_xid::text::numer
 	't',
 	'ids further apart than half of them');
 sql($node, 'SET feedpub.max_batch_transactions = 1; CALL feed_publish()');
-is( sql($node, q(SELECT count(*), bool_or(xmin::text::numeric - pg_snapshot_xmax(snapshot)::text::numeric > 2147483648) FROM feedpub.batch)),
+is( sql($node, q(SELECT count(*), bool_or(xmin::text::numeric - pg_snapshot_xmax(snapshot)::text::numeric > 2147483648) FROM feedpub._batch)),
 	'9|t',
 	'batches whose publisher came so much later');
 is(read_all($node, 'outbox', page => 2), join("\n", 1 .. 9), 'all is read');

@@ -88,7 +88,7 @@ is( seen('a',
 	),
 	't|t|t|0|0||',
 	'it counts batches and turns, and has met no error');
-is( sql($node, 'SELECT count(*) FROM feedpub.batch', db => 'a'),
+is( sql($node, 'SELECT count(*) FROM feedpub._batch', db => 'a'),
 	seen('a', 'batches'), 'as many batches as there are');
 my $turns = seen('a', 'turns');
 await_seen('a', "turns > $turns + 1", 'an idle worker turns as well');

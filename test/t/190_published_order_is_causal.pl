@@ -101,7 +101,7 @@ my @model = split /\n/, sql($node, <<'SQL');
 SET enable_nestloop = on; SET work_mem = '256MB';
 WITH batches AS (
 	SELECT sync_id, snapshot, lag(snapshot) OVER (ORDER BY sync_id) AS before
-	FROM feedpub.batch),
+	FROM feedpub._batch),
 transactions AS (SELECT DISTINCT feed_xid FROM outbox),
 model AS MATERIALIZED (
 	SELECT t.feed_xid, b.sync_id FROM transactions t, batches b
@@ -136,7 +136,7 @@ is(scalar(grep { $present{$_} } keys %$aborted),
 is( sql($node, <<'SQL'),
 SELECT count(*) = max(sync_id), min(sync_id), max(transactions) <= 7,
 	bool_and(transactions >= 0), bool_and(last_pos > 0)
-FROM feedpub.batch
+FROM feedpub._batch
 SQL
 	't|1|t|t|t',
 	'batches are numbered without a gap, and none is larger than it may be');

@@ -104,7 +104,7 @@ SELECT feed, kind, owner, key, deletes, state FROM feedpub.feeds ORDER BY feed::
 SQL
 my $stamps = <<'SQL';
 SELECT k, v, feed_xid, feed_pos FROM kv ORDER BY k;
-SELECT feed, feed_xid, feed_pos, key FROM feedpub.tombstone ORDER BY feed_pos, feed::text;
+SELECT feed, feed_xid, feed_pos, key FROM feedpub._tombstone ORDER BY feed_pos, feed::text;
 SELECT tgname, tgenabled, tgargs, tgrelid::regclass::text FROM pg_trigger WHERE tgname LIKE 'zz_feedpub%' ORDER BY 4, 1;
 SQL
 my $registered = sql($node, $registry, db => 'src');
@@ -118,7 +118,7 @@ sub goes_on
 	is(sql($server, $registry, db => $db), $registered, "$test: the registry");
 	is(sql($server, $stamps, db => $db),
 		$stamped, "$test: stamps, tombstones and triggers");
-	is(sql($server, 'SELECT c.* FROM feedpub.feed f, feed_check(f.feed) c', db => $db),
+	is(sql($server, 'SELECT c.* FROM feedpub._feed f, feed_check(f.feed) c', db => $db),
 		'', "$test: all guards stand");
 
 	sql($server, <<'SQL', db => $db);
@@ -162,8 +162,8 @@ sub begins_anew
 		refused($server, "SELECT * FROM feed_read(NULL::kv, '$cursor', 10)",
 			'PF001', 'another history', "$test: refused", db => $db);
 	}
-	sql($server, 'SELECT feed_repair(feed) FROM feedpub.feed', db => $db);
-	is(sql($server, 'SELECT c.* FROM feedpub.feed f, feed_check(f.feed) c', db => $db),
+	sql($server, 'SELECT feed_repair(feed) FROM feedpub._feed', db => $db);
+	is(sql($server, 'SELECT c.* FROM feedpub._feed f, feed_check(f.feed) c', db => $db),
 		'', "$test: repaired, all guards stand");
 	refused($server, "SELECT * FROM feed_read(NULL::kv, '$half', 10)",
 		'PF001', 'another history', "$test: a cursor of the old batch 0 is refused", db => $db);

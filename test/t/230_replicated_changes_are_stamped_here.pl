@@ -94,7 +94,7 @@ sub ends_equal
 	is( sql($subscriber, <<"SQL"),
 SELECT count(*) FROM (
 	SELECT feed_xid FROM $table UNION ALL
-	SELECT feed_xid FROM feedpub.tombstone) s
+	SELECT feed_xid FROM feedpub._tombstone) s
 WHERE feed_xid >= pg_snapshot_xmax(pg_current_snapshot())
 SQL
 		0, "$test: no stamp is the publisher's");

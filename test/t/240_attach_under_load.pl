@@ -76,7 +76,7 @@ eval { $open->quit };
 $node->start;
 is( sql($node, <<'SQL'),
 SELECT count(*), (SELECT count(*) FROM pg_trigger WHERE tgrelid = 'kv'::regclass),
-	(SELECT count(*) FROM feedpub.feed)
+	(SELECT count(*) FROM feedpub._feed)
 FROM pg_attribute WHERE attrelid = 'kv'::regclass AND attname LIKE 'feed%'
 SQL
 	'0|0|0', 'a crash in the middle of feed_attach() leaves nothing of it');
@@ -103,7 +103,7 @@ $node->poll_query_until('postgres', 'SELECT count(feed_xid) > 100 FROM kv')
 
 # A transaction with an old snapshot keeps the index from being finished.
 my $old = $node->background_psql('postgres');
-$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM feedpub.feed');
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM feedpub._feed');
 my $build = background($node, "$statement;");
 $node->poll_query_until('postgres', <<'SQL')
 SELECT count(*) = 1 FROM pg_stat_progress_create_index
@@ -170,6 +170,6 @@ is_deeply(\%copy, \%table, 'the copy equals the table');
 $load = start_load();
 sql($node, q(SELECT feed_detach('kv')));
 is(end_load($load), '', 'no writer has failed');
-is(sql($node, q(SELECT count(*) FROM feedpub.feed)), 0, 'it is no feed any more');
+is(sql($node, q(SELECT count(*) FROM feedpub._feed)), 0, 'it is no feed any more');
 $node->stop;
 done_testing();

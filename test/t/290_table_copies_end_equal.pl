@@ -104,7 +104,7 @@ SQL
 	diag sprintf
 	  "table checker, $label: seed %d, %d transactions, %d batches, %d tombstones",
 	  $size{seed}, $transactions, batches($node, 'item'),
-	  sql($node, 'SELECT count(*) FROM feedpub.tombstone');
+	  sql($node, 'SELECT count(*) FROM feedpub._tombstone');
 	diag sprintf
 	  "table checker, $label: %d workers, %d consumers and %d connections killed, %d crashes",
 	  @{ $run->{kills} }{qw(workers processes connections)}, $run->{crashes};

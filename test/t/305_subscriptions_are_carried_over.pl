@@ -106,7 +106,7 @@ sql($other, "CREATE ROLE regress_feedpub_else LOGIN; CREATE DATABASE restored");
 $other->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $other->connstr('restored') ],
 	'restored where the roles are missing');
 sql($other, 'SELECT feed_stop_worker(); GRANT SELECT ON outbox, kv TO PUBLIC', db => 'restored');
-sql($other, q(UPDATE feedpub.subscription SET owner = 'regress_feedpub_else'::regrole WHERE owner_name = 'regress_feedpub_consumer'), db => 'restored');
+sql($other, q(UPDATE feedpub._subscription SET owner = 'regress_feedpub_else'::regrole WHERE owner_name = 'regress_feedpub_consumer'), db => 'restored');
 is(sql($other, 'SELECT count(*) FROM feedpub.subscriptions', db => 'restored', user => 'regress_feedpub_else'), '0', 'it owns nothing for that');
 sql($other, 'CREATE ROLE regress_feedpub_consumer LOGIN', db => 'restored');
 is(sql($other, 'SELECT name FROM feedpub.subscriptions ORDER BY name', db => 'restored', user => 'regress_feedpub_consumer'),

@@ -39,8 +39,8 @@ $node->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $node->connstr('postgres') ],
 # What is there of a database's feeds
 my $state = <<'SQL';
 SELECT (SELECT count(*) FROM outbox) AS messages, (SELECT count(*) FROM kv) AS rows,
-	(SELECT count(*) FROM feedpub.feed) AS feeds, (SELECT count(*) > 0 FROM feedpub.batch) AS batches,
-	(SELECT count(*) FROM feedpub.tombstone) AS tombstones, (SELECT count(*) FROM feedpub.subscription) AS subscriptions;
+	(SELECT count(*) FROM feedpub._feed) AS feeds, (SELECT count(*) > 0 FROM feedpub._batch) AS batches,
+	(SELECT count(*) FROM feedpub._tombstone) AS tombstones, (SELECT count(*) FROM feedpub._subscription) AS subscriptions;
 SQL
 is(sql($node, $state), '3|2|2|t|1|1', 'a database with feeds');
 
@@ -82,8 +82,8 @@ restore('anew');
 is(sql($node, <<'SQL', db => 'anew', user => 'regress_feedpub_owner'), '3|2|2|f|0|0', 'the owner registers feeds again');
 SELECT feed_repair(f) FROM unnest('{outbox,kv}'::regclass[]) f \g /dev/null
 SELECT (SELECT count(*) FROM outbox) AS messages, (SELECT count(*) FROM kv) AS rows,
-	(SELECT count(*) FROM feedpub.feed) AS feeds, (SELECT count(*) > 0 FROM feedpub.batch) AS batches,
-	(SELECT count(*) FROM feedpub.tombstone) AS tombstones, (SELECT count(*) FROM feedpub.subscription) AS subscriptions;
+	(SELECT count(*) FROM feedpub._feed) AS feeds, (SELECT count(*) > 0 FROM feedpub._batch) AS batches,
+	(SELECT count(*) FROM feedpub._tombstone) AS tombstones, (SELECT count(*) FROM feedpub._subscription) AS subscriptions;
 SQL
 sql($node, 'CALL feed_publish()', db => 'anew', user => 'regress_feedpub_owner');
 is(sql($node, "$quiet SELECT json_array_length(feed_page(f, '', 10) -> 'entries') FROM unnest('{outbox,kv}'::regclass[]) f", db => 'anew', user => 'regress_feedpub_owner'),

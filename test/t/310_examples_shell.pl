@@ -157,7 +157,7 @@ is(scalar(() = handled("$dir/handled")), $handled + 1, 'and that alone');
 #
 my $acks = q(SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT feed_ack%' AND wait_event_type = 'Lock');
 my $blocker = $node->background_psql('postgres');
-$blocker->query_safe('BEGIN; SELECT FROM feedpub.shard FOR UPDATE');
+$blocker->query_safe('BEGIN; SELECT FROM feedpub._shard FOR UPDATE');
 sql($node, q(INSERT INTO "Odd, ""Name"" 1" (message_type, data) VALUES ('n', '{"n": 100003,"s": ""}')));
 $consumer = consumer();
 my $ack;
@@ -190,7 +190,7 @@ is(ended($consumer), 0, 'stopped by SIGTERM');
 #
 # What only a human can mend
 #
-sql($node, q(UPDATE feedpub.shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
+sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
 $consumer = consumer();
 is(ended($consumer), 1, 'a foreign cursor: it ends');
 like(output($consumer), qr/PF001: .*SELECT feed_seek\('it's "mine"', \.\.\.\)/s, 'and says what to do');

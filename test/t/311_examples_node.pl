@@ -185,7 +185,7 @@ is_exact('every order once');
 #
 sql($node, <<'SQL');
 BEGIN;
-SELECT FROM feedpub.shard FOR UPDATE;
+SELECT FROM feedpub._shard FOR UPDATE;
 PREPARE TRANSACTION 'held';
 SQL
 $consumer = consumer('alone');
@@ -206,7 +206,7 @@ is(ended($consumer), 0, 'stopped by SIGTERM');
 is_exact('every order once');
 
 # What only a human can mend
-sql($node, q(UPDATE feedpub.shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
+sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
 $consumer = consumer('alone');
 is(ended($consumer), 1, 'a foreign cursor: it ends');
 like(output($consumer), qr/PF001 .*feed_seek/s, 'and says what to do');

@@ -128,13 +128,13 @@ my @relations = qw(plain kv parted part1 part2 parent child nokey nocolumns holl
   a_temp_table a_temp_view outbox other_outbox outbox_pkey kv_pkey parted_pkey part1_pkey
   outbox_feed_pos_seq pg_class pg_authid pg_proc pg_class_oid_index pg_stat_activity
   pg_toast.pg_toast_1255 pg_toast.pg_toast_1255_index information_schema.tables
-  feedpub.feed feedpub.batch feedpub.tombstone feedpub.subscription feedpub.shard
-  feedpub.feeds feedpub.batch_pkey feedpub.feed_default);
+  feedpub._feed feedpub._batch feedpub._tombstone feedpub._subscription feedpub._shard
+  feedpub.feeds feedpub._batch_pkey feedpub._feed_default);
 push @relations, '"Odd ""Name"" %s"', '"Odd ""Name"" %s_pkey"';
 my @feeds = ('outbox', 'other_outbox', 'kv', 'parted', 'secured', '"Odd ""Name"" %s"');
 my @types = qw(int4 int8 text jsonb json bytea xml record anyelement anyarray trigger void
   cstring internal unknown a_composite an_enum a_domain a_row_domain plain outbox kv parted
-  pg_class feedpub.feed _int4 int4range regclass name "char" numeric oid xid8 event_trigger);
+  pg_class feedpub._feed _int4 int4range regclass name "char" numeric oid xid8 event_trigger);
 my @texts = (
 	'', ' ', 'sub', 'shared', 'Odd "%s', 'outbox', 'kv', 'public.kv', 'a.b.c.d', 'no.such', '"', '""', '%s%n%s',
 	'latest', 'earliest', 'now', 'infinity', '-infinity', '2000-01-01', '4714-11-24 BC', 'epoch', 'tomorrow',
@@ -197,7 +197,7 @@ my %argument = (
 		return 'NULL::' . pick(@feeds) if chance(50);
 		return 'NULL' if chance(5);
 		return pick('1', '\'a\'::text', 'ROW(1, 2)', 'ROW()', '\'{}\'::int[]', 'NULL::a_composite', 'NULL::a_row_domain',
-			'NULL::a_domain', 'NULL::an_enum', 'NULL::feedpub.feed', 'NULL::pg_class', 'NULL::record', 'NULL::information_schema.tables',
+			'NULL::a_domain', 'NULL::an_enum', 'NULL::feedpub._feed', 'NULL::pg_class', 'NULL::record', 'NULL::information_schema.tables',
 			'(SELECT o FROM outbox o LIMIT 1)', '(SELECT k FROM kv k LIMIT 1)', 'NULL::kv[]', 'NULL::xid8', 'NULL::json')
 		  if chance(40);
 		return 'NULL::' . pick(@relations);
@@ -306,7 +306,7 @@ sub statements
 	unshift @statements, pick('SELECT pg_current_xact_id()', 'INSERT INTO outbox (message_type, data) VALUES (\'x\', \'1\')', 'SAVEPOINT t',
 		'UPDATE kv SET v = v', 'DELETE FROM kv', 'TRUNCATE kv', 'TRUNCATE outbox', 'ALTER TABLE kv ADD x int', 'DROP TABLE kv CASCADE', 'ALTER TABLE parted DETACH PARTITION part1',
 		'DROP INDEX kv_pkey', 'ALTER TABLE kv DROP COLUMN k CASCADE', 'ALTER TABLE outbox DROP COLUMN message_key', 'ALTER TABLE outbox DROP COLUMN feed_pos CASCADE', 'ALTER TABLE kv RENAME k TO y',
-		'ALTER TABLE kv ALTER k TYPE varchar', 'DELETE FROM feedpub.feed', 'DELETE FROM feedpub.batch', 'DECLARE c CURSOR FOR SELECT * FROM feed_read(NULL::kv, \'\', 10)')
+		'ALTER TABLE kv ALTER k TYPE varchar', 'DELETE FROM feedpub._feed', 'DELETE FROM feedpub._batch', 'DECLARE c CURSOR FOR SELECT * FROM feed_read(NULL::kv, \'\', 10)')
 	  if chance(60);
 	return ('BEGIN' . pick('', '', ' ISOLATION LEVEL REPEATABLE READ', ' ISOLATION LEVEL SERIALIZABLE', ' READ ONLY'),
 		@statements, pick(['ROLLBACK'], ['ROLLBACK'], ['COMMIT'], [ 'FETCH ALL FROM c', 'ROLLBACK' ],
