@@ -13,13 +13,16 @@ OBJS = \
 	src/batch.o \
 	src/catalog.o \
 	src/change.o \
+	src/check.o \
+	src/check_sequence.o \
+	src/check_trigger.o \
 	src/cursor.o \
 	src/entry.o \
 	src/feed.o \
 	src/feedpub.o \
 	src/fetch.o \
-	src/guard.o \
 	src/guc.o \
+	src/history.o \
 	src/horizon.o \
 	src/initial.o \
 	src/key.o \
@@ -34,6 +37,8 @@ OBJS = \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
+	src/relation.o \
+	src/repair.o \
 	src/republish.o \
 	src/restamp.o \
 	src/resume.o \
@@ -153,6 +158,7 @@ include $(PGXS)
 PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
 $(OBJS): src/feedpub.h src/compat.h
+src/check.o src/check_sequence.o src/check_trigger.o: src/check.h
 
 .PHONY: format format-check headerscheck
 format:

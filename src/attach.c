@@ -160,7 +160,7 @@ feed_attach(PG_FUNCTION_ARGS)
 
 	/* the rest is what feed_repair() would put back */
 	CommandCounterIncrement();
-	feedpub_guard_repair(relid);
+	feedpub_repair_feed(relid);
 	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 	{
 		rel = feedpub_registry_open(relid);
@@ -209,15 +209,15 @@ feed_detach(PG_FUNCTION_ARGS)
 				 errhint("Use feed_drop() to drop it.")));
 	lock_table(relid);
 	table = feedpub_relation_name(relid);
-	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
-	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
-	feedpub_guard_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
+	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
+	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
+	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
 	{
 		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_TRUNCATE_TRIGGER, true)))
-			feedpub_guard_run_as_owner(lfirst_oid(lc), psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, feedpub_relation_name(lfirst_oid(lc))));
+			feedpub_role_run_as_owner(lfirst_oid(lc), psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, feedpub_relation_name(lfirst_oid(lc))));
 	}
-	feedpub_guard_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
 }
@@ -364,7 +364,7 @@ replace_lost_key(Oid relid, Oid keyid)
 
 /*
  * Make the trigger that stamps, with the columns that it compares.  The
- * others are made by feedpub_guard_repair().
+ * others are made by feedpub_repair_feed().
  */
 static void
 create_stamp_trigger(Oid relid, ArrayType *columns)
@@ -398,7 +398,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("columns must not be empty")));
 	appendStringInfoChar(&sql, ')');
-	feedpub_guard_run_as_owner(relid, sql.data);
+	feedpub_role_run_as_owner(relid, sql.data);
 }
 
 /*
@@ -408,12 +408,12 @@ static char *
 make_index(Oid relid)
 {
 	Relation	rel = feedpub_registry_open(relid);
-	bool		is_there = OidIsValid(feedpub_guard_index(rel));
+	bool		is_there = OidIsValid(feedpub_relation_index(rel));
 	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	bool		is_small = !is_partitioned &&
 		CheckRelationLockedByMe(rel, AccessExclusiveLock, true) &&
 		RelationGetNumberOfBlocks(rel) <= SMALL_TABLE;
-	char	   *statement = feedpub_guard_index_cure(rel, !is_small);
+	char	   *statement = feedpub_relation_index_cure(rel, !is_small);
 
 	/* DDL wants a table that nobody has open */
 	relation_close(rel, NoLock);
@@ -423,7 +423,7 @@ make_index(Oid relid)
 		return make_indexes(relid);
 	if (!is_small)
 		return statement;
-	feedpub_guard_run(statement);
+	feedpub_role_run(statement);
 	return NULL;
 }
 
@@ -480,7 +480,7 @@ make_indexes(Oid relid)
 			nblocks += RelationGetNumberOfBlocks(rel);
 			at_once = true;
 		}
-		cure = feedpub_guard_index_cure(rel, !at_once);
+		cure = feedpub_relation_index_cure(rel, !at_once);
 		relation_close(rel, NoLock);	/* DDL wants it so */
 		if (!OidIsValid(index) && !at_once)
 		{
@@ -490,7 +490,7 @@ make_indexes(Oid relid)
 		}
 		if (!OidIsValid(index))
 		{
-			feedpub_guard_run(cure);
+			feedpub_role_run(cure);
 			rel = relation_open(lfirst_oid(lc), NoLock);
 			index = find_index(rel, parent);
 			relation_close(rel, NoLock);
@@ -504,7 +504,7 @@ make_indexes(Oid relid)
 			if (!is_locked)
 				lock_table(relid);
 			is_locked = true;
-			feedpub_guard_run_as_owner(relid, psprintf("ALTER INDEX %s ATTACH PARTITION %s", feedpub_relation_name(parent), feedpub_relation_name(index)));
+			feedpub_role_run_as_owner(relid, psprintf("ALTER INDEX %s ATTACH PARTITION %s", feedpub_relation_name(parent), feedpub_relation_name(index)));
 		}
 	}
 	return statement;
@@ -525,7 +525,7 @@ find_index(Relation rel, Oid parent)
 	{
 		Oid			indexid = lfirst_oid(lc);
 
-		if (!feedpub_guard_is_index(rel, indexid, is_leaf))
+		if (!feedpub_relation_is_index(rel, indexid, is_leaf))
 			continue;
 		if (!OidIsValid(parent))
 			return indexid;

@@ -434,7 +434,7 @@ static void
 learn_table(TrackedTable *table, Relation rel)
 {
 	Oid			relid = RelationGetRelid(rel);
-	Oid			stamp_row = feedpub_registry_function("_stamp_row", 0, NULL);
+	Oid			stamp_row = feedpub_relation_function("_stamp_row", 0, NULL);
 	const Trigger *trigger = NULL;
 	FeedpubKey	key;
 	Oid			keyid;
@@ -446,7 +446,7 @@ learn_table(TrackedTable *table, Relation rel)
 	table->since = 0;
 	table->seqid = InvalidOid;
 	if (OidIsValid(table->feed))
-		table->seqid = feedpub_guard_sequence(table->feed);
+		table->seqid = feedpub_relation_sequence(table->feed);
 	if (table->xid_attno == InvalidAttrNumber ||
 		get_atttype(relid, table->xid_attno) != XID8OID ||
 		!OidIsValid(table->seqid) ||
@@ -461,7 +461,7 @@ learn_table(TrackedTable *table, Relation rel)
 
 	/* without a row in the registry: no deletes, until feed_repair() */
 	registry_relid = feedpub_registry_relid();
-	if (feedpub_guard_has_trigger(rel, "_stamp_message"))
+	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
 		table->deletes = false;
 		table->nkeys = 0;
@@ -648,7 +648,7 @@ keep_position(const TrackedTable *table, const TrackedTable *feed)
 
 	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
 		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
-		feedpub_guard_last_pos(table->seqid) >= feed->truncated_at)
+		feedpub_relation_last_pos(table->seqid) >= feed->truncated_at)
 		return;
 	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->feed));
 	feedpub_store_begin(&caller);

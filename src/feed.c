@@ -77,20 +77,20 @@ feed_create(PG_FUNCTION_ARGS)
 	table = quote_qualified_identifier(get_namespace_name(namespaceid),
 									   rv->relname);
 
-	feedpub_guard_run(psprintf("CREATE TABLE %s ("
-							   " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
-							   " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
-							   " publication_id pg_catalog.text NOT NULL DEFAULT '',"
-							   " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
-							   " message_type pg_catalog.text NOT NULL,"
-							   " message_key pg_catalog.text,"
-							   " data %s NOT NULL,"
-							   " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
-							   table, format_type_be_qualified(type)));
+	feedpub_role_run(psprintf("CREATE TABLE %s ("
+							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
+							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
+							  " publication_id pg_catalog.text NOT NULL DEFAULT '',"
+							  " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
+							  " message_type pg_catalog.text NOT NULL,"
+							  " message_key pg_catalog.text,"
+							  " data %s NOT NULL,"
+							  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+							  table, format_type_be_qualified(type)));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
 	/* the rest is what feed_repair() would put back */
-	feedpub_guard_repair(relid);
+	feedpub_repair_feed(relid);
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
 	PG_RETURN_OID(relid);
@@ -143,7 +143,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* gone while we waited */
 
-	feedpub_guard_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
+	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
 }
@@ -168,7 +168,7 @@ feed_set_default(PG_FUNCTION_ARGS)
 	rel = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);
-	if (!feed.is_outbox || !feedpub_guard_has_default_row_type(rel))
+	if (!feed.is_outbox || !feedpub_relation_has_default_row_type(rel))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("feed \"%s\" cannot be the default feed",

@@ -13,11 +13,13 @@
  *		maintenance.c restamp.c						rows get a new stamp
  *		json.c page.c entry.c initial.c resume.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
- *		guard.c batch.c run.c key.c tombstone.c
+ *		repair.c check.c check_sequence.c
+ *		check_trigger.c history.c					does a feed stand
+ *		batch.c run.c key.c tombstone.c
  *		partition.c
  *		cursor.c									what feeds and batches are
  *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
- *		catalog.c role.c							others' tables, other roles
+ *		relation.c catalog.c role.c					others' tables, other roles
  *		attempt.c									work that may fail
  *		compat.h									server versions
  *
@@ -509,18 +511,30 @@ extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
-extern Oid	feedpub_registry_function(const char *name, int nargs,
+
+/* in relation.c */
+extern Oid	feedpub_relation_function(const char *name, int nargs,
 									  const Oid *argtypes);
-extern Oid	feedpub_registry_schema(void);
+extern Oid	feedpub_relation_schema(void);
 extern char *feedpub_relation_name(Oid relid);
 extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
+extern Oid	feedpub_relation_sequence(Oid relid);
+extern Oid	feedpub_relation_index(Relation rel);
+extern bool feedpub_relation_is_index(Relation rel, Oid indexid, bool valid);
+extern bool feedpub_relation_has_invalid_index(Relation rel);
+extern char *feedpub_relation_index_cure(Relation rel, bool concurrently);
+extern int64 feedpub_relation_last_pos(Oid seqid);
+extern bool feedpub_relation_has_trigger(Relation rel, const char *function);
+extern bool feedpub_relation_has_default_row_type(Relation rel);
 
 /* in role.c */
 extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);
 extern void feedpub_role_begin_extension(Oid owner, FeedpubRole *caller);
 extern void feedpub_role_end(const FeedpubRole *caller);
+extern void feedpub_role_run(const char *sql);
+extern void feedpub_role_run_as_owner(Oid relid, const char *sql);
 
 /* in catalog.c */
 extern Node *feedpub_catalog_index_predicate(Relation index);
@@ -586,20 +600,18 @@ extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
 extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 
-/* in guard.c */
-extern Oid	feedpub_guard_sequence(Oid relid);
-extern Oid	feedpub_guard_index(Relation rel);
-extern bool feedpub_guard_has_indexes(Relation rel);
-extern bool feedpub_guard_is_index(Relation rel, Oid indexid, bool valid);
-extern bool feedpub_guard_has_default_row_type(Relation rel);
-extern int64 feedpub_guard_last_pos(Oid seqid);
-extern bool feedpub_guard_has_trigger(Relation rel, const char *function);
-extern char *feedpub_guard_index_cure(Relation rel, bool concurrently);
-extern List *feedpub_guard_problems(Oid relid);
-extern const char *feedpub_guard_state(Relation rel);
-extern int	feedpub_guard_repair(Oid relid);
-extern void feedpub_guard_run(const char *sql);
-extern void feedpub_guard_run_as_owner(Oid relid, const char *sql);
+/* in check.c */
+extern bool feedpub_check_has_indexes(Relation rel);
+extern List *feedpub_check_problems(Oid relid);
+extern const char *feedpub_check_state(Relation rel);
+extern bool feedpub_check_is_registered(Oid relid);
+
+/* in repair.c */
+extern int	feedpub_repair_feed(Oid relid);
+
+/* in history.c */
+extern void feedpub_history_check(const FeedpubFeed *feed,
+								  const FeedpubLeaves *leaves);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
@@ -616,8 +628,6 @@ extern bool feedpub_horizon_committed(FullTransactionId xid);
 extern bool feedpub_horizon_has_foreign(const FeedpubLeaves *leaves,
 										Snapshot snapshot,
 										FullTransactionId *stamp);
-extern void feedpub_horizon_check_history(const FeedpubFeed *feed,
-										  const FeedpubLeaves *leaves);
 extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
 										 int nxids,
 										 FullTransactionId horizon);

@@ -198,7 +198,7 @@ feed_fetch_default(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no default feed"),
 				 errhint("Make a feed with feed_create(), or choose one with feed_set_default().")));
-	if (!feedpub_guard_has_default_row_type(req.heap))
+	if (!feedpub_relation_has_default_row_type(req.heap))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("default feed \"%s\" no longer has the columns of a jsonb outbox",
@@ -261,7 +261,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		feedpub_require_select(req->feed.relid);
 	feedpub_horizon_refuse_own_ddl(req->heap);
 	leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
-	feedpub_horizon_check_history(&req->feed, leaves);
+	feedpub_history_check(&req->feed, leaves);
 
 	/*
 	 * A snapshot that is older than a partition sees none of its rows, and the
@@ -683,7 +683,7 @@ check_history(const FeedpubFeed *feed, Relation heap)
 {
 	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
 
-	feedpub_horizon_check_history(feed, leaves);
+	feedpub_history_check(feed, leaves);
 	feedpub_partition_close(leaves);
 }
 

@@ -3,7 +3,7 @@
  * horizon.c
  *	  The only file that reasons about transaction ids and snapshots: how far
  *	  xid order may be read, whether a row may be handed out yet, and whether
- *	  stamps and cursors belong to this server's history.
+ *	  stamps and cursors belong to this server's history (history.c).
  *
  * The horizon.  All transactions with an xid below a snapshot's xmin had
  * ended when the snapshot was taken (procarray.c: GetSnapshotData; an xid
@@ -566,52 +566,6 @@ has_foreign(Relation heap, Relation index, Snapshot snapshot,
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	return found;
-}
-
-/*
- * Refuse a feed whose rows come from another history: they would stay hidden
- * until this server's xids have caught up with them.
- *
- * It is enough to look once: such rows come with a restore, which makes the
- * table, or with rows loaded while the guard was dropped; both invalidate the
- * relcache entry, and with it history_checked.
- */
-void
-feedpub_horizon_check_history(const FeedpubFeed *feed,
-							  const FeedpubLeaves *leaves)
-{
-	FullTransactionId stamp;
-	Snapshot	snapshot;
-	bool		found;
-
-	if (feed->is_partitioned ? feedpub_partition_history_checked(leaves) : feed->history_checked)
-		return;
-
-	/*
-	 * The transaction's snapshot may be too old to see them.  A parallel
-	 * worker cannot take another, and its cache ends with the query.
-	 */
-	snapshot = RegisterSnapshot(IsInParallelMode() ?
-									GetActiveSnapshot() :
-									GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
-	UnregisterSnapshot(snapshot);
-	if (found)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
-				 errmsg("feed \"%s\" holds rows from another history",
-						RelationGetRelationName(leaves->table)),
-				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
-						   (unsigned long long) U64FromFullTransactionId(stamp)),
-				 feed->is_outbox ?
-					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
-					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish().")));
-	if (IsInParallelMode())
-		return;
-	if (feed->is_partitioned)
-		feedpub_partition_note_history(leaves);
-	else
-		feedpub_registry_note_history(feed->relid);
 }
 
 /*

@@ -82,7 +82,7 @@ feedpub_page_read(FeedpubPage *page)
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	page->leaves = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);
-	feedpub_horizon_check_history(&page->feed, page->leaves);
+	feedpub_history_check(&page->feed, page->leaves);
 
 	if (OidIsValid(page->feed.keyid) || page->feed.deletes)
 	{

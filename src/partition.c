@@ -165,7 +165,7 @@ static void write_row(Relation table, Oid feed, const PartitionRow *row);
 Oid
 feedpub_partition_feed(Oid relid)
 {
-	while (!OidIsValid(feedpub_guard_sequence(relid)))
+	while (!OidIsValid(feedpub_relation_sequence(relid)))
 	{
 		/* one that is being detached still has the triggers */
 		if (!get_rel_relispartition(relid))
@@ -631,7 +631,7 @@ find_info(Oid feed, Relation rel)
 	registry_relid = feedpub_registry_relid();
 	info->feed = feed;
 	info->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
-	info->indexid = feedpub_guard_index(rel);
+	info->indexid = feedpub_relation_index(rel);
 	info->keyid = InvalidOid;
 	info->history_checked = false;
 	if (feedpub_registry_stored_key(feed, &key, &deletes))
@@ -711,7 +711,7 @@ find_row(List *rows, Oid leaf)
 static Oid
 find_trigger(Relation rel)
 {
-	Oid			funcid = feedpub_registry_function("_stamp_row", 0, NULL);
+	Oid			funcid = feedpub_relation_function("_stamp_row", 0, NULL);
 
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{

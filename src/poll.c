@@ -446,7 +446,7 @@ has_news(FeedpubSubscription *sub)
 	feedpub_registry_get(sub->feed, &feed);
 	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
-	if (feedpub_guard_has_indexes(heap))
+	if (feedpub_check_has_indexes(heap))
 		result = feedpub_publish_has_news(&feed, heap, GetActiveSnapshot(),
 										  &last.snapshot);
 

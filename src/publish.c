@@ -282,7 +282,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 	heap = feedpub_registry_open(relid);
 
 	/* a table feed whose index is still being made is not to be complained of */
-	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_guard_index(heap)))))
+	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_relation_index(heap)))))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;
@@ -379,7 +379,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	int			nwritten = 0;
 
 	leaves = open_leaves(feed, heap, snapshot, how);
-	feedpub_horizon_check_history(feed, leaves);
+	feedpub_history_check(feed, leaves);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_batch_refuse_foreign(feed, &last);

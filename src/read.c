@@ -301,7 +301,7 @@ feedpub_read_head(Oid relid)
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
 	leaves = feedpub_partition_open(&feed, heap, GetActiveSnapshot(), true);
-	feedpub_horizon_check_history(&feed, leaves);
+	feedpub_history_check(&feed, leaves);
 	feedpub_partition_close(leaves);
 	relation_close(heap, NoLock);
 

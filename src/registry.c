@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * registry.c
- *	  Finding feeds: the table feedpub._feed, a cache of it in each backend,
- *	  and the checks of rights that every verb begins with.
+ *	  Finding feeds: the table feedpub._feed, and a cache of it in each backend.
  *
  * This file alone knows the columns of feedpub._feed.  It is read with direct
  * scans, so that neither the caller's rights nor his search_path matter, and
@@ -25,14 +24,10 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "nodes/makefuncs.h"
-#include "parser/parse_func.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -366,7 +361,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
 	fresh.relid = relid;
-	fresh.indexid = feedpub_guard_index(rel);
+	fresh.indexid = feedpub_relation_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	fresh.pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	relation_close(rel, AccessShareLock);
@@ -830,92 +825,4 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	CacheInvalidateRelcache(registry);
 	table_close(registry, NoLock);
 	return processed;
-}
-
-/*
- * Look up one of our internal functions.
- */
-Oid
-feedpub_registry_function(const char *name, int nargs, const Oid *argtypes)
-{
-	return LookupFuncName(list_make2(makeString(FEEDPUB_SCHEMA),
-									 makeString(pstrdup(name))),
-						  nargs, argtypes, false);
-}
-
-/*
- * The schema in which our public functions are.
- */
-Oid
-feedpub_registry_schema(void)
-{
-	Relation	extensions = table_open(ExtensionRelationId, AccessShareLock);
-	Oid			schema = InvalidOid;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
-				F_NAMEEQ, CStringGetDatum("feedpub"));
-	scan = systable_beginscan(extensions, ExtensionNameIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(extensions, AccessShareLock);
-	if (!OidIsValid(schema))
-		elog(ERROR, "extension \"feedpub\" is not there");
-	return schema;
-}
-
-/*
- * A relation's name as it is written in SQL: qualified, and quoted where it
- * must be.
- */
-char *
-feedpub_relation_name(Oid relid)
-{
-	char	   *name = get_rel_name(relid);
-
-	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-									  name);
-}
-
-/*
- * Raise the server's own error unless the caller owns the table.
- */
-void
-feedpub_require_owner(Oid relid)
-{
-	if (!feedpub_owns_relation(relid, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER,
-					   get_relkind_objtype(get_rel_relkind(relid)),
-					   get_rel_name(relid));
-}
-
-/*
- * May the caller SELECT from the table, or from one of its columns?
- */
-bool
-feedpub_may_select(Oid relid)
-{
-	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
-								  ACLMASK_ANY) == ACLCHECK_OK;
-}
-
-/*
- * Raise the server's own error unless he may.
- */
-void
-feedpub_require_select(Oid relid)
-{
-	if (!feedpub_may_select(relid))
-		aclcheck_error(ACLCHECK_NO_PRIV,
-					   get_relkind_objtype(get_rel_relkind(relid)),
-					   get_rel_name(relid));
 }

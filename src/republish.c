@@ -175,7 +175,7 @@ begin_step(Oid feed, Oid relid)
 		return NULL;
 	}
 	feedpub_require_owner(feed);
-	if (!OidIsValid(feedpub_guard_index(rel)))
+	if (!OidIsValid(feedpub_relation_index(rel)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" has no index on (%s, %s)",

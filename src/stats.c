@@ -308,7 +308,7 @@ estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
 			largest = Max(largest, pos);
 	}
 	feedpub_partition_close(leaves);
-	return waits ? Max(feedpub_guard_last_pos(seqid) - largest, 1) : 0;
+	return waits ? Max(feedpub_relation_last_pos(seqid) - largest, 1) : 0;
 }
 
 /*
@@ -335,12 +335,12 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 
 	open_feed(relid, &opened);
 	if (opened.heap != NULL && may_see(relid) &&
-		feedpub_guard_has_indexes(opened.heap))
-		seqid = feedpub_guard_sequence(relid);
+		feedpub_check_has_indexes(opened.heap))
+		seqid = feedpub_relation_sequence(relid);
 	if (OidIsValid(seqid))
 	{
 		feed.relid = relid;
-		feed.indexid = feedpub_guard_index(opened.heap);
+		feed.indexid = feedpub_relation_index(opened.heap);
 		feed.is_partitioned = opened.heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 		values[1] = Int64GetDatum(estimate_waiting(&feed, opened.heap, seqid, horizon));
 		nulls[1] = false;
@@ -393,7 +393,7 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 			state = "locked";
 		if (opened.heap != NULL)
 		{
-			state = feedpub_guard_state(opened.heap);
+			state = feedpub_check_state(opened.heap);
 			if (may_see(relid))
 				read_feed(opened.heap, &state, &row);
 		}
@@ -419,7 +419,7 @@ static void
 read_feed(Relation heap, const char **state, StatsRow *row)
 {
 	Oid			relid = RelationGetRelid(heap);
-	Oid			seqid = feedpub_guard_sequence(relid);
+	Oid			seqid = feedpub_relation_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch last;
 	FeedpubFeed feed;
@@ -427,7 +427,7 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 	set_value(row, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
 	if (OidIsValid(seqid))
 		set_value(row, ANUM_STATS_POSITION,
-				  Int64GetDatum(feedpub_guard_last_pos(seqid)));
+				  Int64GetDatum(feedpub_relation_last_pos(seqid)));
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	set_value(row, ANUM_STATS_RATE,
@@ -440,7 +440,7 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 	}
 
 	/* a standby's snapshots do not say what is running, nor publishes it */
-	if (feedpub_guard_has_indexes(heap) && !RecoveryInProgress() &&
+	if (feedpub_check_has_indexes(heap) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
 		if (is_of_other_history(&feed, heap, snapshot, &last))

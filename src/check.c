@@ -1,0 +1,488 @@
+/*-------------------------------------------------------------------------
+ *
+ * check.c
+ *	  Whether a feed still stands: feed_check().
+ *
+ * An outbox is an ordinary table of its owner's, who can undo whatever
+ * protects it.  Here each guard is looked at in the catalogs, with a sentence
+ * that names what is wrong and the SQL that puts it right.  feed_create()
+ * makes a bare table and runs those same cures, so there is one description
+ * of what a feed needs; feed_check() shows the problems, feed_repair() runs
+ * the cures (repair.c).  The sequence is check_sequence.c's, the triggers and
+ * the partitions are check_trigger.c's.
+ *
+ * All functions expect the caller to hold a lock on the table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "check.h"
+
+PG_FUNCTION_INFO_V1(feed_check);
+
+static void find_problems(FeedpubCheck *cxt);
+static void check_table(FeedpubCheck *cxt);
+static void check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type,
+						 const char *name);
+static void check_index(FeedpubCheck *cxt);
+static void check_default(FeedpubCheck *cxt);
+static char *next_index(Relation rel);
+static void check_key(FeedpubCheck *cxt);
+static void check_failed_rows(FeedpubCheck *cxt);
+static void check_history(FeedpubCheck *cxt);
+static char *republish_cure(FeedpubCheck *cxt, const char *unstamped_only);
+
+/*
+ * Add a problem.  cure is NULL where only the owner can decide what to do.
+ */
+FeedpubProblem *
+feedpub_check_add(FeedpubCheck *cxt, const char *guard, char *problem, char *cure)
+{
+	FeedpubProblem *p = palloc0_object(FeedpubProblem);
+
+	p->guard = guard;
+	p->problem = problem;
+	p->cure = cure;
+	cxt->problems = lappend(cxt->problems, p);
+	return p;
+}
+
+bool
+feedpub_check_is_partitioned(const FeedpubCheck *cxt)
+{
+	return cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+}
+
+/*
+ * All that is wrong with a feed, a List of FeedpubProblem, in the order in
+ * which the cures can be run.
+ */
+List *
+feedpub_check_problems(Oid relid)
+{
+	FeedpubCheck cxt = {0};
+
+	cxt.rel = relation_open(relid, AccessShareLock);
+	if (feedpub_registry_is_registered(relid))
+	{
+		/* the newest: a cure may just have been run */
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+		feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &cxt.last);
+		UnregisterSnapshot(snapshot);
+	}
+
+	find_problems(&cxt);
+	relation_close(cxt.rel, NoLock);
+	return cxt.problems;
+}
+
+/*
+ * The same in a word or two, from the catalogs alone, for whoever lists many
+ * feeds: "ready", or what is wrong.
+ */
+const char *
+feedpub_check_state(Relation rel)
+{
+	FeedpubCheck cxt = {0};
+	FeedpubProblem *first;
+
+	cxt.rel = rel;
+	cxt.catalogs_only = true;
+	find_problems(&cxt);
+	if (cxt.problems == NIL)
+		return "ready";
+	if (cxt.xid_attno == InvalidAttrNumber || cxt.pos_attno == InvalidAttrNumber)
+		return "no columns";
+	if (!feedpub_check_has_indexes(rel))
+		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
+	first = linitial(cxt.problems);
+	return strcmp(first->guard, "key") == 0 ? "no key" : "unguarded";
+}
+
+/*
+ * Does a feed's table have it, and each of its partitions?  The server takes an
+ * index of a partition for one if it finds the predicates equal after it has
+ * run what is constant in them; we do not.
+ */
+bool
+feedpub_check_has_indexes(Relation rel)
+{
+	bool		found = OidIsValid(feedpub_relation_index(rel));
+	ListCell   *lc;
+
+	if (!found || rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return found;
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		CHECK_FOR_INTERRUPTS();
+		if (leaf == NULL)
+			continue;
+		found = found && OidIsValid(feedpub_relation_index(leaf));
+		relation_close(leaf, AccessShareLock);
+	}
+	return found;
+}
+
+/*
+ * A relation's name as an argument that no other function can take.
+ */
+char *
+feedpub_check_regclass(const char *name)
+{
+	return psprintf("%s::pg_catalog.regclass", quote_literal_cstr(name));
+}
+
+static void
+find_problems(FeedpubCheck *cxt)
+{
+	Oid			relid = RelationGetRelid(cxt->rel);
+
+	cxt->table = feedpub_relation_name(relid);
+	cxt->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	cxt->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	cxt->seqid = feedpub_relation_sequence(relid);
+	cxt->is_table = feedpub_registry_is_registered(relid) ?
+		feedpub_registry_is_table(relid) :
+		feedpub_relation_has_trigger(cxt->rel, "_stamp_row");
+
+	check_table(cxt);
+	check_column(cxt, cxt->xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
+	check_column(cxt, cxt->pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
+
+	/* without the columns there is nothing more to look at */
+	if (cxt->xid_attno == InvalidAttrNumber || cxt->pos_attno == InvalidAttrNumber)
+		return;
+	check_index(cxt);
+	feedpub_check_sequence(cxt);
+	if (!cxt->is_table)
+		check_default(cxt);
+	feedpub_check_triggers(cxt);
+	feedpub_check_partitions(cxt);
+	if (cxt->is_table)
+		check_key(cxt);
+	if (!cxt->catalogs_only)
+		check_failed_rows(cxt);
+	if (!cxt->catalogs_only)
+		check_history(cxt);
+}
+
+/* An unlogged feed loses its rows in a crash, and keeps its consumers. */
+static void
+check_table(FeedpubCheck *cxt)
+{
+	if (cxt->rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+		feedpub_check_add(cxt, "persistence",
+						  pstrdup("the table is unlogged, so a crash empties it"),
+						  psprintf("ALTER TABLE %s SET LOGGED", cxt->table));
+	if (cxt->rel->rd_rel->relispartition ||
+		has_superclass(RelationGetRelid(cxt->rel)))
+		feedpub_check_add(cxt, "inheritance",
+						  pstrdup("the table is a partition or a child of another, and statements on that reach its rows"),
+						  NULL);
+	if (!feedpub_check_is_partitioned(cxt) &&
+		find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
+		feedpub_check_add(cxt, "inheritance",
+						  pstrdup("the table has children, whose rows are not part of the feed"),
+						  NULL);
+}
+
+static void
+check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
+{
+	Form_pg_attribute att;
+
+	if (attno == InvalidAttrNumber)
+	{
+		/* a stamp of which half is lost is not put back: rows have the other */
+		bool		both = cxt->xid_attno == InvalidAttrNumber &&
+			cxt->pos_attno == InvalidAttrNumber && cxt->last.sync_id == 0;
+
+		if (!cxt->is_table || !both)
+			feedpub_check_add(cxt, "columns",
+							  psprintf(cxt->is_table ?
+										   "column %s is missing: detach the table and attach it again" :
+										   "column %s is missing",
+									   name),
+							  NULL);
+		else if (type == XID8OID)
+			feedpub_check_add(cxt, "columns", pstrdup("the columns of the stamp are missing"),
+							  psprintf("ALTER TABLE %s ADD COLUMN %s pg_catalog.xid8, ADD COLUMN %s pg_catalog.int8",
+									   cxt->table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+		return;
+	}
+	att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
+	if (att->atttypid != type)
+		feedpub_check_add(cxt, "columns",
+						  psprintf("column %s is of type %s instead of %s", name,
+								   format_type_be(att->atttypid), format_type_be(type)),
+						  NULL);
+	else if (!att->attnotnull && !cxt->is_table)
+		feedpub_check_add(cxt, "columns",
+						  psprintf("column %s may be null", name),
+						  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+								   cxt->table, name));
+}
+
+static void
+check_index(FeedpubCheck *cxt)
+{
+	bool		has_pkey;
+	char	   *problem;
+
+	if (OidIsValid(feedpub_relation_index(cxt->rel)))
+		return;
+	problem = psprintf("there is no valid index on (%s, %s)",
+					   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN);
+	if (cxt->is_table)
+	{
+		/* its owner decides when: it reads the whole table */
+		feedpub_check_add(cxt, "index", problem, next_index(cxt->rel))->by_hand = true;
+		return;
+	}
+	/* the look-up above has loaded the list of indexes */
+	has_pkey = OidIsValid(feedpub_primary_key_index(cxt->rel));
+	feedpub_check_add(cxt, "index", problem,
+					  psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
+							   has_pkey ? "UNIQUE" : "PRIMARY KEY",
+							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+}
+
+/*
+ * The statement that makes a table feed's index; of a partitioned one that of
+ * the first partition that has none.  feed_attach() knows how to go on.
+ */
+static char *
+next_index(Relation rel)
+{
+	char	   *cure = NULL;
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return feedpub_relation_index_cure(rel, true);
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		if (leaf == NULL)
+			continue;
+		if (cure == NULL && !OidIsValid(feedpub_relation_index(leaf)))
+			cure = feedpub_relation_index_cure(leaf, true);
+		relation_close(leaf, AccessShareLock);
+	}
+	return cure;
+}
+
+/* Another default is the owner's choice, none breaks the writers. */
+static void
+check_default(FeedpubCheck *cxt)
+{
+	AttrNumber	attno = get_attnum(RelationGetRelid(cxt->rel), "message_id");
+
+	if (attno != InvalidAttrNumber &&
+		TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
+		!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
+		feedpub_check_add(cxt, "default",
+						  pstrdup("column message_id has no default"),
+						  psprintf("ALTER TABLE %s ALTER COLUMN message_id SET DEFAULT " FEEDPUB_SCHEMA "._message_id()",
+								   cxt->table));
+}
+
+/* Deletes are published by the key. */
+static void
+check_key(FeedpubCheck *cxt)
+{
+	FeedpubKey	key;
+	Oid			keyid;
+	bool		deletes;
+
+	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
+	if (deletes && !OidIsValid(keyid))
+		feedpub_check_add(cxt, "key",
+						  pstrdup("the table has lost the key by which deletes are published"),
+						  NULL);
+	if (deletes && OidIsValid(keyid))
+	{
+		Relation	index = index_open(keyid, AccessShareLock);
+		AttrNumber	attno;
+		FeedpubInput input = feedpub_key_input(cxt->rel, index, &attno);
+
+		if (input == FEEDPUB_INPUT_RUNS_CODE)
+			feedpub_check_add(cxt, "key",
+							  psprintf("there is a domain inside the type of the key's column %s, whose checks are not run for readers: deletes cannot be read",
+									   quote_identifier(get_attname(RelationGetRelid(cxt->rel), attno, false))),
+							  NULL);
+
+		/*
+		 * Consumers begin again then: that is its owner's decision.  Looked
+		 * for where no lock is waited for, that of a type.
+		 */
+		if (input == FEEDPUB_INPUT_PLAIN && !cxt->catalogs_only &&
+			feedpub_tombstone_some_unreadable(cxt->rel, index))
+			feedpub_check_add(cxt, "key",
+							  pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() hands such deletes out with nulls"),
+							  psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+									   feedpub_check_regclass(cxt->table)))
+				->by_hand = true;
+		index_close(index, AccessShareLock);
+	}
+}
+
+/* Rows that partitions came with, which the background has given up. */
+static void
+check_failed_rows(FeedpubCheck *cxt)
+{
+	int64		nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_maintenance_failed(RelationGetRelid(cxt->rel)) : 0;
+
+	if (nfailed > 0)
+		feedpub_check_add(cxt, "rows",
+						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".republishing tells the owner why",
+								   nfailed),
+						  republish_cure(cxt, "true"))
+			->by_hand = true;
+}
+
+/* In transactions of its own, so not feed_repair()'s. */
+static char *
+republish_cure(FeedpubCheck *cxt, const char *unstamped_only)
+{
+	return psprintf("CALL %s.feed_republish(%s, %s)",
+					quote_identifier(get_namespace_name(feedpub_relation_schema())),
+					feedpub_check_regclass(cxt->table), unstamped_only);
+}
+
+/* Batches of another server, and rows, which are not ours to change. */
+static void
+check_history(FeedpubCheck *cxt)
+{
+	FullTransactionId stamp;
+	bool		found = false;
+
+	if (feedpub_batch_is_foreign(&cxt->last))
+		feedpub_check_add(cxt, "history",
+						  pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
+						  psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
+								   feedpub_check_regclass(cxt->table)));
+	if (feedpub_check_has_indexes(cxt->rel))
+	{
+		FeedpubFeed feed = {
+			.relid = RelationGetRelid(cxt->rel),
+			.indexid = feedpub_relation_index(cxt->rel),
+			.is_partitioned = feedpub_check_is_partitioned(cxt),
+		};
+		FeedpubLeaves *leaves = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
+
+		found = feedpub_horizon_has_foreign(leaves, GetActiveSnapshot(), &stamp);
+		feedpub_partition_close(leaves);
+	}
+	if (found)
+		feedpub_check_add(cxt, "history",
+						  psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
+								   (unsigned long long) U64FromFullTransactionId(stamp)),
+						  cxt->is_table ? republish_cure(cxt, "false") : NULL)
+			->by_hand = true;
+}
+
+/*
+ * Is it of a kind that a feed's table can be?  An outbox cannot be partitioned.
+ */
+static bool
+was_feed(Oid relid)
+{
+	char		relkind = get_rel_relkind(relid);
+	Relation	rel;
+	bool		result;
+
+	if (relkind != RELKIND_PARTITIONED_TABLE)
+		return relkind == RELKIND_RELATION;
+	rel = relation_open(relid, AccessShareLock);
+	result = feedpub_relation_has_trigger(rel, "_stamp_row");
+	relation_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * Is this a feed, or a table that was one and lost its registration (a
+ * restore of the schema alone, DROP EXTENSION and a new one)?  Returns
+ * whether it is registered; raises an error when it is neither.
+ */
+bool
+feedpub_check_is_registered(Oid relid)
+{
+	FeedpubFeed feed;
+	bool		registered = feedpub_registry_is_registered(relid);
+
+	if (!registered &&
+		(!was_feed(relid) ||
+		 get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) != XID8OID ||
+		 get_atttype(relid, get_attnum(relid, FEEDPUB_POS_COLUMN)) != INT8OID))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	return registered;
+}
+
+/*
+ * feed_check(feed regclass)
+ * returns TABLE (guard text, problem text, cure text)
+ *
+ * Tells whether everything that a feed rests on still stands: one row for
+ * each thing that does not, none when all is well.  guard is persistence,
+ * inheritance, columns, index, sequence, default, check, trigger, key, rows,
+ * history or registration; cure is SQL that puts it right, which feed_repair() runs, or
+ * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
+ * when it is no feed, 42501.
+ */
+Datum
+feed_check(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *problems;
+	ListCell   *lc;
+	bool		registered;
+
+	LockRelationOid(relid, AccessShareLock);
+	registered = feedpub_check_is_registered(relid);
+	feedpub_require_select(relid);
+	problems = feedpub_check_problems(relid);
+	if (!registered)
+	{
+		FeedpubProblem *p = palloc0_object(FeedpubProblem);
+
+		p->guard = "registration";
+		p->problem = "the table is not registered as a feed";
+		p->cure = psprintf("SELECT %s.feed_repair(%s)",
+						   quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid))),
+						   feedpub_check_regclass(feedpub_relation_name(relid)));
+		problems = lappend(problems, p);
+	}
+
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, problems)
+	{
+		FeedpubProblem *p = lfirst(lc);
+		Datum		values[3];
+		bool		nulls[3] = {false, false, p->cure == NULL};
+
+		values[0] = CStringGetTextDatum(p->guard);
+		values[1] = CStringGetTextDatum(p->problem);
+		values[2] = p->cure ? CStringGetTextDatum(p->cure) : (Datum) 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}

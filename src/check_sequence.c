@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * check_sequence.c
+ *	  Whether a feed's sequence is there, durable, and ahead of every position
+ *	  that it has given: part of feed_check().
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_sequence.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "check.h"
+
+/* of how many entries the largest position is taken to be the newest */
+#define NEWEST_ENTRIES	1000
+
+static List *tables_of(FeedpubCheck *cxt);
+static int64 largest_pos(FeedpubCheck *cxt, int64 nentries);
+static int64 largest_in_index(Relation rel, Oid indexid, int64 nentries);
+
+/*
+ * The sequence: there, durable, and one that never gives out a number that is
+ * smaller than one before.
+ */
+void
+feedpub_check_sequence(FeedpubCheck *cxt)
+{
+	HeapTuple	tuple;
+	Form_pg_sequence form;
+	char	   *name;
+	int64		newest;
+
+	if (!OidIsValid(cxt->seqid))
+	{
+		char	   *seq = ChooseRelationName(RelationGetRelationName(cxt->rel),
+											 FEEDPUB_POS_COLUMN, "seq",
+											 RelationGetNamespace(cxt->rel), false);
+		char	   *quoted = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq);
+		char	   *cure = psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT " CACHE 1 NO CYCLE",
+									quoted, largest_pos(cxt, PG_INT64_MAX) + 1);
+		Oid			owner = cxt->rel->rd_rel->relowner;
+
+		/* a column's sequence must be its table's owner's */
+		if (owner != GetUserId())
+			cure = psprintf("%s; ALTER SEQUENCE %s OWNER TO %s; ALTER SEQUENCE %s",
+							cure, quoted, quote_identifier(GetUserNameFromId(owner, false)), quoted);
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("column %s has no sequence of its own",
+								   FEEDPUB_POS_COLUMN),
+						  psprintf("%s OWNED BY %s.%s", cure, cxt->table, FEEDPUB_POS_COLUMN))
+			->as_caller = true;
+		return;
+	}
+
+	name = feedpub_relation_name(cxt->seqid);
+	tuple = SearchSysCache1(SEQRELID, ObjectIdGetDatum(cxt->seqid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for sequence %u", cxt->seqid);
+	form = (Form_pg_sequence) GETSTRUCT(tuple);
+	if (form->seqcache != 1)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s has CACHE " INT64_FORMAT ", so positions lose their order",
+								   name, form->seqcache),
+						  psprintf("ALTER SEQUENCE %s CACHE 1", name));
+	if (form->seqcycle)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s may start again after its last value", name),
+						  psprintf("ALTER SEQUENCE %s NO CYCLE", name));
+	if (form->seqincrement != 1)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s counts by " INT64_FORMAT, name,
+								   form->seqincrement),
+						  psprintf("ALTER SEQUENCE %s INCREMENT BY 1", name));
+	if (form->seqmin < 1)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s may begin at " INT64_FORMAT ", but positions are positive",
+								   name, form->seqmin),
+						  psprintf("ALTER SEQUENCE %s NO MINVALUE", name));
+	if (form->seqtypid != INT8OID || form->seqmax != PG_INT64_MAX)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s ends at " INT64_FORMAT, name, form->seqmax),
+						  psprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name));
+	ReleaseSysCache(tuple);
+
+	if (get_rel_persistence(cxt->seqid) == RELPERSISTENCE_UNLOGGED)
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s is unlogged, so a crash restarts it", name),
+						  psprintf("ALTER SEQUENCE %s SET LOGGED", name));
+
+	/*
+	 * Restarted?  The newest entries of the index tell, all of them what the
+	 * cure must be.  They are read before the sequence: whoever writes in
+	 * between can only raise it.
+	 */
+	newest = largest_pos(cxt, NEWEST_ENTRIES);
+	if (newest > feedpub_relation_last_pos(cxt->seqid))
+		feedpub_check_add(cxt, "sequence",
+						  psprintf("sequence %s was set back: position " INT64_FORMAT " has been given out",
+								   name, newest),
+						  psprintf("SELECT pg_catalog.setval(%s, " INT64_FORMAT "::pg_catalog.int8)",
+								   feedpub_check_regclass(name), largest_pos(cxt, PG_INT64_MAX)));
+}
+
+/* The tables that the feed's rows are in. */
+static List *
+tables_of(FeedpubCheck *cxt)
+{
+	if (feedpub_check_is_partitioned(cxt))
+		return feedpub_partition_list(cxt->rel, false);
+	return list_make1_oid(RelationGetRelid(cxt->rel));
+}
+
+/*
+ * The largest position that is known to have been given out: in a table feed
+ * the last batch's and that of the tombstones, whose positions must not come
+ * again; and among so many of the newest entries of each index,
+ * whoever's they are and whether their rows live; 0 if there is none.  Only
+ * the index is read: row security hides nothing from it.
+ */
+static int64
+largest_pos(FeedpubCheck *cxt, int64 nentries)
+{
+	int64		largest = cxt->is_table ? cxt->last.last_pos : 0;
+	ListCell   *lc;
+
+	if (cxt->catalogs_only)
+		return 0;
+	if (cxt->is_table && nentries == PG_INT64_MAX)
+		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));
+	foreach(lc, tables_of(cxt))
+	{
+		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Oid			indexid = rel != NULL ? feedpub_relation_index(rel) : InvalidOid;
+
+		if (OidIsValid(indexid))
+			largest = Max(largest, largest_in_index(rel, indexid, nentries));
+		if (rel != NULL)
+			relation_close(rel, AccessShareLock);
+	}
+	return largest;
+}
+
+static int64
+largest_in_index(Relation rel, Oid indexid, int64 nentries)
+{
+	Relation	index = index_open(indexid, AccessShareLock);
+	IndexScanDesc scan = feedpub_index_beginscan(rel, index, GetActiveSnapshot(), 0);
+	int64		largest = 0;
+
+	scan->xs_want_itup = true;
+	index_rescan(scan, NULL, 0, NULL, 0);
+	while (nentries-- > 0 &&
+		   index_getnext_tid(scan, BackwardScanDirection) != NULL)
+	{
+		bool		isnull;
+		int64		pos = DatumGetInt64(index_getattr(scan->xs_itup, 2,
+													  RelationGetDescr(index), &isnull));
+
+		CHECK_FOR_INTERRUPTS();
+		largest = Max(largest, pos);
+	}
+	index_endscan(scan);
+	index_close(index, AccessShareLock);
+	return largest;
+}

@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * history.c
+ *	  Which server, and which life of a feed, its rows and batches are of.
+ *
+ * A feed whose rows were stamped elsewhere is refused, since this server's xids
+ * say nothing of theirs.  feedpub._begin_history() gives it another life.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "fmgr.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feedpub_begin_history);
+
+/*
+ * Refuse a feed whose rows come from another history: they would stay hidden
+ * until this server's xids have caught up with them.
+ *
+ * It is enough to look once: such rows come with a restore, which makes the
+ * table, or with rows loaded while the guard was dropped; both invalidate the
+ * relcache entry, and with it history_checked.
+ */
+void
+feedpub_history_check(const FeedpubFeed *feed,
+					  const FeedpubLeaves *leaves)
+{
+	FullTransactionId stamp;
+	Snapshot	snapshot;
+	bool		found;
+
+	if (feed->is_partitioned ? feedpub_partition_history_checked(leaves) : feed->history_checked)
+		return;
+
+	/*
+	 * The transaction's snapshot may be too old to see them.  A parallel
+	 * worker cannot take another, and its cache ends with the query.
+	 */
+	snapshot = RegisterSnapshot(IsInParallelMode() ?
+									GetActiveSnapshot() :
+									GetLatestSnapshot());
+	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
+	UnregisterSnapshot(snapshot);
+	if (found)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+				 errmsg("feed \"%s\" holds rows from another history",
+						RelationGetRelationName(leaves->table)),
+				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
+						   (unsigned long long) U64FromFullTransactionId(stamp)),
+				 feed->is_outbox ?
+					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
+					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish().")));
+	if (IsInParallelMode())
+		return;
+	if (feed->is_partitioned)
+		feedpub_partition_note_history(leaves);
+	else
+		feedpub_registry_note_history(feed->relid);
+}
+
+/*
+ * feedpub._begin_history(feed regclass) returns void
+ *
+ * Forgets the batches and tombstones of a feed, which came from another server,
+ * or have keys that nobody can read: all its rows are published anew, and
+ * cursors into the old batches are refused.  Only the owner may.  Waits for a
+ * publisher.
+ */
+Datum
+feedpub_begin_history(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	FeedpubFeed feed;
+
+	LockRelationOid(relid, AccessShareLock);
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	feedpub_require_owner(relid);
+	feedpub_batch_lock(relid, true);
+	feedpub_registry_begin_history(relid);
+	PG_RETURN_VOID();
+}

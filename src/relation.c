@@ -1,0 +1,338 @@
+/*-------------------------------------------------------------------------
+ *
+ * relation.c
+ *	  What the catalogs say of one relation, as all others ask it: its name
+ *	  in SQL, the caller's rights on it, and what makes it a feed's table: the
+ *	  index on the stamp, the sequence, the triggers.
+ *
+ * Nothing here reads a table of ours, or runs what a table's owner has put
+ * into its definition (catalog.c).  All functions but those of names and rights
+ * expect the caller to hold a lock on the table.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "catalog/dependency.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/sequence.h"
+#include "miscadmin.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_func.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "feedpub.h"
+
+static bool is_index_on_stamp(Relation rel, Oid indexid);
+
+/*
+ * Look up one of our internal functions.
+ */
+Oid
+feedpub_relation_function(const char *name, int nargs, const Oid *argtypes)
+{
+	return LookupFuncName(list_make2(makeString(FEEDPUB_SCHEMA),
+									 makeString(pstrdup(name))),
+						  nargs, argtypes, false);
+}
+
+/*
+ * The schema in which our public functions are.
+ */
+Oid
+feedpub_relation_schema(void)
+{
+	Relation	extensions = table_open(ExtensionRelationId, AccessShareLock);
+	Oid			schema = InvalidOid;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
+				F_NAMEEQ, CStringGetDatum("feedpub"));
+	scan = systable_beginscan(extensions, ExtensionNameIndexId, true, NULL, 1, &key);
+	tuple = systable_getnext(scan);
+	if (HeapTupleIsValid(tuple))
+		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
+	systable_endscan(scan);
+	table_close(extensions, AccessShareLock);
+	if (!OidIsValid(schema))
+		elog(ERROR, "extension \"feedpub\" is not there");
+	return schema;
+}
+
+/*
+ * A relation's name as it is written in SQL: qualified, and quoted where it
+ * must be.
+ */
+char *
+feedpub_relation_name(Oid relid)
+{
+	char	   *name = get_rel_name(relid);
+
+	if (name == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("relation with OID %u does not exist", relid)));
+	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
+									  name);
+}
+
+/*
+ * Raise the server's own error unless the caller owns the table.
+ */
+void
+feedpub_require_owner(Oid relid)
+{
+	if (!feedpub_owns_relation(relid, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER,
+					   get_relkind_objtype(get_rel_relkind(relid)),
+					   get_rel_name(relid));
+}
+
+/*
+ * May the caller SELECT from the table, or from one of its columns?
+ */
+bool
+feedpub_may_select(Oid relid)
+{
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+		pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT,
+								  ACLMASK_ANY) == ACLCHECK_OK;
+}
+
+/*
+ * Raise the server's own error unless he may.
+ */
+void
+feedpub_require_select(Oid relid)
+{
+	if (!feedpub_may_select(relid))
+		aclcheck_error(ACLCHECK_NO_PRIV,
+					   get_relkind_objtype(get_rel_relkind(relid)),
+					   get_rel_name(relid));
+}
+
+/*
+ * The sequence that a table's feed_pos owns, or InvalidOid.
+ */
+Oid
+feedpub_relation_sequence(Oid relid)
+{
+	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	ListCell   *lc;
+
+	if (pos_attno == InvalidAttrNumber)
+		return InvalidOid;
+	foreach(lc, getOwnedSequences(relid))
+	{
+		Oid			owner;
+		int32		attno;
+
+		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &owner, &attno) &&
+			attno == pos_attno)
+			return lfirst_oid(lc);
+	}
+	return InvalidOid;
+}
+
+/*
+ * The index that serves (feed_xid, feed_pos) > cursor in order, or
+ * InvalidOid: a valid btree of just these columns and their right types (a
+ * scan of ours takes them on trust), ascending, and without other rows left
+ * out than those that have no stamp.
+ */
+Oid
+feedpub_relation_index(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		if (feedpub_relation_is_index(rel, lfirst_oid(lc), true))
+			return lfirst_oid(lc);
+	}
+	return InvalidOid;
+}
+
+/*
+ * Is an index of the table such a one, valid or perhaps not yet?
+ */
+bool
+feedpub_relation_is_index(Relation rel, Oid indexid, bool valid)
+{
+	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
+	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	Relation	index = index_open(indexid, AccessShareLock);
+	Form_pg_index form = index->rd_index;
+	bool		result = index->rd_rel->relam == BTREE_AM_OID &&
+		((form->indisvalid && form->indisready) || !valid) && form->indislive &&
+		form->indnkeyatts == 2 &&
+		index->rd_opcintype[0] == XID8OID &&
+		index->rd_opcintype[1] == INT8OID &&
+		form->indkey.values[0] == xid_attno &&
+		form->indkey.values[1] == pos_attno &&
+		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+				feedpub_catalog_is_stamped_predicate(rel, index));
+
+	index_close(index, AccessShareLock);
+	return result;
+}
+
+/*
+ * Is it an index of this table on the stamp, valid or not?
+ */
+static bool
+is_index_on_stamp(Relation rel, Oid indexid)
+{
+	Relation	index;
+	bool		result;
+
+	if (!list_member_oid(RelationGetIndexList(rel), indexid))
+		return false;
+	index = index_open(indexid, AccessShareLock);
+	result = index->rd_index->indnkeyatts == 2 &&
+		index->rd_index->indkey.values[0] == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN) &&
+		index->rd_index->indkey.values[1] == get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN) &&
+		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+		 feedpub_catalog_is_stamped_predicate(rel, index));
+	index_close(index, AccessShareLock);
+	return result;
+}
+
+/*
+ * Is there an index on the stamp that is not valid: one that is being made,
+ * or whose making failed?
+ */
+bool
+feedpub_relation_has_invalid_index(Relation rel)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		if (!get_index_isvalid(lfirst_oid(lc)) &&
+			is_index_on_stamp(rel, lfirst_oid(lc)))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * The statement that makes a table feed's index: of the stamped rows only, so
+ * that it is empty at first.  One that was left invalid by a failed attempt
+ * is built again.  That of a partitioned table is not valid before each of its
+ * partitions has its own, which is attached to it (attach.c).
+ */
+char *
+feedpub_relation_index_cure(Relation rel, bool concurrently)
+{
+	char	   *name = makeObjectName(RelationGetRelationName(rel), "feed", "idx");
+	Oid			namespaceid = RelationGetNamespace(rel);
+	Oid			present = get_relname_relid(name, namespaceid);
+	const char *option = concurrently ? " CONCURRENTLY" : "";
+
+	if (OidIsValid(present) && is_index_on_stamp(rel, present))
+		return psprintf("REINDEX INDEX%s %s", option, feedpub_relation_name(present));
+	if (OidIsValid(present))
+		name = ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
+								  namespaceid, false);
+	return psprintf("CREATE INDEX%s %s ON %s%s (%s, %s) WHERE %s IS NOT NULL",
+					option, quote_identifier(name),
+					rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "ONLY " : "",
+					feedpub_relation_name(RelationGetRelid(rel)),
+					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, FEEDPUB_XID_COLUMN);
+}
+
+/*
+ * The last position that a sequence has given out, 0 if none.  Reads the
+ * sequence as itself: whoever gets here need have no right on it.
+ */
+int64
+feedpub_relation_last_pos(Oid seqid)
+{
+	Relation	seq = relation_open(seqid, AccessShareLock);
+	TableScanDesc scan;
+	HeapTuple	tuple;
+	int64		last = 0;
+
+	scan = table_beginscan(seq, SnapshotAny, 0, NULL);
+	tuple = heap_getnext(scan, ForwardScanDirection);
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(tuple);
+
+		last = data->is_called ? data->last_value : data->last_value - 1;
+	}
+	table_endscan(scan);
+	relation_close(seq, AccessShareLock);
+	return last;
+}
+
+/*
+ * Does a table have a trigger that calls one of our functions?
+ */
+bool
+feedpub_relation_has_trigger(Relation rel, const char *function)
+{
+	Oid			funcid = feedpub_relation_function(function, 0, NULL);
+
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		if (rel->trigdesc->triggers[i].tgfoid == funcid)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Do a table's first columns make the row type of the default feed?
+ */
+bool
+feedpub_relation_has_default_row_type(Relation rel)
+{
+	static const struct
+	{
+		const char *name;
+		Oid			type;
+	} columns[FEEDPUB_OUTBOX_COLUMNS] = {
+		{FEEDPUB_XID_COLUMN, XID8OID},
+		{FEEDPUB_POS_COLUMN, INT8OID},
+		{"publication_id", TEXTOID},
+		{"message_id", TEXTOID},
+		{"message_type", TEXTOID},
+		{"message_key", TEXTOID},
+		{"data", JSONBOID},
+		{"scheduled", TIMESTAMPTZOID},
+	};
+	TupleDesc	desc = RelationGetDescr(rel);
+
+	if (desc->natts < FEEDPUB_OUTBOX_COLUMNS)
+		return false;
+	for (int i = 0; i < FEEDPUB_OUTBOX_COLUMNS; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->atttypid != columns[i].type ||
+			strcmp(NameStr(att->attname), columns[i].name) != 0)
+			return false;
+	}
+	return true;
+}

@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * repair.c
+ *	  Putting back what a feed's owner has undone: feed_repair().
+ *
+ * Runs the cures that feed_check() names (check.c), as the caller or as the
+ * table's owner.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "fmgr.h"
+#include "storage/lmgr.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_repair);
+
+/*
+ * Run the cures of all that is wrong with a feed, for a caller who owns
+ * it.  Returns how many were run.  A cure may uncover the next problem (a
+ * default needs the sequence first), so we look again until nothing changes.
+ */
+int
+feedpub_repair_feed(Oid relid)
+{
+	int			ncured = 0;
+
+	for (int round = 0; round < 20; round++)
+	{
+		ListCell   *lc;
+		bool		cured = false;
+
+		foreach(lc, feedpub_check_problems(relid))
+		{
+			FeedpubProblem *p = lfirst(lc);
+
+			if (p->cure == NULL || p->by_hand)
+				continue;
+			if (p->as_caller)
+				feedpub_role_run(p->cure);
+			else
+				feedpub_role_run_as_owner(relid, p->cure);
+			ncured++;
+			cured = true;
+			if (!p->apart)
+				break;
+		}
+		if (!cured)
+			break;
+	}
+	return ncured;
+}
+
+/*
+ * Does a table have the index of a table feed?
+ */
+static bool
+has_partial_index(Relation rel)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		if (feedpub_catalog_is_stamped_predicate(rel, index))
+			found = true;
+		index_close(index, AccessShareLock);
+	}
+	return found;
+}
+
+/*
+ * feed_repair(feed regclass) returns integer
+ *
+ * Puts back what feed_check() names and has a cure for, and registers the
+ * table again where that was lost.  Returns how many things it put right.
+ * Only the owner may.  Locks: those of the ALTER TABLE statements it runs,
+ * up to ACCESS EXCLUSIVE on the table; none when nothing is wrong.  Errors:
+ * 42809 when it is no feed, 42501, and whatever a cure raises.
+ */
+Datum
+feed_repair(PG_FUNCTION_ARGS)
+{
+	Oid			relid = PG_GETARG_OID(0);
+	int			ncured;
+
+	LockRelationOid(relid, AccessShareLock);
+	if (!feedpub_check_is_registered(relid))
+	{
+		Relation	rel = relation_open(relid, AccessShareLock);
+		bool		is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
+		bool		deletes = feedpub_relation_has_trigger(rel, "_note_delete");
+
+		feedpub_require_owner(relid);
+		if (!is_table && has_partial_index(rel))
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
+					 errhint("If it was attached before the extension was dropped, drop columns %s and %s and attach it again.",
+							 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
+		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
+		RelationGetIndexList(rel);
+		if (is_table)
+			feedpub_registry_set_key(rel, feedpub_primary_key_index(rel), deletes);
+		relation_close(rel, NoLock);
+		CommandCounterIncrement();
+		ncured = 1;
+	}
+	else
+	{
+		feedpub_require_owner(relid);
+		ncured = 0;
+	}
+	PG_RETURN_INT32(ncured + feedpub_repair_feed(relid));
+}
