@@ -141,7 +141,12 @@ sub wait_until
 
 		if ($failed || Time::HiRes::time() > $until)
 		{
-			diag "$_->{name}:\n" . output($_) for @programs;
+			for my $program (@programs)
+			{
+				diag "$program->{name}:\n" . output($program);
+				diag scalar `ps -o pid,ppid,stat,wchan:20,args -g $program->{pid}`
+				  if !look($program);
+			}
 			die "$failed->{name}: $failed->{status}" if $failed;
 			die "$timeout s and still not: $what";
 		}
