@@ -41,7 +41,6 @@ OBJS = \
 	src/repair.o \
 	src/republish.o \
 	src/restamp.o \
-	src/resume.o \
 	src/retention.o \
 	src/role.o \
 	src/run.o \

@@ -53,10 +53,11 @@ SELECT rows, buffers <= 15 AS bounded FROM page(place(1, 50000), 1);
 SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
 
 --
--- Batch 2: 100,000 rows of a thousand transactions, in turns: each takes every
--- thousandth position.
+-- 100,000 rows of a thousand transactions, in turns: each takes every
+-- thousandth position.  They are cut into batches of 100 transactions.  The ids
+-- of the last five hundred have gaps.
 --
-SET feedpub.max_batch_transactions = 1000;
+SHOW feedpub.max_batch_transactions;
 SELECT pg_get_serial_sequence('big', 'feed_pos') AS seq \gset
 ALTER SEQUENCE :seq INCREMENT BY 1000;
 DO $$
@@ -67,55 +68,64 @@ BEGIN
 		PERFORM setval(seq, 100000 + i, false);
 		INSERT INTO big (message_type, data) SELECT 'message', jsonb_build_object('n', n, 'text', repeat(md5(n::text), 5)) FROM generate_series(1, 100) n;
 		COMMIT;
+		IF i > 500 THEN
+			PERFORM pg_current_xact_id();
+			COMMIT;
+		END IF;
 	END LOOP;
 END $$;
 ALTER SEQUENCE :seq INCREMENT BY 1;
 SELECT setval(:'seq', 200000);
 CALL feed_publish();
 SELECT sync_id, transactions, last_pos FROM feedpub._batch WHERE feed = 'big'::regclass ORDER BY sync_id;
-SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, place(2, 150000), 100);
--- A few buffers for each transaction, whatever the place
-SELECT pos, (page(place(2, pos), 100)).rows, (page(place(2, pos), 100)).buffers <= 1000 * 7 + 200 AS bounded
-	FROM unnest('{0,100001,103200,150000,199800,199900}'::bigint[]) pos;
-SELECT (page(place(2, 150000), 1000)).rows, (page(place(2, 150000), 1000)).buffers <= 1000 * 8 + 200 AS bounded;
--- Who goes from page to page walks over them once: then a page costs its rows,
--- each of another transaction here.
-CREATE FUNCTION next_pages(first bigint, pages int, OUT buffers int) LANGUAGE plpgsql AS $$
+SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, place(4, 150000), 100);
+-- A page that begins in the middle of a batch finds the next row of each of its
+-- transactions anew: a descent of the index, and another one if the ids have
+-- gaps and the transaction has more than a few rows.
+SELECT pos, p.rows, p.buffers <= 600 AS bounded
+	FROM unnest('{0,101230,103200,132230,150230,197230}'::bigint[]) pos, page(place(4, pos), 100) p;
+SELECT pos, p.rows, p.buffers <= 800 AS bounded
+	FROM unnest('{0,101730,103700,132730,150730,197730}'::bigint[]) pos, page(place(9, pos), 100) p;
+SELECT rows, buffers <= 1500 AS bounded FROM page(place(4, 150230), 1000);
+-- The same for each page of a reader that goes from page to page, in this
+-- session or another
+CREATE FUNCTION next_pages(after text, pages int, OUT most int, OUT rows int) LANGUAGE plpgsql AS $$
 DECLARE
 	plan json;
 BEGIN
-	FOR i IN 0 .. pages LOOP
-		EXECUTE 'EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) SELECT * FROM feed_read(NULL::big, $1, 100)'
-			USING place(2, first + i * 100) INTO plan;
-		CONTINUE WHEN i = 0;
-		buffers := greatest(buffers, (plan -> 0 -> 'Plan' ->> 'Shared Hit Blocks')::int + (plan -> 0 -> 'Plan' ->> 'Shared Read Blocks')::int);
+	rows := 0;
+	FOR i IN 1 .. pages LOOP
+		EXECUTE 'EXPLAIN (ANALYZE, BUFFERS, TIMING off, FORMAT json) SELECT * FROM feed_read(NULL::big, $1, 100)' USING after INTO plan;
+		plan := plan -> 0 -> 'Plan';
+		most := greatest(most, (plan ->> 'Shared Hit Blocks')::int + (plan ->> 'Shared Read Blocks')::int);
+		rows := rows + round((plan ->> 'Actual Rows')::numeric);
+		SELECT max(cursor COLLATE "C") INTO after FROM feed_read(NULL::big, after, 100);
 	END LOOP;
 END $$;
-SELECT next_pages(150000, 20) <= 100 * 5 + 20 AS bounded;
+SELECT rows, most <= 600 AS bounded FROM next_pages(place(2, 0), 200);
 DROP FUNCTION next_pages;
--- Nothing is lost by that: two readers in turns, one of which goes back now
--- and then, while rows are deleted behind and before them.
+-- Nothing is lost: two readers in turns, one of which goes back now and then,
+-- while rows are deleted that both, one of them or neither has had.
 CREATE TEMP TABLE got (reader text, pos bigint);
 CREATE PROCEDURE read_in_turns(INOUT readers text[]) LANGUAGE plpgsql AS $$
 DECLARE
-	at text[] := array_fill(place(2, 100000), ARRAY[2]);
+	at text[] := array_fill(place(1, 100000), ARRAY[2]);
 	n int := 0;
 	page bigint[];
-	next text;
+	cursors text[];
 BEGIN
-	WHILE at[1] < place(2, 200000) OR at[2] < place(2, 200000) LOOP
+	WHILE at[1] < place(11, 200000) OR at[2] < place(11, 200000) LOOP
 		n := n + 1;
 		FOR r IN 1..2 LOOP
-			SELECT array_agg((entry).feed_pos), max(cursor COLLATE "C") INTO page, next FROM feed_read(NULL::big, at[r], 700 * r);
-			INSERT INTO got SELECT readers[r], unnest(page);
-			at[r] := coalesce(next, at[r]);
-			IF r = 2 AND n % 10 = 0 AND page[300] IS NOT NULL THEN
-				at[r] := place(2, page[300]);
-				DELETE FROM got WHERE reader = readers[r] AND pos > page[300];
+			SELECT array_agg((entry).feed_pos) FILTER (WHERE op <> 'end'), array_agg(cursor) INTO page, cursors FROM feed_read(NULL::big, at[r], 700 * r);
+			IF r = 2 AND n % 10 = 0 AND page[301] IS NOT NULL THEN
+				page := page[:300];
+				cursors := cursors[:300];
 			END IF;
+			INSERT INTO got SELECT readers[r], unnest(page);
+			at[r] := coalesce(cursors[cardinality(cursors)], at[r]);
 		END LOOP;
 		IF n % 20 = 0 THEN
-			-- some that both, one, and none have had
 			DELETE FROM big WHERE feed_pos IN (100000 + n, 100000 + n * 700 + 500, 100000 + n * 1400 + 2000, 199000 + n);
 			COMMIT;
 		END IF;
@@ -129,7 +139,7 @@ SELECT reader, count(*) AS lost FROM (VALUES ('a'), ('b')) r (reader), big
 SELECT count(*) AS made_up FROM got WHERE pos NOT IN (SELECT pos FROM had);
 DROP PROCEDURE read_in_turns;
 DROP TABLE got, had;
--- Behind it nothing, at no cost
+-- After it nothing, at no cost
 SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
 
 --

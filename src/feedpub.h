@@ -11,7 +11,7 @@
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
  *		maintenance.c restamp.c						rows get a new stamp
- *		json.c page.c entry.c initial.c resume.c	a page of a feed
+ *		json.c page.c entry.c initial.c	a page of a feed
  *		stamp.c change.c							inside a writer's statement
  *		repair.c check.c check_sequence.c
  *		check_trigger.c history.c					does a feed stand
@@ -104,7 +104,6 @@ typedef struct FeedpubLeaves
 	LOCKMODE	unlock;			/* what is given back with them */
 	int			n;
 	FeedpubLeaf *leaves;
-	uint32		fingerprint;	/* of which they are */
 } FeedpubLeaves;
 
 /* A snapshot as batches keep it: 64-bit xids, those running sorted. */
@@ -155,7 +154,6 @@ typedef struct FeedpubRun
 	int			current;
 	FeedpubEntry *entries;
 	bool		more;			/* there are more behind the last one */
-	bool		ended;			/* all have been taken */
 } FeedpubRun;
 
 typedef struct FeedpubRunReader FeedpubRunReader;
@@ -672,7 +670,7 @@ extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
 extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  const FeedpubSnapshot *before,
 							  const FeedpubSnapshot *snapshot,
-							  int64 after_pos, int max_runs, int *cost);
+							  int64 after_pos, int max_runs);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
@@ -693,16 +691,6 @@ extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 TupleTableSlot **slot, int64 *pos,
 								 int *npassed);
 extern void feedpub_initial_end(FeedpubInitialScan *initial);
-
-/* in resume.c */
-extern bool feedpub_resume_find(Oid feed, uint32 leaves,
-								const FeedpubSnapshot *before,
-								const FeedpubBatch *batch, int64 pos,
-								List **runs, int *cost);
-extern void feedpub_resume_keep(Oid feed, uint32 leaves,
-								const FeedpubSnapshot *before,
-								const FeedpubBatch *batch, int64 pos,
-								List *runs, int cost);
 
 /* in restamp.c */
 extern void feedpub_restamp_check(Relation rel);

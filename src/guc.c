@@ -16,7 +16,7 @@
 #include "feedpub.h"
 
 int			feedpub_max_page_rows = 10000;
-int			feedpub_max_batch_transactions = 1000;
+int			feedpub_max_batch_transactions = 100;
 int			feedpub_max_subscription_shards = 4096;
 int			feedpub_naptime = 1000;
 int			feedpub_publish_interval = 10;
@@ -57,7 +57,7 @@ feedpub_guc_define(void)
 							"Sets how many transactions one batch may hold.",
 							"A larger backlog is cut into several batches.",
 							&feedpub_max_batch_transactions,
-							1000,
+							100,
 							1, 1000000,
 							PGC_SUSET,
 							0,

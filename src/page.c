@@ -604,14 +604,10 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 	binaryheap *merge;
 	ListCell   *lc;
 	bool		finished;
-	int			cost;
 	int			nrows_before = page->nrows;
 
-	if (after_pos == 0 ||
-		!feedpub_resume_find(page->feed.relid, page->leaves->fingerprint,
-							 before, batch, after_pos, &runs, &cost))
-		runs = feedpub_run_load(page->reader, before, &batch->snapshot,
-								after_pos, INT_MAX, &cost);
+	runs = feedpub_run_load(page->reader, before, &batch->snapshot, after_pos,
+							INT_MAX);
 	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
 	foreach(lc, runs)
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
@@ -640,18 +636,10 @@ read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 		if (goes_on)
 			binaryheap_replace_first(merge, PointerGetDatum(run));
 		else
-		{
-			run->ended = true;
 			(void) binaryheap_remove_first(merge);
-		}
 	}
 
 	finished = binaryheap_empty(merge);
-
-	/* to go on from here takes a descent for each run that the page needs */
-	if (!finished && cost > Min(list_length(runs), page->max_rows))
-		feedpub_resume_keep(page->feed.relid, page->leaves->fingerprint,
-							before, batch, page->passed.pos, runs, cost);
 	if (finished)
 	{
 		if (page->nrows == nrows_before)

@@ -87,7 +87,6 @@
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
-#include "common/hashfn.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -293,8 +292,6 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		leaf->keyid = info->keyid;
 		if (row != NULL)
 			leaf->since = row->since;
-		leaves->fingerprint = hash_combine(leaves->fingerprint,
-										   murmurhash32(lfirst_oid(lc) ^ (uint32) leaf->since));
 		leaves->n++;
 	}
 	list_free_deep(rows);

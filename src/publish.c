@@ -392,7 +392,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
 
 	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX, NULL);
+	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
 		has_living_row(reader, runs))
 	{
@@ -466,7 +466,7 @@ feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 	leaves = feedpub_partition_open(feed, heap, snapshot, false);
 	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
 	feedpub_batch_take_snapshot(snapshot, &now);
-	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK, NULL);
+	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
 
 	/* so many transactions without a row in sight: let the publisher see */
 	found = list_length(runs) >= MAX_LOOK || has_living_row(reader, runs);

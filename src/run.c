@@ -20,7 +20,7 @@
  * skips to the next transaction with a new descent of the index; the rest is
  * read in chunks when the merge gets there.  So the cost of a page is that of
  * its rows, and of the transactions in its batch, however many rows they have.
- * Who goes on where his last page stopped is spared the walk (resume.c).
+ * A batch has at most feedpub.max_batch_transactions of them.
  *
  * A table feed's deletes are in feedpub._tombstone, by the same stamps, with an
  * index on (feed, feed_xid, feed_pos): a second source of runs; and of a
@@ -69,7 +69,6 @@ typedef struct RunSource
 	uint64		walked_to;		/* range stands at the first entry from here */
 	uint64		nothing_from;	/* no entry is here or beyond */
 	bool		had_running;	/* some of before->xip were in it */
-	uint64		nsteps;			/* of the range scan, a descent for SHORT_RUN */
 	bool		at_entry;		/* there is one, this: */
 	uint64		xid;
 	FeedpubEntry entry;
@@ -222,17 +221,15 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 /*
  * The runs of a batch, as far as they lie behind after_pos, each with its
  * first entries; in the current memory context.  before is the snapshot of
- * the batch before it.  Who only wants to know whether there are any stops
- * the walk at max_runs.  *cost, unless NULL, is what it took, in descents of
- * the index.
+ * the batch before it.  If a caller only wants to know whether there are any,
+ * the walk stops at max_runs.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 				 const FeedpubSnapshot *snapshot, int64 after_pos,
-				 int max_runs, int *cost)
+				 int max_runs)
 {
 	List	   *runs = NIL;
-	uint64		nsteps = 0;
 
 	for (int i = 0; i < reader->nsources; i++)
 	{
@@ -242,10 +239,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 			continue;
 		runs = load_source(reader, source,
 						   before, snapshot, after_pos, max_runs, runs);
-		nsteps += source->nsteps;
 	}
-	if (cost != NULL)
-		*cost = (int) Min(nsteps / SHORT_RUN, INT_MAX);
 	return runs;
 }
 
@@ -262,7 +256,6 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	int			nxip = before->nxip;
 
 	/* rows with smaller xids are not in the feed (partition.c) */
-	source->nsteps = 0;
 	if (snapshot->xmax <= since)
 	{
 		source->walked_to = 0;
@@ -271,7 +264,6 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	if (nxip > 0 && reader->leaves->is_partitioned && source->leaf != NULL &&
 		!may_have_running(reader, source, before))
 		nxip = 0;
-	source->nsteps += (uint64) nxip * SHORT_RUN;
 	for (int i = 0; i < nxip; i++)
 	{
 		FeedpubRun *run;
@@ -525,7 +517,6 @@ seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
 	key->sk_strategy = BTGreaterStrategyNumber;
 	key->sk_argument = PointerGetDatum(place);
 	rescan(reader, source->range, keys, source->nprefix + 1);
-	source->nsteps += SHORT_RUN;
 	step_range(reader, source);
 }
 
@@ -537,7 +528,6 @@ step_range(FeedpubRunReader *reader, RunSource *source)
 {
 	ItemPointer tid = get_next(reader, source->range, ForwardScanDirection);
 
-	source->nsteps++;
 	source->at_entry = tid != NULL;
 	if (tid == NULL)
 		return;
