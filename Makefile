@@ -37,6 +37,7 @@ OBJS = \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
+	src/registry_write.o \
 	src/relation.o \
 	src/repair.o \
 	src/republish.o \

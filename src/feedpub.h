@@ -18,7 +18,8 @@
  *		batch.c run.c key.c tombstone.c
  *		partition.c
  *		cursor.c									what feeds and batches are
- *		registry.c horizon.c shmem.c guc.c			finding feeds; xids; settings
+ *		registry.c registry_write.c
+ *		horizon.c shmem.c guc.c						finding feeds; xids; settings
  *		relation.c catalog.c role.c					others' tables, other roles
  *		attempt.c									work that may fail
  *		compat.h									server versions
@@ -500,8 +501,10 @@ extern Relation feedpub_registry_open(Oid relid);
 extern void feedpub_registry_note_history(Oid relid);
 extern Oid	feedpub_registry_default(void);
 extern List *feedpub_registry_list(bool *stale);
-extern void feedpub_registry_sweep(void);
 extern char *feedpub_registry_channel(Oid relid);
+
+/* in registry_write.c */
+extern void feedpub_registry_sweep(void);
 extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);

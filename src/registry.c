@@ -3,9 +3,9 @@
  * registry.c
  *	  Finding feeds: the table feedpub._feed, and a cache of it in each backend.
  *
- * This file alone knows the columns of feedpub._feed.  It is read with direct
+ * This file knows the columns of feedpub._feed.  It is read with direct
  * scans, so that neither the caller's rights nor his search_path matter, and
- * written through SPI as its owner.
+ * written by registry_write.c.
  *
  * Cache: one entry for each feed that this backend used, thrown away by
  * relcache invalidation of its table; all are thrown away when feedpub._feed
@@ -24,14 +24,8 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
-#include "miscadmin.h"
-#include "storage/lmgr.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -77,11 +71,6 @@ static uint64 ninvalidations = 0;
 static void invalidate_cache(Datum arg, Oid relid);
 static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
-static void forget_subscriptions(Oid relid);
-static void sweep_subscriptions(void);
-static bool add_feed(Oid relid, const char *kind, bool may_be_default);
-static void forget_republication(Oid relid);
-static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
  * Set up the cache.  Called once, from _PG_init().
@@ -490,51 +479,6 @@ feedpub_registry_list(bool *stale)
 }
 
 /*
- * Remove the rows of tables that have been dropped.  Does not wait for
- * somebody who is at it.
- */
-void
-feedpub_registry_sweep(void)
-{
-	write_registry("DELETE FROM feedpub._batch b USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE b.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone t USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._partition p USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._stamping p USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._feed f USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE f.feed OPERATOR(pg_catalog.=) gone.feed",
-				   InvalidOid, NULL);
-	sweep_subscriptions();
-}
-
-/*
  * The channel on which a feed's batches are announced, or NULL.
  */
 char *
@@ -562,267 +506,4 @@ feedpub_registry_channel(Oid relid)
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
 	return channel;
-}
-
-/*
- * Set that channel; NULL for none.
- */
-void
-feedpub_registry_set_channel(Oid relid, const char *channel)
-{
-	if (channel != NULL)
-		write_registry("UPDATE feedpub._feed SET channel = $2"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
-					   relid, channel);
-	else
-		write_registry("UPDATE feedpub._feed SET channel = NULL"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
-					   relid, NULL);
-}
-
-/*
- * Register a feed, as the default feed if it may be and there is none yet.
- * Returns whether it became the default.  Rows of dropped tables are swept
- * first, so that they are in nobody's way.
- *
- * Two sessions may make their first feeds at once: the unique index on the
- * default makes the later one wait, and ON CONFLICT takes it on as an
- * ordinary feed.
- */
-bool
-feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
-{
-	bool		is_default = add_feed(relid, kind, may_be_default);
-
-	/* its OID may have been another table's, whose batches must not be its */
-	feedpub_registry_begin_history(relid);
-	forget_subscriptions(relid);
-	forget_republication(relid);
-	return is_default;
-}
-
-static bool
-add_feed(Oid relid, const char *kind, bool may_be_default)
-{
-	feedpub_registry_sweep();
-
-	if (may_be_default &&
-		write_registry("INSERT INTO feedpub._feed (feed, kind, is_default)"
-					   " SELECT $1, $2, true"
-					   " WHERE NOT EXISTS (SELECT FROM feedpub._feed WHERE is_default)"
-					   " ON CONFLICT DO NOTHING",
-					   relid, kind) == 1)
-		return true;
-
-	write_registry("INSERT INTO feedpub._feed (feed, kind) VALUES ($1, $2)"
-				   " ON CONFLICT (feed) DO NOTHING",
-				   relid, kind);
-	return false;
-}
-
-/*
- * Forget the subscriptions of a feed.  Nobody waits here for a consumer who has
- * acknowledged and not committed: what he has locked is swept later.
- */
-static void
-forget_subscriptions(Oid relid)
-{
-	write_registry("DELETE FROM feedpub._subscription"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	sweep_subscriptions();
-}
-
-/*
- * Forget what is to be stamped anew in the background.
- */
-static void
-forget_republication(Oid relid)
-{
-	write_registry("DELETE FROM feedpub._stamping"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-}
-
-/*
- * Remove the subscriptions of tables that have been dropped, and what is left
- * of others, but what somebody has locked.
- *
- * A row that is deleted here has been seen without its subscription, and is
- * not that of a newer one of the same name, which has deleted it and has its
- * own (subscription.c).
- */
-static void
-sweep_subscriptions(void)
-{
-	static const char *const tables[] = {"_shard", "_consumer", "_parked_entry"};
-
-	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
-				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "   WHERE c.oid OPERATOR(pg_catalog.=) s.feed)"
-				   "  FOR UPDATE SKIP LOCKED)"
-				   " DELETE FROM feedpub._subscription s USING gone"
-				   " WHERE s.name OPERATOR(pg_catalog.=) gone.name",
-				   InvalidOid, NULL);
-	for (int i = 0; i < lengthof(tables); i++)
-		write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
-								"  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
-								"   WHERE s.name OPERATOR(pg_catalog.=) t.subscription)"
-								"  FOR UPDATE SKIP LOCKED)"
-								" DELETE FROM feedpub.%s t USING gone"
-								" WHERE t.ctid OPERATOR(pg_catalog.=) gone.ctid",
-								tables[i], tables[i]),
-					   InvalidOid, NULL);
-}
-
-/*
- * Forget a feed.
- */
-void
-feedpub_registry_remove(Oid relid)
-{
-	write_registry("DELETE FROM feedpub._feed"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	forget_subscriptions(relid);
-	forget_republication(relid);
-}
-
-/*
- * Begin a history: forget batches and tombstones, and give the feed another
- * life.
- */
-void
-feedpub_registry_begin_history(Oid relid)
-{
-	int32		history;
-
-	if (!pg_strong_random(&history, sizeof(history)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-	write_registry(psprintf("UPDATE feedpub._feed SET floor_sync_id = 0, floor_pos = 0,"
-							" history = %d"
-							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							history),
-				   relid, NULL);
-
-	/*
-	 * Subscriptions begin again: what comes twice is better than what is lost.
-	 * But where deletes are published, those that have been are forgotten, and a
-	 * consumer who did not notice would keep the rows: his place stays, in the
-	 * old history, and is refused until he seeks another.
-	 */
-	write_registry("UPDATE feedpub._shard h SET page_token = NULL,"
-				   " cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
-				   " consumer = NULL, leased_until = NULL, parked = 0,"
-				   " token = h.token OPERATOR(pg_catalog.+) 1"
-				   " FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed OPERATOR(pg_catalog.=) s.feed"
-				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
-				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._parked_entry p USING feedpub._subscription s"
-				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
-				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
-				   relid, NULL);
-}
-
-/*
- * Set a table feed's key, an index or InvalidOid where it is not known, and
- * whether its deletes are published.
- */
-void
-feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
-{
-	AttrNumber	attnos[INDEX_MAX_KEYS];
-	int			nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, attnos) : 0;
-	Datum		names[INDEX_MAX_KEYS];
-	Datum		numbers[INDEX_MAX_KEYS];
-	Oid			nameout = F_ARRAY_OUT;
-	Datum		arrays[2];
-
-	for (int i = 0; i < nkeys; i++)
-	{
-		names[i] = NameGetDatum(&TupleDescAttr(RelationGetDescr(rel), attnos[i] - 1)->attname);
-		numbers[i] = Int16GetDatum(attnos[i]);
-	}
-	arrays[0] = PointerGetDatum(construct_array(names, nkeys, NAMEOID, NAMEDATALEN,
-												false, TYPALIGN_CHAR));
-	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
-												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
-							" WHERE feed OPERATOR(pg_catalog.=) $1",
-							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
-							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
-							deletes ? "true" : "false"),
-				   RelationGetRelid(rel), NULL);
-}
-
-/*
- * Make a registered feed the default one.  The lock keeps a second caller
- * out until we are done: the two updates would else meet on the unique index.
- */
-void
-feedpub_registry_set_default(Oid relid)
-{
-	LockRelationOid(find_registry(), ShareRowExclusiveLock);
-	write_registry("UPDATE feedpub._feed SET is_default = false"
-				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
-				   relid, NULL);
-	write_registry("UPDATE feedpub._feed SET is_default = true"
-				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
-				   relid, NULL);
-}
-
-/*
- * Run one statement on our tables as their owner, with a path on which
- * nobody else's objects are.  Returns the number of rows it wrote.  On error
- * the transaction's abort restores user and path.
- */
-static uint64
-write_registry(const char *sql, Oid relid, const char *kind)
-{
-	Oid			argtypes[2] = {REGCLASSOID, TEXTOID};
-	Datum		values[2];
-	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 :
-													   0;
-	Relation	registry;
-	FeedpubRole caller;
-	uint64		processed;
-
-	registry = table_open(find_registry(), RowExclusiveLock);
-
-	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
-	values[0] = ObjectIdGetDatum(relid);
-	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
-	SPI_connect();
-	if (SPI_execute_with_args(sql, nargs, argtypes, values, NULL,
-							  false, 0) < 0)
-		elog(ERROR, "could not write feedpub._feed: %s", sql);
-	processed = SPI_processed;
-	SPI_finish();
-
-	feedpub_role_end(&caller);
-
-	CacheInvalidateRelcache(registry);
-	table_close(registry, NoLock);
-	return processed;
 }
