@@ -72,8 +72,8 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* how often commits of prepared transactions are looked for, in ms */
 #define WATCH_INTERVAL		10
 
-/* how often old batches are merged, in ms */
-#define MERGE_INTERVAL		600000
+/* old batches are merged once in so many naps: every ten minutes by default */
+#define NAPS_PER_MERGE		600
 
 /* What the worker knows of a feed. */
 typedef struct FeedState
@@ -189,7 +189,8 @@ feedpub_worker_main(Datum main_arg)
 		collect_marks();
 		check_watched();
 		publish_due();
-		if (TimestampDifferenceExceeds(merged, now, MERGE_INTERVAL))
+		if (TimestampDifferenceExceeds(merged, now,
+									   Min(feedpub_naptime, INT_MAX / NAPS_PER_MERGE) * NAPS_PER_MERGE))
 		{
 			plan_merges();
 			merged = now;

@@ -1,0 +1,47 @@
+# The worker merges old batches from time to time, also of a feed whose batches
+# it has looked through before.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubPublished;
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# All batches are old at once; the worker looks every six seconds.
+my $node = feedpub_node('server', conf => <<'CONF');
+feedpub.naptime = 10ms
+feedpub.max_batch_transactions = 2
+feedpub.batch_retention = 0
+CONF
+my $merged = q(SELECT count(*) FROM feedpub._batch WHERE merged_from IS NOT NULL);
+
+sub publish
+{
+	for (@_)
+	{
+		sql($node, "INSERT INTO outbox (message_key, message_type, data) VALUES ('$_', 'n', '{}')");
+		sql($node, q(CALL feed_publish('outbox')));
+	}
+	return;
+}
+
+sql($node, q(SELECT feed_create('outbox')));
+publish('a' .. 'd');
+sql($node, 'SELECT feed_start_worker()');
+ok($node->poll_query_until('postgres', "SELECT ($merged) > 0"),
+	'a worker that begins merges what is there');
+my $first = sql($node, $merged);
+my $worker = await_worker($node, 'postgres');
+
+publish('e' .. 'j');
+ok($node->poll_query_until('postgres', "SELECT ($merged) >= $first + 2"),
+	'and later what has become old since');
+is(await_worker($node, 'postgres'), $worker, 'the same worker');
+is(read_all($node, 'outbox'), join("\n", 'a' .. 'j'), 'nothing is lost or out of order');
+$node->stop;
+done_testing();
