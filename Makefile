@@ -25,8 +25,9 @@ OBJS = \
 	src/history.o \
 	src/horizon.o \
 	src/initial.o \
-	src/key.o \
 	src/json.o \
+	src/jsonvalue.o \
+	src/key.o \
 	src/launcher.o \
 	src/lease.o \
 	src/maintenance.o \

@@ -309,17 +309,19 @@ call_page(Variant *v)
 	return rows;
 }
 
-/* A page in JSON; each entry begins with its publication_id or its op. */
+/* A page in JSON; before 0.1 an entry began with publication_id or op. */
 static long
 call_json(Variant *v)
 {
+	static const char entry[] = "{\"cursor\": ";
 	static const char outbox[] = "{\"publication_id\":";
 	static const char table[] = "{\"op\": ";
 	static const char key[] = "\"cursor\": \"";
 	const char *params[1] = {v->params[0]};
 	PGresult   *result = execute(v, 0, 1, params);
 	const char *json = PQgetvalue(result, 0, 0);
-	const char *first = strstr(json, outbox) ? outbox : table;
+	const char *first = strstr(json, entry) ? entry :
+		strstr(json, outbox) ? outbox : table;
 	const char *cursor = NULL;
 	const char *p;
 	long		rows = 0;

@@ -3,6 +3,10 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
+-- Entries, less what differs from run to run
+CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
+	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+$$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 DO $$
@@ -89,7 +93,7 @@ SELECT key, deletes, state FROM feedpub.feeds WHERE feed = 'keyed'::regclass;
 INSERT INTO keyed VALUES (1, 2, 'b', 3, 'x');
 SELECT feed_page('keyed', '', 10) -> 'entries';
 CALL feed_publish('keyed');
-SELECT e FROM json_array_elements(feed_page('keyed', '', 10) -> 'entries') e;
+SELECT steady(e) AS e FROM json_array_elements(feed_page('keyed', '', 10) -> 'entries') e;
 -- What it was attached with stays.
 SELECT feed_attach('keyed', key => 'keyed_a_b_key', deletes => true);
 SELECT key, deletes FROM feedpub.feeds WHERE feed = 'keyed'::regclass;
@@ -228,3 +232,4 @@ RESET search_path;
 DROP OWNED BY regress_feedpub_owner;
 DROP ROLE regress_feedpub_owner;
 DROP SCHEMA "Odd ""Schema"", with a comma";
+DROP FUNCTION steady;

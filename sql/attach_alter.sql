@@ -3,6 +3,10 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
+-- Entries, less what differs from run to run
+CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
+	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+$$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 DO $$
@@ -22,7 +26,7 @@ CALL feed_publish(:'odd');
 CREATE TABLE head AS SELECT feed_head(:'odd') AS cursor, '' AS beginning;
 -- What all readers get from the beginning, as JSON and as rows
 CREATE FUNCTION entries() RETURNS TABLE (entry json) LANGUAGE sql AS $$
-	SELECT e FROM json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 100) -> 'entries') e
+	SELECT steady(e) FROM json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 100) -> 'entries') e
 $$;
 
 --
@@ -49,9 +53,9 @@ UPDATE :odd SET later = 'later' WHERE key = 1;
 DELETE FROM :odd WHERE key = 2;
 CALL feed_publish(:'odd');
 SELECT * FROM entries();
-SELECT e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;
+SELECT steady(e) AS e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;
 ALTER TABLE :odd ALTER key TYPE text;
-SELECT e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;
+SELECT steady(e) AS e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;
 SELECT * FROM feed_check(:'odd');
 -- A column that is computed, and constraints
 ALTER TABLE :odd ADD twice text GENERATED ALWAYS AS (key || key) STORED, ADD CHECK (key <> '');
@@ -171,3 +175,4 @@ SELECT feed_detach('next');
 DROP TABLE next, head;
 DROP OWNED BY regress_feedpub_owner;
 DROP ROLE regress_feedpub_owner;
+DROP FUNCTION steady;

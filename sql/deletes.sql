@@ -3,6 +3,10 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
+-- Entries, less what differs from run to run
+CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
+	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+$$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 DO $$
@@ -57,7 +61,7 @@ CALL came('');
 DELETE FROM :odd WHERE id = 2;
 CALL feed_publish(:'odd');
 SELECT op, entry FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 10);
-SELECT feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries';
+SELECT steady(feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries') AS entries;
 CALL came('');
 
 --
@@ -118,7 +122,7 @@ TRUNCATE :odd;
 TRUNCATE :odd;
 INSERT INTO :odd VALUES (3, 'after both');
 CALL feed_publish(:'odd');
-SELECT feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries';
+SELECT steady(feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries') AS entries;
 CALL came('');
 BEGIN;
 TRUNCATE :odd;
@@ -165,7 +169,7 @@ INSERT INTO :odd VALUES (21, 'hidden'), (22, 'shown');
 CALL feed_publish(:'odd');
 SET ROLE regress_feedpub_reader;
 SELECT op, (entry).id FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 10);
-SELECT feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries';
+SELECT steady(feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries') AS entries;
 SELECT * FROM feedpub._tombstone;
 RESET ROLE;
 CALL came('');
@@ -233,3 +237,4 @@ SELECT feed_create('outbox');
 SELECT count(*) FROM feedpub._tombstone;
 SELECT feed_drop('outbox');
 DROP ROLE regress_feedpub_reader;
+DROP FUNCTION steady;

@@ -8,7 +8,7 @@ SELECT feed_page('outbox', '', 100)                         -- a page as JSON
 -- The page holds an id and a time, so here is what does not vary of it.  It is
 -- not empty although nobody has published the row yet: the read waited for
 -- the worker that it started.
-SELECT entry ->> 'message_type' AS message_type, entry -> 'data' AS data
+SELECT entry -> 'row' ->> 'message_type' AS message_type, entry -> 'row' -> 'data' AS data
   FROM json_array_elements(:'feed_page'::json -> 'entries') entry;
 SELECT :'feed_page'::json ->> 'cursor' = feed_head('outbox') AS at_head,
        :'feed_page'::json ->> 'more' AS more;

@@ -46,7 +46,7 @@ BEGIN
 			-- the same, row by row, with each page's own cursor
 			p := feed_page('outbox', k.cursor, 1);
 			FOR i IN 1..cardinality(r) LOOP
-				IF p -> 'entries' -> 0 ->> 'message_type' IS DISTINCT FROM r[i] THEN
+				IF p -> 'entries' -> 0 -> 'row' ->> 'message_type' IS DISTINCT FROM r[i] THEN
 					late := late + 1;
 				END IF;
 				p := feed_page('outbox', p ->> 'cursor', 1);
@@ -90,7 +90,7 @@ SELECT merge();
 TABLE batches;
 -- The place behind position 1 in the merged batch is another one: here the
 -- rows that had been in earlier batches lie behind it.
-SELECT (p -> 'entries' -> 0 ->> 'message_type') AS first,
+SELECT (p -> 'entries' -> 0 -> 'row' ->> 'message_type') AS first,
 	(SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, p ->> 'cursor', 10)) AS rest
 	FROM feed_page('outbox', '', 1) p;
 SELECT * FROM compare();

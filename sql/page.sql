@@ -27,13 +27,17 @@ BEGIN
 	END IF;
 	RETURN (SELECT 'cursor ' || n FROM cursors WHERE cursor = c);
 END $$;
--- A page with its cursor replaced
+-- A page with its cursors, xids and times replaced
 CREATE FUNCTION page(feed regclass, after text, max_rows int) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	p text := feed_page(feed, after, max_rows);
-	c text := p::json ->> 'cursor';
+	c text;
 BEGIN
-	RETURN replace(p, '"' || c || '"', '"' || number(c) || '"');
+	FOR c IN SELECT m[1] FROM regexp_matches(p, '"cursor": "([^"]+)"', 'g') m LOOP
+		p := replace(p, '"' || c || '"', '"' || number(c) || '"');
+	END LOOP;
+	p := regexp_replace(p, '"xid": "\d+"', '"xid": "N"', 'g');
+	RETURN regexp_replace(p, '"published_at": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00"', '"published_at": "T"', 'g');
 END $$;
 
 --
@@ -49,19 +53,29 @@ CALL feed_publish('"Odd ""Name"", with a comma"');
 \pset format unaligned
 SELECT page('"Odd ""Name"", with a comma"', '', 10);
 SELECT page('"Odd ""Name"", with a comma"', '', 1);
-SELECT page('"Odd ""Name"", with a comma"', cursor, 1) FROM cursors WHERE n = 2;
 SELECT page('"Odd ""Name"", with a comma"', cursor, 1) FROM cursors WHERE n = 1;
+SELECT page('"Odd ""Name"", with a comma"', cursor, 1) FROM cursors WHERE n = 2;
 \pset format aligned
 -- Its keys in order, its types
 SELECT json_object_keys(feed_page('"Odd ""Name"", with a comma"', '', 1));
 SELECT json_typeof(p -> 'entries'), json_typeof(p -> 'cursor'), json_typeof(p -> 'more'), length(p ->> 'cursor')
 	FROM feed_page('"Odd ""Name"", with a comma"', '', 1) p;
 SELECT json_object_keys(feed_page('"Odd ""Name"", with a comma"', '', 1) -> 'entries' -> 0);
--- An entry is the row, less the stamp.
+SELECT json_object_keys(feed_page('"Odd ""Name"", with a comma"', '', 1) -> 'entries' -> 0 -> 'row');
+-- xid and published_at are those of the row and its batch, whatever the time zone.
+SET timezone = 'Asia/Kolkata';
+SELECT e ->> 'xid' = o.feed_xid::text AS xid, (e ->> 'published_at')::timestamptz = b.published_at AS published_at,
+		e ->> 'cursor' = r.cursor AS cursor
+	FROM json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 10) -> 'entries') e
+		JOIN "Odd ""Name"", with a comma" o ON o.message_id = e -> 'row' ->> 'message_id'
+		JOIN feed_read(NULL::"Odd ""Name"", with a comma", '', 10) r ON (r.entry).message_id = o.message_id
+		JOIN feedpub._batch b ON b.feed = '"Odd ""Name"", with a comma"'::regclass;
+SET timezone = 'UTC';
+-- row is the row, less the stamp.
 SELECT count(*) AS differences FROM
 	(SELECT n, to_jsonb(o) - 'feed_xid' - 'feed_pos' AS entry FROM (SELECT row_number() OVER (ORDER BY feed_pos) AS n, o FROM "Odd ""Name"", with a comma" o) o) o
 	FULL JOIN ROWS FROM (json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 10) -> 'entries')) WITH ORDINALITY e (entry, n) USING (n)
-	WHERE to_jsonb(o) -> 'entry' IS DISTINCT FROM e.entry::jsonb;
+	WHERE to_jsonb(o) -> 'entry' IS DISTINCT FROM e.entry::jsonb -> 'row';
 
 --
 -- cursor and more, at the edges: 5 rows in 2 batches
@@ -77,7 +91,7 @@ BEGIN
 		p := feed_page('"Odd ""Name"", with a comma"', c, size);
 		EXIT WHEN i > 1 AND p ->> 'cursor' = c;
 		c := p ->> 'cursor';
-		entries := (SELECT string_agg(e ->> 'message_id', ' ') FROM json_array_elements(p -> 'entries') e);
+		entries := (SELECT string_agg(e -> 'row' ->> 'message_id', ' ') FROM json_array_elements(p -> 'entries') e);
 		more := p ->> 'more';
 		at_head := c = feed_head('"Odd ""Name"", with a comma"');
 		RETURN NEXT;
@@ -89,12 +103,18 @@ SELECT p ->> 'cursor' = feed_head('"Odd ""Name"", with a comma"') AS same, p -> 
 	FROM feed_page('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), 10) p;
 -- The page is that of feed_read().
 SELECT count(*) AS pages, count(*) FILTER (WHERE
-		coalesce((SELECT array_agg(e ->> 'message_id') FROM json_array_elements(p -> 'entries') e), '{}') IS DISTINCT FROM
+		coalesce((SELECT array_agg(e -> 'row' ->> 'message_id') FROM json_array_elements(p -> 'entries') e), '{}') IS DISTINCT FROM
 		coalesce((SELECT array_agg((entry).message_id) FROM feed_read(NULL::"Odd ""Name"", with a comma", c, size)), '{}')
 		OR p ->> 'cursor' IS DISTINCT FROM
 		coalesce((SELECT max(cursor COLLATE "C") FROM feed_read(NULL::"Odd ""Name"", with a comma", c, size)), c)) AS different
 	FROM generate_series(1, 6) size, (SELECT '' AS c UNION SELECT cursor FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10)) c,
 		feed_page('"Odd ""Name"", with a comma"', c, size) p;
+-- Each batch has its own time.
+SELECT count(*) AS entries, count(DISTINCT e ->> 'published_at') AS times,
+		bool_and((e ->> 'published_at')::timestamptz = b.published_at) AS same
+	FROM json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 10) -> 'entries') WITH ORDINALITY e (e, n)
+		JOIN (SELECT row_number() OVER (ORDER BY sync_id) AS batch, published_at FROM feedpub._batch
+			WHERE feed = '"Odd ""Name"", with a comma"'::regclass) b ON b.batch = CASE WHEN n <= 2 THEN 1 ELSE 2 END;
 -- What is deleted is passed; the cursor goes beyond it, once.
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_id IN ('m2', 'm4', 'm5');
 SELECT size, w.* FROM generate_series(1, 3) size, walk(size) w;
@@ -127,28 +147,28 @@ INSERT INTO payload_bytea (message_type, data) VALUES ('bytes', '\x00ff5c22'), (
 CALL feed_publish();
 \pset format unaligned
 \pset tuples_only on
-SELECT json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'message_type', json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'message_key', json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'data'
+SELECT json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'row' -> 'message_type', json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'row' -> 'message_key', json_array_elements(feed_page(feed, '', 10) -> 'entries') -> 'row' -> 'data'
 	FROM unnest('{payload_text,payload_json,payload_bytea}'::regclass[]) WITH ORDINALITY AS f (feed, n) ORDER BY n;
-SELECT count(*) FROM payload_text o JOIN json_array_elements(feed_page('payload_text', '', 10) -> 'entries') e ON e ->> 'message_id' = o.message_id
-	WHERE (o.message_type, o.message_key, o.data) IS NOT DISTINCT FROM (e ->> 'message_type', e ->> 'message_key', e ->> 'data');
+SELECT count(*) FROM payload_text o JOIN json_array_elements(feed_page('payload_text', '', 10) -> 'entries') e ON e -> 'row' ->> 'message_id' = o.message_id
+	WHERE (o.message_type, o.message_key, o.data) IS NOT DISTINCT FROM (e -> 'row' ->> 'message_type', e -> 'key' ->> 'message_key', e -> 'row' ->> 'data');
 -- bytea_output is the reader's.
 SET bytea_output = escape;
-SELECT json_array_elements(feed_page('payload_bytea', '', 10) -> 'entries') -> 'data';
+SELECT json_array_elements(feed_page('payload_bytea', '', 10) -> 'entries') -> 'row' -> 'data';
 RESET bytea_output;
 -- timestamptz is ISO 8601 with the reader's offset, whatever DateStyle says.
 SET datestyle = 'German';
 SET timezone = 'Asia/Kolkata';
 INSERT INTO payload_text (message_type, scheduled) VALUES ('time', '2026-01-02 03:04:05Z'), ('infinity', 'infinity');
 CALL feed_publish();
-SELECT json_array_elements(feed_page('payload_text', '', 10) -> 'entries') ->> 'scheduled' OFFSET 4;
+SELECT json_array_elements(feed_page('payload_text', '', 10) -> 'entries') -> 'row' ->> 'scheduled' OFFSET 4;
 RESET datestyle;
 SET timezone = 'UTC';
 -- Large payloads, compressed and stored elsewhere
 INSERT INTO payload_text (message_type, data) VALUES ('compressed', repeat('abc"', 100000));
 INSERT INTO payload_text (message_type, data) SELECT 'elsewhere', string_agg(md5(i::text), '') FROM generate_series(1, 20000) i;
 CALL feed_publish();
-SELECT e ->> 'message_type', length(e ->> 'data'), md5(e ->> 'data') = (SELECT md5(data) FROM payload_text WHERE message_type = e ->> 'message_type') AS same
-	FROM json_array_elements(feed_page('payload_text', '', 100) -> 'entries') e OFFSET 6;
+SELECT r ->> 'message_type', length(r ->> 'data'), md5(r ->> 'data') = (SELECT md5(data) FROM payload_text WHERE message_type = r ->> 'message_type') AS same
+	FROM json_array_elements(feed_page('payload_text', '', 100) -> 'entries') e, CAST(e -> 'row' AS json) r OFFSET 6;
 DELETE FROM payload_text;
 
 --
@@ -160,9 +180,9 @@ ALTER TABLE payload_text ADD COLUMN later int[] DEFAULT '{1,NULL}', ADD COLUMN n
 INSERT INTO payload_text (message_id, message_type, data, scheduled, later, nothing) VALUES ('m2', 'and dropped', 'b', '2026-01-02 03:04:05Z', '{{1},{2}}', '(1,2)');
 ALTER TABLE payload_text RENAME COLUMN data TO content;
 CALL feed_publish();
-SELECT json_array_elements(feed_page('payload_text', '', 10) -> 'entries');
+SELECT e -> 'key', e -> 'row' FROM json_array_elements(feed_page('payload_text', '', 10) -> 'entries') e;
 ALTER TABLE payload_text DROP COLUMN publication_id, DROP COLUMN message_type, DROP COLUMN scheduled, DROP COLUMN message_key;
-SELECT json_array_elements(feed_page('payload_text', '', 10) -> 'entries');
+SELECT e -> 'key', e -> 'row' FROM json_array_elements(feed_page('payload_text', '', 10) -> 'entries') e;
 \pset tuples_only off
 \pset format aligned
 
@@ -206,7 +226,7 @@ BEGIN
 		p := feed_page('payload_json', c, size);
 		EXIT WHEN p ->> 'cursor' = c;
 		c := p ->> 'cursor';
-		entries := (SELECT string_agg(e ->> 'message_type', ' ') FROM json_array_elements(p -> 'entries') e);
+		entries := (SELECT string_agg(e -> 'row' ->> 'message_type', ' ') FROM json_array_elements(p -> 'entries') e);
 		more := p ->> 'more';
 		RETURN NEXT;
 	END LOOP;

@@ -3,6 +3,10 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
+-- Entries, less what differs from run to run
+CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
+	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+$$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 DO $$
@@ -85,7 +89,7 @@ END $$;
 -- The rows that were there come first, partition by partition.
 --
 SELECT max_rows, pages(max_rows) FROM unnest('{1,2,3,4,100}'::int[]) max_rows;
-SELECT page ->> 'more' AS more, page -> 'entries' -> 0 AS entry FROM feed_page('ev', '', 1) page;
+SELECT page ->> 'more' AS more, steady(page -> 'entries' -> 0) AS entry FROM feed_page('ev', '', 1) page;
 SELECT feed_wait('ev', '', '0') AS from_the_beginning, feed_wait('ev', feed_page('ev', '', 3) ->> 'cursor', '0') AS from_their_middle, feed_wait('ev', feed_head('ev'), '0') AS from_the_head;
 -- Each is in one shard.
 SELECT shard, string_agg((entry).region || (entry).n, ' ') FROM generate_series(0, 2) shard, feed_read(NULL::ev, '', 100, shard, 3) WHERE op = 'upsert' GROUP BY shard ORDER BY shard;
@@ -307,7 +311,7 @@ ALTER TABLE ev RENAME number TO n;
 ALTER TABLE ev DROP note;
 UPDATE ev SET v = 'altered' WHERE region = 'us' AND n = 2;
 CALL came('');
-SELECT feed_page('ev', '', 1) -> 'entries' -> 0 AS entry;
+SELECT steady(feed_page('ev', '', 1) -> 'entries' -> 0) AS entry;
 SELECT feed_fetch(NULL::ev, '0', 0, 1) IS NOT NULL AS row;
 SELECT feed_detach('ev');
 SELECT count(*) FROM feedpub._partition;
@@ -527,3 +531,4 @@ CALL feed_publish('ev');
 SELECT rest(:'middle', 2) AS and_it_comes_again;
 DROP TABLE ev;
 DROP FUNCTION rest;
+DROP FUNCTION steady;

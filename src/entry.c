@@ -26,6 +26,9 @@
 
 #include "feedpub.h"
 
+/* by FeedpubOp */
+const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate"};
+
 static FeedpubPageRow *add_row(FeedpubPage *page);
 static bool is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
@@ -94,6 +97,7 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
 	}
 	row = add_row(page);
 	row->xid = run->xid;
+	row->published_at = batch->published_at;
 	if (run->source != FEEDPUB_RUN_TOMBSTONES)
 		take_row(page, row, slot);
 	else if (!read_tombstone(page, slot, row))

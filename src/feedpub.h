@@ -12,6 +12,7 @@
  *		lease.c store.c								our tables
  *		maintenance.c restamp.c						rows get a new stamp
  *		json.c page.c entry.c initial.c	a page of a feed
+ *		jsonvalue.c									a value as JSON
  *		stamp.c change.c							inside a writer's statement
  *		repair.c check.c check_sequence.c
  *		check_trigger.c history.c					does a feed stand
@@ -210,7 +211,8 @@ typedef enum FeedpubOp
 typedef struct FeedpubPageRow
 {
 	FeedpubCursor cursor;
-	uint64		xid;
+	uint64		xid;			/* 0: it has no stamp */
+	TimestampTz published_at;	/* its batch; 0: it is in none */
 	Oid			leaf;			/* and tid: of a row that is read in place */
 	ItemPointerData tid;
 	FeedpubOp	op;
@@ -461,8 +463,24 @@ typedef struct FeedpubToken
 /* how many shards a subscription may have: lease.c's tokens have room */
 #define FEEDPUB_MAX_SHARDS	1024
 
-/* Rows of a page as JSON. */
-typedef struct FeedpubJson FeedpubJson;
+/* Values as JSON, and how those of a type are written. */
+typedef struct FeedpubJsonValues FeedpubJsonValues;
+typedef struct FeedpubJsonType FeedpubJsonType;
+
+/* A row of a page in the wire format. */
+typedef struct FeedpubJsonEntry
+{
+	FeedpubPageRow *row;
+	StringInfo	json;			/* ends with the entry, an object */
+	int			key;			/* where in it the key is */
+	int			key_length;		/* 0: it is null */
+	int			value;			/* and the row */
+	int			value_length;	/* 0: there is none */
+	char		xid[24];		/* "" in the initial snapshot */
+	const char *error;			/* why there is no row, or NULL */
+} FeedpubJsonEntry;
+
+typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 
 /* in guc.c */
 extern int	feedpub_max_page_rows;
@@ -657,6 +675,8 @@ extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
 extern void feedpub_batch_end(FeedpubBatchScan *batches);
 extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
+extern TimestampTz feedpub_batch_time(Oid feed, const FeedpubCursor *cursor,
+									  Snapshot snapshot);
 
 extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
 extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
@@ -774,16 +794,21 @@ extern void feedpub_launcher_register(void);
 extern text *feedpub_read_head(Oid relid);
 
 /* in json.c */
-extern FeedpubJson *feedpub_json_begin(const FeedpubPage *page);
-extern bool feedpub_json_has_key(const FeedpubJson *json);
-extern void feedpub_json_row(FeedpubJson *json, StringInfo out,
-							 HeapTuple entry);
-extern void feedpub_json_key(FeedpubJson *json, StringInfo out,
-							 const FeedpubPageRow *row);
-extern void feedpub_json_member(FeedpubJson *json, StringInfo out,
-								HeapTuple entry, const char *name);
-extern void feedpub_json_string(FeedpubJson *json, StringInfo out,
-								const char *s);
+extern bool feedpub_json_entries(const FeedpubPage *page, StringInfo out,
+								 FeedpubJsonTake take, void *arg);
+
+/* in jsonvalue.c */
+extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);
+extern void feedpub_jsonvalue_limit(FeedpubJsonValues *values,
+									StringInfo out);
+extern FeedpubJsonType *feedpub_jsonvalue_type(FeedpubJsonValues *values,
+											   Oid typid);
+extern void feedpub_jsonvalue_append(FeedpubJsonValues *values,
+									 StringInfo out, FeedpubJsonType *type,
+									 Datum value);
+extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
+									 StringInfo out, const char *s,
+									 Size len);
 
 /* in attempt.c */
 extern char *feedpub_attempt(void (*work)(void *arg), void *arg);
@@ -850,6 +875,7 @@ extern bool feedpub_fetch_may_read_directly(Relation heap);
 extern void feedpub_fetch_keep_heap(void);
 
 /* in entry.c */
+extern const char *const feedpub_entry_op_names[];
 extern void feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch,
 							   int64 pos);
 extern void feedpub_entry_pass_initial(FeedpubPage *page, int64 table,

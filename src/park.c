@@ -226,8 +226,6 @@ typedef struct HiddenEntry
 	FeedpubCursor cursor;
 } HiddenEntry;
 
-static const char *const op_names[] = {"upsert", "delete", "truncate"};
-
 static bool set_aside(FeedpubSubscription *sub, text *cursor, text *reason,
 					  const FeedpubToken *token, const TimestampTz *retry_at);
 static bool describe_entry(FeedpubSubscription *sub, text *cursor,
@@ -460,7 +458,7 @@ describe_entry(FeedpubSubscription *sub, text *cursor,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("a truncate cannot be set aside"),
 				 errdetail("Whatever follows it rests on it.")));
-	values[7] = CStringGetTextDatum(op_names[row->op]);
+	values[7] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
 	values[8] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
 	values[9] = Int64GetDatum(row->cursor.pos);
 	if (OidIsValid(page.feed.keyid))
@@ -753,9 +751,13 @@ make_page(FeedpubPage *page, const DueEntry *entry, HeapTuple row)
 	page->max_rows = 1;
 	page->rows[0].op = entry->op;
 	page->rows[0].entry = row;
+	page->rows[0].xid = entry->xid;
 	if (entry->unreadable)
 		page->rows[0].texts = entry->key;
 	feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
+	page->rows[0].published_at = feedpub_batch_time(page->feed.relid,
+													&page->rows[0].cursor,
+													GetActiveSnapshot());
 }
 
 static List *

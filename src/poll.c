@@ -58,8 +58,6 @@ typedef enum AckResult
 
 static const char *const ack_names[] = {"moved", "same", "behind", "ahead", "lost"};
 
-static const char *const op_names[] = {"upsert", "delete", "truncate"};
-
 /* Forward only, if the token holds. */
 static FeedpubStatement move_place = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $6,"
@@ -87,12 +85,8 @@ static FeedpubStatement compare_place = {
 typedef struct PagePutter
 {
 	ReturnSetInfo *rsinfo;
-	FeedpubPage *page;
-	FeedpubJson *json;			/* NULL: rows of the table */
-	int			next;			/* the row to be returned */
 	text	   *cursor;
-	Datum		ops[lengthof(op_names)];
-	StringInfoData out;
+	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
 	Datum		values[5];
 	bool		nulls[5];
 } PagePutter;
@@ -110,8 +104,9 @@ static void read_page(FeedpubSubscription *sub, FeedpubShard *shard,
 static int	count_shown(const FeedpubPage *page);
 static void put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token,
 					 bool typed);
-static void put_rows(void *arg);
-static void put_row(PagePutter *putter);
+static void put_rows(PagePutter *putter, const FeedpubPage *page);
+static bool put_entry(FeedpubJsonEntry *entry, void *arg);
+static void put_row(PagePutter *putter, const FeedpubPageRow *row);
 static AckResult ack(FeedpubSubscription *sub, text *cursor,
 					 const FeedpubToken *token);
 static AckResult settle(FeedpubSubscription *sub, text *cursor,
@@ -520,92 +515,79 @@ count_shown(const FeedpubPage *page)
 static void
 put_page(ReturnSetInfo *rsinfo, FeedpubPage *page, int64 token, bool typed)
 {
-	PagePutter	putter = {.rsinfo = rsinfo, .page = page};
+	PagePutter	putter = {.rsinfo = rsinfo};
+	StringInfoData json;
 
-	if (!typed)
-		putter.json = feedpub_json_begin(page);
 	putter.cursor = feedpub_cursor_text(&page->after);
-	initStringInfo(&putter.out);
-	for (int i = 0; i < lengthof(op_names); i++)
-		putter.ops[i] = CStringGetTextDatum(op_names[i]);
+	for (int i = 0; i < lengthof(putter.ops); i++)
+		putter.ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
 	putter.values[0] = PointerGetDatum(putter.cursor);
 	putter.values[3] = Int64GetDatum(token);
+	initStringInfo(&json);
 	if (typed)
-		put_rows(&putter);
+		put_rows(&putter, page);
 	else
-	{
-		char	   *error;
-
-		/* a row whose JSON cannot be made has an error instead */
-		putter.nulls[4] = true;
-		while ((error = feedpub_attempt(put_rows, &putter)) != NULL)
-		{
-			putter.nulls[2] = true;
-			putter.nulls[4] = false;
-			putter.values[4] = CStringGetTextDatum(error);
-			put_row(&putter);
-			putter.nulls[4] = true;
-		}
-	}
+		(void) feedpub_json_entries(page, &json, put_entry, &putter);
 	if (feedpub_page_ends_filtered(page))
 	{
 		feedpub_cursor_print(&page->passed, VARDATA(putter.cursor));
 		putter.values[1] = CStringGetTextDatum("end");
-		putter.nulls[2] = true;
+		putter.nulls[2] = putter.nulls[4] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, putter.values, putter.nulls);
 	}
 }
 
 /*
- * Return the rows from the next one on.
+ * As rows of the table.
  */
 static void
-put_rows(void *arg)
+put_rows(PagePutter *putter, const FeedpubPage *page)
 {
-	PagePutter *putter = arg;
-
-	while (putter->next < putter->page->nrows)
+	for (int i = 0; i < page->nrows; i++)
 	{
-		FeedpubPageRow *row = &putter->page->rows[putter->next];
-		StringInfo	out = &putter->out;
-
 		CHECK_FOR_INTERRUPTS();
-		if (row->entry == NULL)
-		{
-			putter->next++;
+		if (page->rows[i].entry == NULL)
 			continue;
-		}
-		putter->nulls[2] = false;
-		if (putter->json == NULL)
-			putter->values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(putter->page->heap));
-		else if (row->op == FEEDPUB_OP_TRUNCATE)
-			putter->nulls[2] = true;
-		else
-		{
-			/* the text's header, then the object: no copy */
-			resetStringInfo(out);
-			appendStringInfoSpaces(out, VARHDRSZ);
-			if (row->op == FEEDPUB_OP_DELETE)
-				feedpub_json_key(putter->json, out, row);
-			else
-				feedpub_json_row(putter->json, out, row->entry);
-			SET_VARSIZE(out->data, out->len);
-			putter->values[2] = PointerGetDatum(out->data);
-		}
-		put_row(putter);
+		putter->values[2] = heap_copy_tuple_as_datum(page->rows[i].entry,
+													 RelationGetDescr(page->heap));
+		put_row(putter, &page->rows[i]);
+		pfree(DatumGetPointer(putter->values[2]));
 	}
 }
 
-static void
-put_row(PagePutter *putter)
+/*
+ * As JSON: the row, of a delete its key.
+ */
+static bool
+put_entry(FeedpubJsonEntry *entry, void *arg)
 {
-	FeedpubPageRow *row = &putter->page->rows[putter->next];
+	PagePutter *putter = arg;
+	bool		is_upsert = entry->row->op == FEEDPUB_OP_UPSERT;
+	int			start = is_upsert ? entry->value : entry->key;
+	int			length = is_upsert ? entry->value_length : entry->key_length;
+	text	   *object = NULL;
 
+	putter->nulls[2] = length == 0 || entry->error != NULL;
+	putter->nulls[4] = entry->error == NULL;
+	if (!putter->nulls[2])
+		object = cstring_to_text_with_len(entry->json->data + start, length);
+	putter->values[2] = PointerGetDatum(object);
+	if (entry->error != NULL)
+		putter->values[4] = CStringGetTextDatum(entry->error);
+	put_row(putter, entry->row);
+	if (object != NULL)
+		pfree(object);
+	resetStringInfo(entry->json);
+	return true;
+}
+
+static void
+put_row(PagePutter *putter, const FeedpubPageRow *row)
+{
 	feedpub_cursor_print(&row->cursor, VARDATA(putter->cursor));
 	putter->values[1] = putter->ops[row->op];
 	tuplestore_putvalues(putter->rsinfo->setResult, putter->rsinfo->setDesc,
 						 putter->values, putter->nulls);
-	putter->next++;
 }
 
 /*

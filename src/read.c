@@ -30,26 +30,14 @@ PG_FUNCTION_INFO_V1(feed_read);
 PG_FUNCTION_INFO_V1(feed_page);
 PG_FUNCTION_INFO_V1(feed_head);
 
-static const char *const op_names[] = {"upsert", "delete", "truncate"};
-
 /* A page being written as JSON. */
 typedef struct PageWriter
 {
-	FeedpubPage *page;
-	FeedpubJson *shapes;
 	StringInfoData json;
-	int			next;			/* the row to be written */
-	int			last;			/* the last one that was, or -1 */
-	int			length;			/* of the JSON up to there */
-	const char *error;			/* why the next one has no value */
-	bool		with_key;		/* but its key may */
+	FeedpubPageRow *last;		/* the last row that was written */
 } PageWriter;
 
-static void write_entries(void *arg);
-static void begin_entry(PageWriter *writer);
-static void end_entry(PageWriter *writer);
-static void write_entry(PageWriter *writer);
-static void write_broken_entry(void *arg);
+static bool write_entry(FeedpubJsonEntry *entry, void *arg);
 static void read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page);
 
 /*
@@ -82,7 +70,7 @@ feed_read(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
-	Datum		ops[lengthof(op_names)];
+	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
 	text	   *cursor;
 
 	read_arguments(fcinfo, &page);
@@ -92,8 +80,8 @@ feed_read(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	cursor = feedpub_cursor_text(&page.after);
 	values[0] = PointerGetDatum(cursor);
-	for (int i = 0; i < lengthof(op_names); i++)
-		ops[i] = CStringGetTextDatum(op_names[i]);
+	for (int i = 0; i < lengthof(ops); i++)
+		ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
 	for (int i = 0; i < page.nrows; i++)
 	{
 		FeedpubPageRow *row = &page.rows[i];
@@ -122,27 +110,21 @@ feed_read(PG_FUNCTION_ARGS)
  * shards int DEFAULT NULL) returns json, VOLATILE
  *
  * The same page as a JSON object, the body that an HTTP endpoint returns:
- * {"entries": [...], "cursor": "...", "more": true|false}.  The entries of an
- * outbox are its rows as objects, without the columns of the stamp.  Those of
- * a table feed are {"op": "upsert", "key": {...}, "row": {...}},
- * {"op": "delete", "key": {...}} and {"op": "truncate"}; key columns that cannot
- * have a deleted row's values any more are strings.  cursor is the place
- * to go on from, more whether something may lie there already.
+ * {"entries": [...], "cursor": "...", "more": true|false}.  json.c has the
+ * entries; there is none for a row that feed_read() says with "end".  cursor is
+ * the place to go on from, more whether something may lie after it already.
  *
- * A row whose JSON cannot be made, for it would be too large or an output
- * function fails, must not be in the way of those after it.  Its entry has
- * "error", SQLSTATE and message, in place of "row"; in an outbox it is
- * {"message_id": ..., "error": "..."}.
+ * Locks and errors are those of feed_read().
  */
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
 	FeedpubPage page = {0};
-	PageWriter	writer = {.page = &page, .last = -1};
+	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
 	FeedpubCursor cursor;
 	char		buffer[FEEDPUB_CURSOR_LENGTH + 1] = "";
-	bool		more;
+	bool		whole;
 
 	if (PG_ARGISNULL(0))
 		ereport(ERROR,
@@ -153,127 +135,36 @@ feed_page(PG_FUNCTION_ARGS)
 	feedpub_page_read(&page);
 
 	/* the text's header, then the object: no copy */
-	writer.shapes = feedpub_json_begin(&page);
 	initStringInfo(json);
 	appendStringInfoSpaces(json, VARHDRSZ);
 	appendStringInfoString(json, "{\"entries\": [");
-	writer.length = json->len;
-	while ((writer.error = feedpub_attempt(write_entries, &writer)) != NULL)
-	{
-		writer.with_key = true;
-		if (feedpub_attempt(write_broken_entry, &writer) != NULL)
-		{
-			writer.with_key = false;
-			write_broken_entry(&writer);
-		}
-	}
-
-	json->len = writer.length;
+	whole = feedpub_json_entries(&page, json, write_entry, &writer);
+	if (writer.last != NULL)
+		json->len -= strlen(", ");
 
 	/* where nothing was passed, the caller stays where it is */
-	more = page.more || writer.next < page.nrows;
-	cursor = writer.next < page.nrows ? page.rows[writer.last].cursor : page.passed;
+	cursor = whole ? page.passed : writer.last->cursor;
 	if (cursor.given)
 		feedpub_cursor_print(&cursor, buffer);
 	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
-					 buffer, more ? "true" : "false");
+					 buffer, page.more || !whole ? "true" : "false");
 	relation_close(page.heap, NoLock);
 	SET_VARSIZE(json->data, json->len);
 	PG_RETURN_TEXT_P((text *) json->data);
 }
 
 /*
- * Write the entries from the next row on, up to the end of the page, or until
- * it is as large as it may be.
+ * An entry of the page has been written: set it off from the next.  Takes as
+ * many as the page may be large.
  */
-static void
-write_entries(void *arg)
+static bool
+write_entry(FeedpubJsonEntry *entry, void *arg)
 {
 	PageWriter *writer = arg;
 
-	while (writer->next < writer->page->nrows && writer->length < FEEDPUB_MAX_PAGE_BYTES)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (writer->page->rows[writer->next].entry == NULL)
-			writer->next++;
-		else
-			write_entry(writer);
-	}
-}
-
-static void
-write_entry(PageWriter *writer)
-{
-	FeedpubPageRow *row = &writer->page->rows[writer->next];
-	StringInfo	json = &writer->json;
-
-	begin_entry(writer);
-	if (writer->page->feed.is_outbox)
-		feedpub_json_row(writer->shapes, json, row->entry);
-	else
-	{
-		appendStringInfo(json, "{\"op\": \"%s\"", op_names[row->op]);
-		if (row->op != FEEDPUB_OP_TRUNCATE && feedpub_json_has_key(writer->shapes))
-		{
-			appendStringInfoString(json, ", \"key\": ");
-			feedpub_json_key(writer->shapes, json, row);
-		}
-		if (row->op == FEEDPUB_OP_UPSERT)
-		{
-			appendStringInfoString(json, ", \"row\": ");
-			feedpub_json_row(writer->shapes, json, row->entry);
-		}
-		appendStringInfoChar(json, '}');
-	}
-	end_entry(writer);
-}
-
-/*
- * Write the next row as an entry with an error instead of its value.
- */
-static void
-write_broken_entry(void *arg)
-{
-	PageWriter *writer = arg;
-	FeedpubPageRow *row = &writer->page->rows[writer->next];
-	StringInfo	json = &writer->json;
-	bool		is_outbox = writer->page->feed.is_outbox;
-
-	begin_entry(writer);
-	appendStringInfoChar(json, '{');
-	if (!is_outbox)
-		appendStringInfo(json, "\"op\": \"%s\", ", op_names[row->op]);
-	if (writer->with_key && is_outbox)
-		feedpub_json_member(writer->shapes, json, row->entry, "message_id");
-	else if (writer->with_key && feedpub_json_has_key(writer->shapes))
-	{
-		appendStringInfoString(json, "\"key\": ");
-		feedpub_json_key(writer->shapes, json, row);
-		appendStringInfoString(json, ", ");
-	}
-	appendStringInfoString(json, "\"error\": ");
-	feedpub_json_string(writer->shapes, json, writer->error);
-	appendStringInfoChar(json, '}');
-	end_entry(writer);
-}
-
-/*
- * The next row's entry begins where the last one ended, whatever an attempt has
- * left there.
- */
-static void
-begin_entry(PageWriter *writer)
-{
-	writer->json.len = writer->length;
-	if (writer->last >= 0)
-		appendStringInfoString(&writer->json, ", ");
-}
-
-static void
-end_entry(PageWriter *writer)
-{
-	writer->last = writer->next++;
-	writer->length = writer->json.len;
+	writer->last = entry->row;
+	appendStringInfoString(entry->json, ", ");
+	return entry->json->len < FEEDPUB_MAX_PAGE_BYTES;
 }
 
 /*

@@ -44,7 +44,8 @@ def take_page(source, feed, target):
         page, = source.execute(
             "SELECT feed_page(%s, %s, %s)", (feed, cursor, PAGE)).fetchone()
 
-        for message in page["entries"]:
+        for entry in page["entries"]:
+            message = entry["row"]
             is_new = target.execute(
                 "INSERT INTO inbox (message_id) VALUES (%s) ON CONFLICT DO NOTHING",
                 (message["message_id"],)).rowcount == 1

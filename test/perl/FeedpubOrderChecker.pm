@@ -471,8 +471,8 @@ sub last_cursor
 	return $cursor // '';
 }
 
-# The rows of a page as [cursor, token, key, version], the cursor only where
-# the way of reading gives one; and the cursor behind the page.
+# The rows of a page as [cursor, token, key, version], and the cursor to go on
+# from.
 sub take_page
 {
 	my ($way, $sth, $cursor, $limit) = @_;
@@ -488,9 +488,11 @@ sub take_page
 
 		for (@{ $body->{entries} })
 		{
-			die 'a stamp is shown' if exists $_->{feed_xid};
+			my $row = $_->{row};
+
+			die 'a stamp is shown' if exists $row->{feed_xid};
 			push @rows,
-			  [ undef, @$_{qw(publication_id message_key data)} ];
+			  [ $_->{cursor}, @$row{qw(publication_id message_key data)} ];
 		}
 		return ($body->{cursor}, @rows);
 	}
@@ -549,7 +551,7 @@ sub consume
 					  if $next le $cursor;
 
 					# not all that was handed out is always taken
-					if (@rows > 1 && defined $rows[0][0] && chance(10))
+					if (@rows > 1 && chance(10))
 					{
 						splice @rows, 1 + int rand $#rows;
 						$next = $rows[-1][0];

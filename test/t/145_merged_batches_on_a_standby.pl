@@ -67,7 +67,7 @@ sub page
 	my ($node, $after, $max_rows) = @_;
 	my ($keys, $cursor) = split /\|/, sql($node, <<"SQL");
 SET feedpub.read_wait = 0;
-SELECT (SELECT string_agg(e ->> 'message_key', ' ' ORDER BY n) FROM json_array_elements(p -> 'entries') WITH ORDINALITY e (e, n)), p ->> 'cursor'
+SELECT (SELECT string_agg(e -> 'key' ->> 'message_key', ' ' ORDER BY n) FROM json_array_elements(p -> 'entries') WITH ORDINALITY e (e, n)), p ->> 'cursor'
 FROM feed_page('outbox', '$after', $max_rows) p
 SQL
 	return ($keys, $cursor);

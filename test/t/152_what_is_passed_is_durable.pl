@@ -28,7 +28,7 @@ sub page
 	my ($function, $feed, $after) = @_;
 	my %page = (
 		feed_page => <<"SQL",
-SELECT string_agg(e ->> 'message_key', ' ' ORDER BY n), p ->> 'cursor'
+SELECT string_agg(e -> 'key' ->> 'message_key', ' ' ORDER BY n), p ->> 'cursor'
 FROM feed_page('$feed', '$after', 10) p
 	LEFT JOIN json_array_elements(p -> 'entries') WITH ORDINALITY e (e, n) ON true
 GROUP BY p ->> 'cursor'

@@ -1,0 +1,455 @@
+/*-------------------------------------------------------------------------
+ *
+ * jsonvalue.c
+ *	  A value as JSON.
+ *
+ * A value becomes what it is in what row_to_json() makes, with one exception.
+ * row_to_json() calls a cast to json that a user has made for a type of its
+ * own: the code of the table's owner would run as the reader.  Here a value
+ * is written by its type alone: numbers, booleans, times, json and jsonb as
+ * json.c of the server writes them (datum_to_json()), arrays and rows value by
+ * value, a domain as its base type, and everything else as a string, which the
+ * type's output function makes.  Only a superuser can make such a function.
+ *
+ * What is written has a bound, and a value that would exceed it is refused
+ * before memory is taken for it.  Text of control characters is six times as
+ * long in JSON.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/date.h"
+#include "utils/datetime.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/typcache.h"
+
+#include "feedpub.h"
+
+/*
+ * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES, and
+ * the client's encoding may make it three times as long: less than the 1 GB
+ * that a message can have.
+ */
+#define MAX_OBJECT_BYTES	(240 * 1024 * 1024)
+
+/* How values of a type are written. */
+typedef enum JsonKind
+{
+	JSON_BOOL,
+	JSON_INT2,
+	JSON_INT4,
+	JSON_INT8,
+	JSON_NUMBER,				/* as its output function has it */
+	JSON_TIME,
+	JSON_JSON,
+	JSON_JSONB,
+	JSON_TEXT,
+	JSON_ARRAY,
+	JSON_ROW,
+	JSON_STRING,				/* what its output function makes, quoted */
+} JsonKind;
+
+struct FeedpubJsonType
+{
+	Oid			type;			/* must be first */
+	bool		is_known;		/* the rest is there */
+	JsonKind	kind;
+	Oid			base;			/* not a domain */
+	int16		len;
+	FmgrInfo	output;
+};
+
+struct FeedpubJsonValues
+{
+	HTAB	   *types;
+	Size		start;			/* where in its buffer the object begins */
+	MemoryContext context;		/* of what is known of types */
+};
+
+static void append_jsonb(FeedpubJsonValues *values, StringInfo out,
+						 Jsonb *jsonb);
+static void append_array(FeedpubJsonValues *values, StringInfo out,
+						 ArrayType *array);
+static void append_row(FeedpubJsonValues *values, StringInfo out,
+					   HeapTupleHeader header);
+static Size escaped_length(const char *s, Size len);
+static void check_room(const FeedpubJsonValues *values, StringInfo out,
+					   Size more);
+
+/*
+ * Begin to write values, in the current memory context.
+ */
+FeedpubJsonValues *
+feedpub_jsonvalue_begin(void)
+{
+	FeedpubJsonValues *values = palloc0_object(FeedpubJsonValues);
+	HASHCTL		ctl = {0};
+
+	values->context = CurrentMemoryContext;
+	ctl.keysize = sizeof(Oid);
+	ctl.entrysize = sizeof(FeedpubJsonType);
+	ctl.hcxt = CurrentMemoryContext;
+	values->types = hash_create("feedpub JSON types", 16, &ctl,
+								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	return values;
+}
+
+/*
+ * An object begins in a buffer: the bound is for what is written from here on.
+ */
+void
+feedpub_jsonvalue_limit(FeedpubJsonValues *values, StringInfo out)
+{
+	values->start = out->len;
+}
+
+/*
+ * How values of a type are written; the server's json_categorize_type(),
+ * less its look for casts.
+ */
+FeedpubJsonType *
+feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
+{
+	bool		found;
+	FeedpubJsonType *type = hash_search(values->types, &typid, HASH_ENTER, &found);
+	Oid			output;
+	bool		is_varlena;
+
+	if (found && type->is_known)
+		return type;
+	type->is_known = false;
+	type->base = getBaseType(typid);
+	type->len = get_typlen(type->base);
+	switch (type->base)
+	{
+		case BOOLOID:
+			type->kind = JSON_BOOL;
+			break;
+		case INT2OID:
+			type->kind = JSON_INT2;
+			break;
+		case INT4OID:
+			type->kind = JSON_INT4;
+			break;
+		case INT8OID:
+			type->kind = JSON_INT8;
+			break;
+		case FLOAT4OID:
+		case FLOAT8OID:
+		case NUMERICOID:
+			type->kind = JSON_NUMBER;
+			break;
+		case DATEOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+			type->kind = JSON_TIME;
+			break;
+		case JSONOID:
+			type->kind = JSON_JSON;
+			break;
+		case JSONBOID:
+			type->kind = JSON_JSONB;
+			break;
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+			type->kind = JSON_TEXT;
+			break;
+		default:
+			if (OidIsValid(get_element_type(type->base)))
+				type->kind = JSON_ARRAY;
+			else if (type_is_rowtype(type->base))
+				type->kind = JSON_ROW;
+			else
+				type->kind = JSON_STRING;
+	}
+	if (type->kind == JSON_NUMBER || type->kind == JSON_STRING)
+	{
+		getTypeOutputInfo(type->base, &output, &is_varlena);
+		fmgr_info_cxt(output, &type->output, values->context);
+	}
+	type->is_known = true;
+	return type;
+}
+
+/*
+ * Append a value that is not null.
+ */
+void
+feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
+{
+	char		buffer[MAXDATELEN + 1];
+	const char *s;
+	text	   *t;
+
+	if (type->len == -1)
+		check_room(values, out, toast_raw_datum_size(value) - VARHDRSZ);
+	switch (type->kind)
+	{
+		case JSON_BOOL:
+			if (DatumGetBool(value))
+				appendBinaryStringInfo(out, "true", 4);
+			else
+				appendBinaryStringInfo(out, "false", 5);
+			break;
+		case JSON_INT2:
+			appendBinaryStringInfo(out, buffer, pg_itoa(DatumGetInt16(value), buffer));
+			break;
+		case JSON_INT4:
+			appendBinaryStringInfo(out, buffer, pg_ltoa(DatumGetInt32(value), buffer));
+			break;
+		case JSON_INT8:
+			appendBinaryStringInfo(out, buffer, pg_lltoa(DatumGetInt64(value), buffer));
+			break;
+		case JSON_NUMBER:
+			/* not a number in JSON: NaN, Infinity */
+			s = OutputFunctionCall(&type->output, value);
+			if (s[s[0] == '-'] >= '0' && s[s[0] == '-'] <= '9')
+				appendStringInfoString(out, s);
+			else
+				feedpub_jsonvalue_string(values, out, s, strlen(s));
+			break;
+		case JSON_TIME:
+			JsonEncodeDateTime(buffer, value, type->base, NULL);
+			feedpub_jsonvalue_string(values, out, buffer, strlen(buffer));
+			break;
+		case JSON_JSON:
+			t = DatumGetTextPP(value);
+			appendBinaryStringInfo(out, VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t));
+			break;
+		case JSON_JSONB:
+			append_jsonb(values, out, DatumGetJsonbP(value));
+			break;
+		case JSON_TEXT:
+			t = DatumGetTextPP(value);
+			feedpub_jsonvalue_string(values, out, VARDATA_ANY(t), VARSIZE_ANY_EXHDR(t));
+			break;
+		case JSON_ARRAY:
+			append_array(values, out, DatumGetArrayTypeP(value));
+			break;
+		case JSON_ROW:
+			append_row(values, out, DatumGetHeapTupleHeader(value));
+			break;
+		case JSON_STRING:
+			s = OutputFunctionCall(&type->output, value);
+			feedpub_jsonvalue_string(values, out, s, strlen(s));
+			break;
+	}
+	check_room(values, out, 0);
+}
+
+/*
+ * The server's writer takes a long time to get to the end of memory, so where
+ * it might, count first.
+ */
+static void
+append_jsonb(FeedpubJsonValues *values, StringInfo out, Jsonb *jsonb)
+{
+	if (VARSIZE(jsonb) > MAX_OBJECT_BYTES / 6)
+	{
+		JsonbIterator *iterator = JsonbIteratorInit(&jsonb->root);
+		JsonbIteratorToken token;
+		JsonbValue	value;
+		Size		length = 0;
+
+		while ((token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if ((token == WJB_KEY || token == WJB_VALUE || token == WJB_ELEM) &&
+				value.type == jbvString)
+				length += escaped_length(value.val.string.val, value.val.string.len);
+		}
+		check_room(values, out, length);
+	}
+	(void) JsonbToCString(out, &jsonb->root, VARSIZE(jsonb));
+}
+
+/*
+ * Append an array, of each dimension in brackets of its own.
+ */
+static void
+append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
+{
+	int			ndim = ARR_NDIM(array);
+	int			nitems = ArrayGetNItems(ndim, ARR_DIMS(array));
+	ArrayIterator iterator;
+	FeedpubJsonType *type;
+	Datum		value;
+	bool		isnull;
+
+	check_stack_depth();
+	if (nitems <= 0)
+	{
+		appendBinaryStringInfo(out, "[]", 2);
+		return;
+	}
+	type = feedpub_jsonvalue_type(values, ARR_ELEMTYPE(array));
+	iterator = array_create_iterator(array, 0, NULL);
+	for (int n = 0; array_iterate(iterator, &value, &isnull); n++)
+	{
+		int			slice = 1;
+
+		CHECK_FOR_INTERRUPTS();
+		if (n > 0)
+			appendStringInfoChar(out, ',');
+		for (int i = ndim - 1; i >= 0; i--)
+		{
+			slice *= ARR_DIMS(array)[i];
+			if (n % slice == 0)
+				appendStringInfoChar(out, '[');
+		}
+		if (isnull)
+			appendBinaryStringInfo(out, "null", 4);
+		else
+			feedpub_jsonvalue_append(values, out, type, value);
+		slice = 1;
+		for (int i = ndim - 1; i >= 0; i--)
+		{
+			slice *= ARR_DIMS(array)[i];
+			if ((n + 1) % slice == 0)
+				appendStringInfoChar(out, ']');
+		}
+	}
+	array_free_iterator(iterator);
+}
+
+/*
+ * Append a row that is a column's value.
+ */
+static void
+append_row(FeedpubJsonValues *values, StringInfo out, HeapTupleHeader header)
+{
+	TupleDesc	desc = lookup_rowtype_tupdesc(HeapTupleHeaderGetTypeId(header),
+											  HeapTupleHeaderGetTypMod(header));
+	Datum	   *columns = palloc(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	HeapTupleData tuple = {0};
+	char		separator = '{';
+
+	check_stack_depth();
+	tuple.t_data = header;
+	tuple.t_len = HeapTupleHeaderGetDatumLength(header);
+	heap_deform_tuple(&tuple, desc, columns, nulls);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped)
+			continue;
+		appendStringInfoChar(out, separator);
+		separator = ',';
+		feedpub_jsonvalue_string(values, out, NameStr(att->attname), strlen(NameStr(att->attname)));
+		appendStringInfoChar(out, ':');
+		if (nulls[i])
+			appendBinaryStringInfo(out, "null", 4);
+		else
+			feedpub_jsonvalue_append(values, out, feedpub_jsonvalue_type(values, att->atttypid), columns[i]);
+	}
+	if (separator == '{')
+		appendStringInfoChar(out, '{');
+	appendStringInfoChar(out, '}');
+	ReleaseTupleDesc(desc);
+}
+
+/* How a byte is written after a backslash: itself, a letter, or in hex. */
+static inline char
+escape_of(unsigned char c)
+{
+	switch (c)
+	{
+		case '"':
+		case '\\':
+			return c;
+		case '\b':
+			return 'b';
+		case '\f':
+			return 'f';
+		case '\n':
+			return 'n';
+		case '\r':
+			return 'r';
+		case '\t':
+			return 't';
+		default:
+			return c < ' ' ? 'u' : '\0';
+	}
+}
+
+/*
+ * Append a string, as the server's escape_json() does, which would take it
+ * terminated, and character by character.
+ */
+void
+feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *s, Size len)
+{
+	static const char hex[] = "0123456789abcdef";
+	const char *end = s + len;
+
+	/* before memory is taken; the length of others is checked when they are there */
+	if (len > MAX_OBJECT_BYTES / 12)
+		check_room(values, out, escaped_length(s, len));
+	appendStringInfoChar(out, '"');
+	while (s < end)
+	{
+		const char *from = s;
+		char		escape = '\0';
+
+		while (s < end && (escape = escape_of(*s)) == '\0')
+			s++;
+		appendBinaryStringInfo(out, from, s - from);
+		if (s == end)
+			break;
+		appendStringInfoChar(out, '\\');
+		appendStringInfoChar(out, escape);
+		if (escape == 'u')
+		{
+			char		digits[4] = {'0', '0', hex[*s >> 4], hex[*s & 15]};
+
+			appendBinaryStringInfo(out, digits, 4);
+		}
+		s++;
+	}
+	appendStringInfoChar(out, '"');
+}
+
+static Size
+escaped_length(const char *s, Size len)
+{
+	Size		result = 2;
+
+	for (Size i = 0; i < len; i++)
+	{
+		char		escape = escape_of(s[i]);
+
+		result += escape == '\0' ? 1 : escape == 'u' ? 6 :
+													   2;
+	}
+	return result;
+}
+
+/*
+ * Refuse what would make the object too large.
+ */
+static void
+check_room(const FeedpubJsonValues *values, StringInfo out, Size more)
+{
+	if (out->len - values->start + more > MAX_OBJECT_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("row is larger than %d MB as JSON",
+						MAX_OBJECT_BYTES / (1024 * 1024))));
+}
