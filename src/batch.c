@@ -73,6 +73,7 @@ struct FeedpubBatchScan
 	ScanKeyData keys[2];
 	TupleTableSlot *slot;
 	ScanDirection direction;
+	FullTransactionId next;		/* of no row that the snapshot sees */
 };
 
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
@@ -129,15 +130,16 @@ void
 feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
 {
 	FullTransactionId own = GetTopFullTransactionIdIfAny();
+	FullTransactionId next = ReadNextFullTransactionId();
 
 	Assert(!snapshot->takenDuringRecovery);
 
-	taken->xmin = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmin));
-	taken->xmax = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmax));
+	taken->xmin = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmin, next));
+	taken->xmax = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmax, next));
 	taken->nxip = snapshot->xcnt;
 	taken->xip = palloc((snapshot->xcnt + 1) * sizeof(uint64));
 	for (uint32 i = 0; i < snapshot->xcnt; i++)
-		taken->xip[i] = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xip[i]));
+		taken->xip[i] = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xip[i], next));
 	if (FullTransactionIdIsValid(own) && U64FromFullTransactionId(own) < taken->xmax)
 		taken->xip[taken->nxip++] = U64FromFullTransactionId(own);
 	qsort(taken->xip, taken->nxip, sizeof(uint64), compare_xids);
@@ -233,6 +235,7 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 
 	batches->context = CurrentMemoryContext;
 	batches->direction = direction;
+	batches->next = ReadNextFullTransactionId();
 	batches->table = open_table(AccessShareLock);
 	batches->index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
 	batches->slot = table_slot_create(batches->table, NULL);
@@ -256,6 +259,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	TupleTableSlot *slot = batches->slot;
 	StoredSnapshot *stored;
 	MemoryContext oldcontext;
+	TransactionId publisher;
 	bool		found;
 	bool		isnull;
 
@@ -284,7 +288,11 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->merged_pos = batch->is_merged ?
 		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_POS - 1]) :
 		batch->last_pos;
-	batch->publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber, &isnull));
+	publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber,
+													  &isnull));
+	batch->publisher = TransactionIdIsNormal(publisher) ?
+		feedpub_horizon_widen(publisher, batches->next) :
+		InvalidFullTransactionId;
 	return true;
 }
 
@@ -352,8 +360,8 @@ feedpub_batch_is_foreign(const FeedpubBatch *batch)
 {
 	return batch->sync_id > 0 &&
 		!batch->is_merged &&
-		TransactionIdIsNormal(batch->publisher) &&
-		U64FromFullTransactionId(feedpub_horizon_widen(batch->publisher)) < batch->snapshot.xmax;
+		FullTransactionIdIsValid(batch->publisher) &&
+		U64FromFullTransactionId(batch->publisher) < batch->snapshot.xmax;
 }
 
 /*

@@ -130,7 +130,7 @@ typedef struct FeedpubBatch
 	bool		is_merged;
 	int64		merged_from;	/* the number of its oldest part */
 	int64		merged_pos;		/* the largest position in its youngest part */
-	TransactionId publisher;	/* who wrote it */
+	FullTransactionId publisher;	/* which wrote its row, if known */
 } FeedpubBatch;
 
 typedef struct FeedpubBatchScan FeedpubBatchScan;
@@ -249,7 +249,7 @@ typedef struct FeedpubPage
 	bool		hurried;		/* does not wait to be published; or did, in vain */
 	int64		max_wait;		/* waits no longer than this, in ms, unless 0 */
 	FeedpubBatch last;			/* the last batch that was looked at */
-	TransactionId publisher;	/* of the last batch in the page */
+	FullTransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
 	Relation	key;			/* the index that is a table feed's key */
 
@@ -639,7 +639,8 @@ extern void feedpub_horizon_select(struct _SPI_plan *plan, Datum *values,
 								   Relation feed);
 extern void feedpub_horizon_push(Snapshot snapshot);
 extern void feedpub_horizon_refuse_own_ddl(Relation table);
-extern FullTransactionId feedpub_horizon_widen(TransactionId xid);
+extern FullTransactionId feedpub_horizon_widen(TransactionId xid,
+											   FullTransactionId next);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
 extern List *feedpub_horizon_prepared(void);
@@ -894,7 +895,7 @@ extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 
 /* in page.c */
 extern void feedpub_page_read(FeedpubPage *page);
-extern void feedpub_page_make_durable(TransactionId publisher,
+extern void feedpub_page_make_durable(FullTransactionId publisher,
 									  Snapshot snapshot);
 extern void feedpub_page_push_snapshot(Relation heap);
 extern void feedpub_page_refuse_cursor(Oid relid);

@@ -64,11 +64,13 @@ static uint64 pending_horizon = 0;
 static XLogRecPtr pending_lsn = InvalidXLogRecPtr;
 
 /*
- * Give a 32-bit xid its epoch.  It must be a normal one, not in the future,
- * and less than 2^31 before next.
+ * Give a 32-bit xid its epoch.  It must be a normal one, not after next, and
+ * less than 2^32 before it.  Next is ReadNextFullTransactionId() of a moment
+ * after the xid was seen.  A caller with several xids asks for it once, for
+ * that takes XidGenLock, which each new xid takes as well.
  */
-static FullTransactionId
-widen_xid(TransactionId xid, FullTransactionId next)
+FullTransactionId
+feedpub_horizon_widen(TransactionId xid, FullTransactionId next)
 {
 	uint32		epoch = EpochFromFullTransactionId(next);
 
@@ -78,22 +80,13 @@ widen_xid(TransactionId xid, FullTransactionId next)
 }
 
 /*
- * Give the xid of a running transaction its epoch.
- */
-FullTransactionId
-feedpub_horizon_widen(TransactionId xid)
-{
-	return widen_xid(xid, ReadNextFullTransactionId());
-}
-
-/*
  * The horizon of a snapshot: rows with a smaller feed_xid may be read with
  * it.  The same value as pg_snapshot_xmin(pg_current_snapshot()), xid8funcs.c.
  */
 FullTransactionId
 feedpub_horizon(Snapshot snapshot)
 {
-	return widen_xid(snapshot->xmin, ReadNextFullTransactionId());
+	return feedpub_horizon_widen(snapshot->xmin, ReadNextFullTransactionId());
 }
 
 /*
@@ -166,8 +159,8 @@ feedpub_horizon_committed(FullTransactionId xid)
 	bool		committed;
 
 	LWLockAcquire(XactTruncationLock, LW_SHARED);
-	oldest = widen_xid(TransamVariables->oldestClogXid,
-					   ReadNextFullTransactionId());
+	oldest = feedpub_horizon_widen(TransamVariables->oldestClogXid,
+								   ReadNextFullTransactionId());
 	committed = FullTransactionIdPrecedes(xid, oldest) ||
 		TransactionIdDidCommit(XidFromFullTransactionId(xid));
 	LWLockRelease(XactTruncationLock);
@@ -631,7 +624,7 @@ feedpub_horizon_make_durable(const FullTransactionId *xids, int nxids,
 
 	LWLockAcquire(XactTruncationLock, LW_SHARED);
 	next = ReadNextFullTransactionId();
-	oldest = widen_xid(TransamVariables->oldestClogXid, next);
+	oldest = feedpub_horizon_widen(TransamVariables->oldestClogXid, next);
 	for (int i = nxids - 1; i >= 0; i--)
 	{
 		XLogRecPtr	commit_lsn;

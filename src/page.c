@@ -307,14 +307,10 @@ make_page_durable(FeedpubPage *page)
  * and with it all that lies before it in the WAL.
  */
 void
-feedpub_page_make_durable(TransactionId publisher, Snapshot snapshot)
+feedpub_page_make_durable(FullTransactionId publisher, Snapshot snapshot)
 {
-	if (TransactionIdIsNormal(publisher))
-	{
-		FullTransactionId xid = feedpub_horizon_widen(publisher);
-
-		feedpub_horizon_make_durable(&xid, 1, feedpub_horizon(snapshot));
-	}
+	if (FullTransactionIdIsValid(publisher))
+		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(snapshot));
 }
 
 /*

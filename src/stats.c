@@ -115,6 +115,8 @@ feedpub_running(PG_FUNCTION_ARGS)
 	TransactionId *xids = palloc(maxrunning * sizeof(TransactionId));
 	int		   *pids = palloc(maxrunning * sizeof(int));
 	int			nrunning = 0;
+	List	   *prepared;
+	FullTransactionId next;
 	ListCell   *lc;
 
 	InitMaterializedSRF(fcinfo, 0);
@@ -148,12 +150,14 @@ feedpub_running(PG_FUNCTION_ARGS)
 	}
 	LWLockRelease(ProcArrayLock);
 
-	foreach(lc, feedpub_horizon_prepared())
+	prepared = feedpub_horizon_prepared();
+	next = ReadNextFullTransactionId();
+	foreach(lc, prepared)
 	{
 		Datum		values[2];
 		bool		nulls[2] = {false, false};
 
-		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(lfirst_oid(lc)));
+		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(lfirst_oid(lc), next));
 		values[1] = Int32GetDatum(0);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
@@ -162,7 +166,7 @@ feedpub_running(PG_FUNCTION_ARGS)
 		Datum		values[2];
 		bool		nulls[2] = {false, false};
 
-		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(xids[i]));
+		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(xids[i], next));
 		values[1] = Int32GetDatum(pids[i]);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
