@@ -111,6 +111,27 @@ SELECT feed_set_channel('silent', 'outbox');
 ROLLBACK;
 SELECT channel FROM feedpub.feeds WHERE feed = 'silent'::regclass;
 
+-- A publisher that looks for a channel waits until one that is being set is
+-- there, so no batch is visible later than the channel and not announced.
+SELECT connect('owner'), connect('publisher');
+SELECT pid AS publisher FROM dblink('publisher', 'SELECT pg_backend_pid()') p (pid int) \gset
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('o', '1');
+SELECT dblink_exec('owner', 'BEGIN');
+SELECT FROM dblink('owner', format('SELECT feed_set_channel(%L, %L)', '"Odd ""Name"", with a comma"', 'outbox')) s (void text);
+SELECT dblink_send_query('publisher', 'CALL feed_publish(''"Odd ""Name"", with a comma"'')');
+SELECT set_config('test.publisher', :'publisher', false) IS NOT NULL AS known;
+DO $$
+BEGIN
+	WHILE dblink_is_busy('publisher') = 1 AND pg_blocking_pids(current_setting('test.publisher')::int) = '{}' LOOP
+	END LOOP;
+END $$;
+SELECT dblink_is_busy('publisher') AS waits;
+SELECT dblink_exec('owner', 'COMMIT');
+SELECT * FROM dblink_get_result('publisher') r (result text);
+SELECT dblink_disconnect('owner'), dblink_disconnect('publisher');
+SELECT channel, is_head FROM notified();
+SELECT feed_set_channel('"Odd ""Name"", with a comma"', NULL);
+
 --
 -- What it refuses
 --

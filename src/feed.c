@@ -195,7 +195,8 @@ feed_set_default(PG_FUNCTION_ARGS)
  *
  * Has each batch of a feed announced by one NOTIFY on this channel, with the
  * newest cursor as payload, sent by whoever publishes; NULL ends that.
- * Writers never NOTIFY.  Only the owner may.  Errors: 42809 when it is no
+ * Writers never NOTIFY.  Only the owner may.  Waits for a publisher of the feed
+ * and holds up others until the transaction ends.  Errors: 42809 when it is no
  * feed, 22023 for a channel that NOTIFY would not take, 42501.
  */
 Datum
@@ -212,6 +213,15 @@ feed_set_channel(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("channel name must have 1 to %d bytes", NAMEDATALEN - 1)));
+
+	/*
+	 * A publisher looks for a channel under this lock, which it holds to the
+	 * end of its transaction.  If it has found none, its batch is visible
+	 * before the channel is, so a listener that begins to read after this
+	 * transaction has committed misses no batch.
+	 */
+	if (channel != NULL)
+		(void) feedpub_batch_lock(relid, true);
 	feedpub_registry_set_channel(relid, channel);
 	PG_RETURN_VOID();
 }

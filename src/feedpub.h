@@ -196,6 +196,13 @@ typedef enum FeedpubPublishWait
 	FEEDPUB_WAIT_FOR_ALL,
 } FeedpubPublishWait;
 
+/* What a publisher's step has done, besides its transactions. */
+typedef struct FeedpubPublished
+{
+	int			batches;
+	bool		announce;		/* on a channel, when it has committed */
+} FeedpubPublished;
+
 /* a page ends when its rows have this many bytes, whatever max_rows */
 #define FEEDPUB_MAX_PAGE_BYTES	(64 * 1024 * 1024)
 
@@ -908,7 +915,7 @@ extern bool feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
-								 int *nbatches);
+								 FeedpubPublished *done);
 extern bool feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
 									 Snapshot snapshot,
 									 const FeedpubSnapshot *last);

@@ -87,12 +87,12 @@ typedef struct NewTransaction
 	FeedpubRun *runs;			/* the first, and its siblings */
 } NewTransaction;
 
-static int	publish_one_of_all(Oid relid);
+static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
 static FeedpubLeaves *open_leaves(FeedpubFeed *feed, Relation heap,
 								  Snapshot snapshot, FeedpubPublishWait how);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-						 FeedpubPublishWait how, int *nbatches);
+						 FeedpubPublishWait how, FeedpubPublished *done);
 static int	join_runs(NewTransaction *news, int nnews);
 static bool has_living_row(FeedpubRunReader *reader, List *runs);
 static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
@@ -146,6 +146,7 @@ feed_publish(PG_FUNCTION_ARGS)
 	foreach(lc, feeds)
 	{
 		Oid			relid = lfirst_oid(lc);
+		FeedpubPublished done;
 
 		SPI_commit();
 		if (all &&
@@ -153,11 +154,12 @@ feed_publish(PG_FUNCTION_ARGS)
 			continue;
 		if (!all)
 			feedpub_require_select(relid);
-		if ((all ? publish_one_of_all(relid) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, NULL)) > 0)
+		if ((all ? publish_one_of_all(relid, &done) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done)) > 0)
 		{
 			SPI_commit();
 			feedpub_wait_wake(relid);
-			feedpub_publish_notify(relid);
+			if (done.announce)
+				feedpub_publish_notify(relid);
 		}
 	}
 	SPI_commit();
@@ -170,7 +172,7 @@ feed_publish(PG_FUNCTION_ARGS)
  * passed over, for the others' sake.
  */
 static int
-publish_one_of_all(Oid relid)
+publish_one_of_all(Oid relid, FeedpubPublished *done)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -179,7 +181,7 @@ publish_one_of_all(Oid relid)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER, NULL);
+		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER, done);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -249,14 +251,14 @@ lock_at_once(Relation heap)
 /*
  * Publish what is new in a feed.  To be called first in a transaction, whose
  * isolation and durability are set here, and which the caller commits; then
- * he wakes those who wait for the feed.  Returns the number of transactions
- * published, and in *nbatches, unless NULL, that of the batches they are in;
+ * he wakes those who wait for the feed, and calls feedpub_publish_notify() if
+ * *done says so.  Returns the number of transactions published;
  * FEEDPUB_PUBLISH_BUSY for a feed that would have to be waited for in another
  * way than how says, or whose index is still being made.  Who does not wait
  * for all passes over one that has been dropped.
  */
 int
-feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
+feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 {
 	FeedpubFeed feed;
 	Relation	heap;
@@ -264,6 +266,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 	int			npublished;
 
 	Assert(!FirstSnapshotSet);
+	MemSet(done, 0, sizeof(FeedpubPublished));
 	XactIsoLevel = XACT_READ_COMMITTED;
 	XactReadOnly = false;
 	(void) set_config_option("synchronous_commit",
@@ -297,7 +300,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
 	/* after the lock, see above */
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
-	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, nbatches);
+	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, done);
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
 	return npublished;
@@ -307,7 +310,8 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, int *nbatches)
  * Send the NOTIFY that the feed's owner asked for, its payload the cursor of
  * the newest batch.  In a transaction of its own, after the batch: a full
  * queue must not stop publishing, and the cluster-wide lock that a NOTIFY
- * takes at commit is not held while anything else is done.
+ * takes at commit is not held while anything else is done.  Nothing, if the
+ * owner has ended it since.
  */
 void
 feedpub_publish_notify(Oid relid)
@@ -363,7 +367,7 @@ open_leaves(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
  */
 static int
 publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-			 FeedpubPublishWait how, int *nbatches)
+			 FeedpubPublishWait how, FeedpubPublished *done)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub publish",
@@ -416,8 +420,11 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	feedpub_partition_close(leaves);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	if (nbatches != NULL)
-		*nbatches = nwritten;
+	done->batches = nwritten;
+
+	/* under the publishing lock, which a channel is set under */
+	done->announce = nwritten > 0 &&
+		feedpub_registry_channel(feed->relid) != NULL;
 	return nnews;
 }
 

@@ -479,12 +479,14 @@ feedpub_registry_list(bool *stale)
 }
 
 /*
- * The channel on which a feed's batches are announced, or NULL.
+ * The channel on which a feed's batches are announced, or NULL, as it is now.
  */
 char *
 feedpub_registry_channel(Oid relid)
 {
 	Relation	registry = table_open(find_registry(), AccessShareLock);
+	Oid			indexid = get_relname_relid("_feed_pkey",
+											RelationGetNamespace(registry));
 	char	   *channel = NULL;
 	SysScanDesc scan;
 	ScanKeyData key;
@@ -492,7 +494,7 @@ feedpub_registry_channel(Oid relid)
 
 	ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(registry, InvalidOid, false, NULL, 1, &key);
+	scan = systable_beginscan(registry, indexid, true, NULL, 1, &key);
 	tuple = systable_getnext(scan);
 	if (HeapTupleIsValid(tuple))
 	{

@@ -91,7 +91,7 @@ typedef struct FeedState
 static HTAB *states;
 static bool all_marked = false; /* all are to be marked, once that succeeds */
 static int	published;			/* what publish() did */
-static int	published_batches;
+static FeedpubPublished published_as;	/* and what is left to do */
 static int64 merged_to;			/* what merge() did */
 static bool merge_more;
 static FeedpubWorkerStats stats;	/* since they were last added up */
@@ -343,7 +343,7 @@ static void
 publish(Oid relid)
 {
 	published = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_NOBODY,
-									 &published_batches);
+									 &published_as);
 }
 
 static void
@@ -511,7 +511,7 @@ publish_one(FeedState *state)
 	state->dirty = false;
 	feedpub_shmem_take_mark(state->relid);
 
-	published = published_batches = 0;
+	published = 0;
 	if (!run_step("publishing", publish, state->relid))
 	{
 		wait_ms = retry_wait(state->nfailures);
@@ -529,14 +529,15 @@ publish_one(FeedState *state)
 		if (state->nfailures > 0)
 			stats.failing--;
 		state->nfailures = 0;
-		stats.batches += published_batches;
+		stats.batches += published_as.batches;
 		stats.transactions += published;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 		if (published > 0)
 		{
 			feedpub_wait_wake(state->relid);
-			(void) run_step("announcing", announce, state->relid);
+			if (published_as.announce)
+				(void) run_step("announcing", announce, state->relid);
 		}
 	}
 	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
