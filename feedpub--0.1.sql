@@ -453,18 +453,18 @@ AS 'MODULE_PATHNAME', 'feed_publish';
 COMMENT ON PROCEDURE feed_publish(pg_catalog.regclass) IS
 	'publishes what has been committed to a feed, or to all feeds';
 
-CREATE FUNCTION feed_read(feed pg_catalog.anyelement, after pg_catalog.text,
-	max_rows pg_catalog.int4, shard pg_catalog.int4 DEFAULT NULL,
-	shards pg_catalog.int4 DEFAULT NULL)
+CREATE FUNCTION feed_read(feed pg_catalog.anyelement,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement)
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'reads a page of a feed in published order';
 
-CREATE FUNCTION feed_page(feed pg_catalog.regclass, after pg_catalog.text,
-	max_rows pg_catalog.int4, shard pg_catalog.int4 DEFAULT NULL,
-	shards pg_catalog.int4 DEFAULT NULL)
+CREATE FUNCTION feed_page(feed pg_catalog.regclass,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS pg_catalog.json
 LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_page';

@@ -153,7 +153,7 @@ SELECT feed_drop('other');
 SELECT feed_create('other');
 CREATE FUNCTION attempt_other(after text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN (SELECT count(*) || ' rows' FROM feed_read(NULL::other, after, 100));
+	RETURN (SELECT count(*) || ' rows' FROM feed_read(NULL::other, after, 100) WHERE op <> 'end');
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;
 END $$;

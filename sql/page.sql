@@ -43,12 +43,14 @@ END $$;
 --
 -- The shape, exactly
 --
-SELECT feed_page('"Odd ""Name"", with a comma"', '', 10);
+SELECT p -> 'entries' AS entries, p ->> 'cursor' = feed_head('"Odd ""Name"", with a comma"') AS head, p -> 'more' AS more
+	FROM feed_page('"Odd ""Name"", with a comma"', '', 10) p;
 INSERT INTO "Odd ""Name"", with a comma" (publication_id, message_id, message_type, message_key, data, scheduled) VALUES
 	('p', 'm1', 'first', 'k', '{"a": 1, "b": [true, null, "x"]}', '2026-01-02 03:04:05.678901+00'),
 	('', 'm2', 'second', NULL, NULL, '2026-01-02 03:04:05Z');
 -- Committed and not published: nothing yet
-SELECT feed_page('"Odd ""Name"", with a comma"', '', 10);
+SELECT p -> 'entries' AS entries, p ->> 'cursor' = feed_head('"Odd ""Name"", with a comma"') AS head, p -> 'more' AS more
+	FROM feed_page('"Odd ""Name"", with a comma"', '', 10) p;
 CALL feed_publish('"Odd ""Name"", with a comma"');
 \pset format unaligned
 SELECT page('"Odd ""Name"", with a comma"', '', 10);

@@ -41,5 +41,28 @@ CREATE POLICY own ON outbox FOR SELECT USING (message_type <> 'a');
 SET ROLE regress_feedpub_reader;
 SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
 RESET ROLE;
+-- A prepared (entry).* keeps its columns, the entry itself has those of now.
+PREPARE columns AS SELECT (entry).* FROM feed_read(NULL::outbox, max_rows => 1);
+PREPARE entry AS SELECT to_jsonb(entry) ->> 'added' AS added FROM feed_read(NULL::outbox, max_rows => 1);
+EXECUTE columns \gset before_
+EXECUTE entry;
+ALTER TABLE outbox ADD COLUMN added text DEFAULT 'now';
+EXECUTE columns \gset after_
+\echo :{?before_message_type} :{?after_message_type} :{?after_added}
+EXECUTE entry;
+DEALLOCATE columns;
+PREPARE columns AS SELECT (entry).* FROM feed_read(NULL::outbox, max_rows => 1);
+EXECUTE columns \gset again_
+\echo :{?again_added}
+DEALLOCATE ALL;
+-- after and max_rows have defaults: a page of 100 from the beginning.
+INSERT INTO outbox (message_type, data) SELECT i, '1' FROM generate_series(1, 200) i;
+CALL feed_publish();
+SELECT count(*) FROM feed_read(NULL::outbox);
+SELECT json_array_length(feed_page('outbox') -> 'entries');
+SELECT op, (entry).message_type FROM feed_read(NULL::outbox, feed_page('outbox') ->> 'cursor', 1);
+SELECT op, (entry).message_type FROM feed_read(feed => NULL::outbox, max_rows => 1);
+-- Not the name as a text, which could be of any type
+SELECT count(*) FROM feed_read('outbox');
 SELECT feed_drop('outbox');
 DROP ROLE regress_feedpub_reader;

@@ -190,6 +190,7 @@ read_batches(FeedpubPage *page)
 	MemoryContext contexts[2];
 	FeedpubBatchScan *batches;
 	bool		has_before = false;
+	FeedpubBatch beginning = {0};
 	bool		checked = false;
 	int			turn = 0;
 
@@ -221,6 +222,10 @@ read_batches(FeedpubPage *page)
 		make_page_durable(page);
 		return;
 	}
+
+	/* no page ends with an empty cursor, which knows no history */
+	if (!page->passed.given)
+		feedpub_entry_pass(page, &beginning, 0);
 
 	/* from the batch before, whose snapshot is needed; mostly its number is one less */
 	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&page->after) - 1, 1),

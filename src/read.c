@@ -41,8 +41,8 @@ static bool write_entry(FeedpubJsonEntry *entry, void *arg);
 static void read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page);
 
 /*
- * feed_read(feed anyelement, after text, max_rows int, shard int DEFAULT
- * NULL, shards int DEFAULT NULL)
+ * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
+ * shard int DEFAULT NULL, shards int DEFAULT NULL)
  * returns TABLE (cursor text, op text, entry anyelement), VOLATILE
  *
  * Reads a page of a feed in published order, called as feed_read(NULL::kv,
@@ -51,7 +51,8 @@ static void read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page);
  * place to go on from.  op is 'upsert'; in a table feed also 'delete', whose
  * entry has the key and else nulls, and 'truncate', whose entry has only
  * nulls; or 'end' for a last entry without a row that only says how far the
- * page got.  A key column that was changed so that it cannot have a deleted
+ * page got.  The page after '' that finds nothing has one: it is the cursor by
+ * which the consumer is told of whatever is removed afterwards.  A key column that was changed so that it cannot have a deleted
  * row's value any more is null too; feed_page() has its text.
  *
  * With shard and shards, only the keys of shard, 0 to shards - 1; key.c says
@@ -106,8 +107,8 @@ feed_read(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_page(feed regclass, after text, max_rows int, shard int DEFAULT NULL,
- * shards int DEFAULT NULL) returns json, VOLATILE
+ * feed_page(feed regclass, after text DEFAULT '', max_rows int DEFAULT 100,
+ * shard int DEFAULT NULL, shards int DEFAULT NULL) returns json, VOLATILE
  *
  * The same page as a JSON object, the body that an HTTP endpoint returns:
  * {"entries": [...], "cursor": "...", "more": true|false}.  json.c has the
@@ -123,7 +124,7 @@ feed_page(PG_FUNCTION_ARGS)
 	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
 	FeedpubCursor cursor;
-	char		buffer[FEEDPUB_CURSOR_LENGTH + 1] = "";
+	char		buffer[FEEDPUB_CURSOR_LENGTH + 1];
 	bool		whole;
 
 	if (PG_ARGISNULL(0))
@@ -142,10 +143,9 @@ feed_page(PG_FUNCTION_ARGS)
 	if (writer.last != NULL)
 		json->len -= strlen(", ");
 
-	/* where nothing was passed, the caller stays where it is */
 	cursor = whole ? page.passed : writer.last->cursor;
-	if (cursor.given)
-		feedpub_cursor_print(&cursor, buffer);
+	feedpub_cursor_print(&cursor, buffer);
+	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
 	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
 					 buffer, page.more || !whole ? "true" : "false");
 	relation_close(page.heap, NoLock);
