@@ -144,8 +144,7 @@ sub wait_until
 			for my $program (@programs)
 			{
 				diag "$program->{name}:\n" . output($program);
-				diag scalar `ps -o pid,ppid,stat,wchan:20,args -g $program->{pid}`
-				  if !look($program);
+				diag grep { /^ *$program->{pid} / } `ps -eo pgid,pid,ppid,stat,wchan:20,args`;
 			}
 			die "$failed->{name}: $failed->{status}" if $failed;
 			die "$timeout s and still not: $what";

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""follow.py: keeps a copy of a table in another database.
+
+    follow.py [--begin-again] SOURCE FEED TARGET TABLE
+    follow.py 'dbname=shop' public.product 'dbname=search' product
+
+FEED is a table feed in the database SOURCE, which is only read, with SELECT on
+the table and nothing else.  TABLE is in the database TARGET; it has the columns
+that the copy is to have, by the names of the source, and a primary key or unique
+index on the key columns of the feed.  The first pages are the rows that are
+there; changes follow.
+
+A page and the cursor are written in one transaction of TARGET, so the program may
+be killed at any time, and two of them do no harm: one waits for the other.
+
+With --begin-again, if the feed has another history (PF001: a backup was restored,
+or a standby that lagged took over) or deletes have expired (PF002: the program was
+away for too long), the copy is emptied and filled again.  Without, it stops there.
+
+Needs psycopg 3.
+"""
+import argparse
+import json
+import random
+import signal
+import sys
+import threading
+
+import psycopg
+from psycopg import sql
+
+PAGE = 500
+stop = threading.Event()
+
+
+class Copy:
+    """A table in the target, and the cursor up to which it is a copy."""
+
+    def __init__(self, target, feed, table):
+        self.target = target
+        self.feed = feed
+        # a name as SQL reads it becomes one that can be put into a statement
+        self.oid, self.table = target.execute(
+            "SELECT c.oid, c.oid::regclass::text FROM pg_class c WHERE c.oid = %s::regclass", (table,)).fetchone()
+        self.table = sql.SQL(self.table)
+        self.columns = [name for name, in target.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0"
+            " AND NOT attisdropped AND attgenerated = '' ORDER BY attnum", (self.oid,))]
+        target.execute("CREATE TABLE IF NOT EXISTS follower (feed text PRIMARY KEY, cursor text NOT NULL)")
+        target.execute("INSERT INTO follower VALUES (%s, '') ON CONFLICT DO NOTHING", (feed,))
+
+    def take_page(self, source):
+        """Applies a page.  Returns the cursor after it, and whether there is more."""
+        with self.target.transaction():
+            # locked: a second process waits here, and finds the cursor moved
+            cursor, = self.target.execute(
+                "SELECT cursor FROM follower WHERE feed = %s FOR UPDATE", (self.feed,)).fetchone()
+            page, = source.execute("SELECT feed_page(%s, %s, %s)", (self.feed, cursor, PAGE)).fetchone()
+            for entry in page["entries"]:
+                self.apply(entry)
+            if page["cursor"] != cursor:
+                self.target.execute("UPDATE follower SET cursor = %s WHERE feed = %s",
+                                    (page["cursor"], self.feed))
+        return page["cursor"], page["more"]
+
+    def apply(self, entry):
+        """Applies an entry: it is done once, but doing it again would do no harm."""
+        if "error" in entry:
+            raise ValueError(f"{self.feed} {entry['key']}: {entry['error']}")
+        if entry["op"] == "truncate":
+            self.target.execute(sql.SQL("TRUNCATE {}").format(self.table))
+            return
+        key = sql.SQL(", ").join(map(sql.Identifier, entry["key"]))
+        if entry["op"] == "delete":
+            self.target.execute(
+                sql.SQL("DELETE FROM {0} WHERE ({1}) = (SELECT {1} FROM json_populate_record(NULL::{0}, %s))")
+                .format(self.table, key), (json.dumps(entry["key"]),))
+            return
+        # columns that the copy does not have are left out
+        names = [name for name in self.columns if name in entry["row"]]
+        columns = sql.SQL(", ").join(map(sql.Identifier, names))
+        changes = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in names)
+        self.target.execute(
+            sql.SQL("INSERT INTO {0} ({1}) SELECT {1} FROM json_populate_record(NULL::{0}, %s)"
+                    " ON CONFLICT ({2}) DO UPDATE SET {3}")
+            .format(self.table, columns, key, changes), (json.dumps(entry["row"]),))
+
+    def begin_again(self):
+        with self.target.transaction():
+            self.target.execute("UPDATE follower SET cursor = '' WHERE feed = %s", (self.feed,))
+            self.target.execute(sql.SQL("TRUNCATE {}").format(self.table))
+
+
+def work(options):
+    """Until stopped, through lost connections on either side."""
+    failures = 0
+    while not stop.is_set():
+        try:
+            with psycopg.connect(options.source, autocommit=True, connect_timeout=10) as source, \
+                 psycopg.connect(options.target, autocommit=True, connect_timeout=10) as target:
+                copy = Copy(target, options.feed, options.table)
+                while not stop.is_set():
+                    try:
+                        cursor, more = copy.take_page(source)
+                    except psycopg.Error as error:
+                        if error.sqlstate not in ("PF001", "PF002") or not options.begin_again:
+                            raise
+                        print(f"{error}\nThe copy is filled again.", file=sys.stderr, flush=True)
+                        copy.begin_again()
+                        continue
+                    if not more:
+                        # not longer, for it is what a stop waits for
+                        source.execute("SELECT feed_wait(%s, %s, '5 s')", (options.feed, cursor))
+                    failures = 0
+        except ValueError as error:
+            sys.exit(str(error))
+        except psycopg.Error as error:
+            # a name or a right is missing, a row does not fit, the feed cannot go on
+            if (error.sqlstate or "")[:2] in ("22", "23", "42", "PF"):
+                sys.exit(str(error))
+            print(error, file=sys.stderr, flush=True)
+            stop.wait(min(0.1 * 2 ** failures, 30) * random.uniform(0.5, 1))
+            failures += 1
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--begin-again", action="store_true")
+    for name in "source", "feed", "target", "table":
+        parser.add_argument(name)
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, lambda *_: stop.set())
+    work(parser.parse_args())
