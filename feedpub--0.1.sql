@@ -652,13 +652,6 @@ AS 'MODULE_PATHNAME', 'feedpub_lag';
 COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
 	'estimates what lies behind a cursor';
 
-CREATE FUNCTION feedpub._last_poll(subscription pg_catalog.text)
-RETURNS pg_catalog.timestamptz
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
-AS 'MODULE_PATHNAME', 'feedpub_last_poll';
-COMMENT ON FUNCTION feedpub._last_poll(pg_catalog.text) IS
-	'when a subscription was polled last, since the server started';
-
 --
 -- Views
 --
@@ -768,7 +761,6 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		s.shards, s.lease, s.max_attempts,
 		h.cursor, h.lag_rows,
 		pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) h.since AS lag,
-		feedpub._last_poll(s.name) AS last_poll,
 		h.last_ack, h.leased,
 		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name

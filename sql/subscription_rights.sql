@@ -182,7 +182,7 @@ CREATE TABLE calls (call text);
 INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll(NULL::open, %L, 1, '''')'),
 	('feed_ack(%L, '''')'), ('feed_ack_poll(%L, NULL, NULL, 1)'), ('feed_wait_poll(%L, ''0'')'),
 	('feed_park(%L, '''', ''x'')'), ('feed_nack(%L, '''', ''x'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
-	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_unsubscribe(%L)'), ('feedpub._last_poll(%L)');
+	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_unsubscribe(%L)');
 GRANT SELECT ON calls TO regress_feedpub_evil;
 SET ROLE regress_feedpub_evil;
 SELECT call, told('secret "sub"', call) = told('no such sub', call) AS as_if_none FROM calls;

@@ -783,8 +783,6 @@ extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
 extern void feedpub_shmem_note_error(Oid feed, const char *error);
 extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
-extern void feedpub_shmem_note_poll(const text *subscription);
-extern TimestampTz feedpub_shmem_last_poll(const text *subscription);
 
 /* in retention.c */
 extern int	feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more);

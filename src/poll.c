@@ -44,7 +44,6 @@ PG_FUNCTION_INFO_V1(feed_ack);
 PG_FUNCTION_INFO_V1(feed_ack_poll);
 PG_FUNCTION_INFO_V1(feed_wait_poll);
 PG_FUNCTION_INFO_V1(feedpub_lag);
-PG_FUNCTION_INFO_V1(feedpub_last_poll);
 
 /* What an acknowledgement did. */
 typedef enum AckResult
@@ -338,7 +337,6 @@ poll(FunctionCallInfo fcinfo, FeedpubSubscription *sub, int first_arg,
 	hurried = !await_news(sub, consumer);
 	nshards = choose_shards(sub, consumer, &shards);
 	InitMaterializedSRF(fcinfo, 0);
-	feedpub_shmem_note_poll(sub->name);
 
 	/* begin with any, so that none waits for ever for busier ones */
 	first = nshards > 1 ? (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nshards - 1) : 0;
@@ -870,24 +868,4 @@ feedpub_lag(PG_FUNCTION_ARGS)
 		values[2] = BoolGetDatum(feedpub_page_is_expired(feed, &cursor, &floor, snapshot));
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
-}
-
-/*
- * feedpub._last_poll(subscription text) returns timestamptz, VOLATILE
- *
- * When a subscription was polled last; NULL when that is not known any more.
- * For its owner, and who watches over the server.  Errors: 42704, 42501.
- */
-Datum
-feedpub_last_poll(PG_FUNCTION_ARGS)
-{
-	FeedpubSubscription sub;
-	TimestampTz at;
-
-	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS))
-		feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
-	at = feedpub_shmem_last_poll(PG_GETARG_TEXT_PP(0));
-	if (at == 0)
-		PG_RETURN_NULL();
-	PG_RETURN_TIMESTAMPTZ(at);
 }

@@ -27,7 +27,6 @@
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
@@ -44,7 +43,6 @@
 #include "feedpub.h"
 
 #define NWAITERS		32
-#define NSEEN			256
 
 struct FeedpubDatabase
 {
@@ -70,17 +68,6 @@ struct FeedpubDatabase
 	char		error[FEEDPUB_ERROR_LENGTH];
 };
 
-/*
- * When a subscription was polled last: two words that are written one after
- * the other, so that a reader may take one subscription's time for another's
- * that shares its place, for a moment.
- */
-typedef struct SeenPoll
-{
-	pg_atomic_uint64 subscription;	/* hash; 0: none */
-	pg_atomic_uint64 at;
-} SeenPoll;
-
 typedef struct FeedpubShared
 {
 	slock_t		mutex;
@@ -88,7 +75,6 @@ typedef struct FeedpubShared
 	Latch	   *launcher_latch; /* by the mutex; NULL when there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
 	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
-	SeenPoll	seen[NSEEN];	/* by hash of database and subscription */
 } FeedpubShared;
 
 static FeedpubShared *shared = NULL;
@@ -103,7 +89,6 @@ static void startup_shmem(void);
 static void attach(void);
 static void reclaim_entries(void);
 static void wake_all_waiters(void);
-static uint64 hash_subscription(const text *subscription);
 
 /*
  * Reserve the struct while the server starts.  Called from _PG_init().
@@ -180,11 +165,6 @@ attach(void)
 			SpinLockInit(&shared->databases[i].mutex);
 		for (int i = 0; i < NWAITERS; i++)
 			ConditionVariableInit(&shared->waiters[i]);
-		for (int i = 0; i < NSEEN; i++)
-		{
-			pg_atomic_init_u64(&shared->seen[i].subscription, 0);
-			pg_atomic_init_u64(&shared->seen[i].at, 0);
-		}
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -749,42 +729,4 @@ feedpub_shmem_waiters(Oid feed)
 	if (feedpub_shmem_database() == NULL)
 		return NULL;
 	return &shared->waiters[(MyDatabaseId * 31 + feed) % NWAITERS];
-}
-
-/*
- * Note that a subscription is being polled.
- */
-void
-feedpub_shmem_note_poll(const text *subscription)
-{
-	uint64		hash = hash_subscription(subscription);
-
-	if (feedpub_shmem_database() == NULL)
-		return;
-	pg_atomic_write_u64(&shared->seen[hash % NSEEN].subscription, hash);
-	pg_atomic_write_u64(&shared->seen[hash % NSEEN].at, (uint64) GetCurrentTimestamp());
-}
-
-/*
- * When it was polled last, since the server started; 0 when that is not known:
- * another one that has the same place was polled later.
- */
-TimestampTz
-feedpub_shmem_last_poll(const text *subscription)
-{
-	uint64		hash = hash_subscription(subscription);
-
-	if (feedpub_shmem_database() == NULL ||
-		pg_atomic_read_u64(&shared->seen[hash % NSEEN].subscription) != hash)
-		return 0;
-	return (TimestampTz) pg_atomic_read_u64(&shared->seen[hash % NSEEN].at);
-}
-
-static uint64
-hash_subscription(const text *subscription)
-{
-	uint64		hash = hash_bytes_extended((const unsigned char *) VARDATA_ANY(subscription),
-										   VARSIZE_ANY_EXHDR(subscription), MyDatabaseId);
-
-	return Max(hash, 1);
 }

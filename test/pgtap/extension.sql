@@ -82,7 +82,6 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._cursor_moves(text,text)',
 	'function feedpub._subscription_owner(oid,name,bigint)',
 	'function feedpub._lag(regclass,text)',
-	'function feedpub._last_poll(text)',
 	'function feed_start_worker()',
 	'function feed_stop_worker()'], 'its members, row types aside');
 SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');

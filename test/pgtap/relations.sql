@@ -29,7 +29,7 @@ INSERT INTO meant VALUES
 	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
 		'parked_at timestamp with time zone, retry_at timestamp with time zone, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
-	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, last_poll timestamp with time zone, '
+	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, '
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
