@@ -868,6 +868,8 @@ extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
 /* in wait.c */
 extern void feedpub_wait_wake(Oid relid);
 extern void feedpub_wait_sleep(int64 timeout_ms);
+extern void feedpub_wait_sleep_in(ConditionVariable *queue,
+								  int64 timeout_ms);
 extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 								   int64 timeout_ms, int flags);
 

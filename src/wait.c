@@ -16,7 +16,8 @@
  * from cleaning up.  feed_await() is a procedure, so that it can end its
  * transaction before it sleeps.
  *
- * Nothing sleeps with a transaction id: may_sleep().
+ * Nothing sleeps with a transaction id: may_sleep().  Nothing sleeps on when
+ * its client is gone: check_client().
  *
  *-------------------------------------------------------------------------
  */
@@ -57,7 +58,14 @@ PG_FUNCTION_INFO_V1(feed_await);
 #define RECHECK_INTERVAL	1000
 #define LAST_RECHECK		10000
 
+/* how often a sleeper looks whether its client is still there, in ms */
+#define CLIENT_INTERVAL		1000
+
+/* libpq/libpq.h, which needs the headers of GSSAPI and of OpenSSL */
+extern bool pq_check_connection(void);
+
 static bool may_sleep(void);
+static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static void check_feed(Oid relid);
 static bool lies_behind(Oid relid, const FeedpubCursor *after,
@@ -296,19 +304,64 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 
 		sleep_ms = Min(left, woken ? recheck_ms : POLL_INTERVAL);
 		recheck_ms = Min(recheck_ms * 2, LAST_RECHECK);
-		if (woken)
-			(void) ConditionVariableTimedSleep(queue, sleep_ms,
-											   feedpub_wait_event("FeedpubWait"));
-		else
-		{
-			(void) WaitLatch(MyLatch,
-							 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 sleep_ms, feedpub_wait_event("FeedpubWait"));
-			ResetLatch(MyLatch);
-		}
+		feedpub_wait_sleep_in(woken ? queue : NULL, sleep_ms);
 	}
 	ConditionVariableCancelSleep();
 	return arrived;
+}
+
+/*
+ * Sleep until a queue is woken, which the caller has entered, or the time is
+ * over.  Without a queue, until the latch is set, or the time is over.
+ */
+void
+feedpub_wait_sleep_in(ConditionVariable *queue, int64 timeout_ms)
+{
+	uint32		event = feedpub_wait_event("FeedpubWait");
+	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
+	int64		left = timeout_ms;
+
+	while (left > 0)
+	{
+		long		sleep_ms = Min(left, CLIENT_INTERVAL);
+		int			events = WL_TIMEOUT;
+
+		if (queue == NULL)
+		{
+			events = WaitLatch(MyLatch,
+							   WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							   sleep_ms, event);
+			ResetLatch(MyLatch);
+		}
+		else if (!ConditionVariableTimedSleep(queue, sleep_ms, event))
+			return;
+		check_client();
+		if (events & WL_LATCH_SET)
+			return;
+
+		/* the queue's wake-up may have been taken for the client's */
+		if (queue != NULL)
+			SetLatch(MyLatch);
+		left = (end - GetCurrentTimestamp()) / 1000;
+	}
+}
+
+/*
+ * End the session if its client is gone, as the server does when it cannot
+ * write to it.  A client that was killed would otherwise be waited for until
+ * the timeout, for the server looks only while it reads or writes, unless
+ * client_connection_check_interval is set.  The look resets our latch.
+ */
+static void
+check_client(void)
+{
+	if (MyProcPort != NULL && WaitEventSetCanReportClosed() &&
+		!pq_check_connection())
+	{
+		ClientConnectionLost = true;
+		InterruptPending = true;
+	}
+	CHECK_FOR_INTERRUPTS();
 }
 
 /*
@@ -326,11 +379,7 @@ feedpub_wait_sleep(int64 timeout_ms)
 		CHECK_FOR_INTERRUPTS();
 		if (left <= 0 || !may_sleep())
 			return;
-		(void) WaitLatch(MyLatch,
-						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(left, RECHECK_INTERVAL),
-						 feedpub_wait_event("FeedpubWait"));
-		ResetLatch(MyLatch);
+		feedpub_wait_sleep_in(NULL, left);
 	}
 }
 

@@ -189,6 +189,7 @@ sub background
 
 	append_to_file($file, $query);
 	$connstr .= " user=$options{user}" if $options{user};
+	$connstr .= " host=$options{host}" if $options{host};
 	$self->{handle} = IPC::Run::start(
 		[
 			'psql', '--no-psqlrc', '--no-align', '--tuples-only', '--quiet',

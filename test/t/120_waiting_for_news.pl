@@ -13,7 +13,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = feedpub_node('server', conf => "log_statement = none\n");
+my $node = feedpub_node('server',
+	conf => "log_statement = none\nlisten_addresses = '127.0.0.1'\n");
 my %call = (
 	feed_wait => "SELECT feed_wait('%s', '%s', '%s');",
 	feed_await => "CALL feed_await('%s', '%s', '%s');");
@@ -112,6 +113,25 @@ SQL
 	sql($node, 'SELECT pg_terminate_backend(' . $waiting->activity('pid') . ')');
 	$waiting->finish;
 	like($waiting->{error}, qr/FATAL:  57P01: /, "$name: pg_terminate_backend");
+
+	#
+	# The client is killed
+	#
+	for my $host ($node->host, '127.0.0.1')
+	{
+		$waiting = background($node, $wait->('outbox', $cursor, '1 hour'), host => $host);
+		$waiting->await_wait or die "$name does not wait";
+		my $pid = $waiting->activity('pid');
+		my $log_end = -s $node->logfile;
+
+		$waiting->{handle}->signal('KILL');
+		$waiting->{handle}->finish;
+		ok( $node->poll_query_until('postgres',
+				"SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)"),
+			"$name: ends when its client has been killed, at $host");
+		ok($node->log_contains(qr/FATAL:  (08006: )?connection to client lost/, $log_end),
+			"$name: it says so");
+	}
 
 	for my $foreign ($cursor =~ s/^(.{43}).{8}/${1}0123abcd/r,
 		$cursor =~ s/^(.{10})0000/${1}0001/r)
