@@ -47,6 +47,8 @@ OBJS = \
 	src/role.o \
 	src/run.o \
 	src/shmem.o \
+	src/shmem_mark.o \
+	src/shmem_worker.o \
 	src/stamp.o \
 	src/start.o \
 	src/stats.o \
@@ -160,6 +162,7 @@ PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
 $(OBJS): src/feedpub.h src/compat.h
 src/check.o src/check_sequence.o src/check_trigger.o: src/check.h
+src/shmem.o src/shmem_mark.o src/shmem_worker.o: src/shmem.h
 
 .PHONY: format format-check headerscheck
 format:

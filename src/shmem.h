@@ -1,0 +1,60 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.h
+ *	  What lies in shared memory: for shmem.c, shmem_mark.c, shmem_worker.c.
+ *
+ * The head of shmem.c says which lock protects what.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_SHMEM_H
+#define FEEDPUB_SHMEM_H
+
+#include "port/atomics.h"
+#include "storage/latch.h"
+#include "storage/spin.h"
+
+#include "feedpub.h"
+
+#define NWAITERS		32
+
+struct FeedpubDatabase
+{
+	slock_t		mutex;
+	Oid			dbid;			/* by the struct's mutex; InvalidOid: free */
+	int			worker_pid;		/* 0: no worker */
+	Latch	   *worker_latch;
+	TimestampTz launched_at;	/* when a worker was last asked for */
+	bool		wanted;			/* there were feeds when we last looked */
+	bool		stopped;		/* by hand: nobody is to start it */
+	bool		all_dirty;		/* more feeds have news than fit below */
+	int			ndirty;
+	Oid			dirty[FEEDPUB_MAX_DIRTY];
+	int			nprepared;
+	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+
+	/* for feedpub.workers */
+	TimestampTz started_at;		/* the worker that is there */
+	FeedpubWorkerStats stats;
+	TimestampTz error_at;
+	Oid			error_feed;
+	int			error_encoding;
+	char		error[FEEDPUB_ERROR_LENGTH];
+};
+
+typedef struct FeedpubShared
+{
+	slock_t		mutex;
+	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
+	Latch	   *launcher_latch; /* by the mutex; NULL when there is none */
+	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
+	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
+} FeedpubShared;
+
+extern FeedpubShared *feedpub_shared;	/* NULL: there is none */
+extern FeedpubDatabase *feedpub_database;	/* ours; NULL: not known */
+
+extern void feedpub_shmem_attach(void);
+extern void feedpub_shmem_wake_all(void);
+
+#endif							/* FEEDPUB_SHMEM_H */
