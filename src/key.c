@@ -19,13 +19,11 @@
 #include "access/nbtree.h"
 #include "access/stratnum.h"
 #include "access/tableam.h"
-#include "access/xact.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
 #include "lib/stringinfo.h"
-#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -33,17 +31,23 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/resowner.h"
 #include "utils/typcache.h"
 
 #include "feedpub.h"
 
+/* Some of a key's texts, those up to one, to be made values. */
+typedef struct KeyTexts
+{
+	Relation	rel;
+	Relation	index;
+	Datum	   *texts;
+	int			from;
+	int			to;
+	Datum	   *values;
+} KeyTexts;
+
 static bool prints_the_same_everywhere(Oid type);
-static bool try_values(Relation rel, Relation index, Datum *texts, int from,
-					   int to, Datum *values);
-static bool is_no_verdict(int sqlerrcode);
-static void read_values(Relation rel, Relation index, Datum *texts, int from,
-						int to, Datum *values);
+static void read_values(void *arg);
 static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
 							   Oid opcintype, Oid collation);
 
@@ -307,7 +311,7 @@ bool
 feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 				   bool *nulls)
 {
-	Datum	   *texts;
+	KeyTexts	read = {.rel = rel, .index = index, .values = values};
 	bool	   *text_nulls;
 	int			ntexts;
 	int			nkeys = index->rd_index->indnkeyatts;
@@ -323,99 +327,44 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
 				 errhint("Run feed_check() to see what is missing.")));
 	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
-					  TYPALIGN_INT, &texts, &text_nulls, &ntexts);
-	all = ntexts == nkeys && try_values(rel, index, texts, 0, nkeys, values);
+					  TYPALIGN_INT, &read.texts, &text_nulls, &ntexts);
+
+	/*
+	 * An input function may raise anything, and a reader must not be stopped by
+	 * a row that is gone.
+	 */
+	read.to = nkeys;
+	all = ntexts == nkeys && feedpub_attempt(read_values, &read) == NULL;
 	for (int i = 0; i < nkeys; i++)
+	{
+		read.from = i;
+		read.to = i + 1;
 		nulls[i] = !all &&
-			(ntexts != nkeys || !try_values(rel, index, texts, i, i + 1, values));
+			(ntexts != nkeys || feedpub_attempt(read_values, &read) != NULL);
+	}
 	return all;
 }
 
 /*
- * Some of a key's texts as values.  Returns false when one of them is none.
- *
- * An input function may raise anything, and a reader must not be stopped by a
- * row that is gone; so in a subtransaction, for which parallel mode has no
- * room before version 17.
+ * Make the values, of the columns' base types.
  */
-static bool
-try_values(Relation rel, Relation index, Datum *texts, int from, int to,
-		   Datum *values)
-{
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool done = false;
-
-	if (IsInParallelMode())
-	{
-		read_values(rel, index, texts, from, to, values);
-		return true;
-	}
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		MemoryContextSwitchTo(context);
-		read_values(rel, index, texts, from, to, values);
-		ReleaseCurrentSubTransaction();
-		done = true;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (is_no_verdict(error->sqlerrcode))
-			ReThrowError(error);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return done;
-}
-
-/*
- * Does an error say nothing about the text, but that somebody ended the query,
- * or that it may succeed another time?
- */
-static bool
-is_no_verdict(int sqlerrcode)
-{
-	if (sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
-		return true;
-	switch (ERRCODE_TO_CATEGORY(sqlerrcode))
-	{
-		case MAKE_SQLSTATE('4', '0', '0', '0', '0'):	/* deadlock */
-		case MAKE_SQLSTATE('5', '3', '0', '0', '0'):	/* out of memory */
-		case MAKE_SQLSTATE('5', '7', '0', '0', '0'):	/* canceled */
-		case MAKE_SQLSTATE('5', '8', '0', '0', '0'):	/* could not read */
-			return true;
-		default:
-			return false;
-	}
-}
-
 static void
-read_values(Relation rel, Relation index, Datum *texts, int from, int to,
-			Datum *values)
+read_values(void *arg)
 {
-	for (int i = from; i < to; i++)
+	KeyTexts   *read = arg;
+
+	for (int i = read->from; i < read->to; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(rel),
-											  index->rd_index->indkey.values[i] - 1);
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(read->rel),
+											  read->index->rd_index->indkey.values[i] - 1);
 		int32		typmod = att->atttypmod;
 		Oid			type = getBaseTypeAndTypmod(att->atttypid, &typmod);
 		Oid			input;
 		Oid			param;
 
 		getTypeInputInfo(type, &input, &param);
-		values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
-										 param, typmod);
+		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(read->texts[i]),
+											   param, typmod);
 	}
 }
 
