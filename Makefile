@@ -8,6 +8,7 @@ MODULE_big = feedpub
 PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
+	src/argument.o \
 	src/attach.o \
 	src/attempt.o \
 	src/batch.o \
@@ -75,6 +76,7 @@ REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
 	drop-against-open \
+	drop-against-subscribe \
 	early-xid-late-position \
 	every-interleaving \
 	first-feeds-at-once \

@@ -345,35 +345,40 @@ COMMENT ON FUNCTION feedpub._begin_history(pg_catalog.regclass) IS
 --
 
 CREATE FUNCTION feed_create(name pg_catalog.text,
-	payload_type pg_catalog.regtype DEFAULT 'pg_catalog.jsonb')
+	payload_type pg_catalog.regtype DEFAULT 'pg_catalog.jsonb',
+	if_not_exists pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.regclass
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_create';
-COMMENT ON FUNCTION feed_create(pg_catalog.text, pg_catalog.regtype) IS
+COMMENT ON FUNCTION feed_create(pg_catalog.text, pg_catalog.regtype, pg_catalog.bool) IS
 	'makes an outbox feed';
 
-CREATE FUNCTION feed_drop(feed pg_catalog.regclass)
+-- A name as text, for a regclass of a missing table cannot be made.
+CREATE FUNCTION feed_drop(feed pg_catalog.text,
+	if_exists pg_catalog.bool DEFAULT false,
+	cascade pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_drop';
-COMMENT ON FUNCTION feed_drop(pg_catalog.regclass) IS
-	'drops an outbox feed with its rows';
+COMMENT ON FUNCTION feed_drop(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS
+	'drops an outbox feed with its rows, and with cascade its subscriptions';
 
-CREATE FUNCTION feed_attach(tab pg_catalog.regclass,
-	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.text[] DEFAULT NULL,
+CREATE FUNCTION feed_attach(feed pg_catalog.regclass,
+	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.name[] DEFAULT NULL,
 	deletes pg_catalog.bool DEFAULT true)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_attach';
-COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.text[], pg_catalog.bool) IS
-	'makes a table a feed of its changes; returns the statement that is still to be run, if any';
+COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.bool) IS
+	'makes a table a feed of its changes; returns the statement that is still to be run, or NULL';
 
-CREATE FUNCTION feed_detach(feed pg_catalog.regclass)
+CREATE FUNCTION feed_detach(feed pg_catalog.regclass,
+	cascade pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_detach';
-COMMENT ON FUNCTION feed_detach(pg_catalog.regclass) IS
-	'makes a table feed an ordinary table again';
+COMMENT ON FUNCTION feed_detach(pg_catalog.regclass, pg_catalog.bool) IS
+	'makes a table feed an ordinary table again; with cascade its subscriptions go';
 
 CREATE PROCEDURE feed_republish(feed pg_catalog.regclass,
 	unstamped_only pg_catalog.bool DEFAULT false)
@@ -421,7 +426,8 @@ CREATE FUNCTION feed_fetch(after_xid pg_catalog.xid8, after_pos pg_catalog.int8,
 RETURNS TABLE (feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8,
 	publication_id pg_catalog.text, message_id pg_catalog.text,
 	message_type pg_catalog.text, message_key pg_catalog.text,
-	data pg_catalog.jsonb, scheduled pg_catalog.timestamptz)
+	data pg_catalog.jsonb, scheduled pg_catalog.timestamptz,
+	headers pg_catalog.jsonb)
 LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_fetch_default';
 COMMENT ON FUNCTION feed_fetch(pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS

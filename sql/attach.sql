@@ -104,7 +104,12 @@ RESET client_min_messages;
 ALTER TABLE keyed ADD PRIMARY KEY (id);
 SELECT feed_attach('keyed', 'keyed_pkey');
 SELECT key, deletes FROM feedpub.feeds WHERE feed = 'keyed'::regclass;
-SELECT feed_detach('keyed');
+-- Subscriptions keep it a feed, but with cascade, which removes them.
+SELECT feed_subscribe('reader', 'keyed', 'earliest') IS NOT NULL AS begun;
+SELECT refusal($$SELECT feed_detach('keyed')$$);
+SELECT state FROM feedpub.feeds WHERE feed = 'keyed'::regclass;
+SELECT feed_detach('keyed', cascade => true);
+SELECT count(*) FROM feedpub._subscription;
 
 --
 -- What cannot be a feed, nor a key
@@ -134,7 +139,7 @@ UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'not_valid'::regclass;
 SELECT key, refusal(format('SELECT feed_attach(%L, key => %L)', 'plain', key)) FROM unnest('{NULL,partial,expression,not_unique,plain_c_key,not_valid,keyed_pkey,plain,12345678}'::text[]) key;
 SELECT columns, refusal(format('SELECT feed_attach(%L, key => %L, columns => %L)', 'plain', 'plain_id2_key', columns)) FROM unnest('{"{}","{a,nothing}","{a,NULL}","{ctid}","{feed_xid}"}'::text[]) columns;
 SELECT refusal('SELECT feed_attach(NULL)') UNION ALL SELECT refusal($$SELECT feed_attach('plain', key => 'plain_id2_key', deletes => NULL)$$);
-SELECT feed_detach(NULL) IS NULL AS nothing;
+SELECT refusal('SELECT feed_detach(NULL)') UNION ALL SELECT refusal($$SELECT feed_detach('keyed', cascade => NULL)$$);
 ALTER TABLE plain ADD feed_pos text;
 SELECT refusal($$SELECT feed_attach('plain', key => 'plain_id2_key')$$);
 ALTER TABLE plain RENAME feed_pos TO feed_xid;

@@ -173,5 +173,5 @@ SELECT channel IS NULL AS none FROM feedpub.feeds WHERE feed = 'loud'::regclass;
 SELECT dblink_disconnect('listener'), dblink_disconnect('sender');
 DROP FUNCTION notified, connect;
 DROP EXTENSION dblink;
-SELECT count(feed_drop(feed)) FROM feedpub.feeds;
+SELECT count(feed_drop(feed::text)) FROM feedpub.feeds;
 DROP ROLE regress_feedpub_owner, regress_feedpub_reader;

@@ -73,7 +73,7 @@ SELECT * FROM feed_check(repeat('y', 63)::regclass);
 -- Cut between characters
 SELECT feed_create(repeat('ü', 40)) = repeat('ü', 31)::regclass AS made;
 SELECT * FROM feed_check(repeat('ü', 31)::regclass);
-SELECT feed_drop(repeat('ü', 31)::regclass);
+SELECT feed_drop(repeat('ü', 31));
 -- A sequence of the usual name that is there already is in nobody's way.
 CREATE SEQUENCE taken_feed_pos_seq;
 SELECT feed_create('taken');
@@ -83,7 +83,7 @@ SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text COLLATE "C";
 SELECT feed_create(format('%I.public.in_this_database', current_database()));
 SELECT feed_drop('mixedcase'), feed_drop('"MixedCase"'), feed_drop('spaced'), feed_drop('"select"'),
        feed_drop('"it''s"'), feed_drop('"back\slash"'), feed_drop('taken'), feed_drop('in_this_database'),
-       feed_drop(repeat('x', 63)::regclass), feed_drop(repeat('y', 63)::regclass),
+       feed_drop(repeat('x', 63)), feed_drop(repeat('y', 63)),
        feed_drop('"Odd ""Schema"", with a comma"."Odd ""Name"", with a comma"');
 DROP SEQUENCE taken_feed_pos_seq;
 
@@ -147,8 +147,13 @@ SELECT feed_create('a_type');
 \echo :SQLSTATE
 DROP VIEW a_view;
 DROP TYPE a_type;
--- NULL makes nothing.
-SELECT feed_create(NULL) IS NULL AS nothing, feed_create('nothing', NULL) IS NULL AS nothing_either;
+-- NULL names nothing.
+SELECT feed_create(NULL);
+\echo :SQLSTATE
+SELECT feed_create('nothing', NULL);
+\echo :SQLSTATE
+SELECT feed_create('nothing', if_not_exists => NULL);
+\echo :SQLSTATE
 -- Nor can a read-only transaction.
 BEGIN READ ONLY;
 SELECT feed_create('read_only');
@@ -183,11 +188,38 @@ SELECT feed_drop('plain');
 \echo :SQLSTATE
 SELECT feed_drop('no_such_table');
 \echo :SQLSTATE
-SELECT feed_drop(4294967295::oid);
-\echo :SQLSTATE
-SELECT feed_drop(0);
+SELECT feed_drop('no_such_schema.no_such_table');
 \echo :SQLSTATE
 SELECT feed_drop(NULL);
+\echo :SQLSTATE
+SELECT feed_drop('outbox', cascade => NULL);
+\echo :SQLSTATE
+-- That there is none is no error, if that is said; anything else is.
+SELECT feed_drop('no_such_table', if_exists => true);
+SELECT feed_drop('no_such_schema."no such table"', if_exists => true);
+SELECT feed_drop('plain', if_exists => true);
+\echo :SQLSTATE
+SELECT feed_drop('two words', if_exists => true);
+\echo :SQLSTATE
+-- Nor that there is one already, if it is an outbox, whatever its payload is.
+SELECT feed_create('outbox', if_not_exists => true);
+SELECT feed_create('public.outbox', 'text', true);
+SELECT feed_create('plain', if_not_exists => true);
+\echo :SQLSTATE
+SELECT feed_create('new_one', 'text', if_not_exists => true);
+SELECT feed_drop('new_one', if_exists => true);
+-- Subscriptions keep it, but with cascade, which removes them.
+SELECT feed_create('subscribed');
+SELECT feed_subscribe('first reader', 'subscribed', 'earliest') IS NOT NULL AS begun,
+       feed_subscribe('second reader', 'subscribed', 'earliest', shards => 2) IS NOT NULL AS begun_too;
+SELECT feed_drop('subscribed', if_exists => true);
+\echo :SQLSTATE
+SELECT feed_unsubscribe('second reader');
+SELECT feed_drop('subscribed');
+\echo :SQLSTATE
+SELECT feed_drop('subscribed', cascade => true);
+SELECT count(*) FROM feedpub._subscription;
+SELECT count(*) FROM feedpub._shard;
 CREATE VIEW on_outbox AS SELECT message_type FROM outbox;
 \set VERBOSITY terse
 SELECT feed_drop('outbox');
@@ -219,6 +251,8 @@ SELECT feed, owner FROM feedpub.feeds;
 SELECT * FROM feed_check('shop.orders');
 SET ROLE regress_feedpub_bob;
 SELECT feed_drop('shop.orders');
+\echo :SQLSTATE
+SELECT feed_create('shop.orders', if_not_exists => true);
 \echo :SQLSTATE
 RESET ROLE;
 GRANT CREATE ON SCHEMA shop TO "regress_feedpub_Odd ""Role"", with a comma";

@@ -164,4 +164,4 @@ SELECT attempt_other(''), attempt_other(:'good'), attempt_other((SELECT cursor F
 
 DROP FUNCTION attempt, attempt_page, attempt_other;
 DROP TABLE cursors;
-SELECT count(feed_drop(feed)) FROM feedpub.feeds;
+SELECT count(feed_drop(feed::text)) FROM feedpub.feeds;

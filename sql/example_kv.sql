@@ -81,7 +81,7 @@ TRUNCATE kv;
 SELECT consume('B'), consume('C: cats', 'cats'), consume('D: people', 'people');
 SELECT count(*) FROM copy;
 
-SELECT feed_detach('kv'), feed_detach('support_case');
+SELECT feed_detach('kv', cascade => true), feed_detach('support_case', cascade => true);
 DROP TABLE kv, support_case, cursors, copy;
 DROP FUNCTION consume;
 DROP ROLE regress_feedpub_cats;

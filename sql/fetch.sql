@@ -188,10 +188,10 @@ SELECT data FROM feed_fetch('0', 0, 100) LIMIT 2;
 SELECT data FROM feed_fetch('0', 0, 100) LIMIT 0;
 SELECT data FROM feed_fetch('0', 0, 3) ORDER BY feed_pos DESC;
 SELECT data FROM feed_fetch('0', 0, 100) WHERE data > '6';
-SELECT data, row_number FROM feed_fetch('0', 0, 3) WITH ORDINALITY AS f(feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled, row_number);
+SELECT data, row_number FROM feed_fetch('0', 0, 3) WITH ORDINALITY AS f(feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled, headers, row_number);
 SELECT EXISTS (SELECT FROM feed_fetch('0', 0, 1));
 SELECT count(*) FROM feed_fetch('0', 0, 2) a, feed_fetch('0', 0, 3) b;
-SELECT a.data, b.data FROM ROWS FROM (feed_fetch(NULL::outbox, '0', 0, 1), feed_fetch(NULL::outbox, '0', 0, 2)) AS ab(ax, ap, apu, aid, aty, ak, adata, asch, bx, bp, bpu, bid, bty, bk, bdata, bsch), LATERAL (SELECT adata AS data) a, LATERAL (SELECT bdata AS data) b;
+SELECT a.data, b.data FROM ROWS FROM (feed_fetch(NULL::outbox, '0', 0, 1), feed_fetch(NULL::outbox, '0', 0, 2)) AS ab(ax, ap, apu, aid, aty, ak, adata, asch, ah, bx, bp, bpu, bid, bty, bk, bdata, bsch, bh), LATERAL (SELECT adata AS data) a, LATERAL (SELECT bdata AS data) b;
 -- Joins, LATERAL: a page for each consumer
 CREATE TABLE consumer (name text, after_xid xid8 DEFAULT '0', after_pos bigint DEFAULT 0);
 INSERT INTO consumer (name) VALUES ('new');

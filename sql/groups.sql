@@ -118,7 +118,7 @@ SELECT count(*) FROM feed_poll('brief', 10, 'w');
 SELECT count(*) FROM feed_poll('brief', 10, 'w');
 RESET statement_timeout;
 SET feedpub.read_wait = 0;
-SELECT feed_drop('later');
+SELECT feed_drop('later', cascade => true);
 
 --
 -- Shares.  Consumers come, go and die; after three rounds in which each polls
@@ -264,12 +264,12 @@ SELECT count(*) FROM feed_poll('copy', 1);
 SELECT feed_seek('copy', 'earliest');
 SELECT entry FROM feed_poll('copy', 10) WHERE op <> 'end';
 SELECT count(*) FROM feed_poll('one', 10000);
-SELECT feed_detach('kv');
+SELECT feed_detach('kv', cascade => true);
 DROP TABLE kv;
 SELECT feed_unsubscribe('one');
 
 -- The extension goes and comes in one session, which has seen the old one.
-SELECT feed_drop('orders');
+SELECT feed_drop('orders', cascade => true);
 DROP EXTENSION feedpub CASCADE;
 CREATE EXTENSION feedpub;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
@@ -283,5 +283,5 @@ SELECT feed_unsubscribe('again');
 DROP FUNCTION go_round, unfair, page, left_over;
 DROP PROCEDURE pass;
 DROP TABLE consumer, got;
-SELECT feed_drop('orders');
+SELECT feed_drop('orders', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

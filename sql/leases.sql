@@ -41,5 +41,5 @@ SELECT count(DISTINCT cursor) AS cursors FROM feedpub.shards;
 SELECT feed_leave('depot', 'a');
 SELECT shard, consumer FROM feedpub.shards ORDER BY shard;
 
-SELECT feed_drop('parcels');
+SELECT feed_drop('parcels', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

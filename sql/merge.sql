@@ -247,5 +247,5 @@ DROP PROCEDURE write_row, wait_for_retention;
 DROP VIEW batches;
 DROP EXTENSION dblink;
 DROP TABLE before_merge;
-SELECT count(feed_drop(feed)) FROM feedpub.feeds;
+SELECT count(feed_drop(feed::text)) FROM feedpub.feeds;
 DROP ROLE regress_feedpub_reader;

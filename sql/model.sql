@@ -151,7 +151,7 @@ SELECT * FROM compare();
 -- By rights on columns
 ALTER TABLE model_feed DISABLE ROW LEVEL SECURITY;
 REVOKE SELECT ON model_feed FROM regress_feedpub_reader;
-GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled) ON model_feed TO regress_feedpub_reader;
+GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled, headers) ON model_feed TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT * FROM compare();
 RESET ROLE;

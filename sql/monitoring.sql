@@ -208,6 +208,6 @@ COMMIT PREPARED 'regress_feedpub';
 DROP VIEW kv_state, seen;
 DROP OWNED BY regress_feedpub_reader, regress_feedpub_column;
 DROP ROLE regress_feedpub_nobody, regress_feedpub_reader, regress_feedpub_column, regress_feedpub_monitor;
-SELECT feed_drop(:'feed');
+SELECT feed_drop(:'feed', cascade => true);
 DROP TABLE kv, elsewhere;
 SELECT feed_start_worker();

@@ -43,5 +43,5 @@ SELECT entry -> 'data' AS data, feed_ack('post', cursor, token) FROM feed_poll('
 SELECT count(*) FROM feedpub.parked;
 SELECT count(*) FROM feed_poll('post', 10);
 
-SELECT feed_drop('letters');
+SELECT feed_drop('letters', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

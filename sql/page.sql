@@ -240,5 +240,5 @@ SELECT size, w.* FROM unnest('{3}'::int[]) size, walk(size) w;
 
 DROP FUNCTION walk, page, number;
 DROP TABLE cursors;
-SELECT count(feed_drop(feed)) FROM feedpub.feeds;
+SELECT count(feed_drop(feed::text)) FROM feedpub.feeds;
 DROP ROLE regress_feedpub_reader;

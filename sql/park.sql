@@ -141,7 +141,7 @@ SELECT parked FROM feedpub.subscriptions;
 SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 1) \gset a_
 SELECT :'a_entries', (SELECT parked FROM feedpub.subscriptions), feed_ack('post', :'a_cursor', :a_token);
 SELECT parked FROM feedpub.subscriptions;
-SELECT feed_drop('letters');
+SELECT feed_drop('letters', cascade => true);
 
 --
 -- A table: what is handed out again is the row as it is now.
@@ -223,7 +223,7 @@ ALTER TABLE "t t" ALTER k TYPE int USING 100 + replace(k, 'number ', '')::int;
 SELECT feed_retry('copy');
 CALL drain('copy');
 SELECT what FROM log WHERE what LIKE '%typed%' ORDER BY n;
-SELECT feed_detach('"t t"');
+SELECT feed_detach('"t t"', cascade => true);
 
 -- A table without deletes, and its key lost: the stamp is still there, and
 -- where it is not, nothing is forgotten.
@@ -243,7 +243,7 @@ SELECT count(*) > 0 AS still_aside FROM feedpub.parked;
 ALTER TABLE "t t" ADD PRIMARY KEY (k, "k ""2");
 SELECT entries FROM page('', 'copy', 1) p WHERE p.token & 1 = 1;
 SET client_min_messages = warning;
-SELECT feed_detach('"t t"');
+SELECT feed_detach('"t t"', cascade => true);
 RESET client_min_messages;
 DROP TABLE "t t";
 
@@ -268,7 +268,7 @@ SELECT what FROM log ORDER BY n;
 CALL feed_publish();
 CALL drain('parts');
 SELECT what FROM log ORDER BY n;
-SELECT feed_detach('p');
+SELECT feed_detach('p', cascade => true);
 DROP TABLE p;
 
 --
@@ -297,7 +297,7 @@ SELECT feed_retry(NULL);
 BEGIN READ ONLY;
 SELECT feed_park('two', :'cursor', NULL);
 ROLLBACK;
-SELECT feed_drop('limits');
+SELECT feed_drop('limits', cascade => true);
 CREATE TABLE kv (k int PRIMARY KEY);
 SELECT feed_attach('kv');
 SELECT feed_subscribe('all', 'kv', 'earliest') AS place;
@@ -307,7 +307,7 @@ TRUNCATE kv;
 CALL feed_publish();
 SELECT feed_park('kv', cursor, 'no') FROM feed_poll('kv', 1);
 SELECT feed_park('kv', overlay(feed_head('kv') placing '7fffffffffffffff' from 27 for 16), 'the end');
-SELECT feed_detach('kv');
+SELECT feed_detach('kv', cascade => true);
 DROP TABLE kv, log;
 DROP FUNCTION page, parked;
 DROP PROCEDURE drain;

@@ -32,7 +32,7 @@ BEGIN
 		EXIT WHEN n >= 100000;
 	END LOOP;
 END $$;
-SELECT count(*), avg(pg_column_size(o)) BETWEEN 280 AND 330 AS about_300_bytes FROM "Odd ""Name"", with a comma" o;
+SELECT count(*), avg(pg_column_size(o)) BETWEEN 280 AND 340 AS about_300_bytes FROM "Odd ""Name"", with a comma" o;
 -- Cursors at the beginning, in the middle, near the tail, and at the end
 CREATE TABLE place AS
 	SELECT 'beginning' AS place, '0'::xid8 AS x, 0::bigint AS p

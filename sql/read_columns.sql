@@ -21,7 +21,7 @@ GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_key, messa
 SET ROLE regress_feedpub_reader;
 SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
 RESET ROLE;
-GRANT SELECT (scheduled) ON outbox TO regress_feedpub_reader;
+GRANT SELECT (scheduled, headers) ON outbox TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT message_type FROM outbox ORDER BY feed_pos;
 SELECT message_type FROM feed_fetch(NULL::outbox, '0', 0, 100);

@@ -170,12 +170,13 @@ SELECT rows, buffers <= 20 AS bounded FROM page(feed_head('big'), 100);
 SET feedpub.read_wait = 0;
 
 --
--- A thousand batches of one row: a page of 100 is 100 batches
+-- A thousand batches of one row: a page of 100 is 100 batches.  (The rows are as
+-- long as the others, or they would fill what these have left in their pages.)
 --
 DO $$
 BEGIN
 	FOR i IN 1..1000 LOOP
-		INSERT INTO big (message_type, data) VALUES ('small', '1');
+		INSERT INTO big (message_type, data) VALUES ('small', to_jsonb(repeat(md5(i::text), 6)));
 		COMMIT;
 		CALL feed_publish();
 	END LOOP;

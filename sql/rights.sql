@@ -127,7 +127,7 @@ SELECT message_type FROM feed_fetch(NULL::shop."Odd ""Name"", with a comma", '0'
 \echo :SQLSTATE
 \set VERBOSITY default
 RESET ROLE;
-GRANT SELECT (scheduled) ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
+GRANT SELECT (scheduled, headers) ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT message_type FROM feed_fetch('0', 0, 2);
 SELECT message_type FROM feed_fetch(NULL::shop."Odd ""Name"", with a comma", '0', 0, 2);
@@ -145,7 +145,7 @@ ALTER TABLE shop."Odd ""Name"", with a comma" DROP COLUMN secret;
 SET ROLE regress_feedpub_reader;
 SELECT message_type FROM feed_fetch(NULL::shop."Odd ""Name"", with a comma", '0', 0, 2);
 RESET ROLE;
-REVOKE SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled)
+REVOKE SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data, scheduled, headers)
 	ON shop."Odd ""Name"", with a comma" FROM regress_feedpub_reader;
 
 --
@@ -283,7 +283,7 @@ SELECT * FROM shop.seen();
 \set VERBOSITY default
 \echo :SQLSTATE
 RESET ROLE;
-GRANT SELECT (scheduled) ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
+GRANT SELECT (scheduled, headers) ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT * FROM shop.seen();
 RESET ROLE;

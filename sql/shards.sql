@@ -177,7 +177,7 @@ BEGIN
 			verdict := verdict || ' no';
 		END;
 	END LOOP;
-	PERFORM feed_detach('keyed');
+	PERFORM feed_detach('keyed', cascade => true);
 	DROP TABLE keyed;
 	RETURN verdict;
 END $$;
@@ -230,5 +230,5 @@ SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1, 0, 2);
 \echo :SQLSTATE
 SELECT json_array_length(feed_page(:'odd', '', 1) -> 'entries') AS whole, json_array_length(feed_page(:'odd', '', 1, 0, 1) -> 'entries') AS one_of_one;
 \set VERBOSITY default
-SELECT feed_drop(:'odd');
+SELECT feed_drop(:'odd', cascade => true);
 DROP FUNCTION shard_of;

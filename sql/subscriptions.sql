@@ -108,7 +108,7 @@ SELECT op, entry FROM feed_poll('copy', 10) WHERE op <> 'end';
 SELECT op, (entry).k, (entry).v FROM feed_poll(NULL::kv, 'copy', 10, '') WHERE op <> 'end';
 -- A table that is written anew while batch 0 is read: it begins again, and
 -- its places count as further ones.
-SELECT feed_detach('kv');
+SELECT feed_detach('kv', cascade => true);
 SELECT count(*) FROM feedpub.subscriptions WHERE name = 'copy';
 INSERT INTO kv SELECT 'k' || i, '' FROM generate_series(1, 5) i;
 SELECT feed_attach('kv');
@@ -143,10 +143,11 @@ SELECT feed_wait_poll('mail', '-1 s');
 
 SELECT feed_unsubscribe('mail');
 SELECT count(*) FROM feedpub._shard WHERE subscription = 'mail';
--- A feed takes its subscriptions along.
+-- A feed takes its subscriptions along, if that is said.
 SELECT feed_detach('kv');
+SELECT feed_detach('kv', cascade => true);
 SELECT feed_subscribe('last', :'feed') <> '' AS placed;
-SELECT feed_drop(:'feed');
+SELECT feed_drop(:'feed', cascade => true);
 SELECT count(*) FROM feedpub._subscription;
 SELECT count(*) FROM feedpub._shard;
 DROP TABLE kv, other;

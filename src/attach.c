@@ -64,6 +64,7 @@ PG_FUNCTION_INFO_V1(feed_detach);
 #define LOCK_LAST_WAIT_MS	2000
 #define LOCK_TOTAL_MS		30000
 
+static void require_table_feed(Oid relid);
 static void refuse_other_tables(Relation rel);
 static void refuse_other_partitions(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
@@ -76,9 +77,9 @@ static void lock_table(Oid relid);
 static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
 /*
- * feed_attach(tab regclass, key regclass DEFAULT NULL, columns text[] DEFAULT
- * NULL, deletes boolean DEFAULT true)
- * returns text
+ * feed_attach(feed regclass, key regclass DEFAULT NULL,
+ * columns name[] DEFAULT NULL, deletes boolean DEFAULT true)
+ * returns text, VOLATILE
  *
  * Makes a table a feed of its changes.  key is a unique index on columns that
  * are not null; by default the primary key.  columns are those whose change
@@ -94,7 +95,7 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  * seconds, for half a minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
  * outbox, 0A000 for temporary and unlogged tables, partitions, tables with
  * inheritance, and higher isolation, 55000 when there is no key, 42703 for an
- * unknown column, 42701 when columns of the stamp's names are there, 55P03,
+ * unknown column, 22004, 42701 when columns of the stamp's names are there, 55P03,
  * 42501.
  *
  * A partitioned table is one feed with all its partitions, which are locked as
@@ -104,19 +105,14 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 Datum
 feed_attach(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"feed", NULL, NULL, "deletes"};
 	Oid			relid;
 	Relation	rel;
 	Oid			key;
 	char	   *statement;
 	bool		is_new = false;
 
-	for (int i = 0; i < 4; i += 3)
-	{
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null", i == 0 ? "table" : "deletes")));
-	}
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -183,31 +179,37 @@ feed_attach(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_detach(feed regclass) returns void
+ * feed_detach(feed regclass, cascade boolean DEFAULT false)
+ * returns void, VOLATILE
  *
  * Makes a table feed an ordinary table again: its triggers, the columns of the
  * stamp with their index and sequence, its batches and tombstones go.  The
- * rows stay as they are.  Only the owner may.  Locks as feed_attach() does.
- * Errors: 42809 when it is no table feed, 2BP01 when something depends on the
- * columns, 55P03, 42501.
+ * rows stay as they are.  Refuses if there are subscriptions; with cascade,
+ * these are removed as well.
+ *
+ * Only the owner may.  Locks as feed_attach() does.  Errors: 42809 when it is
+ * no table feed, 22004, 2BP01 when there are subscriptions, or something else
+ * depends on the columns, 55P03, 42501.
  */
 Datum
 feed_detach(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
-	FeedpubFeed feed;
+	static const char *const names[] = {"feed", "cascade"};
+	Oid			relid;
 	char	   *table;
 	ListCell   *lc;
 
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
-	feedpub_require_owner(relid);
-	if (!feedpub_registry_is_table(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
-				 errhint("Use feed_drop() to drop it.")));
-	lock_table(relid);
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
+	for (int i = 0; i < 2; i++)
+	{
+		/* before the lock, which keeps others out, and again under it */
+		require_table_feed(relid);
+		if (!PG_GETARG_BOOL(1))
+			feedpub_registry_refuse_subscribed(relid, "detach");
+		if (i == 0)
+			lock_table(relid);
+	}
 	table = feedpub_relation_name(relid);
 	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
 	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
@@ -220,6 +222,24 @@ feed_detach(PG_FUNCTION_ARGS)
 	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
+}
+
+/*
+ * Raise an error unless it is a table feed of the caller's.
+ */
+static void
+require_table_feed(Oid relid)
+{
+	FeedpubFeed feed;
+
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* says what it is not */
+	feedpub_require_owner(relid);
+	if (!feedpub_registry_is_table(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
+				 errhint("Use feed_drop() to drop it.")));
 }
 
 /*
@@ -376,7 +396,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 
 	if (columns == NULL)
 		return;
-	deconstruct_array(columns, TEXTOID, -1, false, TYPALIGN_INT,
+	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
 					  &names, &nulls, &nnames);
 	initStringInfo(&sql);
 	appendStringInfo(&sql, "CREATE TRIGGER %s BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._stamp_row(",
@@ -384,7 +404,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 					 feedpub_relation_name(relid));
 	for (int i = 0; i < nnames; i++)
 	{
-		const char *name = nulls[i] ? "" : TextDatumGetCString(names[i]);
+		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
 
 		if (get_attnum(relid, name) <= 0)
 			ereport(ERROR,

@@ -37,34 +37,48 @@ PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
+static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
+static void require_outbox(Oid relid);
 
 /*
- * feed_create(name text, payload_type regtype DEFAULT 'jsonb')
- * returns regclass
+ * feed_create(name text, payload_type regtype DEFAULT 'jsonb',
+ * if_not_exists boolean DEFAULT false)
+ * returns regclass, VOLATILE
  *
  * Makes an outbox: an insert-only table whose rows are messages, stamped as
  * they are written.  name is an SQL name, qualified and quoted as in SQL;
  * payload_type, the type of column data, is jsonb, json, text or bytea.  The
  * first jsonb outbox of a database becomes its default feed.
  *
+ * With if_not_exists, an outbox of the caller's that has this name already is
+ * returned as it is, with a NOTICE; as with CREATE TABLE IF NOT EXISTS, its
+ * payload may be of another type, and of two sessions that make it at once one
+ * gets an error.
+ *
  * The table belongs to the caller, who needs CREATE on its schema.  Locks
- * nothing that was there before.  Errors: 42602 and 42601 for a bad name,
- * 42P07 when it is taken, 22023 for another payload_type, 0A000 for a
- * temporary table or schema feedpub, 42501.
+ * nothing that was there before, but with if_not_exists takes ACCESS SHARE on
+ * what it returns.  Errors: 42602 and 42601 for a bad name, 42P07 when it is
+ * taken, 42809 when it is and if_not_exists is given, by what is no outbox,
+ * 22023 for another payload_type, 22004, 0A000 for a temporary table or schema
+ * feedpub, 42501.
  *
  * The columns are those of the outbox in O. Dudycz, "How Postgres sequences
- * issues can impact your messaging guarantees", 2022, plus stamp and key.
+ * issues can impact your messaging guarantees", 2022, plus stamp, key and
+ * headers.
  */
 Datum
 feed_create(PG_FUNCTION_ARGS)
 {
-	text	   *name = PG_GETARG_TEXT_PP(0);
-	Oid			type = PG_GETARG_OID(1);
-	RangeVar   *rv = makeRangeVarFromNameList(textToQualifiedNameList(name));
+	static const char *const names[] = {"name", "payload_type", "if_not_exists"};
+	Oid			type;
+	RangeVar   *rv;
 	Oid			namespaceid;
 	char	   *table;
 	Oid			relid;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
+	type = PG_GETARG_OID(1);
 	if (type != JSONBOID && type != JSONOID && type != TEXTOID &&
 		type != BYTEAOID)
 		ereport(ERROR,
@@ -74,6 +88,13 @@ feed_create(PG_FUNCTION_ARGS)
 				 errhint("Use jsonb, json, text or bytea.")));
 
 	namespaceid = choose_namespace(rv);
+	if (PG_GETARG_BOOL(2) && OidIsValid(relid = find_outbox(rv, namespaceid)))
+	{
+		ereport(NOTICE,
+				(errcode(ERRCODE_DUPLICATE_TABLE),
+				 errmsg("feed \"%s\" already exists, skipping", rv->relname)));
+		PG_RETURN_OID(relid);
+	}
 	table = quote_qualified_identifier(get_namespace_name(namespaceid),
 									   rv->relname);
 
@@ -85,7 +106,8 @@ feed_create(PG_FUNCTION_ARGS)
 							  " message_type pg_catalog.text NOT NULL,"
 							  " message_key pg_catalog.text,"
 							  " data %s NOT NULL,"
-							  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+							  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),"
+							  " headers pg_catalog.jsonb)",
 							  table, format_type_be_qualified(type)));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
@@ -94,6 +116,31 @@ feed_create(PG_FUNCTION_ARGS)
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
 	PG_RETURN_OID(relid);
+}
+
+/*
+ * The caller's outbox of a name, locked, or InvalidOid if there is nothing of
+ * that name.
+ */
+static Oid
+find_outbox(const RangeVar *rv, Oid namespaceid)
+{
+	Oid			relid;
+
+	while (OidIsValid(relid = get_relname_relid(rv->relname, namespaceid)))
+	{
+		/* before the lock: nothing of others is locked on the way */
+		feedpub_require_owner(relid);
+		if (!feedpub_registry_is_registered(relid) || feedpub_registry_is_table(relid))
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s\" is not an outbox", rv->relname)));
+		LockRelationOid(relid, AccessShareLock);
+		if (relid == get_relname_relid(rv->relname, namespaceid))
+			return relid;		/* it has not been dropped or renamed meanwhile */
+		UnlockRelationOid(relid, AccessShareLock);
+	}
+	return InvalidOid;
 }
 
 /*
@@ -119,16 +166,64 @@ choose_namespace(RangeVar *rv)
 }
 
 /*
- * feed_drop(feed regclass) returns void
+ * feed_drop(feed text, if_exists boolean DEFAULT false,
+ * cascade boolean DEFAULT false)
+ * returns void, VOLATILE
  *
- * Drops an outbox with its rows: DROP TABLE, which does as well.  Only the
- * owner may.  Takes ACCESS EXCLUSIVE on the table.  Errors: 42809 when it is
- * no feed, 42501, 2BP01 when something depends on it.
+ * Drops an outbox with its rows, as DROP TABLE does, but refuses if it has
+ * subscriptions; with cascade, these are removed as well.  With if_exists,
+ * that there is no relation of this name is a NOTICE.
+ *
+ * feed is an SQL name, qualified and quoted as in SQL, and looked up as
+ * regclass does.  It is no regclass, since the value of one that is missing
+ * cannot be made, so the call would fail before if_exists is looked at.
+ *
+ * Only the owner may.  Takes ACCESS EXCLUSIVE on the table.  Errors: 42P01
+ * when there is none, 42809 when it is no outbox, 22004, 42501, 2BP01 when
+ * there are subscriptions, or something else depends on it.
  */
 Datum
 feed_drop(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	static const char *const names[] = {"feed", "if_exists", "cascade"};
+	RangeVar   *rv;
+	bool		if_exists;
+	Oid			relid;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
+	if_exists = PG_GETARG_BOOL(1);
+	relid = RangeVarGetRelid(rv, NoLock, if_exists);
+	if (OidIsValid(relid))
+	{
+		require_outbox(relid);
+		if (!PG_GETARG_BOOL(2))
+			feedpub_registry_refuse_subscribed(relid, "drop");
+		LockRelationOid(relid, AccessExclusiveLock);
+		if (if_exists && get_rel_name(relid) == NULL)
+			relid = InvalidOid; /* gone while we waited */
+	}
+	if (!OidIsValid(relid))
+	{
+		ereport(NOTICE,
+				(errmsg("feed \"%s\" does not exist, skipping", rv->relname)));
+		PG_RETURN_VOID();
+	}
+	require_outbox(relid);		/* or detached, or given to another role */
+	if (!PG_GETARG_BOOL(2))
+		feedpub_registry_refuse_subscribed(relid, "drop");
+
+	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
+	feedpub_registry_remove(relid);
+	PG_RETURN_VOID();
+}
+
+/*
+ * Raise an error unless it is an outbox of the caller's.
+ */
+static void
+require_outbox(Oid relid)
+{
 	FeedpubFeed feed;
 
 	if (!feedpub_registry_is_registered(relid))
@@ -139,13 +234,6 @@ feed_drop(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),
 				 errhint("Use feed_detach() to make it an ordinary table again, or DROP TABLE.")));
-	LockRelationOid(relid, AccessExclusiveLock);
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* gone while we waited */
-
-	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
-	feedpub_registry_remove(relid);
-	PG_RETURN_VOID();
 }
 
 /*

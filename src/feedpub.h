@@ -22,7 +22,7 @@
  *		registry.c registry_write.c
  *		horizon.c shmem.c guc.c						finding feeds; xids; settings
  *		relation.c catalog.c role.c					others' tables, other roles
- *		attempt.c									work that may fail
+ *		attempt.c argument.c						work that may fail; arguments
  *		compat.h									server versions
  *
  *-------------------------------------------------------------------------
@@ -68,7 +68,7 @@
 #define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
 
 /* How many columns an outbox is made with. */
-#define FEEDPUB_OUTBOX_COLUMNS			8
+#define FEEDPUB_OUTBOX_COLUMNS			9
 
 /* What a registered feed is, as the readers need it. */
 typedef struct FeedpubFeed
@@ -534,6 +534,7 @@ extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
+extern void feedpub_registry_refuse_subscribed(Oid relid, const char *what);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);
@@ -815,6 +816,10 @@ extern void feedpub_jsonvalue_append(FeedpubJsonValues *values,
 extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
 									 StringInfo out, const char *s,
 									 Size len);
+
+/* in argument.c */
+extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
+								   const char *const *names);
 
 /* in attempt.c */
 extern char *feedpub_attempt(void (*work)(void *arg), void *arg);

@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
@@ -21,9 +22,13 @@
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "feedpub.h"
+
+/* column of feedpub._subscription */
+#define ANUM_SUBSCRIPTION_FEED	2
 
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static void forget_subscriptions(Oid relid);
@@ -115,6 +120,37 @@ forget_republication(Oid relid)
 	write_registry("DELETE FROM feedpub._stamping"
 				   " WHERE feed OPERATOR(pg_catalog.=) $1",
 				   relid, NULL);
+}
+
+/*
+ * Refuse to do away with a feed that has subscriptions.  A caller that has the
+ * table locked against all others can rely on it: feed_subscribe() keeps
+ * ACCESS SHARE on the table until its transaction ends, and the scan sees what
+ * has committed by now, whatever the transaction's snapshot is.
+ */
+void
+feedpub_registry_refuse_subscribed(Oid relid, const char *what)
+{
+	Relation	table = table_open(feedpub_registry_table("_subscription"), AccessShareLock);
+	SysScanDesc scan;
+	ScanKeyData key;
+	int			n = 0;
+
+	ScanKeyInit(&key, ANUM_SUBSCRIPTION_FEED, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(relid));
+	scan = systable_beginscan(table, InvalidOid, false, NULL, 1, &key);
+	while (HeapTupleIsValid(systable_getnext(scan)))
+		n++;
+	systable_endscan(scan);
+	table_close(table, AccessShareLock);
+	if (n > 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+				 errmsg("cannot %s feed \"%s\" because subscriptions depend on it",
+						what, get_rel_name(relid)),
+				 errdetail_plural("%d subscription reads it.",
+								  "%d subscriptions read it.", n, n),
+				 errhint("Use cascade => true to remove them too.")));
 }
 
 /*

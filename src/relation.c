@@ -321,6 +321,7 @@ feedpub_relation_has_default_row_type(Relation rel)
 		{"message_key", TEXTOID},
 		{"data", JSONBOID},
 		{"scheduled", TIMESTAMPTZOID},
+		{"headers", JSONBOID},
 	};
 	TupleDesc	desc = RelationGetDescr(rel);
 

@@ -5,15 +5,15 @@ SELECT plan(33 * 11 + 3);
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
 INSERT INTO meant VALUES
-	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype', 'regclass', 'v', true, 'u', 0),
-	('feed_drop', 'feed regclass', 'void', 'v', true, 'u', 0),
-	('feed_attach', 'tab regclass, key regclass DEFAULT NULL::regclass, columns text[] DEFAULT NULL::text[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
-	('feed_detach', 'feed regclass', 'void', 'v', true, 'u', 0),
+	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype, if_not_exists boolean DEFAULT false', 'regclass', 'v', false, 'u', 0),
+	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
+	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
+	('feed_detach', 'feed regclass, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
 	('feed_fetch', 'after_xid xid8, after_pos bigint, "limit" integer',
-		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone)',
+		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone, headers jsonb)',
 		'v', false, 's', 100),
 	('feed_fetch', 'feed anyelement, after_xid xid8, after_pos bigint, "limit" integer', 'SETOF anyelement', 'v', false, 's', 100),
 	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', true, 's', 0),
