@@ -13,6 +13,7 @@ OBJS = \
 	src/attempt.o \
 	src/batch.o \
 	src/catalog.o \
+	src/begin_history.o \
 	src/change.o \
 	src/check.o \
 	src/check_sequence.o \

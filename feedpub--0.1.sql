@@ -333,13 +333,6 @@ REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4)
 COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
 	'stamps some of the rows that a partition came with; returns how many';
 
-CREATE FUNCTION feedpub._begin_history(feed pg_catalog.regclass)
-RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_begin_history';
-COMMENT ON FUNCTION feedpub._begin_history(pg_catalog.regclass) IS
-	'forgets the batches and deletes of a feed, so that all rows are published anew; for the owner';
-
 --
 -- Making feeds
 --
@@ -416,6 +409,13 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_repair';
 COMMENT ON FUNCTION feed_repair(pg_catalog.regclass) IS
 	'puts back what feed_check() finds missing; returns how many things';
+
+CREATE FUNCTION feed_begin_history(feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_begin_history';
+COMMENT ON FUNCTION feed_begin_history(pg_catalog.regclass) IS
+	'makes a restored feed usable: forgets its batches and deletes, so that all rows are published anew, in their order';
 
 --
 -- Reading in xid order

@@ -69,7 +69,7 @@ SELECT consume('', 100), consume('', 2), consume('', 1);
 -- the end of the merged one lies behind the end of each that is in it.
 --
 DELETE FROM tab;
-SELECT feedpub._begin_history('tab');
+SELECT feed_begin_history('tab');
 CREATE TABLE cursors (n serial PRIMARY KEY, place text, cursor text);
 BEGIN;
 INSERT INTO tab VALUES (1);

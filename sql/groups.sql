@@ -256,7 +256,7 @@ SELECT substr(:'last', 68, 16) < substr(:'place', 68, 16) AS older_base, feed_ac
 -- Another history: a consumer of messages begins again; one that has a copy of
 -- a table is told, for he has rows whose deletes are forgotten.
 SELECT feed_subscribe('one', 'orders') <> '' AS placed;
-SELECT feedpub._begin_history('orders'), feedpub._begin_history('kv');
+SELECT feed_begin_history('orders'), feed_begin_history('kv');
 SELECT cursor FROM feedpub.shards WHERE subscription = 'one';
 SELECT count(*) FROM feed_poll('copy', 1);
 CALL feed_publish();

@@ -185,7 +185,7 @@ SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORD
 \echo :SQLSTATE
 -- Those of another life of the same feed, published by the same process
 SELECT cursor AS old FROM feed_read(NULL::other, '', 1) \gset
-SELECT feedpub._begin_history('other');
+SELECT feed_begin_history('other');
 CALL feed_publish('other');
 SELECT substr(cursor, 10, 33) = substr(:'old', 10, 33) AS same_place, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
 SELECT feed_page('other', :'old', 10);

@@ -377,7 +377,7 @@ feedpub_batch_refuse_foreign(const FeedpubFeed *feed, const FeedpubBatch *batch)
 			 errmsg("batches of feed \"%s\" are from another history",
 					get_rel_name(feed->relid)),
 			 errdetail("They were made by another server, or before this one was put back to an earlier state."),
-			 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
+			 errhint("Its owner can forget them, and publish all rows anew: SELECT feed_begin_history(...).  Consumers begin again.")));
 }
 
 void
@@ -440,7 +440,7 @@ feedpub_batch_time(Oid feed, const FeedpubCursor *cursor, Snapshot snapshot)
  *
  * Batches of another history have other fingerprints.  Histories part when a
  * server goes on from an earlier state, which is another start of one (start.c);
- * in feedpub._begin_history(), which gives the feed another random number; when
+ * in feed_begin_history(), which gives the feed another random number; when
  * a dump is restored, perhaps by the start that has made more batches since,
  * into tables that are then new; or with a copy of the database.  Within one
  * history a start does not draw a number for each batch: so a merged one can

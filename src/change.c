@@ -95,6 +95,9 @@ typedef struct TrackedTable
 	int64		truncated_at;	/* later positions are larger */
 } TrackedTable;
 
+/* the outbox whose rows are being stamped anew by this backend */
+Oid			feedpub_change_stamped_anew = InvalidOid;
+
 static HTAB *tables = NULL;
 static Oid	registry_relid = InvalidOid;
 static uint64 ninvalidations = 0;
@@ -125,7 +128,8 @@ static void leave_all_tombstones(const TrackedTable *table, Relation rel);
  * raises PF004 for an UPDATE.  BEFORE UPDATE, FOR EACH STATEMENT: the same, also
  * if there is no row, or no conflict in ON CONFLICT DO UPDATE, so that such a
  * statement fails the first time it is tried.  (Logical replication does not
- * call triggers of statements.)
+ * call triggers of statements.)  Only the UPDATE that stamps the messages of an
+ * outbox anew is let through (restamp.c).
  */
 Datum
 feedpub_stamp_message(PG_FUNCTION_ARGS)
@@ -143,6 +147,16 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 				 errmsg("function \"%s\" must be called as a row trigger before INSERT, or a trigger before UPDATE",
 						"_stamp_message")));
 	rel = trigdata->tg_relation;
+	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) &&
+		RelationGetRelid(rel) == feedpub_change_stamped_anew)
+	{
+		TrackedTable *table = find_table(rel);
+
+		if (!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
+			PG_RETURN_POINTER(NULL);
+		if (slot_attisnull(trigdata->tg_newslot, table->xid_attno))
+			return stamp_tuple(table, rel, trigdata->tg_newtuple);
+	}
 	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_GUARDED),

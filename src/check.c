@@ -45,6 +45,7 @@ static void check_key(FeedpubCheck *cxt);
 static void check_failed_rows(FeedpubCheck *cxt);
 static void check_history(FeedpubCheck *cxt);
 static char *republish_cure(FeedpubCheck *cxt, const char *unstamped_only);
+static char *history_cure(FeedpubCheck *cxt);
 
 /*
  * Add a problem.  cure is NULL where only the owner can decide what to do.
@@ -337,8 +338,7 @@ check_key(FeedpubCheck *cxt)
 			feedpub_tombstone_some_unreadable(cxt->rel, index))
 			feedpub_check_add(cxt, "key",
 							  pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() hands such deletes out with nulls"),
-							  psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
-									   feedpub_check_regclass(cxt->table)))
+							  history_cure(cxt))
 				->by_hand = true;
 		index_close(index, AccessShareLock);
 	}
@@ -367,18 +367,21 @@ republish_cure(FeedpubCheck *cxt, const char *unstamped_only)
 					feedpub_check_regclass(cxt->table), unstamped_only);
 }
 
-/* Batches of another server, and rows, which are not ours to change. */
+static char *
+history_cure(FeedpubCheck *cxt)
+{
+	return psprintf("SELECT %s.feed_begin_history(%s)",
+					quote_identifier(get_namespace_name(feedpub_relation_schema())),
+					feedpub_check_regclass(cxt->table));
+}
+
+/* Rows of another server, or else batches. */
 static void
 check_history(FeedpubCheck *cxt)
 {
 	FullTransactionId stamp;
 	bool		found = false;
 
-	if (feedpub_batch_is_foreign(&cxt->last))
-		feedpub_check_add(cxt, "history",
-						  pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
-						  psprintf("SELECT " FEEDPUB_SCHEMA "._begin_history(%s)",
-								   feedpub_check_regclass(cxt->table)));
 	if (feedpub_check_has_indexes(cxt->rel))
 	{
 		FeedpubFeed feed = {
@@ -391,12 +394,18 @@ check_history(FeedpubCheck *cxt)
 		found = feedpub_horizon_has_foreign(leaves, GetActiveSnapshot(), &stamp);
 		feedpub_partition_close(leaves);
 	}
+
+	/* its owner decides when: writers wait, and every row is written */
 	if (found)
 		feedpub_check_add(cxt, "history",
 						  psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
 								   (unsigned long long) U64FromFullTransactionId(stamp)),
-						  cxt->is_table ? republish_cure(cxt, "false") : NULL)
+						  history_cure(cxt))
 			->by_hand = true;
+	else if (feedpub_batch_is_foreign(&cxt->last))
+		feedpub_check_add(cxt, "history",
+						  pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
+						  history_cure(cxt));
 }
 
 /*

@@ -7,7 +7,7 @@
  *
  *		feedpub.c launcher.c worker.c				start, processes
  *		feed.c attach.c fetch.c publish.c read.c
- *		republish.c retention.c stats.c wait.c
+ *		begin_history.c republish.c retention.c stats.c wait.c
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
  *		maintenance.c restamp.c						rows get a new stamp
@@ -724,12 +724,16 @@ extern bool feedpub_initial_next(FeedpubInitialScan *initial,
 								 int *npassed);
 extern void feedpub_initial_end(FeedpubInitialScan *initial);
 
+/* in change.c */
+extern Oid	feedpub_change_stamped_anew;
+
 /* in restamp.c */
 extern void feedpub_restamp_check(Relation rel);
 extern void feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid,
 								  uint64 below, bool foreign);
 extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
 								 int max_rows);
+extern void feedpub_restamp_all(Relation rel);
 extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
 								 int timeout_ms);
 

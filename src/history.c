@@ -4,7 +4,8 @@
  *	  Which server, and which life of a feed, its rows and batches are of.
  *
  * A feed whose rows were stamped elsewhere is refused, since this server's xids
- * say nothing of theirs.  feedpub._begin_history() gives it another life.
+ * say nothing of theirs.  feed_begin_history() gives it another life
+ * (begin_history.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -17,8 +18,6 @@
 #include "utils/snapmgr.h"
 
 #include "feedpub.h"
-
-PG_FUNCTION_INFO_V1(feedpub_begin_history);
 
 /*
  * Refuse a feed whose rows come from another history: they would stay hidden
@@ -55,36 +54,11 @@ feedpub_history_check(const FeedpubFeed *feed,
 						RelationGetRelationName(leaves->table)),
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
-				 feed->is_outbox ?
-					 errhint("The rows were dumped from another server.  They can be read with plain SQL, but not in xid order.") :
-					 errhint("The rows were dumped from another server.  Its owner can give them stamps of this one with feed_republish().")));
+				 errhint("Its owner can give them stamps of this server: SELECT feed_begin_history(...).")));
 	if (IsInParallelMode())
 		return;
 	if (feed->is_partitioned)
 		feedpub_partition_note_history(leaves);
 	else
 		feedpub_registry_note_history(feed->relid);
-}
-
-/*
- * feedpub._begin_history(feed regclass) returns void
- *
- * Forgets the batches and tombstones of a feed, which came from another server,
- * or have keys that nobody can read: all its rows are published anew, and
- * cursors into the old batches are refused.  Only the owner may.  Waits for a
- * publisher.
- */
-Datum
-feedpub_begin_history(PG_FUNCTION_ARGS)
-{
-	Oid			relid = PG_GETARG_OID(0);
-	FeedpubFeed feed;
-
-	LockRelationOid(relid, AccessShareLock);
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
-	feedpub_require_owner(relid);
-	feedpub_batch_lock(relid, true);
-	feedpub_registry_begin_history(relid);
-	PG_RETURN_VOID();
 }

@@ -31,6 +31,8 @@
  * fails then, or that a trigger suppresses or gives another stamp, is counted,
  * and stops nothing.
  *
+ * feed_begin_history() has all rows stamped in one transaction, in order.
+ *
  * Waiting.  The rows of a step stay locked until it commits, so the step waits
  * for nothing long: lock_timeout is below any useful deadlock_timeout.  Between
  * two passes a row that is left is waited for, without a transaction id.
@@ -69,9 +71,13 @@
 /* after how long a step stamps no more rows, in ms */
 #define UPDATE_TIME		1000
 
+/* how many rows are read at once that are stamped in their order */
+#define ROWS_AT_ONCE	1000
+
 /* how long a step waits for a lock that a trigger or a check takes, in ms */
 #define LOCK_WAIT		500
 
+static void update_in_order(Relation rel);
 static void begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller);
 static void rewind_pass(FeedpubRestamp *pass, Relation rel);
 static void next_kind(FeedpubRestamp *pass);
@@ -252,6 +258,90 @@ feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 	MemoryContextSwitchTo(context);
 	feedpub_role_end(&caller);
 	return done;
+}
+
+/*
+ * Stamp all rows of a table that have a stamp, in the order of their positions,
+ * in the caller's transaction, who has locked the table against all but
+ * readers.  An outbox, of which no UPDATE is allowed, lets this one through.
+ */
+void
+feedpub_restamp_all(Relation rel)
+{
+	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
+	FeedpubRole caller;
+
+	AfterTriggerSetState(immediate);
+	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), &caller);
+	SPI_connect();
+	feedpub_change_stamped_anew = RelationGetRelid(rel);
+	PG_TRY();
+	{
+		update_in_order(rel);
+	}
+	PG_FINALLY();
+	{
+		feedpub_change_stamped_anew = InvalidOid;
+	}
+	PG_END_TRY();
+	SPI_finish();
+	feedpub_role_end(&caller);
+}
+
+static void
+update_in_order(Relation rel)
+{
+	char	   *table = feedpub_relation_name(RelationGetRelid(rel));
+	FullTransactionId xid = GetTopFullTransactionId();
+	Oid			argtypes[1] = {TIDOID};
+	SPIPlanPtr	update;
+	Portal		rows;
+
+	update = SPI_prepare(psprintf("UPDATE ONLY %s SET " FEEDPUB_XID_COLUMN " = NULL"
+								  " WHERE ctid = $1 RETURNING " FEEDPUB_XID_COLUMN,
+								  table),
+						 1, argtypes);
+	rows = SPI_cursor_open_with_args(NULL,
+									 psprintf("SELECT t.ctid FROM ONLY %s t"
+											  " WHERE t." FEEDPUB_XID_COLUMN " IS NOT NULL"
+											  " ORDER BY t." FEEDPUB_POS_COLUMN ", t." FEEDPUB_XID_COLUMN,
+											  table),
+									 0, NULL, NULL, NULL, false, 0);
+	for (;;)
+	{
+		SPITupleTable *found;
+		uint64		n;
+
+		SPI_cursor_fetch(rows, true, ROWS_AT_ONCE);
+		found = SPI_tuptable;
+		n = SPI_processed;
+		if (n == 0)
+			break;
+		for (uint64 i = 0; i < n; i++)
+		{
+			bool		isnull;
+			Datum		values[1] = {SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull)};
+			Datum		stamp = (Datum) 0;
+
+			CHECK_FOR_INTERRUPTS();
+			if (SPI_execute_plan(update, values, NULL, false, 0) != SPI_OK_UPDATE_RETURNING)
+				elog(ERROR, "could not update \"%s\"", RelationGetRelationName(rel));
+			if (SPI_processed == 1)
+				stamp = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+			if (SPI_processed != 1 || isnull ||
+				!FullTransactionIdEquals(DatumGetFullTransactionId(stamp), xid))
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("a row of \"%s\" could not be stamped anew",
+								RelationGetRelationName(rel)),
+						 errdetail("A trigger suppresses the UPDATE, changes the row before, or changes the stamp."),
+						 errhint("Disable the triggers of the table's own for that time.")));
+			SPI_freetuptable(SPI_tuptable);
+		}
+		SPI_freetuptable(found);
+	}
+	SPI_cursor_close(rows);
+	SPI_freeplan(update);
 }
 
 static void

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(33 * 11 + 3);
+SELECT plan(34 * 11 + 3);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -12,6 +12,7 @@ INSERT INTO meant VALUES
 	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
+	('feed_begin_history', 'feed regclass', 'void', 'v', false, 'u', 0),
 	('feed_fetch', 'after_xid xid8, after_pos bigint, "limit" integer',
 		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone, headers jsonb)',
 		'v', false, 's', 100),

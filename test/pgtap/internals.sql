@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(17 * 9 + 2);
+SELECT plan(16 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -23,8 +23,7 @@ INSERT INTO meant VALUES
 	('_cursor_moves', 'a text, b text', 'boolean', 'i', true, 's', false),
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
 	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),
-	('_stamp_some', 'feed regclass, max_rows integer', 'bigint', 'v', true, 'u', false),
-	('_begin_history', 'feed regclass', 'void', 'v', true, 'u', true);
+	('_stamp_some', 'feed regclass, max_rows integer', 'bigint', 'v', true, 'u', false);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 	  FROM pg_proc p WHERE p.pronamespace = 'feedpub'::regnamespace;

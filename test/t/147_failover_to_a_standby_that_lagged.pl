@@ -196,7 +196,7 @@ TODO:
 }
 
 # What an owner does
-sql($node, q(SELECT feedpub._begin_history('kv')));
+sql($node, q(SELECT feed_begin_history('kv')));
 publish();
 for my $consumer (\%early, \%at_fork, \%beyond)
 {

@@ -116,7 +116,7 @@ is(sql($other, 'SELECT name FROM feedpub.subscriptions ORDER BY name', db => 're
 sql($other, 'SELECT feed_stop_worker()', db => 'restored');
 burn_xids($other, 200, db => 'restored')
   while sql($other, "SELECT pg_snapshot_xmax(pg_current_snapshot()) <= (SELECT max(m) FROM (SELECT max(feed_xid) AS m FROM outbox UNION ALL SELECT max(feed_xid) FROM kv) x)", db => 'restored') eq 't';
-sql($other, "SELECT feedpub._begin_history('outbox'), feedpub._begin_history('kv')", db => 'restored');
+sql($other, "SELECT feed_begin_history('outbox'), feed_begin_history('kv')", db => 'restored');
 sql($other, 'CALL feed_publish()', db => 'restored');
 is(sql($other, $poll, db => 'restored'), '1 2 4 5', 'messages begin again');
 is(sql($other, <<"SQL", db => 'restored'), 't', 'a copy of a table does, too: it had not begun');
