@@ -116,13 +116,13 @@ static FeedpubStatement list_feeds = {
 		   "  pg_catalog.bool_or(s.done IS NOT TRUE),"
 		   /* of a process, not of a row: those are of their step's time */
 		   "  pg_catalog.max(s.last_error_at) FILTER (WHERE s.last_error_at"
-		   "   OPERATOR(pg_catalog.>) COALESCE(s.stepped_at, '-infinity'))"
+		   "   > COALESCE(s.stepped_at, '-infinity'))"
 		   " FROM feedpub._partition p"
-		   " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.feed"
-		   " LEFT JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
-		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
-		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
-		   " WHERE p.since OPERATOR(pg_catalog.>) '0'"
+		   " JOIN pg_catalog.pg_class c ON c.oid = p.feed"
+		   " LEFT JOIN feedpub._stamping s ON s.feed = p.feed"
+		   "  AND s.partition = p.partition"
+		   "  AND s.since = p.since"
+		   " WHERE p.since > '0'"
 		   " GROUP BY p.feed, c.relowner",
 };
 
@@ -130,22 +130,22 @@ static FeedpubStatement list_feeds = {
 static FeedpubStatement prepare_rows = {
 	.sql = "INSERT INTO feedpub._stamping AS s (feed, partition, since)"
 		   " SELECT p.feed, p.partition, p.since FROM feedpub._partition p"
-		   " WHERE p.feed OPERATOR(pg_catalog.=) $1 AND p.since OPERATOR(pg_catalog.>) '0'"
+		   " WHERE p.feed = $1 AND p.since > '0'"
 		   "  AND NOT EXISTS (SELECT FROM feedpub._stamping t"
-		   "   WHERE t.feed OPERATOR(pg_catalog.=) p.feed"
-		   "   AND t.partition OPERATOR(pg_catalog.=) p.partition"
-		   "   AND t.since OPERATOR(pg_catalog.=) p.since)"
+		   "   WHERE t.feed = p.feed"
+		   "   AND t.partition = p.partition"
+		   "   AND t.since = p.since)"
 		   " ON CONFLICT (feed, partition) DO UPDATE SET since = EXCLUDED.since,"
 		   "  done = false, stamped = 0, failed = 0, last_error = NULL, last_error_at = NULL,"
 		   "  pass_file = 0"
-		   " WHERE s.since OPERATOR(pg_catalog.<>) EXCLUDED.since",
+		   " WHERE s.since <> EXCLUDED.since",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
 };
 
 static FeedpubStatement set_running = {
 	.sql = "UPDATE feedpub._stamping SET running = $2"
-		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND running OPERATOR(pg_catalog.<>) $2",
+		   " WHERE feed = $1 AND running <> $2",
 	.nargs = 2,
 	.argtypes = {REGCLASSOID, BOOLOID},
 };
@@ -155,7 +155,7 @@ static FeedpubStatement note_error = {
 	.sql = "UPDATE feedpub._stamping SET running = false,"
 		   "  last_error = CASE WHEN done THEN last_error ELSE $2 END,"
 		   "  last_error_at = CASE WHEN done THEN last_error_at ELSE pg_catalog.clock_timestamp() END"
-		   " WHERE feed OPERATOR(pg_catalog.=) $1",
+		   " WHERE feed = $1",
 	.nargs = 2,
 	.argtypes = {REGCLASSOID, TEXTOID},
 };
@@ -164,10 +164,10 @@ static FeedpubStatement note_error = {
 static FeedpubStatement count_failed = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(s.failed), 0)::pg_catalog.int8"
 		   " FROM feedpub._partition p"
-		   " JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
-		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
-		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
-		   " WHERE p.feed OPERATOR(pg_catalog.=) $1",
+		   " JOIN feedpub._stamping s ON s.feed = p.feed"
+		   "  AND s.partition = p.partition"
+		   "  AND s.since = p.since"
+		   " WHERE p.feed = $1",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
 };
@@ -176,7 +176,7 @@ static FeedpubStatement count_failed = {
 static FeedpubStatement retry_failed = {
 	.sql = "UPDATE feedpub._stamping SET done = false, failed = 0, pass_file = 0,"
 		   "  last_error = NULL, last_error_at = NULL"
-		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND failed OPERATOR(pg_catalog.>) 0",
+		   " WHERE feed = $1 AND failed > 0",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
 };
@@ -187,10 +187,10 @@ static FeedpubStatement choose_partition = {
 		   "  s.pass_tid, s.pass_found, s.pass_failed, s.pass_settled,"
 		   "  pg_catalog.count(*) OVER (), s.pass_moved"
 		   " FROM feedpub._partition p"
-		   " JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed"
-		   "  AND s.partition OPERATOR(pg_catalog.=) p.partition"
-		   "  AND s.since OPERATOR(pg_catalog.=) p.since"
-		   " WHERE p.feed OPERATOR(pg_catalog.=) $1 AND NOT s.done"
+		   " JOIN feedpub._stamping s ON s.feed = p.feed"
+		   "  AND s.partition = p.partition"
+		   "  AND s.since = p.since"
+		   " WHERE p.feed = $1 AND NOT s.done"
 		   " ORDER BY s.stepped_at NULLS FIRST, p.partition::pg_catalog.oid LIMIT 1",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
@@ -198,14 +198,14 @@ static FeedpubStatement choose_partition = {
 
 static FeedpubStatement write_step = {
 	.sql = "UPDATE feedpub._stamping SET done = $4,"
-		   "  stamped = stamped OPERATOR(pg_catalog.+) $5, failed = $6,"
+		   "  stamped = stamped + $5, failed = $6,"
 		   "  stepped_at = pg_catalog.now(),"
 		   "  last_error = COALESCE($7, last_error),"
 		   "  last_error_at = CASE WHEN $7 IS NULL THEN last_error_at ELSE pg_catalog.now() END,"
 		   "  pass_file = $8, pass_kind = $9, pass_xid = $10, pass_pos = $11,"
 		   "  pass_tid = $12, pass_found = $13, pass_failed = $14, pass_settled = $15, pass_moved = $16"
-		   " WHERE feed OPERATOR(pg_catalog.=) $1 AND partition OPERATOR(pg_catalog.=) $2"
-		   "  AND since OPERATOR(pg_catalog.=) $3",
+		   " WHERE feed = $1 AND partition = $2"
+		   "  AND since = $3",
 	.nargs = 16,
 	.argtypes = {REGCLASSOID, REGCLASSOID, XID8OID, BOOLOID, INT8OID, INT8OID,
 				 TEXTOID, OIDOID, INT4OID, XID8OID, INT8OID, TIDOID, INT8OID,

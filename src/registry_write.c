@@ -83,16 +83,16 @@ void
 feedpub_registry_remove(Oid relid)
 {
 	write_registry("DELETE FROM feedpub._feed"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	forget_subscriptions(relid);
 	forget_republication(relid);
@@ -106,7 +106,7 @@ static void
 forget_subscriptions(Oid relid)
 {
 	write_registry("DELETE FROM feedpub._subscription"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	sweep_subscriptions();
 }
@@ -118,7 +118,7 @@ static void
 forget_republication(Oid relid)
 {
 	write_registry("DELETE FROM feedpub._stamping"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 }
 
@@ -167,17 +167,17 @@ feedpub_registry_begin_history(Oid relid)
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
 	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry(psprintf("UPDATE feedpub._feed SET floor_sync_id = 0, floor_pos = 0,"
 							" history = %d"
-							" WHERE feed OPERATOR(pg_catalog.=) $1",
+							" WHERE feed = $1",
 							history),
 				   relid, NULL);
 
@@ -190,14 +190,14 @@ feedpub_registry_begin_history(Oid relid)
 	write_registry("UPDATE feedpub._shard h SET page_token = NULL,"
 				   " cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
 				   " consumer = NULL, leased_until = NULL, parked = 0,"
-				   " token = h.token OPERATOR(pg_catalog.+) 1"
-				   " FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed OPERATOR(pg_catalog.=) s.feed"
-				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
-				   " AND h.subscription OPERATOR(pg_catalog.=) s.name",
+				   " token = h.token + 1"
+				   " FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed = s.feed"
+				   " WHERE s.feed = $1"
+				   " AND h.subscription = s.name",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._parked_entry p USING feedpub._subscription s"
-				   " WHERE s.feed OPERATOR(pg_catalog.=) $1"
-				   " AND p.subscription OPERATOR(pg_catalog.=) s.name",
+				   " WHERE s.feed = $1"
+				   " AND p.subscription = s.name",
 				   relid, NULL);
 }
 
@@ -225,7 +225,7 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
 	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
-							" WHERE feed OPERATOR(pg_catalog.=) $1",
+							" WHERE feed = $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
 							deletes ? "true" : "false"),
@@ -241,10 +241,10 @@ feedpub_registry_set_default(Oid relid)
 {
 	LockRelationOid(feedpub_registry_relid(), ShareRowExclusiveLock);
 	write_registry("UPDATE feedpub._feed SET is_default = false"
-				   " WHERE is_default AND feed OPERATOR(pg_catalog.<>) $1",
+				   " WHERE is_default AND feed <> $1",
 				   relid, NULL);
 	write_registry("UPDATE feedpub._feed SET is_default = true"
-				   " WHERE NOT is_default AND feed OPERATOR(pg_catalog.=) $1",
+				   " WHERE NOT is_default AND feed = $1",
 				   relid, NULL);
 }
 
@@ -256,11 +256,11 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 {
 	if (channel != NULL)
 		write_registry("UPDATE feedpub._feed SET channel = $2"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+					   " WHERE feed = $1",
 					   relid, channel);
 	else
 		write_registry("UPDATE feedpub._feed SET channel = NULL"
-					   " WHERE feed OPERATOR(pg_catalog.=) $1",
+					   " WHERE feed = $1",
 					   relid, NULL);
 }
 
@@ -274,37 +274,37 @@ feedpub_registry_sweep(void)
 	write_registry("DELETE FROM feedpub._batch b USING ("
 				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   "  WHERE c.oid = f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE b.feed OPERATOR(pg_catalog.=) gone.feed",
+				   " WHERE b.feed = gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._tombstone t USING ("
 				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   "  WHERE c.oid = f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE t.feed OPERATOR(pg_catalog.=) gone.feed",
+				   " WHERE t.feed = gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._partition p USING ("
 				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   "  WHERE c.oid = f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
+				   " WHERE p.feed = gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._stamping p USING ("
 				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   "  WHERE c.oid = f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed OPERATOR(pg_catalog.=) gone.feed",
+				   " WHERE p.feed = gone.feed",
 				   InvalidOid, NULL);
 	write_registry("DELETE FROM feedpub._feed f USING ("
 				   " SELECT f.feed FROM feedpub._feed f"
 				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid OPERATOR(pg_catalog.=) f.feed)"
+				   "  WHERE c.oid = f.feed)"
 				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE f.feed OPERATOR(pg_catalog.=) gone.feed",
+				   " WHERE f.feed = gone.feed",
 				   InvalidOid, NULL);
 	sweep_subscriptions();
 }
@@ -324,18 +324,18 @@ sweep_subscriptions(void)
 
 	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
 				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "   WHERE c.oid OPERATOR(pg_catalog.=) s.feed)"
+				   "   WHERE c.oid = s.feed)"
 				   "  FOR UPDATE SKIP LOCKED)"
 				   " DELETE FROM feedpub._subscription s USING gone"
-				   " WHERE s.name OPERATOR(pg_catalog.=) gone.name",
+				   " WHERE s.name = gone.name",
 				   InvalidOid, NULL);
 	for (int i = 0; i < lengthof(tables); i++)
 		write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
 								"  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
-								"   WHERE s.name OPERATOR(pg_catalog.=) t.subscription)"
+								"   WHERE s.name = t.subscription)"
 								"  FOR UPDATE SKIP LOCKED)"
 								" DELETE FROM feedpub.%s t USING gone"
-								" WHERE t.ctid OPERATOR(pg_catalog.=) gone.ctid",
+								" WHERE t.ctid = gone.ctid",
 								tables[i], tables[i]),
 					   InvalidOid, NULL);
 }
