@@ -382,7 +382,7 @@ COMMENT ON PROCEDURE feed_republish(pg_catalog.regclass, pg_catalog.bool) IS
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_set_default';
 COMMENT ON FUNCTION feed_set_default(pg_catalog.regclass) IS
 	'chooses the feed that feed_fetch() reads when none is named';
@@ -398,14 +398,14 @@ CREATE FUNCTION feed_check(feed pg_catalog.regclass,
 	OUT guard pg_catalog.text, OUT problem pg_catalog.text,
 	OUT cure pg_catalog.text)
 RETURNS SETOF record
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE ROWS 1
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
 AS 'MODULE_PATHNAME', 'feed_check';
 COMMENT ON FUNCTION feed_check(pg_catalog.regclass) IS
 	'tells whether everything a feed rests on still stands: a row for each thing that does not';
 
 CREATE FUNCTION feed_repair(feed pg_catalog.regclass)
 RETURNS pg_catalog.int4
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_repair';
 COMMENT ON FUNCTION feed_repair(pg_catalog.regclass) IS
 	'puts back what feed_check() finds missing; returns how many things';
@@ -444,7 +444,7 @@ COMMENT ON FUNCTION feed_fetch(pg_catalog.anyelement, pg_catalog.xid8, pg_catalo
 CREATE FUNCTION feed_xid_head(feed pg_catalog.regclass,
 	OUT after_xid pg_catalog.xid8, OUT after_pos pg_catalog.int8)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL SAFE
+LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feed_xid_head';
 COMMENT ON FUNCTION feed_xid_head(pg_catalog.regclass) IS
 	'the cursor of now in xid order: whatever commits later lies behind it';
@@ -479,7 +479,7 @@ COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.i
 
 CREATE FUNCTION feed_head(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_head';
 COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
 	'the cursor of now in published order';
@@ -529,7 +529,7 @@ COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_cata
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
 RETURNS pg_catalog.void
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_unsubscribe';
 COMMENT ON FUNCTION feed_unsubscribe(pg_catalog.text) IS
 	'removes a subscription';
@@ -589,7 +589,7 @@ COMMENT ON FUNCTION feed_wait_poll(pg_catalog.text, pg_catalog.interval, pg_cata
 
 CREATE FUNCTION feed_leave(name pg_catalog.text, consumer pg_catalog.text)
 RETURNS pg_catalog.int4
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_leave';
 COMMENT ON FUNCTION feed_leave(pg_catalog.text, pg_catalog.text) IS
 	'gives back the shards that a consumer has leased; returns how many';
@@ -620,7 +620,7 @@ COMMENT ON FUNCTION feed_retry(pg_catalog.text, pg_catalog.text) IS
 
 CREATE FUNCTION feed_discard(name pg_catalog.text, cursor pg_catalog.text)
 RETURNS pg_catalog.int4
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_discard';
 COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
 	'forgets an entry that was set aside; returns how many, 0 or 1';

@@ -354,6 +354,7 @@ SELECT feed_set_default('plain');
 SELECT feed_set_default(4294967295::oid);
 \echo :SQLSTATE
 SELECT feed_set_default(NULL);
+\echo :SQLSTATE
 SELECT feed_create('narrow');
 ALTER TABLE narrow DROP COLUMN scheduled;
 SELECT feed_set_default('narrow');

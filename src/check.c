@@ -459,12 +459,15 @@ feedpub_check_is_registered(Oid relid)
 Datum
 feed_check(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	static const char *const names[] = {"feed"};
+	Oid			relid;
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *problems;
 	ListCell   *lc;
 	bool		registered;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	registered = feedpub_check_is_registered(relid);
 	feedpub_require_select(relid);

@@ -248,11 +248,14 @@ require_outbox(Oid relid)
 Datum
 feed_set_default(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	static const char *const names[] = {"feed"};
+	Oid			relid;
 	Oid			present;
 	FeedpubFeed feed;
 	Relation	rel;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
 	rel = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);
@@ -290,10 +293,13 @@ feed_set_default(PG_FUNCTION_ARGS)
 Datum
 feed_set_channel(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_ARGISNULL(0) ? InvalidOid : PG_GETARG_OID(0);
+	static const char *const names[] = {"feed"};
+	Oid			relid;
 	char	   *channel = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
 	FeedpubFeed feed;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);

@@ -130,7 +130,7 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
  * on the table; may wait for a WAL flush when writers commit asynchronously.
  * Works in read-only transactions and on standbys.  Errors: 42809 when it is
- * no feed, 22023 for a cursor or limit that is NULL or out of range, 42501,
+ * no feed, 22004, 22023 for a cursor or limit that is out of range, 42501,
  * PF001 for a cursor or a feed from another history,
  * 40001 when the transaction's snapshot is older than a partition.
  *
@@ -215,13 +215,10 @@ feed_fetch_default(PG_FUNCTION_ARGS)
 static void
 parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 {
+	static const char *const names[] = {NULL, "after_xid", "after_pos", "limit"};
 	int			limit;
 
-	if (PG_ARGISNULL(argno) || PG_ARGISNULL(argno + 1))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("cursor must not be null"),
-				 errhint("The beginning of a feed is ('0', 0).")));
+	feedpub_argument_check(fcinfo, lengthof(names) - 1 + argno, &names[1 - argno]);
 	req->after_xid = PG_GETARG_FULLTRANSACTIONID(argno);
 	req->after_pos = PG_GETARG_INT64(argno + 1);
 	if (req->after_pos < 0)
@@ -229,10 +226,6 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("position of a cursor must not be negative")));
 
-	if (PG_ARGISNULL(argno + 2))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("limit must not be null")));
 	limit = PG_GETARG_INT32(argno + 2);
 	if (limit < 1)
 		ereport(ERROR,
@@ -703,7 +696,8 @@ check_history(const FeedpubFeed *feed, Relation heap)
 Datum
 feed_xid_head(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	static const char *const names[] = {"feed"};
+	Oid			relid;
 	FeedpubFeed feed;
 	Relation	heap;
 	uint64		horizon;
@@ -711,6 +705,8 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);

@@ -584,11 +584,13 @@ add_returned(FeedpubShard *own, int nown, char *consumer)
 Datum
 feed_leave(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"name", "consumer"};
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Datum		values[3];
 	uint64		nreleased;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), -1, &sub);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);

@@ -120,6 +120,7 @@ feed_read(PG_FUNCTION_ARGS)
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"feed"};
 	FeedpubPage page = {0};
 	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
@@ -127,10 +128,7 @@ feed_page(PG_FUNCTION_ARGS)
 	char		buffer[FEEDPUB_CURSOR_LENGTH + 1];
 	bool		whole;
 
-	if (PG_ARGISNULL(0))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("feed must not be null")));
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	read_arguments(fcinfo, &page);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
@@ -178,6 +176,9 @@ write_entry(FeedpubJsonEntry *entry, void *arg)
 Datum
 feed_head(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"feed"};
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PG_RETURN_TEXT_P(feedpub_read_head(PG_GETARG_OID(0)));
 }
 
@@ -208,18 +209,11 @@ feedpub_read_head(Oid relid)
 static void
 read_arguments(FunctionCallInfo fcinfo, FeedpubPage *page)
 {
+	static const char *const names[] = {NULL, "after", "max_rows"};
 	int			max_rows;
 
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("cursor must not be null"),
-				 errhint("The beginning of a feed is ''.")));
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &page->after);
-	if (PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_rows must not be null")));
 	max_rows = PG_GETARG_INT32(2);
 	if (max_rows < 1)
 		ereport(ERROR,

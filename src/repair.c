@@ -90,9 +90,12 @@ has_partial_index(Relation rel)
 Datum
 feed_repair(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
+	static const char *const names[] = {"feed"};
+	Oid			relid;
 	int			ncured;
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	if (!feedpub_check_is_registered(relid))
 	{

@@ -69,6 +69,7 @@ static Relation begin_step(Oid feed, Oid relid);
 Datum
 feed_republish(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"feed", "unstamped_only"};
 	bool		unstamped_only;
 	MemoryContext oldcontext;
 	List	   *tables;
@@ -85,13 +86,7 @@ feed_republish(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("feeds cannot be republished during recovery")));
-	for (int i = 0; i < 2; i++)
-	{
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null", i == 0 ? "feed" : "unstamped_only")));
-	}
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
 	unstamped_only = PG_GETARG_BOOL(1);
 	require_table_feed(relid);

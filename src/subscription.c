@@ -380,11 +380,14 @@ add_subscription(Datum *values, const char *nulls)
 Datum
 feed_unsubscribe(PG_FUNCTION_ARGS)
 {
-	text	   *name = PG_GETARG_TEXT_PP(0);
+	static const char *const names[] = {"name"};
+	text	   *name;
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Datum		values[1];
 
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	name = PG_GETARG_TEXT_PP(0);
 	feedpub_subscription_load(name, NULL, -1, &sub);
 	feedpub_lease_lock_all(&sub);
 	values[0] = PointerGetDatum(name);

@@ -153,18 +153,11 @@ may_sleep(void)
 static int64
 parse_timeout(FunctionCallInfo fcinfo)
 {
+	static const char *const names[] = {"feed", "after", "timeout"};
 	Interval   *timeout;
 	double		ms;
 
-	for (int i = 0; i < 3; i++)
-	{
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null",
-							i == 0 ? "feed" : i == 1 ? "cursor" :
-													   "timeout")));
-	}
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	timeout = PG_GETARG_INTERVAL_P(2);
 	ms = (double) timeout->time / 1000.0 +
 		((double) timeout->month * DAYS_PER_MONTH + timeout->day) * SECS_PER_DAY * 1000.0;

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(34 * 11 + 3);
+SELECT plan(34 * 11 + 4 + 34);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,37 +9,37 @@ INSERT INTO meant VALUES
 	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
-	('feed_set_default', 'feed regclass', 'void', 'v', true, 'u', 0),
-	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', true, 'u', 1),
-	('feed_repair', 'feed regclass', 'integer', 'v', true, 'u', 0),
+	('feed_set_default', 'feed regclass', 'void', 'v', false, 'u', 0),
+	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', false, 'u', 1),
+	('feed_repair', 'feed regclass', 'integer', 'v', false, 'u', 0),
 	('feed_begin_history', 'feed regclass', 'void', 'v', false, 'u', 0),
 	('feed_fetch', 'after_xid xid8, after_pos bigint, "limit" integer',
 		'TABLE(feed_xid xid8, feed_pos bigint, publication_id text, message_id text, message_type text, message_key text, data jsonb, scheduled timestamp with time zone, headers jsonb)',
 		'v', false, 's', 100),
 	('feed_fetch', 'feed anyelement, after_xid xid8, after_pos bigint, "limit" integer', 'SETOF anyelement', 'v', false, 's', 100),
-	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', true, 's', 0),
+	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', false, 's', 0),
 	('feed_set_channel', 'feed regclass, channel text', 'void', 'v', false, 'u', 0),
 	('feed_read', 'feed anyelement, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
 	('feed_page', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'r', 0),
-	('feed_head', 'feed regclass', 'text', 'v', true, 'r', 0),
+	('feed_head', 'feed regclass', 'text', 'v', false, 'r', 0),
 	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
 	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer', 'text', 'v', false, 'u', 0),
-	('feed_unsubscribe', 'name text', 'void', 'v', true, 'u', 0),
+	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_poll', 'name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint, error text)', 'v', false, 'u', 100),
 	('feed_poll', 'feed anyelement, name text, max_rows integer, consumer text', 'TABLE(cursor text, op text, entry anyelement, token bigint)', 'v', false, 'u', 100),
 	('feed_ack', 'name text, cursor text, token bigint DEFAULT NULL::bigint, strict boolean DEFAULT false', 'text', 'v', false, 'u', 0),
 	('feed_ack_poll', 'name text, cursor text, token bigint, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint, error text)', 'v', false, 'u', 100),
 	('feed_wait_poll', 'name text, timeout interval, consumer text DEFAULT ''''::text', 'boolean', 'v', false, 'u', 0),
-	('feed_leave', 'name text, consumer text', 'integer', 'v', true, 'u', 0),
+	('feed_leave', 'name text, consumer text', 'integer', 'v', false, 'u', 0),
 	('feed_park', 'name text, cursor text, reason text, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
 	('feed_nack', 'name text, cursor text, reason text, delay interval DEFAULT ''00:00:10''::interval, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
 	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
-	('feed_discard', 'name text, cursor text', 'integer', 'v', true, 'u', 0);
+	('feed_discard', 'name text, cursor text', 'integer', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
 	('feed_republish', 'IN feed regclass, IN unstamped_only boolean DEFAULT false', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
@@ -55,7 +55,48 @@ CREATE TEMP VIEW present AS
 
 SELECT set_eq('SELECT proname, arguments FROM present', 'SELECT name, arguments FROM meant', 'these and no others are public');
 SELECT is_empty($$ SELECT proname FROM present WHERE proname !~ '^feed_[a-z_]+$' $$, 'all names are feed_<verb>');
-SELECT is_empty($$ SELECT proname FROM present, unnest(proargnames) a WHERE a IS NULL OR a = '' $$, 'all arguments have names');
+SELECT is_empty($$ SELECT proname FROM present WHERE coalesce(cardinality(proargnames), 0) < coalesce(cardinality(proallargtypes), pronargs) OR '' = ANY (proargnames) $$, 'all arguments have names');
+
+-- NULL is "not given": where that is not the default, it is an error that names
+-- the argument, and no function returns NULL without a word.
+SELECT is_empty($$ SELECT proname FROM present WHERE proisstrict $$, 'no function is strict');
+CREATE TEMP TABLE with_null (call text, argument text);
+INSERT INTO with_null VALUES
+	($c$feed_create(NULL)$c$, 'name'),
+	($c$feed_create('f', NULL)$c$, 'payload_type'),
+	($c$feed_create('f', if_not_exists => NULL)$c$, 'if_not_exists'),
+	($c$feed_drop(NULL)$c$, 'feed'),
+	($c$feed_drop('f', NULL)$c$, 'if_exists'),
+	($c$feed_drop('f', cascade => NULL)$c$, 'cascade'),
+	($c$feed_attach(NULL)$c$, 'feed'),
+	($c$feed_attach(0, deletes => NULL)$c$, 'deletes'),
+	($c$feed_detach(NULL)$c$, 'feed'),
+	($c$feed_detach(0, NULL)$c$, 'cascade'),
+	($c$feed_set_default(NULL)$c$, 'feed'),
+	($c$feed_set_channel(NULL, 'c')$c$, 'feed'),
+	($c$feed_check(NULL)$c$, 'feed'),
+	($c$feed_repair(NULL)$c$, 'feed'),
+	($c$feed_begin_history(NULL)$c$, 'feed'),
+	($c$feed_fetch(NULL, 0, 1)$c$, 'after_xid'),
+	($c$feed_fetch('0', NULL, 1)$c$, 'after_pos'),
+	($c$feed_fetch('0', 0, NULL)$c$, 'limit'),
+	($c$feed_fetch(NULL::pg_catalog.pg_class, NULL, 0, 1)$c$, 'after_xid'),
+	($c$feed_xid_head(NULL)$c$, 'feed'),
+	($c$feed_read(NULL::pg_catalog.pg_class, NULL)$c$, 'after'),
+	($c$feed_read(NULL::pg_catalog.pg_class, '', NULL)$c$, 'max_rows'),
+	($c$feed_page(NULL)$c$, 'feed'),
+	($c$feed_page(0, NULL)$c$, 'after'),
+	($c$feed_page(0, '', NULL)$c$, 'max_rows'),
+	($c$feed_head(NULL)$c$, 'feed'),
+	($c$feed_wait(NULL, '', '0')$c$, 'feed'),
+	($c$feed_wait(0, NULL, '0')$c$, 'after'),
+	($c$feed_wait(0, '', NULL)$c$, 'timeout'),
+	($c$feed_unsubscribe(NULL)$c$, 'name'),
+	($c$feed_leave(NULL, 'c')$c$, 'name'),
+	($c$feed_leave('s', NULL)$c$, 'consumer'),
+	($c$feed_discard(NULL, 'c')$c$, 'name'),
+	($c$feed_discard('s', NULL)$c$, 'cursor');
+SELECT throws_ok('SELECT ' || call, '22004', format('argument "%s" must not be null', argument), call) FROM with_null;
 
 -- One by one
 CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
