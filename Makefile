@@ -33,9 +33,11 @@ OBJS = \
 	src/launcher.o \
 	src/lease.o \
 	src/maintenance.o \
+	src/maintenance_plan.o \
 	src/page.o \
 	src/park.o \
 	src/partition.o \
+	src/partition_list.o \
 	src/poll.o \
 	src/publish.o \
 	src/read.o \
@@ -165,6 +167,7 @@ PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
 $(OBJS): src/feedpub.h src/compat.h
 src/check.o src/check_sequence.o src/check_trigger.o: src/check.h
+src/partition.o src/partition_list.o: src/partition.h
 src/shmem.o src/shmem_mark.o src/shmem_worker.o: src/shmem.h
 
 .PHONY: format format-check headerscheck

@@ -10,14 +10,14 @@
  *		begin_history.c republish.c retention.c stats.c wait.c
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
- *		maintenance.c restamp.c						rows get a new stamp
+ *		maintenance_plan.c maintenance.c restamp.c	rows get a new stamp
  *		json.c page.c entry.c initial.c	a page of a feed
  *		jsonvalue.c									a value as JSON
  *		stamp.c change.c							inside a writer's statement
  *		repair.c check.c check_sequence.c
  *		check_trigger.c history.c					does a feed stand
  *		batch.c run.c key.c tombstone.c
- *		partition.c
+ *		partition.c partition_list.c
  *		cursor.c									what feeds and batches are
  *		registry.c registry_write.c
  *		horizon.c shmem.c guc.c						finding feeds; xids; settings
@@ -742,6 +742,9 @@ extern void feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 									 FeedpubStamping *step);
 extern void feedpub_maintenance_retry(Oid feed);
 extern int64 feedpub_maintenance_failed(Oid feed);
+extern void feedpub_maintenance_note_error(Oid feed, const char *error);
+
+/* in maintenance_plan.c */
 extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
 extern long feedpub_maintenance_run(void);
 extern void feedpub_maintenance_end(void);
@@ -794,10 +797,10 @@ extern int	feedpub_retention_merge(Oid relid, int64 *merged_to, bool *more);
 extern int64 feedpub_retention_expire(Oid relid);
 
 /* in worker.c */
-extern void feedpub_worker_ensure(Oid relid);
 extern void feedpub_worker_settings(void);
 
 /* in launcher.c */
+extern void feedpub_launcher_ensure(Oid relid);
 extern bool feedpub_launcher_start_worker(Oid dbid);
 extern void feedpub_launcher_register(void);
 

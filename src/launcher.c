@@ -20,6 +20,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -44,6 +45,24 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 static List *list_databases(void);
 static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
+
+/*
+ * See to it that this database has a worker, and that it looks at a feed.  For
+ * readers and those who wait: never fails, for they can do without.
+ */
+void
+feedpub_launcher_ensure(Oid relid)
+{
+	FeedpubDatabase *entry;
+
+	if (!IsUnderPostmaster || RecoveryInProgress() || IsInParallelMode())
+		return;
+	entry = feedpub_shmem_database();
+	if (OidIsValid(relid))
+		feedpub_shmem_mark(&relid, 1, false);
+	if (feedpub_shmem_needs_worker(entry, 5000, OidIsValid(relid)))
+		(void) feedpub_launcher_start_worker(MyDatabaseId);
+}
 
 /*
  * Start a worker for a database.  Returns whether the server has taken the

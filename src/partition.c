@@ -86,12 +86,10 @@
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_trigger.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/fmgroids.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -100,28 +98,7 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
-
-/* columns of feedpub._partition */
-#define ANUM_PARTITION_FEED			1
-#define ANUM_PARTITION_PARTITION	2
-#define ANUM_PARTITION_SINCE		3
-#define ANUM_PARTITION_TRIGGER_ID	4
-#define ANUM_PARTITION_PARTITION_ID	5
-#define ANUM_PARTITION_SYSTEM_ID	6
-#define NATTS_PARTITION				6
-
-/* One row of feedpub._partition. */
-typedef struct PartitionRow
-{
-	Oid			leaf;
-	uint64		since;
-	Oid			trigger_id;
-	Oid			leaf_id;
-	uint64		system_id;
-	ItemPointerData tid;
-	bool		is_there;		/* a partition of the table, as it is now */
-} PartitionRow;
+#include "partition.h"
 
 /*
  * What is known of a leaf.  Entries are voided by relcache invalidation of the
@@ -146,14 +123,7 @@ static void invalidate_infos(Datum arg, Oid relid);
 static LeafInfo *find_info(Oid feed, Relation rel);
 static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
 static List *open_all(Relation heap);
-static List *read_rows(Oid feed, Snapshot snapshot);
-static PartitionRow *find_row(List *rows, Oid leaf);
-static Oid	find_trigger(Relation rel);
-static bool is_changed(const PartitionRow *row, Oid trigger_id);
-static bool is_of_here(const PartitionRow *row);
-static bool is_cloned_with_feed(Oid trigger_id);
 static bool has_foreign(Oid feed, Relation rel);
-static void write_row(Relation table, Oid feed, const PartitionRow *row);
 
 /*
  * The feed that a table's rows belong to: the table itself, or the one that it
@@ -257,12 +227,12 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 
 	oids = feedpub_partition_list(heap, keep_locks);
 	if (snapshot != NULL)
-		rows = read_rows(feed->relid, snapshot);
+		rows = feedpub_partition_read_rows(feed->relid, snapshot);
 	leaves->leaves = palloc0((list_length(oids) + 1) * sizeof(FeedpubLeaf));
 	foreach(lc, oids)
 	{
 		FeedpubLeaf *leaf = &leaves->leaves[leaves->n];
-		PartitionRow *row = find_row(rows, lfirst_oid(lc));
+		FeedpubPartitionRow *row = feedpub_partition_find_row(rows, lfirst_oid(lc));
 		LeafInfo   *info;
 
 		CHECK_FOR_INTERRUPTS();
@@ -273,7 +243,7 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		if (leaf->heap == NULL)
 			continue;
 		if (snapshot != NULL &&
-			is_changed(row, find_trigger(leaf->heap)))
+			feedpub_partition_is_changed(row, feedpub_partition_trigger(leaf->heap)))
 		{
 			relation_close(leaf->heap, leaves->unlock);
 			continue;
@@ -388,16 +358,16 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 
 	if (!feed->is_partitioned)
 		return false;
-	rows = read_rows(feed->relid, snapshot);
+	rows = feedpub_partition_read_rows(feed->relid, snapshot);
 	foreach(lc, feedpub_partition_list(heap, false))
 	{
-		PartitionRow *row = find_row(rows, lfirst_oid(lc));
+		FeedpubPartitionRow *row = feedpub_partition_find_row(rows, lfirst_oid(lc));
 		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
 
 		if (rel == NULL)
 			continue;
 		nknown += row != NULL;
-		found = found || is_changed(row, find_trigger(rel));
+		found = found || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel));
 		relation_close(rel, AccessShareLock);
 	}
 	found = found || nknown < list_length(rows);
@@ -422,14 +392,14 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 	if (!feed->is_partitioned)
 		return false;
 	opened = open_all(heap);
-	rows = read_rows(feed->relid, NULL);
+	rows = feedpub_partition_read_rows(feed->relid, NULL);
 	foreach(lc, opened)
 	{
 		Relation	rel = lfirst(lc);
-		PartitionRow *row = find_row(rows, RelationGetRelid(rel));
-		PartitionRow new_row = {0};
-		Oid			trigger_id = find_trigger(rel);
-		bool		is_new = is_changed(row, trigger_id);
+		FeedpubPartitionRow *row = feedpub_partition_find_row(rows, RelationGetRelid(rel));
+		FeedpubPartitionRow new_row = {0};
+		Oid			trigger_id = feedpub_partition_trigger(rel);
+		bool		is_new = feedpub_partition_is_changed(row, trigger_id);
 
 		CHECK_FOR_INTERRUPTS();
 		if (row != NULL)
@@ -450,7 +420,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 				FEEDPUB_SINCE_NEVER :
 				U64FromFullTransactionId(ReadNextFullTransactionId());
 		}
-		if (is_new || new_row.since != row->since || !is_of_here(row))
+		if (is_new || new_row.since != row->since || !feedpub_partition_is_of_here(row))
 		{
 			new_row.leaf = RelationGetRelid(rel);
 			new_row.leaf_id = new_row.leaf;
@@ -458,7 +428,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 			new_row.system_id = GetSystemIdentifier();
 			if (table == NULL)
 				table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
-			write_row(table, feed->relid, &new_row);
+			feedpub_partition_write_row(table, feed->relid, &new_row);
 			CacheInvalidateRelcache(rel);	/* see 4. above */
 			admitted = true;
 		}
@@ -466,7 +436,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 	}
 	foreach(lc, rows)
 	{
-		PartitionRow *row = lfirst(lc);
+		FeedpubPartitionRow *row = lfirst(lc);
 
 		if (row->is_there)
 			continue;
@@ -518,11 +488,11 @@ open_all(Relation heap)
 uint64
 feedpub_partition_since(Oid feed, Relation rel)
 {
-	List	   *rows = read_rows(feed, NULL);
-	PartitionRow *row = find_row(rows, RelationGetRelid(rel));
+	List	   *rows = feedpub_partition_read_rows(feed, NULL);
+	FeedpubPartitionRow *row = feedpub_partition_find_row(rows, RelationGetRelid(rel));
 	uint64		since = FEEDPUB_SINCE_NEVER;
 
-	if (!is_changed(row, find_trigger(rel)) && row != NULL)
+	if (!feedpub_partition_is_changed(row, feedpub_partition_trigger(rel)) && row != NULL)
 		since = row->since;
 	list_free_deep(rows);
 	return since;
@@ -541,12 +511,12 @@ feedpub_partition_begin(Relation heap)
 	foreach(lc, feedpub_partition_list(heap, true))
 	{
 		Relation	rel = relation_open(lfirst_oid(lc), AccessShareLock);
-		PartitionRow row = {0};
+		FeedpubPartitionRow row = {0};
 
 		row.leaf = row.leaf_id = RelationGetRelid(rel);
-		row.trigger_id = find_trigger(rel);
+		row.trigger_id = feedpub_partition_trigger(rel);
 		row.system_id = GetSystemIdentifier();
-		write_row(table, RelationGetRelid(heap), &row);
+		feedpub_partition_write_row(table, RelationGetRelid(heap), &row);
 		relation_close(rel, NoLock);
 	}
 	table_close(table, NoLock);
@@ -640,153 +610,6 @@ find_info(Oid feed, Relation rel)
 	return info;
 }
 /*
- * The list of a feed's partitions as a snapshot sees it, or as it is committed
- * if that is NULL, a List of PartitionRow.
- */
-static List *
-read_rows(Oid feed, Snapshot snapshot)
-{
-	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(table);
-	List	   *rows = NIL;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	feedpub_registry_check_version(table, NATTS_PARTITION);
-	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(feed));
-	scan = systable_beginscan(table, feedpub_registry_table("_partition_pkey"),
-							  true, snapshot, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		PartitionRow *row = palloc0_object(PartitionRow);
-		Datum		values[NATTS_PARTITION];
-		bool		nulls[NATTS_PARTITION];
-
-		heap_deform_tuple(tuple, desc, values, nulls);
-		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
-		row->since = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_SINCE - 1]));
-		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
-		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
-		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
-		row->tid = tuple->t_self;
-		rows = lappend(rows, row);
-	}
-	systable_endscan(scan);
-	table_close(table, AccessShareLock);
-	return rows;
-}
-
-/*
- * The rows come in the order of an index on (feed, leaf), so they are sorted.
- */
-static PartitionRow *
-find_row(List *rows, Oid leaf)
-{
-	int			low = 0;
-	int			high = list_length(rows);
-
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-		PartitionRow *row = list_nth(rows, middle);
-
-		if (row->leaf == leaf)
-			return row;
-		if (row->leaf < leaf)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return NULL;
-}
-
-/*
- * A partition's clone of the trigger that stamps.
- */
-static Oid
-find_trigger(Relation rel)
-{
-	Oid			funcid = feedpub_relation_function("_stamp_row", 0, NULL);
-
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
-	{
-		if (rel->trigdesc->triggers[i].tgfoid == funcid)
-			return rel->trigdesc->triggers[i].tgoid;
-	}
-	return InvalidOid;
-}
-
-/*
- * Is a partition another than the one that is listed, if any is?  Should the
- * trigger be missing, its return will tell.
- */
-static bool
-is_changed(const PartitionRow *row, Oid trigger_id)
-{
-	bool		is_same;
-
-	if (!OidIsValid(trigger_id))
-		return false;
-	if (row == NULL)
-		return true;
-	if (is_of_here(row))
-		return row->trigger_id != trigger_id;
-
-	/* with its own trigger it is the same, and the server has a new identifier */
-	is_same = row->leaf_id == row->leaf && row->trigger_id == trigger_id;
-	return (!is_same && !is_cloned_with_feed(trigger_id)) ||
-		(row->since != FEEDPUB_SINCE_NEVER &&
-		 row->since > U64FromFullTransactionId(ReadNextFullTransactionId()));
-}
-
-/*
- * Was a row of the list written for this table, on this server?
- */
-static bool
-is_of_here(const PartitionRow *row)
-{
-	return row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier();
-}
-
-/*
- * Was a clone of a trigger written by the command that wrote the trigger of the
- * feed?  Their xmin tells, which stays when they are frozen.
- */
-static bool
-is_cloned_with_feed(Oid trigger_id)
-{
-	Relation	table = table_open(TriggerRelationId, AccessShareLock);
-	TransactionId first = InvalidTransactionId;
-	bool		same = true;
-
-	while (OidIsValid(trigger_id) && same)
-	{
-		SysScanDesc scan;
-		ScanKeyData key;
-		HeapTuple	tuple;
-
-		ScanKeyInit(&key, Anum_pg_trigger_oid, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(trigger_id));
-		scan = systable_beginscan(table, TriggerOidIndexId, true, NULL, 1, &key);
-		tuple = systable_getnext(scan);
-		trigger_id = InvalidOid;
-		if (HeapTupleIsValid(tuple))
-		{
-			TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-
-			same = !TransactionIdIsValid(first) || xmin == first;
-			first = xmin;
-			trigger_id = ((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid;
-		}
-		systable_endscan(scan);
-	}
-	table_close(table, AccessShareLock);
-	return same;
-}
-
-/*
  * Has a partition a row whose stamp is beyond all xids of this server?
  */
 static bool
@@ -807,35 +630,4 @@ has_foreign(Oid feed, Relation rel)
 	UnregisterSnapshot(snapshot);
 	index_close(leaf.index, NoLock);
 	return found;
-}
-
-/*
- * Write a row of feedpub._partition, over the one that it was read from if it
- * was.  As ourselves: a publisher needs no right on the table.
- */
-static void
-write_row(Relation table, Oid feed, const PartitionRow *row)
-{
-	Datum		values[NATTS_PARTITION];
-	bool		nulls[NATTS_PARTITION] = {false};
-	HeapTuple	tuple;
-
-	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
-	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->leaf);
-	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));
-	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
-	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->leaf_id);
-	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
-
-	/* a plain table with one plain index, as those of the catalog */
-	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
-	if (ItemPointerIsValid(&row->tid))
-	{
-		ItemPointerData tid = row->tid;
-
-		CatalogTupleUpdate(table, &tid, tuple);
-	}
-	else
-		CatalogTupleInsert(table, tuple);
-	heap_freetuple(tuple);
 }

@@ -285,7 +285,7 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
-		feedpub_worker_ensure(looked_before ? InvalidOid : relid);
+		feedpub_launcher_ensure(looked_before ? InvalidOid : relid);
 		looked_before = true;
 		if (flags & FEEDPUB_WAIT_IN_PROCEDURE)
 		{

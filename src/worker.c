@@ -629,24 +629,6 @@ next_due(void)
 }
 
 /*
- * See to it that this database has a worker, and that it looks at a feed.  For
- * readers and those who wait: never fails, for they can do without.
- */
-void
-feedpub_worker_ensure(Oid relid)
-{
-	FeedpubDatabase *entry;
-
-	if (!IsUnderPostmaster || RecoveryInProgress() || IsInParallelMode())
-		return;
-	entry = feedpub_shmem_database();
-	if (OidIsValid(relid))
-		feedpub_shmem_mark(&relid, 1, false);
-	if (feedpub_shmem_needs_worker(entry, 5000, OidIsValid(relid)))
-		(void) feedpub_launcher_start_worker(MyDatabaseId);
-}
-
-/*
  * feed_start_worker() returns boolean, VOLATILE
  *
  * Starts the worker of this database, also after feed_stop_worker().  Returns

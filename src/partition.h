@@ -1,0 +1,35 @@
+/*-------------------------------------------------------------------------
+ *
+ * partition.h
+ *	  What partition.c and partition_list.c share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_PARTITION_H
+#define FEEDPUB_PARTITION_H
+
+#include "feedpub.h"
+
+/* One row of feedpub._partition. */
+typedef struct FeedpubPartitionRow
+{
+	Oid			leaf;
+	uint64		since;
+	Oid			trigger_id;
+	Oid			leaf_id;
+	uint64		system_id;
+	ItemPointerData tid;
+	bool		is_there;		/* a partition of the table, as it is now */
+} FeedpubPartitionRow;
+
+/* in partition_list.c */
+extern List *feedpub_partition_read_rows(Oid feed, Snapshot snapshot);
+extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid leaf);
+extern Oid	feedpub_partition_trigger(Relation rel);
+extern bool feedpub_partition_is_changed(const FeedpubPartitionRow *row,
+										 Oid trigger_id);
+extern bool feedpub_partition_is_of_here(const FeedpubPartitionRow *row);
+extern void feedpub_partition_write_row(Relation table, Oid feed,
+										const FeedpubPartitionRow *row);
+
+#endif							/* FEEDPUB_PARTITION_H */

@@ -1,0 +1,212 @@
+/*-------------------------------------------------------------------------
+ *
+ * partition_list.c
+ *	  The list of a feed's partitions, feedpub._partition: reading and writing
+ *	  it, and whether a partition is the one that is listed (partition.c has
+ *	  what the list is for).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/transam.h"
+#include "access/xlog.h"
+#include "catalog/indexing.h"
+#include "catalog/pg_trigger.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/xid8.h"
+
+#include "partition.h"
+
+/* columns of feedpub._partition */
+#define ANUM_PARTITION_FEED			1
+#define ANUM_PARTITION_PARTITION	2
+#define ANUM_PARTITION_SINCE		3
+#define ANUM_PARTITION_TRIGGER_ID	4
+#define ANUM_PARTITION_PARTITION_ID	5
+#define ANUM_PARTITION_SYSTEM_ID	6
+#define NATTS_PARTITION				6
+
+static bool is_cloned_with_feed(Oid trigger_id);
+
+/*
+ * The list of a feed's partitions as a snapshot sees it, or as it is committed
+ * if that is NULL, a List of FeedpubPartitionRow.
+ */
+List *
+feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
+{
+	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(table);
+	List	   *rows = NIL;
+	SysScanDesc scan;
+	ScanKeyData key;
+	HeapTuple	tuple;
+
+	feedpub_registry_check_version(table, NATTS_PARTITION);
+	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(feed));
+	scan = systable_beginscan(table, feedpub_registry_table("_partition_pkey"),
+							  true, snapshot, 1, &key);
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		FeedpubPartitionRow *row = palloc0_object(FeedpubPartitionRow);
+		Datum		values[NATTS_PARTITION];
+		bool		nulls[NATTS_PARTITION];
+
+		heap_deform_tuple(tuple, desc, values, nulls);
+		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
+		row->since = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_SINCE - 1]));
+		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
+		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
+		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
+		row->tid = tuple->t_self;
+		rows = lappend(rows, row);
+	}
+	systable_endscan(scan);
+	table_close(table, AccessShareLock);
+	return rows;
+}
+
+/*
+ * The rows come in the order of an index on (feed, leaf), so they are sorted.
+ */
+FeedpubPartitionRow *
+feedpub_partition_find_row(List *rows, Oid leaf)
+{
+	int			low = 0;
+	int			high = list_length(rows);
+
+	while (low < high)
+	{
+		int			middle = (low + high) / 2;
+		FeedpubPartitionRow *row = list_nth(rows, middle);
+
+		if (row->leaf == leaf)
+			return row;
+		if (row->leaf < leaf)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return NULL;
+}
+
+/*
+ * A partition's clone of the trigger that stamps.
+ */
+Oid
+feedpub_partition_trigger(Relation rel)
+{
+	Oid			funcid = feedpub_relation_function("_stamp_row", 0, NULL);
+
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		if (rel->trigdesc->triggers[i].tgfoid == funcid)
+			return rel->trigdesc->triggers[i].tgoid;
+	}
+	return InvalidOid;
+}
+
+/*
+ * Is a partition another than the one that is listed, if any is?  Should the
+ * trigger be missing, its return will tell.
+ */
+bool
+feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
+{
+	bool		is_same;
+
+	if (!OidIsValid(trigger_id))
+		return false;
+	if (row == NULL)
+		return true;
+	if (feedpub_partition_is_of_here(row))
+		return row->trigger_id != trigger_id;
+
+	/* with its own trigger it is the same, and the server has a new identifier */
+	is_same = row->leaf_id == row->leaf && row->trigger_id == trigger_id;
+	return (!is_same && !is_cloned_with_feed(trigger_id)) ||
+		(row->since != FEEDPUB_SINCE_NEVER &&
+		 row->since > U64FromFullTransactionId(ReadNextFullTransactionId()));
+}
+
+/*
+ * Was a row of the list written for this table, on this server?
+ */
+bool
+feedpub_partition_is_of_here(const FeedpubPartitionRow *row)
+{
+	return row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier();
+}
+
+/*
+ * Was a clone of a trigger written by the command that wrote the trigger of the
+ * feed?  Their xmin tells, which stays when they are frozen.
+ */
+static bool
+is_cloned_with_feed(Oid trigger_id)
+{
+	Relation	table = table_open(TriggerRelationId, AccessShareLock);
+	TransactionId first = InvalidTransactionId;
+	bool		same = true;
+
+	while (OidIsValid(trigger_id) && same)
+	{
+		SysScanDesc scan;
+		ScanKeyData key;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key, Anum_pg_trigger_oid, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(trigger_id));
+		scan = systable_beginscan(table, TriggerOidIndexId, true, NULL, 1, &key);
+		tuple = systable_getnext(scan);
+		trigger_id = InvalidOid;
+		if (HeapTupleIsValid(tuple))
+		{
+			TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+
+			same = !TransactionIdIsValid(first) || xmin == first;
+			first = xmin;
+			trigger_id = ((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid;
+		}
+		systable_endscan(scan);
+	}
+	table_close(table, AccessShareLock);
+	return same;
+}
+
+/*
+ * Write a row of feedpub._partition, over the one that it was read from if it
+ * was.  As ourselves: a publisher needs no right on the table.
+ */
+void
+feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow *row)
+{
+	Datum		values[NATTS_PARTITION];
+	bool		nulls[NATTS_PARTITION] = {false};
+	HeapTuple	tuple;
+
+	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
+	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->leaf);
+	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));
+	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
+	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->leaf_id);
+	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
+
+	/* a plain table with one plain index, as those of the catalog */
+	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
+	if (ItemPointerIsValid(&row->tid))
+	{
+		ItemPointerData tid = row->tid;
+
+		CatalogTupleUpdate(table, &tid, tuple);
+	}
+	else
+		CatalogTupleInsert(table, tuple);
+	heap_freetuple(tuple);
+}
