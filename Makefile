@@ -23,6 +23,7 @@ OBJS = \
 	src/feed.o \
 	src/feedpub.o \
 	src/fetch.o \
+	src/flush.o \
 	src/guc.o \
 	src/history.o \
 	src/horizon.o \
@@ -60,7 +61,8 @@ OBJS = \
 	src/subscription.o \
 	src/tombstone.o \
 	src/wait.o \
-	src/worker.o
+	src/worker.o \
+	src/worker_control.o
 DATA = feedpub--0.1.sql
 PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 
@@ -73,7 +75,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
 	initial consume shards expire expire_merged merge_cursors own_rows own_changes \
-	json broken page_bytes wait_locks \
+	json broken page_bytes wait_locks flush \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
@@ -83,6 +85,7 @@ ISOLATION = \
 	early-xid-late-position \
 	every-interleaving \
 	first-feeds-at-once \
+	flush \
 	index-rebuilt \
 	key-order-inverted \
 	late-committer \

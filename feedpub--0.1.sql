@@ -289,7 +289,7 @@ CREATE FUNCTION feedpub._feed_stats(feed pg_catalog.regclass,
 	OUT state pg_catalog.text, OUT size pg_catalog.int8,
 	OUT "position" pg_catalog.int8, OUT rows_per_second pg_catalog.float8,
 	OUT head pg_catalog.int8, OUT last_published pg_catalog.timestamptz,
-	OUT unpublished pg_catalog.bool)
+	OUT unpublished pg_catalog.bool, OUT worker pg_catalog.text)
 RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feedpub_feed_stats';
@@ -483,6 +483,22 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_head';
 COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
 	'the cursor of now in published order';
+
+CREATE FUNCTION feed_cursor(feed pg_catalog.regclass,
+	feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feed_cursor';
+COMMENT ON FUNCTION feed_cursor(pg_catalog.regclass, pg_catalog.xid8, pg_catalog.int8) IS
+	'the cursor in published order by which a consumer in xid order goes on from a stamp';
+
+CREATE FUNCTION feed_flush(feed pg_catalog.regclass,
+	timeout pg_catalog.interval DEFAULT '10 seconds')
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_flush';
+COMMENT ON FUNCTION feed_flush(pg_catalog.regclass, pg_catalog.interval) IS
+	'waits until everything that had committed before the call is published; returns the head then';
 
 CREATE FUNCTION feed_wait(feed pg_catalog.regclass, after pg_catalog.text,
 	timeout pg_catalog.interval)
@@ -685,6 +701,7 @@ CREATE VIEW feedpub.feeds AS
 		s.head,
 		s.last_published,
 		s.unpublished,
+		s.worker,
 		f.created_at
 	FROM feedpub._feed f
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed

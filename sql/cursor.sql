@@ -161,6 +161,24 @@ SELECT attempt_other(''), attempt_other(:'good');
 INSERT INTO other (message_type, data) SELECT 'm', '1' FROM generate_series(1, 20);
 CALL feed_publish();
 SELECT attempt_other(''), attempt_other(:'good'), attempt_other((SELECT cursor FROM cursors WHERE n = 1));
+-- From a stamp in xid order: after what the consumer has read, and before what
+-- it has not.
+SELECT feed_xid AS xid, max(feed_pos) AS pos FROM other GROUP BY feed_xid \gset
+INSERT INTO other (message_type, data) VALUES ('next', '1') RETURNING feed_xid AS next_xid, feed_pos AS next_pos \gset
+\set VERBOSITY terse
+SELECT feed_cursor('other', :'next_xid', :next_pos);
+\echo :SQLSTATE
+CALL feed_publish();
+SELECT count(*) AS all, max((entry).message_type) FROM feed_read(NULL::other, feed_cursor('other', '0', 0));
+SELECT count(*) AS all FROM feed_read(NULL::other, feed_cursor('other', :'xid', :pos));
+SELECT (entry).message_type FROM feed_read(NULL::other, feed_cursor('other', :'next_xid', :next_pos));
+SELECT feed_cursor('other', '0', -1);
+\echo :SQLSTATE
+SELECT feed_cursor('other', '9223372036854775807', 0);
+\echo :SQLSTATE
+SELECT feed_cursor('cursors', '0', 0);
+\echo :SQLSTATE
+\set VERBOSITY default
 
 DROP FUNCTION attempt, attempt_page, attempt_other;
 DROP TABLE cursors;

@@ -125,6 +125,8 @@ SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE
 \echo :SQLSTATE
 SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'behind batch 0'), 10, 0, 4);
 \echo :SQLSTATE
+SELECT feed_cursor('"Odd ""Name"", with a comma"', '0', 0);
+\echo :SQLSTATE
 -- New ones begin with what there is.
 INSERT INTO consumer VALUES ('new', '');
 SELECT consume('new');

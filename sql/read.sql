@@ -169,12 +169,30 @@ BEGIN
 END $$;
 SELECT dblink_connect('w0', format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
 	split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')));
+-- A consumer in xid order that goes on in published order, from each row: what
+-- of the rest it is not delivered, and whether the batch could be a later one.
+CREATE FUNCTION compare_bridges(OUT many_bridges bool, OUT lost bigint, OUT too_early bigint) LANGUAGE sql AS $$
+	WITH s AS MATERIALIZED (SELECT DISTINCT feed_xid, feed_pos FROM model_feed UNION SELECT '0', 0),
+	b AS MATERIALIZED (SELECT sync_id, snapshot, lead(snapshot) OVER (ORDER BY sync_id) AS next
+		FROM (SELECT sync_id, snapshot FROM feedpub._batch WHERE feed = 'model_feed'::regclass UNION ALL SELECT 0, '1:1:') b),
+	m AS MATERIALIZED (SELECT * FROM model_read(0, 0, NULL)),
+	c AS MATERIALIZED (SELECT s.*, batch_of(feed_cursor('model_feed', feed_xid, feed_pos)) AS sync_id,
+			position_of(feed_cursor('model_feed', feed_xid, feed_pos)) AS pos
+		FROM s WHERE pg_visible_in_snapshot(feed_xid, (SELECT snapshot FROM b ORDER BY sync_id DESC LIMIT 1)))
+	SELECT count(*) > 50,
+		(SELECT count(*) FROM c JOIN m ON ((m.entry).feed_xid, (m.entry).feed_pos) > (c.feed_xid, c.feed_pos)
+			AND (m.sync_id, m.pos) <= (c.sync_id, c.pos)),
+		(SELECT count(*) FROM c JOIN b USING (sync_id) WHERE NOT EXISTS (SELECT FROM generate_series(c.feed_xid::text::bigint, pg_snapshot_xmax(b.next)::text::bigint) x
+			WHERE pg_visible_in_snapshot(x::text::xid8, b.next)))
+	FROM c
+$$;
 SELECT setseed(0.75);
 CALL write_in_turns(700);
 CALL note_cursors();
 SELECT count(*) > 300 AS rows, count(DISTINCT feed_xid) > 60 AS transactions FROM model_feed;
 SELECT count(*) > 20 AS batches, max(transactions) > 3 AS of_several FROM feedpub._batch WHERE feed = 'model_feed'::regclass;
 SELECT * FROM compare();
+SELECT * FROM compare_bridges();
 SELECT * FROM walk_all('{1,2,3,5,10,31,32,33,100,10000}');
 -- What is published late, and what is left behind
 CALL write_in_turns(100);
@@ -187,6 +205,7 @@ SET feedpub.max_batch_transactions = 2;
 CALL feed_publish('model_feed');
 RESET feedpub.max_batch_transactions;
 SELECT * FROM compare();
+SELECT * FROM compare_bridges();
 SELECT * FROM walk_all('{1,7,100}');
 -- Rows go, then their index entries; the cursors that they had stay good.
 CALL note_cursors();
@@ -295,7 +314,7 @@ SELECT * FROM walk_all('{1,33,257,10000}');
 --
 TRUNCATE model_feed;
 SELECT op, entry IS NULL AS nothing FROM feed_read(NULL::model_feed, '', 10);
-DROP FUNCTION walk_all, walk, compare, model_read;
+DROP FUNCTION walk_all, walk, compare, compare_bridges, model_read;
 DROP TABLE removed;
 DROP PROCEDURE write_in_turns, note_cursors;
 SELECT count(dblink_disconnect(name)) FROM unnest(dblink_get_connections()) name;

@@ -571,12 +571,35 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
  * The object whose lock serialises the publishers of a feed: the feed as an
  * object of class feedpub._batch.
  */
+static void
+set_lock_tag(LOCKTAG *tag, Oid feed)
+{
+	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
+
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId,
+					   get_relname_relid("_batch", namespaceid), feed, 0);
+}
+
+/*
+ * Take it.
+ */
 bool
 feedpub_batch_lock(Oid feed, bool wait)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
-					   feedpub_registry_table("_batch"), feed, 0);
+	set_lock_tag(&tag, feed);
 	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * Does this backend hold it?
+ */
+bool
+feedpub_batch_is_locked_here(Oid feed)
+{
+	LOCKTAG		tag;
+
+	set_lock_tag(&tag, feed);
+	return feedpub_lock_held(&tag, ExclusiveLock);
 }

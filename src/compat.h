@@ -63,6 +63,13 @@
 #define feedpub_wait_event(name) WaitEventExtensionNew(name)
 #endif
 
+/* 17: whether a stronger lock counts as well */
+#if PG_VERSION_NUM < 170000
+#define feedpub_lock_held(tag, mode) LockHeldByMe(tag, mode)
+#else
+#define feedpub_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
+#endif
+
 /* 17: the shared transaction counters got a new name */
 #if PG_VERSION_NUM < 170000
 #define TransamVariables ShmemVariableCache

@@ -8,6 +8,7 @@
  *		feedpub.c launcher.c worker.c				start, processes
  *		feed.c attach.c fetch.c publish.c read.c
  *		begin_history.c republish.c retention.c stats.c wait.c
+ *		flush.c worker_control.c
  *		subscription.c poll.c park.c				the verbs
  *		lease.c store.c								our tables
  *		maintenance_plan.c maintenance.c restamp.c	rows get a new stamp
@@ -20,7 +21,7 @@
  *		partition.c partition_list.c
  *		cursor.c									what feeds and batches are
  *		registry.c registry_write.c
- *		horizon.c shmem.c guc.c						finding feeds; xids; settings
+ *		horizon.c shmem*.c guc.c					finding feeds; xids; settings
  *		relation.c catalog.c role.c					others' tables, other roles
  *		attempt.c argument.c						work that may fail; arguments
  *		compat.h									server versions
@@ -335,6 +336,7 @@ typedef struct FeedpubPrepared
 #define FEEDPUB_MAX_DATABASES	32
 #define FEEDPUB_MAX_DIRTY		48
 #define FEEDPUB_MAX_PREPARED	16
+#define FEEDPUB_MAX_ASKED		8
 
 /* What the workers of a database have done since the server started. */
 typedef struct FeedpubWorkerStats
@@ -350,6 +352,15 @@ typedef struct FeedpubWorkerStats
 
 /* Room for a worker's last error. */
 #define FEEDPUB_ERROR_LENGTH	256
+
+/* How it stands with the worker of a database. */
+typedef enum FeedpubWorkerState
+{
+	FEEDPUB_WORKER_RUNNING,
+	FEEDPUB_WORKER_NONE,		/* the next reader starts it */
+	FEEDPUB_WORKER_STOPPED,		/* by hand */
+	FEEDPUB_WORKER_REFUSED,		/* the server has no room for one */
+} FeedpubWorkerState;
 
 /* One database's entry in shared memory, copied for who looks at it. */
 typedef struct FeedpubWorkerInfo
@@ -691,6 +702,7 @@ extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
 extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
 								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
+extern bool feedpub_batch_is_locked_here(Oid feed);
 
 /* in run.c */
 extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
@@ -775,11 +787,18 @@ extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 								TransactionId xid);
 extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
 extern void feedpub_shmem_take_mark(Oid feed);
+extern int	feedpub_shmem_ask(Oid feed, uint64 *number);
+extern bool feedpub_shmem_is_answered(int place, uint64 number);
+extern int	feedpub_shmem_read_asked(Oid *feeds);
+extern void feedpub_shmem_take_asked(Oid feed, uint64 *numbers);
+extern bool feedpub_shmem_answer(const uint64 *numbers);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 extern bool feedpub_shmem_claim_worker(void);
 extern void feedpub_shmem_release_worker(void);
 extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
 									   bool wake);
+extern void feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused);
+extern FeedpubWorkerState feedpub_shmem_worker_state(FeedpubDatabase *entry);
 extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
 extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
@@ -800,8 +819,9 @@ extern int64 feedpub_retention_expire(Oid relid);
 extern void feedpub_worker_settings(void);
 
 /* in launcher.c */
-extern void feedpub_launcher_ensure(Oid relid);
-extern bool feedpub_launcher_start_worker(Oid dbid);
+extern bool feedpub_launcher_ensure(Oid relid);
+extern void feedpub_launcher_warn(Oid relid);
+extern bool feedpub_launcher_start_worker(Oid dbid, int elevel);
 extern void feedpub_launcher_register(void);
 
 /* in read.c */
@@ -878,6 +898,8 @@ extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
 								List *cursors, int attempts);
 
 /* in wait.c */
+extern int64 feedpub_wait_timeout(const Interval *timeout);
+extern void feedpub_wait_check_feed(Oid relid);
 extern void feedpub_wait_wake(Oid relid);
 extern void feedpub_wait_sleep(int64 timeout_ms);
 extern void feedpub_wait_sleep_in(ConditionVariable *queue,

@@ -30,6 +30,7 @@
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -47,35 +48,67 @@ static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
 
 /*
- * See to it that this database has a worker, and that it looks at a feed.  For
- * readers and those who wait: never fails, for they can do without.
+ * See to it that this database has a worker, and that it looks at a feed, if one
+ * is given.  For readers and those who wait: never fails, for they can do
+ * without.  Returns false if there is none and none can be had.
  */
-void
+bool
 feedpub_launcher_ensure(Oid relid)
 {
 	FeedpubDatabase *entry;
+	FeedpubWorkerState state;
 
-	if (!IsUnderPostmaster || RecoveryInProgress() || IsInParallelMode())
-		return;
+	if (RecoveryInProgress() || IsInParallelMode())
+		return true;
+	if (!IsUnderPostmaster)
+		return false;
 	entry = feedpub_shmem_database();
 	if (OidIsValid(relid))
 		feedpub_shmem_mark(&relid, 1, false);
 	if (feedpub_shmem_needs_worker(entry, 5000, OidIsValid(relid)))
-		(void) feedpub_launcher_start_worker(MyDatabaseId);
+		feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(MyDatabaseId, DEBUG1));
+	state = feedpub_shmem_worker_state(entry);
+	return state == FEEDPUB_WORKER_RUNNING || state == FEEDPUB_WORKER_NONE;
+}
+
+/*
+ * Warn a reader that has found nothing, if that is because there is no worker
+ * and none can be had: once a session, so that a loop of reads does not fill
+ * its log.
+ */
+void
+feedpub_launcher_warn(Oid relid)
+{
+	static bool warned = false;
+	bool		stopped;
+
+	if (warned || feedpub_launcher_ensure(InvalidOid))
+		return;
+	warned = true;
+	stopped = feedpub_shmem_worker_state(feedpub_shmem_database()) == FEEDPUB_WORKER_STOPPED;
+	ereport(WARNING,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("feed \"%s\" is not being published: this database has no worker",
+					get_rel_name(relid)),
+			 stopped ? errdetail("feed_stop_worker() has stopped it.") :
+					   errdetail("The server had no room for one."),
+			 stopped ? errhint("feed_start_worker() starts it, CALL feed_publish() publishes by hand.") :
+					   errhint("You might need to increase \"%s\" or \"%s\".  CALL feed_publish() publishes by hand.",
+							   "feedpub.max_workers", "max_worker_processes")));
 }
 
 /*
  * Start a worker for a database.  Returns whether the server has taken the
- * order; warns when it has not.
+ * order; if it has not, says so at a level.
  */
 bool
-feedpub_launcher_start_worker(Oid dbid)
+feedpub_launcher_start_worker(Oid dbid, int elevel)
 {
 	BackgroundWorker worker = {0};
 
 	if (feedpub_shmem_count_workers() >= feedpub_max_workers)
 	{
-		ereport(WARNING,
+		ereport(elevel,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a feedpub worker"),
 				 errdetail("%d workers are running.", feedpub_max_workers),
@@ -96,7 +129,7 @@ feedpub_launcher_start_worker(Oid dbid)
 	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
 	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
 	{
-		ereport(WARNING,
+		ereport(elevel,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a feedpub worker"),
 				 errdetail("The server has no free slot for a background worker."),
@@ -162,7 +195,7 @@ feedpub_launcher_main(Datum main_arg)
 		{
 			Oid			dbid = linitial_oid(unvisited);
 
-			(void) feedpub_launcher_start_worker(dbid);
+			(void) feedpub_launcher_start_worker(dbid, WARNING);
 			unvisited = list_delete_first(unvisited);
 			timeout = 100;
 		}
@@ -178,7 +211,7 @@ feedpub_launcher_main(Datum main_arg)
 			if (!database_exists(dbids[i]))
 				feedpub_shmem_forget_database(entry, dbids[i]);
 			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, true))
-				(void) feedpub_launcher_start_worker(dbids[i]);
+				feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(dbids[i], WARNING));
 		}
 
 		(void) WaitLatch(MyLatch,

@@ -59,7 +59,8 @@ static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 static void make_page_durable(FeedpubPage *page);
 
 /*
- * Read the page behind page->after; its table is open.
+ * Read the page behind page->after; its table is open.  Where no worker runs,
+ * one is started: what the page finds may be the rest of a backlog.
  *
  * Somebody who commits a row and reads at once must not find an empty page:
  * when there is nothing to hand out, but rows have been committed that are
@@ -76,6 +77,7 @@ feedpub_page_read(FeedpubPage *page)
 
 	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
+	(void) feedpub_launcher_ensure(InvalidOid);
 	page->direct = feedpub_fetch_may_read_directly(page->heap);
 	if (!page->direct)
 		feedpub_require_select(page->feed.relid);

@@ -355,7 +355,7 @@ open_leaves(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 
 	/* none of their rows is in this batch, see partition.c; a worker sees to them */
 	if (feedpub_partition_admit(feed, heap))
-		feedpub_launcher_ensure(InvalidOid);
+		(void) feedpub_launcher_ensure(InvalidOid);
 	leaves = feedpub_partition_open(feed, heap, snapshot, true);
 	AtEOXact_GUC(true, nestlevel);
 	return leaves;

@@ -18,6 +18,18 @@
 
 #define NWAITERS		32
 
+/*
+ * A feed at which the worker is asked to look, and how often it has been asked
+ * and has answered.  The numbers only grow, also when the place becomes another
+ * feed's, which it may when all is answered: so an answer stays given.
+ */
+typedef struct AskedLook
+{
+	Oid			feed;
+	uint64		asked;
+	uint64		answered;
+} AskedLook;
+
 struct FeedpubDatabase
 {
 	slock_t		mutex;
@@ -27,11 +39,13 @@ struct FeedpubDatabase
 	TimestampTz launched_at;	/* when a worker was last asked for */
 	bool		wanted;			/* there were feeds when we last looked */
 	bool		stopped;		/* by hand: nobody is to start it */
+	bool		refused;		/* the server had no room when it was to start */
 	bool		all_dirty;		/* more feeds have news than fit below */
 	int			ndirty;
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
 	int			nprepared;
 	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+	AskedLook	asked[FEEDPUB_MAX_ASKED];
 
 	/* for feedpub.workers */
 	TimestampTz started_at;		/* the worker that is there */

@@ -165,3 +165,119 @@ feedpub_shmem_take_watch(FeedpubPrepared *prepared)
 	SpinLockRelease(&feedpub_database->mutex);
 	return nprepared;
 }
+
+/*
+ * Ask the worker to look at a feed, and to answer when it has, whatever it has
+ * found.  Returns the place of the answer and its number; -1 if all places are
+ * taken, or there is no shared memory.
+ */
+int
+feedpub_shmem_ask(Oid feed, uint64 *number)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	Latch	   *latch;
+	int			place = -1;
+
+	if (entry == NULL)
+		return -1;
+	SpinLockAcquire(&entry->mutex);
+	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
+	{
+		AskedLook  *look = &entry->asked[i];
+
+		if (look->feed == feed || (place < 0 && look->asked == look->answered))
+			place = i;
+		if (look->feed == feed)
+			break;
+	}
+	if (place >= 0)
+	{
+		entry->asked[place].feed = feed;
+		*number = ++entry->asked[place].asked;
+	}
+	latch = entry->worker_latch;
+	SpinLockRelease(&entry->mutex);
+	if (latch != NULL)
+		SetLatch(latch);
+	return place;
+}
+
+/*
+ * Has the worker answered?
+ */
+bool
+feedpub_shmem_is_answered(int place, uint64 number)
+{
+	bool		answered;
+
+	SpinLockAcquire(&feedpub_database->mutex);
+	answered = feedpub_database->asked[place].answered >= number;
+	SpinLockRelease(&feedpub_database->mutex);
+	return answered;
+}
+
+/*
+ * The feeds at which the worker is asked to look; feeds has room for
+ * FEEDPUB_MAX_ASKED.
+ */
+int
+feedpub_shmem_read_asked(Oid *feeds)
+{
+	int			n = 0;
+
+	if (feedpub_database == NULL)
+		return 0;
+	SpinLockAcquire(&feedpub_database->mutex);
+	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
+	{
+		if (feedpub_database->asked[i].asked > feedpub_database->asked[i].answered)
+			feeds[n++] = feedpub_database->asked[i].feed;
+	}
+	SpinLockRelease(&feedpub_database->mutex);
+	return n;
+}
+
+/*
+ * What has been asked of a feed so far, by place: to be read before the look,
+ * and answered after it.  numbers has room for FEEDPUB_MAX_ASKED.
+ */
+void
+feedpub_shmem_take_asked(Oid feed, uint64 *numbers)
+{
+	MemSet(numbers, 0, FEEDPUB_MAX_ASKED * sizeof(uint64));
+	if (feedpub_database == NULL)
+		return;
+	SpinLockAcquire(&feedpub_database->mutex);
+	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
+	{
+		if (feedpub_database->asked[i].feed == feed)
+			numbers[i] = feedpub_database->asked[i].asked;
+	}
+	SpinLockRelease(&feedpub_database->mutex);
+}
+
+/*
+ * Answer it.  Returns whether somebody waits for that.  A place that was not
+ * answered has not become another feed's since.
+ */
+bool
+feedpub_shmem_answer(const uint64 *numbers)
+{
+	bool		any = false;
+
+	if (feedpub_database == NULL)
+		return false;
+	SpinLockAcquire(&feedpub_database->mutex);
+	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
+	{
+		AskedLook  *look = &feedpub_database->asked[i];
+
+		if (look->answered < numbers[i])
+		{
+			look->answered = numbers[i];
+			any = true;
+		}
+	}
+	SpinLockRelease(&feedpub_database->mutex);
+	return any;
+}

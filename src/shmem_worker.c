@@ -36,6 +36,7 @@ feedpub_shmem_claim_worker(void)
 		entry->worker_latch = MyLatch;
 		entry->started_at = MyStartTimestamp;
 		entry->wanted = true;
+		entry->refused = false;
 		entry->all_dirty = true;
 		entry->nprepared = 0;	/* he looks for himself which there are */
 		claimed = true;
@@ -105,6 +106,40 @@ feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
 	if (latch != NULL && wake)
 		SetLatch(latch);
 	return needed;
+}
+
+/*
+ * Note whether the server has taken the order to start one.
+ */
+void
+feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused)
+{
+	if (entry == NULL)
+		return;
+	SpinLockAcquire(&entry->mutex);
+	entry->refused = refused;
+	SpinLockRelease(&entry->mutex);
+}
+
+/*
+ * How it stands with the worker of a database.
+ */
+FeedpubWorkerState
+feedpub_shmem_worker_state(FeedpubDatabase *entry)
+{
+	FeedpubWorkerState state = FEEDPUB_WORKER_NONE;
+
+	if (entry == NULL)
+		return FEEDPUB_WORKER_REFUSED;
+	SpinLockAcquire(&entry->mutex);
+	if (entry->worker_pid != 0)
+		state = FEEDPUB_WORKER_RUNNING;
+	else if (entry->stopped)
+		state = FEEDPUB_WORKER_STOPPED;
+	else if (entry->refused)
+		state = FEEDPUB_WORKER_REFUSED;
+	SpinLockRelease(&entry->mutex);
+	return state;
 }
 
 /*

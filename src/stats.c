@@ -59,7 +59,8 @@ PG_FUNCTION_INFO_V1(feedpub_workers);
 #define ANUM_STATS_HEAD				5
 #define ANUM_STATS_LAST_PUBLISHED	6
 #define ANUM_STATS_UNPUBLISHED		7
-#define NATTS_STATS					7
+#define ANUM_STATS_WORKER			8
+#define NATTS_STATS					8
 
 /* columns of feedpub._workers() */
 #define NATTS_WORKERS				14
@@ -381,6 +382,8 @@ Datum
 feedpub_feed_stats(PG_FUNCTION_ARGS)
 {
 	Oid			relid = PG_GETARG_OID(0);
+	static const char *const worker_states[] = {"running", "none", "stopped", "refused"};
+	FeedpubWorkerState worker;
 	const char *state = NULL;
 	TupleDesc	desc;
 	StatsRow	row;
@@ -404,7 +407,11 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 		close_feed(&opened);
 	}
 	if (state != NULL)
+	{
 		set_value(&row, ANUM_STATS_STATE, CStringGetTextDatum(state));
+		worker = feedpub_shmem_worker_state(feedpub_shmem_database());
+		set_value(&row, ANUM_STATS_WORKER, CStringGetTextDatum(worker_states[worker]));
+	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  row.values, row.nulls)));
 }

@@ -67,7 +67,6 @@ extern bool pq_check_connection(void);
 static bool may_sleep(void);
 static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
-static void check_feed(Oid relid);
 static bool lies_behind(Oid relid, const FeedpubCursor *after,
 						bool history_checked);
 static bool is_merged_here(Oid relid, const FeedpubCursor *after);
@@ -92,7 +91,7 @@ feed_wait(PG_FUNCTION_ARGS)
 
 	relid = PG_GETARG_OID(0);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
-	check_feed(relid);
+	feedpub_wait_check_feed(relid);
 	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, 0));
 }
 
@@ -124,7 +123,7 @@ feed_await(PG_FUNCTION_ARGS)
 
 	relid = PG_GETARG_OID(0);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
-	check_feed(relid);
+	feedpub_wait_check_feed(relid);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);
 	SPI_finish();
@@ -154,13 +153,20 @@ static int64
 parse_timeout(FunctionCallInfo fcinfo)
 {
 	static const char *const names[] = {"feed", "after", "timeout"};
-	Interval   *timeout;
-	double		ms;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	timeout = PG_GETARG_INTERVAL_P(2);
-	ms = (double) timeout->time / 1000.0 +
+	return feedpub_wait_timeout(PG_GETARG_INTERVAL_P(2));
+}
+
+/*
+ * A timeout in ms.
+ */
+int64
+feedpub_wait_timeout(const Interval *timeout)
+{
+	double		ms = (double) timeout->time / 1000.0 +
 		((double) timeout->month * DAYS_PER_MONTH + timeout->day) * SECS_PER_DAY * 1000.0;
+
 	if (ms < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -168,8 +174,12 @@ parse_timeout(FunctionCallInfo fcinfo)
 	return (int64) Min(ms, 1e15);
 }
 
-static void
-check_feed(Oid relid)
+/*
+ * Check that a relation is a feed that the caller may read, and that its
+ * batches are of this history.
+ */
+void
+feedpub_wait_check_feed(Oid relid)
 {
 	Relation	heap = feedpub_registry_open(relid);
 	FeedpubFeed feed;
@@ -285,7 +295,7 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
-		feedpub_launcher_ensure(looked_before ? InvalidOid : relid);
+		(void) feedpub_launcher_ensure(looked_before ? InvalidOid : relid);
 		looked_before = true;
 		if (flags & FEEDPUB_WAIT_IN_PROCEDURE)
 		{
@@ -300,6 +310,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		feedpub_wait_sleep_in(woken ? queue : NULL, sleep_ms);
 	}
 	ConditionVariableCancelSleep();
+	if (!arrived && timeout_ms > 0)
+		feedpub_launcher_warn(relid);
 	return arrived;
 }
 

@@ -33,7 +33,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/extension.h"
-#include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
@@ -53,9 +52,6 @@
 #include "utils/timestamp.h"
 
 #include "feedpub.h"
-
-PG_FUNCTION_INFO_V1(feed_start_worker);
-PG_FUNCTION_INFO_V1(feed_stop_worker);
 
 PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
@@ -276,13 +272,20 @@ static void
 collect_marks(void)
 {
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
+	Oid			asked[FEEDPUB_MAX_ASKED];
 	bool		all;
 	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
+	int			nasked;
 
 	for (int i = 0; i < ndirty; i++)
 		mark_state(dirty[i]);
 	if (all || all_marked)
 		mark_all();
+
+	/* feed_flush() */
+	nasked = feedpub_shmem_read_asked(asked);
+	for (int i = 0; i < nasked; i++)
+		mark_state(asked[i]);
 }
 
 static FeedState *
@@ -505,11 +508,13 @@ publish_due(void)
 static void
 publish_one(FeedState *state)
 {
+	uint64		asked[FEEDPUB_MAX_ASKED];
 	int			wait_ms;
 
 	/* before the look: a mark that comes after it asks for another */
 	state->dirty = false;
 	feedpub_shmem_take_mark(state->relid);
+	feedpub_shmem_take_asked(state->relid, asked);
 
 	published = 0;
 	if (!run_step("publishing", publish, state->relid))
@@ -533,9 +538,10 @@ publish_one(FeedState *state)
 		stats.transactions += published;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
+		if (feedpub_shmem_answer(asked) || published > 0)
+			feedpub_wait_wake(state->relid);
 		if (published > 0)
 		{
-			feedpub_wait_wake(state->relid);
 			if (published_as.announce)
 				(void) run_step("announcing", announce, state->relid);
 		}
@@ -626,68 +632,4 @@ next_due(void)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
 	}
 	return timeout;
-}
-
-/*
- * feed_start_worker() returns boolean, VOLATILE
- *
- * Starts the worker of this database, also after feed_stop_worker().  Returns
- * whether one runs or was asked for; a WARNING says why when not.  Whoever
- * may read a feed may start it.  Errors: 42501, 25006 on a standby.
- */
-Datum
-feed_start_worker(PG_FUNCTION_ARGS)
-{
-	FeedpubDatabase *entry = feedpub_shmem_database();
-	bool		may = superuser();
-	ListCell   *lc;
-
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("feeds cannot be published during recovery")));
-	foreach(lc, feedpub_registry_list(NULL))
-		may = may || feedpub_may_select(lfirst_oid(lc));
-	if (!may)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to start the worker"),
-				 errdetail("Only a role that may read a feed may.")));
-	if (entry == NULL || !IsUnderPostmaster)
-	{
-		ereport(WARNING,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a feedpub worker"),
-				 errdetail("There is no room in shared memory for another database with feeds.")));
-		PG_RETURN_BOOL(false);
-	}
-	feedpub_shmem_set_stopped(entry, false);
-	if (feedpub_shmem_needs_worker(entry, 0, true))
-		PG_RETURN_BOOL(feedpub_launcher_start_worker(MyDatabaseId));
-	PG_RETURN_BOOL(true);
-}
-
-/*
- * feed_stop_worker() returns boolean, VOLATILE
- *
- * Stops the worker of this database, until feed_start_worker() or a restart
- * of the server.  Returns whether there was one.  The worker is a superuser's
- * process, so only superusers may.  Error: 42501.
- */
-Datum
-feed_stop_worker(PG_FUNCTION_ARGS)
-{
-	FeedpubDatabase *entry = feedpub_shmem_database();
-	int			pid;
-
-	if (!superuser())
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to stop the worker"),
-				 errdetail("Only superusers may.")));
-	if (entry == NULL)
-		PG_RETURN_BOOL(false);
-	feedpub_shmem_set_stopped(entry, true);
-	pid = feedpub_shmem_worker_pid(entry);
-	PG_RETURN_BOOL(pid != 0 && kill(pid, SIGTERM) == 0);
 }

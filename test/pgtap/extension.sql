@@ -62,6 +62,8 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_publish(regclass)',
 	'function feed_read(anyelement,text,integer,integer,integer)',
 	'function feed_page(regclass,text,integer,integer,integer)',
+	'function feed_cursor(regclass,xid8,bigint)',
+	'function feed_flush(regclass,interval)',
 	'function feed_head(regclass)',
 	'function feed_wait(regclass,text,interval)',
 	'function feed_await(regclass,text,interval,boolean)',

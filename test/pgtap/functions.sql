@@ -23,6 +23,8 @@ INSERT INTO meant VALUES
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
 	('feed_page', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'r', 0),
 	('feed_head', 'feed regclass', 'text', 'v', false, 'r', 0),
+	('feed_cursor', 'feed regclass, feed_xid xid8, feed_pos bigint', 'text', 'v', false, 'r', 0),
+	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:00:10''::interval', 'text', 'v', false, 'u', 0),
 	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);

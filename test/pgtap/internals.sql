@@ -12,7 +12,7 @@ INSERT INTO meant VALUES
 	('_note_truncate', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
 	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r'),
-	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean', 'record', 'v', true, 'r'),
+	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean, OUT worker text', 'record', 'v', true, 'r'),
 	('_workers', 'OUT datid oid, OUT pid integer, OUT state text, OUT started_at timestamp with time zone, OUT turns bigint, OUT wakeups bigint, OUT batches bigint, OUT transactions bigint, OUT rows_stamped bigint, OUT errors bigint, '
 		'OUT failing_feeds integer, OUT last_error text, OUT last_error_at timestamp with time zone, OUT last_error_feed oid', 'SETOF record', 'v', false, 'r');
 INSERT INTO meant VALUES

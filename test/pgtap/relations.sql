@@ -7,7 +7,7 @@ INSERT INTO meant VALUES
 	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], deletes boolean, floor_sync_id bigint, floor_pos bigint, history integer, '
 		'key_table oid, created_at timestamp with time zone'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
-		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, created_at timestamp with time zone'),
+		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, worker text, created_at timestamp with time zone'),
 	('workers', 'v', 'database name, pid integer, state text, started_at timestamp with time zone, turns bigint, wakeups bigint, batches bigint, transactions bigint, rows_stamped bigint, errors bigint, '
 		'failing_feeds integer, last_error_at timestamp with time zone, last_error text, last_error_feed regclass'),
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),

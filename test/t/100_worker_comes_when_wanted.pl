@@ -133,6 +133,16 @@ refused($node, 'SELECT feed_stop_worker()', '42501', 'permission denied',
 	user => 'regress_feedpub_reader');
 is(read_all($node, 'outbox', after => \$cursor), 'seven', 'all is read');
 
+# A reader that finds something starts it as well, after a crash with a backlog.
+$node->stop('immediate');
+$node->start;
+sql($node, sprintf $insert, 'backlog');
+is(workers($node), '', 'after a crash there is no worker');
+is(sql($node, 'SET feedpub.read_wait = 0; SELECT op FROM feed_read(NULL::outbox, \'\', 1)'),
+	'upsert', 'a reader finds something');
+ok(await_published($node, 'outbox'), 'and has the backlog published');
+is(read_all($node, 'outbox', after => \$cursor), 'backlog', 'it is read');
+
 #
 # No slot
 #
@@ -145,7 +155,7 @@ sub warned
 	is($status, 0, "$test: no error");
 	is($out, $rows, "$test: what is returned");
 	like($err,
-		qr/WARNING:  could not start a feedpub worker\n.*DETAIL:.*\nHINT:  You might need to increase "$setting"/s,
+		qr/WARNING:  (could not start a feedpub worker|feed "outbox" is not being published: this database has no worker)\n.*DETAIL:.*\nHINT:  You might need to increase .*"$setting"/s,
 		"$test: a warning with a hint");
 	return;
 }

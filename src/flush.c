@@ -1,0 +1,179 @@
+/*-------------------------------------------------------------------------
+ *
+ * flush.c
+ *	  Waiting until all that has been committed is published: feed_flush().
+ *
+ * The caller asks the worker for a look at the feed, in shared memory, and
+ * waits for the answer (shmem_mark.c).  Why everything that had committed
+ * before the call is published then:
+ *
+ * 1. A transaction that had committed before the call had left the list of
+ *	  running ones before the question was written.
+ * 2. The worker reads the question, under the same mutex, and only then begins
+ *	  the transaction of the look, which takes its snapshot.  So that snapshot
+ *	  sees the transaction.
+ * 3. It answers after that transaction has committed.  If the look has failed,
+ *	  or could not be made because something is locked, it does not answer, and
+ *	  looks again.
+ * 4. A look writes batches until its snapshot sees no living row that is in
+ *	  none (publish.c).  So the rows are in a batch, which is committed, and
+ *	  which the snapshot that reads the head sees.
+ *
+ * A batch that says nothing of other feeds needs no order between them.  The
+ * caller never publishes by itself: its batch could be rolled back.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_inherits.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lock.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_flush);
+
+/* how often it is seen whether there is a worker, in ms */
+#define RECHECK_INTERVAL	1000
+
+/* and, where more feeds are waited for than have room, whether there is some */
+#define FULL_INTERVAL		50
+
+static void check_transaction(Oid relid);
+static bool holds_strong_lock(Oid relid);
+static void await_look(Oid relid, int64 timeout_ms);
+static void check_worker(Oid relid);
+
+/*
+ * feed_flush(feed regclass, timeout interval DEFAULT '10 s') returns text,
+ * VOLATILE
+ *
+ * Waits until everything that had committed before the call is published, and
+ * returns the head then: a consumer that has got there has caught up.  Rows of
+ * transactions that still run are not waited for, nor rows that are to be
+ * stamped anew.  Holds the query's snapshot while it waits.
+ *
+ * Needs SELECT on the table.  Errors: 42809 when it is no feed, 22023 for a
+ * negative timeout, 42501, 57014 at the timeout; 55000 where nothing could
+ * come: without a worker, on a standby, with a transaction id, or if the
+ * caller's own locks keep the worker from the feed.
+ */
+Datum
+feed_flush(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"feed", "timeout"};
+	Oid			relid;
+	int64		timeout_ms;
+	text	   *head;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
+	timeout_ms = feedpub_wait_timeout(PG_GETARG_INTERVAL_P(1));
+	feedpub_wait_check_feed(relid);
+	check_transaction(relid);
+	await_look(relid, timeout_ms);
+
+	PushActiveSnapshot(GetLatestSnapshot());
+	head = feedpub_read_head(relid);
+	PopActiveSnapshot();
+	PG_RETURN_TEXT_P(head);
+}
+
+/*
+ * Refuse what would wait in vain.  With a transaction id nothing waits (wait.c).
+ */
+static void
+check_transaction(Oid relid)
+{
+	List	   *tables;
+	ListCell   *lc;
+
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" cannot be flushed during recovery",
+						get_rel_name(relid)),
+				 errhint("Flush it on the primary, and wait for the cursor here.")));
+	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" cannot be flushed in a transaction that has written",
+						get_rel_name(relid)),
+				 errhint("Commit first.")));
+	tables = find_all_inheritors(relid, NoLock, NULL);
+	if (feedpub_batch_is_locked_here(relid))
+		tables = lcons_oid(InvalidOid, tables);
+	foreach(lc, tables)
+	{
+		if (!OidIsValid(lfirst_oid(lc)) || holds_strong_lock(lfirst_oid(lc)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" cannot be flushed in a transaction that has locked it",
+							get_rel_name(relid))));
+	}
+}
+
+static bool
+holds_strong_lock(Oid relid)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
+	return feedpub_lock_held(&tag, AccessExclusiveLock);
+}
+
+/*
+ * Have the worker look at the feed, and wait until it has.  As in wait.c, the
+ * queue is entered before the answer is looked for, so no wake-up is missed.
+ */
+static void
+await_look(Oid relid, int64 timeout_ms)
+{
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
+	uint64		number = 0;
+	int			place = -1;
+
+	for (;;)
+	{
+		int64		left;
+
+		CHECK_FOR_INTERRUPTS();
+		check_worker(relid);
+		ConditionVariablePrepareToSleep(queue);
+		if (place < 0)
+			place = feedpub_shmem_ask(relid, &number);
+		if (place >= 0 && feedpub_shmem_is_answered(place, number))
+			break;
+		left = (end - GetCurrentTimestamp()) / 1000;
+		if (left <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("could not flush feed \"%s\" in time",
+							get_rel_name(relid)),
+					 errhint("feedpub.workers and feedpub.feeds say what the worker does.")));
+		feedpub_wait_sleep_in(queue, Min(left, place < 0 ? FULL_INTERVAL : RECHECK_INTERVAL));
+	}
+	ConditionVariableCancelSleep();
+}
+
+/*
+ * See to it that there is a worker.
+ */
+static void
+check_worker(Oid relid)
+{
+	if (!feedpub_launcher_ensure(InvalidOid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" cannot be flushed: this database has no worker",
+						get_rel_name(relid)),
+				 errhint("CALL feed_publish() publishes by hand, feed_start_worker() starts a worker.")));
+}

@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker_control.c
+ *	  Starting and stopping the worker of a database by hand.  Where a reader
+ *	  needs one, launcher.c starts it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <signal.h>
+
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_start_worker);
+PG_FUNCTION_INFO_V1(feed_stop_worker);
+
+/*
+ * feed_start_worker() returns boolean, VOLATILE
+ *
+ * Starts the worker of this database, also after feed_stop_worker().  Returns
+ * whether one runs or was asked for; a WARNING says why when not.  Whoever
+ * may read a feed may start it.  Errors: 42501, 25006 on a standby.
+ */
+Datum
+feed_start_worker(PG_FUNCTION_ARGS)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	bool		may = superuser();
+	ListCell   *lc;
+
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("feeds cannot be published during recovery")));
+	foreach(lc, feedpub_registry_list(NULL))
+		may = may || feedpub_may_select(lfirst_oid(lc));
+	if (!may)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to start the worker"),
+				 errdetail("Only a role that may read a feed may.")));
+	if (entry == NULL || !IsUnderPostmaster)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a feedpub worker"),
+				 errdetail("There is no room in shared memory for another database with feeds.")));
+		PG_RETURN_BOOL(false);
+	}
+	feedpub_shmem_set_stopped(entry, false);
+	if (feedpub_shmem_needs_worker(entry, 0, true))
+	{
+		bool		started = feedpub_launcher_start_worker(MyDatabaseId, WARNING);
+
+		feedpub_shmem_set_refused(entry, !started);
+		PG_RETURN_BOOL(started);
+	}
+	PG_RETURN_BOOL(true);
+}
+
+/*
+ * feed_stop_worker() returns boolean, VOLATILE
+ *
+ * Stops the worker of this database, until feed_start_worker() or a restart
+ * of the server.  Returns whether there was one.  The worker is a superuser's
+ * process, so only superusers may.  Error: 42501.
+ */
+Datum
+feed_stop_worker(PG_FUNCTION_ARGS)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+	int			pid;
+
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to stop the worker"),
+				 errdetail("Only superusers may.")));
+	if (entry == NULL)
+		PG_RETURN_BOOL(false);
+	feedpub_shmem_set_stopped(entry, true);
+	pid = feedpub_shmem_worker_pid(entry);
+	PG_RETURN_BOOL(pid != 0 && kill(pid, SIGTERM) == 0);
+}
