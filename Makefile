@@ -32,14 +32,11 @@ OBJS = \
 	src/jsonvalue.o \
 	src/key.o \
 	src/launcher.o \
-	src/lease.o \
 	src/maintenance.o \
 	src/maintenance_plan.o \
 	src/page.o \
-	src/park.o \
 	src/partition.o \
 	src/partition_list.o \
-	src/poll.o \
 	src/publish.o \
 	src/read.o \
 	src/registry.o \
@@ -59,6 +56,15 @@ OBJS = \
 	src/stats.o \
 	src/store.o \
 	src/subscription.o \
+	src/subscription_ack.o \
+	src/subscription_delivery.o \
+	src/subscription_lag.o \
+	src/subscription_lease.o \
+	src/subscription_park.o \
+	src/subscription_poll.o \
+	src/subscription_receipt.o \
+	src/subscription_retry.o \
+	src/subscription_start.o \
 	src/tombstone.o \
 	src/wait.o \
 	src/worker.o \

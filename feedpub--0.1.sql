@@ -98,9 +98,8 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- Subscriptions: cursors that are kept here, for those who want that.  A row
--- for each, and one for each of its shards with the place that has been
--- acknowledged, the token of its lease, and that of the page which moved the
--- place last.  Their owners see them in views.
+-- for each, and one for each of its shards with the committed cursor, a random
+-- number of its state, and that of the page which was acknowledged last.  Their owners see them in views.
 CREATE TABLE feedpub._subscription (
 	name pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY,
 	feed pg_catalog.regclass NOT NULL,
@@ -124,10 +123,10 @@ CREATE TABLE feedpub._shard (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
 	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
-	token pg_catalog.int8 NOT NULL DEFAULT 0,
-	page_token pg_catalog.int8,
-	-- how many entries have been set aside
-	claims pg_catalog.int8 NOT NULL DEFAULT 0,
+	state pg_catalog.int8 NOT NULL,
+	page pg_catalog.int8,
+	-- the page of the parked entry that was acknowledged last
+	settled pg_catalog.int8,
 	consumer pg_catalog.text COLLATE pg_catalog."C",
 	leased_until pg_catalog.timestamptz,
 	last_ack pg_catalog.timestamptz,
@@ -136,7 +135,7 @@ CREATE TABLE feedpub._shard (
 ) WITH (fillfactor = 30);
 GRANT SELECT ON feedpub._shard TO pg_database_owner;
 COMMENT ON TABLE feedpub._shard IS
-	'the places and leases of subscriptions, by shard; written by feed_ack() and its kin only';
+	'the committed cursors and leases of subscriptions, by shard; written by feed_ack() and its kin only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._shard',
 	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
@@ -152,8 +151,9 @@ GRANT SELECT ON feedpub._consumer TO pg_database_owner;
 COMMENT ON TABLE feedpub._consumer IS
 	'consumers that share subscriptions; written by feed_poll() only';
 
--- Entries set aside, by their place and their stamp; where the table has a
--- key, by that.  Keys are their tables' data.
+-- Parked entries, by their cursor and their stamp; if the table has a key, by
+-- that.  Keys and rows are their tables' data; the database's owner may read
+-- them in order to dump them.
 CREATE TABLE feedpub._parked_entry (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
@@ -161,20 +161,27 @@ CREATE TABLE feedpub._parked_entry (
 	op pg_catalog.text NOT NULL,
 	feed_xid pg_catalog.xid8 NOT NULL,
 	feed_pos pg_catalog.int8 NOT NULL,
-	key pg_catalog.text[],
+	published_at pg_catalog.timestamptz,
+	key_texts pg_catalog.text[],
+	-- what feed_poll() returned of it
+	key pg_catalog.json,
+	"row" pg_catalog.json,
 	reason pg_catalog.text,
 	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
 	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-	-- when it is handed out again; NULL: when feed_retry() says so;
+	-- when it is delivered again; NULL: when feed_retry() says so;
 	-- '-infinity': never, it has been discarded
 	retry_at pg_catalog.timestamptz,
-	-- where the place was when it failed last
+	-- the random number of its state, and of the page that parked it
+	state pg_catalog.int8 NOT NULL,
+	page pg_catalog.int8 NOT NULL,
+	-- the committed cursor when it failed last
 	failed_at pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (subscription, shard, cursor)
 );
 GRANT SELECT ON feedpub._parked_entry TO pg_database_owner;
 COMMENT ON TABLE feedpub._parked_entry IS
-	'entries that consumers have set aside; written by feed_park() and its kin only';
+	'entries that consumers have parked; written by feed_park() and its kin only';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._parked_entry',
 	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
@@ -536,12 +543,25 @@ COMMENT ON FUNCTION feed_stop_worker() IS
 CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	start pg_catalog.text DEFAULT 'latest', shards pg_catalog.int4 DEFAULT 1,
 	lease pg_catalog.interval DEFAULT '30 seconds',
-	max_attempts pg_catalog.int4 DEFAULT NULL)
+	max_attempts pg_catalog.int4 DEFAULT NULL,
+	if_not_exists pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
 	'makes a subscription, which keeps a cursor of a feed, or one for each shard; returns where it begins';
+
+-- For a start that has the type of a time; a literal is a text.
+CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
+	start pg_catalog.timestamptz, shards pg_catalog.int4 DEFAULT 1,
+	lease pg_catalog.interval DEFAULT '30 seconds',
+	max_attempts pg_catalog.int4 DEFAULT NULL,
+	if_not_exists pg_catalog.bool DEFAULT false)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_subscribe_at';
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
+	'makes a subscription that begins with what was published after a time';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
 RETURNS pg_catalog.void
@@ -555,53 +575,49 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_seek';
 COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.text) IS
-	'moves a subscription to another place; returns it';
+	'moves a subscription to another cursor; returns it';
 
-CREATE FUNCTION feed_poll(name pg_catalog.text, max_rows pg_catalog.int4,
-	consumer pg_catalog.text DEFAULT '')
-RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
-	entry pg_catalog.json, token pg_catalog.int8, error pg_catalog.text)
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
-AS 'MODULE_PATHNAME', 'feed_poll';
-COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
-	'reads what lies behind a subscription''s cursor, which stays where it is';
-
--- Without a default, so that feed_poll($1, $2, $3) is the other one, whatever
--- types a driver leaves out.
-CREATE FUNCTION feed_poll(feed pg_catalog.anyelement, name pg_catalog.text,
-	max_rows pg_catalog.int4, consumer pg_catalog.text)
-RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
-	entry pg_catalog.anyelement, token pg_catalog.int8)
-LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
-AS 'MODULE_PATHNAME', 'feed_poll_typed';
-COMMENT ON FUNCTION feed_poll(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text) IS
-	'reads what lies behind a subscription''s cursor, as rows of the feed''s table';
-
-CREATE FUNCTION feed_ack(name pg_catalog.text, cursor pg_catalog.text,
-	token pg_catalog.int8 DEFAULT NULL, strict pg_catalog.bool DEFAULT false)
+CREATE FUNCTION feed_seek(name pg_catalog.text, start pg_catalog.timestamptz)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_ack';
-COMMENT ON FUNCTION feed_ack(pg_catalog.text, pg_catalog.text, pg_catalog.int8, pg_catalog.bool) IS
-	'moves a subscription''s cursor to one that was polled; returns moved, same, behind, ahead or lost';
+AS 'MODULE_PATHNAME', 'feed_seek_at';
+COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.timestamptz) IS
+	'moves a subscription to what was published after a time; returns the cursor';
 
-CREATE FUNCTION feed_ack_poll(name pg_catalog.text, cursor pg_catalog.text,
-	token pg_catalog.int8, max_rows pg_catalog.int4,
-	consumer pg_catalog.text DEFAULT '')
-RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text,
-	entry pg_catalog.json, token pg_catalog.int8, error pg_catalog.text)
+CREATE FUNCTION feed_poll(name pg_catalog.text,
+	max_rows pg_catalog.int4 DEFAULT 100,
+	consumer pg_catalog.text DEFAULT NULL,
+	timeout pg_catalog.interval DEFAULT '0',
+	ack pg_catalog.text DEFAULT NULL)
+RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
+	op pg_catalog.text, key pg_catalog.json, "row" pg_catalog.json,
+	xid pg_catalog.text, published_at pg_catalog.timestamptz,
+	attempt pg_catalog.int4, error pg_catalog.text)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
-AS 'MODULE_PATHNAME', 'feed_ack_poll';
-COMMENT ON FUNCTION feed_ack_poll(pg_catalog.text, pg_catalog.text, pg_catalog.int8, pg_catalog.int4, pg_catalog.text) IS
-	'feed_ack() of the last page and feed_poll() of the next in one call';
+AS 'MODULE_PATHNAME', 'feed_poll';
+COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'reads what is after a subscription''s cursor, which stays where it is until feed_ack() is called';
 
-CREATE FUNCTION feed_wait_poll(name pg_catalog.text, timeout pg_catalog.interval,
-	consumer pg_catalog.text DEFAULT '')
+CREATE FUNCTION feed_poll_rows(feed pg_catalog.anyelement,
+	name pg_catalog.text, max_rows pg_catalog.int4 DEFAULT 100,
+	consumer pg_catalog.text DEFAULT NULL,
+	timeout pg_catalog.interval DEFAULT '0',
+	ack pg_catalog.text DEFAULT NULL)
+RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
+	op pg_catalog.text, entry pg_catalog.anyelement, xid pg_catalog.text,
+	published_at pg_catalog.timestamptz, attempt pg_catalog.int4)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_poll_rows';
+COMMENT ON FUNCTION feed_poll_rows(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'feed_poll() with rows of the feed''s table';
+
+CREATE FUNCTION feed_ack(name pg_catalog.text, receipt pg_catalog.text,
+	strict pg_catalog.bool DEFAULT true)
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_wait_poll';
-COMMENT ON FUNCTION feed_wait_poll(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'waits until feed_poll() may have something for a consumer';
+AS 'MODULE_PATHNAME', 'feed_ack';
+COMMENT ON FUNCTION feed_ack(pg_catalog.text, pg_catalog.text, pg_catalog.bool) IS
+	'acknowledges a page up to the entry of a receipt';
 
 CREATE FUNCTION feed_leave(name pg_catalog.text, consumer pg_catalog.text)
 RETURNS pg_catalog.int4
@@ -610,36 +626,36 @@ AS 'MODULE_PATHNAME', 'feed_leave';
 COMMENT ON FUNCTION feed_leave(pg_catalog.text, pg_catalog.text) IS
 	'gives back the shards that a consumer has leased; returns how many';
 
-CREATE FUNCTION feed_park(name pg_catalog.text, cursor pg_catalog.text,
-	reason pg_catalog.text, token pg_catalog.int8 DEFAULT NULL)
+CREATE FUNCTION feed_park(name pg_catalog.text, receipt pg_catalog.text,
+	reason pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_park';
-COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-	'sets an entry that was polled aside, so that the others go on; false when it is no longer there';
+COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
+	'parks an entry that was polled, so that the others go on; false if it is no longer there';
 
-CREATE FUNCTION feed_nack(name pg_catalog.text, cursor pg_catalog.text,
-	reason pg_catalog.text, delay pg_catalog.interval DEFAULT '10 seconds',
-	token pg_catalog.int8 DEFAULT NULL)
+CREATE FUNCTION feed_nack(name pg_catalog.text, receipt pg_catalog.text,
+	delay pg_catalog.interval DEFAULT '10 seconds',
+	reason pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_nack';
-COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.int8) IS
-	'sets an entry aside that is handed out again after a delay, until it has failed max_attempts times';
+COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+	'parks an entry that is delivered again after a delay, until it has failed max_attempts times';
 
 CREATE FUNCTION feed_retry(name pg_catalog.text, cursor pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_retry';
 COMMENT ON FUNCTION feed_retry(pg_catalog.text, pg_catalog.text) IS
-	'has an entry that was set aside, or all of them, handed out again; returns how many';
+	'has a parked entry, or all of them, delivered again; returns how many';
 
 CREATE FUNCTION feed_discard(name pg_catalog.text, cursor pg_catalog.text)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_discard';
 COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
-	'forgets an entry that was set aside; returns how many, 0 or 1';
+	'forgets a parked entry; returns how many, 0 or 1';
 
 CREATE FUNCTION feedpub._cursor_compare(a pg_catalog.text, b pg_catalog.text)
 RETURNS pg_catalog.int4
@@ -825,20 +841,25 @@ COMMENT ON VIEW feedpub.shards IS
 	'the shards of subscriptions, and who has leased them';
 GRANT SELECT ON feedpub.shards TO PUBLIC;
 
--- Reasons are the subscriber's own; keys are the table's, and for who may see
--- all of its rows.
+-- Reasons are the subscriber's own; keys and messages are the table's, and for
+-- roles that may see all of its rows.
 CREATE VIEW feedpub.parked WITH (security_barrier) AS
 	SELECT p.subscription, p.shard, p.cursor, p.op,
-		CASE WHEN pg_catalog.has_table_privilege(s.feed, 'SELECT')
-			AND NOT pg_catalog.row_security_active(s.feed) THEN p.key END AS key,
+		CASE WHEN t.shown THEN p.key END AS key,
+		CASE WHEN t.shown THEN p.row END AS message,
+		CASE WHEN p.retry_at IS NULL THEN 'parked'
+			WHEN p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'waiting'
+			ELSE 'due' END AS state,
 		p.reason, p.attempts, p.parked_at, p.retry_at
 	FROM feedpub._parked_entry p
 	JOIN feedpub._subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) s.feed
+	CROSS JOIN LATERAL (SELECT pg_catalog.has_table_privilege(s.feed, 'SELECT')
+		AND NOT pg_catalog.row_security_active(s.feed) AS shown) t
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 	AND (p.retry_at IS NULL OR p.retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz);
 COMMENT ON VIEW feedpub.parked IS
-	'entries that consumers have set aside';
+	'parked entries: due, waiting to be delivered again, or parked until feed_retry()';
 GRANT SELECT ON feedpub.parked TO PUBLIC;
 
 -- What an error tells may be from the table, so it is for its owner.

@@ -43,8 +43,10 @@ sub client
 	open my $out, '>', "$work/spec" or die "$work/spec: $!\n";
 	for my $server (sort keys %servers)
 	{
+		my ($its_params, $its_columns, $its_sql) =
+		  map { ref $_ eq 'HASH' ? $_->{$server} : $_ } $params, $columns, $sql;
 		print $out join("\t", $server, $servers{$server}, $method,
-			ref $params ? $params->{$server} : $params, $columns, @$sql), "\n";
+			$its_params, $its_columns, @$its_sql), "\n";
 	}
 	close $out;
 	open my $in, '-|', "$work/client @pin @options -e '-c synchronous_commit=off' <$work/spec"
@@ -74,8 +76,8 @@ sub ratio
 	return sprintf '%.2f (%.2f to %.2f)', median(@ratios), $ratios[0], $ratios[-1];
 }
 
-# All rounds of a cell: what client.c is told, parameters by server if they
-# differ; before each round both servers run the SQL before.
+# All rounds of a cell: what client.c is told, in hashes by server what
+# differs; before each round both servers run the SQL before.
 sub cell
 {
 	my ($name, $what, $options, @before) = @_;
@@ -209,14 +211,23 @@ sub pages
 		[ 'page', "''", '0', [ $read->(1000) ] ], [ '-a', '-n', 2 ]);
 
 	my @again = (q(SELECT feed_seek('bench', 'earliest')), 'VACUUM');
-	my $poll = 'SELECT cursor, op, entry, token FROM';
-	cell('feed_poll and feed_ack, pages of 100',
-		[ 'ack', '', '0,3', [ "$poll feed_poll('bench', 100)",
-				q(SELECT feed_ack('bench', $1, $2::bigint)) ] ],
+	my (%poll, %poll_columns, %both, %both_params);
+	for my $server (keys %servers)
+	{
+		my $by_token = psql($servers{$server}, q(SELECT count(*) FROM pg_proc WHERE proname = 'feed_ack_poll'));
+		my $columns = $by_token ? 'cursor, op, entry, token' : 'receipt, op, key, row, xid, published_at';
+
+		$poll_columns{$server} = $by_token ? '0,3' : '0';
+		$poll{$server} = [ "SELECT $columns FROM feed_poll('bench', 100)",
+			$by_token ? q(SELECT feed_ack('bench', $1, $2::bigint)) : q(SELECT feed_ack('bench', $1)) ];
+		$both_params{$server} = $by_token ? "'';''" : "''";
+		$both{$server} = [ "SELECT $columns FROM " . ($by_token
+			? q[feed_ack_poll('bench', nullif($1, ''), nullif($2, '')::bigint, 100)]
+			: q[feed_poll('bench', 100, ack => nullif($1, ''))]) ];
+	}
+	cell('feed_poll and feed_ack, pages of 100', [ 'ack', '', \%poll_columns, \%poll ],
 		[ '-a', '-s', 2, '-n', 10 ], @again);
-	cell('feed_ack_poll, pages of 100',
-		[ 'page', "'';''", '0,3',
-			["$poll feed_ack_poll('bench', nullif(\$1, ''), nullif(\$2, '')::bigint, 100)"] ],
+	cell('feed_poll with ack, pages of 100', [ 'page', \%both_params, \%poll_columns, \%both ],
 		[ '-a', '-s', 2, '-n', 10 ], @again);
 	return;
 }

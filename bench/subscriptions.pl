@@ -16,7 +16,7 @@ my $rest = 'publication_id, message_id, message_type, message_key, data, schedul
 sub consumers
 {
 	my ($limit) = @_;
-	my $poll = 'SELECT cursor, op, entry, token FROM';
+	my $poll = 'SELECT receipt, op, key, row, xid, published_at FROM';
 	return (
 		feed_page => [
 			'json', "''", '', "SELECT feed_page('feedpub', \$1, $limit)" ],
@@ -24,15 +24,15 @@ sub consumers
 			'page', "''", '0',
 			"SELECT cursor, op, row_to_json(entry) FROM feed_read(NULL::feedpub, \$1, $limit)" ],
 		feed_poll => [
-			'ack', '', '0,3', "$poll feed_poll('poll', $limit)",
-			q(SELECT feed_ack('poll', $1, $2::bigint)) ],
-		feed_ack_poll => [
-			'page', "'';''", '0,3',
-			"$poll feed_ack_poll('ack_poll', nullif(\$1, ''), nullif(\$2, '')::bigint, $limit)"
+			'ack', '', '0', "$poll feed_poll('poll', $limit)",
+			q(SELECT feed_ack('poll', $1)) ],
+		poll_ack => [
+			'page', "''", '0',
+			"$poll feed_poll('poll_ack', $limit, ack => nullif(\$1, ''))"
 		],
 		leased => [
-			'page', "'';''", '0,3',
-			"$poll feed_ack_poll('leased', nullif(\$1, ''), nullif(\$2, '')::bigint, $limit, 'bench')"
+			'page', "''", '0',
+			"$poll feed_poll('leased', $limit, 'bench', ack => nullif(\$1, ''))"
 		],
 		row => [
 			'ack', '', '0', "SELECT position, $rest FROM plain "
@@ -55,7 +55,7 @@ sub start_consumers
 {
 	psql(
 		'feed_1m',
-		(map { "SELECT feed_seek('$_', 'earliest')" } qw(poll ack_poll leased)),
+		(map { "SELECT feed_seek('$_', 'earliest')" } qw(poll poll_ack leased)),
 		'TRUNCATE place, xid_place',
 		q(INSERT INTO place VALUES ('bench', 0)),
 		q(INSERT INTO xid_place VALUES ('bench', '0', 0)),
@@ -80,7 +80,7 @@ sub subscriptions
 	psql('feed_1m', 'CREATE TABLE place (consumer text PRIMARY KEY, position bigint)',
 		'CREATE TABLE xid_place (consumer text PRIMARY KEY, xid xid8, position bigint)',
 		(map { "SELECT feed_subscribe('$_', 'feedpub', 'earliest', lease => '1 hour')" }
-			  qw(poll ack_poll leased)));
+			  qw(poll poll_ack leased)));
 
 	for my $round (1 .. $rounds)
 	{
@@ -91,7 +91,7 @@ sub subscriptions
 			my %consumers = consumers($limit);
 			my @spec = map { join "\t", $_, 'feed_1m', @{ $consumers{$_} } }
 			  grep { exists $consumers{$_} }
-			  qw(feed_page feed_read), wanted(qw(feed_poll feed_ack_poll leased row watermill));
+			  qw(feed_page feed_read), wanted(qw(feed_poll poll_ack leased row watermill));
 			push @spec, map { join "\t", $_, 'feed_1m', $_, '', '', queue_reader($_, $limit) } @queues;
 			client($out, [ $round, $limit ], \@spec,
 				@pin, '-a', '-n', $limit == 100 ? 50 : 10,

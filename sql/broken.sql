@@ -38,8 +38,8 @@ CALL feed_publish();
 SET timezone = 'UTC';
 SELECT * FROM walk('outbox', 1);
 SELECT * FROM walk('outbox', 10);
-SELECT feed_subscribe('all', 'outbox', 'earliest') = '' AS at_beginning;
-SELECT op, entry ->> 'message_type' AS type, error FROM feed_poll('all', 10);
+SELECT feed_subscribe('all', 'outbox', 'earliest') <> '' AS placed;
+SELECT op, key, row ->> 'message_type' AS type, error FROM feed_poll('all', 10);
 SELECT feed_unsubscribe('all');
 SELECT feed_drop('outbox');
 -- A row is bounded, also where none of its columns is too large; and in jsonb.
@@ -78,15 +78,15 @@ DELETE FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'gone';
 CALL feed_publish();
 SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('kv', 2);
 SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('moods', 10);
-SELECT feed_subscribe('all', 'kv', 'earliest') = '' AS at_beginning;
-SELECT op, entry, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 10);
+SELECT feed_subscribe('all', 'kv', 'earliest') <> '' AS placed;
+SELECT op, key, row, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 10);
 -- Set aside, it comes again with its error.
-SELECT count(*) FROM (SELECT feed_ack('all', cursor, token) FROM feed_poll('all', 1)) a;
-SELECT cursor AS broken_cursor, token AS broken_token FROM feed_poll('all', 1) \gset
-SELECT feed_nack('all', :'broken_cursor', 'broken', '0', :broken_token) IS NOT NULL AS aside;
-SELECT op, entry FROM feed_poll('all', 1);
-SELECT feed_ack('all', cursor, token) FROM feed_poll('all', 1);
-SELECT op, entry, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 1);
+SELECT count(*) FROM (SELECT feed_ack('all', receipt) FROM feed_poll('all', 1)) a;
+SELECT receipt AS broken FROM feed_poll('all', 1) \gset
+SELECT feed_nack('all', :'broken', '0', 'broken') IS NOT NULL AS aside;
+SELECT op, key, row FROM feed_poll('all', 1);
+SELECT feed_ack('all', receipt) FROM feed_poll('all', 1);
+SELECT op, key, row, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 1);
 -- In a transaction that goes on
 BEGIN;
 INSERT INTO kv VALUES (5);
@@ -115,8 +115,8 @@ INSERT INTO nested SELECT i, ('$ ? ' || repeat('(!', n) || '(@ == 1)' || repeat(
 CALL feed_publish();
 SET max_stack_depth = '300kB';
 SELECT * FROM walk('nested', 10);
-SELECT feed_subscribe('all', 'nested', 'earliest') = '' AS at_beginning;
-SELECT op, entry ->> 'id' AS id, error FROM feed_poll('all', 10);
+SELECT feed_subscribe('all', 'nested', 'earliest') <> '' AS placed;
+SELECT op, row ->> 'id' AS id, error FROM feed_poll('all', 10);
 UPDATE nested SET path = (SELECT ('$ ? ' || repeat('(!', 200) || '(@ == 1)' || repeat(')', 200))::jsonpath) WHERE id = 2;
 CALL feed_publish();
 -- From so many calls of itself: how many entries have an error, or NULL if there

@@ -60,13 +60,11 @@ SELECT ns, k, count(*) FROM generate_series(0, 3) shard,
 --
 SELECT feed_subscribe('E', 'kv', 'latest') <> '' AS placed;
 UPDATE kv SET v = 'last' WHERE (ns, k) = ('cats', 'kit');
-SELECT feed_wait_poll('E', '30 s');
-SELECT op, entry ->> 'v' AS v, cursor, token FROM feed_poll('E', 100) \gset
-SELECT :'op', :'v', feed_ack('E', :'cursor', :token);
+SELECT op, row ->> 'v' AS v, receipt FROM feed_poll('E', timeout => '30 s') \gset
+SELECT :'op', :'v', feed_ack('E', :'receipt');
 -- Consumed, changed and published again: it comes again.
 UPDATE kv SET v = 'laster', feed_xid = NULL WHERE (ns, k) = ('cats', 'kit');
-SELECT feed_wait_poll('E', '30 s');
-SELECT op, entry ->> 'v' AS v FROM feed_poll('E', 100);
+SELECT op, row ->> 'v' AS v FROM feed_poll('E', timeout => '30 s');
 
 -- In the end each copy equals what it is a copy of.
 SELECT consume('B') > 0 AS b, consume('C: cats', 'cats') > 0 AS c, consume('D: people', 'people') > 0 AS d;

@@ -20,80 +20,83 @@ CALL feed_publish();
 -- One shard: of two pages with the same entries one is acknowledged, whoever
 -- asked for them, and whichever is longer.
 --
-SELECT feed_subscribe('one', 'orders', 'earliest') AS place;
-CREATE FUNCTION page(consumer text, max_rows int, OUT token bigint, OUT middle text, OUT cursor text) LANGUAGE sql AS $$
-	SELECT min(p.token), (array_agg(p.cursor ORDER BY p.cursor))[(count(*) + 1) / 2], max(p.cursor) FROM feed_poll('one', max_rows, consumer) p
+SELECT feed_subscribe('one', 'orders', 'earliest') <> '' AS placed;
+CREATE FUNCTION page(consumer text, max_rows int, OUT middle text, OUT "end" text) LANGUAGE sql AS $$
+	SELECT (array_agg(p.receipt ORDER BY p.cursor))[(count(*) + 1) / 2], (array_agg(p.receipt ORDER BY p.cursor DESC))[1] FROM feed_poll('one', max_rows, consumer) p
 $$;
+-- Acknowledges, and says by which error if not
+CREATE FUNCTION ack(sub text, receipt text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN feed_ack(sub, receipt);
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
 CREATE FUNCTION left_over() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM feed_page('orders', (SELECT cursor FROM feedpub.shards WHERE subscription = 'one'), 10000) p, json_array_elements(p -> 'entries') $$;
 -- nobody, and nobody
-SELECT * FROM page('', 10) \gset a_
-SELECT * FROM page('', 20) \gset b_
-SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
-SELECT * FROM page('', 10) \gset a_
-SELECT * FROM page('', 20) \gset b_
-SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+SELECT * FROM page(NULL, 10) \gset a_
+SELECT * FROM page(NULL, 20) \gset b_
+SELECT ack('one', :'a_end'), ack('one', :'b_end'), left_over();
+SELECT * FROM page(NULL, 10) \gset a_
+SELECT * FROM page(NULL, 20) \gset b_
+SELECT ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 -- One process that has lost its connection while its COMMIT was under way, and
 -- asks again; or two of one name.
 SELECT * FROM page('w', 10) \gset a_
 SELECT * FROM page('w', 20) \gset b_
-SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
-SELECT feed_ack('one', :'b_cursor', :b_token, strict => true);
+SELECT ack('one', :'a_end'), ack('one', :'b_end'), left_over();
+SELECT ack('one', :'b_end');
 -- In parts: the page that has been begun is the one that goes on.
 SELECT * FROM page('w', 10) \gset a_
 SELECT * FROM page('w', 20) \gset b_
-SELECT feed_ack('one', :'a_middle', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+SELECT ack('one', :'a_middle'), ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 -- and not when another one has begun where it was
 SELECT * FROM page('w', 10) \gset a_
-SELECT feed_ack('one', :'a_middle', :a_token);
+SELECT ack('one', :'a_middle');
 SELECT * FROM page('w', 10) \gset b_
-SELECT feed_ack('one', :'b_middle', :b_token), feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT ack('one', :'b_middle'), ack('one', :'a_end'), ack('one', :'b_end'), left_over();
 -- A lost answer
-SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'b_middle', :b_token);
+SELECT ack('one', :'b_end'), ack('one', :'b_middle');
 
 -- Who holds the lease keeps those without a name out,
 SELECT count(*) FROM feed_poll('one', 10);
-SELECT feed_ack('one', :'b_cursor');
+SELECT ack('one', :'b_end');
 -- until it has run out; then it is as good as before, until somebody has
 -- moved the place.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
-SELECT * FROM page('', 10) \gset b_
-SELECT feed_ack('one', :'a_middle', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT * FROM page(NULL, 10) \gset b_
+SELECT ack('one', :'a_middle'), ack('one', :'b_end'), left_over();
 SELECT consumer, leased_until > now() AS renewed FROM feedpub.shards WHERE subscription = 'one';
 CALL pass('1 minute');
-SELECT * FROM page('', 10) \gset b_
-SELECT feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
+SELECT * FROM page(NULL, 10) \gset b_
+SELECT ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 -- An acknowledgement without a name does not renew the lease of somebody else.
 SELECT consumer IS NULL AS free FROM feedpub.shards WHERE subscription = 'one';
 -- Another one takes it: the late one has lost it, before and after he is heard of.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
 SELECT * FROM page('v', 10) \gset b_
-SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_ack('one', :'a_cursor', :a_token), left_over();
-SELECT feed_ack('one', :'a_cursor', :a_token, strict => true);
-SELECT * FROM feed_ack_poll('one', :'a_cursor', :a_token, 1, 'w');
+SELECT ack('one', :'a_end'), ack('one', :'b_end'), ack('one', :'a_end'), left_over();
+SELECT ack('one', :'a_end');
+SELECT * FROM feed_poll('one', 1, 'w', ack => :'a_end');
 -- Who leaves may acknowledge until another one comes.
 SELECT * FROM page('v', 10) \gset a_
 SELECT feed_leave('one', 'v'), feed_leave('one', 'v'), feed_leave('one', 'nobody');
-SELECT feed_ack('one', :'a_middle', :a_token);
+SELECT ack('one', :'a_middle');
 SELECT * FROM page('w', 10) \gset b_
-SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), feed_leave('one', 'w'), left_over();
--- To seek the place where it is voids all tokens as well.
-SELECT * FROM page('', 10) \gset a_
+SELECT ack('one', :'a_end'), ack('one', :'b_end'), feed_leave('one', 'w'), left_over();
+-- To seek the cursor where it is voids all receipts as well.
+SELECT * FROM page(NULL, 10) \gset a_
 SELECT feed_seek('one', cursor) = cursor AS there FROM feedpub.shards WHERE subscription = 'one';
-SELECT feed_ack('one', :'a_cursor', :a_token), left_over();
--- Tokens of nobody
-SELECT t, feed_ack('one', :'a_cursor', t) FROM unnest('{0,-1,1,4,4094,9223372036854775807,-9223372036854775808}'::bigint[]) t;
-SELECT feed_park('one', :'a_cursor', 'x', 4094);
-
+SELECT ack('one', :'a_end'), left_over();
 -- The clock was put back by a day: a lease of the time after is no lease.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('-1 day');
 SELECT * FROM page('v', 10) \gset b_
-SELECT feed_ack('one', :'a_cursor', :a_token), feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT ack('one', :'a_end'), ack('one', :'b_end'), left_over();
 CALL pass('-1 day');
-SELECT * FROM page('', 10) \gset b_
-SELECT feed_ack('one', :'b_cursor', :b_token), left_over();
+SELECT * FROM page(NULL, 10) \gset b_
+SELECT ack('one', :'b_end'), left_over();
 
 -- A name is a lease, and that is written: not in a transaction that only
 -- reads, even while there is nothing to write.
@@ -104,7 +107,7 @@ ROLLBACK;
 SELECT feed_leave('one', 'w');
 BEGIN READ ONLY;
 SELECT count(*) FROM feed_poll('one', 10);
-SELECT feed_ack('one', :'a_cursor');
+SELECT feed_ack('one', :'a_end');
 ROLLBACK;
 SELECT feed_unsubscribe('one');
 
@@ -173,7 +176,7 @@ BEGIN
 END $$;
 
 -- Those who have been away for ten leases are forgotten.
-SELECT feed_subscribe('group', 'orders', 'earliest', 4) AS place;
+SELECT feed_subscribe('group', 'orders', 'earliest', 4) <> '' AS placed;
 SELECT count(*) FROM feed_poll('group', 1, 'a');
 CALL pass('6 minutes');
 SELECT count(*) FROM feed_poll('group', 1, 'b');
@@ -187,16 +190,15 @@ CALL pass('11 s');
 SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
 -- He is not sent round and round while there is nothing for him; nor is who
 -- has some because of those that others have, or nobody has taken yet.
-SELECT feed_wait_poll('group', '10 ms', 'e') AS e, feed_wait_poll('group', '10 ms', 'a') AS a;
+SELECT count(*) AS e FROM feed_poll('group', 1, 'e', timeout => '10 ms');
 SELECT feed_leave('group', 'b');
-SELECT feed_wait_poll('group', '10 ms', 'e') AS e;
-SELECT count(*) FROM feed_poll('group', 1, 'e');
-SELECT feed_wait_poll('group', '10 ms', 'e') AS e, feed_wait_poll('group', '10 ms', 'b') AS b;
-SELECT feed_wait_poll('group', '10 ms');
+SELECT count(*) AS e FROM feed_poll('group', 1, 'e', timeout => '1 h');
+SELECT count(*) AS b FROM feed_poll('group', 1, 'b', timeout => '10 ms');
+SELECT feed_poll('group', timeout => '10 ms');
 SELECT feed_leave('group', c) FROM unnest('{a,c,d}'::text[]) c;
-WITH page AS MATERIALIZED (SELECT max(cursor) AS cursor, min(token) AS token FROM feed_poll('group', 1000, 'e'))
-SELECT feed_ack('group', cursor, token) FROM page;
-SELECT feed_wait_poll('group', '10 ms', 'e') AS something_free_but_not_his;
+WITH page AS MATERIALIZED (SELECT max(receipt) AS receipt FROM feed_poll('group', 1000, 'e'))
+SELECT feed_ack('group', receipt) FROM page;
+SELECT count(*) AS something_free_but_not_its_own FROM feed_poll('group', 1, 'e', timeout => '10 ms');
 -- Poll, and all that is his comes, each shard's in the order of the feed.
 CALL pass('1 minute');
 CREATE TABLE got (n int GENERATED ALWAYS AS IDENTITY, k text, i int);
@@ -209,31 +211,36 @@ BEGIN
 	LOOP
 		last := NULL;
 		FOR r IN SELECT * FROM feed_poll('group', 7, 'e') LOOP
-			IF r.op = 'upsert' THEN
-				INSERT INTO got (k, i) VALUES (r.entry ->> 'message_key', (r.entry ->> 'data')::int);
-			END IF;
+			INSERT INTO got (k, i) VALUES (r.key ->> 'message_key', (r.row ->> 'data')::int);
 			last := r;
 		END LOOP;
 		EXIT WHEN last IS NULL;
-		IF feed_ack('group', last.cursor, last.token) <> 'moved' THEN RAISE EXCEPTION 'lost'; END IF;
+		PERFORM feed_ack('group', last.receipt);
 	END LOOP;
 END $$;
 SELECT count(*), count(DISTINCT i) FROM got;
 SELECT count(*) AS out_of_order FROM (SELECT i, lag(i) OVER (PARTITION BY k ORDER BY n) AS before FROM got) g WHERE before > i;
 
--- A token is of its shard, and a subscription of so many.
-SELECT feed_ack('group', '', NULL);
-SELECT feed_ack('group', '', 4 * 7);
+-- A consumer that is one too many does not take what is free, nor look for it
+-- again and again: it sleeps.
+DELETE FROM feedpub._consumer;
+INSERT INTO feedpub._consumer SELECT 'group', n, now() + interval '20 seconds' FROM unnest('{a,b,c,d}'::text[]) n;
+UPDATE feedpub._shard SET consumer = NULL, leased_until = NULL WHERE subscription = 'group';
+SELECT feed_seek('group', 'earliest') <> '' AS placed;
+SET statement_timeout = '300 ms';
+SELECT count(*) FROM feed_poll('group', 1, 'z', timeout => '1 h');
+RESET statement_timeout;
+-- A subscription is of so many shards.
 SELECT count(*) FROM feed_poll('group', 1);
 SELECT feed_unsubscribe('group');
 
 -- A name is free again when its table is gone, and nobody has to unsubscribe.
 SELECT feed_create('short_lived') AS short \gset
-SELECT feed_subscribe('short', :'short', 'earliest', 2) AS place;
+SELECT feed_subscribe('short', :'short', 'earliest', 2) <> '' AS placed;
 SELECT count(*) FROM feed_poll('short', 1, 'w');
 DROP TABLE short_lived;
 SELECT count(*) FROM feedpub.subscriptions;
-SELECT feed_subscribe('short', 'orders', 'earliest') AS place;
+SELECT feed_subscribe('short', 'orders', 'earliest') <> '' AS placed;
 SELECT count(*) FROM feedpub._shard;
 SELECT feed_unsubscribe('short');
 
@@ -251,7 +258,7 @@ UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE 
 SELECT feedpub._expire_tombstones('kv');
 SELECT cursor AS first FROM feed_read(NULL::kv, '', 1) \gset
 SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000000000002' FROM 68), 100) ORDER BY cursor DESC LIMIT 1 \gset
-SELECT substr(:'last', 68, 16) < substr(:'place', 68, 16) AS older_base, feed_ack('copy', :'first'), feed_ack('copy', :'last'), feed_ack('copy', :'place');
+SELECT substr(:'last', 68, 16) < substr(:'place', 68, 16) AS older_base, feedpub._cursor_moves(:'place', :'last'), feedpub._cursor_moves(:'last', :'place'), feedpub._cursor_moves(:'first', :'last');
 
 -- Another history: a consumer of messages begins again; one that has a copy of
 -- a table is told, for he has rows whose deletes are forgotten.
@@ -261,8 +268,8 @@ SELECT cursor FROM feedpub.shards WHERE subscription = 'one';
 SELECT count(*) FROM feed_poll('copy', 1);
 CALL feed_publish();
 SELECT count(*) FROM feed_poll('copy', 1);
-SELECT feed_seek('copy', 'earliest');
-SELECT entry FROM feed_poll('copy', 10) WHERE op <> 'end';
+SELECT feed_seek('copy', 'earliest') <> '' AS placed;
+SELECT row FROM feed_poll('copy', 10);
 SELECT count(*) FROM feed_poll('one', 10000);
 SELECT feed_detach('kv', cascade => true);
 DROP TABLE kv;
@@ -274,13 +281,13 @@ DROP EXTENSION feedpub CASCADE;
 CREATE EXTENSION feedpub;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 SELECT feed_create('orders') AS feed;
-SELECT feed_subscribe('again', 'orders', 'earliest', 2) AS place;
+SELECT feed_subscribe('again', 'orders', 'earliest', 2) <> '' AS placed;
 INSERT INTO orders (message_type, message_key, data) VALUES ('n', 'a', '1');
 CALL feed_publish();
-SELECT op, entry ->> 'data' AS data FROM feed_poll('again', 10, 'w');
+SELECT op, row ->> 'data' AS data FROM feed_poll('again', 10, 'w');
 SELECT feed_unsubscribe('again');
 
-DROP FUNCTION go_round, unfair, page, left_over;
+DROP FUNCTION go_round, unfair, page, left_over, ack;
 DROP PROCEDURE pass;
 DROP TABLE consumer, got;
 SELECT feed_drop('orders', cascade => true);

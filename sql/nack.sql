@@ -6,42 +6,68 @@ RESET client_min_messages;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 SET feedpub.read_wait = 0;
 SELECT feed_create('letters');
-SELECT feed_subscribe('post', 'letters', 'earliest', max_attempts => 3) AS place;
+SELECT feed_subscribe('post', 'letters', 'earliest', max_attempts => 3) <> '' AS placed;
 INSERT INTO letters (message_type, data) VALUES ('n', '1'), ('n', '2'), ('n', '3');
 CALL feed_publish('letters');
 
--- The last of a page is set aside: the page is acknowledged by the one before
--- it, and an end entry leads past the rest.
-SELECT cursor, token FROM feed_poll('post', 10) OFFSET 2 \gset
-SELECT feed_nack('post', :'cursor', 'no address', '0', :token);
-SELECT cursor AS before FROM feed_poll('post', 10) OFFSET 1 LIMIT 1 \gset
-SELECT feed_ack('post', :'before', :token);
-SELECT op, cursor = :'cursor' AS same, token AS next_token FROM feed_poll('post', 10) \gset
-SELECT :'op', :'same', feed_ack('post', :'cursor', :next_token);
+-- The last of a page fails.  The page is acknowledged by its last receipt all
+-- the same: the entry stays parked.
+SELECT receipt FROM feed_poll('post', 10) OFFSET 2 \gset
+SELECT feed_nack('post', :'receipt', '0', 'no address'), feed_ack('post', :'receipt');
+-- Called again, as after a lost answer, it has failed once.
+SELECT feed_nack('post', :'receipt', '0', 'no address');
+SELECT attempts, state, key, message ->> 'data' AS data, reason FROM feedpub.parked;
 
--- It is due.  Set aside a second time it is not due any more, and whoever
--- acknowledges it all the same does not lose it.
-SELECT op, entry -> 'data' AS data, token FROM feed_poll('post', 10) \gset
-SELECT :'op', :'data', feed_nack('post', :'cursor', 'no address', '1 day', :token);
-SELECT feed_ack('post', :'cursor', :token);
-SELECT attempts, retry_at IS NOT NULL AS comes_again FROM feedpub.parked;
--- Nor when it is due again by then: that is another attempt.
-SELECT feed_retry('post', :'cursor');
-SELECT feed_ack('post', :'cursor', :token);
-SELECT attempts, retry_at IS NOT NULL AS comes_again FROM feedpub.parked;
-SELECT op, entry -> 'data' AS data, token FROM feed_poll('post', 10) \gset
--- The same in a transaction, and the third time it stays aside.
+-- It is due.  Parked a second time it is not due any more, and if it is
+-- acknowledged all the same it is not lost.
+SELECT op, row -> 'data' AS data, attempt, receipt FROM feed_poll('post', 10) \gset
+SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', '1 day', 'no address');
+SELECT feed_ack('post', :'receipt');
+SELECT attempts, state FROM feedpub.parked;
+-- Nor if it is due again by then: that is another delivery.
+SELECT feed_retry('post', cursor) FROM feedpub.parked;
+SELECT feed_ack('post', :'receipt');
+SELECT attempts, state FROM feedpub.parked;
+SELECT op, row -> 'data' AS data, attempt, receipt FROM feed_poll('post', 10) \gset
+-- The same in a transaction, and the third time it stays parked.
 BEGIN;
-SELECT :'op', :'data', feed_nack('post', :'cursor', 'no address', '1 day', :token);
-SELECT feed_ack('post', :'cursor', :token);
+SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', '1 day', 'no address');
+SELECT feed_ack('post', :'receipt');
 COMMIT;
-SELECT attempts, reason, retry_at IS NOT NULL AS comes_again FROM feedpub.parked;
+SELECT attempts, reason, state FROM feedpub.parked;
 SELECT count(*) FROM feed_poll('post', 10);
--- When there is an address after all
+-- If there is an address after all
 SELECT feed_retry('post');
-SELECT entry -> 'data' AS data, feed_ack('post', cursor, token) FROM feed_poll('post', 10);
+SELECT row -> 'data' AS data, attempt, receipt FROM feed_poll('post', 10) \gset
+SELECT :'data', :'attempt', feed_ack('post', :'receipt');
 SELECT count(*) FROM feedpub.parked;
+-- What is acknowledged is not delivered again.
+SELECT feed_nack('post', :'receipt'), feed_park('post', :'receipt');
+SELECT feed_ack('post', :'receipt');
 SELECT count(*) FROM feed_poll('post', 10);
+-- Nor is an entry of a page.
+INSERT INTO letters (message_type, data) VALUES ('n', '4'), ('n', '5');
+CALL feed_publish('letters');
+SELECT r[1] AS first, r[2] AS second FROM (SELECT array_agg(receipt ORDER BY cursor) AS r FROM feed_poll('post', 10)) p \gset
+SELECT feed_ack('post', :'first');
+SELECT feed_nack('post', :'first', '0'), feed_park('post', :'first');
+SELECT feed_nack('post', :'second', '0'), feed_ack('post', :'second'), feed_nack('post', :'first', '0');
+SELECT attempts, message ->> 'data' AS data FROM feedpub.parked;
+
+-- All of a page fails, and nothing is acknowledged: the next poll passes it.
+SELECT feed_discard('post', cursor) FROM feedpub.parked;
+INSERT INTO letters (message_type, data) VALUES ('n', '6'), ('n', '7');
+CALL feed_publish('letters');
+SELECT count(feed_nack('post', receipt, '1 day')) FROM feed_poll('post', 10);
+SELECT count(*) FROM feed_poll('post', 10);
+SELECT cursor = feed_head('letters') AS at_end FROM feedpub.subscriptions;
+-- With the row gone, the message is still there.
+DELETE FROM letters;
+SELECT feed_retry('post');
+SELECT op, key, row ->> 'data' AS data, xid IS NOT NULL AS has_xid, published_at IS NOT NULL AS has_time, attempt FROM feed_poll('post', 10);
+SELECT op, entry IS NULL AS gone, attempt, receipt FROM feed_poll_rows(NULL::letters, 'post', 10) \gset
+SELECT :'op', :'gone', :'attempt', feed_ack('post', :'receipt');
+SELECT message ->> 'data' AS data, state FROM feedpub.parked;
 
 SELECT feed_drop('letters', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

@@ -30,16 +30,16 @@ CREATE FUNCTION shown(OUT read text, OUT page text, OUT fetched text, OUT polled
 	SELECT (SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, '', 10)),
 		(SELECT string_agg(e -> 'row' ->> 'message_type', ' ') FROM json_array_elements(feed_page('outbox', '', 10) -> 'entries') e),
 		(SELECT string_agg(message_type, ' ') FROM feed_fetch(NULL::outbox, '0', 0, 10)),
-		(SELECT string_agg(entry ->> 'message_type', ' ') FROM feed_poll('mail', 10))
+		(SELECT string_agg(row ->> 'message_type', ' ') FROM feed_poll('mail', 10))
 $$;
 CREATE FUNCTION shown_kv(OUT read text, OUT page text, OUT fetched text, OUT polled text) LANGUAGE sql AS $$
 	SELECT (SELECT string_agg(op || ' ' || (entry).k || coalesce((entry).v::text, ''), ', ') FROM feed_read(NULL::kv, '', 10)),
 		(SELECT string_agg((e ->> 'op') || ' ' || (e -> 'key' ->> 'k') || coalesce(e -> 'row' ->> 'v', ''), ', ')
 			FROM json_array_elements(feed_page('kv', '', 10) -> 'entries') e),
 		(SELECT string_agg(k || v, ' ') FROM feed_fetch(NULL::kv, '0', 0, 10)),
-		(SELECT string_agg(op || ' ' || (entry ->> 'k') || coalesce(entry ->> 'v', ''), ', ') FROM feed_poll('kv', 10))
+		(SELECT string_agg(op || ' ' || (key ->> 'k') || coalesce(row ->> 'v', ''), ', ') FROM feed_poll('kv', 10))
 $$;
-SELECT feed_subscribe('mail', 'outbox', 'earliest') = '' AS at_beginning, feed_subscribe('kv', 'kv', 'earliest') = '' AS at_beginning;
+SELECT feed_subscribe('mail', 'outbox', 'earliest') <> '' AS placed, feed_subscribe('kv', 'kv', 'earliest') <> '' AS placed;
 -- Its own rows, updates and deletes
 BEGIN;
 SELECT * FROM shown() \gx
@@ -109,12 +109,12 @@ ALTER TABLE kv DISABLE ROW LEVEL SECURITY;
 BEGIN;
 SAVEPOINT s;
 DELETE FROM outbox WHERE message_type = 'a';
-SELECT cursor, token, entry ->> 'message_type' AS type FROM feed_poll('mail', 1) \gset own_
+SELECT receipt, row ->> 'message_type' AS type FROM feed_poll('mail', 1) \gset own_
 SELECT :'own_type' AS type;
 ROLLBACK TO s;
-SELECT feed_ack('mail', :'own_cursor', :own_token, strict => true);
+SELECT feed_ack('mail', :'own_receipt');
 COMMIT;
-SELECT string_agg(entry ->> 'message_type', ' ') FROM feed_poll('mail', 10);
+SELECT string_agg(row ->> 'message_type', ' ') FROM feed_poll('mail', 10);
 -- The EXCEPTION clause of a block
 DO $$
 DECLARE
@@ -138,16 +138,26 @@ BEGIN
 	END;
 	RAISE NOTICE '%, then %', seen, (SELECT count(*) FROM feed_read(NULL::outbox, place, 10));
 END $$;
--- An entry that was set aside, and that the transaction deletes or updates
-SELECT cursor, token FROM feed_poll('mail', 1) \gset aside_
-SELECT feed_nack('mail', :'aside_cursor', 'bad', '0', :aside_token) IS NOT NULL AS aside;
-SELECT cursor, token FROM feed_poll('mail', 1) \gset last_
-SELECT feed_ack('mail', :'last_cursor', :last_token);
+-- A parked entry that the transaction deletes
+SELECT receipt FROM feed_poll('mail', 1) \gset aside_
+SELECT feed_nack('mail', :'aside_receipt', '0', 'bad') IS NOT NULL AS aside;
+SELECT receipt FROM feed_poll('mail', 1) \gset last_
+SELECT feed_ack('mail', :'last_receipt');
 BEGIN;
 DELETE FROM outbox WHERE message_type = 'b';
-SELECT entry ->> 'message_type' AS type FROM feed_poll('mail', 1);
+SELECT row ->> 'message_type' AS type FROM feed_poll('mail', 1);
 ROLLBACK;
-SELECT entry ->> 'message_type' AS type FROM feed_poll('mail', 1);
+SELECT row ->> 'message_type' AS type FROM feed_poll('mail', 1);
+SELECT feed_seek('kv', 'earliest') <> '' AS placed;
+SELECT key ->> 'k' AS k, receipt FROM feed_poll('kv', 1) \gset aside_
+SELECT feed_nack('kv', :'aside_receipt', '0', 'bad') IS NOT NULL AS aside;
+SELECT max(receipt) AS receipt FROM feed_poll('kv', 1) \gset last_
+SELECT feed_ack('kv', :'last_receipt');
+BEGIN;
+DELETE FROM kv WHERE k = :'aside_k';
+SELECT key ->> 'k' = :'aside_k' AS same FROM feed_poll('kv', 1);
+ROLLBACK;
+SELECT key ->> 'k' = :'aside_k' AS same FROM feed_poll('kv', 1);
 
 --
 -- After DDL of its own, and TRUNCATE, nothing is read; rolled back, it is.

@@ -5,10 +5,17 @@ RESET client_min_messages;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 SET feedpub.read_wait = 0;
 
--- A page as a consumer keeps it
-CREATE FUNCTION page(consumer text, sub text, max_rows int, OUT token bigint, OUT cursors text[], OUT entries text[]) LANGUAGE sql AS $$
-	SELECT min(p.token), array_agg(p.cursor), array_agg(p.op || COALESCE(' ' || (p.entry ->> 'data'), p.entry::text, '')) FROM feed_poll(sub, max_rows, consumer) p
+-- A page as a consumer keeps it; not in JSON, for \gset
+CREATE FUNCTION page(consumer text, sub text, max_rows int, OUT receipts text[], OUT entries text[], OUT retry boolean) LANGUAGE sql AS $$
+	SELECT array_agg(p.receipt), array_agg(p.op || COALESCE(' ' || (p.row ->> 'data'), p.row::text, p.key::text, '')), max(p.attempt) > 1 FROM feed_poll(sub, max_rows, consumer) p
 $$;
+-- Acknowledges, and says by which error if not
+CREATE FUNCTION ack(sub text, receipt text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN feed_ack(sub, receipt);
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
 CREATE FUNCTION parked(OUT data text, OUT attempts int, OUT due boolean) RETURNS SETOF record LANGUAGE sql AS $$
 	SELECT reason, attempts, retry_at < now() + interval '1 hour' FROM feedpub.parked ORDER BY 1
 $$;
@@ -16,82 +23,77 @@ $$;
 SELECT feed_create('letters') AS feed \gset
 INSERT INTO letters (message_type, data) SELECT 'n', to_jsonb(i) FROM generate_series(1, 10) i;
 CALL feed_publish();
-SELECT feed_subscribe('post', 'letters', 'earliest') AS place;
+SELECT feed_subscribe('post', 'letters', 'earliest') <> '' AS placed;
 
 --
 -- To set an entry of a page aside claims the page: another page with it can
 -- no longer be acknowledged, or it would be dealt with twice.
 --
-SELECT token, cursors[2] AS second, cursors[3] AS last FROM page('', 'post', 3) \gset a_
-SELECT token, cursors[2] AS second, cursors[5] AS last FROM page('', 'post', 5) \gset b_
-SELECT feed_park('post', :'a_second', '2', :a_token);
-SELECT feed_ack('post', :'b_last', :b_token), feed_ack('post', :'a_last', :a_token);
-SELECT feed_park('post', :'b_second', 'other', :b_token);
+SELECT receipts[2] AS second, receipts[3] AS last FROM page(NULL, 'post', 3) \gset a_
+SELECT receipts[2] AS second, receipts[5] AS last FROM page(NULL, 'post', 5) \gset b_
+SELECT feed_park('post', :'a_second', '2');
+SELECT ack('post', :'b_last'), ack('post', :'a_last');
+SELECT feed_park('post', :'b_second', 'other');
 SELECT * FROM parked();
 -- Also when a part of the page had been acknowledged before.
-SELECT feed_subscribe('parts', 'letters', 'earliest') AS place;
-SELECT token, cursors[1] AS first, cursors[2] AS second FROM page('', 'parts', 3) \gset a_
-SELECT feed_ack('parts', :'a_first', :a_token);
-SELECT token, cursors[1] AS first, cursors[3] AS last FROM page('', 'parts', 3) \gset b_
-SELECT :'a_second' = :'b_first' AS in_both, feed_park('parts', :'a_second', 'in both', :a_token), feed_ack('parts', :'b_last', :b_token);
+SELECT feed_subscribe('parts', 'letters', 'earliest') <> '' AS placed;
+SELECT receipts[1] AS first, receipts[2] AS second FROM page(NULL, 'parts', 3) \gset a_
+SELECT ack('parts', :'a_first');
+SELECT receipts[1] AS first, receipts[3] AS last FROM page(NULL, 'parts', 3) \gset b_
+SELECT right(:'a_second', 99) = right(:'b_first', 99) AS in_both, feed_park('parts', :'a_second', 'in both'), ack('parts', :'b_last');
 SELECT feed_unsubscribe('parts');
--- So does who has no token.
-SELECT token, cursors[1] AS first, cursors[3] AS last FROM page('', 'post', 3) \gset b_
-SELECT feed_park('post', :'b_first', '4');
-SELECT feed_ack('post', :'b_last', :b_token);
 -- Nor is one set aside by whom the page has been taken from.
-SELECT token, cursors[1] AS first, cursors[2] AS last, entries FROM page('w', 'post', 3) \gset a_
+SELECT receipts[1] AS first, receipts[2] AS last, entries FROM page('w', 'post', 3) \gset a_
 UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
-SELECT token, cursors[1] AS first, cursors[2] AS last, entries FROM page('v', 'post', 3) \gset b_
+SELECT receipts[1] AS first, receipts[2] AS last, entries FROM page('v', 'post', 3) \gset b_
 SELECT :'a_entries', :'b_entries';
-SELECT feed_park('post', :'a_first', '5', :a_token);
-SELECT feed_nack('post', :'b_first', '5', '0', :b_token), feed_ack('post', :'b_last', :b_token), feed_leave('post', 'v');
+SELECT feed_park('post', :'a_first', '5');
+SELECT feed_nack('post', :'b_first', '0', '5'), ack('post', :'b_last'), feed_leave('post', 'v');
 
 --
 -- What is due comes alone, before what is new, and is dealt with by whoever
 -- acknowledges it first.
 --
-SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 10) \gset a_
-SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 10) \gset b_
-SELECT :'a_entries', :'b_entries', feed_ack('post', :'a_cursor', :a_token), feed_ack('post', :'b_cursor', :b_token);
-SELECT feed_ack('post', :'b_cursor', :b_token, strict => true);
+SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset a_
+SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset b_
+SELECT :'a_entries', :'b_entries', ack('post', :'a_cursor'), ack('post', :'b_cursor');
+SELECT ack('post', :'b_cursor');
 -- Who comes late cannot set it aside again.
-SELECT feed_nack('post', :'b_cursor', 'late', '0', :b_token);
+SELECT feed_nack('post', :'b_cursor', '0', 'late');
 SELECT * FROM parked();
--- Its token is not one of the place.
+-- Its receipt does not move the cursor, and a page's is not its own.
 SELECT feed_retry('post');
-SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 10) \gset a_
-SELECT token AS page, cursors[1] AS next FROM page('', 'post', 1) \gset
-SELECT feed_ack('post', :'b_cursor', :a_token), feed_ack('post', :'a_cursor', :a_token);
-SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 10) \gset a_
-SELECT :'a_entries', feed_ack('post', :'a_cursor', :a_token);
--- Who lost the lease has lost that too.
-SELECT feed_park('post', cursors[1], '7', token) FROM page('w', 'post', 2);
-SELECT entries, feed_ack('post', cursors[1], token) FROM page('w', 'post', 1);
+SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset a_
+SELECT ack('post', overlay(:'a_cursor' placing 'p' from 2)), ack('post', :'b_cursor'), ack('post', :'a_cursor');
+SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset a_
+SELECT :'a_entries', ack('post', :'a_cursor');
+-- The first consumer that deals with it has it, with the lease or without.
+SELECT feed_park('post', receipts[1], '7') FROM page('w', 'post', 2);
+SELECT entries, ack('post', receipts[1]) FROM page('w', 'post', 1);
 SELECT feed_retry('post');
-SELECT token, cursors[1] AS cursor, entries FROM page('w', 'post', 1) \gset a_
+SELECT receipts[1] AS cursor, entries FROM page('w', 'post', 1) \gset a_
 UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
-SELECT token, cursors[1] AS cursor, entries FROM page('v', 'post', 1) \gset b_
-SELECT :'a_entries', :'b_entries', feed_ack('post', :'a_cursor', :a_token), feed_ack('post', :'b_cursor', :b_token), feed_leave('post', 'v');
+SELECT receipts[1] AS cursor, entries FROM page('v', 'post', 1) \gset b_
+SELECT :'a_entries', :'b_entries', ack('post', :'a_cursor'), ack('post', :'b_cursor'), feed_leave('post', 'v');
 
 --
 -- One that fails again and again, at once, does not keep the others back.
 --
-SELECT feed_seek('post', 'earliest');
+SELECT feed_seek('post', 'earliest') <> '' AS placed;
 CREATE TABLE log (n int GENERATED ALWAYS AS IDENTITY, what text);
 DO $$
 DECLARE
 	p record;
 BEGIN
 	FOR i IN 1..14 LOOP
-		SELECT * INTO p FROM page('', 'post', 2);
-		EXIT WHEN p.cursors IS NULL;
+		SELECT * INTO p FROM page(NULL, 'post', 2);
+		EXIT WHEN p.receipts IS NULL;
 		INSERT INTO log (what) VALUES (p.entries::text);
 		IF 'upsert 1' = ANY (p.entries) THEN
-			PERFORM feed_nack('post', p.cursors[array_position(p.entries, 'upsert 1')], 'always', '0', p.token);
+			PERFORM feed_nack('post', p.receipts[array_position(p.entries, 'upsert 1')], '0', 'always');
 		END IF;
 		IF p.entries <> '{upsert 1}' THEN
-			PERFORM feed_ack('post', p.cursors[cardinality(p.cursors)], p.token);
+			PERFORM feed_ack('post', p.receipts[cardinality(p.receipts)]);
 		END IF;
 	END LOOP;
 END $$;
@@ -100,79 +102,105 @@ SELECT * FROM parked();
 -- Asked for by hand, it comes first again.
 INSERT INTO letters (message_type, data) VALUES ('n', '11');
 CALL feed_publish();
-SELECT entries FROM page('', 'post', 2);
+SELECT entries FROM page(NULL, 'post', 2);
 SELECT feed_retry('post');
-SELECT entries FROM page('', 'post', 2);
+SELECT entries FROM page(NULL, 'post', 2);
 
 --
 -- What is discarded does not come again, not even if the place has yet to pass
 -- it.
 --
 SELECT feed_discard('post', cursor) FROM feedpub.parked;
-SELECT feed_seek('post', 'earliest');
-SELECT token, cursors[2] AS second, cursors[3] AS third, entries FROM page('', 'post', 3) \gset a_
-SELECT :'a_entries', feed_park('post', :'a_second', '2', :a_token), feed_park('post', :'a_third', '3', :a_token);
-SELECT feed_discard('post', :'a_second'), feed_discard('post', :'a_second'), feed_discard('post', 'none');
+SELECT feed_seek('post', 'earliest') <> '' AS placed;
+SELECT receipts[2] AS second, receipts[3] AS third, entries FROM page(NULL, 'post', 3) \gset a_
+SELECT :'a_entries', feed_park('post', :'a_second', '2'), feed_park('post', :'a_third', '3');
+SELECT cursor AS second FROM feedpub.parked WHERE reason = '2' \gset
+SELECT feed_discard('post', :'second'), feed_discard('post', :'second'), feed_discard('post', 'none');
 SELECT * FROM parked();
-SELECT feed_retry('post', :'a_second');
-SELECT entries FROM page('', 'post', 4);
-SELECT feed_ack('post', cursors[2], token) FROM page('', 'post', 4);
+SELECT feed_retry('post', :'second');
+SELECT entries FROM page(NULL, 'post', 4);
+SELECT ack('post', receipts[2]) FROM page(NULL, 'post', 4);
 SELECT reason FROM feedpub._parked_entry ORDER BY 1;
-SELECT entries FROM page('', 'post', 1);
+SELECT entries FROM page(NULL, 'post', 1);
 SELECT reason, (SELECT parked FROM feedpub.subscriptions) FROM feedpub._parked_entry;
 SELECT feed_discard('post', cursor) FROM feedpub.parked;
 SELECT count(*), (SELECT parked FROM feedpub.subscriptions) FROM feedpub._parked_entry;
 
 --
--- Messages that are gone do not stand in the way of others, however many.
+-- A message that is gone from the outbox is delivered all the same, as it was
+-- when it was parked.
 --
-INSERT INTO letters (message_type, data) SELECT 'n', to_jsonb(i) FROM generate_series(1001, 1251) i;
 SELECT feed_seek('post', 'latest') <> '' AS placed;
+INSERT INTO letters (message_type, message_key, data) VALUES ('n', 'kept', '12');
 CALL feed_publish();
-SELECT token, cursors FROM page('', 'post', 300) \gset
-SELECT count(feed_park('post', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
-SELECT feed_ack('post', (:'cursors'::text[])[251], :token);
-DELETE FROM letters WHERE data BETWEEN '1001' AND '1250';
+SELECT receipts[1] AS receipt FROM page(NULL, 'post', 1) \gset
+SELECT feed_park('post', :'receipt', 'kept');
+DELETE FROM letters WHERE data = '12';
+SELECT key, message ->> 'data' AS data, state FROM feedpub.parked;
+-- The poll passes it.
+SELECT entries FROM page(NULL, 'post', 1);
 SELECT feed_retry('post');
+SELECT state FROM feedpub.parked;
 BEGIN READ ONLY;
-SELECT entries FROM page('', 'post', 1);
+SELECT key, row ->> 'data' AS data FROM feed_poll('post');
 ROLLBACK;
-SELECT parked FROM feedpub.subscriptions;
-SELECT token, cursors[1] AS cursor, entries FROM page('', 'post', 1) \gset a_
-SELECT :'a_entries', (SELECT parked FROM feedpub.subscriptions), feed_ack('post', :'a_cursor', :a_token);
-SELECT parked FROM feedpub.subscriptions;
+SELECT receipts[1] AS receipt, entries FROM page(NULL, 'post', 1) \gset
+SELECT :'entries', ack('post', :'receipt'), ack('post', :'receipt'), (SELECT count(*) FROM feedpub.parked);
 SELECT feed_drop('letters', cascade => true);
 
 --
--- A table: what is handed out again is the row as it is now.
+-- Rows of a table that are gone do not stand in the way of others, however many.
+--
+CREATE TABLE gone (k int PRIMARY KEY);
+SELECT feed_attach('gone');
+SELECT feed_subscribe('gone', 'gone') <> '' AS placed;
+INSERT INTO gone SELECT generate_series(1001, 1251);
+CALL feed_publish();
+SELECT receipts FROM page(NULL, 'gone', 300) \gset
+SELECT count(feed_park('gone', c, 'x')) FROM unnest(:'receipts'::text[]) c;
+SELECT ack('gone', (:'receipts'::text[])[251]);
+DELETE FROM gone WHERE k < 1251;
+SELECT feed_retry('gone');
+BEGIN READ ONLY;
+SELECT entries FROM page(NULL, 'gone', 1);
+ROLLBACK;
+SELECT parked FROM feedpub.subscriptions;
+SELECT receipts[1] AS receipt, entries FROM page(NULL, 'gone', 1) \gset
+SELECT :'entries', (SELECT parked FROM feedpub.subscriptions), ack('gone', :'receipt');
+SELECT parked FROM feedpub.subscriptions;
+SELECT feed_detach('gone', cascade => true);
+DROP TABLE gone;
+
+--
+-- A table: what is delivered again is the row as it is now.
 --
 CREATE TABLE "t t" (k int, "k ""2" text, t text DEFAULT 't', "?" text DEFAULT '?', "$1" text DEFAULT '$1', PRIMARY KEY (k, "k ""2"));
 INSERT INTO "t t" SELECT i, 'i' FROM generate_series(1, 6) i;
 SELECT feed_attach('"t t"');
-SELECT feed_subscribe('copy', '"t t"', 'earliest') AS place;
+SELECT feed_subscribe('copy', '"t t"', 'earliest') <> '' AS placed;
 -- In batch 0; the table is written anew, and other rows are where those were.
-SELECT token, cursors[1] AS first, cursors[2] AS second, entries[2] AS entry FROM page('', 'copy', 2) \gset
-SELECT :'entry', feed_park('copy', :'second', '2', :token);
-SELECT entries FROM page('', 'copy', 3);
+SELECT receipts[1] AS first, receipts[2] AS second, entries[2] AS entry FROM page(NULL, 'copy', 2) \gset
+SELECT :'entry', feed_park('copy', :'second', '2');
+SELECT entries FROM page(NULL, 'copy', 3);
 DELETE FROM "t t" WHERE k = 1;
 VACUUM FULL "t t";
-SELECT entries FROM page('', 'copy', 10);
--- A cursor of the old file is no row's of the new one.
+SELECT entries FROM page(NULL, 'copy', 10);
+-- A receipt of the old file is no row's of the new one.
 SELECT feed_park('copy', :'first', 'old');
-SELECT feed_ack('copy', cursors[5], token) FROM page('', 'copy', 10);
+SELECT ack('copy', receipts[5]) FROM page(NULL, 'copy', 10);
 SELECT feed_retry('copy');
-SELECT entries FROM page('', 'copy', 10);
-SELECT feed_ack('copy', cursors[1], token) FROM page('', 'copy', 10);
+SELECT entries FROM page(NULL, 'copy', 10);
+SELECT ack('copy', receipts[1]) FROM page(NULL, 'copy', 10);
 CALL feed_publish();
-SELECT feed_ack('copy', cursors[cardinality(cursors)], token) FROM page('', 'copy', 10);
+SELECT ack('copy', receipts[cardinality(receipts)]) FROM page(NULL, 'copy', 10);
 -- Changed since, gone since, the key alive again, a delete
 UPDATE "t t" SET "?" = 'parked';
 CALL feed_publish();
-SELECT token, cursors, entries FROM page('', 'copy', 10) \gset
+SELECT receipts, entries FROM page(NULL, 'copy', 10) \gset
 SELECT :'entries';
-SELECT count(feed_park('copy', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
+SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
 SELECT op, key, attempts FROM feedpub.parked ORDER BY cursor;
-SELECT feed_ack('copy', (:'cursors'::text[])[cardinality(:'cursors'::text[])], :token);
+SELECT ack('copy', (:'receipts'::text[])[cardinality(:'receipts'::text[])]);
 UPDATE "t t" SET "?" = 'changed' WHERE k = 2;
 DELETE FROM "t t" WHERE k IN (3, 4);
 INSERT INTO "t t" VALUES (4, 'i', 'again');
@@ -184,20 +212,20 @@ DECLARE
 BEGIN
 	TRUNCATE log;
 	LOOP
-		SELECT * INTO p FROM page('', sub, 1);
-		EXIT WHEN p.cursors IS NULL;
+		SELECT * INTO p FROM page(NULL, sub, 1);
+		EXIT WHEN p.receipts IS NULL;
 		INSERT INTO log (what) VALUES (p.entries::text);
-		PERFORM feed_ack(sub, p.cursors[1], p.token);
+		PERFORM feed_ack(sub, p.receipts[1]);
 	END LOOP;
 END $$;
 -- Not published, and handed out all the same: it is what the row is now.
 CALL drain('copy');
 SELECT what FROM log ORDER BY n;
 CALL feed_publish();
-SELECT token, cursors, entries FROM page('', 'copy', 10) \gset
+SELECT receipts, entries FROM page(NULL, 'copy', 10) \gset
 SELECT :'entries';
-SELECT count(feed_park('copy', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
-SELECT feed_ack('copy', (:'cursors'::text[])[cardinality(:'cursors'::text[])], :token);
+SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
+SELECT ack('copy', (:'receipts'::text[])[cardinality(:'receipts'::text[])]);
 -- A delete whose key lives again has nothing left to say.
 INSERT INTO "t t" VALUES (3, 'i', 'third');
 SELECT feed_retry('copy');
@@ -206,18 +234,20 @@ SELECT what FROM log ORDER BY n;
 CALL feed_publish();
 CALL drain('copy');
 -- The typed form
-SELECT feed_park('copy', cursor, 'x') FROM feed_read(NULL::"t t", '', 1);
+SELECT feed_seek('copy', 'earliest') <> '' AS placed;
+SELECT feed_park('copy', receipt, 'x') FROM (SELECT receipt FROM feed_poll('copy') WHERE op = 'upsert' LIMIT 1) p;
+SELECT feed_seek('copy', 'latest') <> '' AS placed;
 SELECT feed_retry('copy');
-SELECT op, (entry).* FROM feed_poll(NULL::"t t", 'copy', 1, '');
+SELECT op, (entry).k, (entry).t, (entry)."?", attempt FROM feed_poll_rows(NULL::"t t", 'copy', 1);
 CALL drain('copy');
 
 -- The key's type changes: rows that are aside are found by their stamps; where
 -- even that is gone, they stay aside rather than be forgotten.
 UPDATE "t t" SET t = 'typed';
 CALL feed_publish();
-SELECT token, cursors, entries FROM page('', 'copy', 2) \gset
-SELECT count(feed_park('copy', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
-SELECT feed_ack('copy', cursors[1], token) FROM page('', 'copy', 1);
+SELECT receipts, entries FROM page(NULL, 'copy', 2) \gset
+SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
+SELECT ack('copy', receipts[1]) FROM page(NULL, 'copy', 1);
 ALTER TABLE "t t" ALTER k TYPE text USING 'number ' || k;
 ALTER TABLE "t t" ALTER k TYPE int USING 100 + replace(k, 'number ', '')::int;
 SELECT feed_retry('copy');
@@ -231,17 +261,17 @@ SELECT feed_attach('"t t"', deletes => false);
 SELECT feed_subscribe('copy', '"t t"', 'latest') <> '' AS placed;
 UPDATE "t t" SET t = 'u' WHERE "?" <> '';
 CALL feed_publish();
-SELECT token, cursors, entries FROM page('', 'copy', 10) \gset
-SELECT count(feed_park('copy', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
-SELECT feed_ack('copy', (:'cursors'::text[])[cardinality(:'cursors'::text[])], :token);
+SELECT receipts, entries FROM page(NULL, 'copy', 10) \gset
+SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
+SELECT ack('copy', (:'receipts'::text[])[cardinality(:'receipts'::text[])]);
 ALTER TABLE "t t" DROP CONSTRAINT "t t_pkey";
 SELECT feed_retry('copy');
-SELECT entries FROM page('', 'copy', 1);
+SELECT entries FROM page(NULL, 'copy', 1);
 UPDATE "t t" SET t = 'v';
-SELECT entries FROM page('', 'copy', 1) p WHERE p.token & 1 = 1;
+SELECT entries FROM page(NULL, 'copy', 1) p WHERE p.retry;
 SELECT count(*) > 0 AS still_aside FROM feedpub.parked;
 ALTER TABLE "t t" ADD PRIMARY KEY (k, "k ""2");
-SELECT entries FROM page('', 'copy', 1) p WHERE p.token & 1 = 1;
+SELECT entries FROM page(NULL, 'copy', 1) p WHERE p.retry;
 SET client_min_messages = warning;
 SELECT feed_detach('"t t"', cascade => true);
 RESET client_min_messages;
@@ -255,9 +285,9 @@ CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200);
 INSERT INTO p SELECT i, 'v' FROM generate_series(101, 106) i;
 SELECT feed_attach('p');
 CALL feed_publish();
-SELECT feed_subscribe('parts', 'p', 'earliest') AS place;
-SELECT token, cursors, entries FROM page('', 'parts', 5) \gset
-SELECT :'entries', feed_park('parts', (:'cursors'::text[])[2], '2', :token), feed_ack('parts', (:'cursors'::text[])[5], :token);
+SELECT feed_subscribe('parts', 'p', 'earliest') <> '' AS placed;
+SELECT receipts, entries FROM page(NULL, 'parts', 5) \gset
+SELECT :'entries', feed_park('parts', (:'receipts'::text[])[2], '2'), ack('parts', (:'receipts'::text[])[5]);
 DELETE FROM p2 WHERE k = 101;
 VACUUM FULL p2;
 CALL drain('parts');
@@ -277,38 +307,41 @@ DROP TABLE p;
 SELECT feed_create('limits') AS feed;
 INSERT INTO limits (message_type, data) VALUES ('n', '1'), ('n', '2');
 CALL feed_publish();
-SELECT feed_subscribe('two', 'limits', 'earliest', max_attempts => 2) AS place;
-SELECT cursors[1] AS cursor, token FROM page('', 'two', 1) \gset
-SELECT feed_nack('two', :'cursor', '1', '0', :token);
-SELECT feed_ack('two', cursors[1], token) FROM page('', 'two', 1);
+SELECT feed_subscribe('two', 'limits', 'earliest', max_attempts => 2) <> '' AS placed;
+SELECT receipts[1] AS receipt FROM page(NULL, 'two', 1) \gset
+SELECT feed_nack('two', :'receipt', '0', '1');
+SELECT ack('two', receipts[1]) FROM page(NULL, 'two', 1);
 SELECT * FROM parked();
-SELECT feed_nack('two', cursors[1], '2', '0', token) FROM page('', 'two', 1);
+SELECT feed_nack('two', receipts[1], '0', '2') FROM page(NULL, 'two', 1);
 SELECT * FROM parked();
-SELECT feed_nack('two', :'cursor', NULL, '-1 s');
-SELECT feed_nack('two', :'cursor', NULL, NULL);
-SELECT feed_nack('two', NULL, NULL);
+SELECT feed_nack('two', :'receipt', '-1 s');
+SELECT feed_nack('two', :'receipt', NULL);
+SELECT feed_nack('two', NULL);
+SELECT feed_park('two', NULL);
 SELECT feed_park('two', '', NULL);
 SELECT feed_park('two', 'x', NULL);
-SELECT feed_park('two', overlay(:'cursor' placing '0000000000000000' from 27 for 16), NULL);
-SELECT feed_park('three', :'cursor', NULL);
-SELECT feed_discard('three', :'cursor');
+INSERT INTO limits (message_type, data) VALUES ('n', '3');
+CALL feed_publish();
+SELECT receipts[1] AS receipt FROM page(NULL, 'two', 1) \gset
+SELECT feed_park('two', overlay(:'receipt' placing '0000000000000000' from 64 for 16), NULL);
+SELECT feed_park('two', overlay(:'receipt' placing '7fffffffffffffff' from 64 for 16), NULL);
+SELECT feed_park('two', overlay(:'receipt' placing '0123456789abcdef' from 6 for 16), NULL);
+SELECT feed_park('three', :'receipt', NULL);
+SELECT feed_discard('three', '');
 SELECT feed_retry('three');
 SELECT feed_retry(NULL);
 BEGIN READ ONLY;
-SELECT feed_park('two', :'cursor', NULL);
+SELECT feed_park('two', :'receipt', NULL);
 ROLLBACK;
 SELECT feed_drop('limits', cascade => true);
 CREATE TABLE kv (k int PRIMARY KEY);
 SELECT feed_attach('kv');
-SELECT feed_subscribe('all', 'kv', 'earliest') AS place;
-SELECT op, feed_park('all', cursor, 'the end', token) FROM feed_poll('all', 1);
 SELECT feed_subscribe('kv', 'kv') <> '' AS placed;
 TRUNCATE kv;
 CALL feed_publish();
-SELECT feed_park('kv', cursor, 'no') FROM feed_poll('kv', 1);
-SELECT feed_park('kv', overlay(feed_head('kv') placing '7fffffffffffffff' from 27 for 16), 'the end');
+SELECT feed_park('kv', receipt, 'no') FROM feed_poll('kv', 1);
 SELECT feed_detach('kv', cascade => true);
 DROP TABLE kv, log;
-DROP FUNCTION page, parked;
+DROP FUNCTION page, parked, ack;
 DROP PROCEDURE drain;
 SELECT feed_start_worker() IS NOT NULL AS started;

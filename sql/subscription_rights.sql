@@ -50,10 +50,10 @@ CREATE TABLE evil.shard (name text);
 SET search_path = evil, pg_temp, public, pg_catalog;
 -- The trap works.
 SELECT '1'::text = '2'::text;
-SELECT feed_subscribe('evil', 'kv', 'earliest', 2) OPERATOR(pg_catalog.=) '' AS at_beginning;
+SELECT feed_subscribe('evil', 'kv', 'earliest', 2) OPERATOR(pg_catalog.<>) '' AS placed;
 SELECT feed_subscribe('evil', 'kv');
 SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll('evil', 10, 'w');
-SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll(NULL::public.kv, 'evil', 10, 'w');
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll_rows(NULL::public.kv, 'evil', 10, 'w');
 DO $$
 DECLARE
 	r pg_catalog.record;
@@ -61,25 +61,32 @@ BEGIN
 	FOR r IN SELECT * FROM feed_poll('evil', 10, 'w') LOOP
 		EXIT WHEN r.op OPERATOR(pg_catalog.=) 'upsert';
 	END LOOP;
-	PERFORM feed_nack('evil', r.cursor, 'x', '0', r.token);
-	PERFORM feed_nack('evil', r.cursor, 'x', '0', r.token);
-	PERFORM feed_ack('evil', r.cursor, r.token);
-	PERFORM feed_ack('evil', r.cursor, r.token);
-	PERFORM FROM feed_ack_poll('evil', r.cursor, r.token, 10, 'w');
+	PERFORM feed_nack('evil', r.receipt, '0', 'x');
+	PERFORM feed_nack('evil', r.receipt, '0', 'x');
+	PERFORM feed_ack('evil', r.receipt);
+	PERFORM feed_ack('evil', r.receipt, false);
 	PERFORM feed_retry('evil', r.cursor);
 	PERFORM feed_retry('evil');
-	PERFORM FROM feed_poll('evil', 10, 'w');
+	FOR r IN SELECT * FROM feed_poll('evil', 10, 'w') LOOP
+		EXIT WHEN r.attempt OPERATOR(pg_catalog.>) 1;
+	END LOOP;
+	PERFORM feed_park('evil', r.receipt);
+	PERFORM feed_ack('evil', r.receipt, false);
 	PERFORM feed_discard('evil', r.cursor);
-	PERFORM feed_wait_poll('evil', '0', 'w');
+	FOR r IN SELECT * FROM feed_poll('evil', 10, 'w', '1 ms') LOOP
+		PERFORM FROM feed_poll('evil', 10, 'w', '1 ms', r.receipt);
+	END LOOP;
 	PERFORM feed_leave('evil', 'w');
 	PERFORM feed_seek('evil', '2000-01-01');
+	PERFORM feed_seek('evil', pg_catalog.now());
+	PERFORM feed_subscribe('evil', 'kv', pg_catalog.now(), if_not_exists => true);
 	PERFORM feed_seek('evil', r.cursor);
 END $$;
 SELECT pg_catalog.count(*) FROM feedpub.subscriptions;
 SELECT pg_catalog.count(*) FROM feedpub.shards;
 SELECT pg_catalog.count(*) FROM feedpub.parked;
 SELECT feed_unsubscribe('evil');
-SELECT feed_subscribe('evil', 'kv', 'earliest') OPERATOR(pg_catalog.=) '' AS at_beginning;
+SELECT feed_subscribe('evil', 'kv', 'earliest') OPERATOR(pg_catalog.<>) '' AS placed;
 SELECT pg_catalog.count(*) FROM feed_poll('evil', 10);
 SELECT feed_unsubscribe('evil');
 RESET search_path;
@@ -90,8 +97,8 @@ RESET ROLE;
 -- is others'.
 --
 SET ROLE regress_feedpub_subscriber;
-SELECT feed_subscribe('mine', 'kv', 'earliest') AS place;
-SELECT feed_park('mine', cursor, 'my reason', token) FROM feed_poll('mine', 1);
+SELECT feed_subscribe('mine', 'kv', 'earliest') <> '' AS placed;
+SELECT feed_park('mine', receipt, 'my reason') FROM feed_poll('mine', 1);
 RESET ROLE;
 SET ROLE regress_feedpub_evil;
 CREATE FUNCTION evil.tell(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$ BEGIN RAISE NOTICE 'heard of %', $1; RETURN true; END $$;
@@ -100,7 +107,7 @@ SELECT shard FROM feedpub.shards WHERE evil.tell(subscription);
 SELECT shard FROM feedpub.parked WHERE evil.tell(subscription) AND evil.tell(reason);
 RESET ROLE;
 SET ROLE regress_feedpub_subscriber;
-SELECT subscription, op, key, reason FROM feedpub.parked;
+SELECT subscription, op, key, message, reason FROM feedpub.parked;
 SELECT feed_unsubscribe('mine');
 RESET ROLE;
 
@@ -111,37 +118,59 @@ RESET ROLE;
 ALTER TABLE kv ENABLE ROW LEVEL SECURITY;
 CREATE POLICY p ON kv FOR SELECT TO regress_feedpub_subscriber USING (NOT secret);
 SET ROLE regress_feedpub_subscriber;
-SELECT feed_subscribe('mine', 'kv', 'earliest') AS place;
-SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
+SELECT feed_subscribe('mine', 'kv', 'earliest') <> '' AS placed;
+SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
 RESET ROLE;
 -- a superuser, who sees them all, sets them aside
-SELECT p.token, array_agg(p.cursor) AS cursors FROM feed_poll('mine', 10) p GROUP BY p.token \gset
-SELECT count(feed_park('mine', c, 'x', :token)) FROM unnest(:'cursors'::text[]) c;
-SELECT feed_ack('mine', (:'cursors'::text[])[3], :token);
+SELECT array_agg(p.receipt) AS receipts FROM feed_poll('mine', 10) p \gset
+SELECT count(feed_park('mine', c, 'x')) FROM unnest(:'receipts'::text[]) c;
+SELECT feed_ack('mine', (:'receipts'::text[])[3]);
 UPDATE kv SET secret = true WHERE k <> 'c';
 SELECT feed_retry('mine');
 SET ROLE regress_feedpub_subscriber;
-SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
-SELECT op, key, reason FROM feedpub.parked;
-SELECT feed_park('mine', cursor, 'c', token) FROM feed_poll('mine', 10);
+SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
+SELECT op, key, message, reason FROM feedpub.parked;
+SELECT feed_park('mine', receipt, 'c') FROM feed_poll('mine', 10);
 -- nothing of it for him, and no busy loop
 SELECT count(*) FROM feed_poll('mine', 10);
-SELECT feed_wait_poll('mine', '10 ms');
+SELECT count(*) FROM feed_poll('mine', timeout => '10 ms');
 RESET ROLE;
-SELECT key, reason FROM feedpub.parked ORDER BY key;
+SELECT key, message, reason FROM feedpub.parked ORDER BY key ->> 'k';
 -- A delete is nobody's whom row security restrains.
 DELETE FROM kv WHERE k = 'c';
 CALL feed_publish('kv');
 SET ROLE regress_feedpub_subscriber;
-SELECT op, feed_ack('mine', cursor, token) FROM feed_poll('mine', 10);
+SELECT op FROM feed_poll('mine', 10);
+SELECT cursor = feed_head('kv') AS passed FROM feedpub.subscriptions;
 RESET ROLE;
 -- Shown again, they come.
 UPDATE kv SET secret = false WHERE k = 'a';
 SET ROLE regress_feedpub_subscriber;
-SELECT op, entry ->> 'k' AS k, feed_ack('mine', cursor, token) FROM feed_poll('mine', 10);
-SELECT op, entry ->> 'k' AS k FROM feed_poll('mine', 10);
+SELECT op, row ->> 'k' AS k, feed_ack('mine', receipt) FROM feed_poll('mine', 10);
+SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
 RESET ROLE;
-SELECT entry ->> 'k' AS k FROM feed_poll('mine', 10);
+SELECT row ->> 'k' AS k FROM feed_poll('mine', 10);
+
+-- What is kept of a parked message is not shown to whom its row is hidden.
+SELECT feed_create('box') AS box \gset
+INSERT INTO box (message_type, data) VALUES ('secret', '1'), ('open', '2');
+CALL feed_publish('box');
+GRANT SELECT ON box TO regress_feedpub_subscriber;
+SET ROLE regress_feedpub_subscriber;
+SELECT feed_subscribe('boxed', 'box', 'earliest') <> '' AS placed;
+SELECT receipt FROM feed_poll('boxed', 1) \gset
+SELECT feed_nack('boxed', :'receipt', '0');
+SELECT receipt FROM feed_poll('boxed', 1) \gset
+SELECT feed_ack('boxed', :'receipt');
+RESET ROLE;
+ALTER TABLE box ENABLE ROW LEVEL SECURITY;
+CREATE POLICY p ON box FOR SELECT TO regress_feedpub_subscriber USING (message_type = 'open');
+SET ROLE regress_feedpub_subscriber;
+SELECT count(*) FROM feed_poll('boxed');
+SELECT key, message FROM feedpub.parked WHERE subscription = 'boxed';
+RESET ROLE;
+SELECT row ->> 'message_type' AS type FROM feed_poll('boxed');
+SELECT feed_drop('box', cascade => true);
 
 --
 -- Rights that are taken away
@@ -149,12 +178,12 @@ SELECT entry ->> 'k' AS k FROM feed_poll('mine', 10);
 REVOKE SELECT ON kv FROM regress_feedpub_subscriber;
 SET ROLE regress_feedpub_subscriber;
 SELECT count(*) FROM feed_poll('mine', 10);
-SELECT feed_ack('mine', '');
-SELECT feed_park('mine', '', 'x');
-SELECT feed_wait_poll('mine', '0');
+SELECT feed_ack('mine', (:'receipts'::text[])[3]);
+SELECT feed_park('mine', (:'receipts'::text[])[3], 'x');
+SELECT feed_poll('mine', timeout => '1 h');
 SELECT feed_seek('mine', 'latest');
 SELECT name, lag_rows, lag FROM feedpub.subscriptions;
-SELECT key IS NULL AS hidden FROM feedpub.parked;
+SELECT key IS NULL AND message IS NULL AS hidden FROM feedpub.parked;
 SELECT feed_unsubscribe('mine');
 RESET ROLE;
 
@@ -162,7 +191,7 @@ RESET ROLE;
 -- Who may not read the feed, and does not own the subscription, is not told
 -- that it is there: the same words as for one that is not.
 --
-SELECT feed_subscribe('secret "sub"', 'kv', 'earliest') AS place;
+SELECT feed_subscribe('secret "sub"', 'kv', 'earliest') <> '' AS placed;
 REVOKE SELECT ON kv FROM regress_feedpub_evil;
 CREATE TABLE open (k int PRIMARY KEY);
 SELECT feed_attach('open');
@@ -179,13 +208,14 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN concat_ws(' / ', SQLSTATE, replace(SQLERRM, name, 'NAME'), detail, hint);
 END $$;
 CREATE TABLE calls (call text);
-INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll(NULL::open, %L, 1, '''')'),
-	('feed_ack(%L, '''')'), ('feed_ack_poll(%L, NULL, NULL, 1)'), ('feed_wait_poll(%L, ''0'')'),
-	('feed_park(%L, '''', ''x'')'), ('feed_nack(%L, '''', ''x'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
+INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll_rows(NULL::open, %L)'),
+	('feed_ack(%L, ''RECEIPT'')'), ('feed_poll(%L, ack => ''RECEIPT'')'), ('feed_poll(%L, timeout => ''1 h'')'),
+	('feed_park(%L, ''RECEIPT'')'), ('feed_nack(%L, ''RECEIPT'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
 	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_unsubscribe(%L)');
+UPDATE calls SET call = replace(call, 'RECEIPT', (:'receipts'::text[])[3]);
 GRANT SELECT ON calls TO regress_feedpub_evil;
 SET ROLE regress_feedpub_evil;
-SELECT call, told('secret "sub"', call) = told('no such sub', call) AS as_if_none FROM calls;
+SELECT replace(call, (:'receipts'::text[])[3], 'RECEIPT') AS call, told('secret "sub"', call) = told('no such sub', call) AS as_if_none FROM calls;
 SELECT told('secret "sub"', 'feed_poll(%L, 1)');
 -- A name that is taken must be refused; the message says no more than that.
 SELECT told('secret "sub"', 'feed_subscribe(%L, ''open'')');
@@ -198,7 +228,7 @@ SELECT told('secret "sub"', 'feed_subscribe(%L, ''open'')');
 RESET ROLE;
 -- Its owner does, whatever he may read.
 SET ROLE regress_feedpub_evil;
-SELECT feed_subscribe('own', 'open', 'earliest') AS place;
+SELECT feed_subscribe('own', 'open', 'earliest') <> '' AS placed;
 RESET ROLE;
 REVOKE SELECT ON open FROM regress_feedpub_evil;
 SET ROLE regress_feedpub_evil;
@@ -216,19 +246,19 @@ SET feedpub.max_subscription_shards = 5;
 SELECT feed_subscribe('many', 'kv', shards => 1024) <> '' AS made;
 SELECT feed_unsubscribe('many');
 SET ROLE regress_feedpub_evil;
-SELECT feed_subscribe('e2', 'kv', 'earliest', 4) AS made;
+SELECT feed_subscribe('e2', 'kv', 'earliest', 4) <> '' AS made;
 SELECT feed_subscribe('e3', 'kv', 'earliest', 1);
 \echo :SQLSTATE
 -- not in one statement either
 SELECT feed_unsubscribe('e2');
 SELECT feed_subscribe('e' || i, 'kv', 'earliest', 2) FROM generate_series(1, 3) i;
-SELECT feed_subscribe('e' || i, 'kv', 'earliest', 2) AS made FROM generate_series(1, 2) i;
+SELECT feed_subscribe('e' || i, 'kv', 'earliest', 2) <> '' AS made FROM generate_series(1, 2) i;
 SET feedpub.max_subscription_shards = 100;
 RESET ROLE;
 -- those of a dropped table do not count
 DROP TABLE open;
 SET ROLE regress_feedpub_evil;
-SELECT feed_subscribe('e5', 'kv', 'earliest', 1) AS made;
+SELECT feed_subscribe('e5', 'kv', 'earliest', 1) <> '' AS made;
 SELECT feed_unsubscribe(name) FROM feedpub.subscriptions;
 RESET ROLE;
 SET feedpub.max_subscription_shards = 0;

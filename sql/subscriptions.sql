@@ -6,6 +6,13 @@ RESET client_min_messages;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
 SET feedpub.read_wait = 0;
 
+-- Acknowledges, and says by which error if not
+CREATE FUNCTION ack(sub text, receipt text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN feed_ack(sub, receipt);
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
 SELECT feed_create('"Odd ""Name"", with a comma"') AS feed \gset
 INSERT INTO :feed (message_type, data) SELECT 'n', to_jsonb(i) FROM generate_series(1, 10) i;
 CALL feed_publish();
@@ -16,79 +23,98 @@ CALL feed_publish();
 --
 -- A subscription begins somewhere, and stays there until it is acknowledged.
 --
-SELECT feed_subscribe('mail', :'feed', 'earliest') AS place;
-SELECT op, entry ->> 'data' AS data, token > 0 AS has_token FROM feed_poll('mail', 3);
-SELECT op, entry ->> 'data' AS data FROM feed_poll('mail', 3);
-SELECT cursor, token FROM feed_poll('mail', 3) OFFSET 2 \gset
-SELECT feed_ack('mail', :'cursor', :token);
--- Once more, as after a lost answer
-SELECT feed_ack('mail', :'cursor', :token);
-SELECT entry ->> 'data' AS data FROM feed_poll('mail', 2);
+SELECT feed_subscribe('mail', :'feed', 'earliest') <> '' AS placed;
+SELECT op, key, row ->> 'data' AS data, cursor = right(receipt, length(cursor)) AS has_cursor, xid ~ '^\d+$' AS has_xid, published_at <= now() AS published, attempt, error FROM feed_poll('mail', 3);
+SELECT op, row ->> 'data' AS data FROM feed_poll('mail', 3);
+SELECT receipt FROM feed_poll('mail', 3) OFFSET 2 \gset
+SELECT feed_ack('mail', :'receipt');
+-- Once more, as after a lost answer: an error, or else the work is done twice
+SELECT feed_ack('mail', :'receipt');
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 2);
 -- It takes part in its transaction.
-SELECT cursor, token FROM feed_poll('mail', 2) OFFSET 1 \gset
+SELECT receipt FROM feed_poll('mail', 2) OFFSET 1 \gset
 BEGIN;
-SELECT feed_ack('mail', :'cursor', :token);
-SELECT entry ->> 'data' AS data FROM feed_poll('mail', 1);
+SELECT feed_ack('mail', :'receipt');
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
 ROLLBACK;
-SELECT entry ->> 'data' AS data FROM feed_poll('mail', 1);
--- In the middle of a page, and then at its end, with one token
-SELECT cursor AS end, token FROM feed_poll('mail', 4) OFFSET 3 \gset
-SELECT cursor AS middle FROM feed_poll('mail', 2) OFFSET 1 \gset
-SELECT feed_ack('mail', :'middle', :token), feed_ack('mail', :'end', :token);
--- Never back, and never beyond what there is
-SELECT feed_ack('mail', :'middle');
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 11 for 16));
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 27 for 16));
--- nor into another history
-SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 44 for 8));
-SELECT feed_ack('mail', 'no cursor');
-SELECT feed_ack('mail', :'middle', strict => true);
--- Two that were handed out the same rows: one of them wins, whatever the
--- other one's page had behind them.
-SELECT cursor AS cursor1, token AS token1 FROM feed_poll('mail', 2) OFFSET 1 \gset
-SELECT cursor AS cursor2, token AS token2 FROM feed_poll('mail', 5) OFFSET 4 \gset
-SELECT feed_ack('mail', :'cursor1', :token1), feed_ack('mail', :'cursor2', :token2);
-SELECT feed_ack('mail', :'cursor2', :token2, strict => true);
--- Both in one call; without a cursor for the first page
-SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', NULL, NULL, 2);
-SELECT cursor, token FROM feed_poll('mail', 2) OFFSET 1 \gset
-SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', :'cursor', :token, 2);
-SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', :'cursor2', :token2, 2);
-SELECT entry ->> 'data' AS data FROM feed_ack_poll('mail', overlay(:'end' placing '00000000000000ff' from 11 for 16), NULL, 2);
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+-- In the middle of a page, and then at its end
+SELECT r[2] AS middle, r[4] AS end FROM (SELECT array_agg(receipt ORDER BY cursor) AS r FROM feed_poll('mail', 4)) p \gset
+SELECT feed_ack('mail', :'middle'), feed_ack('mail', :'end');
+SELECT ack('mail', :'end'), ack('mail', :'middle');
+SELECT feed_ack('mail', :'end', strict => false);
+-- Never beyond what there is, nor into another history
+SELECT receipt AS end FROM feed_poll('mail', 1) \gset
+SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 48 for 16));
+SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 64 for 16));
+SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 39 for 8));
+-- of another state, page or shard
+SELECT feed_ack('mail', overlay(:'end' placing '0123456789abcdef' from 6 for 16));
+SELECT ack('mail', overlay(:'end' placing '0123456789abcdef0123456789abcdef' from 6 for 32));
+SELECT feed_ack('mail', overlay(:'end' placing '0123456789abcdef' from 6 for 16), false);
+SELECT ack('mail', overlay(:'end' placing '3ff' from 3 for 3)), ack('mail', overlay(:'end' placing '800' from 3 for 3));
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+-- What is no receipt
+SELECT feed_ack('mail', 'no receipt');
+SELECT feed_ack('mail', '');
+SELECT ack('mail', left(:'end', 36)), ack('mail', left(:'end', 40)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', :'end' || 'x'), ack('mail', NULL);
+-- Two that were delivered the same rows: one of them wins, whatever the other
+-- one's page had after them.
+SELECT receipt AS cursor1 FROM feed_poll('mail', 2) OFFSET 1 \gset
+SELECT receipt AS cursor2 FROM feed_poll('mail', 5) OFFSET 4 \gset
+SELECT ack('mail', :'cursor1'), ack('mail', :'cursor2');
+SELECT feed_ack('mail', :'cursor2');
+-- Both in one call; an error reads nothing
+SELECT receipt FROM feed_poll('mail', 2) OFFSET 1 \gset
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 2, ack => :'receipt');
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 2, ack => :'receipt');
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 2, ack => :'cursor2');
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 2);
+-- What it returns is of the state after it.
+SELECT receipt FROM feed_poll('mail', 1) \gset
+SELECT receipt FROM feed_poll('mail', 1, ack => :'receipt') \gset
+SELECT feed_ack('mail', :'receipt');
 -- Rows of the table's type
-SELECT op, (entry).data FROM feed_poll(NULL::"Odd ""Name"", with a comma", 'mail', 2, '');
+SELECT op, (entry).data, xid IS NOT NULL AS has_xid, published_at <= now() AS published, attempt FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 2);
+SELECT receipt FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 1) \gset
+SELECT (entry).data FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 1, ack => :'receipt');
 -- Drivers leave the types of parameters to the server.
-PREPARE page AS SELECT op, entry -> 'data' AS data FROM feed_poll($1, $2, $3);
-EXECUTE page('mail', 1, '');
+PREPARE page AS SELECT op, row -> 'data' AS data FROM feed_poll($1, $2, $3, $4, $5);
+EXECUTE page('mail', 1, NULL, '0', NULL);
 DEALLOCATE page;
 CREATE TABLE other (i int PRIMARY KEY);
-SELECT * FROM feed_poll(NULL::other, 'mail', 2, '');
+SELECT * FROM feed_poll_rows(NULL::other, 'mail', 2);
 
 --
 -- Other places to begin at
 --
 SELECT feed_seek('mail', 'latest') = feed_head(:'feed') AS at_head;
 SELECT count(*) FROM feed_poll('mail', 100);
-SELECT feed_seek('mail', :'first_batch') = feed_head(:'feed') AS at_head;
-SELECT entry ->> 'data' AS data FROM feed_poll('mail', 1);
-SELECT feed_seek('mail', (:'first_batch'::timestamptz - interval '1 second')::text) AS earliest;
-SELECT feed_seek('mail', 'infinity') = feed_head(:'feed') AS at_head;
+SELECT cursor AS head FROM feedpub.subscriptions \gset
+SELECT feed_seek('mail', :'first_batch') = :'head' AS at_head;
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+SELECT feed_seek('mail', :'first_batch'::timestamptz) = :'head' AS at_head;
+SELECT row ->> 'data' AS data, cursor FROM feed_poll('mail', 1) \gset
+SELECT :'data';
+SELECT feed_seek('mail', :'first_batch'::timestamptz - interval '1 second') <> '' AS earliest;
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+SELECT feed_seek('mail', 'infinity') = :'head' AS at_head;
 SELECT feed_seek('mail', :'cursor') = :'cursor' AS there;
-SELECT feed_seek('mail', '') AS earliest;
--- What was handed out before cannot be acknowledged any more.
-SELECT feed_ack('mail', :'cursor2', :token2);
+SELECT feed_seek('mail', '') = feed_seek('mail', 'earliest') AS earliest;
+SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+-- What was delivered before cannot be acknowledged any more.
+SELECT ack('mail', :'cursor2'), ack('mail', :'receipt');
 SELECT feed_seek('mail', 'somewhere');
-SELECT feed_seek('mail', overlay(:'end' placing '12345678' from 44 for 8));
+SELECT feed_seek('mail', overlay(:'cursor' placing '12345678' from 2 for 8));
 SELECT feed_seek('mail', NULL);
 
 --
 -- How far it has got, and how far it lags
 --
-SELECT feed_wait_poll('mail', '0') AS something_there;
-SELECT name, feed, owner = current_user AS mine, shards, lease, cursor, lag_rows, lag >= '0' AS lags, last_ack IS NOT NULL AS acked, expired
+SELECT name, feed, owner = current_user AS mine, shards, lease, cursor <> '' AS placed, lag_rows, lag >= '0' AS lags, last_ack IS NOT NULL AS acked, expired
   FROM feedpub.subscriptions;
 SELECT feed_seek('mail', 'latest') <> '' AS moved;
-SELECT feed_wait_poll('mail', '10 ms') AS something_there;
+SELECT count(*) FROM feed_poll('mail', timeout => '10 ms');
 SELECT name, lag_rows, lag FROM feedpub.subscriptions;
 
 --
@@ -97,28 +123,28 @@ SELECT name, lag_rows, lag FROM feedpub.subscriptions;
 CREATE TABLE kv (k text PRIMARY KEY, v text);
 INSERT INTO kv VALUES ('a', '1'), ('b', '2');
 SELECT feed_attach('kv');
-SELECT feed_subscribe('copy', 'kv', 'earliest') AS place;
-SELECT op, entry FROM feed_poll('copy', 10);
-SELECT cursor, token FROM feed_poll('copy', 10) OFFSET 2 \gset
-SELECT feed_ack('copy', :'cursor', :token);
+SELECT feed_subscribe('copy', 'kv', 'earliest') <> '' AS placed;
+SELECT op, key, row, xid, published_at FROM feed_poll('copy', 10);
+SELECT receipt FROM feed_poll('copy', 10) OFFSET 1 \gset
+SELECT feed_ack('copy', :'receipt');
 UPDATE kv SET v = '3' WHERE k = 'a';
 DELETE FROM kv WHERE k = 'b';
 CALL feed_publish('kv');
-SELECT op, entry FROM feed_poll('copy', 10) WHERE op <> 'end';
-SELECT op, (entry).k, (entry).v FROM feed_poll(NULL::kv, 'copy', 10, '') WHERE op <> 'end';
+SELECT op, key, row FROM feed_poll('copy', 10);
+SELECT op, (entry).k, (entry).v FROM feed_poll_rows(NULL::kv, 'copy', 10);
 -- A table that is written anew while batch 0 is read: it begins again, and
 -- its places count as further ones.
 SELECT feed_detach('kv', cascade => true);
 SELECT count(*) FROM feedpub.subscriptions WHERE name = 'copy';
 INSERT INTO kv SELECT 'k' || i, '' FROM generate_series(1, 5) i;
 SELECT feed_attach('kv');
-SELECT feed_subscribe('copy', 'kv', 'earliest') AS place;
-SELECT cursor, token FROM feed_poll('copy', 4) OFFSET 3 \gset
-SELECT feed_ack('copy', :'cursor', :token);
+SELECT feed_subscribe('copy', 'kv', 'earliest') <> '' AS placed;
+SELECT receipt FROM feed_poll('copy', 4) OFFSET 3 \gset
+SELECT feed_ack('copy', :'receipt');
 VACUUM FULL kv;
-SELECT entry ->> 'k' AS k, cursor, token FROM feed_poll('copy', 2) ORDER BY cursor DESC LIMIT 1 \gset
-SELECT :'k', feed_ack('copy', :'cursor', :token);
-SELECT entry ->> 'k' AS k FROM feed_poll('copy', 2);
+SELECT row ->> 'k' AS k, receipt FROM feed_poll('copy', 2) OFFSET 1 \gset
+SELECT :'k', feed_ack('copy', :'receipt');
+SELECT row ->> 'k' AS k FROM feed_poll('copy', 2);
 
 --
 -- Errors
@@ -133,13 +159,26 @@ SELECT feed_subscribe('x', :'feed', shards => 1025);
 SELECT feed_subscribe('x', :'feed', lease => '10 ms');
 SELECT feed_subscribe('x', :'feed', lease => '2 days');
 SELECT feed_subscribe('x', :'feed', max_attempts => 0);
-SELECT feed_poll('x', 1);
+SELECT feed_subscribe('x', :'feed', 'beginning');
+SELECT feed_subscribe('x', :'feed', if_not_exists => NULL);
+SELECT feed_poll('x');
 SELECT feed_poll('mail', 0);
 SELECT feed_poll('mail', NULL);
+SELECT feed_poll('mail', consumer => '');
+SELECT feed_poll('mail', timeout => NULL);
+SELECT feed_poll('mail', ack => 'x');
 SELECT feed_poll(NULL, 1);
-SELECT feed_ack('x', '');
+SELECT feed_ack('x', :'end');
 SELECT feed_unsubscribe('x');
-SELECT feed_wait_poll('mail', '-1 s');
+SELECT feed_poll('mail', timeout => '-1 s');
+
+-- There already: the same cursor, and nothing is made; of another feed it is
+-- an error.
+SELECT feed_subscribe('mail', :'feed', 'earliest', if_not_exists => true) = cursor AS same FROM feedpub.subscriptions WHERE name = 'mail';
+SELECT feed_subscribe('mail', 'kv', if_not_exists => true);
+SELECT feed_subscribe('new', :'feed', now(), 3, if_not_exists => true) = feed_head(:'feed') AS made;
+SELECT shards FROM feedpub.subscriptions WHERE name = 'new';
+SELECT feed_unsubscribe('new');
 
 SELECT feed_unsubscribe('mail');
 SELECT count(*) FROM feedpub._shard WHERE subscription = 'mail';
@@ -151,4 +190,5 @@ SELECT feed_drop(:'feed', cascade => true);
 SELECT count(*) FROM feedpub._subscription;
 SELECT count(*) FROM feedpub._shard;
 DROP TABLE kv, other;
+DROP FUNCTION ack;
 SELECT feed_start_worker() IS NOT NULL AS started;

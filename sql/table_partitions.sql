@@ -451,12 +451,12 @@ CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (10);
 CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (10) TO (20);
 INSERT INTO ev SELECT n, 'old' FROM unnest('{1,2,3,11,12,13}'::int[]) n;
 SELECT feed_attach('ev');
-SELECT feed_subscribe('sub', 'ev', 'earliest') AS place, feed_subscribe('latest', 'ev', 'latest') = feed_head('ev') AS head;
-SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 2);
-SELECT cursor, token FROM feed_poll('sub', 2) OFFSET 1 \gset
-SELECT feed_ack('sub', :'cursor', :token);
-SELECT cursor, token FROM feed_poll('sub', 4) LIMIT 1 \gset
-SELECT feed_park('sub', :'cursor', 'poison');
+SELECT feed_subscribe('sub', 'ev', 'earliest') <> '' AS placed, feed_subscribe('latest', 'ev', 'latest') = feed_head('ev') AS head;
+SELECT op, row ->> 'n' AS n FROM feed_poll('sub', 2);
+SELECT receipt FROM feed_poll('sub', 2) OFFSET 1 \gset
+SELECT feed_ack('sub', :'receipt');
+SELECT receipt FROM feed_poll('sub', 4) LIMIT 1 \gset
+SELECT feed_park('sub', :'receipt', 'poison');
 -- Another partition has one at the same place: it is not hidden.
 CREATE TABLE ev_3 (LIKE ev INCLUDING ALL);
 INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
@@ -465,15 +465,15 @@ UPDATE ev SET v = 'new' WHERE n = 11;
 CALL feed_publish('ev');
 SELECT feedpub._stamp_some('ev', 100) AS stamped;
 CALL feed_publish('ev');
-SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 100);
-SELECT op, entry ->> 'n' AS n FROM feed_poll('latest', 100);
+SELECT op, row ->> 'n' AS n FROM feed_poll('sub', 100);
+SELECT op, row ->> 'n' AS n FROM feed_poll('latest', 100);
 SELECT name, lag_rows FROM feedpub.subscriptions ORDER BY name;
-SELECT cursor AS "end", token FROM feed_poll('sub', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset
-SELECT feed_ack('sub', :'end', :token);
+SELECT receipt AS "end" FROM feed_poll('sub', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset
+SELECT feed_ack('sub', :'end');
 SELECT feed_retry('sub');
-SELECT op, entry ->> 'n' AS n FROM feed_poll('sub', 100);
-SELECT cursor, token FROM feed_poll('sub', 100) LIMIT 1 \gset
-SELECT feed_ack('sub', :'cursor', :token);
+SELECT op, row ->> 'n' AS n FROM feed_poll('sub', 100);
+SELECT receipt FROM feed_poll('sub', 100) LIMIT 1 \gset
+SELECT feed_ack('sub', :'receipt');
 SELECT count(*) FROM feed_poll('sub', 100);
 SELECT name, lag_rows FROM feedpub.subscriptions ORDER BY name;
 SELECT feed_unsubscribe('sub'), feed_unsubscribe('latest');

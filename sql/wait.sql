@@ -86,18 +86,18 @@ SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('"O
 SELECT json_array_length(feed_page('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), 10) -> 'entries') AS entries;
 SELECT count(*) FROM feed_poll('waited', 10);
 SELECT count(*) FROM feed_poll('waited', 10, 'first');
-SELECT feed_wait_poll('waited', '1 h');
+SELECT count(*) FROM feed_poll('waited', timeout => '1 h');
 -- None of the shards is this consumer's.
-SELECT feed_wait_poll('held', '1 h', 'other');
+SELECT count(*) FROM feed_poll('held', consumer => 'other', timeout => '1 h');
 COMMIT;
 -- An acknowledgement writes, so the page after it is what is there.
 CALL feed_publish();
-SELECT feed_subscribe('acknowledged', '"Odd ""Name"", with a comma"', 'earliest') = '' AS at_beginning;
+SELECT feed_subscribe('acknowledged', '"Odd ""Name"", with a comma"', 'earliest') <> '' AS placed;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('not published', '1');
-SELECT cursor, token FROM feed_poll('acknowledged', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset page_
+SELECT receipt FROM feed_poll('acknowledged', 100) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset page_
 SET statement_timeout = '50 s';
 SET feedpub.read_wait = '60 s';
-SELECT count(*) FROM feed_ack_poll('acknowledged', :'page_cursor', :page_token, 10);
+SELECT count(*) FROM feed_poll('acknowledged', 10, timeout => '1 h', ack => :'page_receipt');
 SET feedpub.read_wait = 0;
 RESET statement_timeout;
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'not published';

@@ -417,25 +417,6 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
- * When the batch that a cursor is in was published, or the one that it has been
- * merged into; 0 in the initial snapshot, and if there is none.
- */
-TimestampTz
-feedpub_batch_time(Oid feed, const FeedpubCursor *cursor, Snapshot snapshot)
-{
-	FeedpubBatchScan *batches;
-	FeedpubBatch batch;
-	bool		found;
-
-	if (cursor->initial)
-		return 0;
-	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
-	found = feedpub_batch_next(batches, &batch);
-	feedpub_batch_end(batches);
-	return found ? batch.published_at : 0;
-}
-
-/*
  * The seed of a feed's batches of this server start.
  *
  * Batches of another history have other fingerprints.  Histories part when a

@@ -9,8 +9,9 @@
  *		feed.c attach.c fetch.c publish.c read.c
  *		begin_history.c republish.c retention.c stats.c wait.c
  *		flush.c worker_control.c
- *		subscription.c poll.c park.c				the verbs
- *		lease.c store.c								our tables
+ *		subscription.c, _poll, _delivery, _ack,
+ *		_park, _retry, _lag, _start					the verbs
+ *		subscription_lease.c, _receipt, store.c		our tables
  *		maintenance_plan.c maintenance.c restamp.c	rows get a new stamp
  *		json.c page.c entry.c initial.c	a page of a feed
  *		jsonvalue.c									a value as JSON
@@ -42,6 +43,7 @@
 #include "storage/condition_variable.h"
 #include "storage/itemptr.h"
 #include "storage/lockdefs.h"
+#include "nodes/execnodes.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
@@ -53,6 +55,7 @@
 #define ERRCODE_FEED_CURSOR_EXPIRED		MAKE_SQLSTATE('P','F','0','0','2')
 #define ERRCODE_FEED_LEASE_LOST			MAKE_SQLSTATE('P','F','0','0','3')
 #define ERRCODE_FEED_GUARDED			MAKE_SQLSTATE('P','F','0','0','4')
+#define ERRCODE_FEED_ALREADY_ACKNOWLEDGED	MAKE_SQLSTATE('P','F','0','0','5')
 
 /* The schema of our tables, views and internal functions. */
 #define FEEDPUB_SCHEMA					"feedpub"
@@ -254,8 +257,7 @@ typedef struct FeedpubPage
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
-	bool		hurried;		/* does not wait to be published; or did, in vain */
-	int64		max_wait;		/* waits no longer than this, in ms, unless 0 */
+	bool		hurried;		/* does not wait for rows to be published */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	FullTransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
@@ -427,12 +429,10 @@ typedef struct FeedpubShard
 {
 	int			shard;
 	text	   *cursor;			/* up to where it has been acknowledged */
-	int64		token;			/* of the lease */
-	int64		page_token;		/* of the page that moved it last, or 0 */
-	int64		claims;			/* how many entries have been set aside */
+	int64		state;			/* subscription_receipt.c */
 	char	   *consumer;		/* whose it is, or NULL */
 	TimestampTz leased_until;
-	int			parked;			/* how many entries are set aside */
+	int			parked;			/* how many entries are parked */
 } FeedpubShard;
 
 typedef struct FeedpubSubscription
@@ -449,36 +449,50 @@ typedef struct FeedpubSubscription
 	FeedpubShard *shards;
 } FeedpubSubscription;
 
-/* What feed_ack() and its kin are given: lease.c. */
-typedef struct FeedpubToken
+/* What feed_ack() and its kin are given: subscription_receipt.c. */
+typedef struct FeedpubReceipt
 {
-	bool		given;			/* false: NULL */
-	int64		bits;
-	int64		state;			/* of the shard when it was handed out */
+	char		kind;			/* FEEDPUB_RECEIPT_... */
 	int			shard;
-	bool		leased;			/* to a consumer with a name */
-	bool		retry;			/* with an entry that was set aside */
-	int			attempts;		/* which had failed so many times */
-} FeedpubToken;
+	int64		state;			/* of the shard, or of the parked entry */
+	int64		page;
+	text	   *cursor;
+	FeedpubCursor place;		/* the same */
+} FeedpubReceipt;
 
-/* how many of them a token can tell apart */
-#define FEEDPUB_TOKEN_ATTEMPTS	0x1ffffff
+#define FEEDPUB_RECEIPT_PLAIN	'p' /* of a page */
+#define FEEDPUB_RECEIPT_LEASED	'l' /* of one for a consumer with a name */
+#define FEEDPUB_RECEIPT_RETRY	'r' /* of a parked entry */
 
-/*
- * Does a token hold for a shard's row h?  Its parameters are $3 to $5, as
- * feedpub_lease_bind() sets them; lease.c has the argument.
- */
-#define FEEDPUB_TOKEN_HOLDS \
-	" CASE WHEN $3 IS NULL"                                                                                                                                   \
-	"  THEN h.consumer IS NULL OR h.leased_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"                                                        \
-	"  WHEN $4"                                                                                                                                               \
-	"  THEN (pg_catalog.hashtextextended(''::pg_catalog.text, h.token)"                                                                                       \
-	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5"                                                                          \
-	"  ELSE COALESCE(h.page_token OPERATOR(pg_catalog.=) $3, false)"                                                                                          \
-	"   OR (pg_catalog.hashtextextended(h.cursor, h.token OPERATOR(pg_catalog.#) COALESCE(h.page_token, 0::pg_catalog.int8) OPERATOR(pg_catalog.#) h.claims)" \
-	"   OPERATOR(pg_catalog.&) 67108863::pg_catalog.int8) OPERATOR(pg_catalog.=) $5 END "
+/* length of a receipt up to its cursor */
+#define FEEDPUB_RECEIPT_PREFIX	37
 
-/* how many shards a subscription may have: lease.c's tokens have room */
+/* What an acknowledgement did. */
+typedef enum FeedpubAck
+{
+	FEEDPUB_ACK_DONE,
+	FEEDPUB_ACK_ALREADY,		/* one with the same receipt had done it */
+	FEEDPUB_ACK_LOST,
+} FeedpubAck;
+
+/* A parked entry that is delivered again. */
+typedef struct FeedpubRetried
+{
+	text	   *cursor;
+	FeedpubOp	op;
+	uint64		xid;
+	int64		pos;
+	TimestampTz published_at;	/* 0: not known */
+	Datum		key_texts;		/* of a table feed's key; 0 without one */
+	bool		unreadable;		/* which is no value any more */
+	text	   *key;			/* JSON, as it was parked, or NULL */
+	text	   *row;
+	bool		discarded;
+	int			attempts;		/* how often it has failed */
+	int64		state;
+} FeedpubRetried;
+
+/* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
 
 /* Values as JSON, and how those of a type are written. */
@@ -695,8 +709,6 @@ extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
 extern void feedpub_batch_end(FeedpubBatchScan *batches);
 extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
-extern TimestampTz feedpub_batch_time(Oid feed, const FeedpubCursor *cursor,
-									  Snapshot snapshot);
 
 extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
 extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
@@ -864,38 +876,68 @@ extern void feedpub_subscription_load(text *name, const text *consumer,
 									  int shard_wanted,
 									  FeedpubSubscription *sub);
 extern int64 feedpub_subscription_ms(const Interval *interval);
+extern void feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
+											 const char *name);
 
-/* in lease.c */
+/* in subscription_start.c */
+extern text *feedpub_start_find(Oid feed, const text *start);
+extern text *feedpub_start_at(Oid feed, TimestampTz at);
+
+/* in subscription_receipt.c */
+extern int64 feedpub_receipt_draw(void);
+extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
+extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
+
+/* in subscription_ack.c */
+extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
+								   const FeedpubReceipt *receipt,
+								   int64 new_state);
+extern void feedpub_ack_check(const text *name, FeedpubAck result);
+extern bool feedpub_ack_lock_page(const FeedpubSubscription *sub,
+								  const FeedpubReceipt *receipt,
+								  text **cursor);
+extern bool feedpub_ack_lock_shard(const FeedpubSubscription *sub,
+								   const FeedpubReceipt *receipt,
+								   text **cursor, bool *is_settled);
+
+/* in subscription_lease.c */
+extern bool feedpub_lease_is_of(const FeedpubShard *shard,
+								const text *consumer);
 extern bool feedpub_lease_is_due(const FeedpubSubscription *sub,
-								 const char *consumer);
+								 const text *consumer);
 extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 							   FeedpubShard **own);
 extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);
-extern int64 feedpub_lease_token(const FeedpubShard *shard, int attempts);
-extern int64 feedpub_lease_claim(const FeedpubToken *token);
-extern FeedpubToken feedpub_lease_parse(FunctionCallInfo fcinfo, int arg);
-extern void feedpub_lease_check(const FeedpubSubscription *sub,
-								const FeedpubToken *token);
-extern void feedpub_lease_bind(const FeedpubSubscription *sub,
-							   const FeedpubToken *token, Datum *values,
-							   char *nulls);
-extern bool feedpub_lease_lock(const FeedpubSubscription *sub,
-							   const FeedpubToken *token, text **cursor);
 extern void feedpub_lease_lock_all(const FeedpubSubscription *sub);
-extern void feedpub_lease_refuse(const text *name);
 extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 								  const FeedpubShard *shard);
 
-/* in park.c */
-extern int	feedpub_park_find_due(const FeedpubSubscription *sub,
-								  FeedpubPage *page, const FeedpubShard *shard,
-								  bool again);
-extern TimestampTz feedpub_park_next_due(const FeedpubSubscription *sub,
-										 const FeedpubShard *shard);
+/* in subscription_park.c */
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
-extern bool feedpub_park_settle(const FeedpubSubscription *sub, int shard,
-								List *cursors, int attempts);
+
+/* in subscription_retry.c */
+extern FeedpubRetried *feedpub_retry_find_due(const FeedpubSubscription *sub,
+											  FeedpubPage *page,
+											  const FeedpubShard *shard,
+											  bool again);
+extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
+										  const FeedpubShard *shard);
+extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
+								 const FeedpubReceipt *receipt);
+extern bool feedpub_retry_is_parked(const FeedpubSubscription *sub,
+									const FeedpubReceipt *receipt,
+									bool *by_this);
+
+/* in subscription_delivery.c */
+extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
+								 const FeedpubPage *page,
+								 const FeedpubShard *shard,
+								 const FeedpubRetried *retried);
+extern void feedpub_delivery_put_rows(ReturnSetInfo *rsinfo,
+									  const FeedpubPage *page,
+									  const FeedpubShard *shard,
+									  const FeedpubRetried *retried);
 
 /* in wait.c */
 extern int64 feedpub_wait_timeout(const Interval *timeout);
@@ -904,6 +946,7 @@ extern void feedpub_wait_wake(Oid relid);
 extern void feedpub_wait_sleep(int64 timeout_ms);
 extern void feedpub_wait_sleep_in(ConditionVariable *queue,
 								  int64 timeout_ms);
+extern bool feedpub_wait_may_sleep(void);
 extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 								   int64 timeout_ms, int flags);
 

@@ -73,7 +73,6 @@ void
 feedpub_page_read(FeedpubPage *page)
 {
 	bool		pushed = false;
-	int64		wait_ms = page->max_wait > 0 ? Min(feedpub_read_wait, page->max_wait) : feedpub_read_wait;
 
 	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
@@ -114,15 +113,13 @@ feedpub_page_read(FeedpubPage *page)
 	if (page->nrows == 0 &&
 		(feedpub_cursor_compare(&page->passed, &page->after) == 0 ||
 		 (!page->passed.initial && page->passed.sync_id == 0)) &&
-		feedpub_read_wait > 0 &&
+		!page->hurried && feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_publish_has_news(&page->feed, page->heap, page->snapshot,
 								 &page->last.snapshot) &&
-		!(page->hurried =
-			  !feedpub_wait_for_batch(page->feed.relid, &page->passed,
-									  page->hurried ? 0 : wait_ms,
-									  FEEDPUB_WAIT_CHECKED)))
+		feedpub_wait_for_batch(page->feed.relid, &page->passed,
+							   feedpub_read_wait, FEEDPUB_WAIT_CHECKED))
 	{
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());

@@ -161,8 +161,10 @@ void
 feedpub_registry_begin_history(Oid relid)
 {
 	int32		history;
+	int64		state;
 
-	if (!pg_strong_random(&history, sizeof(history)))
+	if (!pg_strong_random(&history, sizeof(history)) ||
+		!pg_strong_random(&state, sizeof(state)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
@@ -187,13 +189,13 @@ feedpub_registry_begin_history(Oid relid)
 	 * consumer who did not notice would keep the rows: his place stays, in the
 	 * old history, and is refused until he seeks another.
 	 */
-	write_registry("UPDATE feedpub._shard h SET page_token = NULL,"
-				   " cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
-				   " consumer = NULL, leased_until = NULL, parked = 0,"
-				   " token = h.token + 1"
-				   " FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed = s.feed"
-				   " WHERE s.feed = $1"
-				   " AND h.subscription = s.name",
+	write_registry(psprintf("UPDATE feedpub._shard h SET state = (" INT64_FORMAT "), page = NULL,"
+							" cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
+							" consumer = NULL, leased_until = NULL, parked = 0"
+							" FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed = s.feed"
+							" WHERE s.feed = $1"
+							" AND h.subscription = s.name",
+							state),
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._parked_entry p USING feedpub._subscription s"
 				   " WHERE s.feed = $1"

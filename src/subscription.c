@@ -4,9 +4,9 @@
  *	  Subscriptions: cursors of the published order that are kept here.
  *
  * A subscription is a name, a feed and an owner, in feedpub._subscription, and
- * for each of its shards a row of feedpub._shard: the place up to which it has
- * been acknowledged, and the lease (lease.c).  feed_poll() reads from there,
- * feed_ack() moves it (poll.c).  Nothing of it lives in a session, so it works
+ * for each of its shards a row of feedpub._shard: the committed cursor, its state
+ * (subscription_receipt.c), and the lease (subscription_lease.c).  feed_poll()
+ * reads from there, feed_ack() moves it.  Nothing of it lives in a session, so it works
  * through poolers that hand each transaction to another one.
  *
  * Whoever makes a subscription owns it.  To use it takes the rights of its
@@ -42,8 +42,10 @@
 #include "feedpub.h"
 
 PG_FUNCTION_INFO_V1(feed_subscribe);
+PG_FUNCTION_INFO_V1(feed_subscribe_at);
 PG_FUNCTION_INFO_V1(feed_unsubscribe);
 PG_FUNCTION_INFO_V1(feed_seek);
+PG_FUNCTION_INFO_V1(feed_seek_at);
 
 /* how long a name may be, in bytes: that of a consumer too */
 #define MAX_NAME		255
@@ -66,7 +68,7 @@ static FeedpubStatement insert_subscription = {
 };
 
 static FeedpubStatement insert_shards = {
-	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, token)"
+	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, state)"
 		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
@@ -86,12 +88,10 @@ static FeedpubStatement delete_state = {
 	.argtypes = {TEXTOID},
 };
 
-/* the number of a lease that nobody had, so what was handed out is void */
+/* in another state, so what was delivered no longer counts */
 static FeedpubStatement move_shards = {
-	.sql = "UPDATE feedpub._shard SET cursor = $2,"
-		   " token = GREATEST($3, token OPERATOR(pg_catalog.+) 1),"
-		   " page_token = NULL, consumer = NULL, leased_until = NULL"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1",
+	.sql = "UPDATE feedpub._shard SET cursor = $2, state = $3, page = NULL,"
+		   " consumer = NULL, leased_until = NULL WHERE subscription = $1",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, INT8OID},
 };
@@ -105,8 +105,7 @@ static FeedpubStatement select_owner = {
 
 static FeedpubStatement select_subscription = {
 	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
-		   " h.shard, h.cursor, h.token, h.page_token, h.claims,"
-		   " h.consumer, h.leased_until, h.parked"
+		   " h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked"
 		   " FROM feedpub._subscription s"
 		   " LEFT JOIN feedpub._shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
 		   " AND h.shard OPERATOR(pg_catalog.<) s.shards"
@@ -121,6 +120,12 @@ static FeedpubStatement select_subscription = {
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
+static Datum subscribe(FunctionCallInfo fcinfo, bool at_time);
+static void check_limits(int shards, const Interval *lease, int max_attempts);
+static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed,
+						bool at_time);
+static text *use_existing(text *name, Oid feed);
+static Datum seek(FunctionCallInfo fcinfo, bool at_time);
 static void check_name(const text *name, const char *what);
 static void check_shards_of_role(int shards);
 static int64 count_shards(Oid relid);
@@ -128,41 +133,56 @@ static void refuse_taken_name(text *name);
 static bool may_know(Oid owner, Oid feed);
 static bool add_subscription(Datum *values, const char *nulls);
 static Oid	find_owner(Oid owner, const char *name, int64 system_id);
+static bool find_subscription(text *name, const text *consumer,
+							  int shard_wanted, FeedpubSubscription *sub);
 static void load_shard(FeedpubShard *shard, uint64 row);
-static text *find_start(Oid feed, const text *start);
-static text *cursor_at(Oid feed, TimestampTz at);
-static void check_cursor(Oid feed, text *cursor);
 
 /*
  * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest',
  * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
- * max_attempts int DEFAULT NULL)
+ * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false)
  * returns text, VOLATILE
  *
  * Makes a subscription, which belongs to the caller.  It begins at start:
- * 'earliest', 'latest', a cursor, or a timestamp, which stands for the end of
- * the last batch published at or before it.  Returns the cursor.
+ * 'earliest', 'latest', a cursor, or a time, which stands for the end of the
+ * last batch published at or before it.  Returns the cursor, which is found out
+ * now.
  *
  * With shards, 1 to 1024, as many consumers may read at once, each the keys of
  * its shards.  lease is how long a consumer that named itself keeps them
  * without polling or acknowledging, one second to one day.  max_attempts is
- * after how many failures feed_nack() no longer has an entry handed out again;
- * NULL: never.
+ * after how many failures feed_nack() no longer has an entry delivered again;
+ * NULL: never.  If there is one of that name already, of the same feed, and the
+ * caller may use it, if_not_exists has its cursor returned, and nothing made.
  *
- * Needs SELECT on the feed's table.  Errors: 42710 when the name is taken,
- * 42809 when it is no feed, 22023 for a bad argument, 22007 for a start that
- * is none, 53400 when the caller's subscriptions would have too many shards,
+ * Needs SELECT on the feed's table.  Errors: 42710 if the name is taken,
+ * 42809 if it is no feed, 22023 for a bad argument, 22007 for a start that
+ * is none, 53400 if the caller's subscriptions would have too many shards,
  * 0A000 for shards of a feed that cannot be divided, PF001, PF002, 42501.
  */
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
+{
+	return subscribe(fcinfo, false);
+}
+
+/*
+ * The same with start timestamptz.
+ */
+Datum
+feed_subscribe_at(PG_FUNCTION_ARGS)
+{
+	return subscribe(fcinfo, true);
+}
+
+static Datum
+subscribe(FunctionCallInfo fcinfo, bool at_time)
 {
 	static const char *const names[] = {"name", "feed", "start", "shards", "lease"};
 	text	   *name;
 	Oid			feed;
 	int			shards;
 	Interval   *lease;
-	int64		lease_ms;
 	Relation	heap;
 	text	   *cursor;
 	FeedpubRole caller;
@@ -170,33 +190,19 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	NameData	owner_name;
 
 	for (int i = 0; i < lengthof(names); i++)
-	{
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null", names[i])));
-	}
+		feedpub_subscription_refuse_null(fcinfo, i, names[i]);
+	feedpub_subscription_refuse_null(fcinfo, 6, "if_not_exists");
 	name = PG_GETARG_TEXT_PP(0);
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
 	lease = PG_GETARG_INTERVAL_P(4);
 	check_name(name, "name");
-	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shards must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
-	lease_ms = feedpub_subscription_ms(lease);
-	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lease must be between one second and one day")));
-	if (!PG_ARGISNULL(5) && PG_GETARG_INT32(5) < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_attempts must be at least 1")));
+	check_limits(shards, lease, PG_ARGISNULL(5) ? 1 : PG_GETARG_INT32(5));
+	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
+		PG_RETURN_TEXT_P(cursor);
 
 	heap = feedpub_registry_open(feed); /* keeps it until we are done */
-	cursor = find_start(feed, PG_GETARG_TEXT_PP(2));
+	cursor = find_start(fcinfo, 2, feed, at_time);
 	if (shards > 1)
 	{
 		FeedpubFeed found;
@@ -216,18 +222,72 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	values[7] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
 	check_shards_of_role(shards);
 	if (!add_subscription(values, PG_ARGISNULL(5) ? "       n" : NULL))
-		refuse_taken_name(name);
+	{
+		/* another session has just made it */
+		text	   *existing = PG_GETARG_BOOL(6) ? use_existing(name, feed) : NULL;
 
-	/* what one of that name, which went with its feed, has left behind */
+		if (existing == NULL)
+			refuse_taken_name(name);
+		relation_close(heap, NoLock);
+		PG_RETURN_TEXT_P(existing);
+	}
+
+	/* what one of that name, which went with its feed, has left */
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&delete_state, values, NULL);
 	values[1] = Int32GetDatum(shards);
 	values[2] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(GetCurrentTimestamp());
+	values[3] = Int64GetDatum(feedpub_receipt_draw());
 	feedpub_store_run(&insert_shards, values, NULL);
 	feedpub_store_end(&caller);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
+}
+
+static void
+check_limits(int shards, const Interval *lease, int max_attempts)
+{
+	int64		lease_ms = feedpub_subscription_ms(lease);
+
+	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("shards must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
+	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lease must be between one second and one day")));
+	if (max_attempts < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_attempts must be at least 1")));
+}
+
+static text *
+find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
+{
+	if (at_time)
+		return feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg));
+	return feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
+}
+
+/*
+ * The cursor of a subscription that is there, of the feed, and the caller's to
+ * use; or NULL.  Of several shards the one of the first.
+ */
+static text *
+use_existing(text *name, Oid feed)
+{
+	FeedpubSubscription sub;
+
+	if (!find_subscription(name, NULL, 0, &sub) || sub.feed != feed ||
+		!has_privs_of_role(GetUserId(), sub.owner) || sub.nloaded == 0)
+		return NULL;
+	ereport(NOTICE,
+			(errcode(ERRCODE_DUPLICATE_OBJECT),
+			 errmsg("subscription \"%s\" already exists, skipping",
+					text_to_cstring(name))));
+	return sub.shards[0].cursor;
 }
 
 /*
@@ -402,12 +462,28 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
  * feed_seek(name text, start text) returns text, VOLATILE
  *
  * Moves a subscription, all of its shards, to start: what feed_subscribe()
- * takes.  Leases end, and what has been handed out cannot be acknowledged any
- * more.  Parked entries stay.  Waits for acknowledgements of open
- * transactions.  Returns the cursor.  Errors: as feed_subscribe(), 42704.
+ * takes.  Leases end, and what has been delivered cannot be acknowledged any
+ * more.  Parked entries stay parked, also if start is before them: pages leave
+ * them out.  Waits for acknowledgements of open transactions.  Returns the
+ * cursor.  Errors: as feed_subscribe(), 42704.
  */
 Datum
 feed_seek(PG_FUNCTION_ARGS)
+{
+	return seek(fcinfo, false);
+}
+
+/*
+ * The same with start timestamptz.
+ */
+Datum
+feed_seek_at(PG_FUNCTION_ARGS)
+{
+	return seek(fcinfo, true);
+}
+
+static Datum
+seek(FunctionCallInfo fcinfo, bool at_time)
 {
 	FeedpubSubscription sub;
 	FeedpubRole caller;
@@ -415,25 +491,33 @@ feed_seek(PG_FUNCTION_ARGS)
 	text	   *cursor;
 	Datum		values[3];
 
-	for (int i = 0; i < 2; i++)
-	{
-		if (PG_ARGISNULL(i))
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("%s must not be null", i == 0 ? "name" : "start")));
-	}
+	feedpub_subscription_refuse_null(fcinfo, 0, "name");
+	feedpub_subscription_refuse_null(fcinfo, 1, "start");
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	heap = feedpub_registry_open(sub.feed);
-	cursor = find_start(sub.feed, PG_GETARG_TEXT_PP(1));
+	cursor = find_start(fcinfo, 1, sub.feed, at_time);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PointerGetDatum(cursor);
-	values[2] = Int64GetDatum(GetCurrentTimestamp());
+	values[2] = Int64GetDatum(feedpub_receipt_draw());
 	feedpub_lease_lock_all(&sub);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&move_shards, values, NULL);
 	feedpub_store_end(&caller);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
+}
+
+/*
+ * Refuse NULL as an argument.
+ */
+void
+feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
+								 const char *name)
+{
+	if (PG_ARGISNULL(arg))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"%s\" must not be null", name)));
 }
 
 static void
@@ -468,6 +552,28 @@ void
 feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 						  FeedpubSubscription *sub)
 {
+	/* another role's, of a feed that the caller may not read, is as good as none */
+	if (!find_subscription(name, consumer, shard_wanted, sub) ||
+		!may_know(sub->owner, sub->feed))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist",
+						text_to_cstring(name))));
+	if (!has_privs_of_role(GetUserId(), sub->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for subscription \"%s\"",
+						text_to_cstring(name)),
+				 errdetail("Only its owner, or a role that has the owner's rights, may use it.")));
+}
+
+/*
+ * The same without the check.  Returns false if there is none.
+ */
+static bool
+find_subscription(text *name, const text *consumer, int shard_wanted,
+				  FeedpubSubscription *sub)
+{
 	MemoryContext context = CurrentMemoryContext;
 	FeedpubRole caller;
 	Datum		values[3];
@@ -477,7 +583,7 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 
 	MemSet(sub, 0, sizeof(FeedpubSubscription));
 	sub->name = name;
-	if (consumer != NULL && VARSIZE_ANY_EXHDR(consumer) > 0)
+	if (consumer != NULL)
 		check_name(consumer, "consumer");
 	values[0] = PointerGetDatum(name);
 	values[1] = PointerGetDatum(consumer);
@@ -510,18 +616,7 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 	}
 	feedpub_store_end(&caller);
 
-	/* somebody else's, of a feed that the caller may not read, is as good as none */
-	if (nrows == 0 || !may_know(sub->owner, sub->feed))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" does not exist",
-						text_to_cstring(name))));
-	if (!has_privs_of_role(GetUserId(), sub->owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied for subscription \"%s\"",
-						text_to_cstring(name)),
-				 errdetail("Only its owner, or a role that has his rights, may use it.")));
+	return nrows > 0;
 }
 
 /*
@@ -535,15 +630,12 @@ load_shard(FeedpubShard *shard, uint64 row)
 
 	shard->shard = DatumGetInt32(feedpub_store_value(row, 9, &isnull));
 	shard->cursor = DatumGetTextPCopy(feedpub_store_value(row, 10, &isnull));
-	shard->token = DatumGetInt64(feedpub_store_value(row, 11, &isnull));
+	shard->state = DatumGetInt64(feedpub_store_value(row, 11, &isnull));
 	value = feedpub_store_value(row, 12, &isnull);
-	shard->page_token = isnull ? 0 : DatumGetInt64(value);
-	shard->claims = DatumGetInt64(feedpub_store_value(row, 13, &isnull));
-	value = feedpub_store_value(row, 14, &isnull);
 	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
-	value = feedpub_store_value(row, 15, &isnull);
+	value = feedpub_store_value(row, 13, &isnull);
 	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
-	shard->parked = DatumGetInt32(feedpub_store_value(row, 16, &isnull));
+	shard->parked = DatumGetInt32(feedpub_store_value(row, 14, &isnull));
 }
 
 /*
@@ -568,95 +660,4 @@ feedpub_subscription_owner(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_OID(find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
 							 PG_GETARG_INT64(2)));
-}
-
-/*
- * The cursor that start stands for.
- */
-static text *
-find_start(Oid feed, const text *start)
-{
-	char	   *word = text_to_cstring(start);
-	FeedpubFeed found;
-
-	feedpub_registry_get(feed, &found);
-	feedpub_require_select(feed);
-	if (strcmp(word, "earliest") == 0)
-		return cstring_to_text("");
-	if (strcmp(word, "latest") == 0)
-		return feedpub_read_head(feed);
-	if (strlen(word) == FEEDPUB_CURSOR_LENGTH || word[0] == '\0')
-	{
-		text	   *cursor = cstring_to_text(word);
-
-		check_cursor(feed, cursor);
-		return cursor;
-	}
-	return cursor_at(feed,
-					 DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-															 CStringGetDatum(word),
-															 ObjectIdGetDatum(InvalidOid),
-															 Int32GetDatum(-1))));
-}
-
-/*
- * The end of the last batch published at or before a time: found by halving,
- * for the times of batches rise with their numbers.  Where a clock was put
- * back they do not, and it may be a batch with later ones before it.
- */
-static text *
-cursor_at(Oid feed, TimestampTz at)
-{
-	Snapshot	snapshot = GetActiveSnapshot();
-	FeedpubFloor floor = {0};
-	FeedpubBatch found = {0};
-	FeedpubBatch batch;
-	int64		low = 0;		/* this one is, or is the beginning */
-	int64		high;			/* this one is not */
-
-	if (feedpub_registry_is_table(feed))
-		feedpub_registry_floor(feed, snapshot, &floor);
-	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
-	high = batch.sync_id + 1;
-	while (low < high - 1)
-	{
-		int64		middle = low + (high - low) / 2;
-
-		CHECK_FOR_INTERRUPTS();
-		feedpub_batch_last(feed, middle + 1, snapshot, &batch);
-		if (batch.sync_id > low && batch.published_at > at)
-		{
-			high = batch.sync_id;
-			continue;
-		}
-		if (batch.sync_id > low)
-			found = batch;
-		low = middle;
-	}
-	if (found.sync_id == 0)
-		return cstring_to_text("");
-	if (found.sync_id < floor.sync_id)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
-						get_rel_name(feed)),
-				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
-	return feedpub_page_end_of(feed, &found, snapshot);
-}
-
-/*
- * Check a cursor by reading behind it.
- */
-static void
-check_cursor(Oid feed, text *cursor)
-{
-	FeedpubPage page = {0};
-
-	feedpub_cursor_parse(cursor, &page.after);
-	page.max_rows = 1;
-	page.shards = 1;
-	page.hurried = true;
-	page.heap = feedpub_registry_open(feed);
-	feedpub_page_read(&page);
-	relation_close(page.heap, NoLock);
 }

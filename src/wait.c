@@ -16,8 +16,8 @@
  * from cleaning up.  feed_await() is a procedure, so that it can end its
  * transaction before it sleeps.
  *
- * Nothing sleeps with a transaction id: may_sleep().  Nothing sleeps on when
- * its client is gone: check_client().
+ * Nothing sleeps with a transaction id: feedpub_wait_may_sleep().  Nothing
+ * sleeps on when its client is gone: check_client().
  *
  *-------------------------------------------------------------------------
  */
@@ -64,7 +64,6 @@ PG_FUNCTION_INFO_V1(feed_await);
 /* libpq/libpq.h, which needs the headers of GSSAPI and of OpenSSL */
 extern bool pq_check_connection(void);
 
-static bool may_sleep(void);
 static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static bool lies_behind(Oid relid, const FeedpubCursor *after,
@@ -140,8 +139,8 @@ feed_await(PG_FUNCTION_ARGS)
  * order back in the whole cluster, and VACUUM with it, for as long as the
  * sleep takes.  Then all who wait look once.
  */
-static bool
-may_sleep(void)
+bool
+feedpub_wait_may_sleep(void)
 {
 	return !TransactionIdIsValid(GetTopTransactionIdIfAny());
 }
@@ -302,7 +301,7 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 			SPI_commit();
 			InvalidateCatalogSnapshot();
 		}
-		if (!may_sleep())
+		if (!feedpub_wait_may_sleep())
 			break;
 
 		sleep_ms = Min(left, woken ? recheck_ms : POLL_INTERVAL);
@@ -382,7 +381,7 @@ feedpub_wait_sleep(int64 timeout_ms)
 		int64		left = (end - GetCurrentTimestamp()) / 1000;
 
 		CHECK_FOR_INTERRUPTS();
-		if (left <= 0 || !may_sleep())
+		if (left <= 0 || !feedpub_wait_may_sleep())
 			return;
 		feedpub_wait_sleep_in(NULL, left);
 	}

@@ -12,9 +12,9 @@ there should be a few shards for each.  They divide the shards among them, and
 those of one that dies go to the others when its lease has run out.  Messages of
 one key are handled in order, by one worker at a time.
 
-A message that cannot be handled is set aside, with the reason, and comes again
-later; when that has failed max_attempts times, it stays in feedpub.parked until
-somebody calls feed_retry() or feed_discard().  The others go on.
+A message that cannot be handled is parked, with the reason, and comes again
+later; if that has failed max_attempts times, it stays in feedpub.parked until
+feed_retry() or feed_discard() is called.  The others go on.
 
 The effects are in the transaction of the acknowledgement, so they happen once.
 Needs psycopg 3.  Where to connect to is libpq's affair: PGHOST, PGDATABASE.
@@ -39,12 +39,12 @@ ADVICE = {
 stop = threading.Event()
 
 
-def handle(conn, op, entry):
-    """Plan a shipment.  Yours goes here; an exception sets the message aside."""
-    if op == "upsert" and entry["message_type"] == "OrderPlaced":
+def handle(conn, op, row):
+    """Plan a shipment.  Yours goes here; an exception parks the message."""
+    if op == "upsert" and row["message_type"] == "OrderPlaced":
         conn.execute(
             "INSERT INTO shipment (customer, order_id) VALUES (%s, %s)",
-            (entry["message_key"], entry["data"]["order"]))
+            (row["message_key"], row["data"]["order"]))
 
 
 def is_passing(error):
@@ -54,38 +54,36 @@ def is_passing(error):
 
 
 def take_page(conn, subscription, consumer):
-    """Handles a page and acknowledges it, or neither.  False if there is none."""
+    """Handles a page and acknowledges it, or neither."""
+    # It waits, not longer, for it is what a stop waits for.  A consumer with a
+    # name waits for a third of its lease at most, so it renews that in time.
     page = conn.execute(
-        "SELECT cursor, op, entry, token FROM feed_poll(%s, %s, %s)",
+        "SELECT receipt, op, row, error FROM feed_poll(%s, %s, %s, '5 s')",
         (subscription, PAGE, consumer)).fetchall()
     if not page:
-        return False
+        return
 
     with conn.transaction():
-        done = None
-        for cursor, op, entry, token in page:
+        for receipt, op, row, problem in page:
             try:
-                if op != "end":  # which only says how far the page got
-                    with conn.transaction():  # a savepoint
-                        handle(conn, op, entry)
-                done = cursor
+                with conn.transaction():  # a savepoint
+                    if problem is not None:  # the server could not make its JSON
+                        raise ValueError(problem)
+                    handle(conn, op, row)
             except Exception as error:
                 if is_passing(error):
                     raise
                 conn.execute(
-                    "SELECT feed_nack(%s, %s, %s, delay => %s, token => %s)",
-                    (subscription, cursor, str(error), RETRY_AFTER, token))
+                    "SELECT feed_nack(%s, %s, %s, %s)",
+                    (subscription, receipt, RETRY_AFTER, str(error)))
 
-        # Up to the last one that was handled.  When all were set aside, nothing
-        # is acknowledged: the next page leaves them out and leads past them.
+        # By the last receipt; what is parked stays parked.
         #
-        # strict: an error, PF003, when another worker has the shard by now.
-        # What was done here is rolled back then, for the other one does it.
-        if done is not None:
-            conn.execute(
-                "SELECT feed_ack(%s, %s, %s, strict => true)",
-                (subscription, done, token))
-    return True
+        # It is an error if another worker has the shard by now (PF003), or if
+        # this has been committed before and the answer was lost (PF005).  What
+        # was done here is rolled back then, for it is done already, or comes
+        # again.
+        conn.execute("SELECT feed_ack(%s, %s)", (subscription, receipt))
 
 
 def work(subscription, consumer):
@@ -97,10 +95,7 @@ def work(subscription, consumer):
             with psycopg.connect(autocommit=True, connect_timeout=10,
                                  application_name=consumer) as conn:
                 while not stop.is_set():
-                    if not take_page(conn, subscription, consumer):
-                        # not longer, for it is what a stop waits for
-                        conn.execute("SELECT feed_wait_poll(%s, '5 s', %s)",
-                                     (subscription, consumer))
+                    take_page(conn, subscription, consumer)
                     failures = 0
                 # so that the others need not wait until the lease has run out
                 conn.execute("SELECT feed_leave(%s, %s)", (subscription, consumer))

@@ -2,10 +2,16 @@
 //
 //     await consume({ subscription: 'shipping', handle, signal });
 //
-// `handle(client, { op, entry })` is called for each entry, in order, inside a
-// transaction that ends with the acknowledgement of the page: what it does
-// through `client` takes effect exactly once, whatever crashes.  What it does
-// elsewhere, a mail, a call to another service, happens at least once.
+// `handle(client, { op, key, row, attempt })` is called for each entry, in order,
+// inside a transaction that ends with the acknowledgement of the page: what it
+// does through `client` takes effect exactly once, whatever crashes.  What it
+// does elsewhere, a mail, a call to another service, happens at least once.
+//
+// If it throws, what it did for this entry is rolled back, and the entry is
+// parked with the reason: it comes again after `retryAfter`, alone, and the
+// others go on.  If it has failed as often as the subscription's max_attempts
+// says, it stays in the view feedpub.parked until feed_retry() or
+// feed_discard() is called.
 //
 // Returns when `signal` is aborted, after the page at hand.  Throws what only
 // a human can mend; after anything else it connects anew and goes on.
@@ -32,10 +38,11 @@ async function consume({
   subscription,
   handle,
   signal,           // an AbortSignal
-  consumer = '',    // with names, different ones, several processes may run: one
+  consumer = null,  // with names, different ones, several processes may run: one
                     // of them, or one for each shard, works; the others stand by
   channel = null,   // where feed_set_channel() announces batches: LISTEN there,
                     // instead of waiting in the server
+  retryAfter = '10 s',
   connection = {},  // see pg; by default PGHOST, PGDATABASE and so on
   log = console.error,
 }) {
@@ -51,15 +58,19 @@ async function consume({
     client.on('error', () => {});    // else a connection that breaks ends the process
     try {
       await client.connect();
-      const news = channel === null ? longPoll(client, subscription, consumer)
-        : await listen(client, channel, signal);
+      // In the server it waits for no more than five seconds, because that is
+      // what a stop waits for.
+      const news = channel === null ? null : await listen(client, channel, signal);
+      const timeout = channel === null ? '5 s' : '0';
 
       while (!signal.aborted) {
-        if (!await takePage(client, subscription, consumer, handle)) await news();
+        const found = await takePage(
+          client, { subscription, consumer, handle, retryAfter, timeout, log });
+        if (!found && news !== null) await news();
         failures = 0;
       }
       // so that the others need not wait until the lease has run out
-      if (consumer !== '') await client.query('SELECT feed_leave($1, $2)', [subscription, consumer]);
+      if (consumer !== null) await client.query('SELECT feed_leave($1, $2)', [subscription, consumer]);
     } catch (error) {
       if (isHopeless(error)) {
         if (advice[error.code]) error.message += `\n${advice[error.code]}`;
@@ -75,23 +86,38 @@ async function consume({
   }
 }
 
-// Handles a page and acknowledges it, or neither.  False when there was none.
-async function takePage(client, subscription, consumer, handle) {
+// Handles a page and acknowledges it, or neither.  False if there was none.
+async function takePage(client, {
+  subscription, consumer, handle, retryAfter, timeout, log,
+}) {
   const { rows } = await client.query(
-    'SELECT cursor, op, entry, token FROM feed_poll($1, $2, $3)', [subscription, PAGE, consumer]);
+    'SELECT receipt, op, key, row, attempt, error FROM feed_poll($1, $2, $3, $4)',
+    [subscription, PAGE, consumer, timeout]);
   if (rows.length === 0) return false;
 
   await client.query('BEGIN');
   try {
-    for (const row of rows) {
-      if (row.op !== 'end') await handle(client, row);    // "end" only says how far the page got
+    for (const entry of rows) {
+      await client.query('SAVEPOINT entry');
+      try {
+        if (entry.error !== null) throw new Error(entry.error);    // no JSON of it
+        await handle(client, entry);
+        await client.query('RELEASE SAVEPOINT entry');
+      } catch (error) {
+        if (isHopeless(error)) throw error;
+        log(`${subscription}: ${error.message}`);
+        // a connection that is gone fails here: then all of the page comes again
+        await client.query('ROLLBACK TO SAVEPOINT entry');
+        await client.query('SELECT feed_nack($1, $2, $3, $4)',
+          [subscription, entry.receipt, retryAfter, error.message]);
+      }
     }
-    // strict: an error (PF003) when another consumer has been handed out the
-    // page in the meantime, so that nothing of ours is committed.  The token is
-    // a bigint, and pg leaves it a string: right so.
-    const last = rows[rows.length - 1];
-    await client.query('SELECT feed_ack($1, $2, $3, strict => true)',
-      [subscription, last.cursor, last.token]);
+    // By the last receipt; what is parked stays parked.  It is an error, and
+    // nothing of ours is committed, if another consumer has been delivered the
+    // page meanwhile (PF003), or if this was committed before and the answer
+    // was lost (PF005).
+    await client.query('SELECT feed_ack($1, $2)',
+      [subscription, rows[rows.length - 1].receipt]);
     await client.query('COMMIT');
   } catch (error) {
     await client.query('ROLLBACK').catch(() => {});    // the connection may be gone
@@ -100,13 +126,7 @@ async function takePage(client, subscription, consumer, handle) {
   return true;
 }
 
-// Two ways to wait.  In the server: no more than five seconds, because that is
-// what a stop waits for.
-function longPoll(client, subscription, consumer) {
-  return () => client.query("SELECT feed_wait_poll($1, '5 s', $2)", [subscription, consumer]);
-}
-
-// Or here, for a notification: stops at once, and costs the server nothing.
+// Waits for a notification: stops at once, and costs the server nothing.
 // LISTEN comes before the first page, so nothing is between the two.  Ten
 // seconds at most: entries whose retry is due are not announced, and a lease
 // wants to be renewed.

@@ -5,13 +5,13 @@
 #     consume.sh mailer ./send-mail
 #
 # Runs the command for each entry, one at a time and in order.  It gets the
-# entry on its standard input, a line of JSON, and $FEED_OP: upsert, delete,
-# truncate.  When it fails, it is run again for the same entry later: nothing
-# is skipped, nothing behind it is handed out before.
+# row on its standard input, a line of JSON, and $FEED_OP: upsert, delete,
+# truncate; of a delete it gets the key.  If it fails, it is run again for the
+# same entry later: nothing is skipped, nothing after it is delivered before.
 #
 # At least once: what was handled shortly before a crash, or before the
-# connection was lost, is handled again.  So is all of a page that was handed
-# out to two processes: run one.
+# connection was lost, is handled again.  So is all of a page that was
+# delivered to two processes: run one.
 #
 # SIGTERM and SIGINT: the entry at hand is finished, what has been done is
 # acknowledged, and it ends.  Where to connect to is psql's affair: PGHOST,
@@ -32,7 +32,7 @@ trap 'rm -f "$errors"' EXIT
 trap 'stop=1' TERM INT
 
 # Runs the SQL on standard input; its rows are in $rows, separated by tabs.
-# False when it is worth another attempt; ends the program when it is not.
+# False if it is worth another attempt; ends the program if it is not.
 query() {
 	if rows=$(psql -XAtqF "$tab" -v ON_ERROR_STOP=1 -v VERBOSITY=verbose \
 		-v name="$name" "$@" 2>"$errors")
@@ -55,13 +55,15 @@ query() {
 	return 1
 }
 
-# Waits a little longer each time; a signal ends it.
+# Not strict: what was done before cannot be rolled back, so the only question
+# is whether it comes again.
 ack() {
-	query -v cursor="$done" -v token="$done_token" <<'SQL'
-SELECT feed_ack(:'name', :'cursor', :token);
+	query -v receipt="$done" <<'SQL'
+SELECT feed_ack(:'name', :'receipt', strict => false);
 SQL
 }
 
+# Waits a little longer each time; a signal ends it.
 back_off() {
 	sleep "$pause" &
 	wait $!
@@ -72,24 +74,19 @@ while [ -z "$stop" ]; do
 	# The wait is short, because it is what a signal waits for.  A payload of
 	# type json may have line breaks, but only between its tokens.
 	query <<'SQL' || { back_off; continue; }
-SELECT feed_wait_poll(:'name', '5 s') AS arrived \gset
-SELECT cursor, op, token, translate(entry::text, E'\n\r\t', '   ')
-  FROM feed_poll(:'name', 100);
+SELECT receipt, op, translate(COALESCE(row, key)::text, E'\n\r\t', '   ')
+  FROM feed_poll(:'name', timeout => '5 s');
 SQL
 
 	done=
 	failed=
-	while IFS=$tab read -r cursor op token entry; do
-		[ -n "$cursor" ] || break	# nothing came
-		# "end" only says how far the page got
-		if [ "$op" != end ] &&
-			! printf '%s\n' "$entry" | FEED_OP=$op "$@"
-		then
+	while IFS=$tab read -r receipt op entry; do
+		[ -n "$receipt" ] || break	# nothing came
+		if ! printf '%s\n' "$entry" | FEED_OP=$op "$@"; then
 			failed=1
 			break
 		fi
-		done=$cursor
-		done_token=$token
+		done=$receipt
 		[ -z "$stop" ] || break
 	done <<ROWS
 $rows
@@ -98,9 +95,9 @@ ROWS
 	if [ -n "$done" ]; then
 		# the signal that stops us may have met psql too: what is done is done
 		ack || { [ -n "$stop" ] && ack; } || { back_off; continue; }
-		case $rows$stop in
-			moved*|same1) pause=1 ;;
-			*) say "not acknowledged ($rows): is there another one, or was the subscription moved?" ;;
+		case $rows in
+			t*) pause=1 ;;
+			*) say "not acknowledged: is there another one, or was the subscription moved?" ;;
 		esac
 	fi
 	if [ -n "$failed" ] && [ -z "$stop" ]; then

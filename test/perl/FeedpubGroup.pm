@@ -121,7 +121,7 @@ sub is_expected
 {
 	my ($state) = @_;
 
-	return $state =~ /^(?:08...|57P0[123]|PF003|40001|55000|25006|S....|22000)$/ || $state eq '';
+	return $state =~ /^(?:08...|57P0[123]|PF003|PF005|40001|55000|25006|S....|22000)$/ || $state eq '';
 }
 
 sub consume
@@ -131,13 +131,14 @@ sub consume
 
 	while (!-e "$self->{dir}/stop")
 	{
-		my $came = eval {
+		my $ok = eval {
 			$dbh //= $self->connect;
 			$dbh->do('SET synchronous_commit = ' . (rand() < 0.5 ? 'on' : 'off'))
 			  if rand() < 0.05;
 			$self->consume_page($dbh, $name);
+			1;
 		};
-		if (!defined $came)
+		if (!$ok)
 		{
 			my $error = $@;
 			my $state = $DBI::state // '';
@@ -148,20 +149,13 @@ sub consume
 			undef $dbh;
 			Time::HiRes::sleep(0.1);
 		}
-		elsif (!$came)
-		{
-			eval {
-				$dbh->selectrow_array('SELECT feed_wait_poll(?, ?, ?)',
-					undef, $self->{subscription}, '100 ms', $name);
-			};
-		}
 	}
 	eval { $dbh->do('SELECT feed_leave(?, ?)', undef, $self->{subscription}, $name) }
 	  if $dbh && rand() < 0.5;
 	return;
 }
 
-# One page.  Returns whether anything came.
+# One page.
 sub consume_page
 {
 	my ($self, $dbh, $name) = @_;
@@ -172,8 +166,8 @@ sub consume_page
 	$dbh->do('SET TRANSACTION ISOLATION LEVEL REPEATABLE READ')
 	  if $one_transaction && rand() < 0.1;
 	$page = $dbh->selectall_arrayref(<<'SQL', undef, $self->{subscription}, 1 + int rand $self->{page}, $name);
-SELECT cursor, op, token, entry ->> 'message_type', entry ->> 'message_key', entry ->> 'data'
-FROM feed_poll(?, ?, ?)
+SELECT receipt, attempt, row ->> 'message_type', row ->> 'message_key', row ->> 'data'
+FROM feed_poll(?, ?, ?, '100 ms')
 SQL
 	Time::HiRes::sleep(rand 0.05) if rand() < 0.2;
 	$dbh->begin_work if !$one_transaction;
@@ -181,18 +175,14 @@ SQL
 	# a part of the page now and then; a lease may run out in the middle
 	for my $row (@$page)
 	{
-		my ($cursor, $op, $token, $type, $key, $data) = @$row;
+		my ($receipt, $attempt, $type, $key, $data) = @$row;
 
-		$done = $row;
-		next if $op eq 'end';
-		if ($type ne 'plain' && !$self->may_deal_with($dbh, $row))
+		# messages of kind "poison" can be dealt with at the third attempt
+		$done = $receipt;
+		if ($type ne 'plain' && $attempt < 3)
 		{
-			$dbh->selectrow_array('SELECT feed_nack(?, ?, ?, ?, ?)', undef,
-				$self->{subscription}, $cursor, $name, '100 ms', $token);
-
-			# a retried entry is alone, and aside again: nothing to acknowledge
-			undef $done if $token & 1;
-			last if !$done;
+			$dbh->selectrow_array('SELECT feed_nack(?, ?, ?, ?)', undef,
+				$self->{subscription}, $receipt, '100 ms', $name);
 			next;
 		}
 		$dbh->do('INSERT INTO effect (consumer, kind, key, data) VALUES (?, ?, ?, ?)',
@@ -200,8 +190,7 @@ SQL
 		last if rand() < 0.001;
 	}
 	Time::HiRes::sleep(2.5) if @$page && rand() < 0.01;
-	$dbh->selectrow_array('SELECT feed_ack(?, ?, ?, true)', undef,
-		$self->{subscription}, $done->[0], $done->[2])
+	$dbh->selectrow_array('SELECT feed_ack(?, ?)', undef, $self->{subscription}, $done)
 	  if $done;
 	if (rand() < 0.02)
 	{
@@ -211,17 +200,7 @@ SQL
 	{
 		$dbh->commit;
 	}
-	return scalar @$page;
-}
-
-# Messages of kind "poison" can be dealt with at the third attempt.
-sub may_deal_with
-{
-	my ($self, $dbh, $row) = @_;
-	my ($attempts) = $dbh->selectrow_array('SELECT attempts FROM feedpub.parked WHERE subscription = ? AND cursor = ?',
-		undef, $self->{subscription}, $row->[0]);
-
-	return ($attempts // 0) >= 2;
+	return;
 }
 
 1;

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(34 * 11 + 4 + 34);
+SELECT plan(34 * 11 + 4 + 50);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -29,17 +29,17 @@ INSERT INTO meant VALUES
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
-	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false', 'text', 'v', false, 'u', 0),
 	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
-	('feed_poll', 'name text, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint, error text)', 'v', false, 'u', 100),
-	('feed_poll', 'feed anyelement, name text, max_rows integer, consumer text', 'TABLE(cursor text, op text, entry anyelement, token bigint)', 'v', false, 'u', 100),
-	('feed_ack', 'name text, cursor text, token bigint DEFAULT NULL::bigint, strict boolean DEFAULT false', 'text', 'v', false, 'u', 0),
-	('feed_ack_poll', 'name text, cursor text, token bigint, max_rows integer, consumer text DEFAULT ''''::text', 'TABLE(cursor text, op text, entry json, token bigint, error text)', 'v', false, 'u', 100),
-	('feed_wait_poll', 'name text, timeout interval, consumer text DEFAULT ''''::text', 'boolean', 'v', false, 'u', 0),
+	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),
+	('feed_poll', 'name text, max_rows integer DEFAULT 100, consumer text DEFAULT NULL::text, timeout interval DEFAULT ''00:00:00''::interval, ack text DEFAULT NULL::text', 'TABLE(receipt text, cursor text, op text, key json, "row" json, xid text, published_at timestamp with time zone, attempt integer, error text)', 'v', false, 'u', 100),
+	('feed_poll_rows', 'feed anyelement, name text, max_rows integer DEFAULT 100, consumer text DEFAULT NULL::text, timeout interval DEFAULT ''00:00:00''::interval, ack text DEFAULT NULL::text', 'TABLE(receipt text, cursor text, op text, entry anyelement, xid text, published_at timestamp with time zone, attempt integer)', 'v', false, 'u', 100),
+	('feed_ack', 'name text, receipt text, strict boolean DEFAULT true', 'boolean', 'v', false, 'u', 0),
 	('feed_leave', 'name text, consumer text', 'integer', 'v', false, 'u', 0),
-	('feed_park', 'name text, cursor text, reason text, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
-	('feed_nack', 'name text, cursor text, reason text, delay interval DEFAULT ''00:00:10''::interval, token bigint DEFAULT NULL::bigint', 'boolean', 'v', false, 'u', 0),
+	('feed_park', 'name text, receipt text, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
+	('feed_nack', 'name text, receipt text, delay interval DEFAULT ''00:00:10''::interval, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
 	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
 	('feed_discard', 'name text, cursor text', 'integer', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
@@ -94,6 +94,22 @@ INSERT INTO with_null VALUES
 	($c$feed_wait(0, NULL, '0')$c$, 'after'),
 	($c$feed_wait(0, '', NULL)$c$, 'timeout'),
 	($c$feed_unsubscribe(NULL)$c$, 'name'),
+	($c$feed_subscribe(NULL, 0)$c$, 'name'),
+	($c$feed_subscribe('s', NULL)$c$, 'feed'),
+	($c$feed_subscribe('s', 0, shards => NULL)$c$, 'shards'),
+	($c$feed_subscribe('s', 0, if_not_exists => NULL)$c$, 'if_not_exists'),
+	($c$feed_seek(NULL, '')$c$, 'name'),
+	($c$feed_seek('s', NULL::text)$c$, 'start'),
+	($c$feed_poll(NULL)$c$, 'name'),
+	($c$feed_poll('s', NULL)$c$, 'max_rows'),
+	($c$feed_poll('s', timeout => NULL)$c$, 'timeout'),
+	($c$feed_ack(NULL, 'r')$c$, 'name'),
+	($c$feed_ack('s', NULL)$c$, 'receipt'),
+	($c$feed_ack('s', 'r', NULL)$c$, 'strict'),
+	($c$feed_nack('s', NULL)$c$, 'receipt'),
+	($c$feed_nack('s', 'r', NULL)$c$, 'delay'),
+	($c$feed_park(NULL, 'r')$c$, 'name'),
+	($c$feed_retry(NULL)$c$, 'name'),
 	($c$feed_leave(NULL, 'c')$c$, 'name'),
 	($c$feed_leave('s', NULL)$c$, 'consumer'),
 	($c$feed_discard(NULL, 'c')$c$, 'name'),

@@ -23,16 +23,16 @@ INSERT INTO meant VALUES
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
 	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('_shard', 'r', 'subscription text, shard integer, cursor text, token bigint, page_token bigint, claims bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
+	('_shard', 'r', 'subscription text, shard integer, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
-	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, key text[], reason text, attempts integer, '
-		'parked_at timestamp with time zone, retry_at timestamp with time zone, failed_at text', 'pg_database_owner'::regrole);
+	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, published_at timestamp with time zone, key_texts text[], key json, row json, '
+		'reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, state bigint, page bigint, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, '
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
-	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key text[], reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
+	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
 	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint', 'pg_database_owner'::regrole),
 	('_stamping', 'r', 'feed regclass, partition regclass, since xid8, running boolean, done boolean, stamped bigint, failed bigint, stepped_at timestamp with time zone, '

@@ -34,8 +34,8 @@ RESET ROLE;
 BEGIN;
 SELECT no_plan();
 INSERT INTO rights.box (message_type, data) VALUES ('a', '1'), ('a', '2');
-INSERT INTO feedpub._parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason)
-	VALUES ('sub', 0, '1' || '00000001' || 'b' || lpad('1', 16, '0') || lpad('1', 16, '0') || repeat('0', 57), 'upsert', '1', 1, 'a reason');
+INSERT INTO feedpub._parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason, state, page)
+	VALUES ('sub', 0, '1' || '00000001' || 'b' || lpad('1', 16, '0') || lpad('1', 16, '0') || repeat('0', 57), 'upsert', '1', 1, 'a reason', 1, 1);
 UPDATE feedpub._shard SET parked = 1;
 
 CREATE TEMP TABLE matrix (call text PRIMARY KEY, feed text, sub text, member text, reader text, stranger text, monitor text, stats text, super text);
@@ -66,15 +66,16 @@ INSERT INTO matrix VALUES
 	($$feed_subscribe('sub', 'rights.box')$$, '42710', '42710', '42710', '42710', '42501', '42501', '42501', '42710'),
 	($$feed_unsubscribe('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_seek('sub', 'latest')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_poll('sub', 1)$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_poll('sub', 1, 'w')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_poll(NULL::rights.box, 'sub', 1, '')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_ack('sub', '')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_ack_poll('sub', '', NULL, 1)$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_wait_poll('sub', '0')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
+	($$feed_poll('sub', 1)$$, '42501', '0', '0', '42501', '42704', '42704', '42704', '0'),
+	($$feed_poll('sub', 1, 'w')$$, '42501', '0', '0', '42501', '42704', '42704', '42704', '0'),
+	($$feed_poll_rows(NULL::rights.box, 'sub')$$, '42501', '0', '0', '42501', '42704', '42704', '42704', '0'),
+	($$feed_poll('sub', timeout => '1 ms')$$, '42501', '0', '0', '42501', '42704', '42704', '42704', '0'),
+	($$feed_poll('sub', ack => '1p' || repeat('0', 35))$$, '42501', 'PF003', 'PF003', '42501', '42704', '42704', '42704', 'PF003'),
+	($$feed_ack('sub', '1p' || repeat('0', 35))$$, '42501', 'PF003', 'PF003', '42501', '42704', '42704', '42704', 'PF003'),
+	($$feed_ack('sub', '1p' || repeat('0', 35), strict => false)$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_leave('sub', 'w')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_park('sub', '', 'r')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
-	($$feed_nack('sub', '', 'r')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
+	($$feed_park('sub', '1p' || repeat('0', 35))$$, '42501', 'PF003', 'PF003', '42501', '42704', '42704', '42704', 'PF003'),
+	($$feed_nack('sub', '1p' || repeat('0', 35))$$, '42501', 'PF003', 'PF003', '42501', '42704', '42704', '42704', 'PF003'),
 	($$feed_retry('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_discard('sub', '')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 -- the worker

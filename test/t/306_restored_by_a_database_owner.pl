@@ -29,7 +29,7 @@ INSERT INTO outbox (message_type, data) SELECT 'a', to_jsonb(i) FROM generate_se
 INSERT INTO kv SELECT i, 'v' FROM generate_series(1, 3) i;
 CALL feed_publish();
 SELECT feed_subscribe('sub', 'outbox', 'earliest');
-SELECT feed_ack('sub', cursor, token) FROM feed_poll('sub', 1);
+SELECT feed_ack('sub', receipt) FROM feed_poll('sub', 1);
 RESET ROLE;
 SQL
 my $cursor = sql($node, q(SELECT feed_head('kv')));
@@ -59,7 +59,7 @@ sub restore
 
 my $errors = restore('mended');
 like($errors, qr/permission denied for table $_\b/, "the owner cannot restore feedpub.$_")
-  foreach qw(feed batch tombstone subscription shard);
+  foreach qw(_feed _batch _tombstone _subscription _shard);
 is(sql($node, $state, db => 'mended'), '3|2|0|f|0|0', 'the rows have come, and no more');
 refused($node, q(SELECT feed_page('outbox', '', 10)), '42809', 'not a feed', 'which is no feed', db => 'mended');
 
@@ -69,7 +69,7 @@ refused($node, q(SELECT feed_page('outbox', '', 10)), '42809', 'not a feed', 'wh
 $node->command_ok([ 'pg_restore', '--data-only', '--schema=feedpub', '-d', $node->connstr('mended'), $dump ],
 	'a superuser can restore schema feedpub alone');
 is(sql($node, $state, db => 'mended'), '3|2|2|t|1|1', 'with that all is there');
-is(sql($node, "$quiet SELECT op, entry ->> 'data' FROM feed_poll('sub', 10)", db => 'mended', user => 'regress_feedpub_owner'),
+is(sql($node, "$quiet SELECT op, row ->> 'data' FROM feed_poll('sub', 10)", db => 'mended', user => 'regress_feedpub_owner'),
 	"upsert|2\nupsert|3", 'a subscription goes on');
 is(sql($node, "$quiet SELECT op, (entry).k FROM feed_read(NULL::kv, '$cursor', 10) WHERE op <> 'end'", db => 'mended', user => 'regress_feedpub_owner'),
 	'delete|1', 'so do cursors');

@@ -63,7 +63,8 @@ sub consumer
 {
 	my (@arguments) = @_;
 
-	return run_program($node, { dir => $dir }, 'node', 'main.js', @arguments);
+	return run_program($node, { dir => $dir, env => { RETRY_AFTER => '100 ms' } },
+		'node', 'main.js', @arguments);
 }
 
 sub wait_for_shipments
@@ -164,14 +165,17 @@ is_exact('listening: every order once');
 sql($node, q(SELECT feed_unsubscribe('listening')));
 
 #
-# A handler that fails for a while
+# A handler that fails for a while: the others go on, and the one comes again.
 #
-sql($node, <<'SQL');
-ALTER TABLE shipment ADD CONSTRAINT closed CHECK (order_id = 0) NOT VALID;
+my $bad = sql($node, 'SELECT last_value + 1 FROM number');
+sql($node, <<"SQL");
+ALTER TABLE shipment ADD CONSTRAINT closed CHECK (order_id <> $bad) NOT VALID;
 SELECT feed_subscribe('alone', 'outbox', 'latest');
 SQL
-sql($node, $order);
+sql($node, $order) for 1 .. 3;
 $consumer = consumer('alone');
+wait_until('the others are handled',
+	sub { sql($node, "SELECT count(*) FROM shipment WHERE order_id > $bad") == 2 });
 wait_until('the handler has failed twice',
 	sub { (() = output($consumer) =~ /violates check constraint/g) >= 2 });
 sql($node, 'ALTER TABLE shipment DROP CONSTRAINT closed');
@@ -179,6 +183,32 @@ wait_for_shipments(orders());
 kill 'TERM', $consumer->{pid};
 is(ended($consumer), 0, 'stopped by SIGTERM');
 is_exact('every order once');
+is(sql($node, 'SELECT count(*) FROM feedpub.parked'), 0, 'and none is parked any more');
+
+#
+# Given up: it stays, with what it is and why.
+#
+$bad = sql($node, 'SELECT last_value + 1 FROM number');
+sql($node, <<"SQL");
+ALTER TABLE shipment ADD CONSTRAINT closed CHECK (order_id <> $bad) NOT VALID;
+SELECT feed_subscribe('twice', 'outbox', 'latest', max_attempts => 2);
+SQL
+sql($node, $order);
+$consumer = consumer('twice');
+wait_until('it is given up',
+	sub { sql($node, q(SELECT state FROM feedpub.parked)) eq 'parked' });
+kill 'TERM', $consumer->{pid};
+is(ended($consumer), 0, 'stopped by SIGTERM');
+is(sql($node, q(SELECT attempts, message -> 'data' ->> 'order', reason ~ 'closed' FROM feedpub.parked)),
+	"2|$bad|t", 'after two attempts');
+sql($node, 'ALTER TABLE shipment DROP CONSTRAINT closed');
+sql($node, q(SELECT feed_retry('twice')));
+$consumer = consumer('twice');
+wait_for_shipments(orders());
+kill 'TERM', $consumer->{pid};
+is(ended($consumer), 0, 'stopped by SIGTERM');
+is_exact('asked for again, it is handled');
+sql($node, q(SELECT feed_seek('alone', 'latest'), feed_unsubscribe('twice')));
 
 #
 # Killed between the effects and the acknowledgement: neither has happened.

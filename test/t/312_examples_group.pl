@@ -138,7 +138,7 @@ wait_until('two are stuck in the same message',
 		sql($node, q(SELECT count(*) FROM pg_locks WHERE relation = 'shipment'::regclass AND NOT granted)) >= 2;
 	});
 sql($node, q(COMMIT PREPARED 'held'));
-wait_until('the late one knows', sub { output($group) =~ /lost the lease/ });
+wait_until('the late one knows', sub { output($group) =~ /lost the page/ });
 wait_for_shipments(count('outbox') - 1);
 
 kill 'TERM', $group->{pid};

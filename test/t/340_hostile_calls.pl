@@ -98,12 +98,12 @@ CALL pg_temp.try('SELECT feed_subscribe(''Odd "%s'', ''parted'', ''earliest'')')
 RESET ROLE;
 CALL pg_temp.try('CREATE FOREIGN TABLE a_foreign_table (k int) SERVER server');
 CALL feed_publish();
--- cursors, tokens and stamps that mean something
+-- cursors, receipts and stamps that mean something
 SELECT feed_head('outbox') AS outbox_head, feed_head('kv') AS kv_head, feed_head('parted') AS parted_head \gset
 SELECT feed_page('kv', '', 2) ->> 'cursor' AS kv_cursor, feed_page('parted', '', 1) ->> 'cursor' AS parted_cursor, feed_page('outbox', '', 1) ->> 'cursor' AS outbox_cursor \gset
-SELECT cursor AS sub_cursor, token AS sub_token FROM feed_poll('sub', 1) \gset
-SELECT cursor AS shared_cursor, token AS shared_token FROM feed_poll('shared', 1, 'w') \gset
-SELECT cursor AS odd_cursor, token AS odd_token FROM feed_poll('Odd "%s', 1) \gset
+SELECT cursor AS sub_cursor, receipt AS sub_receipt FROM feed_poll('sub', 1) \gset
+SELECT cursor AS shared_cursor, receipt AS shared_receipt FROM feed_poll('shared', 1, 'w') \gset
+SELECT cursor AS odd_cursor, receipt AS odd_receipt FROM feed_poll('Odd "%s', 1) \gset
 SELECT 'nextval'::regproc::oid AS dropped \gset
 CREATE TEMP TABLE gone (k int);
 SELECT 'gone'::regclass::oid AS gone \gset
@@ -117,7 +117,7 @@ SQL
 
 # what has not been made, because a call spoilt it for good, is left empty
 my @variables = qw(outbox_head kv_head parted_head kv_cursor parted_cursor outbox_cursor
-  sub_cursor shared_cursor odd_cursor sub_token shared_token odd_token gone);
+  sub_cursor shared_cursor odd_cursor sub_receipt shared_receipt odd_receipt gone);
 my $defaults = join '', map { "\\set $_ 0\n" } @variables;
 
 #
@@ -139,7 +139,7 @@ my @texts = (
 	'', ' ', 'sub', 'shared', 'Odd "%s', 'outbox', 'kv', 'public.kv', 'a.b.c.d', 'no.such', '"', '""', '%s%n%s',
 	'latest', 'earliest', 'now', 'infinity', '-infinity', '2000-01-01', '4714-11-24 BC', 'epoch', 'tomorrow',
 	'w', 'all', 'unstamped', 'true', 'k = 1', 'false', '1 = 1; DROP TABLE kv', 'k', 'x' x 63, 'x' x 64, 'x' x 255, 'x' x 256,
-	'0' x 99, 'f' x 99, '0' x 42, '01' . '0' x 97, '02' . '0' x 97, '01ffffffff' . 'f' x 89, '01' . '0' x 8 . '7' . 'f' x 88,
+	'0' x 99, 'f' x 99, '1p' . '0' x 134, '1r' . '0' x 134, '1l3ff' . 'f' x 131, '0' x 42, '01' . '0' x 97, '02' . '0' x 97, '01ffffffff' . 'f' x 89, '01' . '0' x 8 . '7' . 'f' x 88,
 	"\x{1}", "a\tb\nc", "\xc3\xa9", "\xe2\x98\x83", '{"k": 1}', 'new outbox', 'pg_catalog.x', 'feedpub.x', 'pg_temp.x',
 	'information_schema.tables', 'x.y', '"Quoted Feed"', 'pg_toast.x', '-1', '0', '1e10', "''", '\\', '$1', 'NULL');
 
@@ -165,7 +165,7 @@ sub number
 	return pick(0, 1, 2, 3, 5, 10, 100, 1000, -1, -2, 1023, 1024, 1025, 65535, 65536,
 		2147483647, '(-2147483648)', int rand 1000) if $bits == 32 || chance(50);
 	return pick('9223372036854775807', '(-9223372036854775808)', '4294967295', '4294967296', '2147483648',
-		'281474976710656', '1099511627776', ':sub_token', ':shared_token', ':odd_token');
+		'281474976710656', '1099511627776');
 }
 
 sub text
@@ -173,11 +173,11 @@ sub text
 	return quote(pick('sub', 'shared', 'Odd "%s')) if chance(30);
 	if (chance(35))
 	{
-		my $cursor = ':\'' . pick(grep { /_(head|cursor)$/ } @variables) . '\'';
+		my $cursor = ':\'' . pick(grep { /_(head|cursor|receipt)$/ } @variables) . '\'';
 
 		# one that means something, or with another digit somewhere
 		return $cursor if chance(60);
-		my $at = 1 + int rand 105;
+		my $at = 1 + int rand 140;
 		my $digit = pick(0 .. 9, 'a' .. 'f', 'F', 'g', ' ', '');
 		return "overlay($cursor placing '$digit' from $at for 1)";
 	}
@@ -209,6 +209,7 @@ my %argument = (
 	xid8 => sub { return quote(pick(0, 1, 2, 3, 700, 1000, '4294967296', '9223372036854775808', '18446744073709551615')) . '::xid8' },
 	interval => sub { return quote(pick('0', '1 us', '10 ms', '100 ms', '1 s', '30 s', '1 day', '-1 s', '1 month', '1 year',
 				'178000000 years', '-178000000 years', '2562047788 hours', '-2562047788 hours', '1 year -1 year')) . '::interval' },
+	timestamptz => sub { return quote(pick('now', 'infinity', '-infinity', 'epoch', '4714-11-24 BC', '294276-12-31', '2000-01-01')) . '::timestamptz' },
 	jsonb => sub { return quote(pick('{}', '[]', 'null', '1', '{"k": 1}', '{"k": "1"}', '{"k": null}', '{"k": {"k": []}}', '{"k": 1, "v": 2}',
 				'{"k": 1e400}', '{"b \"c": 1, "a": 1}', '{"a": 1}', '[{"k": 1}]')) . '::jsonb' },
 	_text => sub { return quote(pick('{}', '{k}', '{v}', '{k,v}', '{k,k}', '{NULL}', '{k,NULL}', '{{k,v}}', '[5:6]={k,v}', '{feed_xid}', '{ctid,tableoid}',

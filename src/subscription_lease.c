@@ -1,57 +1,33 @@
 /*-------------------------------------------------------------------------
  *
- * lease.c
- *	  Who reads which shards of a subscription, and tokens.
+ * subscription_lease.c
+ *	  Which consumer reads which shards of a subscription.
  *
- * A consumer that names itself leases shards: the row of feedpub._shard has his
- * name and until when.  Polling and acknowledging renew the lease.  One that
- * has run out may be taken by another: then what the late consumer was handed
- * out is handed out again, and his acknowledgement is refused.  Until somebody
- * takes it, a lease that has run out is as good as before.
+ * A consumer that names itself leases shards: the row of feedpub._shard has
+ * its name and until when.  Polling and acknowledging renew the lease.  One
+ * that has run out may be taken by another consumer: then what the late
+ * consumer was delivered is delivered again, and its receipts no longer count,
+ * for the shard has another state (subscription_receipt.c).  Until it is
+ * taken, a lease that has run out is as good as before.
  *
- * Tokens.  Each page comes with a token, and an acknowledgement counts only if
- * the shard is in the state in which the page was read, or has been moved last
- * by the same page (so that a page can be acknowledged in parts).  The state is
- * the place, the lease, which page moved the place last or set an entry aside,
- * and how many have been set aside.  So of two pages that have the same entries in them, one wins: whether
- * a lease ran out, two processes go by one name or none, or one process lost
- * its connection while its COMMIT was under way and asked again.  The token is
- * a hash of the state, and a random part which tells pages of one state apart:
- *
- *		state, 26 bits | random, 25 | shard, 10 | leased, 1 | retry, 1
- *
- * A stale token is taken for a valid one once in 2^26 times.  Of an entry that
- * is handed out again (park.c) the state is the lease alone, and in place of
- * the random part is how often it had failed: one that has failed again since
- * is not dealt with, and what decides among those that deal with it is who
- * removes it from those that are set aside.
- *
- * The argument.  The token is compared, and the place moved, in one UPDATE of
- * the shard's row; a lease is taken, an entry set aside and a subscription
- * sought by an UPDATE of the same row, or under its lock.  So they come one
- * after the other, and whichever is later sees the earlier: in READ COMMITTED
- * it goes by the newest version of the row, above that it fails with a
- * serialization failure.  While a consumer's transaction that has moved the
- * place is open, its row is locked: who wants shards skips it (SKIP LOCKED), so
- * nobody waits to be handed something, and he finds the place moved or unmoved,
- * never in between.
- *
- * Leases are told apart by a number (feedpub._shard.token) that rises, and none
- * is given twice, even if a crash takes back the transaction that gave it: it
- * is the time in microseconds, or later.
+ * While a consumer's transaction that has acknowledged is open, the shard's
+ * row is locked.  A consumer that wants shards skips it (SKIP LOCKED), so no
+ * poll waits, and it finds the cursor moved or not, never in between.
  *
  * Fair shares.  Consumers register themselves in feedpub._consumer, each in a
- * row of his own.  The shards are divided among those that are there, in the
- * order of their names: each knows from that how many are his, gives back what
- * he has above it, and takes what is free up to it.  They look whenever a third
- * of the lease has passed, so a newcomer has his share after about so long, and
- * the shares of one that has died come free when his leases end.
+ * row of its own.  The shards are divided among those that are there, in the
+ * order of their names: each knows from that how many it is to have, gives
+ * back what it has above that, and takes what is free up to that.  They look
+ * whenever a third of the lease has passed, so a newcomer has its share after
+ * about so long, and the shares of one that has died come free when its leases
+ * end.
  *
  * Clocks may be put back: a lease that would last longer than leases do, by
  * far, has run out.
  *
  * Locks: rows of feedpub._shard are locked before all others, in the order of
- * their numbers where it is several; nobody waits for one of feedpub._consumer.
+ * their numbers where it is several; no poll waits for one of
+ * feedpub._consumer.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,7 +35,6 @@
 
 #include "access/xact.h"
 #include "catalog/namespace.h"
-#include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "executor/spi.h"
@@ -67,7 +42,6 @@
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -75,15 +49,6 @@
 #include "feedpub.h"
 
 PG_FUNCTION_INFO_V1(feed_leave);
-
-/* the parts of a token, from below */
-#define TOKEN_RETRY			UINT64CONST(1)
-#define TOKEN_LEASED		UINT64CONST(2)
-#define TOKEN_SHARD_SHIFT	2
-#define TOKEN_RANDOM_SHIFT	12
-#define TOKEN_RANDOM_MASK	((uint64) FEEDPUB_TOKEN_ATTEMPTS)
-#define TOKEN_STATE_SHIFT	37
-#define TOKEN_STATE_MASK	INT64CONST(0x3ffffff)	/* as in FEEDPUB_TOKEN_HOLDS */
 
 /* whoever has locked ours has registered us */
 static FeedpubStatement renew_consumer = {
@@ -128,7 +93,7 @@ static FeedpubStatement count_consumers = {
  * each row, and lock others each time.
  */
 #define RETURNING_SHARD \
-	" RETURNING h.shard, h.cursor, h.token, h.page_token, h.claims, h.leased_until, h.parked"
+	" RETURNING h.shard, h.cursor, h.state, h.leased_until, h.parked"
 
 /* ours, up to so many, the lowest first; whoever has locked one has polled it */
 static FeedpubStatement renew_leases = {
@@ -160,7 +125,7 @@ static FeedpubStatement take_leases = {
 		   "   AND (o.leased_until OPERATOR(pg_catalog.<=) $6 OR o.leased_until OPERATOR(pg_catalog.>) $7)))"
 		   "  ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._shard h SET consumer = $2, leased_until = $3,"
-		   " token = GREATEST($5, h.token OPERATOR(pg_catalog.+) 1), page_token = NULL FROM free"
+		   " state = $5, page = NULL FROM free"
 		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) free.shard" RETURNING_SHARD,
 	.nargs = 7,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
@@ -173,14 +138,6 @@ static FeedpubStatement forget_consumer = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-static FeedpubStatement lock_shard = {
-	.sql = "SELECT h.cursor FROM feedpub._shard h"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) $2"
-		   " AND" FEEDPUB_TOKEN_HOLDS "FOR NO KEY UPDATE",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, BOOLOID, INT8OID},
-};
-
 static FeedpubStatement lock_shards = {
 	.sql = "SELECT FROM feedpub._shard h WHERE h.subscription OPERATOR(pg_catalog.=) $1"
 		   " ORDER BY h.shard FOR UPDATE",
@@ -188,8 +145,6 @@ static FeedpubStatement lock_shards = {
 	.argtypes = {TEXTOID},
 };
 
-static int64 hash_state(const FeedpubShard *shard, bool retry);
-static uint32 random_bits(void);
 static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
 static void register_consumer(FeedpubSubscription *sub, text *consumer,
 							  TimestampTz now);
@@ -218,135 +173,6 @@ feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 }
 
 /*
- * The token of what is handed out of a shard: a page, or an entry that has
- * failed so many times.
- */
-int64
-feedpub_lease_token(const FeedpubShard *shard, int attempts)
-{
-	bool		retry = attempts > 0;
-	uint32		distinct = retry ? (uint32) attempts : random_bits();
-
-	return (int64) ((uint64) hash_state(shard, retry) << TOKEN_STATE_SHIFT |
-					(distinct & TOKEN_RANDOM_MASK) << TOKEN_RANDOM_SHIFT |
-					(uint64) shard->shard << TOKEN_SHARD_SHIFT |
-					(shard->consumer != NULL ? TOKEN_LEASED : 0) |
-					(retry ? TOKEN_RETRY : 0));
-}
-
-/*
- * The state of a shard, as FEEDPUB_TOKEN_HOLDS computes it.
- */
-static int64
-hash_state(const FeedpubShard *shard, bool retry)
-{
-	text	   *place = retry ? cstring_to_text("") : shard->cursor;
-	int64		seed = retry ? shard->token : shard->token ^ shard->page_token ^ shard->claims;
-
-	return DatumGetInt64(DirectFunctionCall2Coll(hashtextextended, C_COLLATION_OID,
-												 PointerGetDatum(place),
-												 Int64GetDatum(seed))) &
-		TOKEN_STATE_MASK;
-}
-
-static uint32
-random_bits(void)
-{
-	uint32		random;
-
-	if (!pg_strong_random(&random, sizeof(random)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
-	return random;
-}
-
-/*
- * What a page that moves the place, or sets an entry aside, leaves in the
- * shard: its token.  Who has none leaves what no page has.
- */
-int64
-feedpub_lease_claim(const FeedpubToken *token)
-{
-	return token->given ? token->bits : -(int64) random_bits() - 1;
-}
-
-/*
- * A token as an argument of a function.
- */
-FeedpubToken
-feedpub_lease_parse(FunctionCallInfo fcinfo, int arg)
-{
-	FeedpubToken token = {0};
-
-	if (PG_ARGISNULL(arg))
-		return token;
-	token.given = true;
-	token.bits = PG_GETARG_INT64(arg);
-	token.retry = (token.bits & TOKEN_RETRY) != 0;
-	token.leased = (token.bits & TOKEN_LEASED) != 0;
-	if (token.retry)
-		token.attempts = (token.bits >> TOKEN_RANDOM_SHIFT) & TOKEN_RANDOM_MASK;
-	token.shard = (token.bits >> TOKEN_SHARD_SHIFT) & (FEEDPUB_MAX_SHARDS - 1);
-	token.state = token.bits >> TOKEN_STATE_SHIFT;	/* none is below zero */
-	return token;
-}
-
-/*
- * Refuse none where there are several shards.
- */
-void
-feedpub_lease_check(const FeedpubSubscription *sub, const FeedpubToken *token)
-{
-	if (!token->given && sub->nshards > 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("token must not be null"),
-				 errdetail("Subscription \"%s\" has %d shards, and the token says which one the cursor is of.",
-						   text_to_cstring(sub->name), sub->nshards)));
-}
-
-/*
- * Set the first five parameters of a statement with FEEDPUB_TOKEN_HOLDS.
- */
-void
-feedpub_lease_bind(const FeedpubSubscription *sub, const FeedpubToken *token,
-				   Datum *values, char *nulls)
-{
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(token->shard);
-	values[2] = Int64GetDatum(token->bits);
-	nulls[2] = token->given ? ' ' : 'n';
-	values[3] = BoolGetDatum(token->retry);
-	values[4] = Int64GetDatum(token->state);
-}
-
-/*
- * Lock a shard, until the transaction ends, if the token holds for it, and
- * return the place.
- */
-bool
-feedpub_lease_lock(const FeedpubSubscription *sub, const FeedpubToken *token,
-				   text **cursor)
-{
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[5];
-	char		nulls[] = "     ";
-	bool		isnull;
-	bool		found;
-
-	feedpub_lease_bind(sub, token, values, nulls);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&lock_shard, values, nulls) > 0;
-	MemoryContextSwitchTo(context);
-	if (found)
-		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
-	feedpub_store_end(&caller);
-	return found;
-}
-
-/*
  * Lock all shards of a subscription.
  */
 void
@@ -362,26 +188,14 @@ feedpub_lease_lock_all(const FeedpubSubscription *sub)
 }
 
 /*
- * Refuse what comes with a token that is no longer valid.
- */
-void
-feedpub_lease_refuse(const text *name)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEED_LEASE_LOST),
-			 errmsg("lost the lease of subscription \"%s\"",
-					text_to_cstring(name)),
-			 errdetail("Another consumer has been handed out the same entries, or the subscription was moved."),
-			 errhint("Roll back what was done with them, and poll again.")));
-}
-
-/*
  * Is a shard leased by a consumer?
  */
-static bool
-is_of_consumer(const FeedpubShard *shard, const char *consumer)
+bool
+feedpub_lease_is_of(const FeedpubShard *shard, const text *consumer)
 {
-	return shard->consumer != NULL && strcmp(shard->consumer, consumer) == 0;
+	return shard->consumer != NULL &&
+		strlen(shard->consumer) == VARSIZE_ANY_EXHDR(consumer) &&
+		memcmp(shard->consumer, VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)) == 0;
 }
 
 /*
@@ -389,7 +203,7 @@ is_of_consumer(const FeedpubShard *shard, const char *consumer)
  * given back?  That is when feedpub_lease_take() writes.
  */
 bool
-feedpub_lease_is_due(const FeedpubSubscription *sub, const char *consumer)
+feedpub_lease_is_due(const FeedpubSubscription *sub, const text *consumer)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz due = TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3);
@@ -402,7 +216,7 @@ feedpub_lease_is_due(const FeedpubSubscription *sub, const char *consumer)
 	{
 		const FeedpubShard *shard = &sub->shards[i];
 
-		if (!is_of_consumer(shard, consumer))
+		if (!feedpub_lease_is_of(shard, consumer))
 			continue;
 		if (shard->leased_until <= due || shard->leased_until > far)
 			return true;
@@ -436,15 +250,13 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	FeedpubRole caller;
 	Datum		values[7];
 
-	/* not only when there is something to write, which nobody can foresee */
-	PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 	*own = palloc(sub->nshards * sizeof(FeedpubShard));
 	for (int i = 0; i < sub->nloaded; i++)
 	{
-		if (is_of_consumer(&sub->shards[i], name))
+		if (feedpub_lease_is_of(&sub->shards[i], consumer))
 			(*own)[nown++] = sub->shards[i];
 	}
-	if (!feedpub_lease_is_due(sub, name))
+	if (!feedpub_lease_is_due(sub, consumer))
 		return nown;
 
 	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
@@ -468,7 +280,7 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	if (nown < share)
 	{
 		values[3] = Int32GetDatum(share - nown);
-		values[4] = Int64GetDatum(now);
+		values[4] = Int64GetDatum(feedpub_receipt_draw());
 		values[5] = TimestampTzGetDatum(now);
 		values[6] = TimestampTzGetDatum(too_far(sub, now));
 		feedpub_store_run(&take_leases, values, NULL);
@@ -557,16 +369,12 @@ add_returned(FeedpubShard *own, int nown, char *consumer)
 		FeedpubShard *shard = &own[nown++];
 		MemoryContext oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(own));
 		bool		isnull;
-		Datum		value;
 
 		shard->shard = DatumGetInt32(feedpub_store_value(i, 1, &isnull));
 		shard->cursor = DatumGetTextPCopy(feedpub_store_value(i, 2, &isnull));
-		shard->token = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
-		value = feedpub_store_value(i, 4, &isnull);
-		shard->page_token = isnull ? 0 : DatumGetInt64(value);
-		shard->claims = DatumGetInt64(feedpub_store_value(i, 5, &isnull));
-		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 6, &isnull));
-		shard->parked = DatumGetInt32(feedpub_store_value(i, 7, &isnull));
+		shard->state = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
+		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 4, &isnull));
+		shard->parked = DatumGetInt32(feedpub_store_value(i, 5, &isnull));
 		shard->consumer = consumer;
 		MemoryContextSwitchTo(oldcontext);
 	}

@@ -1,0 +1,301 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_ack.c
+ *	  feed_ack(): moving the committed cursor of a subscription.
+ *
+ * The committed cursor moves by one UPDATE that compares the receipt with the
+ * shard's row (subscription_receipt.c has the argument), and only forward.
+ * The row is in an ordinary table, so the move is part of the transaction.  A
+ * consumer that acknowledges in the transaction in which it writes what came
+ * of the page has both or neither.
+ *
+ * An acknowledgement that has no effect is an error.  Otherwise a consumer
+ * that does not look at the result would commit its work a second time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_ack);
+
+/* $1 to $4 are as bind_receipt() sets them. */
+#define OF_RECEIPT \
+	" h.subscription = $1 AND h.shard = $2 AND (h.state = $3 OR h.page = $4)"
+
+static FeedpubStatement move_cursor = {
+	.sql = "UPDATE feedpub._shard h SET cursor = $5, state = $6, page = $4,"
+		   " last_ack = pg_catalog.clock_timestamp(),"
+		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
+		   "  THEN pg_catalog.clock_timestamp() + $8 ELSE h.leased_until END"
+		   " WHERE" OF_RECEIPT " AND feedpub._cursor_moves(h.cursor, $5)",
+	.nargs = 8,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID,
+				 BOOLOID, INTERVALOID},
+};
+
+/* why it has not moved: is it this page that has moved it already? */
+static FeedpubStatement compare_page = {
+	.sql = "SELECT FROM feedpub._shard h"
+		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.page = $3"
+		   " AND NOT feedpub._cursor_moves(h.cursor, $4)",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID},
+};
+
+static FeedpubStatement lock_shard_of_page = {
+	.sql = "SELECT h.cursor FROM feedpub._shard h WHERE" OF_RECEIPT
+		   " FOR NO KEY UPDATE",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
+};
+
+static FeedpubStatement lock_shard = {
+	.sql = "SELECT h.cursor, COALESCE(h.settled = $3, false) FROM feedpub._shard h"
+		   " WHERE h.subscription = $1 AND h.shard = $2 FOR NO KEY UPDATE",
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, INT8OID},
+};
+
+static void bind_receipt(const FeedpubSubscription *sub,
+						 const FeedpubReceipt *receipt, Datum *values);
+static FeedpubAck ack_retried(const FeedpubSubscription *sub,
+							  const FeedpubReceipt *receipt);
+static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
+
+/*
+ * feed_ack(name text, receipt text, strict boolean DEFAULT true)
+ * returns boolean, VOLATILE
+ *
+ * Acknowledges the entries of a page up to the one that feed_poll() returned
+ * with this receipt: the committed cursor of its shard moves there.  Of an
+ * entry that was parked and is delivered again, it acknowledges this entry:
+ * the entry is parked no longer.  An entry that this page has parked stays so.
+ *
+ * Returns true.  If the page is no longer the consumer's, it is error PF003:
+ * another page with the same entries was acknowledged, another consumer has
+ * taken the shard, or the subscription was moved.  If the page was
+ * acknowledged up to there already, it is error PF005: a COMMIT took effect
+ * whose answer was lost.  In both cases roll back; a result that callers
+ * ignore would let the work take effect twice.  With strict => false the
+ * function returns false in place of PF003 and true in place of PF005: for
+ * consumers whose work is not in the transaction.
+ *
+ * Needs the rights of the subscription's owner, and SELECT on the feed's
+ * table. Locks the shard's row until the transaction ends.  Errors: PF003,
+ * PF005, 42704 if there is no such subscription, 22023 for a malformed
+ * receipt, PF001 for one of another history, 25006, 40001 in higher isolation,
+ * 42501.
+ */
+Datum
+feed_ack(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"name", "receipt", "strict"};
+	FeedpubSubscription sub;
+	FeedpubReceipt receipt;
+	FeedpubAck	result;
+
+	for (int i = 0; i < lengthof(names); i++)
+		feedpub_subscription_refuse_null(fcinfo, i, names[i]);
+	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
+	result = feedpub_ack_page(&sub, &receipt, feedpub_receipt_draw());
+	if (PG_GETARG_BOOL(2))
+		feedpub_ack_check(sub.name, result);
+	PG_RETURN_BOOL(result != FEEDPUB_ACK_LOST);
+}
+
+/*
+ * Raise the error of an acknowledgement that had no effect.
+ */
+void
+feedpub_ack_check(const text *name, FeedpubAck result)
+{
+	if (result == FEEDPUB_ACK_ALREADY)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_ALREADY_ACKNOWLEDGED),
+				 errmsg("already acknowledged in subscription \"%s\"",
+						text_to_cstring(name)),
+				 errdetail("An earlier acknowledgement with this receipt has been committed."),
+				 errhint("Roll back: the work is done.")));
+	if (result == FEEDPUB_ACK_LOST)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_LEASE_LOST),
+				 errmsg("lost the page of subscription \"%s\"",
+						text_to_cstring(name)),
+				 errdetail("Its entries have been delivered to another consumer, or the subscription was moved."),
+				 errhint("Roll back what was done with them, and poll again.")));
+}
+
+/*
+ * Acknowledge.  The subscription has been read, with at least the receipt's
+ * shard; new_state is the state that the shard gets.
+ */
+FeedpubAck
+feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+				 int64 new_state)
+{
+	FeedpubRole caller;
+	Datum		values[8];
+	FeedpubAck	result = FEEDPUB_ACK_LOST;
+
+	PreventCommandIfReadOnly("feed_ack()");
+	feedpub_require_select(sub->feed);
+	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
+		return ack_retried(sub, receipt);
+	if (cursor_is_ahead(sub->feed, &receipt->place))
+		feedpub_page_refuse_cursor(sub->feed);
+
+	bind_receipt(sub, receipt, values);
+	values[4] = PointerGetDatum(receipt->cursor);
+	values[5] = Int64GetDatum(new_state);
+	values[6] = BoolGetDatum(receipt->kind == FEEDPUB_RECEIPT_LEASED);
+	values[7] = IntervalPGetDatum(sub->lease);
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(&move_cursor, values, NULL) == 1)
+		result = FEEDPUB_ACK_DONE;
+	else
+	{
+		values[2] = Int64GetDatum(receipt->page);
+		values[3] = PointerGetDatum(receipt->cursor);
+		if (feedpub_store_run(&compare_page, values, NULL) == 1)
+			result = FEEDPUB_ACK_ALREADY;
+	}
+	feedpub_store_end(&caller);
+	return result;
+}
+
+/*
+ * Acknowledge an entry that was delivered again.  The transaction that removes
+ * its row has dealt with it, and no other: all of them lock the shard first.
+ *
+ * If this delivery has parked it once more, it stays parked: a consumer may
+ * reject some entries of a page and acknowledge the page by its last one.
+ */
+static FeedpubAck
+ack_retried(const FeedpubSubscription *sub, const FeedpubReceipt *receipt)
+{
+	text	   *cursor;
+	bool		is_settled;
+	bool		by_this;
+
+	if (!feedpub_ack_lock_shard(sub, receipt, &cursor, &is_settled))
+		return FEEDPUB_ACK_LOST;
+	if (feedpub_retry_settle(sub, receipt))
+		return FEEDPUB_ACK_DONE;
+	if (is_settled)
+		return FEEDPUB_ACK_ALREADY;
+	(void) feedpub_retry_is_parked(sub, receipt, &by_this);
+	return by_this ? FEEDPUB_ACK_DONE : FEEDPUB_ACK_LOST;
+}
+
+static void
+bind_receipt(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+			 Datum *values)
+{
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = Int64GetDatum(receipt->state);
+	values[3] = Int64GetDatum(receipt->page);
+}
+
+/*
+ * Lock a shard until the transaction ends, if a page's receipt counts for it,
+ * and return the committed cursor.
+ */
+bool
+feedpub_ack_lock_page(const FeedpubSubscription *sub,
+					  const FeedpubReceipt *receipt, text **cursor)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	Datum		values[4];
+	bool		isnull;
+	bool		found;
+
+	bind_receipt(sub, receipt, values);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&lock_shard_of_page, values, NULL) > 0;
+	MemoryContextSwitchTo(context);
+	if (found)
+		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Lock a shard whatever its state; return its committed cursor, and whether
+ * this receipt was the last one that acknowledged an entry delivered again.
+ */
+bool
+feedpub_ack_lock_shard(const FeedpubSubscription *sub,
+					   const FeedpubReceipt *receipt, text **cursor,
+					   bool *is_settled)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	Datum		values[3];
+	bool		isnull;
+	bool		found;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = Int64GetDatum(receipt->page);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&lock_shard, values, NULL) > 0;
+	MemoryContextSwitchTo(context);
+	if (found)
+	{
+		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
+		*is_settled = DatumGetBool(feedpub_store_value(0, 2, &isnull));
+	}
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Has the feed not got to a cursor?  Refuses one of another history.
+ */
+static bool
+cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	FeedpubFloor floor;
+	Snapshot	snapshot;
+	bool		is_ahead;
+	bool		is_known;
+
+	if (!cursor->given)
+		return false;
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	feedpub_registry_floor(feed, snapshot, &floor);
+	if (cursor->history != floor.history)
+		feedpub_page_refuse_cursor(feed);
+	if (feedpub_cursor_batch(cursor) == 0)
+	{
+		UnregisterSnapshot(snapshot);
+		return false;
+	}
+	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
+	is_ahead = !feedpub_batch_next(batches, &batch);
+	is_known = is_ahead || feedpub_batch_knows(&batch, cursor);
+	if (!is_ahead && batch.sync_id == cursor->sync_id &&
+		cursor->pos > batch.last_pos)
+		is_ahead = true;
+	feedpub_batch_end(batches);
+	UnregisterSnapshot(snapshot);
+	if (!is_known)
+		feedpub_page_refuse_cursor(feed);
+	return is_ahead;
+}

@@ -1,0 +1,237 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_delivery.c
+ *	  What feed_poll() and feed_poll_rows() return: a page, with receipts.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/tuplestore.h"
+
+#include "feedpub.h"
+
+/* columns of feed_poll() */
+enum
+{
+	POLL_RECEIPT,
+	POLL_CURSOR,
+	POLL_OP,
+	POLL_KEY,
+	POLL_ROW,
+	POLL_XID,
+	POLL_PUBLISHED_AT,
+	POLL_ATTEMPT,
+	POLL_ERROR,
+	POLL_COLUMNS
+};
+
+/* and of feed_poll_rows() */
+enum
+{
+	ROWS_RECEIPT,
+	ROWS_CURSOR,
+	ROWS_OP,
+	ROWS_ENTRY,
+	ROWS_XID,
+	ROWS_PUBLISHED_AT,
+	ROWS_ATTEMPT
+};
+
+/* A page being returned. */
+typedef struct Delivery
+{
+	ReturnSetInfo *rsinfo;
+	text	   *receipt;
+	text	   *cursor;
+	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
+	StringInfoData key;
+	StringInfoData row;
+	Datum		values[POLL_COLUMNS];
+	bool		nulls[POLL_COLUMNS];
+} Delivery;
+
+static void begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
+						   const FeedpubShard *shard,
+						   const FeedpubRetried *retried);
+static void set_entry(Delivery *delivery, const FeedpubPageRow *row,
+					  int published_at_column);
+static bool put_entry(FeedpubJsonEntry *entry, void *arg);
+static void put_kept(Delivery *delivery, const FeedpubPageRow *row,
+					 const FeedpubRetried *retried);
+static Datum copy_json(StringInfo to, const FeedpubJsonEntry *entry,
+					   int start, int length);
+static void set_xid(Delivery *delivery, int column, uint64 xid);
+static void put(Delivery *delivery);
+
+/*
+ * Return a page of a shard as JSON.
+ */
+void
+feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
+					 const FeedpubShard *shard, const FeedpubRetried *retried)
+{
+	Delivery	delivery;
+	StringInfoData json;
+
+	begin_delivery(&delivery, rsinfo, shard, retried);
+	delivery.values[POLL_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	initStringInfo(&delivery.key);
+	initStringInfo(&delivery.row);
+	initStringInfo(&json);
+	if (retried != NULL && page->rows[0].entry == NULL)
+		put_kept(&delivery, &page->rows[0], retried);
+	else
+		(void) feedpub_json_entries(page, &json, put_entry, &delivery);
+}
+
+/*
+ * Return a page of a shard as rows of the table.  A parked message whose row
+ * is gone has none.
+ */
+void
+feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
+						  const FeedpubShard *shard,
+						  const FeedpubRetried *retried)
+{
+	Delivery	delivery;
+
+	begin_delivery(&delivery, rsinfo, shard, retried);
+	delivery.values[ROWS_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	for (int i = 0; i < page->nrows; i++)
+	{
+		const FeedpubPageRow *row = &page->rows[i];
+
+		CHECK_FOR_INTERRUPTS();
+		if (row->entry == NULL && retried == NULL)
+			continue;
+		set_entry(&delivery, row, ROWS_PUBLISHED_AT);
+		set_xid(&delivery, ROWS_XID, row->xid);
+		delivery.nulls[ROWS_ENTRY] = row->entry == NULL;
+		if (row->entry != NULL)
+			delivery.values[ROWS_ENTRY] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page->heap));
+		put(&delivery);
+		if (row->entry != NULL)
+			pfree(DatumGetPointer(delivery.values[ROWS_ENTRY]));
+	}
+}
+
+static void
+begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
+			   const FeedpubShard *shard, const FeedpubRetried *retried)
+{
+	FeedpubReceipt receipt = {0};
+
+	MemSet(delivery, 0, sizeof(Delivery));
+	delivery->rsinfo = rsinfo;
+	receipt.kind = retried != NULL ? FEEDPUB_RECEIPT_RETRY :
+		shard->consumer != NULL	   ? FEEDPUB_RECEIPT_LEASED :
+									 FEEDPUB_RECEIPT_PLAIN;
+	receipt.shard = shard->shard;
+	receipt.state = retried != NULL ? retried->state : shard->state;
+	receipt.page = feedpub_receipt_draw();
+
+	/* the end of one, and all of the other, change with each entry */
+	delivery->receipt = palloc(VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH + 1);
+	SET_VARSIZE(delivery->receipt, VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH);
+	feedpub_receipt_print(&receipt, VARDATA(delivery->receipt));
+	delivery->cursor = palloc(VARHDRSZ + FEEDPUB_CURSOR_LENGTH + 1);
+	SET_VARSIZE(delivery->cursor, VARHDRSZ + FEEDPUB_CURSOR_LENGTH);
+	delivery->values[POLL_RECEIPT] = PointerGetDatum(delivery->receipt);
+	delivery->values[POLL_CURSOR] = PointerGetDatum(delivery->cursor);
+	for (int i = 0; i < lengthof(delivery->ops); i++)
+		delivery->ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
+}
+
+/*
+ * Set receipt, cursor, operation and time of an entry.
+ */
+static void
+set_entry(Delivery *delivery, const FeedpubPageRow *row,
+		  int published_at_column)
+{
+	feedpub_cursor_print(&row->cursor, VARDATA(delivery->cursor));
+	memcpy(VARDATA(delivery->receipt) + FEEDPUB_RECEIPT_PREFIX,
+		   VARDATA(delivery->cursor), FEEDPUB_CURSOR_LENGTH);
+	delivery->values[POLL_OP] = delivery->ops[row->op];
+	delivery->nulls[published_at_column] = row->published_at == 0;
+	delivery->values[published_at_column] = TimestampTzGetDatum(row->published_at);
+}
+
+/*
+ * Return an entry as JSON.  One whose JSON cannot be made has an error.
+ */
+static bool
+put_entry(FeedpubJsonEntry *entry, void *arg)
+{
+	Delivery   *delivery = arg;
+
+	set_entry(delivery, entry->row, POLL_PUBLISHED_AT);
+	set_xid(delivery, POLL_XID, entry->row->xid);
+	delivery->nulls[POLL_KEY] = entry->key_length == 0;
+	delivery->values[POLL_KEY] = copy_json(&delivery->key, entry, entry->key, entry->key_length);
+	delivery->nulls[POLL_ROW] = entry->value_length == 0;
+	delivery->values[POLL_ROW] = copy_json(&delivery->row, entry, entry->value, entry->value_length);
+	delivery->nulls[POLL_ERROR] = entry->error == NULL;
+	if (entry->error != NULL)
+		delivery->values[POLL_ERROR] = CStringGetTextDatum(entry->error);
+	put(delivery);
+	resetStringInfo(entry->json);
+	return true;
+}
+
+/*
+ * Return what was kept of a parked message whose row is gone.
+ */
+static void
+put_kept(Delivery *delivery, const FeedpubPageRow *row,
+		 const FeedpubRetried *retried)
+{
+	set_entry(delivery, row, POLL_PUBLISHED_AT);
+	set_xid(delivery, POLL_XID, row->xid);
+	delivery->nulls[POLL_KEY] = retried->key == NULL;
+	delivery->values[POLL_KEY] = PointerGetDatum(retried->key);
+	delivery->nulls[POLL_ROW] = retried->row == NULL;
+	delivery->values[POLL_ROW] = PointerGetDatum(retried->row);
+	delivery->nulls[POLL_ERROR] = true;
+	put(delivery);
+}
+
+/*
+ * A part of an entry as a text, in a buffer of its own.
+ */
+static Datum
+copy_json(StringInfo to, const FeedpubJsonEntry *entry, int start, int length)
+{
+	resetStringInfo(to);
+	appendStringInfoSpaces(to, VARHDRSZ);
+	appendBinaryStringInfo(to, entry->json->data + start, length);
+	SET_VARSIZE(to->data, to->len);
+	return PointerGetDatum(to->data);
+}
+
+/*
+ * The transaction; a row that is read in place has no stamp.
+ */
+static void
+set_xid(Delivery *delivery, int column, uint64 xid)
+{
+	char		buffer[MAXINT8LEN + 1];
+
+	delivery->nulls[column] = xid == 0;
+	if (xid != 0)
+		delivery->values[column] = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(xid, buffer)));
+}
+
+static void
+put(Delivery *delivery)
+{
+	tuplestore_putvalues(delivery->rsinfo->setResult,
+						 delivery->rsinfo->setDesc,
+						 delivery->values, delivery->nulls);
+}

@@ -1,0 +1,83 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_lag.c
+ *	  What the views show of subscriptions: how far they lag.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feedpub_lag);
+
+/*
+ * feedpub._lag(feed regclass, cursor text, OUT rows bigint,
+ * OUT since timestamptz, OUT expired boolean), VOLATILE
+ *
+ * What is after a cursor: an estimate of the rows, from the positions
+ * between; since when the first of them has been published; and whether the
+ * cursor has expired.  Two look-ups in an index.  NULLs for a caller that may
+ * neither read the feed nor is a member of pg_read_all_stats.
+ */
+Datum
+feedpub_lag(PG_FUNCTION_ARGS)
+{
+	Oid			feed = PG_GETARG_OID(0);
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubCursor cursor;
+	FeedpubBatch last;
+	FeedpubBatch batch;
+	FeedpubBatchScan *batches;
+	FeedpubFloor floor;
+	TupleDesc	desc;
+	Datum		values[3] = {0};
+	bool		nulls[3] = {true, true, true};
+	int64		number;
+	bool		found;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	desc = BlessTupleDesc(desc);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &cursor);
+	if (!feedpub_registry_is_registered(feed) ||
+		(!feedpub_may_select(feed) &&
+		 !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS)))
+		PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+
+	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
+	number = feedpub_cursor_batch(&cursor);
+	batches = feedpub_batch_begin(feed, number, snapshot);
+	found = feedpub_batch_next(batches, &batch);
+	if (found && batch.sync_id == number &&
+		batch.last_pos <= feedpub_batch_passed(&batch, &cursor))
+	{
+		cursor.pos = batch.last_pos;
+		found = feedpub_batch_next(batches, &batch);
+	}
+	feedpub_batch_end(batches);
+
+	/* rows of several transactions may come after a larger position */
+	values[0] = Int64GetDatum(found ? Max(last.last_pos - (number > 0 ? cursor.pos : 0), 1) : 0);
+	values[1] = TimestampTzGetDatum(found ? batch.published_at : 0);
+	nulls[0] = false;
+	nulls[1] = !found;
+	values[2] = BoolGetDatum(false);
+	nulls[2] = false;
+	if (feedpub_registry_is_table(feed))
+	{
+		feedpub_registry_floor(feed, snapshot, &floor);
+		values[2] = BoolGetDatum(feedpub_page_is_expired(feed, &cursor, &floor, snapshot));
+	}
+	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}

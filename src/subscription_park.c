@@ -1,0 +1,488 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_park.c
+ *	  Parking entries that a consumer cannot deal with, so that the rest flows:
+ *	  feed_park() and feed_nack().
+ *
+ * They write a row into feedpub._parked_entry: the entry's cursor, its stamp,
+ * and key and row as JSON, as they are then.  feed_poll() leaves such entries
+ * out of its pages, so the consumer may go on at once, acknowledge what comes
+ * after them, or crash and poll again.
+ *
+ * To park an entry of a page claims the page, as to acknowledge a part of it
+ * does (subscription_receipt.c): another page with this entry in it no longer
+ * counts.  So an entry is dealt with by whichever consumer acknowledges its
+ * page, or is parked; never both.  It is only parked if the committed cursor
+ * has not passed it: an entry that is acknowledged is not delivered again.
+ *
+ * A call that is repeated, because its answer was lost, counts one failure:
+ * the row of the entry keeps the number of the page that parked it.
+ *
+ * While an entry is parked others of its key go on.  In a table feed nothing
+ * is lost by that, for an entry is the state of its row.  In an outbox,
+ * messages that are retried come later than they would have; a consumer to
+ * which that matters parks those after them as well.  To hold them back here
+ * would take a list without bounds.
+ *
+ * Locks: the shard's row first, which has the number of parked entries, then
+ * theirs; so two that meet on an entry come one after the other.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_park);
+PG_FUNCTION_INFO_V1(feed_nack);
+
+/*
+ * Given up when it has failed so often; failed with the committed cursor
+ * there. A call of the page that has parked it already is the same failure
+ * once more.
+ */
+static FeedpubStatement park_again = {
+	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $8, page = $9,"
+		   " attempts = p.attempts + n.failures, failed_at = $7,"
+		   " retry_at = CASE WHEN p.attempts + n.failures < $6 THEN $5 END"
+		   " FROM (SELECT CASE WHEN o.page = $9 THEN 0 ELSE 1 END AS failures"
+		   "  FROM feedpub._parked_entry o"
+		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
+		   " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
+		   " AND ($10 IS NULL OR p.state = $10 OR p.page = $9)",
+	.nargs = 10,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+				 INT8OID, INT8OID, INT8OID},
+};
+
+static FeedpubStatement park_first = {
+	.sql = "WITH counted AS (UPDATE feedpub._shard SET parked = parked + 1,"
+		   "  state = $8, page = $9 WHERE subscription = $1 AND shard = $2)"
+		   " INSERT INTO feedpub._parked_entry"
+		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
+		   "  op, feed_xid, feed_pos, published_at, key_texts, key, row)"
+		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 < $6 THEN $5 END, $7, $8, $9,"
+		   "  $10, $11, $12, $13, $14, $15, $16)",
+	.nargs = 16,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+				 INT8OID, INT8OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
+				 TEXTARRAYOID, JSONOID, JSONOID},
+};
+
+/* does an entry that is not parked lie after the committed cursor? */
+static FeedpubStatement is_after = {
+	.sql = "SELECT feedpub._cursor_moves($1, $2)",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+/* those of a shard that may be in a page */
+static FeedpubStatement select_hidden = {
+	.sql = "SELECT feed_xid, cursor FROM feedpub._parked_entry"
+		   " WHERE subscription = $1 AND shard = $2"
+		   " AND feed_pos >= $3 AND feed_pos <= $4"
+		   " ORDER BY feed_pos",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
+};
+
+/* An entry that is parked, to be looked up. */
+typedef struct HiddenEntry
+{
+	uint64		xid;			/* 0: a row that is read in place */
+	FeedpubCursor cursor;
+} HiddenEntry;
+
+/* What is kept of an entry that is parked, as JSON; NULL: none. */
+typedef struct Kept
+{
+	text	   *key;
+	text	   *row;
+} Kept;
+
+static bool park(FunctionCallInfo fcinfo, int reason_arg,
+				 const TimestampTz *retry_at);
+static bool park_entry(FeedpubSubscription *sub,
+					   const FeedpubReceipt *receipt, text *committed,
+					   Datum *values, char *nulls);
+static bool describe_entry(FeedpubSubscription *sub,
+						   const FeedpubReceipt *receipt, text *committed,
+						   Datum *values, char *nulls);
+static bool keep_entry(FeedpubJsonEntry *entry, void *arg);
+static bool find_entry(FeedpubSubscription *sub,
+					   const FeedpubReceipt *receipt, text *committed,
+					   FeedpubPage *page, FeedpubPageRow **row);
+static bool read_entry(FeedpubSubscription *sub, int shard,
+					   const FeedpubCursor *after, int max_rows,
+					   const FeedpubCursor *wanted,
+					   FeedpubPage *page, FeedpubPageRow **row);
+static Datum key_of_row(FeedpubPage *page, const FeedpubPageRow *row);
+static int	load_hidden(const FeedpubSubscription *sub, int shard,
+						int64 first, int64 last, HiddenEntry **hidden);
+static bool is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden,
+					  int nhidden);
+static bool is_same_entry(const FeedpubPageRow *row,
+						  const FeedpubCursor *cursor);
+
+/*
+ * feed_park(name text, receipt text, reason text DEFAULT NULL)
+ * returns boolean, VOLATILE
+ *
+ * Parks the entry that feed_poll() returned with this receipt: it is delivered
+ * again only after feed_retry(), and the consumer can go on.  Moves no cursor.
+ * False if it is acknowledged already, or not there any more: its row has been
+ * changed since, and comes again, or is gone.
+ *
+ * In a transaction, it is parked if that commits.  Locks the shard's row until
+ * the transaction ends.  Errors: 42704, 22023, 0A000 for a truncate, PF003 if
+ * the page is no longer the consumer's, PF001, 25006, 40001, 42501.
+ */
+Datum
+feed_park(PG_FUNCTION_ARGS)
+{
+	feedpub_subscription_refuse_null(fcinfo, 0, "name");
+	feedpub_subscription_refuse_null(fcinfo, 1, "receipt");
+	PG_RETURN_BOOL(park(fcinfo, 2, NULL));
+}
+
+/*
+ * feed_nack(name text, receipt text, delay interval DEFAULT '10 seconds',
+ * reason text DEFAULT NULL)
+ * returns boolean, VOLATILE
+ *
+ * The same, but the entry is delivered again after delay; not any more if it
+ * has failed as often as the subscription's max_attempts says: then it stays
+ * parked, as with feed_park().  Error 22023 for a negative delay as well.
+ *
+ * The consumer acknowledges the page by the receipt of the last entry that it
+ * has dealt with, or of the last one; entries that it has parked stay parked.
+ */
+Datum
+feed_nack(PG_FUNCTION_ARGS)
+{
+	int64		delay;
+	TimestampTz retry_at;
+
+	feedpub_subscription_refuse_null(fcinfo, 0, "name");
+	feedpub_subscription_refuse_null(fcinfo, 1, "receipt");
+	feedpub_subscription_refuse_null(fcinfo, 2, "delay");
+	delay = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(2));
+	if (delay < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("delay must not be negative")));
+	retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
+	PG_RETURN_BOOL(park(fcinfo, 3, &retry_at));
+}
+
+/*
+ * Park an entry, to be retried at *retry_at, unless that is NULL or it has
+ * failed too often.
+ */
+static bool
+park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
+{
+	FeedpubSubscription sub;
+	FeedpubReceipt receipt;
+	text	   *committed;
+	bool		is_retry;
+	bool		is_settled;
+	bool		by_this;
+	bool		found;
+	Datum		values[16];
+	char		nulls[] = "                ";
+
+	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
+	PreventCommandIfReadOnly(retry_at ? "feed_nack()" : "feed_park()");
+	feedpub_require_select(sub.feed);
+	is_retry = receipt.kind == FEEDPUB_RECEIPT_RETRY;
+	found = is_retry ?
+		feedpub_ack_lock_shard(&sub, &receipt, &committed, &is_settled) :
+		feedpub_ack_lock_page(&sub, &receipt, &committed);
+	if (!found)
+		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
+
+	values[0] = PointerGetDatum(sub.name);
+	values[1] = Int32GetDatum(receipt.shard);
+	values[2] = PointerGetDatum(receipt.cursor);
+	values[3] = PG_GETARG_DATUM(reason_arg);
+	nulls[3] = PG_ARGISNULL(reason_arg) ? 'n' : ' ';
+	values[4] = retry_at ? TimestampTzGetDatum(*retry_at) : (Datum) 0;
+	nulls[4] = retry_at == NULL ? 'n' : ' ';
+	values[5] = Int32GetDatum(sub.max_attempts > 0 ? sub.max_attempts : PG_INT32_MAX);
+	values[6] = PointerGetDatum(committed);
+	values[7] = Int64GetDatum(feedpub_receipt_draw());
+	values[8] = Int64GetDatum(receipt.page);
+	values[9] = Int64GetDatum(receipt.state);
+	nulls[9] = is_retry ? ' ' : 'n';
+	if (park_entry(&sub, &receipt, committed, values, nulls))
+		return true;
+
+	/* that of another delivery, which deals with it, or this one has */
+	if (is_retry && feedpub_retry_is_parked(&sub, &receipt, &by_this))
+		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
+	return false;
+}
+
+/*
+ * Park it, with the shard locked.  Returns false if it is not there to be
+ * parked.
+ */
+static bool
+park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+		   text *committed, Datum *values, char *nulls)
+{
+	FeedpubRole caller;
+	Datum		places[2];
+	bool		isnull;
+	bool		is_known;
+	bool		is_passed = false;
+
+	feedpub_store_begin(&caller);
+	is_known = feedpub_store_run(&park_again, values, nulls) > 0;
+	if (!is_known && receipt->kind != FEEDPUB_RECEIPT_RETRY)
+	{
+		places[0] = PointerGetDatum(committed);
+		places[1] = PointerGetDatum(receipt->cursor);
+		feedpub_store_run(&is_after, places, NULL);
+		is_passed = !DatumGetBool(feedpub_store_value(0, 1, &isnull));
+	}
+	feedpub_store_end(&caller);
+	if (is_known)
+		return true;
+	if (is_passed || receipt->kind == FEEDPUB_RECEIPT_RETRY ||
+		!describe_entry(sub, receipt, committed, values, nulls))
+		return false;
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&park_first, values, nulls);
+	feedpub_store_end(&caller);
+	return true;
+}
+
+/*
+ * Set what park_first keeps of an entry.  Returns false if it is not there.
+ * Key or row stay out if their JSON cannot be made.
+ */
+static bool
+describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+			   text *committed, Datum *values, char *nulls)
+{
+	Kept		kept = {0};
+	FeedpubPage page;
+	FeedpubPageRow *row;
+	StringInfoData json;
+
+	if (!find_entry(sub, receipt, committed, &page, &row))
+		return false;
+	if (row->op == FEEDPUB_OP_TRUNCATE)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("a truncate cannot be parked"),
+				 errdetail("What follows it rests on it.")));
+	page.rows = row;
+	page.nrows = 1;
+	initStringInfo(&json);
+	(void) feedpub_json_entries(&page, &json, keep_entry, &kept);
+
+	values[9] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
+	nulls[9] = ' ';
+	values[10] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
+	values[11] = Int64GetDatum(row->cursor.pos);
+	values[12] = TimestampTzGetDatum(row->published_at);
+	nulls[12] = row->published_at == 0 ? 'n' : ' ';
+	if (OidIsValid(page.feed.keyid))
+		values[13] = row->texts != (Datum) 0 ? row->texts : key_of_row(&page, row);
+	else
+		nulls[13] = 'n';
+	values[14] = PointerGetDatum(kept.key);
+	nulls[14] = kept.key == NULL ? 'n' : ' ';
+	values[15] = PointerGetDatum(kept.row);
+	nulls[15] = kept.row == NULL ? 'n' : ' ';
+	relation_close(page.heap, NoLock);
+	return true;
+}
+
+static bool
+keep_entry(FeedpubJsonEntry *entry, void *arg)
+{
+	Kept	   *kept = arg;
+
+	if (entry->key_length > 0)
+		kept->key = cstring_to_text_with_len(entry->json->data + entry->key, entry->key_length);
+	if (entry->value_length > 0)
+		kept->row = cstring_to_text_with_len(entry->json->data + entry->value, entry->value_length);
+	return false;
+}
+
+/*
+ * Read the entry of a receipt, which the shard's pages have.  The batch may
+ * have been merged since it was delivered: then it is not at once after the
+ * place before it, but still after the committed cursor.
+ */
+static bool
+find_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+		   text *committed, FeedpubPage *page, FeedpubPageRow **row)
+{
+	const FeedpubCursor *wanted = &receipt->place;
+	FeedpubCursor after = *wanted;
+
+	if (wanted->pos == 0 || wanted->pos == PG_INT64_MAX)
+		return false;			/* no entry's: a beginning, or an end */
+	after.pos--;
+	if (read_entry(sub, receipt->shard, &after, 1, wanted, page, row))
+		return true;
+	feedpub_cursor_parse(committed, &after);
+	return read_entry(sub, receipt->shard, &after, feedpub_max_page_rows, wanted, page, row);
+}
+
+static bool
+read_entry(FeedpubSubscription *sub, int shard, const FeedpubCursor *after,
+		   int max_rows, const FeedpubCursor *wanted,
+		   FeedpubPage *page, FeedpubPageRow **row)
+{
+	MemSet(page, 0, sizeof(FeedpubPage));
+	page->after = *after;
+	page->max_rows = max_rows;
+	page->shard = shard;
+	page->shards = sub->nshards;
+	page->hurried = true;
+	page->heap = feedpub_registry_open(sub->feed);
+	feedpub_page_read(page);
+	for (int i = 0; i < page->nrows; i++)
+	{
+		*row = &page->rows[i];
+		if ((*row)->entry != NULL && is_same_entry(*row, wanted))
+			return true;
+	}
+	relation_close(page->heap, NoLock);
+	return false;
+}
+
+/*
+ * The key of a row, as texts.
+ */
+static Datum
+key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
+{
+	TupleDesc	desc = RelationGetDescr(page->heap);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	int			nkeys = feedpub_key_columns(page->feed.keyid, attnos);
+	Datum		key;
+
+	ExecStoreHeapTuple(row->entry, slot, false);
+	key = feedpub_key_texts(desc, nkeys, attnos, slot);
+	ExecDropSingleTupleTableSlot(slot);
+	return key;
+}
+
+/*
+ * Leave parked entries out of a page, wherever the committed cursor is: they
+ * come again by themselves, if at all.
+ */
+void
+feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
+				  FeedpubPage *page)
+{
+	int64		first = PG_INT64_MAX;
+	int64		last = 0;
+	HiddenEntry *hidden;
+	int			nhidden;
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		first = Min(first, page->rows[i].cursor.pos);
+		last = Max(last, page->rows[i].cursor.pos);
+	}
+	nhidden = load_hidden(sub, shard->shard, first, last, &hidden);
+	for (int i = 0; i < page->nrows; i++)
+	{
+		if (is_hidden(&page->rows[i], hidden, nhidden))
+			page->rows[i].entry = NULL;
+	}
+}
+
+/*
+ * Load the parked entries of a shard, with positions from first to
+ * last, in their order.
+ */
+static int
+load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
+			int64 last, HiddenEntry **hidden)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	Datum		values[4];
+	uint64		n;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	values[2] = Int64GetDatum(first);
+	values[3] = Int64GetDatum(last);
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&select_hidden, values, NULL);
+	*hidden = MemoryContextAllocHuge(context, Max(n, 1) * sizeof(HiddenEntry));
+	for (uint64 i = 0; i < n; i++)
+	{
+		HiddenEntry *entry = &(*hidden)[i];
+		bool		isnull;
+
+		entry->xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, &isnull)), &entry->cursor);
+	}
+	feedpub_store_end(&caller);
+	return (int) n;
+}
+
+/*
+ * Is a row among them?
+ */
+static bool
+is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
+{
+	int			low = 0;
+	int			high = nhidden;
+
+	while (low < high)
+	{
+		int			middle = low + (high - low) / 2;
+
+		if (hidden[middle].cursor.pos < row->cursor.pos)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < nhidden && hidden[low].cursor.pos == row->cursor.pos; low++)
+	{
+		if (hidden[low].xid == row->xid && is_same_entry(row, &hidden[low].cursor))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Does a cursor stand for this row?  Positions are given once; the batch may
+ * have been merged.  But those of rows that are read in place are places in a
+ * file, and after VACUUM FULL another row may have one.
+ */
+static bool
+is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)
+{
+	bool		in_place = cursor->initial;
+
+	return row->cursor.pos == cursor->pos &&
+		row->cursor.initial == cursor->initial &&
+		(!in_place || (row->cursor.sync_id == cursor->sync_id && row->cursor.fingerprint == cursor->fingerprint));
+}

@@ -1,0 +1,691 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_poll.c
+ *	  feed_poll(): reading from the committed cursor of a subscription.
+ *
+ * A poll reads a page after the committed cursor of a shard, and waits until
+ * there is one.  The cursor stays where it is until feed_ack() moves it
+ * (subscription_ack.c).  Between the two nothing is locked.  What is lost on
+ * the way is delivered again.
+ *
+ * Entries that are filtered out.  A page passes entries that it does not
+ * deliver: those of other shards, those that row security hides, rows that are
+ * gone, and entries that are parked.  A poll reads on until it finds an entry
+ * or the end.  What it has passed without finding one, it passes for good: it
+ * moves the committed cursor there itself, by an UPDATE that compares the
+ * shard's state.  Otherwise the next poll would pass the same entries again,
+ * more each time.
+ *
+ * Nothing is lost by that.  If the state is the same, the cursor is still
+ * where the poll has begun, no entry has been parked since, and no lease was
+ * taken. Each entry that was passed is not for this subscription, is gone, or
+ * has a row in feedpub._parked_entry, from where it is delivered.  The move
+ * draws a new state, so a page that was read before it, and has an entry that
+ * the poll did not find any more, no longer counts: the rules of
+ * subscription_receipt.c hold for a move by a poll as for one by feed_ack().
+ * The move is part of the poll's transaction.  If the row is locked, the poll
+ * leaves it: it waits for no consumer.  Where nothing can be written, on a
+ * standby, each poll passes them again.
+ *
+ * Waiting.  A poll waits as feed_wait() does (wait.c), for a batch after the
+ * first of its cursors, or until a parked entry is due.  A transaction with an
+ * id does not wait, so a poll looks before it writes: leases are taken or
+ * renewed after the wait, and cursors are moved last.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "common/pg_prng.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_poll);
+PG_FUNCTION_INFO_V1(feed_poll_rows);
+
+/*
+ * For how long a poll that could keep its progress passes entries without
+ * finding one, in ms: what it has passed must be committed at some time.
+ */
+#define MAX_PASSING		1000
+
+/* How far a poll has got in a shard, in a state of that. */
+typedef struct Reached
+{
+	bool		given;
+	int64		state;
+	FeedpubCursor cursor;
+} Reached;
+
+typedef struct Poll
+{
+	FeedpubSubscription sub;
+	text	   *consumer;		/* NULL: none */
+	int			max_rows;
+	int64		timeout_ms;
+	TimestampTz end;			/* of its wait; 0: not known yet */
+	FeedpubShard *shards;		/* that it may read */
+	int			nshards;
+	Reached    *reached;		/* by number of the shard */
+	bool		advanced;		/* in any of them, by the last look */
+	bool		pushed;			/* a snapshot of its own */
+
+	/* what it has found */
+	FeedpubPage *page;
+	FeedpubShard *shard;
+	FeedpubRetried *retried;	/* an entry that is delivered again, or NULL */
+} Poll;
+
+/* If the state is the same, and the row is not locked. */
+static FeedpubStatement pass_filtered = {
+	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard o"
+		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.state = $3"
+		   "  FOR NO KEY UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub._shard h SET cursor = $4, state = $5, page = NULL FROM free"
+		   " WHERE h.subscription = $1 AND h.shard = $2",
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID},
+};
+
+static void begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll);
+static void acknowledge(Poll *poll, const text *receipt);
+static bool find_page(Poll *poll);
+static void close_page(Poll *poll);
+static bool may_wait(void);
+static void load_again(Poll *poll);
+static void choose_shards(Poll *poll);
+static void refuse_several(const FeedpubSubscription *sub);
+static bool look(Poll *poll);
+static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
+static void place_of(const Poll *poll, const FeedpubShard *shard,
+					 FeedpubCursor *place);
+static void move_past_filtered(Poll *poll);
+static bool await_news(Poll *poll);
+static TimestampTz find_end(const Poll *poll, List *shards);
+static bool has_news(const FeedpubSubscription *sub);
+static List *waited_shards(Poll *poll);
+static void find_first_place(const Poll *poll, List *shards,
+							 FeedpubCursor *first);
+static bool some_due(const FeedpubSubscription *sub, List *shards);
+
+/*
+ * feed_poll(name text, max_rows int DEFAULT 100, consumer text DEFAULT NULL,
+ * timeout interval DEFAULT '0', ack text DEFAULT NULL)
+ * returns TABLE (receipt text, cursor text, op text, key json, row json,
+ * xid text, published_at timestamptz, attempt int, error text), VOLATILE
+ *
+ * Reads what is after a subscription's committed cursor: at most max_rows
+ * entries (and feedpub.max_page_rows), all of one shard.  The cursor stays
+ * where it is until feed_ack() is called with the receipt of an entry, which
+ * acknowledges the page up to that entry.
+ *
+ * op, key, row, xid, published_at and error are as in feed_page().  attempt is
+ * 1, or more for an entry that was parked and is delivered again.
+ *
+ * With ack, the receipt of the last entry of the page before, that page is
+ * acknowledged first, as by feed_ack(), in the same call.
+ *
+ * If there is nothing, it waits for timeout.  It looks once in a transaction
+ * that has a transaction id, so with ack too, and in REPEATABLE READ and
+ * SERIALIZABLE.  Committed rows that are not published yet are waited for
+ * feedpub.read_wait at least.  No rows: nothing came in time.
+ *
+ * A consumer that names itself leases shards, which no other consumer reads as
+ * long as it polls or acknowledges in time, and gets a page of one of them in
+ * turn.  With more than one shard it must.  It waits for a third of the lease
+ * at most.  Names must be different: two consumers of one name get the same
+ * entries, and only one of them can acknowledge.  A consumer that polls in a
+ * transaction holds what it leased there until the transaction ends.
+ *
+ * A parked entry that is due (feed_retry(), feed_nack()) comes before others,
+ * alone; if it has failed since something new was acknowledged, after them.
+ *
+ * Needs the rights of the subscription's owner, and SELECT on the table, whose
+ * row security it obeys.  Without a name it works on a standby.  Errors: 42704
+ * if there is no such subscription, 22023 for a bad argument, 25006 with a
+ * name where nothing can be written, 40001 in higher isolation, PF001, PF002,
+ * 42501, and with ack those of feed_ack().
+ *
+ * The verbs are PgQ's, pgmq's and other queues'.
+ */
+Datum
+feed_poll(PG_FUNCTION_ARGS)
+{
+	Poll		poll;
+
+	begin_poll(fcinfo, 0, &poll);
+	InitMaterializedSRF(fcinfo, 0);
+	if (find_page(&poll))
+		feedpub_delivery_put((ReturnSetInfo *) fcinfo->resultinfo, poll.page,
+							 poll.shard, poll.retried);
+	close_page(&poll);
+	return (Datum) 0;
+}
+
+/*
+ * feed_poll_rows(feed anyelement, name text, ...)
+ * returns TABLE (receipt text, cursor text, op text, entry anyelement,
+ * xid text, published_at timestamptz, attempt int), VOLATILE
+ *
+ * The same with rows of the feed's table, called as feed_poll_rows(NULL::kv,
+ * ...).  entry of a delete has the key and else nulls; it is NULL for a parked
+ * message whose row is gone.  Error 42809 if the subscription is of another
+ * feed.
+ */
+Datum
+feed_poll_rows(PG_FUNCTION_ARGS)
+{
+	Poll		poll;
+	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+
+	begin_poll(fcinfo, 1, &poll);
+	if (relid != poll.sub.feed)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("subscription \"%s\" is not of feed \"%s\"",
+						text_to_cstring(poll.sub.name), get_rel_name(relid))));
+	InitMaterializedSRF(fcinfo, 0);
+	if (find_page(&poll))
+		feedpub_delivery_put_rows((ReturnSetInfo *) fcinfo->resultinfo,
+								  poll.page, poll.shard, poll.retried);
+	close_page(&poll);
+	return (Datum) 0;
+}
+
+/*
+ * Check the arguments from name on, read the subscription, and acknowledge the
+ * page before.
+ */
+static void
+begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
+{
+	static const char *const names[] = {"name", "max_rows", NULL, "timeout"};
+	text	   *name;
+
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		if (names[i] != NULL)
+			feedpub_subscription_refuse_null(fcinfo, first_arg + i, names[i]);
+	}
+	MemSet(poll, 0, sizeof(Poll));
+	name = PG_GETARG_TEXT_PP(first_arg);
+	poll->max_rows = PG_GETARG_INT32(first_arg + 1);
+	if (poll->max_rows < 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_rows must be at least 1")));
+	poll->max_rows = Min(poll->max_rows, feedpub_max_page_rows);
+	if (!PG_ARGISNULL(first_arg + 2))
+	{
+		/* also if there is nothing to write, which cannot be foreseen */
+		PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
+		poll->consumer = PG_GETARG_TEXT_PP(first_arg + 2);
+	}
+	poll->timeout_ms = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(first_arg + 3));
+	if (poll->timeout_ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
+	if (!PG_ARGISNULL(first_arg + 4))
+		acknowledge(poll, PG_GETARG_TEXT_PP(first_arg + 4));
+	poll->reached = palloc0(poll->sub.nshards * sizeof(Reached));
+}
+
+/*
+ * Acknowledge the page before, and note it in what has been read of the
+ * subscription.
+ *
+ * The shard's row may have been another when it was moved: leased since it was
+ * read, and given back.  Then the state is another, too, and the move failed.
+ */
+static void
+acknowledge(Poll *poll, const text *text)
+{
+	FeedpubReceipt receipt;
+	FeedpubShard *shard;
+	int64		new_state = feedpub_receipt_draw();
+
+	feedpub_receipt_parse(text, &receipt);
+	feedpub_ack_check(poll->sub.name,
+					  feedpub_ack_page(&poll->sub, &receipt, new_state));
+	if (receipt.kind == FEEDPUB_RECEIPT_RETRY ||
+		receipt.shard >= poll->sub.nloaded)
+	{
+		/* how many are parked has changed; or it is a younger subscription */
+		feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
+		return;
+	}
+	shard = &poll->sub.shards[receipt.shard];
+	shard->cursor = receipt.cursor;
+	shard->state = new_state;
+	if (receipt.kind == FEEDPUB_RECEIPT_LEASED && shard->consumer != NULL)
+		shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), poll->sub.lease_ms);
+}
+
+/*
+ * Find a page of one of the consumer's shards.
+ */
+static bool
+find_page(Poll *poll)
+{
+	bool		has_news;
+
+	/* before a lease is taken or renewed, which writes */
+	has_news = poll->consumer != NULL && may_wait() &&
+		feedpub_lease_is_due(&poll->sub, poll->consumer) &&
+		await_news(poll);
+	for (int turn = 0;; turn++)
+	{
+		if (has_news)
+			load_again(poll);
+		choose_shards(poll);
+		if (look(poll))
+			break;
+
+		/* what woke it was not for it: it may come back for more */
+		if (turn > 0 && !poll->advanced)
+			break;
+		has_news = may_wait() && await_news(poll);
+		if (!has_news)
+			break;
+	}
+	move_past_filtered(poll);
+	return poll->page != NULL;
+}
+
+static void
+close_page(Poll *poll)
+{
+	if (poll->page != NULL)
+		relation_close(poll->page->heap, NoLock);
+	if (poll->pushed)
+		PopActiveSnapshot();
+}
+
+/*
+ * May it wait, and see what comes?
+ */
+static bool
+may_wait(void)
+{
+	return feedpub_wait_may_sleep() && !IsolationUsesXactSnapshot() &&
+		!IsInParallelMode();
+}
+
+/*
+ * After a wait: read the subscription as it is now, and go on with a new
+ * snapshot.
+ */
+static void
+load_again(Poll *poll)
+{
+	Oid			feed = poll->sub.feed;
+	int			nshards = poll->sub.nshards;
+
+	feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
+	if (poll->sub.feed != feed || poll->sub.nshards != nshards)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist any more",
+						text_to_cstring(poll->sub.name)),
+				 errdetail("It was removed, and another one of its name was made.")));
+	if (poll->pushed)
+		PopActiveSnapshot();
+	PushActiveSnapshot(GetLatestSnapshot());
+	poll->pushed = true;
+}
+
+/*
+ * The shards that the consumer may read.  Without a name, the only one, unless
+ * another consumer holds it.
+ */
+static void
+choose_shards(Poll *poll)
+{
+	FeedpubSubscription *sub = &poll->sub;
+
+	if (poll->consumer != NULL)
+	{
+		poll->nshards = feedpub_lease_take(sub, poll->consumer, &poll->shards);
+		return;
+	}
+	refuse_several(sub);
+	poll->shards = sub->shards;
+	poll->nshards = sub->nloaded == 0 || feedpub_lease_is_held(sub, sub->shards) ? 0 : 1;
+	if (poll->nshards > 0)
+		sub->shards[0].consumer = NULL;
+}
+
+/*
+ * Refuse a consumer without a name where there are several shards.
+ */
+static void
+refuse_several(const FeedpubSubscription *sub)
+{
+	if (sub->nshards > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("subscription \"%s\" has %d shards",
+						text_to_cstring(sub->name), sub->nshards),
+				 errhint("Its consumers must name themselves, as in feed_poll(..., consumer => 'worker 1').")));
+}
+
+/*
+ * Look for a page of one of the shards.
+ *
+ * An entry that is due again comes before what is new.  But if it has failed
+ * since the cursor moved last it comes after: otherwise an entry that is tried
+ * again at once and fails again would be all that is ever delivered.
+ */
+static bool
+look(Poll *poll)
+{
+	int			first = 0;
+
+	/* begin with any, so that none waits for ever for busier ones */
+	if (poll->nshards > 1)
+		first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, poll->nshards - 1);
+	poll->advanced = false;
+	for (int i = 0; i < 2 * poll->nshards; i++)
+	{
+		FeedpubShard *shard = &poll->shards[(first + i) % poll->nshards];
+		bool		again = i >= poll->nshards;
+		FeedpubPage *page;
+
+		if (again && shard->parked == 0)
+			continue;
+		page = palloc0_object(FeedpubPage);
+		page->heap = feedpub_registry_open(poll->sub.feed);
+		if (shard->parked > 0)
+			poll->retried = feedpub_retry_find_due(&poll->sub, page, shard, again);
+		if (poll->retried != NULL ||
+			(!again && read_new(poll, shard, page)))
+		{
+			poll->page = page;
+			poll->shard = shard;
+			return true;
+		}
+		relation_close(page->heap, NoLock);
+		pfree(page);
+	}
+	return false;
+}
+
+/*
+ * Read from where the poll has got in a shard, until there is an entry that is
+ * not filtered out, or no more.
+ */
+static bool
+read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
+{
+	Relation	heap = page->heap;
+	Reached    *reached = &poll->reached[shard->shard];
+	bool		may_keep = !XactReadOnly && !RecoveryInProgress();
+	TimestampTz until = 0;
+
+	for (;;)
+	{
+		MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+													  "feedpub page",
+													  ALLOCSET_DEFAULT_SIZES);
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+		bool		has_more;
+
+		CHECK_FOR_INTERRUPTS();
+		MemSet(page, 0, sizeof(FeedpubPage));
+		page->heap = heap;
+		place_of(poll, shard, &page->after);
+		page->max_rows = poll->max_rows;
+		page->shard = shard->shard;
+		page->shards = poll->sub.nshards;
+		page->hurried = true;
+		feedpub_page_read(page);
+		if (shard->parked > 0)
+			feedpub_park_hide(&poll->sub, shard, page);
+		MemoryContextSwitchTo(oldcontext);
+		for (int i = 0; i < page->nrows; i++)
+		{
+			if (page->rows[i].entry != NULL)
+				return true;
+		}
+		has_more = page->more;
+		if (feedpub_cursor_compare(&page->passed, &page->after) == 0)
+			has_more = false;	/* nor has it passed any */
+		else
+		{
+			reached->given = true;
+			reached->state = shard->state;
+			reached->cursor = page->passed;
+			poll->advanced = true;
+		}
+		MemoryContextDelete(context);
+		if (until == 0)
+			until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), MAX_PASSING);
+		if (!has_more || (may_keep && GetCurrentTimestamp() > until))
+			return false;
+	}
+}
+
+/*
+ * Where the poll goes on in a shard: where it has got, as long as the shard's
+ * state is the same, or else at the committed cursor.
+ */
+static void
+place_of(const Poll *poll, const FeedpubShard *shard, FeedpubCursor *place)
+{
+	const Reached *reached = &poll->reached[shard->shard];
+
+	if (reached->given && reached->state == shard->state)
+		*place = reached->cursor;
+	else
+		feedpub_cursor_parse(shard->cursor, place);
+}
+
+/*
+ * Move the committed cursors past what was filtered out; that of a shard of
+ * which a page is returned moves when the page is acknowledged.
+ */
+static void
+move_past_filtered(Poll *poll)
+{
+	FeedpubRole caller;
+	Datum		values[5];
+
+	if (XactReadOnly || RecoveryInProgress())
+		return;
+	for (int i = 0; i < poll->nshards; i++)
+	{
+		FeedpubShard *shard = &poll->shards[i];
+		const Reached *reached = &poll->reached[shard->shard];
+
+		if (!reached->given || reached->state != shard->state ||
+			(shard == poll->shard && poll->retried == NULL))
+			continue;
+		values[0] = PointerGetDatum(poll->sub.name);
+		values[1] = Int32GetDatum(shard->shard);
+		values[2] = Int64GetDatum(shard->state);
+		values[3] = PointerGetDatum(feedpub_cursor_text(&reached->cursor));
+		values[4] = Int64GetDatum(feedpub_receipt_draw());
+		feedpub_store_begin(&caller);
+		feedpub_store_run(&pass_filtered, values, NULL);
+		feedpub_store_end(&caller);
+	}
+}
+
+/*
+ * Wait until there may be something for the consumer.  Returns false if
+ * nothing came in time.
+ */
+static bool
+await_news(Poll *poll)
+{
+	FeedpubSubscription *sub = &poll->sub;
+	TimestampTz next_due = DT_NOEND;
+	FeedpubCursor first;
+	List	   *shards;
+	int64		left;
+	ListCell   *lc;
+
+	feedpub_require_select(sub->feed);
+	shards = waited_shards(poll);
+	if (poll->end == 0)
+		poll->end = find_end(poll, shards);
+	left = (poll->end - GetCurrentTimestamp()) / 1000;
+	if (shards == NIL)
+	{
+		/* none is the consumer's: as if nothing came */
+		feedpub_wait_sleep(left);
+		return false;
+	}
+	if (some_due(sub, shards))
+		return true;
+
+	/* until the first place is passed, or the first parked entry is due */
+	find_first_place(poll, shards, &first);
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+
+		if (shard->parked > 0)
+			next_due = Min(next_due, feedpub_retry_next_due(sub, shard));
+	}
+	if (next_due != DT_NOEND)
+		left = Min(left, Max((next_due - GetCurrentTimestamp()) / 1000 + 1, 0));
+	return feedpub_wait_for_batch(sub->feed, &first, left, 0) ||
+		next_due <= GetCurrentTimestamp();
+}
+
+/*
+ * When a poll that has found nothing no longer waits.  Committed rows that are
+ * not published yet are waited for as a page does (page.c).  A consumer that
+ * polls in time must keep its leases.
+ */
+static TimestampTz
+find_end(const Poll *poll, List *shards)
+{
+	const FeedpubSubscription *sub = &poll->sub;
+	TimestampTz now = GetCurrentTimestamp();
+	int64		limit = poll->timeout_ms;
+	ListCell   *lc;
+
+	if (limit < feedpub_read_wait && !RecoveryInProgress() && has_news(sub))
+		limit = feedpub_read_wait;
+	if (poll->consumer != NULL)
+		limit = Min(limit, sub->lease_ms / 3);
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+
+		/* half of what is left, for the renewal needs some time too */
+		if (poll->consumer != NULL && feedpub_lease_is_held(sub, shard))
+			limit = Min(limit, Max((shard->leased_until - now) / 2000, 0));
+	}
+	return TimestampTzPlusMilliseconds(now, limit);
+}
+
+/*
+ * Have rows been committed that are not published yet?
+ */
+static bool
+has_news(const FeedpubSubscription *sub)
+{
+	Relation	heap = feedpub_registry_open(sub->feed);
+	FeedpubFeed feed;
+	FeedpubBatch last;
+	bool		result = false;
+
+	feedpub_registry_get(sub->feed, &feed);
+	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	feedpub_batch_refuse_foreign(&feed, &last);
+	if (feedpub_check_has_indexes(heap))
+		result = feedpub_publish_has_news(&feed, heap, GetActiveSnapshot(),
+										  &last.snapshot);
+
+	/* as in wait.c, a wait must not be in the way of an ALTER TABLE */
+	relation_close(heap, AccessShareLock);
+	return result;
+}
+
+/*
+ * The shards of which a poll may deliver something to the consumer: those that
+ * it has, or, if it has none and some are to be its own, any that is free.
+ * Not those of others, nor more than it will get: it would never sleep.
+ */
+static List *
+waited_shards(Poll *poll)
+{
+	FeedpubSubscription *sub = &poll->sub;
+	List	   *own = NIL;
+	List	   *unheld = NIL;
+
+	if (poll->consumer == NULL)
+		refuse_several(sub);
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		FeedpubShard *shard = &sub->shards[i];
+
+		if (poll->consumer != NULL && feedpub_lease_is_of(shard, poll->consumer))
+			own = lappend(own, shard);
+		else if (!feedpub_lease_is_held(sub, shard))
+			unheld = lappend(unheld, shard);
+	}
+	if (own == NIL && unheld != NIL &&
+		(poll->consumer == NULL || feedpub_lease_share(sub, poll->consumer) > 0))
+		return unheld;
+	return own;
+}
+
+static void
+find_first_place(const Poll *poll, List *shards, FeedpubCursor *first)
+{
+	ListCell   *lc;
+
+	foreach(lc, shards)
+	{
+		FeedpubCursor place;
+
+		place_of(poll, lfirst(lc), &place);
+		if (lc == list_head(shards) || feedpub_cursor_compare(&place, first) < 0)
+			*first = place;
+	}
+}
+
+/*
+ * Is there a parked entry to be delivered again?
+ */
+static bool
+some_due(const FeedpubSubscription *sub, List *shards)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, shards)
+	{
+		FeedpubShard *shard = lfirst(lc);
+		FeedpubPage page = {0};
+
+		if (found || shard->parked == 0)
+			continue;
+		page.heap = feedpub_registry_open(sub->feed);
+		found = feedpub_retry_find_due(sub, &page, shard, false) != NULL ||
+			feedpub_retry_find_due(sub, &page, shard, true) != NULL;
+		relation_close(page.heap, NoLock);
+	}
+	return found;
+}

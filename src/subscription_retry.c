@@ -1,0 +1,650 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_retry.c
+ *	  Delivering parked entries again: feed_retry(), feed_discard(), and what a
+ *	  poll finds due.
+ *
+ * An entry that is due, a row with retry_at in the past that the shard's
+ * committed cursor has passed, is delivered alone, as often as it is polled:
+ * until it is acknowledged, parked again, or discarded.  Its receipt has the
+ * state of the entry's row, which is drawn anew when the entry is parked
+ * again. The transaction that removes the row in that state has dealt with the
+ * entry, and no other; all of them lock the shard's row first.  It needs no
+ * lease: a consumer that has taken the shard meanwhile finds the row gone.
+ *
+ * What is delivered is read then.  A message of an outbox is found by its
+ * stamp; if its row is gone, the message comes as it was when it was parked.
+ * In a table feed it is the row with that stamp, or else the one that has the
+ * key now, for an entry is the state of its row.  If there is none any more,
+ * or the key of a delete lives again, nothing is left to do, and the entry is
+ * forgotten.  A reader from which row security may hide a row forgets nothing,
+ * and is not shown what was kept.  Rows are read with a snapshot that is not
+ * older than the one which saw the entry parked: in an older one the row may
+ * not be there yet.
+ *
+ * Retried entries come before new ones, but one that has failed again only
+ * if the committed cursor has moved since, or nothing is new: so neither
+ * starves.
+ *
+ * An entry that is discarded before the committed cursor has passed it stays,
+ * with retry_at at the beginning of time, for it must be left out of pages.
+ * It goes when it would be due.
+ *
+ * Locks: as in subscription_park.c.  A poll that finds nothing left to do for
+ * an entry waits for none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "catalog/pg_operator.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "feedpub.h"
+
+PG_FUNCTION_INFO_V1(feed_retry);
+PG_FUNCTION_INFO_V1(feed_discard);
+
+/* how many entries that are due a poll looks at */
+#define MAX_DUE		100
+
+/* of an entry that is due, with the shard's row locked */
+#define REMOVE_PARKED(condition) \
+	"WITH gone AS (DELETE FROM feedpub._parked_entry"                            \
+	" WHERE subscription = $1 AND shard = $2 AND " condition " RETURNING 1)"     \
+	" UPDATE feedpub._shard SET settled = COALESCE($4, settled),"                \
+	" parked = parked - (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4" \
+	" WHERE subscription = $1 AND shard = $2 AND EXISTS (SELECT FROM gone)"
+
+/* in the state of the receipt; by this page */
+static FeedpubStatement settle = {
+	.sql = REMOVE_PARKED("cursor = $5 AND state = $3"),
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID},
+};
+
+/* those that there is nothing left to do for */
+static FeedpubStatement forget = {
+	.sql = REMOVE_PARKED("cursor = ANY ($3) AND retry_at <= pg_catalog.clock_timestamp()"),
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT8OID},
+};
+
+/* is an entry parked; and by this page? */
+static FeedpubStatement find_parked = {
+	.sql = "SELECT page = $4 FROM feedpub._parked_entry"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
+};
+
+static FeedpubStatement try_lock_shard = {
+	.sql = "SELECT FROM feedpub._shard"
+		   " WHERE subscription = $1 AND shard = $2"
+		   " FOR NO KEY UPDATE SKIP LOCKED",
+	.nargs = 2,
+	.argtypes = {TEXTOID, INT4OID},
+};
+
+/*
+ * What the committed cursor has passed: one after it would come before its
+ * turn.  Those that have failed with the cursor where it is, $4, or the
+ * others.
+ */
+static FeedpubStatement select_due = {
+	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key_texts,"
+		   " p.retry_at = '-infinity', p.attempts, p.state, p.published_at,"
+		   " p.key::pg_catalog.text, p.row::pg_catalog.text"
+		   " FROM feedpub._parked_entry p"
+		   " WHERE p.subscription = $1 AND p.shard = $2"
+		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
+		   " AND p.retry_at <= pg_catalog.clock_timestamp()"
+		   " AND COALESCE(p.failed_at = $3, false) = $4"
+		   " ORDER BY p.retry_at, p.cursor LIMIT $5 OFFSET $6",
+	.nargs = 6,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, BOOLOID, INT8OID, INT8OID},
+};
+
+static FeedpubStatement next_due = {
+	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub._parked_entry p"
+		   " WHERE p.subscription = $1 AND p.shard = $2"
+		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
+		   " AND p.retry_at > pg_catalog.clock_timestamp()",
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+};
+
+/* the shards that have this entry parked, or any */
+static FeedpubStatement lock_shards_of = {
+	.sql = "SELECT h.shard FROM feedpub._shard h"
+		   " WHERE h.subscription = $1 AND EXISTS (SELECT FROM feedpub._parked_entry p"
+		   "  WHERE p.subscription = $1 AND p.shard = h.shard"
+		   "  AND ($2 IS NULL OR p.cursor = $2))"
+		   " ORDER BY h.shard FOR NO KEY UPDATE",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+static FeedpubStatement make_due = {
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL"
+		   " WHERE subscription = $1"
+		   " AND ($2 IS NULL OR cursor = $2)"
+		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+static FeedpubStatement discard = {
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity'"
+		   " WHERE subscription = $1 AND cursor = $2"
+		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+/* discarded, and passed by the committed cursor */
+static FeedpubStatement remove_discarded = {
+	.sql = "WITH gone AS (DELETE FROM feedpub._parked_entry p USING feedpub._shard h"
+		   "  WHERE p.subscription = $1 AND p.cursor = $2"
+		   "  AND p.retry_at = '-infinity'"
+		   "  AND h.subscription = $1 AND h.shard = p.shard"
+		   "  AND feedpub._cursor_compare(p.cursor, h.cursor) <= 0"
+		   "  RETURNING p.shard)"
+		   " UPDATE feedpub._shard h SET parked = h.parked - 1 FROM gone"
+		   " WHERE h.subscription = $1 AND h.shard = gone.shard",
+	.nargs = 2,
+	.argtypes = {TEXTOID, TEXTOID},
+};
+
+/* What has become of an entry. */
+typedef enum Fate
+{
+	ENTRY_FOUND,
+	ENTRY_GONE,					/* there is nothing left to do */
+	ENTRY_UNKNOWN,				/* it cannot be said, or not to this caller */
+} Fate;
+
+static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					  bool again, int64 skipped);
+static FeedpubRetried *load_due(uint64 row);
+static int	forget_unless_locked(const FeedpubSubscription *sub, int shard,
+								 List *cursors);
+static void make_page(FeedpubPage *page, const FeedpubRetried *entry,
+					  HeapTuple row);
+static Fate read_again(FeedpubPage *page, FeedpubRetried *entry,
+					   HeapTuple *row);
+static Fate read_table_entry(FeedpubPage *page, FeedpubRetried *entry,
+							 HeapTuple *row);
+static HeapTuple read_by_stamp(FeedpubPage *page, FeedpubRetried *entry);
+static Fate read_by_key(FeedpubPage *page, FeedpubRetried *entry,
+						HeapTuple *row);
+static Fate read_dead_key(FeedpubPage *page, FeedpubRetried *entry,
+						  HeapTuple *row);
+static Oid	operator_namespace(Oid operator);
+static HeapTuple select_row(FeedpubPage *page, const char *condition,
+							int nargs, Oid *argtypes, Datum *values);
+
+/*
+ * feed_retry(name text, cursor text DEFAULT NULL) returns integer, VOLATILE
+ *
+ * Has a parked entry, or all of a subscription's, delivered again: with the
+ * next polls, one each, before new entries and after what of its key has been
+ * delivered since.  Returns how many.  Waits for acknowledgements of open
+ * transactions in their shards.  Errors: 42704, 42501.
+ */
+Datum
+feed_retry(PG_FUNCTION_ARGS)
+{
+	FeedpubSubscription sub;
+	FeedpubRole caller;
+	Datum		values[2];
+	uint64		n;
+
+	feedpub_subscription_refuse_null(fcinfo, 0, "name");
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	values[0] = PointerGetDatum(sub.name);
+	values[1] = PG_GETARG_DATUM(1);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&lock_shards_of, values, PG_ARGISNULL(1) ? " n" : NULL);
+	n = feedpub_store_run(&make_due, values, PG_ARGISNULL(1) ? " n" : NULL);
+	feedpub_store_end(&caller);
+	PG_RETURN_INT32((int32) n);
+}
+
+/*
+ * feed_discard(name text, cursor text) returns integer
+ *
+ * Forgets a parked entry: it is not delivered again.  Returns
+ * how many there were, 0 or 1.  Waits for acknowledgements of open
+ * transactions in its shard.  Errors: 42704, 42501.
+ */
+Datum
+feed_discard(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"name", "cursor"};
+	FeedpubSubscription sub;
+	FeedpubRole caller;
+	Datum		values[2];
+	uint64		n;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	values[0] = PointerGetDatum(sub.name);
+	values[1] = PG_GETARG_DATUM(1);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&lock_shards_of, values, NULL);
+	n = feedpub_store_run(&discard, values, NULL);
+	feedpub_store_run(&remove_discarded, values, NULL);
+	feedpub_store_end(&caller);
+	PG_RETURN_INT32((int32) n);
+}
+
+/*
+ * Remove an entry that was delivered again, with the shard locked.  Returns
+ * whether it was there in the state in which it was delivered.
+ */
+bool
+feedpub_retry_settle(const FeedpubSubscription *sub,
+					 const FeedpubReceipt *receipt)
+{
+	FeedpubRole caller;
+	Datum		values[5];
+	bool		found;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = Int64GetDatum(receipt->state);
+	values[3] = Int64GetDatum(receipt->page);
+	values[4] = PointerGetDatum(receipt->cursor);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&settle, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Is an entry parked?  And was it this delivery that has parked it?
+ */
+bool
+feedpub_retry_is_parked(const FeedpubSubscription *sub,
+						const FeedpubReceipt *receipt, bool *by_this)
+{
+	FeedpubRole caller;
+	Datum		values[4];
+	bool		isnull;
+	bool		found;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = PointerGetDatum(receipt->cursor);
+	values[3] = Int64GetDatum(receipt->page);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&find_parked, values, NULL) > 0;
+	*by_this = found && DatumGetBool(feedpub_store_value(0, 1, &isnull));
+	feedpub_store_end(&caller);
+	return found;
+}
+
+/*
+ * Make a page of one parked entry of a shard that is due, if there is one: one
+ * that has failed again with the committed cursor where it is, or another.
+ * Those that there is nothing left to do for are forgotten on the way, if that
+ * can be written without waiting; not by a reader from which row security may
+ * hide them.
+ */
+FeedpubRetried *
+feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
+					   const FeedpubShard *shard, bool again)
+{
+	bool		may_write = !RecoveryInProgress() && !XactReadOnly;
+	int64		skipped = 0;
+	FeedpubRetried *found = NULL;
+	List	   *due;
+
+	while (found == NULL && (due = read_due(sub, shard, again, skipped)) != NIL)
+	{
+		List	   *gone = NIL;
+		ListCell   *lc;
+
+		CHECK_FOR_INTERRUPTS();
+		feedpub_registry_get(sub->feed, &page->feed);
+		feedpub_require_select(sub->feed);
+		feedpub_horizon_refuse_own_ddl(page->heap);
+		page->sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
+		foreach(lc, due)
+		{
+			FeedpubRetried *entry = lfirst(lc);
+			HeapTuple	row = NULL;
+			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(page, entry, &row);
+
+			if (fate == ENTRY_FOUND)
+			{
+				make_page(page, entry, row);
+				found = entry;
+				break;
+			}
+			if (fate == ENTRY_GONE)
+				gone = lappend(gone, entry->cursor);
+		}
+		skipped += list_length(due);
+		if (gone != NIL && may_write)
+			skipped -= forget_unless_locked(sub, shard->shard, gone);
+	}
+
+	/* the row may be younger than what has been published, and durable */
+	if (found != NULL)
+		feedpub_horizon_flush_all();
+	return found;
+}
+
+/*
+ * Forget entries, unless the shard is locked: it waits for no consumer.
+ * Returns how many.
+ */
+static int
+forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
+{
+	FeedpubRole caller;
+	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
+	Datum		values[4];
+	bool		locked;
+	ListCell   *lc;
+
+	foreach(lc, cursors)
+		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
+												TEXTOID, -1, false, TYPALIGN_INT));
+	values[3] = (Datum) 0;
+	feedpub_store_begin(&caller);
+	locked = feedpub_store_run(&try_lock_shard, values, NULL) > 0;
+	if (locked)
+		feedpub_store_run(&forget, values, "   n");
+	feedpub_store_end(&caller);
+	return locked ? list_length(cursors) : 0;
+}
+
+/*
+ * A page of one entry; without a row, of what was kept of it.
+ */
+static void
+make_page(FeedpubPage *page, const FeedpubRetried *entry, HeapTuple row)
+{
+	page->rows = palloc0_object(FeedpubPageRow);
+	page->nrows = 1;
+	page->max_rows = 1;
+	page->rows[0].op = entry->op;
+	page->rows[0].entry = row;
+	page->rows[0].xid = entry->xid;
+	page->rows[0].published_at = entry->published_at;
+	if (entry->unreadable)
+		page->rows[0].texts = entry->key_texts;
+	feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
+}
+
+static List *
+read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+		 bool again, int64 skipped)
+{
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	Datum		values[6];
+	List	   *due = NIL;
+	uint64		n;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	values[2] = PointerGetDatum(shard->cursor);
+	values[3] = BoolGetDatum(again);
+	values[4] = Int64GetDatum(MAX_DUE);
+	values[5] = Int64GetDatum(skipped);
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&select_due, values, NULL);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < n; i++)
+		due = lappend(due, load_due(i));
+	feedpub_store_end(&caller);
+	return due;
+}
+
+/*
+ * An entry, of a row of select_due.
+ */
+static FeedpubRetried *
+load_due(uint64 row)
+{
+	FeedpubRetried *entry = palloc0_object(FeedpubRetried);
+	bool		isnull;
+	Datum		value;
+
+	entry->cursor = DatumGetTextPCopy(feedpub_store_value(row, 1, &isnull));
+	if (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, &isnull)), "delete") == 0)
+		entry->op = FEEDPUB_OP_DELETE;
+	entry->xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, &isnull)));
+	entry->pos = DatumGetInt64(feedpub_store_value(row, 4, &isnull));
+	value = feedpub_store_value(row, 5, &isnull);
+	if (!isnull)
+		entry->key_texts = PointerGetDatum(DatumGetArrayTypePCopy(value));
+	entry->discarded = DatumGetBool(feedpub_store_value(row, 6, &isnull));
+	entry->attempts = DatumGetInt32(feedpub_store_value(row, 7, &isnull));
+	entry->state = DatumGetInt64(feedpub_store_value(row, 8, &isnull));
+	value = feedpub_store_value(row, 9, &isnull);
+	entry->published_at = isnull ? 0 : DatumGetTimestampTz(value);
+	value = feedpub_store_value(row, 10, &isnull);
+	entry->key = isnull ? NULL : DatumGetTextPCopy(value);
+	value = feedpub_store_value(row, 11, &isnull);
+	entry->row = isnull ? NULL : DatumGetTextPCopy(value);
+	return entry;
+}
+
+/*
+ * When the next parked entry of a shard will be due; DT_NOEND if none will.
+ */
+TimestampTz
+feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
+{
+	FeedpubRole caller;
+	Datum		values[3];
+	Datum		at;
+	TimestampTz result;
+	bool		isnull;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	values[2] = PointerGetDatum(shard->cursor);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&next_due, values, NULL);
+	at = feedpub_store_value(0, 1, &isnull);
+	result = isnull ? DT_NOEND : DatumGetTimestampTz(at);
+	feedpub_store_end(&caller);
+	return result;
+}
+
+/*
+ * What an entry is now: the message, or the row that has its key; of a delete
+ * the key, unless it lives again.  In READ COMMITTED with a snapshot of its
+ * own; never with what the transaction itself has done.
+ */
+static Fate
+read_again(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+{
+	Fate		fate;
+
+	feedpub_horizon_push(GetTransactionSnapshot());
+	if (page->feed.is_outbox)
+	{
+		/* the message, or, where it cannot be hidden, what was kept of it */
+		*row = read_by_stamp(page, entry);
+		fate = *row != NULL || page->sees_all ? ENTRY_FOUND : ENTRY_UNKNOWN;
+	}
+	else
+		fate = read_table_entry(page, entry, row);
+	PopActiveSnapshot();
+	return fate == ENTRY_GONE && !page->sees_all ? ENTRY_UNKNOWN : fate;
+}
+
+static Fate
+read_table_entry(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+{
+	Fate		fate;
+
+	if (entry->op == FEEDPUB_OP_UPSERT && entry->xid != 0)
+	{
+		*row = read_by_stamp(page, entry);
+		if (*row != NULL)
+			return ENTRY_FOUND;
+	}
+	if (entry->key_texts == (Datum) 0 || !OidIsValid(page->feed.keyid))
+		return ENTRY_UNKNOWN;
+	page->key = index_open(page->feed.keyid, AccessShareLock);
+	page->leaves = feedpub_partition_open(&page->feed, page->heap, NULL, true);
+	if (entry->op == FEEDPUB_OP_DELETE)
+		fate = read_dead_key(page, entry, row);
+	else
+		fate = read_by_key(page, entry, row);
+	feedpub_partition_close(page->leaves);
+	index_close(page->key, NoLock);
+	return fate;
+}
+
+static HeapTuple
+read_by_stamp(FeedpubPage *page, FeedpubRetried *entry)
+{
+	Oid			argtypes[2] = {XID8OID, INT8OID};
+	Datum		values[2];
+
+	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(entry->xid));
+	values[1] = Int64GetDatum(entry->pos);
+	return select_row(page,
+					  "t." FEEDPUB_XID_COLUMN " OPERATOR(pg_catalog.=) $1"
+					  " AND t." FEEDPUB_POS_COLUMN " OPERATOR(pg_catalog.=) $2",
+					  2, argtypes, values);
+}
+
+/*
+ * By the operators of the key's index.
+ */
+static Fate
+read_by_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+{
+	StringInfoData condition;
+	Relation	index = page->key;
+	Datum		values[INDEX_MAX_KEYS];
+	bool		nulls[INDEX_MAX_KEYS];
+	Oid			argtypes[INDEX_MAX_KEYS];
+	int			nkeys = index->rd_index->indnkeyatts;
+
+	if (!feedpub_key_values(page->heap, index, entry->key_texts, values, nulls))
+		return ENTRY_UNKNOWN;	/* the row may have it in another form */
+	initStringInfo(&condition);
+	for (int i = 0; i < nkeys; i++)
+	{
+		AttrNumber	attno = index->rd_index->indkey.values[i];
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(page->heap), attno - 1);
+		Oid operator= get_opfamily_member(index->rd_opfamily[i],
+										  index->rd_opcintype[i],
+										  index->rd_opcintype[i],
+										  BTEqualStrategyNumber);
+
+		argtypes[i] = att->atttypid;
+		appendStringInfo(&condition, "%st.%s OPERATOR(%s.%s) $%d",
+						 i > 0 ? " AND " : "", quote_identifier(NameStr(att->attname)),
+						 quote_identifier(get_namespace_name(operator_namespace(operator))),
+						 get_opname(operator), i + 1);
+	}
+	*row = select_row(page, condition.data, nkeys, argtypes, values);
+	return *row != NULL ? ENTRY_FOUND : ENTRY_GONE;
+}
+
+static Oid
+operator_namespace(Oid operator)
+{
+	HeapTuple	tuple = SearchSysCache1(OPEROID, ObjectIdGetDatum(operator));
+	Oid			result;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for operator %u", operator);
+	result = ((Form_pg_operator) GETSTRUCT(tuple))->oprnamespace;
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+/*
+ * A row with the key alone, if nothing has it now.  A caller subject to row
+ * security gets no deletes.
+ */
+static Fate
+read_dead_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+{
+	TupleDesc	desc = RelationGetDescr(page->heap);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	Datum		keys[INDEX_MAX_KEYS];
+	bool		key_nulls[INDEX_MAX_KEYS];
+	Datum		living;
+	bool		lives;
+
+	if (!page->sees_all)
+		return ENTRY_UNKNOWN;
+	entry->unreadable = !feedpub_key_values(page->heap, page->key, entry->key_texts, keys, key_nulls);
+	page->snapshot = GetActiveSnapshot();
+	lives = !entry->unreadable && feedpub_entry_key_lives(page, keys, &living);
+	if (lives)
+		return ENTRY_GONE;
+	MemSet(nulls, true, desc->natts * sizeof(bool));
+	for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
+	{
+		AttrNumber	attno = page->key->rd_index->indkey.values[i];
+
+		values[attno - 1] = keys[i];
+		nulls[attno - 1] = key_nulls[i];
+	}
+	*row = heap_form_tuple(desc, values, nulls);
+	return ENTRY_FOUND;
+}
+
+/*
+ * Read a row as the caller.
+ */
+static HeapTuple
+select_row(FeedpubPage *page, const char *condition, int nargs,
+		   Oid *argtypes, Datum *values)
+{
+	MemoryContext context = CurrentMemoryContext;
+	char	   *table = feedpub_relation_name(RelationGetRelid(page->heap));
+	HeapTuple	row = NULL;
+
+	SPI_connect();
+	if (SPI_execute_with_args(psprintf("SELECT %s FROM %s%s t WHERE %s",
+									   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
+									   table, condition),
+							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
+		elog(ERROR, "could not read an entry of feed with OID %u",
+			 RelationGetRelid(page->heap));
+	if (SPI_processed > 0)
+	{
+		MemoryContextSwitchTo(context);
+		row = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[0],
+									   SPI_tuptable->tupdesc, 1);
+	}
+	SPI_finish();
+	return row;
+}

@@ -1,0 +1,161 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription_start.c
+ *	  Where a subscription begins: 'earliest', 'latest', a cursor or a time.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "feedpub.h"
+
+/* A time being parsed. */
+typedef struct TimeInput
+{
+	char	   *word;
+	TimestampTz at;
+} TimeInput;
+
+static text *earliest_cursor(Oid feed);
+static void parse_time(void *arg);
+static void check_cursor(Oid feed, text *cursor);
+
+/*
+ * The cursor that start stands for.  Error 22007 if it stands for none.
+ */
+text *
+feedpub_start_find(Oid feed, const text *start)
+{
+	char	   *word = text_to_cstring(start);
+	TimeInput	time = {.word = word};
+	FeedpubFeed found;
+
+	feedpub_registry_get(feed, &found);
+	feedpub_require_select(feed);
+	if (strcmp(word, "earliest") == 0 || word[0] == '\0')
+		return earliest_cursor(feed);
+	if (strcmp(word, "latest") == 0)
+		return feedpub_read_head(feed);
+	if (strlen(word) == FEEDPUB_CURSOR_LENGTH)
+	{
+		text	   *cursor = cstring_to_text(word);
+
+		check_cursor(feed, cursor);
+		return cursor;
+	}
+	if (feedpub_attempt(parse_time, &time) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_DATETIME_FORMAT),
+				 errmsg("invalid start: \"%s\"", word),
+				 errhint("Use 'earliest', 'latest', a cursor, or a time.")));
+	return feedpub_start_at(feed, time.at);
+}
+
+static void
+parse_time(void *arg)
+{
+	TimeInput  *time = arg;
+
+	time->at = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
+													   CStringGetDatum(time->word),
+													   ObjectIdGetDatum(InvalidOid),
+													   Int32GetDatum(-1)));
+}
+
+/*
+ * The beginning of a feed as it is now, so that what happens to the feed
+ * before the first poll is noticed: a history that begins, rows that are
+ * removed.
+ *
+ * Its base is the largest there is: no page has been read yet, so none has
+ * seen a row whose delete may expire (page.c: check_floor).
+ */
+static text *
+earliest_cursor(Oid feed)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubCursor cursor = {.given = true};
+	FeedpubFloor floor;
+
+	feedpub_registry_floor(feed, snapshot, &floor);
+	cursor.history = floor.history;
+	cursor.server_start = feedpub_start_of_page(snapshot);
+	if (feedpub_registry_is_table(feed))
+	{
+		cursor.initial = true;
+		cursor.base = PG_INT64_MAX;
+	}
+	return feedpub_cursor_text(&cursor);
+}
+
+/*
+ * The end of the last batch published at or before a time: found by halving,
+ * for the times of batches rise with their numbers.  Where a clock was put
+ * back they do not, and it may be a batch with later ones before it.
+ */
+text *
+feedpub_start_at(Oid feed, TimestampTz at)
+{
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubFloor floor = {0};
+	FeedpubBatch found = {0};
+	FeedpubBatch batch;
+	int64		low = 0;		/* this one is, or is the beginning */
+	int64		high;			/* this one is not */
+
+	feedpub_require_select(feed);
+	if (feedpub_registry_is_table(feed))
+		feedpub_registry_floor(feed, snapshot, &floor);
+	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
+	high = batch.sync_id + 1;
+	while (low < high - 1)
+	{
+		int64		middle = low + (high - low) / 2;
+
+		CHECK_FOR_INTERRUPTS();
+		feedpub_batch_last(feed, middle + 1, snapshot, &batch);
+		if (batch.sync_id > low && batch.published_at > at)
+		{
+			high = batch.sync_id;
+			continue;
+		}
+		if (batch.sync_id > low)
+			found = batch;
+		low = middle;
+	}
+	if (found.sync_id == 0)
+		return earliest_cursor(feed);
+	if (found.sync_id < floor.sync_id)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
+						get_rel_name(feed)),
+				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
+	return feedpub_page_end_of(feed, &found, snapshot);
+}
+
+/*
+ * Check a cursor by reading after it.
+ */
+static void
+check_cursor(Oid feed, text *cursor)
+{
+	FeedpubPage page = {0};
+
+	feedpub_cursor_parse(cursor, &page.after);
+	page.max_rows = 1;
+	page.shards = 1;
+	page.hurried = true;
+	page.heap = feedpub_registry_open(feed);
+	feedpub_page_read(&page);
+	relation_close(page.heap, NoLock);
+}
