@@ -18,6 +18,7 @@ my $node = feedpub_node('server', conf => <<'CONF');
 log_statement = none
 fsync = off
 shared_buffers = 64MB
+feedpub.max_batch_transactions = 1000
 CONF
 
 sql($node, <<"SQL");
