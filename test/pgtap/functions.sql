@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(34 * 11 + 4 + 50);
+SELECT plan(36 * 11 + 4 + 50);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');

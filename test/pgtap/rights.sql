@@ -60,6 +60,7 @@ INSERT INTO matrix VALUES
 	($$feed_page('rights.box', '', 1)$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_head('rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_cursor('rights.box', '0', 0)$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
+	($$feed_flush('rights.box')$$, '55000', '55000', '55000', '55000', '42501', '42501', '42501', '55000'),
 	($$feed_wait('rights.box', '', '0')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 -- a subscription: its owner, who may read, and whoever has the rights of his
