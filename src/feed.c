@@ -38,6 +38,7 @@ PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
 static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
+static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
 static void require_outbox(Oid relid);
 
 /*
@@ -187,35 +188,44 @@ feed_drop(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed", "if_exists", "cascade"};
 	RangeVar   *rv;
-	bool		if_exists;
+	bool		cascade;
 	Oid			relid;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
-	if_exists = PG_GETARG_BOOL(1);
-	relid = RangeVarGetRelid(rv, NoLock, if_exists);
-	if (OidIsValid(relid))
-	{
-		require_outbox(relid);
-		if (!PG_GETARG_BOOL(2))
-			feedpub_registry_refuse_subscribed(relid, "drop");
-		LockRelationOid(relid, AccessExclusiveLock);
-		if (if_exists && get_rel_name(relid) == NULL)
-			relid = InvalidOid; /* gone while we waited */
-	}
+	cascade = PG_GETARG_BOOL(2);
+
+	/* looks the name up again after it has waited, so what is dropped has it */
+	relid = RangeVarGetRelidExtended(rv, AccessExclusiveLock,
+									 PG_GETARG_BOOL(1) ? RVR_MISSING_OK : 0,
+									 check_drop, &cascade);
 	if (!OidIsValid(relid))
 	{
 		ereport(NOTICE,
 				(errmsg("feed \"%s\" does not exist, skipping", rv->relname)));
 		PG_RETURN_VOID();
 	}
-	require_outbox(relid);		/* or detached, or given to another role */
-	if (!PG_GETARG_BOOL(2))
-		feedpub_registry_refuse_subscribed(relid, "drop");
+
+	/* it may have been detached, given away or subscribed to while we waited */
+	check_drop(rv, relid, InvalidOid, &cascade);
 
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
+}
+
+/*
+ * Raise an error unless the caller may drop what a name means; called before
+ * it is locked, so that nothing of others is.
+ */
+static void
+check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
+{
+	if (!OidIsValid(relid))
+		return;
+	require_outbox(relid);
+	if (!*(bool *) cascade)
+		feedpub_registry_refuse_subscribed(relid, "drop");
 }
 
 /*

@@ -59,8 +59,9 @@ static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 static void make_page_durable(FeedpubPage *page);
 
 /*
- * Read the page behind page->after; its table is open.  Where no worker runs,
- * one is started: what the page finds may be the rest of a backlog.
+ * Read the page after page->after; its table is open.  If no worker runs, one
+ * is started: what the page finds may be the rest of a backlog.  Not with
+ * feedpub.read_wait = 0, which leaves publishing to others.
  *
  * Somebody who commits a row and reads at once must not find an empty page:
  * when there is nothing to hand out, but rows have been committed that are
@@ -76,10 +77,11 @@ feedpub_page_read(FeedpubPage *page)
 
 	feedpub_fetch_keep_heap();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
-	(void) feedpub_launcher_ensure(InvalidOid);
 	page->direct = feedpub_fetch_may_read_directly(page->heap);
 	if (!page->direct)
 		feedpub_require_select(page->feed.relid);
+	if (feedpub_read_wait > 0)
+		(void) feedpub_launcher_ensure(InvalidOid);
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	page->leaves = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);

@@ -59,6 +59,7 @@
 #include "nodes/parsenodes.h"
 #include "partitioning/partdesc.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -78,6 +79,9 @@ PG_FUNCTION_INFO_V1(feed_publish);
 /* how long a partition is waited for that was free a moment ago, in ms */
 #define LOCK_TIMEOUT_MS	"100"
 
+/* how long the publisher of a feed is waited for when all are published, in ms */
+#define PUBLISHER_TIMEOUT_MS	5000
+
 /* A transaction that is to be published. */
 typedef struct NewTransaction
 {
@@ -89,6 +93,7 @@ typedef struct NewTransaction
 
 static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
+static bool lock_publishing(Oid relid, FeedpubPublishWait how);
 static FeedpubLeaves *open_leaves(FeedpubFeed *feed, Relation heap,
 								  Snapshot snapshot, FeedpubPublishWait how);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
@@ -249,6 +254,26 @@ lock_at_once(Relation heap)
 }
 
 /*
+ * Take the publishing lock.  The owner of a feed may keep it until a transaction
+ * ends that sets a channel or begins a history.  If all feeds are published, the
+ * others do not wait for that: after a while it is an error.
+ */
+static bool
+lock_publishing(Oid relid, FeedpubPublishWait how)
+{
+	int			nestlevel = NewGUCNestLevel();
+	bool		locked;
+
+	if (how == FEEDPUB_WAIT_FOR_PUBLISHER && (LockTimeout == 0 || LockTimeout > PUBLISHER_TIMEOUT_MS))
+		(void) set_config_option("lock_timeout", CppAsString2(PUBLISHER_TIMEOUT_MS),
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	locked = feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY);
+	AtEOXact_GUC(true, nestlevel);
+	return locked;
+}
+
+/*
  * Publish what is new in a feed.  To be called first in a transaction, whose
  * isolation and durability are set here, and which the caller commits; then
  * he wakes those who wait for the feed, and calls feedpub_publish_notify() if
@@ -291,7 +316,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 		return FEEDPUB_PUBLISH_BUSY;
 	}
 	feedpub_registry_get(relid, &feed);
-	if (!feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY))
+	if (!lock_publishing(relid, how))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;
@@ -393,7 +418,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errmsg("batches of feed \"%s\" are from another history",
 						RelationGetRelationName(heap)),
 				 errdetail("The last batch has seen transactions that this server has not ended yet."),
-				 errhint("feed_repair() forgets them, and publishes all rows anew; consumers begin again.")));
+				 errhint("feed_begin_history() forgets them, and publishes all rows anew; consumers begin again.")));
 
 	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
