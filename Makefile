@@ -87,6 +87,7 @@ REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
 	drop-against-open \
+	drop-against-rename \
 	drop-against-subscribe \
 	early-xid-late-position \
 	every-interleaving \
