@@ -138,8 +138,10 @@ $node->stop('immediate');
 $node->start;
 sql($node, sprintf $insert, 'backlog');
 is(workers($node), '', 'after a crash there is no worker');
-is(sql($node, 'SET feedpub.read_wait = 0; SELECT op FROM feed_read(NULL::outbox, \'\', 1)'),
+is(sql($node, q(SET feedpub.read_wait = 0; SELECT op FROM feed_read(NULL::outbox, '', 1))),
 	'upsert', 'a reader finds something');
+is(workers($node), '', 'one that does not want to wait starts none');
+is(sql($node, q(SELECT op FROM feed_read(NULL::outbox, '', 1))), 'upsert', 'any other does');
 ok(await_published($node, 'outbox'), 'and has the backlog published');
 is(read_all($node, 'outbox', after => \$cursor), 'backlog', 'it is read');
 
