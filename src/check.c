@@ -93,7 +93,7 @@ feedpub_check_problems(Oid relid)
 }
 
 /*
- * The same in a word or two, from the catalogs alone, for whoever lists many
+ * The same in a word or two, from the catalogs alone, for a list of many
  * feeds: "ready", or what is wrong.
  */
 const char *

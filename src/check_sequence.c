@@ -103,7 +103,7 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 
 	/*
 	 * Restarted?  The newest entries of the index tell, all of them what the
-	 * cure must be.  They are read before the sequence: whoever writes in
+	 * cure must be.  They are read before the sequence: a writer in
 	 * between can only raise it.
 	 */
 	newest = largest_pos(cxt, NEWEST_ENTRIES);

@@ -31,6 +31,7 @@
 #define ANUM_SUBSCRIPTION_FEED	2
 
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
+static void forget_published(Oid relid);
 static void forget_subscriptions(Oid relid);
 static void forget_republication(Oid relid);
 static void sweep_subscriptions(void);
@@ -77,14 +78,11 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 }
 
 /*
- * Forget a feed.
+ * What has been published of a feed: its batches, deletes and partitions.
  */
-void
-feedpub_registry_remove(Oid relid)
+static void
+forget_published(Oid relid)
 {
-	write_registry("DELETE FROM feedpub._feed"
-				   " WHERE feed = $1",
-				   relid, NULL);
 	write_registry("DELETE FROM feedpub._batch"
 				   " WHERE feed = $1",
 				   relid, NULL);
@@ -94,6 +92,18 @@ feedpub_registry_remove(Oid relid)
 	write_registry("DELETE FROM feedpub._partition"
 				   " WHERE feed = $1",
 				   relid, NULL);
+}
+
+/*
+ * Forget a feed.
+ */
+void
+feedpub_registry_remove(Oid relid)
+{
+	write_registry("DELETE FROM feedpub._feed"
+				   " WHERE feed = $1",
+				   relid, NULL);
+	forget_published(relid);
 	forget_subscriptions(relid);
 	forget_republication(relid);
 }
@@ -168,15 +178,7 @@ feedpub_registry_begin_history(Oid relid)
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
-	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed = $1",
-				   relid, NULL);
+	forget_published(relid);
 	write_registry(psprintf("UPDATE feedpub._feed SET floor_sync_id = 0, floor_pos = 0,"
 							" history = %d"
 							" WHERE feed = $1",
