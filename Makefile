@@ -8,67 +8,67 @@ MODULE_big = feedpub
 PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
-	src/argument.o \
-	src/attach.o \
-	src/attempt.o \
-	src/batch.o \
-	src/catalog.o \
-	src/begin_history.o \
-	src/change.o \
-	src/check.o \
-	src/check_sequence.o \
-	src/check_trigger.o \
-	src/cursor.o \
-	src/entry.o \
-	src/feed.o \
+	src/admin/attach.o \
+	src/admin/check.o \
+	src/admin/check_sequence.o \
+	src/admin/check_trigger.o \
+	src/admin/create.o \
+	src/admin/repair.o \
+	src/base/argument.o \
+	src/base/attempt.o \
+	src/base/guc.o \
+	src/base/role.o \
+	src/feed/catalog.o \
+	src/feed/history.o \
+	src/feed/horizon.o \
+	src/feed/key.o \
+	src/feed/partition.o \
+	src/feed/partition_list.o \
+	src/feed/registry.o \
+	src/feed/registry_write.o \
+	src/feed/relation.o \
+	src/feed/server_start.o \
+	src/feed/store.o \
 	src/feedpub.o \
-	src/fetch.o \
-	src/flush.o \
-	src/guc.o \
-	src/history.o \
-	src/horizon.o \
-	src/initial.o \
-	src/json.o \
-	src/jsonvalue.o \
-	src/key.o \
-	src/launcher.o \
-	src/maintenance.o \
-	src/maintenance_plan.o \
-	src/page.o \
-	src/partition.o \
-	src/partition_list.o \
-	src/publish.o \
-	src/read.o \
-	src/registry.o \
-	src/registry_write.o \
-	src/relation.o \
-	src/repair.o \
-	src/republish.o \
-	src/restamp.o \
-	src/retention.o \
-	src/role.o \
-	src/run.o \
-	src/shmem.o \
-	src/shmem_mark.o \
-	src/shmem_worker.o \
-	src/stamp.o \
-	src/start.o \
-	src/stats.o \
-	src/store.o \
-	src/subscription.o \
-	src/subscription_ack.o \
-	src/subscription_delivery.o \
-	src/subscription_lag.o \
-	src/subscription_lease.o \
-	src/subscription_park.o \
-	src/subscription_poll.o \
-	src/subscription_receipt.o \
-	src/subscription_retry.o \
-	src/subscription_start.o \
-	src/tombstone.o \
-	src/wait.o \
-	src/worker.o \
-	src/worker_control.o
+	src/monitor/stats.o \
+	src/publish/batch.o \
+	src/publish/cursor.o \
+	src/publish/publish.o \
+	src/publish/retention.o \
+	src/publish/run.o \
+	src/read/fetch.o \
+	src/read/flush.o \
+	src/read/initial.o \
+	src/read/json.o \
+	src/read/json_value.o \
+	src/read/page.o \
+	src/read/page_entry.o \
+	src/read/read.o \
+	src/read/wait.o \
+	src/republish/begin_history.o \
+	src/republish/maintenance.o \
+	src/republish/maintenance_plan.o \
+	src/republish/republish.o \
+	src/republish/restamp.o \
+	src/server/launcher.o \
+	src/server/shmem.o \
+	src/server/shmem_mark.o \
+	src/server/shmem_worker.o \
+	src/subscription/ack.o \
+	src/subscription/delivery.o \
+	src/subscription/lag.o \
+	src/subscription/lease.o \
+	src/subscription/park.o \
+	src/subscription/poll.o \
+	src/subscription/receipt.o \
+	src/subscription/retry.o \
+	src/subscription/start.o \
+	src/subscription/subscription.o \
+	src/worker/control.o \
+	src/worker/worker.o \
+	src/write/change.o \
+	src/write/stamp.o \
+	src/write/tombstone.o
 DATA = feedpub--0.1.sql
 PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 
@@ -175,21 +175,21 @@ include $(PGXS)
 # After PGXS, which resets it.
 PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
-$(OBJS): src/feedpub.h src/compat.h
-src/check.o src/check_sequence.o src/check_trigger.o: src/check.h
-src/partition.o src/partition_list.o: src/partition.h
-src/shmem.o src/shmem_mark.o src/shmem_worker.o: src/shmem.h
+# Which header which file needs is not worth the upkeep: all of them.
+HEADERS = $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+SOURCES = $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)
+$(OBJS): $(HEADERS)
 
 .PHONY: format format-check headerscheck
 format:
-	perl test/format src/*.c src/*.h
+	perl test/format $(SOURCES) $(HEADERS)
 format-check:
-	perl test/format --check src/*.c src/*.h
+	perl test/format --check $(SOURCES) $(HEADERS)
 # Each header must compile with nothing but postgres.h before it.
 headerscheck:
-	set -e; for h in src/*.h; do \
+	set -e; for h in $(HEADERS); do \
 		printf '#include "postgres.h"\n#include "%s"\n' "$$h" | \
-		$(CC) $(CPPFLAGS) $(CFLAGS) -I. -fsyntax-only -x c -; done
+		$(CC) $(CPPFLAGS) $(CFLAGS) -fsyntax-only -x c -; done
 
 # The three parts of installcheck, each by itself.
 .PHONY: installcheck-regress installcheck-isolation installcheck-tap

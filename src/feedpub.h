@@ -48,7 +48,7 @@
 #include "utils/snapshot.h"
 #include "utils/timestamp.h"
 
-#include "compat.h"
+#include "base/compat.h"
 
 /* SQLSTATEs of our own; everything else uses the server's. */
 #define ERRCODE_FEED_FOREIGN_HISTORY	MAKE_SQLSTATE('P','F','0','0','1')

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_retry.c
+ * retry.c
  *	  Delivering parked entries again: feed_retry(), feed_discard(), and what a
  *	  poll finds due.
  *

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_poll.c
+ * poll.c
  *	  feed_poll(): reading from the committed cursor of a subscription.
  *
  * A poll reads a page after the committed cursor of a shard, and waits until

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_delivery.c
+ * delivery.c
  *	  What feed_poll() and feed_poll_rows() return: a page, with receipts.
  *
  *-------------------------------------------------------------------------

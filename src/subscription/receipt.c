@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_receipt.c
+ * receipt.c
  *	  Receipts: what feed_poll() gives with each entry, and feed_ack() takes.
  *
  * A receipt says of which page an entry is, and in which state of the shard

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * feed.c
+ * create.c
  *	  Making and dropping outbox feeds, and choosing the default one.
  *
  * A feed's table is made with ordinary DDL, through SPI, as the caller: it is

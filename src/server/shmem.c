@@ -38,7 +38,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "shmem.h"
+#include "server/shmem.h"
 
 FeedpubShared *feedpub_shared = NULL;
 FeedpubDatabase *feedpub_database = NULL;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * jsonvalue.c
+ * json_value.c
  *	  A value as JSON.
  *
  * A value becomes what it is in what row_to_json() makes, with one exception.

@@ -30,7 +30,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "check.h"
+#include "admin/check.h"
 
 PG_FUNCTION_INFO_V1(feed_check);
 

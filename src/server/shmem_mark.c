@@ -15,7 +15,7 @@
 #include "storage/latch.h"
 #include "storage/spin.h"
 
-#include "shmem.h"
+#include "server/shmem.h"
 
 /*
  * Mark feeds that have news, and wake the worker.  For transaction callbacks:

@@ -16,7 +16,7 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
-#include "check.h"
+#include "admin/check.h"
 
 static void check_trigger(FeedpubCheck *cxt, const char *name,
 						  const char *function, int16 type,

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_lease.c
+ * lease.c
  *	  Which consumer reads which shards of a subscription.
  *
  * A consumer that names itself leases shards: the row of feedpub._shard has

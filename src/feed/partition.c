@@ -98,7 +98,7 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
-#include "partition.h"
+#include "feed/partition.h"
 
 /*
  * What is known of a leaf.  Entries are voided by relcache invalidation of the

@@ -20,7 +20,7 @@
 #include "utils/rel.h"
 #include "utils/xid8.h"
 
-#include "partition.h"
+#include "feed/partition.h"
 
 /* columns of feedpub._partition */
 #define ANUM_PARTITION_FEED			1

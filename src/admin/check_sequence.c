@@ -23,7 +23,7 @@
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
-#include "check.h"
+#include "admin/check.h"
 
 /* of how many entries the largest position is taken to be the newest */
 #define NEWEST_ENTRIES	1000

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * start.c
+ * server_start.c
  *	  The id of the server start.
  *
  * Each start of the server as a primary draws 64 random bits, when they are

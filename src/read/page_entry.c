@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * entry.c
+ * page_entry.c
  *	  The entries of a page: rows, deletes, and who may see them.
  *
  * Rows are fetched by the row identifiers in the index, and tombstones from

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_park.c
+ * park.c
  *	  Parking entries that a consumer cannot deal with, so that the rest flows:
  *	  feed_park() and feed_nack().
  *

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * subscription_ack.c
+ * ack.c
  *	  feed_ack(): moving the committed cursor of a subscription.
  *
  * The committed cursor moves by one UPDATE that compares the receipt with the

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * worker_control.c
+ * control.c
  *	  Starting and stopping the worker of a database by hand.  Where a reader
  *	  needs one, launcher.c starts it.
  *

@@ -15,7 +15,7 @@
 #include "storage/spin.h"
 #include "utils/timestamp.h"
 
-#include "shmem.h"
+#include "server/shmem.h"
 
 /*
  * Become the worker of this database; false when it has one.  A server without
