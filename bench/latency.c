@@ -24,7 +24,7 @@
  *	poll	a page, each interval (ms)
  *	listen	LISTEN; a page for each notification
  *	notify	LISTEN; the rows of the payloads, an array
- *	wait	what waits behind a cursor; a page
+ *	wait	what waits after a cursor; a page
  *	pgq		the ticker, each interval; next_batch, each tenth of it;
  *			get_batch_events($1); finish_batch($1)
  *	stream	a command, which prints what test_decoding does
@@ -922,7 +922,7 @@ follow_all(void)
 		char		error[256];
 		PGcancel   *cancel = PQgetCancel(v->reader.conn);
 
-		/* who waits does not notice that his client has gone */
+		/* a backend that waits does not notice that its client has gone */
 		if (v->reader.step != 0)
 			PQcancel(cancel, error, sizeof(error));
 		PQfreeCancel(cancel);

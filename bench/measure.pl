@@ -440,7 +440,7 @@ sub page_variants
 my @page_order = qw(position position_wide row article feed_fetch
   feed_fetch_any feed_fetch_narrow);
 
-# The cursor behind which a page begins.
+# The cursor after which a page begins.
 sub cursor
 {
 	my ($size, $where, $limit) = @_;

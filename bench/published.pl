@@ -379,7 +379,7 @@ sub wakeup
 			psql('wakeup_quiet', 'TRUNCATE feedpub');
 			psql('wakeup', 'TRUNCATE orders');
 
-			# who is woken does not read: that costs the same whoever wakes him
+			# what is woken does not read: that costs the same in all variants
 			my $readers = follow(
 				join("\t", 'listen', 'wakeup', 'listen', 0, -1, '', '', '',
 					'LISTEN heard'),
@@ -480,7 +480,7 @@ sub load_batches
 	return;
 }
 
-# The cursor behind so many rows of a feed with one batch.
+# The cursor after so many rows of a feed with one batch.
 sub batch_cursor
 {
 	my ($feed, $n) = @_;
@@ -582,7 +582,7 @@ sub batches
 # The publisher
 #
 
-# What the publisher wrote to the WAL between two places: its transactions
+# What the publisher wrote to the WAL between two positions: its transactions
 # are those that touch feedpub._batch, and, with a channel, those that do
 # nothing but commit.
 sub publisher_wal

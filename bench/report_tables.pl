@@ -85,7 +85,7 @@ sub table_goals
 		{
 			push @lines,
 			  goal(
-				"batch 0 in pages of $limit, `$_->[0]` against `$_->[1]`",
+				"initial snapshot in pages of $limit, `$_->[0]` against `$_->[1]`",
 				'≥ 0.90',
 				[ median(ratios($speed, @$_)) ],
 				[ median(inverse(ratios($cpu, @$_))) ]);
@@ -230,13 +230,13 @@ EOF
 }
 
 #
-# Batch 0, and attaching
+# The initial snapshot, and attaching
 #
 
 sub initial_section
 {
 	my @rows = rows_of('initial') or return;
-	heading('Table feeds: batch 0', <<'EOF');
+	heading('Table feeds: initial snapshot', <<'EOF');
 	A million rows that were there, read in pages.  `tid_wide` returns as many
 	columns and bytes as `feed_read`, and is what ratios are to; those of
 	`feed_page` are to `json`.

@@ -36,17 +36,17 @@ sub consumers
 		],
 		row => [
 			'ack', '', '0', "SELECT position, $rest FROM plain "
-			  . q(WHERE position > (SELECT position FROM place WHERE consumer = 'bench') )
+			  . q(WHERE position > (SELECT position FROM position_cursor WHERE consumer = 'bench') )
 			  . "ORDER BY position LIMIT $limit",
-			q(UPDATE place SET position = $1::bigint WHERE consumer = 'bench') ],
+			q(UPDATE position_cursor SET position = $1::bigint WHERE consumer = 'bench') ],
 		watermill => [
 			'ack', '', '0,1', 'BEGIN ISOLATION LEVEL REPEATABLE READ',
-			"WITH place AS MATERIALIZED (SELECT xid, position FROM xid_place WHERE consumer = 'bench' FOR UPDATE) "
+			"WITH position_cursor AS MATERIALIZED (SELECT xid, position FROM xid_cursor WHERE consumer = 'bench' FOR UPDATE) "
 			  . "SELECT transaction_id, position, $rest FROM article "
-			  . 'WHERE (transaction_id, position) > ((SELECT xid FROM place), (SELECT position FROM place)) '
+			  . 'WHERE (transaction_id, position) > ((SELECT xid FROM position_cursor), (SELECT position FROM position_cursor)) '
 			  . 'AND transaction_id < pg_snapshot_xmin(pg_current_snapshot()) '
 			  . "ORDER BY transaction_id, position LIMIT $limit",
-			q(INSERT INTO xid_place VALUES ('bench', $1::xid8, $2::bigint) )
+			q(INSERT INTO xid_cursor VALUES ('bench', $1::xid8, $2::bigint) )
 			  . 'ON CONFLICT (consumer) DO UPDATE SET xid = excluded.xid, position = excluded.position',
 			'COMMIT' ]);
 }
@@ -56,10 +56,10 @@ sub start_consumers
 	psql(
 		'feed_1m',
 		(map { "SELECT feed_seek('$_', 'earliest')" } qw(poll poll_ack leased)),
-		'TRUNCATE place, xid_place',
-		q(INSERT INTO place VALUES ('bench', 0)),
-		q(INSERT INTO xid_place VALUES ('bench', '0', 0)),
-		'VACUUM feedpub._shard, place, xid_place');
+		'TRUNCATE position_cursor, xid_cursor',
+		q(INSERT INTO position_cursor VALUES ('bench', 0)),
+		q(INSERT INTO xid_cursor VALUES ('bench', '0', 0)),
+		'VACUUM feedpub._shard, position_cursor, xid_cursor');
 	return;
 }
 
@@ -77,8 +77,8 @@ sub subscriptions
 		load_queue($_) for 100, 1000;
 	}
 	psql('feed_1m', q(CALL feed_publish('feedpub')));
-	psql('feed_1m', 'CREATE TABLE place (consumer text PRIMARY KEY, position bigint)',
-		'CREATE TABLE xid_place (consumer text PRIMARY KEY, xid xid8, position bigint)',
+	psql('feed_1m', 'CREATE TABLE position_cursor (consumer text PRIMARY KEY, position bigint)',
+		'CREATE TABLE xid_cursor (consumer text PRIMARY KEY, xid xid8, position bigint)',
 		(map { "SELECT feed_subscribe('$_', 'feedpub', 'earliest', lease => '1 hour')" }
 			  qw(poll poll_ack leased)));
 
@@ -104,7 +104,7 @@ sub subscriptions
 	  psql('feed_1m',
 		q(SELECT format('%s,%s,%s,%s', relname, n_tup_upd, n_tup_hot_upd, n_dead_tup)
 		  FROM pg_stat_user_tables WHERE relid = ANY
-		  (array['feedpub', 'feedpub._shard', 'place', 'xid_place', 'plain', 'article']::regclass[])
+		  (array['feedpub', 'feedpub._shard', 'position_cursor', 'xid_cursor', 'plain', 'article']::regclass[])
 		  ORDER BY relname));
 	return;
 }

@@ -296,11 +296,11 @@ sub sizes_of
 }
 
 #
-# Batch 0
+# The initial snapshot
 #
 
-# A table of a million rows becomes a feed: batch 0 in pages, and the same
-# rows read without feedpub.
+# A table of a million rows becomes a feed: its initial
+# snapshot in pages, and the same rows read without feedpub.
 sub initial
 {
 	my $rows = 1_000_000;
@@ -339,8 +339,8 @@ sub initial
 				json => [ q((0,0)), '',
 					q~SELECT '{"entries": [' || COALESCE(string_agg('{"op": "upsert", "key": ' ~
 					  . q~|| json_build_object('id', id) || ', "row": ' || row_to_json(t) || '}', ', '), '') ~
-					  . q~|| '], "cursor": "' || COALESCE(max(place), $1) || '"}' FROM ~
-					  . "(SELECT ctid AS place, $columns FROM million WHERE ctid > \$1 LIMIT $limit) t"
+					  . q~|| '], "cursor": "' || COALESCE(max(tid), $1) || '"}' FROM ~
+					  . "(SELECT ctid AS tid, $columns FROM million WHERE ctid > \$1 LIMIT $limit) t"
 				],
 				feed_page => [ q(''), '',
 					"SELECT feed_page('million', \$1, $limit)" ]);
@@ -459,20 +459,20 @@ sub setup_attach
 		'VACUUM ANALYZE kv',
 		'CHECKPOINT',
 		'CREATE TABLE copy (LIKE kv INCLUDING ALL)',
-		q(CREATE TABLE place (cursor text NOT NULL)),
-		q(INSERT INTO place VALUES ('')),
+		q(CREATE TABLE progress (cursor text NOT NULL)),
+		q(INSERT INTO progress VALUES ('')),
 
 		# A page holds a key once, or only deletes of it, so the order inside
 		# it does not matter.
 		q(CREATE PROCEDURE follow() LANGUAGE plpgsql AS $$
 		DECLARE
-			place text := p.cursor FROM place p;
+			done text := p.cursor FROM progress p;
 			next text;
 		BEGIN
 			LOOP
 				WITH page AS MATERIALIZED (
 					SELECT cursor, op, (entry).id, (entry).v, (entry).note
-					FROM feed_read(NULL::kv, place, 10000)
+					FROM feed_read(NULL::kv, done, 10000)
 				), gone AS (
 					DELETE FROM copy USING page
 					WHERE op = 'delete' AND copy.id = page.id
@@ -484,8 +484,8 @@ sub setup_attach
 				)
 				SELECT max(cursor) INTO next FROM page;
 				EXIT WHEN next IS NULL;
-				UPDATE place SET cursor = next;
-				place := next;
+				UPDATE progress SET cursor = next;
+				done := next;
 				COMMIT;
 			END LOOP;
 		END

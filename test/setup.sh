@@ -24,7 +24,7 @@
 # shellcheck shell=sh
 
 # What is printed must not depend on the user's language, nor where psql
-# connects to on his settings.
+# connects to on their settings.
 LC_ALL=C LANG=C
 export LC_ALL LANG
 unset PGHOST PGHOSTADDR PGPORT PGDATABASE PGUSER PGSERVICE PGSERVICEFILE \
@@ -138,7 +138,7 @@ feedpub_get_packages() {
 	apt-get -o Debug::NoLocking=true --assume-no --no-install-recommends \
 		install "$@" </dev/null 2>/dev/null |
 		grep -E ' newly installed|^Need to get|^After this' || true
-	# The server's package makes and starts a cluster; leave none behind
+	# The server's package makes and starts a cluster; leave none
 	# that was not there before.
 	_before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1, $2}')
 	feedpub_apt install --no-install-recommends "$@" || return 1

@@ -201,7 +201,7 @@ my $kept_counts = '';              # and what the last one says
 
 sub clear_line { return print $terminal ? "\r\e[K" : '' }
 
-# $more is shown behind the counts; the last line only if they have changed.
+# $more is shown after the counts; the last line only if they have changed.
 sub show_line
 {
 	my ($begin, $counts, $more, $is_last) = @_;

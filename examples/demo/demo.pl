@@ -43,7 +43,7 @@ my $LONG = 8;                      # when the long transaction begins,
 my $OPEN = 8;                      # and how long it stays open
 my $PATIENCE = 30;                 # seconds for consumers to reach the end
 
-# The orders: the beginning, a page behind a cursor, and which of two cursors
+# The orders: the beginning, a page after a cursor, and which of two cursors
 # comes first.  A query's first three columns are message_id, feed_xid and the
 # cursor to go on from.
 my %order = (
@@ -259,7 +259,7 @@ sub run_long_transaction
 # The consumers: all keep a journal, which ends with the cursor
 #
 
-# What is in a journal behind its last cursor is of a page that a kill left
+# What is in a journal after its last cursor is of a page that a kill left
 # unfinished.  Returns the cursor, and where in the file it ends.
 sub last_cursor
 {
@@ -288,7 +288,7 @@ sub run_consumer
 	truncate $journal, $end or die "could not truncate: $!\n";
 	while (1)
 	{
-		# the cursor behind the last row of all, once the writers are done
+		# the cursor after the last row of all, once the writers are done
 		if (!$goal && -e "$dir/goal $name")
 		{
 			($goal) = lines_of("goal $name");
@@ -361,7 +361,7 @@ $dbh->do('CREATE DATABASE elsewhere');
 $dbh->do('CREATE EXTENSION feedpub');
 $dbh->do(q(SELECT feed_create('outbox')));
 $dbh->do('CREATE TABLE section (name text PRIMARY KEY, version int NOT NULL)');
-# without an index of its own the naive consumer would only lag behind
+# without an index of its own the naive consumer would only lag
 $dbh->do('CREATE INDEX ON outbox (feed_pos)');
 
 my %pid = map { $_ => start("consumer $_", \&run_consumer, $_) }
@@ -373,7 +373,7 @@ my @share;
 push @{ $share[ $_ % $WRITERS ] }, $stanzas[$_] for 0 .. $#stanzas;
 print "\n$WRITERS writers publish ", n(scalar @stanzas),
   " packages.  A and B read in published order, C and D in\n",
-  "xid order; a naive consumer asks for what lies behind the largest position it\n",
+  "xid order; a naive consumer asks for what lies after the largest position it\n",
   "saw.  Rows delivered so far:\n\n",
   "                      published order          xid order     naive   long\n",
   "    time committed          A       B          C       D            transaction\n";

@@ -11,8 +11,8 @@
 #   four writers  make it the second set: UPDATE, DELETE, INSERT, also DELETE
 #                 and INSERT of one key; in transactions of 1 to 400 rows, of
 #                 which some roll back and some stay open for a while; and now
-#                 and then one gives any package, whoever else is changing it,
-#                 another version
+#                 and then one gives any package another version, also if
+#                 another writer is changing it
 #   the owner     makes the table a feed: feed_attach(), CREATE INDEX
 #   a follower    begins with nothing, and applies the feed to a table of
 #                 another database, where it keeps its cursor too, in the same
@@ -221,7 +221,7 @@ sub run_writer
 		write_all($accounts, join(' ', 'committed', %rows, 'open', $hold) . "\n");
 		report('committed', sum0 values %rows);
 
-		# any package, whoever may be changing it
+		# any package, also if another writer is changing it
 		if (rand() < 0.2)
 		{
 			my $rows = $rebuild->execute(split ' ', $keys->[ rand @$keys ]);
@@ -291,7 +291,7 @@ sub run_follower
 
 	while (1)
 	{
-		# the cursor behind the last change of all, once the writers are done
+		# the cursor after the last change of all, once the writers are done
 		if (!$goal && -e "$dir/goal")
 		{
 			($goal) = lines_of('goal');

@@ -35,7 +35,7 @@ def handle(target, message):
 
 
 def take_page(source, feed, target):
-    """Books a page.  Returns the cursor behind it, and whether there is more."""
+    """Books a page.  Returns the cursor after it, and whether there is more."""
     with target.transaction():
         # locked: a second process waits here, and finds the cursor moved
         cursor, = target.execute(

@@ -43,9 +43,9 @@ CREATE TABLE copy (
 	PRIMARY KEY (consumer, ns, k)
 );
 
--- A consumer: reads a page behind its cursor, applies it, keeps the cursor of
+-- A consumer: reads a page after its cursor, applies it, keeps the cursor of
 -- the last row; in one transaction, so that both or neither happen.  Returns
--- how many rows it was handed out: call it until that is 0, then wait.  With a
+-- how many entries it has read: call it until that is 0, then wait.  With a
 -- namespace it takes that one alone; the cursor goes past the others' rows.
 --
 -- Here both sides are in one database; else the loop is in your service
@@ -54,7 +54,7 @@ CREATE FUNCTION consume(consumer text, namespace text DEFAULT NULL,
 	max_rows int DEFAULT 100)
 RETURNS int LANGUAGE plpgsql AS $$
 DECLARE
-	place text;
+	done text;
 	e record;
 	n int := 0;
 BEGIN
@@ -64,13 +64,13 @@ BEGIN
 		WHERE c.name = consumer;
 
 	-- locked: a second process of that name waits for the first
-	SELECT c.cursor INTO STRICT place FROM cursors c
+	SELECT c.cursor INTO STRICT done FROM cursors c
 		WHERE c.name = consumer FOR UPDATE;
 
 	FOR e IN SELECT r.cursor, r.op, (r.entry).ns, (r.entry).k, (r.entry).v
-		FROM feed_read(NULL::kv, place, max_rows) r
+		FROM feed_read(NULL::kv, done, max_rows) r
 	LOOP
-		place := e.cursor;	-- of every row, whatever is done with it
+		done := e.cursor;	-- of every row, whatever is done with it
 		n := n + 1;
 
 		IF e.op = 'truncate' THEN
@@ -87,6 +87,6 @@ BEGIN
 		END IF;
 	END LOOP;
 
-	UPDATE cursors c SET cursor = place WHERE c.name = consumer AND n > 0;
+	UPDATE cursors c SET cursor = done WHERE c.name = consumer AND n > 0;
 	RETURN n;
 END $$;

@@ -22,7 +22,7 @@ const { setTimeout: sleep } = require('node:timers/promises');
 
 const PAGE = 100;
 
-// Other attempts will not help: the place of the subscription is from another
+// Other attempts will not help: the cursor of the subscription is from another
 // history (PF001) or has expired (PF002); a name or a right is missing (42),
 // the password is wrong (28), there is no such database (3D).
 const isHopeless = (error) => /^(PF001|PF002|42...|28...|3D...)$/.test(error.code ?? '');

@@ -72,7 +72,7 @@ back_off() {
 
 while [ -z "$stop" ]; do
 	# The wait is short, because it is what a signal waits for.  A payload of
-	# type json may have line breaks, but only between its tokens.
+	# type json may have line breaks, but only between values.
 	query <<'SQL' || { back_off; continue; }
 SELECT receipt, op, translate(COALESCE(row, key)::text, E'\n\r\t', '   ')
   FROM feed_poll(:'name', timeout => '5 s');

@@ -209,7 +209,7 @@ sql($node, q(INSERT INTO kv VALUES ('not', 'published')));
 await_raised("FeedpubWorkerMissing\nFeedpubNotPublished kv",
 	'which leaves rows unpublished');
 sql($node, 'SELECT feed_start_worker()');
-await_raised('FeedpubSubscriptionBehind mail',
+await_raised('FeedpubSubscriptionLag mail',
 	'it is back, and nobody reads what it has published');
 sql($node,
 	q(SELECT feed_ack('mail', max(receipt)) FROM feed_poll('mail', 100)));
@@ -243,7 +243,7 @@ my $holder = hold_publisher($node);
 sql($node, q(INSERT INTO kv VALUES ('held', 'back')));
 await_raised('FeedpubNotPublished kv', 'a worker that does not get on');
 $holder->quit;
-await_raised('FeedpubSubscriptionBehind mail', 'it does');
+await_raised('FeedpubSubscriptionLag mail', 'it does');
 sql($node, q(SELECT feed_seek('mail', 'latest')));
 await_raised('', 'and it is read');
 
