@@ -10,6 +10,7 @@ OBJS = \
 	$(WIN32RES) \
 	src/admin/attach.o \
 	src/admin/check.o \
+	src/admin/check_problem.o \
 	src/admin/check_sequence.o \
 	src/admin/check_trigger.o \
 	src/admin/create.o \
@@ -33,11 +34,16 @@ OBJS = \
 	src/monitor/stats.o \
 	src/publish/batch.o \
 	src/publish/cursor.o \
+	src/publish/cut.o \
+	src/publish/expire.o \
+	src/publish/merge.o \
+	src/publish/news.o \
 	src/publish/publish.o \
-	src/publish/retention.o \
 	src/publish/run.o \
+	src/read/access.o \
 	src/read/fetch.o \
 	src/read/flush.o \
+	src/read/head.o \
 	src/read/initial.o \
 	src/read/json.o \
 	src/read/json_value.o \
@@ -63,6 +69,7 @@ OBJS = \
 	src/subscription/receipt.o \
 	src/subscription/retry.o \
 	src/subscription/start.o \
+	src/subscription/subscribe.o \
 	src/subscription/subscription.o \
 	src/worker/control.o \
 	src/worker/worker.o \
@@ -176,7 +183,7 @@ include $(PGXS)
 PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 
 # Which header which file needs is not worth the upkeep: all of them.
-HEADERS = $(wildcard $(srcdir)/src/*.h $(srcdir)/src/*/*.h)
+HEADERS = $(wildcard $(srcdir)/src/*/*.h)
 SOURCES = $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)
 $(OBJS): $(HEADERS)
 

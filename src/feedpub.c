@@ -14,7 +14,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 PG_MODULE_MAGIC_EXT(
 		.name = "feedpub",

@@ -47,7 +47,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "feedpub.h"
+#include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_attach);
 PG_FUNCTION_INFO_V1(feed_detach);

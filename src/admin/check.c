@@ -48,27 +48,6 @@ static char *republish_cure(FeedpubCheck *cxt, const char *unstamped_only);
 static char *history_cure(FeedpubCheck *cxt);
 
 /*
- * Add a problem.  cure is NULL where only the owner can decide what to do.
- */
-FeedpubProblem *
-feedpub_check_add(FeedpubCheck *cxt, const char *guard, char *problem, char *cure)
-{
-	FeedpubProblem *p = palloc0_object(FeedpubProblem);
-
-	p->guard = guard;
-	p->problem = problem;
-	p->cure = cure;
-	cxt->problems = lappend(cxt->problems, p);
-	return p;
-}
-
-bool
-feedpub_check_is_partitioned(const FeedpubCheck *cxt)
-{
-	return cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-}
-
-/*
  * All that is wrong with a feed, a List of FeedpubProblem, in the order in
  * which the cures can be run.
  */
@@ -139,15 +118,6 @@ feedpub_check_has_indexes(Relation rel)
 		relation_close(leaf, AccessShareLock);
 	}
 	return found;
-}
-
-/*
- * A relation's name as an argument that no other function can take.
- */
-char *
-feedpub_check_regclass(const char *name)
-{
-	return psprintf("%s::pg_catalog.regclass", quote_literal_cstr(name));
 }
 
 static void

@@ -9,7 +9,7 @@
 #ifndef FEEDPUB_CHECK_H
 #define FEEDPUB_CHECK_H
 
-#include "feedpub.h"
+#include "admin/admin.h"
 
 /* what the checks look at */
 typedef struct FeedpubCheck

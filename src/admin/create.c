@@ -29,7 +29,7 @@
 #include "utils/rel.h"
 #include "utils/varlena.h"
 
-#include "feedpub.h"
+#include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_create);
 PG_FUNCTION_INFO_V1(feed_drop);

@@ -18,7 +18,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "feedpub.h"
+#include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_repair);
 

@@ -14,7 +14,7 @@
 
 #include "fmgr.h"
 
-#include "feedpub.h"
+#include "base/base.h"
 
 /*
  * Refuse NULL for the arguments that have a name here, in their order; those

@@ -13,7 +13,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
-#include "feedpub.h"
+#include "base/base.h"
 
 static bool hides_a_value(int sqlstate);
 static bool caller_is_deep(void);

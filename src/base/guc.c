@@ -13,7 +13,7 @@
 #include "datatype/timestamp.h"
 #include "utils/guc.h"
 
-#include "feedpub.h"
+#include "base/base.h"
 
 int			feedpub_max_page_rows = 10000;
 int			feedpub_max_batch_transactions = 100;
@@ -178,4 +178,23 @@ feedpub_guc_publish_commit_name(void)
 			return entry->name;
 	}
 	return "on";
+}
+
+/*
+ * Settings of a process that works for a database, whatever the database and
+ * the role default to.
+ */
+void
+feedpub_guc_pin(void)
+{
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("default_transaction_read_only", "off",
+					PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	if (GetConfigOption("transaction_timeout", true, false) != NULL)
+		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "pg_catalog, pg_temp",
+					PGC_SUSET, PGC_S_OVERRIDE);
 }

@@ -29,7 +29,7 @@
 #include "utils/guc.h"
 #include "utils/syscache.h"
 
-#include "feedpub.h"
+#include "base/base.h"
 
 static void begin(Oid userid, int flag, FeedpubRole *caller);
 

@@ -44,7 +44,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 static Node *index_tree(Relation index, AttrNumber attno);
 static bool find_value(Relation table, Relation rel, AttrNumber attno,

@@ -17,7 +17,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /*
  * Refuse a feed whose rows come from another history: they would stay hidden

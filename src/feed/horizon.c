@@ -49,7 +49,7 @@
 #include "utils/syscache.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 static bool sees_relation(Snapshot snapshot, Oid relid);
 

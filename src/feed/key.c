@@ -33,7 +33,7 @@
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /* Some of a key's texts, those up to one, to be made values. */
 typedef struct KeyTexts

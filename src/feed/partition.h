@@ -8,7 +8,7 @@
 #ifndef FEEDPUB_PARTITION_H
 #define FEEDPUB_PARTITION_H
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /* One row of feedpub._partition. */
 typedef struct FeedpubPartitionRow

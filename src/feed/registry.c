@@ -32,7 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /* columns of feedpub._feed */
 #define ANUM_FEED_FEED			1

@@ -25,7 +25,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /* column of feedpub._subscription */
 #define ANUM_SUBSCRIPTION_FEED	2

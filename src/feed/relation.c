@@ -37,7 +37,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 static bool is_index_on_stamp(Relation rel, Oid indexid);
 

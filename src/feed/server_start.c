@@ -47,7 +47,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /* columns of feedpub._server_start */
 #define ANUM_START_ID			1
@@ -62,7 +62,7 @@ static uint64 read_row(Relation table, Snapshot snapshot, HeapTuple *row);
  * The id that a page carries which is read with this snapshot.
  */
 uint64
-feedpub_start_of_page(Snapshot snapshot)
+feedpub_server_start_of_page(Snapshot snapshot)
 {
 	Relation	table;
 	uint64		id;
@@ -79,7 +79,7 @@ feedpub_start_of_page(Snapshot snapshot)
  * The id that this process makes fingerprints of.
  */
 uint64
-feedpub_start_of_batches(void)
+feedpub_server_start_of_batches(void)
 {
 	static uint64 own = 0;
 	uint64		id = feedpub_shmem_start(draw);
@@ -94,7 +94,7 @@ feedpub_start_of_batches(void)
  * snapshots are new ones, and the second is taken with the lock.
  */
 void
-feedpub_start_write(void)
+feedpub_server_start_write(void)
 {
 	Relation	table = open_table(RowExclusiveLock);
 	uint64		id = feedpub_shmem_start(draw);

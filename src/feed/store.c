@@ -18,7 +18,7 @@
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
-#include "feedpub.h"
+#include "feed/feed.h"
 
 /*
  * Begin: *caller keeps who the caller is.  What a statement returns is there

@@ -38,7 +38,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feedpub_running);
 PG_FUNCTION_INFO_V1(feedpub_waiting);
@@ -458,8 +458,8 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 			*state = "other history";
 		else
 			set_value(row, ANUM_STATS_UNPUBLISHED,
-					  BoolGetDatum(feedpub_publish_has_news(&feed, heap, snapshot,
-															&last.snapshot)));
+					  BoolGetDatum(feedpub_news_exist(&feed, heap, snapshot,
+													  &last.snapshot)));
 	}
 }
 

@@ -39,7 +39,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "publish/publish.h"
 
 /* columns of feedpub._batch */
 #define ANUM_BATCH_FEED			1
@@ -315,12 +315,12 @@ make_fingerprint(uint32 seed, int64 sync_id)
 bool
 feedpub_batch_knows(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 {
-	if (feedpub_cursor_is_of(cursor, batch->sync_id, batch->is_merged, batch->fingerprint))
+	if (feedpub_batch_has_cursor(cursor, batch->sync_id, batch->is_merged, batch->fingerprint))
 		return true;
 	return batch->is_merged &&
 		cursor->sync_id >= batch->merged_from && cursor->sync_id <= batch->sync_id &&
-		feedpub_cursor_is_of(cursor, cursor->sync_id, false,
-							 make_fingerprint(batch->seed, cursor->sync_id));
+		feedpub_batch_has_cursor(cursor, cursor->sync_id, false,
+								 make_fingerprint(batch->seed, cursor->sync_id));
 }
 
 /*
@@ -441,7 +441,7 @@ make_seed(Oid feed, Oid table)
 	FeedpubFloor floor;
 
 	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
-	parts.start = feedpub_start_of_batches();
+	parts.start = feedpub_server_start_of_batches();
 	parts.history = floor.history;
 	parts.database = MyDatabaseId;
 	parts.table = table;
@@ -469,7 +469,7 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	Datum		values[NATTS_BATCH] = {0};
 	bool		nulls[NATTS_BATCH] = {false};
 
-	feedpub_start_write();
+	feedpub_server_start_write();
 	batch->seed = make_seed(feed, RelationGetRelid(table));
 	batch->fingerprint = make_fingerprint(batch->seed, batch->sync_id);
 
@@ -583,4 +583,15 @@ feedpub_batch_is_locked_here(Oid feed)
 
 	set_lock_tag(&tag, feed);
 	return feedpub_lock_held(&tag, ExclusiveLock);
+}
+
+/*
+ * Is a cursor in this batch, with its fingerprint?
+ */
+bool
+feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id, bool merged,
+						 uint32 fingerprint)
+{
+	return !cursor->initial && cursor->sync_id == sync_id &&
+		cursor->merged == merged && cursor->fingerprint == fingerprint;
 }

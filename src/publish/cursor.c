@@ -32,8 +32,9 @@
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
-#include "feedpub.h"
+#include "publish/publish.h"
 
 PG_FUNCTION_INFO_V1(feedpub_cursor_compare_texts);
 PG_FUNCTION_INFO_V1(feedpub_cursor_moves_texts);
@@ -146,17 +147,6 @@ feedpub_cursor_batch(const FeedpubCursor *cursor)
 }
 
 /*
- * Is a cursor in this batch, with its fingerprint?
- */
-bool
-feedpub_cursor_is_of(const FeedpubCursor *cursor, int64 sync_id, bool merged,
-					 uint32 fingerprint)
-{
-	return !cursor->initial && cursor->sync_id == sync_id &&
-		cursor->merged == merged && cursor->fingerprint == fingerprint;
-}
-
-/*
  * Compare the places of two cursors of one history: < 0 if a comes before b.
  * The beginning comes before all others.
  */
@@ -212,7 +202,7 @@ feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(feedpub_cursor_compare(&a, &b) < 0 ||
 				   (in_place && a.fingerprint != b.fingerprint &&
 					(a.sync_id == b.sync_id ||
-					 !feedpub_initial_same_database(a.fingerprint, b.fingerprint))));
+					 !feedpub_cursor_same_partitions(a.fingerprint, b.fingerprint))));
 }
 
 static char *
@@ -244,4 +234,78 @@ get_hex(const char **p, int ndigits, uint64 *value)
 			return false;
 	}
 	return true;
+}
+
+/*
+ * The cursor of the end of a batch, the last one that there was at some time.
+ */
+text *
+feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
+{
+	FeedpubFloor floor;
+	FeedpubCursor cursor = {0};
+
+	feedpub_registry_floor(feed, snapshot, &floor);
+	cursor.given = true;
+	cursor.history = floor.history;
+	cursor.sync_id = batch->sync_id;
+	cursor.pos = batch->last_pos;
+	cursor.merged = batch->is_merged;
+	cursor.fingerprint = batch->fingerprint;
+	cursor.server_start = feedpub_server_start_of_page(snapshot);
+
+	/* what was deleted up to there, a consumer that begins there has not got */
+	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
+	return feedpub_cursor_text(&cursor);
+}
+
+/*
+ * Does a cursor of a table feed lie before the floor, with its place and with
+ * its base?  See check_floor().
+ *
+ * In a merged batch whose end is the floor, one that was at the end of its
+ * youngest part has passed all of it.
+ */
+bool
+feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
+						  const FeedpubFloor *floor, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	bool		has_passed;
+
+	if (!after->given || after->base >= floor->sync_id ||
+		feedpub_cursor_batch(after) > floor->sync_id)
+		return false;
+	if (feedpub_cursor_batch(after) < floor->sync_id)
+		return true;
+	batches = feedpub_batch_begin(feed, floor->sync_id, snapshot);
+	has_passed = feedpub_batch_next(batches, &batch) &&
+		batch.sync_id == floor->sync_id &&
+		feedpub_batch_passed(&batch, after) >= floor->pos;
+	feedpub_batch_end(batches);
+	return !has_passed && after->pos < floor->pos;
+}
+
+/*
+ * Refuse a cursor of another history.
+ */
+void
+feedpub_cursor_refuse(Oid relid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("cursor of feed \"%s\" is from another history",
+					get_rel_name(relid)),
+			 errdetail("This server has not published the batch that the cursor points to."),
+			 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
+}
+
+/*
+ * Are the partitions that two such fingerprints are of told by the same OIDs?
+ */
+bool
+feedpub_cursor_same_partitions(uint32 a, uint32 b)
+{
+	return a >> 16 == b >> 16;
 }

@@ -34,14 +34,7 @@
  *	  on a standby too.  A publisher that dies before that leaves nothing; one
  *	  that dies after it has left a whole batch.
  *
- * Cutting.  A batch holds a bounded number of transactions, so that a page of
- * it does.  A larger backlog is cut by the last position of each transaction:
- * the first part holds those that end first in the order of positions, and so
- * on.  That keeps causality: if A came before B, A had ended before B's row
- * was written, so A's last position is below B's, and A's part is B's or an
- * earlier one.  Each part is a snapshot again: it sees everything below its
- * largest xid but those of later parts and those that S does not see.  The
- * former were running when a transaction of this part was, so they are few.
+ * A backlog is cut into several batches (cut.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -69,27 +62,15 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "feedpub.h"
+#include "publish/publish.h"
 
 PG_FUNCTION_INFO_V1(feed_publish);
-
-/* how many transactions a reader looks at to see whether there is news */
-#define MAX_LOOK	100
 
 /* how long a partition is waited for that was free a moment ago, in ms */
 #define LOCK_TIMEOUT_MS	"100"
 
 /* how long the publisher of a feed is waited for when all are published, in ms */
 #define PUBLISHER_TIMEOUT_MS	5000
-
-/* A transaction that is to be published. */
-typedef struct NewTransaction
-{
-	uint64		xid;
-	int64		last_pos;
-	int			part;
-	FeedpubRun *runs;			/* the first, and its siblings */
-} NewTransaction;
 
 static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
@@ -98,19 +79,6 @@ static FeedpubLeaves *open_leaves(FeedpubFeed *feed, Relation heap,
 								  Snapshot snapshot, FeedpubPublishWait how);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
-static int	join_runs(NewTransaction *news, int nnews);
-static bool has_living_row(FeedpubRunReader *reader, List *runs);
-static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
-static int	write_batches(Oid relid, const FeedpubBatch *last,
-						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews,
-						  FeedpubRunReader *reader);
-static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-						 NewTransaction **by_xid, int nnews, int part,
-						 uint64 xmax);
-static int	compare_by_pos(const void *a, const void *b);
-static int	compare_xids(const void *a, const void *b);
-static int	compare_by_xid(const void *a, const void *b);
 
 /*
  * PROCEDURE feed_publish(feed regclass DEFAULT NULL)
@@ -162,7 +130,7 @@ feed_publish(PG_FUNCTION_ARGS)
 		if ((all ? publish_one_of_all(relid, &done) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done)) > 0)
 		{
 			SPI_commit();
-			feedpub_wait_wake(relid);
+			feedpub_shmem_wake_waiters(relid);
 			if (done.announce)
 				feedpub_publish_notify(relid);
 		}
@@ -350,7 +318,7 @@ feedpub_publish_notify(Oid relid)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	payload = text_to_cstring(feedpub_page_end_of(relid, &last, snapshot));
+	payload = text_to_cstring(feedpub_cursor_at_end(relid, &last, snapshot));
 	UnregisterSnapshot(snapshot);
 	Async_Notify(channel, payload);
 }
@@ -403,7 +371,6 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	FeedpubSnapshot now;
 	FeedpubBatch last;
 	List	   *runs;
-	ListCell   *lc;
 	int			nnews = 0;
 	int			nwritten = 0;
 
@@ -423,24 +390,8 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
-		has_living_row(reader, runs))
-	{
-		NewTransaction *news = MemoryContextAllocHuge(context,
-													  list_length(runs) * sizeof(NewTransaction));
-
-		foreach(lc, runs)
-		{
-			FeedpubRun *run = lfirst(lc);
-
-			MemSet(&news[nnews], 0, sizeof(NewTransaction));
-			news[nnews].xid = run->xid;
-			news[nnews].runs = run;
-			news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
-		}
-		if (feed->deletes || feed->is_partitioned)
-			nnews = join_runs(news, nnews);
-		nwritten = write_batches(feed->relid, &last, &now, news, nnews, reader);
-	}
+		feedpub_news_some_live(reader, runs))
+		nwritten = feedpub_cut_batches(feed, &last, &now, runs, reader, &nnews);
 	feedpub_run_end(reader);
 	feedpub_partition_close(leaves);
 	MemoryContextSwitchTo(oldcontext);
@@ -451,277 +402,4 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	done->announce = nwritten > 0 &&
 		feedpub_registry_channel(feed->relid) != NULL;
 	return nnews;
-}
-
-/*
- * A transaction that wrote rows and deleted some, or wrote into several
- * partitions, has as many runs: make one of them.  Returns how many are left.
- */
-static int
-join_runs(NewTransaction *news, int nnews)
-{
-	int			n = 0;
-
-	qsort(news, nnews, sizeof(NewTransaction), compare_xids);
-	for (int i = 0; i < nnews; i++)
-	{
-		NewTransaction *into = &news[n - 1];
-
-		if (n == 0 || into->xid != news[i].xid)
-		{
-			news[n++] = news[i];
-			continue;
-		}
-		news[i].runs->sibling = into->runs;
-		into->runs = news[i].runs;
-		into->last_pos = Max(into->last_pos, news[i].last_pos);
-	}
-	return n;
-}
-
-/*
- * Would a step with this snapshot find news after the last batch?  For
- * readers, who look at a few transactions only.
- */
-bool
-feedpub_publish_has_news(const FeedpubFeed *feed, Relation heap,
-						 Snapshot snapshot, const FeedpubSnapshot *last)
-{
-	FeedpubLeaves *leaves;
-	FeedpubRunReader *reader;
-	FeedpubSnapshot now;
-	List	   *runs;
-	bool		found;
-
-	if (feedpub_partition_has_new(feed, heap, snapshot))
-		return true;
-	leaves = feedpub_partition_open(feed, heap, snapshot, false);
-	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
-	feedpub_batch_take_snapshot(snapshot, &now);
-	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
-
-	/* so many transactions without a row in sight: let the publisher see */
-	found = list_length(runs) >= MAX_LOOK || has_living_row(reader, runs);
-	feedpub_run_end(reader);
-	feedpub_partition_close(leaves);
-	return found;
-}
-
-/*
- * Is there news: a row that lives?  Transactions may have been rolled back,
- * or have left nothing but rows of rolled-back savepoints, or have deleted
- * all they wrote.
- */
-static bool
-has_living_row(FeedpubRunReader *reader, List *runs)
-{
-	ListCell   *lc;
-
-	foreach(lc, runs)
-	{
-		if (run_lives(reader, lfirst(lc)))
-			return true;
-	}
-	return false;
-}
-
-/*
- * Does a row live of a run's first ones?  If none does, and the run is long,
- * the commit log decides; a wrong answer costs a batch without rows, or, for
- * ids of another cluster, a wait for the next news.
- */
-static bool
-run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
-{
-	for (int i = 0; i < run->nentries; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (feedpub_run_fetch(reader, run, i) != NULL)
-			return true;
-	}
-	return run->more &&
-		feedpub_horizon_committed(FullTransactionIdFromU64(run->xid));
-}
-
-/*
- * Write one batch of the new transactions, or several when they are many.
- *
- * The transactions that were rolled back are among them, as long as VACUUM
- * has left their entries in the index, and count, for readers walk over them
- * as well.  So a full part is written even if no row of it lives: it keeps
- * readers, and the next steps, from walking over the same again.  The last
- * part, which is not full, is left to the next step then.  Returns the number
- * of batches.
- */
-static int
-write_batches(Oid relid, const FeedpubBatch *last,
-			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
-{
-	int			per_part = feedpub_max_batch_transactions;
-	int			nparts = Max((nnews + per_part - 1) / per_part, 1);
-	NewTransaction **by_xid = NULL;
-	uint64	   *xmax = palloc(nparts * sizeof(uint64));
-	FeedpubSnapshot cut = last->snapshot;
-	int			part;
-
-	qsort(news, nnews, sizeof(NewTransaction), compare_by_pos);
-	if (nparts > 1)
-	{
-		by_xid = MemoryContextAllocHuge(CurrentMemoryContext,
-										nnews * sizeof(NewTransaction *));
-		for (int i = 0; i < nnews; i++)
-		{
-			int			part = i / per_part;
-
-			news[i].part = part;
-			by_xid[i] = &news[i];
-
-			/* each part sees up to the largest xid in it or before it */
-			if (i % per_part == 0)
-				xmax[part] = part > 0 ? xmax[part - 1] : last->snapshot.xmax;
-			xmax[part] = Max(xmax[part], news[i].xid + 1);
-		}
-		qsort(by_xid, nnews, sizeof(NewTransaction *), compare_by_xid);
-	}
-
-	for (part = 0; part < nparts; part++)
-	{
-		FeedpubBatch batch = {0};
-		int			begin = part * per_part;
-		int			end = Min(begin + per_part, nnews);
-		bool		lives = end - begin == per_part;
-
-		CHECK_FOR_INTERRUPTS();
-		for (int i = begin; i < end && !lives; i++)
-		{
-			for (FeedpubRun *run = news[i].runs; run != NULL && !lives; run = run->sibling)
-				lives = run_lives(reader, run);
-		}
-		if (!lives)
-			break;
-		batch.sync_id = last->sync_id + part + 1;
-		batch.last_pos = end > begin ? news[end - 1].last_pos : last->last_pos;
-		if (part == nparts - 1)
-			batch.snapshot = *snapshot;
-		else
-		{
-			cut_snapshot(&cut, snapshot, by_xid, nnews, part, xmax[part]);
-			batch.snapshot = cut;
-		}
-
-		for (int i = begin; i < end; i++)
-			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(news[i].xid));
-		feedpub_batch_write(relid, &batch);
-	}
-	return part;
-}
-
-/*
- * From the snapshot of the part before, make that of a part, with its xmax: it
- * also sees the transactions of this part, but none of later ones, and none
- * that the whole snapshot does not see.
- *
- * What the part before did not see below its xmax is in its list; to it come
- * those between its xmax and ours, and those of this part go.  So each
- * transaction enters the list once, and the list is as short as the number of
- * transactions that were running at a time.
- */
-static void
-cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-			 NewTransaction **by_xid, int nnews, int part, uint64 xmax)
-{
-	int			first = 0;
-	int			high = nnews;
-	int			nxip = 0;
-	int			maxxip = cut->nxip + snapshot->nxip + 16;
-	uint64	   *xip = palloc(maxxip * sizeof(uint64));
-	int			i = 0;
-
-	/* the first transaction at or beyond the old xmax */
-	while (first < high)
-	{
-		int			middle = (first + high) / 2;
-
-		if (by_xid[middle]->xid < cut->xmax)
-			first = middle + 1;
-		else
-			high = middle;
-	}
-
-	/*
-	 * The old list, less those that this part holds or that have ended
-	 * without a row: of those, the ones that the whole snapshot does not see
-	 * and the ones of later parts stay.
-	 */
-	for (i = 0; i < cut->nxip; i++)
-	{
-		NewTransaction key = {.xid = cut->xip[i]};
-		NewTransaction *keyp = &key;
-		NewTransaction **found = bsearch(&keyp, by_xid, nnews,
-										 sizeof(NewTransaction *), compare_by_xid);
-
-		if (!feedpub_batch_sees(snapshot, cut->xip[i]) ||
-			(found != NULL && (*found)->part > part))
-			xip[nxip++] = cut->xip[i];
-	}
-
-	/* between the old xmax and the new one; both lists are sorted: merge */
-	i = 0;
-	while (i < snapshot->nxip && snapshot->xip[i] < cut->xmax)
-		i++;
-	for (;;)
-	{
-		uint64		running = i < snapshot->nxip ? snapshot->xip[i] : PG_UINT64_MAX;
-		uint64		ended = first < nnews ? by_xid[first]->xid : PG_UINT64_MAX;
-		uint64		xid = Min(running, ended);
-
-		if (xid >= xmax)
-			break;
-		if (nxip == maxxip)
-		{
-			maxxip *= 2;
-			xip = repalloc(xip, maxxip * sizeof(uint64));
-		}
-		if (running < ended)
-		{
-			xip[nxip++] = running;
-			i++;
-		}
-		else
-		{
-			if (by_xid[first]->part > part)
-				xip[nxip++] = ended;
-			first++;
-		}
-	}
-	cut->xmax = xmax;
-	cut->nxip = nxip;
-	cut->xip = xip;
-	cut->xmin = nxip > 0 ? xip[0] : xmax;
-}
-
-static int
-compare_by_pos(const void *a, const void *b)
-{
-	int64		pa = ((const NewTransaction *) a)->last_pos;
-	int64		pb = ((const NewTransaction *) b)->last_pos;
-
-	return pa < pb ? -1 : pa > pb;
-}
-
-static int
-compare_xids(const void *a, const void *b)
-{
-	uint64		xa = ((const NewTransaction *) a)->xid;
-	uint64		xb = ((const NewTransaction *) b)->xid;
-
-	return xa < xb ? -1 : xa > xb;
-}
-
-static int
-compare_by_xid(const void *a, const void *b)
-{
-	return compare_xids(*(NewTransaction *const *) a,
-						*(NewTransaction *const *) b);
 }

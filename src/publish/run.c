@@ -48,7 +48,7 @@
 #include "utils/rel.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "publish/publish.h"
 
 /* how many entries of a run are read at once */
 #define SHORT_RUN	32

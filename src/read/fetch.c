@@ -59,7 +59,7 @@
 #include "utils/tuplestore.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 PG_FUNCTION_INFO_V1(feed_fetch);
 PG_FUNCTION_INFO_V1(feed_fetch_default);
@@ -141,30 +141,12 @@ Datum
 feed_fetch(PG_FUNCTION_ARGS)
 {
 	FetchRequest req = {0};
-	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+	Oid			relid = feedpub_access_argument(fcinfo);
 
 	parse_cursor(fcinfo, 1, &req);
 	req.heap = feedpub_registry_open(relid);
 	fetch_page(fcinfo, &req);
 	return (Datum) 0;
-}
-
-/*
- * The table that a function's first argument names by its row type.
- */
-Oid
-feedpub_fetch_feed_argument(FunctionCallInfo fcinfo)
-{
-	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
-	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
-
-	if (!OidIsValid(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("type %s is not the row type of a feed",
-						OidIsValid(type) ? format_type_be(type) : "???"),
-				 errhint("Name the feed by a NULL of its row type, as in NULL::my_feed.")));
-	return relid;
 }
 
 /*
@@ -249,7 +231,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	feedpub_horizon_refuse_foreign(&req->feed, req->after_xid);
 	begin_result(fcinfo, req);
 
-	may_read_directly = feedpub_fetch_may_read_directly(req->heap);
+	may_read_directly = feedpub_access_is_direct(req->heap);
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
 	feedpub_horizon_refuse_own_ddl(req->heap);
@@ -264,7 +246,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	if (req->feed.is_partitioned &&
 		!feedpub_partition_sees_tables(leaves, GetActiveSnapshot()))
 	{
-		feedpub_page_push_snapshot(req->heap);
+		feedpub_access_push_snapshot(req->heap);
 		pushed = true;
 		feedpub_partition_close(leaves);
 		leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
@@ -292,26 +274,6 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 }
 
 /*
- * Keep the memory of one page for the next.
- *
- * A page lies in memory until its query ends.  Then glibc gives what lies at
- * the top of the heap back to the system if it is more than 128 kB, and a
- * consumer pays for getting it again, zeroed, with each page: a tenth of its
- * time (bench/README.md).  That bound becomes twice the size of the largest
- * block that was mapped by itself and freed; so map and free one, once.
- * Elsewhere this does nothing.
- */
-void
-feedpub_fetch_keep_heap(void)
-{
-	static bool done = false;
-
-	if (!done)
-		pfree(palloc(4 * 1024 * 1024));
-	done = true;
-}
-
-/*
  * Set up the tuplestore that holds the result.
  */
 static void
@@ -326,7 +288,7 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("set-valued function called in context that cannot accept a set")));
 
-	feedpub_fetch_keep_heap();
+	feedpub_access_keep_memory();
 	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
 	if (req->ncolumns == 0)
 		req->desc = CreateTupleDescCopy(RelationGetDescr(req->heap));
@@ -340,22 +302,6 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 	rsinfo->setResult = req->store;
 	rsinfo->setDesc = req->desc;
 	MemoryContextSwitchTo(oldcontext);
-}
-
-/*
- * May the table be read without the executor?  Not when it would have to
- * check more than SELECT on the whole table, filter rows, compute columns, or
- * show the access to a hook.
- */
-bool
-feedpub_fetch_may_read_directly(Relation heap)
-{
-	Oid			relid = RelationGetRelid(heap);
-
-	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
-		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
-		!feedpub_has_virtual_columns(RelationGetDescr(heap)) &&
-		ExecutorCheckPerms_hook == NULL;
 }
 
 /*

@@ -36,7 +36,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 PG_FUNCTION_INFO_V1(feed_flush);
 
@@ -81,7 +81,7 @@ feed_flush(PG_FUNCTION_ARGS)
 	await_look(relid, timeout_ms);
 
 	PushActiveSnapshot(GetLatestSnapshot());
-	head = feedpub_read_head(relid);
+	head = feedpub_head_of(relid);
 	PopActiveSnapshot();
 	PG_RETURN_TEXT_P(head);
 }

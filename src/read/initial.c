@@ -43,7 +43,7 @@
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 /* how many of the table's pages are looked at before the reader is asked */
 #define WINDOW	64
@@ -107,15 +107,6 @@ feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
 	hash = hash_combine(hash, murmurhash32((uint32) system_id));
 	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
 	return (hash & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
-}
-
-/*
- * Are the partitions that two such fingerprints are of told by the same OIDs?
- */
-bool
-feedpub_initial_same_database(uint32 a, uint32 b)
-{
-	return a >> 16 == b >> 16;
 }
 
 /*

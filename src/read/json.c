@@ -32,7 +32,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 /* As much may lie in memory of the columns that have been written. */
 #define MAX_KEPT_BYTES		(1024 * 1024)

@@ -37,7 +37,7 @@
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 /*
  * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES, and

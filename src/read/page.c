@@ -41,7 +41,7 @@
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 /* how many rows and batches a page may pass without handing anything out */
 #define MAX_PASSED	10000
@@ -75,9 +75,9 @@ feedpub_page_read(FeedpubPage *page)
 {
 	bool		pushed = false;
 
-	feedpub_fetch_keep_heap();
+	feedpub_access_keep_memory();
 	feedpub_registry_get(RelationGetRelid(page->heap), &page->feed);
-	page->direct = feedpub_fetch_may_read_directly(page->heap);
+	page->direct = feedpub_access_is_direct(page->heap);
 	if (!page->direct)
 		feedpub_require_select(page->feed.relid);
 	if (feedpub_read_wait > 0)
@@ -104,7 +104,7 @@ feedpub_page_read(FeedpubPage *page)
 	/* a snapshot that is older than the table sees none of its rows */
 	if (!feedpub_partition_sees_tables(page->leaves, GetActiveSnapshot()))
 	{
-		feedpub_page_push_snapshot(page->heap);
+		feedpub_access_push_snapshot(page->heap);
 		pushed = true;
 		open_leaves(page, GetActiveSnapshot());
 	}
@@ -118,8 +118,8 @@ feedpub_page_read(FeedpubPage *page)
 		!page->hurried && feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !page->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
-		feedpub_publish_has_news(&page->feed, page->heap, page->snapshot,
-								 &page->last.snapshot) &&
+		feedpub_news_exist(&page->feed, page->heap, page->snapshot,
+						   &page->last.snapshot) &&
 		feedpub_wait_for_batch(page->feed.relid, &page->passed,
 							   feedpub_read_wait, FEEDPUB_WAIT_CHECKED))
 	{
@@ -138,23 +138,6 @@ feedpub_page_read(FeedpubPage *page)
 	if (page->key != NULL)
 		index_close(page->key, NoLock);
 	feedpub_partition_close(page->leaves);
-}
-
-/*
- * Take a newer snapshot than the caller's, which is older than the table; an
- * error where his must stay.
- */
-void
-feedpub_page_push_snapshot(Relation heap)
-{
-	if (IsolationUsesXactSnapshot() || IsInParallelMode())
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not read feed \"%s\"",
-						RelationGetRelationName(heap)),
-				 errdetail("The table was altered after the transaction's snapshot was taken."),
-				 errhint("Try again in a new transaction.")));
-	PushActiveSnapshot(GetLatestSnapshot());
 }
 
 /*
@@ -202,7 +185,7 @@ read_batches(FeedpubPage *page)
 											ALLOCSET_SMALL_SIZES);
 
 	page->passed = page->after;
-	page->server_start = feedpub_start_of_page(page->state);
+	page->server_start = feedpub_server_start_of_page(page->state);
 	feedpub_registry_floor(relid, page->state, &page->floor);
 	if (!check_history(page))
 	{
@@ -305,18 +288,7 @@ make_page_durable(FeedpubPage *page)
 	if (page->missed || (has_moved && !page->feed.is_outbox))
 		feedpub_horizon_flush_all();
 	else
-		feedpub_page_make_durable(page->publisher, page->snapshot);
-}
-
-/*
- * Should batches not be published durably: flush before the batch is shown,
- * and with it all that lies before it in the WAL.
- */
-void
-feedpub_page_make_durable(FullTransactionId publisher, Snapshot snapshot)
-{
-	if (FullTransactionIdIsValid(publisher))
-		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(snapshot));
+		feedpub_access_make_durable(page->publisher, page->snapshot);
 }
 
 /*
@@ -339,7 +311,7 @@ check_history(FeedpubPage *page)
 		if (page->after.history == now.history)
 			return false;
 	}
-	feedpub_page_refuse_cursor(page->feed.relid);
+	feedpub_cursor_refuse(page->feed.relid);
 	return false;
 }
 
@@ -378,36 +350,8 @@ check_cursor(FeedpubPage *page, const FeedpubBatch *first)
 		if (known)
 			return false;
 	}
-	feedpub_page_refuse_cursor(page->feed.relid);
+	feedpub_cursor_refuse(page->feed.relid);
 	return false;
-}
-
-/*
- * Does a cursor of a table feed lie before the floor, with its place and with
- * its base?  See check_floor().
- *
- * In a merged batch whose end is the floor, one that was at the end of its
- * youngest part has passed all of it.
- */
-bool
-feedpub_page_is_expired(Oid feed, const FeedpubCursor *after,
-						const FeedpubFloor *floor, Snapshot snapshot)
-{
-	FeedpubBatchScan *batches;
-	FeedpubBatch batch;
-	bool		has_passed;
-
-	if (!after->given || after->base >= floor->sync_id ||
-		feedpub_cursor_batch(after) > floor->sync_id)
-		return false;
-	if (feedpub_cursor_batch(after) < floor->sync_id)
-		return true;
-	batches = feedpub_batch_begin(feed, floor->sync_id, snapshot);
-	has_passed = feedpub_batch_next(batches, &batch) &&
-		batch.sync_id == floor->sync_id &&
-		feedpub_batch_passed(&batch, after) >= floor->pos;
-	feedpub_batch_end(batches);
-	return !has_passed && after->pos < floor->pos;
 }
 
 /*
@@ -437,8 +381,8 @@ check_floor(FeedpubPage *page)
 	page->base = page->last.sync_id;
 	if (page->after.given)
 		page->base = Min(page->base, page->after.base);
-	if (feedpub_page_is_expired(page->feed.relid, &page->after, &page->floor,
-								page->state))
+	if (feedpub_cursor_is_expired(page->feed.relid, &page->after, &page->floor,
+								  page->state))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("cursor of feed \"%s\" has expired",
@@ -470,43 +414,6 @@ feedpub_page_ends_filtered(const FeedpubPage *page)
 }
 
 /*
- * The cursor of the end of a batch, the last one that there was at some time.
- */
-text *
-feedpub_page_end_of(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
-{
-	FeedpubFloor floor;
-	FeedpubCursor cursor = {0};
-
-	feedpub_registry_floor(feed, snapshot, &floor);
-	cursor.given = true;
-	cursor.history = floor.history;
-	cursor.sync_id = batch->sync_id;
-	cursor.pos = batch->last_pos;
-	cursor.merged = batch->is_merged;
-	cursor.fingerprint = batch->fingerprint;
-	cursor.server_start = feedpub_start_of_page(snapshot);
-
-	/* what was deleted up to there, a consumer that begins there has not got */
-	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
-	return feedpub_cursor_text(&cursor);
-}
-
-/*
- * Refuse a cursor of another history.
- */
-void
-feedpub_page_refuse_cursor(Oid relid)
-{
-	ereport(ERROR,
-			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
-			 errmsg("cursor of feed \"%s\" is from another history",
-					get_rel_name(relid)),
-			 errdetail("This server has not published the batch that the cursor points to."),
-			 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
-}
-
-/*
  * Add rows of batch 0 to the page, table by table.  Returns whether it was read
  * to its end, and the page goes on into the batches.
  *
@@ -532,7 +439,7 @@ read_initial(FeedpubPage *page)
 		if (leaf->since > 0)
 			continue;
 		if (is_partition && after->given && table < after->sync_id &&
-			feedpub_initial_same_database(after->fingerprint, file))
+			feedpub_cursor_same_partitions(after->fingerprint, file))
 			continue;
 
 		/* through the executor the rows of each table are read apart */

@@ -24,7 +24,7 @@
 #include "utils/rel.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 /* by FeedpubOp */
 const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate"};

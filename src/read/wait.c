@@ -42,7 +42,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "read/read.h"
 
 PG_FUNCTION_INFO_V1(feed_wait);
 PG_FUNCTION_INFO_V1(feed_await);
@@ -228,9 +228,9 @@ lies_behind(Oid relid, const FeedpubCursor *after, bool history_checked)
 	if (is_other ||
 		(last.sync_id < number && !RecoveryInProgress()) ||
 		(last.sync_id == number && last.sync_id > 0 &&
-		 !feedpub_cursor_is_of(after, last.sync_id, last.is_merged, last.fingerprint) &&
+		 !feedpub_batch_has_cursor(after, last.sync_id, last.is_merged, last.fingerprint) &&
 		 !(RecoveryInProgress() && after->merged)))
-		feedpub_page_refuse_cursor(relid);
+		feedpub_cursor_refuse(relid);
 	if (after->initial &&
 		feedpub_registry_is_table(relid))
 		return true;			/* the initial snapshot */
@@ -385,16 +385,4 @@ feedpub_wait_sleep(int64 timeout_ms)
 			return;
 		feedpub_wait_sleep_in(NULL, left);
 	}
-}
-
-/*
- * Wake those who wait for a feed, after a batch of it is visible.
- */
-void
-feedpub_wait_wake(Oid relid)
-{
-	ConditionVariable *queue = feedpub_shmem_waiters(relid);
-
-	if (queue != NULL)
-		ConditionVariableBroadcast(queue);
 }

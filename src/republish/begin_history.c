@@ -51,7 +51,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 PG_FUNCTION_INFO_V1(feed_begin_history);
 

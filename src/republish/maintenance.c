@@ -56,7 +56,7 @@
 #include "utils/wait_event.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 PGDLLEXPORT void feedpub_maintenance_main(Datum main_arg);
 
@@ -478,7 +478,7 @@ feedpub_maintenance_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(arguments[0], InvalidOid, 0);
 	limit = RegisterTimeout(USER_TIMEOUT, end_process);
-	feedpub_worker_settings();
+	feedpub_guc_pin();
 	pgstat_report_appname("feedpub maintenance");
 
 	PG_TRY();

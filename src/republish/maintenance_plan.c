@@ -20,7 +20,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 /* the waits of a feed: after a failure, or for locks; in ms */
 #define FIRST_PENANCE		1000

@@ -28,7 +28,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 PG_FUNCTION_INFO_V1(feed_republish);
 

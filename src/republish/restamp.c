@@ -62,7 +62,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 /* how many pages are searched at once, and for how long in a step, in ms */
 #define WINDOW			32

@@ -36,7 +36,7 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "server/server.h"
 
 PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 

@@ -295,3 +295,15 @@ feedpub_shmem_waiters(Oid feed)
 		return NULL;
 	return &feedpub_shared->waiters[(MyDatabaseId * 31 + feed) % NWAITERS];
 }
+
+/*
+ * Wake those who wait for a feed, after a batch of it is visible.
+ */
+void
+feedpub_shmem_wake_waiters(Oid relid)
+{
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+
+	if (queue != NULL)
+		ConditionVariableBroadcast(queue);
+}

@@ -14,7 +14,7 @@
 #include "storage/latch.h"
 #include "storage/spin.h"
 
-#include "feedpub.h"
+#include "server/server.h"
 
 #define NWAITERS		32
 

@@ -25,7 +25,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_ack);
 
@@ -154,7 +154,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
 		return ack_retried(sub, receipt);
 	if (cursor_is_ahead(sub->feed, &receipt->place))
-		feedpub_page_refuse_cursor(sub->feed);
+		feedpub_cursor_refuse(sub->feed);
 
 	bind_receipt(sub, receipt, values);
 	values[4] = PointerGetDatum(receipt->cursor);
@@ -281,7 +281,7 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_registry_floor(feed, snapshot, &floor);
 	if (cursor->history != floor.history)
-		feedpub_page_refuse_cursor(feed);
+		feedpub_cursor_refuse(feed);
 	if (feedpub_cursor_batch(cursor) == 0)
 	{
 		UnregisterSnapshot(snapshot);
@@ -296,6 +296,6 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 	feedpub_batch_end(batches);
 	UnregisterSnapshot(snapshot);
 	if (!is_known)
-		feedpub_page_refuse_cursor(feed);
+		feedpub_cursor_refuse(feed);
 	return is_ahead;
 }

@@ -14,7 +14,7 @@
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 /* columns of feed_poll() */
 enum

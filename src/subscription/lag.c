@@ -17,7 +17,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feedpub_lag);
 
@@ -77,7 +77,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	if (feedpub_registry_is_table(feed))
 	{
 		feedpub_registry_floor(feed, snapshot, &floor);
-		values[2] = BoolGetDatum(feedpub_page_is_expired(feed, &cursor, &floor, snapshot));
+		values[2] = BoolGetDatum(feedpub_cursor_is_expired(feed, &cursor, &floor, snapshot));
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }

@@ -46,7 +46,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_leave);
 

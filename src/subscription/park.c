@@ -42,7 +42,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_park);
 PG_FUNCTION_INFO_V1(feed_nack);

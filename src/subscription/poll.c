@@ -53,7 +53,8 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "admin/admin.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_poll);
 PG_FUNCTION_INFO_V1(feed_poll_rows);
@@ -191,7 +192,7 @@ Datum
 feed_poll_rows(PG_FUNCTION_ARGS)
 {
 	Poll		poll;
-	Oid			relid = feedpub_fetch_feed_argument(fcinfo);
+	Oid			relid = feedpub_access_argument(fcinfo);
 
 	begin_poll(fcinfo, 1, &poll);
 	if (relid != poll.sub.feed)
@@ -614,8 +615,8 @@ has_news(const FeedpubSubscription *sub)
 	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
 	if (feedpub_check_has_indexes(heap))
-		result = feedpub_publish_has_news(&feed, heap, GetActiveSnapshot(),
-										  &last.snapshot);
+		result = feedpub_news_exist(&feed, heap, GetActiveSnapshot(),
+									&last.snapshot);
 
 	/* as in wait.c, a wait must not be in the way of an ALTER TABLE */
 	relation_close(heap, AccessShareLock);

@@ -47,7 +47,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 #define VERSION		'1'
 

@@ -57,7 +57,7 @@
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_retry);
 PG_FUNCTION_INFO_V1(feed_discard);

@@ -16,7 +16,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "subscription/subscription.h"
 
 /* A time being parsed. */
 typedef struct TimeInput
@@ -44,7 +44,7 @@ feedpub_start_find(Oid feed, const text *start)
 	if (strcmp(word, "earliest") == 0 || word[0] == '\0')
 		return earliest_cursor(feed);
 	if (strcmp(word, "latest") == 0)
-		return feedpub_read_head(feed);
+		return feedpub_head_of(feed);
 	if (strlen(word) == FEEDPUB_CURSOR_LENGTH)
 	{
 		text	   *cursor = cstring_to_text(word);
@@ -88,7 +88,7 @@ earliest_cursor(Oid feed)
 
 	feedpub_registry_floor(feed, snapshot, &floor);
 	cursor.history = floor.history;
-	cursor.server_start = feedpub_start_of_page(snapshot);
+	cursor.server_start = feedpub_server_start_of_page(snapshot);
 	if (feedpub_registry_is_table(feed))
 	{
 		cursor.initial = true;
@@ -140,7 +140,7 @@ feedpub_start_at(Oid feed, TimestampTz at)
 				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
 						get_rel_name(feed)),
 				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
-	return feedpub_page_end_of(feed, &found, snapshot);
+	return feedpub_cursor_at_end(feed, &found, snapshot);
 }
 
 /*

@@ -39,69 +39,10 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
-
-PG_FUNCTION_INFO_V1(feed_subscribe);
-PG_FUNCTION_INFO_V1(feed_subscribe_at);
-PG_FUNCTION_INFO_V1(feed_unsubscribe);
-PG_FUNCTION_INFO_V1(feed_seek);
-PG_FUNCTION_INFO_V1(feed_seek_at);
+#include "subscription/subscription.h"
 
 /* how long a name may be, in bytes: that of a consumer too */
 #define MAX_NAME		255
-
-/* how short and how long a lease may be, in ms */
-#define MIN_LEASE		1000
-#define MAX_LEASE		(24 * 3600 * 1000)
-
-/* columns of feedpub._subscription */
-#define ANUM_SUBSCRIPTION_OWNER			3
-#define ANUM_SUBSCRIPTION_OWNER_NAME	4
-#define ANUM_SUBSCRIPTION_SYSTEM_ID		5
-#define ANUM_SUBSCRIPTION_SHARDS		6
-
-static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
-	.nargs = 8,
-	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID},
-};
-
-static FeedpubStatement insert_shards = {
-	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, state)"
-		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
-};
-
-static FeedpubStatement delete_subscription = {
-	.sql = "DELETE FROM feedpub._subscription WHERE name OPERATOR(pg_catalog.=) $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
-};
-
-static FeedpubStatement delete_state = {
-	.sql = "WITH shards AS (DELETE FROM feedpub._shard WHERE subscription OPERATOR(pg_catalog.=) $1),"
-		   " parked AS (DELETE FROM feedpub._parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1)"
-		   " DELETE FROM feedpub._consumer WHERE subscription OPERATOR(pg_catalog.=) $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
-};
-
-/* in another state, so what was delivered no longer counts */
-static FeedpubStatement move_shards = {
-	.sql = "UPDATE feedpub._shard SET cursor = $2, state = $3, page = NULL,"
-		   " consumer = NULL, leased_until = NULL WHERE subscription = $1",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, INT8OID},
-};
-
-static FeedpubStatement select_owner = {
-	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub._subscription"
-		   " WHERE name OPERATOR(pg_catalog.=) $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
-};
 
 static FeedpubStatement select_subscription = {
 	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
@@ -120,391 +61,17 @@ static FeedpubStatement select_subscription = {
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
-static Datum subscribe(FunctionCallInfo fcinfo, bool at_time);
-static void check_limits(int shards, const Interval *lease, int max_attempts);
-static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed,
-						bool at_time);
-static text *use_existing(text *name, Oid feed);
-static Datum seek(FunctionCallInfo fcinfo, bool at_time);
-static void check_name(const text *name, const char *what);
-static void check_shards_of_role(int shards);
-static int64 count_shards(Oid relid);
-static void refuse_taken_name(text *name);
-static bool may_know(Oid owner, Oid feed);
-static bool add_subscription(Datum *values, const char *nulls);
-static Oid	find_owner(Oid owner, const char *name, int64 system_id);
-static bool find_subscription(text *name, const text *consumer,
-							  int shard_wanted, FeedpubSubscription *sub);
 static void load_shard(FeedpubShard *shard, uint64 row);
-
-/*
- * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest',
- * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
- * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false)
- * returns text, VOLATILE
- *
- * Makes a subscription, which belongs to the caller.  It begins at start:
- * 'earliest', 'latest', a cursor, or a time, which stands for the end of the
- * last batch published at or before it.  Returns the cursor, which is found out
- * now.
- *
- * With shards, 1 to 1024, as many consumers may read at once, each the keys of
- * its shards.  lease is how long a consumer that named itself keeps them
- * without polling or acknowledging, one second to one day.  max_attempts is
- * after how many failures feed_nack() no longer has an entry delivered again;
- * NULL: never.  If there is one of that name already, of the same feed, and the
- * caller may use it, if_not_exists has its cursor returned, and nothing made.
- *
- * Needs SELECT on the feed's table.  Errors: 42710 if the name is taken,
- * 42809 if it is no feed, 22023 for a bad argument, 22007 for a start that
- * is none, 53400 if the caller's subscriptions would have too many shards,
- * 0A000 for shards of a feed that cannot be divided, PF001, PF002, 42501.
- */
-Datum
-feed_subscribe(PG_FUNCTION_ARGS)
-{
-	return subscribe(fcinfo, false);
-}
-
-/*
- * The same with start timestamptz.
- */
-Datum
-feed_subscribe_at(PG_FUNCTION_ARGS)
-{
-	return subscribe(fcinfo, true);
-}
-
-static Datum
-subscribe(FunctionCallInfo fcinfo, bool at_time)
-{
-	static const char *const names[] = {"name", "feed", "start", "shards", "lease"};
-	text	   *name;
-	Oid			feed;
-	int			shards;
-	Interval   *lease;
-	Relation	heap;
-	text	   *cursor;
-	FeedpubRole caller;
-	Datum		values[8];
-	NameData	owner_name;
-
-	for (int i = 0; i < lengthof(names); i++)
-		feedpub_subscription_refuse_null(fcinfo, i, names[i]);
-	feedpub_subscription_refuse_null(fcinfo, 6, "if_not_exists");
-	name = PG_GETARG_TEXT_PP(0);
-	feed = PG_GETARG_OID(1);
-	shards = PG_GETARG_INT32(3);
-	lease = PG_GETARG_INTERVAL_P(4);
-	check_name(name, "name");
-	check_limits(shards, lease, PG_ARGISNULL(5) ? 1 : PG_GETARG_INT32(5));
-	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
-		PG_RETURN_TEXT_P(cursor);
-
-	heap = feedpub_registry_open(feed); /* keeps it until we are done */
-	cursor = find_start(fcinfo, 2, feed, at_time);
-	if (shards > 1)
-	{
-		FeedpubFeed found;
-
-		feedpub_registry_get(feed, &found);
-		feedpub_key_check_shards(&found, heap);
-	}
-
-	values[0] = PointerGetDatum(name);
-	values[1] = ObjectIdGetDatum(feed);
-	namestrcpy(&owner_name, GetUserNameFromId(GetUserId(), false));
-	values[2] = ObjectIdGetDatum(GetUserId());
-	values[3] = NameGetDatum(&owner_name);
-	values[4] = Int64GetDatum((int64) GetSystemIdentifier());
-	values[5] = Int32GetDatum(shards);
-	values[6] = IntervalPGetDatum(lease);
-	values[7] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
-	check_shards_of_role(shards);
-	if (!add_subscription(values, PG_ARGISNULL(5) ? "       n" : NULL))
-	{
-		/* another session has just made it */
-		text	   *existing = PG_GETARG_BOOL(6) ? use_existing(name, feed) : NULL;
-
-		if (existing == NULL)
-			refuse_taken_name(name);
-		relation_close(heap, NoLock);
-		PG_RETURN_TEXT_P(existing);
-	}
-
-	/* what one of that name, which went with its feed, has left */
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_state, values, NULL);
-	values[1] = Int32GetDatum(shards);
-	values[2] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_store_run(&insert_shards, values, NULL);
-	feedpub_store_end(&caller);
-	relation_close(heap, NoLock);
-	PG_RETURN_TEXT_P(cursor);
-}
-
-static void
-check_limits(int shards, const Interval *lease, int max_attempts)
-{
-	int64		lease_ms = feedpub_subscription_ms(lease);
-
-	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shards must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
-	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lease must be between one second and one day")));
-	if (max_attempts < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_attempts must be at least 1")));
-}
-
-static text *
-find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
-{
-	if (at_time)
-		return feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg));
-	return feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
-}
-
-/*
- * The cursor of a subscription that is there, of the feed, and the caller's to
- * use; or NULL.  Of several shards the one of the first.
- */
-static text *
-use_existing(text *name, Oid feed)
-{
-	FeedpubSubscription sub;
-
-	if (!find_subscription(name, NULL, 0, &sub) || sub.feed != feed ||
-		!has_privs_of_role(GetUserId(), sub.owner) || sub.nloaded == 0)
-		return NULL;
-	ereport(NOTICE,
-			(errcode(ERRCODE_DUPLICATE_OBJECT),
-			 errmsg("subscription \"%s\" already exists, skipping",
-					text_to_cstring(name))));
-	return sub.shards[0].cursor;
-}
-
-/*
- * Refuse the caller more shards than feedpub.max_subscription_shards, those of
- * his other subscriptions counted.
- *
- * A lock, of the role as an object of class feedpub._subscription, lets one
- * transaction at a time count and add, till it has ended; and the snapshot is
- * a new one in any isolation, so it sees all that was added under the lock
- * before.  A role waits for nobody but itself.
- */
-static void
-check_shards_of_role(int shards)
-{
-	Oid			relid = feedpub_registry_table("_subscription");
-	LOCKTAG		tag;
-	int64		used;
-
-	if (superuser())
-		return;
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, relid, GetUserId(), 0);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	used = count_shards(relid);
-	if (used + shards > feedpub_max_subscription_shards)
-	{
-		/* those of dropped tables are nobody's */
-		feedpub_registry_sweep();
-		used = count_shards(relid);
-	}
-	if (used + shards > feedpub_max_subscription_shards)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("subscriptions of role \"%s\" cannot have more than %d shards together",
-						GetUserNameFromId(GetUserId(), false),
-						feedpub_max_subscription_shards),
-				 errdetail("They have " INT64_FORMAT ", and this one would have %d.",
-						   used, shards),
-				 errhint("Remove some with feed_unsubscribe(), or have a superuser raise feedpub.max_subscription_shards.")));
-}
-
-/*
- * How many shards the caller's subscriptions have.
- */
-static int64
-count_shards(Oid relid)
-{
-	Relation	table = table_open(relid, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
-	HeapTuple	tuple;
-	int64		count = 0;
-
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		Datum		values[ANUM_SUBSCRIPTION_SHARDS];
-
-		CHECK_FOR_INTERRUPTS();
-		for (int i = ANUM_SUBSCRIPTION_OWNER; i <= ANUM_SUBSCRIPTION_SHARDS; i++)
-		{
-			bool		isnull;
-
-			values[i - 1] = heap_getattr(tuple, i, RelationGetDescr(table), &isnull);
-		}
-		if (find_owner(DatumGetObjectId(values[ANUM_SUBSCRIPTION_OWNER - 1]),
-					   NameStr(*DatumGetName(values[ANUM_SUBSCRIPTION_OWNER_NAME - 1])),
-					   DatumGetInt64(values[ANUM_SUBSCRIPTION_SYSTEM_ID - 1])) == GetUserId())
-			count += DatumGetInt32(values[ANUM_SUBSCRIPTION_SHARDS - 1]);
-	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(table, AccessShareLock);
-	return count;
-}
-
-/*
- * Refuse a name that is taken.  Roles that may not know of the subscription
- * that has it are told no more than that it cannot be had.
- */
-static void
-refuse_taken_name(text *name)
-{
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[1];
-	Oid			feed = InvalidOid;
-	Oid			owner = InvalidOid;
-	bool		isnull;
-
-	values[0] = PointerGetDatum(name);
-	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&select_owner, values, NULL) > 0)
-	{
-		feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
-		owner = find_owner(DatumGetObjectId(feedpub_store_value(0, 2, &isnull)),
-						   NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull))),
-						   DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
-	}
-	feedpub_store_end(&caller);
-	MemoryContextSwitchTo(context);
-	if (may_know(owner, feed))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("subscription \"%s\" already exists",
-						text_to_cstring(name))));
-	ereport(ERROR,
-			(errcode(ERRCODE_DUPLICATE_OBJECT),
-			 errmsg("could not make a subscription of this name"),
-			 errhint("Choose another name.")));
-}
 
 /*
  * May the caller know that there is a subscription?  Its owner may, and those
  * who may read its feed.
  */
-static bool
-may_know(Oid owner, Oid feed)
+bool
+feedpub_subscription_may_know(Oid owner, Oid feed)
 {
 	return has_privs_of_role(GetUserId(), owner) ||
 		(get_rel_name(feed) != NULL && feedpub_may_select(feed));
-}
-
-/*
- * Add the row of a subscription, unless the name is taken, by more than one
- * whose table was dropped.
- */
-static bool
-add_subscription(Datum *values, const char *nulls)
-{
-	FeedpubRole caller;
-	bool		added = false;
-
-	for (int i = 0; i < 2 && !added; i++)
-	{
-		if (i > 0)
-			feedpub_registry_sweep();
-		feedpub_store_begin(&caller);
-		added = feedpub_store_run(&insert_subscription, values, nulls) == 1;
-		feedpub_store_end(&caller);
-	}
-	return added;
-}
-
-/*
- * feed_unsubscribe(name text) returns void
- *
- * Removes a subscription, with its places, leases and parked entries.  Waits
- * for acknowledgements of open transactions.  Errors: 42704 when there is
- * none, 42501.
- */
-Datum
-feed_unsubscribe(PG_FUNCTION_ARGS)
-{
-	static const char *const names[] = {"name"};
-	text	   *name;
-	FeedpubSubscription sub;
-	FeedpubRole caller;
-	Datum		values[1];
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
-	name = PG_GETARG_TEXT_PP(0);
-	feedpub_subscription_load(name, NULL, -1, &sub);
-	feedpub_lease_lock_all(&sub);
-	values[0] = PointerGetDatum(name);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_state, values, NULL);
-	feedpub_store_run(&delete_subscription, values, NULL);
-	feedpub_store_end(&caller);
-	PG_RETURN_VOID();
-}
-
-/*
- * feed_seek(name text, start text) returns text, VOLATILE
- *
- * Moves a subscription, all of its shards, to start: what feed_subscribe()
- * takes.  Leases end, and what has been delivered cannot be acknowledged any
- * more.  Parked entries stay parked, also if start is before them: pages leave
- * them out.  Waits for acknowledgements of open transactions.  Returns the
- * cursor.  Errors: as feed_subscribe(), 42704.
- */
-Datum
-feed_seek(PG_FUNCTION_ARGS)
-{
-	return seek(fcinfo, false);
-}
-
-/*
- * The same with start timestamptz.
- */
-Datum
-feed_seek_at(PG_FUNCTION_ARGS)
-{
-	return seek(fcinfo, true);
-}
-
-static Datum
-seek(FunctionCallInfo fcinfo, bool at_time)
-{
-	FeedpubSubscription sub;
-	FeedpubRole caller;
-	Relation	heap;
-	text	   *cursor;
-	Datum		values[3];
-
-	feedpub_subscription_refuse_null(fcinfo, 0, "name");
-	feedpub_subscription_refuse_null(fcinfo, 1, "start");
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
-	heap = feedpub_registry_open(sub.feed);
-	cursor = find_start(fcinfo, 1, sub.feed, at_time);
-	values[0] = PointerGetDatum(sub.name);
-	values[1] = PointerGetDatum(cursor);
-	values[2] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_lease_lock_all(&sub);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&move_shards, values, NULL);
-	feedpub_store_end(&caller);
-	relation_close(heap, NoLock);
-	PG_RETURN_TEXT_P(cursor);
 }
 
 /*
@@ -520,8 +87,8 @@ feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
 				 errmsg("argument \"%s\" must not be null", name)));
 }
 
-static void
-check_name(const text *name, const char *what)
+void
+feedpub_subscription_check_name(const text *name, const char *what)
 {
 	int			length = VARSIZE_ANY_EXHDR(name);
 
@@ -553,8 +120,8 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 						  FeedpubSubscription *sub)
 {
 	/* another role's, of a feed that the caller may not read, is as good as none */
-	if (!find_subscription(name, consumer, shard_wanted, sub) ||
-		!may_know(sub->owner, sub->feed))
+	if (!feedpub_subscription_find(name, consumer, shard_wanted, sub) ||
+		!feedpub_subscription_may_know(sub->owner, sub->feed))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("subscription \"%s\" does not exist",
@@ -570,9 +137,9 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 /*
  * The same without the check.  Returns false if there is none.
  */
-static bool
-find_subscription(text *name, const text *consumer, int shard_wanted,
-				  FeedpubSubscription *sub)
+bool
+feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
+						  FeedpubSubscription *sub)
 {
 	MemoryContext context = CurrentMemoryContext;
 	FeedpubRole caller;
@@ -584,7 +151,7 @@ find_subscription(text *name, const text *consumer, int shard_wanted,
 	MemSet(sub, 0, sizeof(FeedpubSubscription));
 	sub->name = name;
 	if (consumer != NULL)
-		check_name(consumer, "consumer");
+		feedpub_subscription_check_name(consumer, "consumer");
 	values[0] = PointerGetDatum(name);
 	values[1] = PointerGetDatum(consumer);
 	values[2] = Int32GetDatum(shard_wanted);
@@ -597,8 +164,8 @@ find_subscription(text *name, const text *consumer, int shard_wanted,
 		char	   *owner_name = NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull)));
 
 		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
-		sub->owner = find_owner(owner, owner_name,
-								DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
+		sub->owner = feedpub_subscription_find_owner(owner, owner_name,
+													 DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
 		sub->lease = palloc_object(Interval);
 		*sub->lease = *DatumGetIntervalP(feedpub_store_value(0, 5, &isnull));
 		sub->lease_ms = feedpub_subscription_ms(sub->lease);
@@ -641,8 +208,8 @@ load_shard(FeedpubShard *shard, uint64 row)
 /*
  * Who owns a subscription: InvalidOid when nobody does here.
  */
-static Oid
-find_owner(Oid owner, const char *name, int64 system_id)
+Oid
+feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id)
 {
 	if (system_id == (int64) GetSystemIdentifier())
 		return owner;
@@ -658,6 +225,6 @@ find_owner(Oid owner, const char *name, int64 system_id)
 Datum
 feedpub_subscription_owner(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_OID(find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
-							 PG_GETARG_INT64(2)));
+	PG_RETURN_OID(feedpub_subscription_find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
+												  PG_GETARG_INT64(2)));
 }

@@ -15,7 +15,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 PG_FUNCTION_INFO_V1(feed_start_worker);
 PG_FUNCTION_INFO_V1(feed_stop_worker);

@@ -51,7 +51,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "republish/republish.h"
 
 PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
@@ -131,7 +131,7 @@ feedpub_worker_main(Datum main_arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(dbid, InvalidOid, 0);
 
-	feedpub_worker_settings();
+	feedpub_guc_pin();
 
 	/* an entry in shared memory only where there are feeds */
 	if (!is_wanted_here())
@@ -202,25 +202,6 @@ feedpub_worker_main(Datum main_arg)
 			WL_LATCH_SET)
 			stats.wakeups++;
 	}
-}
-
-/*
- * Settings of a process that works for a database, whatever the database and
- * the role default to.
- */
-void
-feedpub_worker_settings(void)
-{
-	SetConfigOption("default_transaction_isolation", "read committed",
-					PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("default_transaction_read_only", "off",
-					PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("statement_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("lock_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	if (GetConfigOption("transaction_timeout", true, false) != NULL)
-		SetConfigOption("transaction_timeout", "0", PGC_SUSET, PGC_S_OVERRIDE);
-	SetConfigOption("search_path", "pg_catalog, pg_temp",
-					PGC_SUSET, PGC_S_OVERRIDE);
 }
 
 static void
@@ -359,9 +340,9 @@ static void
 merge(Oid relid)
 {
 	limit_waits();
-	(void) feedpub_retention_merge(relid, &merged_to, &merge_more);
+	(void) feedpub_merge_step(relid, &merged_to, &merge_more);
 	if (!merge_more)
-		(void) feedpub_retention_expire(relid);
+		(void) feedpub_expire_step(relid);
 }
 
 static void
@@ -539,7 +520,7 @@ publish_one(FeedState *state)
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 		if (feedpub_shmem_answer(asked) || published > 0)
-			feedpub_wait_wake(state->relid);
+			feedpub_shmem_wake_waiters(state->relid);
 		if (published > 0)
 		{
 			if (published_as.announce)

@@ -63,7 +63,7 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "write/write.h"
 
 PG_FUNCTION_INFO_V1(feedpub_stamp_message);
 PG_FUNCTION_INFO_V1(feedpub_stamp_row);

@@ -13,7 +13,7 @@
 #include "port/pg_bswap.h"
 #include "utils/timestamp.h"
 
-#include "feedpub.h"
+#include "write/write.h"
 
 PG_FUNCTION_INFO_V1(feedpub_message_id);
 

@@ -29,7 +29,7 @@
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
-#include "feedpub.h"
+#include "write/write.h"
 
 /* columns of feedpub._tombstone */
 #define ANUM_TOMBSTONE_FEED		1

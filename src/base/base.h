@@ -1,0 +1,72 @@
+/*-------------------------------------------------------------------------
+ *
+ * base.h
+ *	  Server versions, arguments, settings, other roles, work that may fail.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_BASE_H
+#define FEEDPUB_BASE_H
+
+#include "fmgr.h"
+
+#include "base/compat.h"
+
+/* SQLSTATEs of our own; everything else uses the server's. */
+#define ERRCODE_FEED_FOREIGN_HISTORY	MAKE_SQLSTATE('P','F','0','0','1')
+#define ERRCODE_FEED_CURSOR_EXPIRED		MAKE_SQLSTATE('P','F','0','0','2')
+#define ERRCODE_FEED_LEASE_LOST			MAKE_SQLSTATE('P','F','0','0','3')
+#define ERRCODE_FEED_GUARDED			MAKE_SQLSTATE('P','F','0','0','4')
+#define ERRCODE_FEED_ALREADY_ACKNOWLEDGED	MAKE_SQLSTATE('P','F','0','0','5')
+
+/* The schema of our tables, views and internal functions. */
+#define FEEDPUB_SCHEMA					"feedpub"
+
+/* The columns of the stamp. */
+#define FEEDPUB_XID_COLUMN				"feed_xid"
+#define FEEDPUB_POS_COLUMN				"feed_pos"
+
+/* how many databases can have workers */
+#define FEEDPUB_MAX_DATABASES	32
+
+/* Who called, while we are another role. */
+typedef struct FeedpubRole
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;		/* of the settings */
+} FeedpubRole;
+
+/* in argument.c */
+extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
+								   const char *const *names);
+
+/* in attempt.c */
+extern char *feedpub_attempt(void (*work)(void *arg), void *arg);
+extern bool feedpub_attempt_is_of_the_data(int sqlstate);
+
+/* in guc.c */
+extern int	feedpub_max_page_rows;
+extern int	feedpub_max_batch_transactions;
+extern int	feedpub_publish_synchronous_commit;
+extern int	feedpub_max_subscription_shards;
+extern int	feedpub_naptime;
+extern int	feedpub_publish_interval;
+extern int	feedpub_read_wait;
+extern int	feedpub_max_workers;
+extern int	feedpub_batch_retention;
+extern int	feedpub_max_unmerged_batches;
+extern int	feedpub_tombstone_retention;
+extern int	feedpub_stamping_rate;
+extern void feedpub_guc_define(void);
+extern const char *feedpub_guc_publish_commit_name(void);
+extern void feedpub_guc_pin(void);
+
+/* in role.c */
+extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);
+extern void feedpub_role_begin_extension(Oid owner, FeedpubRole *caller);
+extern void feedpub_role_end(const FeedpubRole *caller);
+extern void feedpub_role_run(const char *sql);
+extern void feedpub_role_run_as_owner(Oid relid, const char *sql);
+
+#endif							/* FEEDPUB_BASE_H */

@@ -1,0 +1,245 @@
+/*-------------------------------------------------------------------------
+ *
+ * feed.h
+ *	  What a feed is: its registration, its table, key and partitions; xids.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_FEED_H
+#define FEEDPUB_FEED_H
+
+#include "access/transam.h"
+#include "access/tupconvert.h"
+#include "executor/tuptable.h"
+#include "nodes/pg_list.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "server/server.h"
+
+/* The triggers of a feed.  The name of the one that stamps sorts last. */
+#define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
+#define FEEDPUB_GUARD_TRIGGER			"zz_feedpub_guard"	/* of an outbox */
+#define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
+#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"	/* before it */
+#define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
+
+/* How many columns an outbox is made with. */
+#define FEEDPUB_OUTBOX_COLUMNS			9
+
+/* What a registered feed is, as the readers need it. */
+typedef struct FeedpubFeed
+{
+	Oid			relid;			/* the table */
+	Oid			indexid;		/* its index on (feed_xid, feed_pos) */
+	AttrNumber	xid_attno;
+	AttrNumber	pos_attno;
+	bool		is_outbox;
+	bool		is_partitioned; /* a table feed whose rows are in partitions */
+	bool		deletes;		/* a table feed that publishes deletes */
+	Oid			keyid;			/* a table feed's key, if it is there */
+	bool		history_checked;	/* this backend found no foreign stamps */
+} FeedpubFeed;
+
+/* A table that rows of a feed are in: the feed's own, or a partition. */
+typedef struct FeedpubLeaf
+{
+	Relation	heap;
+	Relation	index;			/* its index on (feed_xid, feed_pos) */
+	AttrNumber	xid_attno;
+	Oid			keyid;			/* its index that is the feed's key */
+	Relation	key;			/* the same, once it is used */
+	uint64		since;			/* rows with smaller xids are not in the feed */
+	bool		has_map;		/* map has been looked for */
+	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
+	TupleTableSlot *slot;		/* of the feed's row type */
+} FeedpubLeaf;
+
+/* All of them that are read together, in the order of their OIDs. */
+typedef struct FeedpubLeaves
+{
+	Relation	table;			/* the feed's own table */
+	bool		is_partitioned;
+	LOCKMODE	unlock;			/* what is given back with them */
+	int			n;
+	FeedpubLeaf *leaves;
+} FeedpubLeaves;
+
+/* Up to where tombstones have expired, and which life of the feed it is. */
+typedef struct FeedpubFloor
+{
+	int64		sync_id;
+	int64		pos;
+	uint32		history;		/* random */
+} FeedpubFloor;
+
+/* No row of such a partition is in the feed (partition.c). */
+#define FEEDPUB_SINCE_NEVER			PG_UINT64_MAX
+
+/* The columns of a table feed's key, as the registry keeps them. */
+typedef struct FeedpubKey
+{
+	int			ncolumns;
+	NameData	names[INDEX_MAX_KEYS];
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	bool		numbers_hold;	/* they are of this table, not of a dump's */
+} FeedpubKey;
+
+/* What a type's input function does, the worst last. */
+typedef enum FeedpubInput
+{
+	FEEDPUB_INPUT_PLAIN,
+	FEEDPUB_INPUT_LOCKS,		/* the relation of a composite type */
+	FEEDPUB_INPUT_RUNS_CODE,	/* of a domain's owner, too */
+} FeedpubInput;
+
+/* A statement on our tables; its plan is kept. */
+typedef struct FeedpubStatement
+{
+	const char *sql;
+	int			nargs;
+	Oid			argtypes[16];
+	struct _SPI_plan *plan;
+} FeedpubStatement;
+
+/* in catalog.c */
+extern Node *feedpub_catalog_index_predicate(Relation index);
+extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
+extern List *feedpub_catalog_partitions(Oid relid);
+extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
+extern bool feedpub_catalog_route(Relation table, int nkeys,
+								  const AttrNumber *attnos,
+								  const Datum *values, Oid *leaf);
+extern FeedpubInput feedpub_catalog_input(Oid type);
+
+/* in history.c */
+extern void feedpub_history_check(const FeedpubFeed *feed,
+								  const FeedpubLeaves *leaves);
+
+/* in horizon.c */
+extern FullTransactionId feedpub_horizon(Snapshot snapshot);
+extern bool feedpub_horizon_sees_table(Snapshot snapshot, Relation rel);
+extern void feedpub_horizon_select(struct _SPI_plan *plan, Datum *values,
+								   Relation feed);
+extern void feedpub_horizon_push(Snapshot snapshot);
+extern void feedpub_horizon_refuse_own_ddl(Relation table);
+extern FullTransactionId feedpub_horizon_widen(TransactionId xid,
+											   FullTransactionId next);
+extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
+										   FullTransactionId after_xid);
+extern List *feedpub_horizon_prepared(void);
+extern bool feedpub_horizon_committed(FullTransactionId xid);
+extern bool feedpub_horizon_has_foreign(const FeedpubLeaves *leaves,
+										Snapshot snapshot,
+										FullTransactionId *stamp);
+extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
+										 int nxids,
+										 FullTransactionId horizon);
+extern void feedpub_horizon_flush_all(void);
+
+/* in key.c */
+extern const char *feedpub_key_problem(Relation rel, Relation index);
+extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
+extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
+extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
+							   AttrNumber *attnos);
+extern void feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key);
+extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
+extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
+							   const AttrNumber *attnos, TupleTableSlot *slot);
+extern FeedpubInput feedpub_key_input(Relation rel, Relation index,
+									  AttrNumber *attno);
+extern bool feedpub_key_values(Relation rel, Relation index, Datum key,
+							   Datum *values, bool *nulls);
+extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
+							  Snapshot snapshot, Datum *living);
+extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
+								AttrNumber *attnos);
+extern void feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel);
+extern int	feedpub_key_shard(Datum key, int shards);
+
+/* in partition.c */
+extern Oid	feedpub_partition_feed(Oid relid);
+extern List *feedpub_partition_list(Relation rel, bool keep_locks);
+extern bool feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot);
+extern FeedpubLeaves *feedpub_partition_open(const FeedpubFeed *feed,
+											 Relation heap, Snapshot snapshot,
+											 bool keep_locks);
+extern void feedpub_partition_close(FeedpubLeaves *leaves);
+extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
+												 FeedpubLeaf *leaf,
+												 TupleTableSlot *slot);
+extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
+									const AttrNumber *attnos,
+									const Datum *values, FeedpubLeaf **found);
+extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
+									  Snapshot snapshot);
+extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
+extern uint64 feedpub_partition_since(Oid feed, Relation rel);
+extern void feedpub_partition_begin(Relation heap);
+extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);
+extern void feedpub_partition_note_history(const FeedpubLeaves *leaves);
+
+/* in registry.c */
+extern void feedpub_registry_init(void);
+extern bool feedpub_registry_is_registered(Oid relid);
+extern Oid	feedpub_registry_relid(void);
+extern Oid	feedpub_registry_table(const char *name);
+extern void feedpub_registry_check_version(Relation table, int natts);
+extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
+								   FeedpubFloor *floor);
+extern bool feedpub_registry_is_table(Oid relid);
+extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
+								 bool *deletes);
+extern bool feedpub_registry_stored_key(Oid relid, FeedpubKey *key,
+										bool *deletes);
+extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
+extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
+extern Relation feedpub_registry_open(Oid relid);
+extern void feedpub_registry_note_history(Oid relid);
+extern Oid	feedpub_registry_default(void);
+extern List *feedpub_registry_list(bool *stale);
+extern char *feedpub_registry_channel(Oid relid);
+
+/* in registry_write.c */
+extern void feedpub_registry_sweep(void);
+extern void feedpub_registry_set_channel(Oid relid, const char *channel);
+extern bool feedpub_registry_add(Oid relid, const char *kind,
+								 bool may_be_default);
+extern void feedpub_registry_remove(Oid relid);
+extern void feedpub_registry_refuse_subscribed(Oid relid, const char *what);
+extern void feedpub_registry_begin_history(Oid relid);
+extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
+extern void feedpub_registry_set_default(Oid relid);
+
+/* in relation.c */
+extern Oid	feedpub_relation_function(const char *name, int nargs,
+									  const Oid *argtypes);
+extern Oid	feedpub_relation_schema(void);
+extern char *feedpub_relation_name(Oid relid);
+extern void feedpub_require_owner(Oid relid);
+extern bool feedpub_may_select(Oid relid);
+extern void feedpub_require_select(Oid relid);
+extern Oid	feedpub_relation_sequence(Oid relid);
+extern Oid	feedpub_relation_index(Relation rel);
+extern bool feedpub_relation_is_index(Relation rel, Oid indexid, bool valid);
+extern bool feedpub_relation_has_invalid_index(Relation rel);
+extern char *feedpub_relation_index_cure(Relation rel, bool concurrently);
+extern int64 feedpub_relation_last_pos(Oid seqid);
+extern bool feedpub_relation_has_trigger(Relation rel, const char *function);
+extern bool feedpub_relation_has_default_row_type(Relation rel);
+
+/* in server_start.c */
+extern uint64 feedpub_server_start_of_page(Snapshot snapshot);
+extern uint64 feedpub_server_start_of_batches(void);
+extern void feedpub_server_start_write(void);
+
+/* in store.c */
+extern void feedpub_store_begin(FeedpubRole *caller);
+extern void feedpub_store_end(const FeedpubRole *caller);
+extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
+								const char *nulls);
+extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
+
+#endif							/* FEEDPUB_FEED_H */

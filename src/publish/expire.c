@@ -1,0 +1,85 @@
+/*-------------------------------------------------------------------------
+ *
+ * expire.c
+ *	  Expiring old deletes: the tombstones of a table feed.
+ *
+ * Tombstones older than feedpub.tombstone_retention are removed, those of the
+ * batches up to some batch, the floor, which is moved in the same transaction.
+ * A cursor that lies before it is refused, for its consumer would never hear
+ * of those deletes, unless its consumer began after them (page.c: check_floor).
+ * The floor moves rarely, four times in the retention, so that there is time to
+ * read the initial snapshot.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+
+#include "publish/publish.h"
+
+PG_FUNCTION_INFO_V1(feedpub_expire_tombstones);
+
+/*
+ * feedpub._expire_tombstones(feed regclass) returns bigint
+ *
+ * What the worker does from time to time, by hand.  Not for PUBLIC.
+ */
+Datum
+feedpub_expire_tombstones(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(feedpub_expire_step(PG_GETARG_OID(0)));
+}
+
+/*
+ * Remove the old tombstones of a feed.  Returns how many.  With the caller's
+ * rights and under the publishing lock, as above.
+ */
+int64
+feedpub_expire_step(Oid relid)
+{
+	/* nothing before some are a quarter older than need be */
+	static const char *const sql =
+		"WITH floor AS ("
+		" SELECT b.sync_id, b.last_pos, b.snapshot FROM feedpub._batch b"
+		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
+		"  AND b.published_at OPERATOR(pg_catalog.<=)"
+		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))"
+		"  AND b.sync_id OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.sync_id) FROM feedpub._batch l"
+		"   WHERE l.feed OPERATOR(pg_catalog.=) $1)"
+		" ORDER BY b.sync_id DESC LIMIT 1),"
+		" old AS ("
+		" SELECT b.snapshot FROM feedpub._batch b"
+		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
+		"  AND b.published_at OPERATOR(pg_catalog.<=)"
+		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2 OPERATOR(pg_catalog.*) 1.25))"
+		" ORDER BY b.sync_id DESC LIMIT 1),"
+		" due AS ("
+		" SELECT f.* FROM floor f WHERE EXISTS ("
+		"  SELECT FROM old, feedpub._tombstone t"
+		"  WHERE t.feed OPERATOR(pg_catalog.=) $1"
+		"   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
+		" moved AS ("
+		" UPDATE feedpub._feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos"
+		" FROM due d WHERE f.feed OPERATOR(pg_catalog.=) $1)"
+		" DELETE FROM feedpub._tombstone t USING due d"
+		" WHERE t.feed OPERATOR(pg_catalog.=) $1"
+		"  AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, d.snapshot)";
+	Oid			argtypes[2] = {REGCLASSOID, FLOAT8OID};
+	Datum		values[2];
+	int64		ngone;
+
+	if (feedpub_tombstone_retention < 0 || !feedpub_registry_is_table(relid) ||
+		!feedpub_batch_lock(relid, false))
+		return 0;
+	values[0] = ObjectIdGetDatum(relid);
+	values[1] = Float8GetDatum((double) feedpub_tombstone_retention);
+	SPI_connect();
+	if (SPI_execute_with_args(sql, 2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
+		elog(ERROR, "could not expire the tombstones of feed with OID %u", relid);
+	ngone = (int64) SPI_processed;
+	SPI_finish();
+	return ngone;
+}

@@ -1,0 +1,186 @@
+/*-------------------------------------------------------------------------
+ *
+ * publish.h
+ *	  Published order: batches, the runs in them, cursors.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_PUBLISH_H
+#define FEEDPUB_PUBLISH_H
+
+#include "storage/itemptr.h"
+
+#include "write/write.h"
+
+/* A snapshot as batches keep it: 64-bit xids, those running sorted. */
+typedef struct FeedpubSnapshot
+{
+	uint64		xmin;
+	uint64		xmax;
+	int			nxip;
+	uint64	   *xip;
+} FeedpubSnapshot;
+
+/* One batch of a feed in published order. */
+typedef struct FeedpubBatch
+{
+	int64		sync_id;		/* 0: the beginning, before the first one */
+	FeedpubSnapshot snapshot;
+	int64		last_pos;		/* the largest position in it */
+	int			transactions;	/* how many are in it */
+	uint32		fingerprint;
+	uint32		seed;			/* of which the fingerprint was made */
+	TimestampTz published_at;
+	bool		is_merged;
+	int64		merged_from;	/* the number of its oldest part */
+	int64		merged_pos;		/* the largest position in its youngest part */
+	FullTransactionId publisher;	/* which wrote its row, if known */
+} FeedpubBatch;
+
+typedef struct FeedpubBatchScan FeedpubBatchScan;
+
+/* One row's entry in the index. */
+typedef struct FeedpubEntry
+{
+	int64		pos;
+	ItemPointerData tid;
+} FeedpubEntry;
+
+/* Where runs are: the feed's tombstones; then its tables, each for itself. */
+#define FEEDPUB_RUN_TOMBSTONES	0
+
+/* The entries of one transaction, some of which have been read. */
+typedef struct FeedpubRun
+{
+	int			source;
+	struct FeedpubRun *sibling; /* publish.c: another of this transaction */
+	uint64		xid;
+	int64		pos;			/* of the current entry, or not beyond it */
+	int			nentries;		/* 0: to be read, from pos on */
+	int			current;
+	FeedpubEntry *entries;
+	bool		more;			/* there are more behind the last one */
+} FeedpubRun;
+
+typedef struct FeedpubRunReader FeedpubRunReader;
+
+/* A place in the published order. */
+typedef struct FeedpubCursor
+{
+	bool		given;			/* false: '', the beginning */
+	bool		initial;		/* in the initial snapshot, not in a batch */
+	bool		merged;			/* in a batch that others were merged into */
+	uint32		history;		/* FeedpubFloor.history */
+	int64		sync_id;		/* of the batch; initial: which table */
+	int64		pos;			/* in it; initial: a row identifier */
+	uint32		fingerprint;	/* of the batch; initial: of the file */
+	uint64		server_start;	/* of the server that made it */
+	int64		base;			/* see check_floor() in page.c */
+	uint64		wal;			/* reserved */
+} FeedpubCursor;
+
+/* Whom a publisher waits for: others of the feed, and its table's locks. */
+typedef enum FeedpubPublishWait
+{
+	FEEDPUB_WAIT_FOR_NOBODY,
+	FEEDPUB_WAIT_FOR_PUBLISHER,
+	FEEDPUB_WAIT_FOR_ALL,
+} FeedpubPublishWait;
+
+/* What a publisher's step has done, besides its transactions. */
+typedef struct FeedpubPublished
+{
+	int			batches;
+	bool		announce;		/* on a channel, when it has committed */
+} FeedpubPublished;
+
+/* Length of a cursor as text. */
+#define FEEDPUB_CURSOR_LENGTH	99
+
+/* feedpub_publish_feed() did not get a lock */
+#define FEEDPUB_PUBLISH_BUSY	(-1)
+
+/* in batch.c */
+extern bool feedpub_batch_sees(const FeedpubSnapshot *snapshot, uint64 xid);
+extern bool feedpub_batch_is_later(const FeedpubSnapshot *later,
+								   const FeedpubSnapshot *earlier);
+extern void feedpub_batch_take_snapshot(Snapshot snapshot,
+										FeedpubSnapshot *taken);
+extern Datum feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot);
+extern FeedpubBatchScan *feedpub_batch_begin(Oid feed, int64 from,
+											 Snapshot snapshot);
+extern FeedpubBatchScan *feedpub_batch_begin_backward(Oid feed, int64 below,
+													  Snapshot snapshot);
+extern void feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below);
+extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
+extern bool feedpub_batch_knows(const FeedpubBatch *batch,
+								const FeedpubCursor *cursor);
+extern int64 feedpub_batch_passed(const FeedpubBatch *batch,
+								  const FeedpubCursor *cursor);
+extern bool feedpub_batch_is_foreign(const FeedpubBatch *batch);
+extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
+										 const FeedpubBatch *batch);
+extern void feedpub_batch_end(FeedpubBatchScan *batches);
+extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
+							   FeedpubBatch *batch);
+extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
+extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
+								Snapshot snapshot);
+extern bool feedpub_batch_lock(Oid feed, bool wait);
+extern bool feedpub_batch_is_locked_here(Oid feed);
+extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,
+									 bool merged, uint32 fingerprint);
+
+/* in cursor.c */
+extern bool feedpub_cursor_same_partitions(uint32 a, uint32 b);
+extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
+extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
+extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
+extern int	feedpub_cursor_compare(const FeedpubCursor *a,
+								   const FeedpubCursor *b);
+extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
+extern void feedpub_cursor_refuse(Oid relid);
+extern text *feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,
+								   Snapshot snapshot);
+extern bool feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
+									  const FeedpubFloor *floor,
+									  Snapshot snapshot);
+
+/* in cut.c */
+extern int	feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last, const FeedpubSnapshot *snapshot, List *runs, FeedpubRunReader *reader, int *ntransactions);
+
+/* in expire.c */
+extern int64 feedpub_expire_step(Oid relid);
+
+/* in merge.c */
+extern int	feedpub_merge_step(Oid relid, int64 *merged_to, bool *more);
+
+/* in news.c */
+extern bool feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
+							   Snapshot snapshot,
+							   const FeedpubSnapshot *last);
+extern bool feedpub_news_run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
+extern bool feedpub_news_some_live(FeedpubRunReader *reader, List *runs);
+
+/* in publish.c */
+extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
+								 FeedpubPublished *done);
+extern void feedpub_publish_notify(Oid relid);
+
+/* in run.c */
+extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
+										   FeedpubLeaves *leaves,
+										   Snapshot snapshot,
+										   Snapshot state);
+extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,
+										 const FeedpubRun *run, int i);
+extern List *feedpub_run_load(FeedpubRunReader *reader,
+							  const FeedpubSnapshot *before,
+							  const FeedpubSnapshot *snapshot,
+							  int64 after_pos, int max_runs);
+extern bool feedpub_run_next(FeedpubRun *run);
+extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
+extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
+extern void feedpub_run_end(FeedpubRunReader *reader);
+
+#endif							/* FEEDPUB_PUBLISH_H */

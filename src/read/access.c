@@ -1,0 +1,105 @@
+/*-------------------------------------------------------------------------
+ *
+ * access.c
+ *	  What readers of both orders need before and after they read.
+ *
+ * Which feed is named, whether the table can be read without the executor, with
+ * which snapshot, and what has to be on disk before a row leaves.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xact.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+
+#include "read/read.h"
+
+/*
+ * The table that a function's first argument names by its row type.
+ */
+Oid
+feedpub_access_argument(FunctionCallInfo fcinfo)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
+
+	if (!OidIsValid(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("type %s is not the row type of a feed",
+						OidIsValid(type) ? format_type_be(type) : "???"),
+				 errhint("Name the feed by a NULL of its row type, as in NULL::my_feed.")));
+	return relid;
+}
+
+/*
+ * May the table be read without the executor?  Not when it would have to
+ * check more than SELECT on the whole table, filter rows, compute columns, or
+ * show the access to a hook.
+ */
+bool
+feedpub_access_is_direct(Relation heap)
+{
+	Oid			relid = RelationGetRelid(heap);
+
+	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
+		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
+		!feedpub_has_virtual_columns(RelationGetDescr(heap)) &&
+		ExecutorCheckPerms_hook == NULL;
+}
+
+/*
+ * Take a newer snapshot than the caller's, which is older than the table; an
+ * error where his must stay.
+ */
+void
+feedpub_access_push_snapshot(Relation heap)
+{
+	if (IsolationUsesXactSnapshot() || IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read feed \"%s\"",
+						RelationGetRelationName(heap)),
+				 errdetail("The table was altered after the transaction's snapshot was taken."),
+				 errhint("Try again in a new transaction.")));
+	PushActiveSnapshot(GetLatestSnapshot());
+}
+
+/*
+ * Keep the memory of one page for the next.
+ *
+ * A page lies in memory until its query ends.  Then glibc gives what lies at
+ * the top of the heap back to the system if it is more than 128 kB, and a
+ * consumer pays for getting it again, zeroed, with each page: a tenth of its
+ * time (bench/README.md).  That bound becomes twice the size of the largest
+ * block that was mapped by itself and freed; so map and free one, once.
+ * Elsewhere this does nothing.
+ */
+void
+feedpub_access_keep_memory(void)
+{
+	static bool done = false;
+
+	if (!done)
+		pfree(palloc(4 * 1024 * 1024));
+	done = true;
+}
+
+/*
+ * Should batches not be published durably: flush before the batch is shown,
+ * and with it all that lies before it in the WAL.
+ */
+void
+feedpub_access_make_durable(FullTransactionId publisher, Snapshot snapshot)
+{
+	if (FullTransactionIdIsValid(publisher))
+		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(snapshot));
+}

@@ -1,0 +1,178 @@
+/*-------------------------------------------------------------------------
+ *
+ * read.h
+ *	  Pages of a feed, as rows and as JSON; waiting for them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_READ_H
+#define FEEDPUB_READ_H
+
+#include "access/htup.h"
+#include "lib/stringinfo.h"
+
+#include "publish/publish.h"
+
+typedef struct FeedpubInitialScan FeedpubInitialScan;
+
+/* a page ends when its rows have this many bytes, whatever max_rows */
+#define FEEDPUB_MAX_PAGE_BYTES	(64 * 1024 * 1024)
+
+/* What an entry of a page is. */
+typedef enum FeedpubOp
+{
+	FEEDPUB_OP_UPSERT,
+	FEEDPUB_OP_DELETE,			/* entry has the key, and else nulls */
+	FEEDPUB_OP_TRUNCATE,		/* entry has only nulls */
+} FeedpubOp;
+
+/* One row of a page. */
+typedef struct FeedpubPageRow
+{
+	FeedpubCursor cursor;
+	uint64		xid;			/* 0: it has no stamp */
+	TimestampTz published_at;	/* its batch; 0: it is in none */
+	Oid			leaf;			/* and tid: of a row that is read in place */
+	ItemPointerData tid;
+	FeedpubOp	op;
+	HeapTuple	entry; /* the row, columns out of line as they are;
+								 * NULL when hidden */
+	Datum		texts;			/* a delete whose key is no value any more: it */
+} FeedpubPageRow;
+
+/* One page being read; all of it lives in one memory context. */
+typedef struct FeedpubPage
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	FeedpubLeaves *leaves;		/* where its rows are */
+	Snapshot	snapshot;		/* of its rows, without own changes */
+	Snapshot	state;			/* the same with them, of our tables */
+	bool		direct;			/* no executor needed */
+	bool		sees_all;		/* no row security */
+	FeedpubCursor after;
+	int			max_rows;
+	int			shard;			/* only keys of this shard, of so many */
+	int			shards;
+	FeedpubPageRow *rows;
+	int			nrows;
+	int			maxrows;
+	Size		nbytes;
+	FeedpubCursor passed;		/* how far the page got */
+	FeedpubFloor floor;			/* before which it cannot begin */
+	int64		base;			/* and server_start: what its cursors carry */
+	uint64		server_start;
+	int			npassed;		/* rows and batches without a row in the page */
+	bool		missed;			/* something was passed that somebody removed */
+	bool		more;			/* something may lie behind it */
+	bool		hurried;		/* does not wait for rows to be published */
+	FeedpubBatch last;			/* the last batch that was looked at */
+	FullTransactionId publisher;	/* of the last batch in the page */
+	FeedpubRunReader *reader;
+	Relation	key;			/* the index that is a table feed's key */
+
+	/* of a reader of one shard */
+	MemoryContext row_context;
+	int			nkeys;
+	AttrNumber	keys[INDEX_MAX_KEYS];
+} FeedpubPage;
+
+/* Values as JSON, and how those of a type are written. */
+typedef struct FeedpubJsonValues FeedpubJsonValues;
+typedef struct FeedpubJsonType FeedpubJsonType;
+
+/* A row of a page in the wire format. */
+typedef struct FeedpubJsonEntry
+{
+	FeedpubPageRow *row;
+	StringInfo	json;			/* ends with the entry, an object */
+	int			key;			/* where in it the key is */
+	int			key_length;		/* 0: it is null */
+	int			value;			/* and the row */
+	int			value_length;	/* 0: there is none */
+	char		xid[24];		/* "" in the initial snapshot */
+	const char *error;			/* why there is no row, or NULL */
+} FeedpubJsonEntry;
+
+typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
+
+/* a procedure, which can end its transaction; the history has been compared */
+#define FEEDPUB_WAIT_IN_PROCEDURE	0x01
+#define FEEDPUB_WAIT_CHECKED		0x02
+
+/* in access.c */
+extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo);
+extern bool feedpub_access_is_direct(Relation heap);
+extern void feedpub_access_keep_memory(void);
+extern void feedpub_access_make_durable(FullTransactionId publisher,
+										Snapshot snapshot);
+extern void feedpub_access_push_snapshot(Relation heap);
+
+/* in head.c */
+extern text *feedpub_head_of(Oid relid);
+
+/* in initial.c */
+extern int64 feedpub_initial_pos(ItemPointer tid);
+extern uint32 feedpub_initial_fingerprint(Relation heap,
+										  const FeedpubFloor *floor);
+extern uint32 feedpub_initial_partition_fingerprint(Relation heap,
+													const FeedpubFloor *floor);
+extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
+												 AttrNumber xid_attno,
+												 Snapshot snapshot,
+												 int64 after_pos);
+extern bool feedpub_initial_next(FeedpubInitialScan *initial,
+								 TupleTableSlot **slot, int64 *pos,
+								 int *npassed);
+extern void feedpub_initial_end(FeedpubInitialScan *initial);
+
+/* in json.c */
+extern bool feedpub_json_entries(const FeedpubPage *page, StringInfo out,
+								 FeedpubJsonTake take, void *arg);
+
+/* in json_value.c */
+extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);
+extern void feedpub_jsonvalue_limit(FeedpubJsonValues *values,
+									StringInfo out);
+extern FeedpubJsonType *feedpub_jsonvalue_type(FeedpubJsonValues *values,
+											   Oid typid);
+extern void feedpub_jsonvalue_append(FeedpubJsonValues *values,
+									 StringInfo out, FeedpubJsonType *type,
+									 Datum value);
+extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
+									 StringInfo out, const char *s,
+									 Size len);
+
+/* in page.c */
+extern void feedpub_page_read(FeedpubPage *page);
+extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
+
+/* in page_entry.c */
+extern const char *const feedpub_entry_op_names[];
+extern void feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch,
+							   int64 pos);
+extern void feedpub_entry_pass_initial(FeedpubPage *page, int64 table,
+									   int64 pos, uint32 fingerprint);
+extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
+							  const FeedpubRun *run);
+extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
+									  TupleTableSlot *slot);
+extern bool feedpub_entry_key_lives(FeedpubPage *page, Datum *values,
+									Datum *living);
+extern bool feedpub_entry_is_full(const FeedpubPage *page);
+extern void feedpub_entry_hide_rows(FeedpubPage *page);
+extern char *feedpub_entry_columns(Relation heap);
+extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
+										  TupleDesc tupdesc, int column);
+
+/* in wait.c */
+extern int64 feedpub_wait_timeout(const Interval *timeout);
+extern void feedpub_wait_check_feed(Oid relid);
+extern void feedpub_wait_sleep(int64 timeout_ms);
+extern void feedpub_wait_sleep_in(ConditionVariable *queue,
+								  int64 timeout_ms);
+extern bool feedpub_wait_may_sleep(void);
+extern bool feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
+								   int64 timeout_ms, int flags);
+
+#endif							/* FEEDPUB_READ_H */

@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * republish.h
+ *	  Rows that are stamped anew.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_REPUBLISH_H
+#define FEEDPUB_REPUBLISH_H
+
+#include "publish/publish.h"
+
+/* Which rows of a table a pass looks for, one kind after the other. */
+typedef enum FeedpubRestampKind
+{
+	FEEDPUB_RESTAMP_UNSTAMPED,	/* without a stamp, or with half of one */
+	FEEDPUB_RESTAMP_OLD,		/* with an xid below a bound */
+	FEEDPUB_RESTAMP_FOREIGN,	/* with one that this server has not assigned */
+	FEEDPUB_RESTAMP_END,
+} FeedpubRestampKind;
+
+/* The rows of a table that are to be stamped anew, and how far that has got. */
+typedef struct FeedpubRestamp
+{
+	Oid			relid;
+	uint64		below;			/* the bound; 0: there are no old ones */
+	bool		foreign;		/* look for them as well, ... */
+	bool		only_foreign;	/* ... or for nothing else */
+
+	/* where the pass is */
+	FeedpubRestampKind kind;
+	Oid			file;			/* which its row identifiers are of */
+	uint64		xid;
+	int64		pos;
+	ItemPointerData tid;
+	int64		found;			/* in it, but those that failed */
+	int64		moved;			/* of these have been stamped */
+	int64		failed;			/* or a trigger has suppressed */
+	bool		ended;
+
+	/* of the step */
+	int64		stamped;
+	int64		left;			/* rows that others have locked, or changed */
+	ItemPointerData left_tid;	/* one of them */
+	char	   *error;			/* what the last that failed has raised */
+	ItemPointerData error_tid;
+} FeedpubRestamp;
+
+/* What a step for the partitions of a feed came to. */
+typedef enum FeedpubStampingOutcome
+{
+	FEEDPUB_STAMPING_NOTHING,	/* nothing is to be done, or another is at it */
+	FEEDPUB_STAMPING_WAITS,		/* for locks, or transactions that still run */
+	FEEDPUB_STAMPING_GOES_ON,
+} FeedpubStampingOutcome;
+
+typedef struct FeedpubStamping
+{
+	FeedpubStampingOutcome outcome;
+	int			npending;		/* partitions that have such rows, or may have */
+	int64		stamped;
+} FeedpubStamping;
+
+/* in maintenance.c */
+extern void feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
+									 FeedpubStamping *step);
+extern void feedpub_maintenance_retry(Oid feed);
+extern int64 feedpub_maintenance_failed(Oid feed);
+extern void feedpub_maintenance_note_error(Oid feed, const char *error);
+
+/* in maintenance_plan.c */
+extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
+extern long feedpub_maintenance_run(void);
+extern void feedpub_maintenance_end(void);
+
+/* in restamp.c */
+extern void feedpub_restamp_check(Relation rel);
+extern void feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid,
+								  uint64 below, bool foreign);
+extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
+								 int max_rows);
+extern void feedpub_restamp_all(Relation rel);
+extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
+								 int timeout_ms);
+
+#endif							/* FEEDPUB_REPUBLISH_H */

@@ -1,0 +1,117 @@
+/*-------------------------------------------------------------------------
+ *
+ * server.h
+ *	  Shared memory, and which databases have a worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_SERVER_H
+#define FEEDPUB_SERVER_H
+
+#include "storage/condition_variable.h"
+#include "utils/timestamp.h"
+
+#include "base/base.h"
+
+struct		Latch;
+
+/* What shared memory knows of one database; its fields are shmem.c's. */
+typedef struct FeedpubDatabase FeedpubDatabase;
+
+/* A feed that a prepared transaction has written to; InvalidOid: all. */
+typedef struct FeedpubPrepared
+{
+	Oid			feed;
+	TransactionId xid;
+} FeedpubPrepared;
+
+#define FEEDPUB_MAX_DIRTY		48
+#define FEEDPUB_MAX_PREPARED	16
+#define FEEDPUB_MAX_ASKED		8
+
+/* What the workers of a database have done since the server started. */
+typedef struct FeedpubWorkerStats
+{
+	int64		turns;			/* of the loop */
+	int64		wakeups;		/* turns because somebody set the latch */
+	int64		batches;		/* published */
+	int64		transactions;	/* in them */
+	int64		stamped;		/* rows, for feed_republish() */
+	int64		errors;			/* steps that failed */
+	int			failing;		/* feeds whose last attempt failed; no counter */
+} FeedpubWorkerStats;
+
+/* Room for a worker's last error. */
+#define FEEDPUB_ERROR_LENGTH	256
+
+/* How it stands with the worker of a database. */
+typedef enum FeedpubWorkerState
+{
+	FEEDPUB_WORKER_RUNNING,
+	FEEDPUB_WORKER_NONE,		/* the next reader starts it */
+	FEEDPUB_WORKER_STOPPED,		/* by hand */
+	FEEDPUB_WORKER_REFUSED,		/* the server has no room for one */
+} FeedpubWorkerState;
+
+/* One database's entry in shared memory, copied for who looks at it. */
+typedef struct FeedpubWorkerInfo
+{
+	Oid			dbid;
+	int			pid;			/* 0: no worker */
+	bool		wanted;
+	bool		stopped;
+	TimestampTz started_at;
+	FeedpubWorkerStats stats;
+	TimestampTz error_at;		/* 0: there was none */
+	Oid			error_feed;
+	int			error_encoding;
+	char		error[FEEDPUB_ERROR_LENGTH];
+} FeedpubWorkerInfo;
+
+/* in launcher.c */
+extern bool feedpub_launcher_ensure(Oid relid);
+extern void feedpub_launcher_warn(Oid relid);
+extern bool feedpub_launcher_start_worker(Oid dbid, int elevel);
+extern void feedpub_launcher_register(void);
+
+/* in shmem.c */
+extern void feedpub_shmem_preload(void);
+extern uint64 feedpub_shmem_start(uint64 (*draw)(void));
+extern FeedpubDatabase *feedpub_shmem_database(void);
+extern FeedpubDatabase *feedpub_shmem_known_database(void);
+extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
+extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
+extern void feedpub_shmem_set_launcher(struct Latch *latch);
+extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
+extern void feedpub_shmem_wake_waiters(Oid relid);
+
+/* in shmem_mark.c */
+extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);
+extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
+								TransactionId xid);
+extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
+extern void feedpub_shmem_take_mark(Oid feed);
+extern int	feedpub_shmem_ask(Oid feed, uint64 *number);
+extern bool feedpub_shmem_is_answered(int place, uint64 number);
+extern int	feedpub_shmem_read_asked(Oid *feeds);
+extern void feedpub_shmem_take_asked(Oid feed, uint64 *numbers);
+extern bool feedpub_shmem_answer(const uint64 *numbers);
+extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
+
+/* in shmem_worker.c */
+extern bool feedpub_shmem_claim_worker(void);
+extern void feedpub_shmem_release_worker(void);
+extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
+									   bool wake);
+extern void feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused);
+extern FeedpubWorkerState feedpub_shmem_worker_state(FeedpubDatabase *entry);
+extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
+extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
+extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
+extern int	feedpub_shmem_unserved(Oid *dbids);
+extern int	feedpub_shmem_count_workers(void);
+extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
+extern void feedpub_shmem_note_error(Oid feed, const char *error);
+extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
+
+#endif							/* FEEDPUB_SERVER_H */

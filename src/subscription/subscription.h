@@ -1,0 +1,158 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription.h
+ *	  Cursors that are kept here: poll, acknowledge, park.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_SUBSCRIPTION_H
+#define FEEDPUB_SUBSCRIPTION_H
+
+#include "nodes/execnodes.h"
+
+#include "read/read.h"
+
+/* The shards of a subscription, the place and the lease of each. */
+typedef struct FeedpubShard
+{
+	int			shard;
+	text	   *cursor;			/* up to where it has been acknowledged */
+	int64		state;			/* subscription_receipt.c */
+	char	   *consumer;		/* whose it is, or NULL */
+	TimestampTz leased_until;
+	int			parked;			/* how many entries are parked */
+} FeedpubShard;
+
+typedef struct FeedpubSubscription
+{
+	text	   *name;
+	Oid			feed;
+	Oid			owner;
+	Interval   *lease;
+	int64		lease_ms;
+	int			max_attempts;	/* 0: any number */
+	TimestampTz seen_until;		/* of the consumer that asks, or 0 */
+	int			nshards;
+	int			nloaded;		/* those of them that have been read */
+	FeedpubShard *shards;
+} FeedpubSubscription;
+
+/* What feed_ack() and its kin are given: subscription_receipt.c. */
+typedef struct FeedpubReceipt
+{
+	char		kind;			/* FEEDPUB_RECEIPT_... */
+	int			shard;
+	int64		state;			/* of the shard, or of the parked entry */
+	int64		page;
+	text	   *cursor;
+	FeedpubCursor place;		/* the same */
+} FeedpubReceipt;
+
+#define FEEDPUB_RECEIPT_PLAIN	'p' /* of a page */
+#define FEEDPUB_RECEIPT_LEASED	'l' /* of one for a consumer with a name */
+#define FEEDPUB_RECEIPT_RETRY	'r' /* of a parked entry */
+
+/* length of a receipt up to its cursor */
+#define FEEDPUB_RECEIPT_PREFIX	37
+
+/* What an acknowledgement did. */
+typedef enum FeedpubAck
+{
+	FEEDPUB_ACK_DONE,
+	FEEDPUB_ACK_ALREADY,		/* one with the same receipt had done it */
+	FEEDPUB_ACK_LOST,
+} FeedpubAck;
+
+/* A parked entry that is delivered again. */
+typedef struct FeedpubRetried
+{
+	text	   *cursor;
+	FeedpubOp	op;
+	uint64		xid;
+	int64		pos;
+	TimestampTz published_at;	/* 0: not known */
+	Datum		key_texts;		/* of a table feed's key; 0 without one */
+	bool		unreadable;		/* which is no value any more */
+	text	   *key;			/* JSON, as it was parked, or NULL */
+	text	   *row;
+	bool		discarded;
+	int			attempts;		/* how often it has failed */
+	int64		state;
+} FeedpubRetried;
+
+/* how many shards a subscription may have; receipts have room for them */
+#define FEEDPUB_MAX_SHARDS	1024
+
+/* in ack.c */
+extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
+								   const FeedpubReceipt *receipt,
+								   int64 new_state);
+extern void feedpub_ack_check(const text *name, FeedpubAck result);
+extern bool feedpub_ack_lock_page(const FeedpubSubscription *sub,
+								  const FeedpubReceipt *receipt,
+								  text **cursor);
+extern bool feedpub_ack_lock_shard(const FeedpubSubscription *sub,
+								   const FeedpubReceipt *receipt,
+								   text **cursor, bool *is_settled);
+
+/* in delivery.c */
+extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
+								 const FeedpubPage *page,
+								 const FeedpubShard *shard,
+								 const FeedpubRetried *retried);
+extern void feedpub_delivery_put_rows(ReturnSetInfo *rsinfo,
+									  const FeedpubPage *page,
+									  const FeedpubShard *shard,
+									  const FeedpubRetried *retried);
+
+/* in lease.c */
+extern bool feedpub_lease_is_of(const FeedpubShard *shard,
+								const text *consumer);
+extern bool feedpub_lease_is_due(const FeedpubSubscription *sub,
+								 const text *consumer);
+extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
+							   FeedpubShard **own);
+extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);
+extern void feedpub_lease_lock_all(const FeedpubSubscription *sub);
+extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
+								  const FeedpubShard *shard);
+
+/* in park.c */
+extern void feedpub_park_hide(const FeedpubSubscription *sub,
+							  const FeedpubShard *shard, FeedpubPage *page);
+
+/* in receipt.c */
+extern int64 feedpub_receipt_draw(void);
+extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
+extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
+
+/* in retry.c */
+extern FeedpubRetried *feedpub_retry_find_due(const FeedpubSubscription *sub,
+											  FeedpubPage *page,
+											  const FeedpubShard *shard,
+											  bool again);
+extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
+										  const FeedpubShard *shard);
+extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
+								 const FeedpubReceipt *receipt);
+extern bool feedpub_retry_is_parked(const FeedpubSubscription *sub,
+									const FeedpubReceipt *receipt,
+									bool *by_this);
+
+/* in start.c */
+extern text *feedpub_start_find(Oid feed, const text *start);
+extern text *feedpub_start_at(Oid feed, TimestampTz at);
+
+/* in subscription.c */
+extern void feedpub_subscription_load(text *name, const text *consumer,
+									  int shard_wanted,
+									  FeedpubSubscription *sub);
+extern int64 feedpub_subscription_ms(const Interval *interval);
+extern void feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
+											 const char *name);
+extern void feedpub_subscription_check_name(const text *name, const char *what);
+extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
+extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
+extern bool feedpub_subscription_may_know(Oid owner, Oid feed);
+
+#endif							/* FEEDPUB_SUBSCRIPTION_H */

@@ -1,0 +1,30 @@
+/*-------------------------------------------------------------------------
+ *
+ * write.h
+ *	  What runs inside a writer's statement: stamps and tombstones.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_WRITE_H
+#define FEEDPUB_WRITE_H
+
+#include "utils/relcache.h"
+#include "utils/snapshot.h"
+
+#include "feed/feed.h"
+
+/* in change.c */
+extern Oid	feedpub_change_stamped_anew;
+
+/* in stamp.c */
+extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
+
+/* in tombstone.c */
+extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
+extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
+									Datum key);
+extern int64 feedpub_tombstone_largest_pos(Oid feed);
+extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
+extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
+
+#endif							/* FEEDPUB_WRITE_H */
