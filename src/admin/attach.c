@@ -292,22 +292,22 @@ refuse_other_partitions(Relation rel)
 
 	foreach(lc, feedpub_partition_list(rel, false))
 	{
-		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		const char *what = NULL;
 
-		if (leaf == NULL)
+		if (partition == NULL)
 			continue;
-		if (leaf->rd_rel->relkind != RELKIND_RELATION)
+		if (partition->rd_rel->relkind != RELKIND_RELATION)
 			what = "a foreign table";
-		else if (leaf->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+		else if (partition->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
 			what = "an unlogged table";
 		if (what != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("\"%s\" cannot be a feed", RelationGetRelationName(rel)),
 					 errdetail("Its partition \"%s\" is %s.",
-							   RelationGetRelationName(leaf), what)));
-		relation_close(leaf, AccessShareLock);
+							   RelationGetRelationName(partition), what)));
+		relation_close(partition, AccessShareLock);
 	}
 }
 
@@ -450,7 +450,7 @@ make_index(Oid relid)
 /*
  * The same for a partitioned table.  Its own index, and that of each partition
  * that is partitioned, holds nothing and is made at once, not valid; then each
- * leaf gets its own, one after the other, small ones at once, the others by
+ * partition gets its own, one after the other, small ones at once, the others by
  * the caller; each that is there is attached to the one above it.  With the
  * last of them the server makes those above valid (tablecmds.c:
  * validatePartitionedIndex).  Partitions that come meanwhile have theirs.
@@ -479,7 +479,7 @@ make_indexes(Oid relid)
 	{
 		Oid			parent = InvalidOid;
 		Oid			index;
-		bool		is_leaf;
+		bool		is_partition;
 		bool		at_once;
 		char	   *cure;
 
@@ -491,10 +491,10 @@ make_indexes(Oid relid)
 			relation_close(rel, NoLock);
 		}
 		rel = relation_open(lfirst_oid(lc), NoLock);
-		is_leaf = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
+		is_partition = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
 		index = find_index(rel, parent);
-		at_once = !is_leaf;
-		if (is_leaf && !OidIsValid(index) && is_locked &&
+		at_once = !is_partition;
+		if (is_partition && !OidIsValid(index) && is_locked &&
 			nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
 		{
 			nblocks += RelationGetNumberOfBlocks(rel);
@@ -537,7 +537,7 @@ make_indexes(Oid relid)
 static Oid
 find_index(Relation rel, Oid parent)
 {
-	bool		is_leaf = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
+	bool		is_partition = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
 	Oid			found = InvalidOid;
 	ListCell   *lc;
 
@@ -545,7 +545,7 @@ find_index(Relation rel, Oid parent)
 	{
 		Oid			indexid = lfirst_oid(lc);
 
-		if (!feedpub_relation_is_index(rel, indexid, is_leaf))
+		if (!feedpub_relation_is_index(rel, indexid, is_partition))
 			continue;
 		if (!OidIsValid(parent))
 			return indexid;

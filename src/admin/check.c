@@ -109,13 +109,13 @@ feedpub_check_has_indexes(Relation rel)
 		return found;
 	foreach(lc, feedpub_partition_list(rel, false))
 	{
-		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
 
 		CHECK_FOR_INTERRUPTS();
-		if (leaf == NULL)
+		if (partition == NULL)
 			continue;
-		found = found && OidIsValid(feedpub_relation_index(leaf));
-		relation_close(leaf, AccessShareLock);
+		found = found && OidIsValid(feedpub_relation_index(partition));
+		relation_close(partition, AccessShareLock);
 	}
 	return found;
 }
@@ -249,13 +249,13 @@ next_index(Relation rel)
 		return feedpub_relation_index_cure(rel, true);
 	foreach(lc, feedpub_partition_list(rel, false))
 	{
-		Relation	leaf = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
 
-		if (leaf == NULL)
+		if (partition == NULL)
 			continue;
-		if (cure == NULL && !OidIsValid(feedpub_relation_index(leaf)))
-			cure = feedpub_relation_index_cure(leaf, true);
-		relation_close(leaf, AccessShareLock);
+		if (cure == NULL && !OidIsValid(feedpub_relation_index(partition)))
+			cure = feedpub_relation_index_cure(partition, true);
+		relation_close(partition, AccessShareLock);
 	}
 	return cure;
 }
@@ -359,10 +359,10 @@ check_history(FeedpubCheck *cxt)
 			.indexid = feedpub_relation_index(cxt->rel),
 			.is_partitioned = feedpub_check_is_partitioned(cxt),
 		};
-		FeedpubLeaves *leaves = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
+		FeedpubPartitions *partitions = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
 
-		found = feedpub_horizon_has_foreign(leaves, GetActiveSnapshot(), &stamp);
-		feedpub_partition_close(leaves);
+		found = feedpub_horizon_has_foreign(partitions, GetActiveSnapshot(), &stamp);
+		feedpub_partition_close(partitions);
 	}
 
 	/* its owner decides when: writers wait, and every row is written */

@@ -123,7 +123,7 @@ feedpub_catalog_has_plain_partition_key(Oid relid)
 }
 
 /*
- * The leaf in which a row with this key would be, InvalidOid if there is none.
+ * The partition in which a row with this key would be, InvalidOid if there is none.
  * attnos are the key's columns in the table.  Returns false when that cannot be
  * told from the key, or not without running an expression.
  *
@@ -132,13 +132,13 @@ feedpub_catalog_has_plain_partition_key(Oid relid)
  */
 bool
 feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
-					  const Datum *values, Oid *leaf)
+					  const Datum *values, Oid *partition)
 {
 	Relation	rel = table;
 	bool		is_leaf = false;
 	bool		known = true;
 
-	*leaf = InvalidOid;
+	*partition = InvalidOid;
 	while (!is_leaf)
 	{
 		PartitionKey key = NULL;
@@ -159,13 +159,13 @@ feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
 			desc = RelationGetPartitionDesc(rel, true);
 			if (desc->nparts > 0)
 				i = find_partition(key, desc->boundinfo, part_values);
-			*leaf = i >= 0 ? desc->oids[i] : InvalidOid;
+			*partition = i >= 0 ? desc->oids[i] : InvalidOid;
 		}
 		is_leaf = i < 0 || desc->is_leaf[i];
 		if (rel != table)
 			relation_close(rel, NoLock);
 		if (!is_leaf)
-			rel = relation_open(*leaf, AccessShareLock);
+			rel = relation_open(*partition, AccessShareLock);
 	}
 	return known;
 }

@@ -43,7 +43,7 @@ typedef struct FeedpubFeed
 } FeedpubFeed;
 
 /* A table that rows of a feed are in: the feed's own, or a partition. */
-typedef struct FeedpubLeaf
+typedef struct FeedpubPartition
 {
 	Relation	heap;
 	Relation	index;			/* its index on (feed_xid, feed_pos) */
@@ -54,17 +54,17 @@ typedef struct FeedpubLeaf
 	bool		has_map;		/* map has been looked for */
 	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
 	TupleTableSlot *slot;		/* of the feed's row type */
-} FeedpubLeaf;
+} FeedpubPartition;
 
 /* All of them that are read together, in the order of their OIDs. */
-typedef struct FeedpubLeaves
+typedef struct FeedpubPartitions
 {
 	Relation	table;			/* the feed's own table */
 	bool		is_partitioned;
 	LOCKMODE	unlock;			/* what is given back with them */
 	int			n;
-	FeedpubLeaf *leaves;
-} FeedpubLeaves;
+	FeedpubPartition *partitions;
+} FeedpubPartitions;
 
 /* Up to where tombstones have expired, and which life of the feed it is. */
 typedef struct FeedpubFloor
@@ -110,12 +110,12 @@ extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
 								  const AttrNumber *attnos,
-								  const Datum *values, Oid *leaf);
+								  const Datum *values, Oid *partition);
 extern FeedpubInput feedpub_catalog_input(Oid type);
 
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
-								  const FeedpubLeaves *leaves);
+								  const FeedpubPartitions *partitions);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
@@ -130,7 +130,7 @@ extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 										   FullTransactionId after_xid);
 extern List *feedpub_horizon_prepared(void);
 extern bool feedpub_horizon_committed(FullTransactionId xid);
-extern bool feedpub_horizon_has_foreign(const FeedpubLeaves *leaves,
+extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
 										Snapshot snapshot,
 										FullTransactionId *stamp);
 extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
@@ -144,7 +144,7 @@ extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
 extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
 extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 							   AttrNumber *attnos);
-extern void feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key);
+extern void feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
@@ -162,24 +162,24 @@ extern int	feedpub_key_shard(Datum key, int shards);
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
 extern List *feedpub_partition_list(Relation rel, bool keep_locks);
-extern bool feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot);
-extern FeedpubLeaves *feedpub_partition_open(const FeedpubFeed *feed,
-											 Relation heap, Snapshot snapshot,
-											 bool keep_locks);
-extern void feedpub_partition_close(FeedpubLeaves *leaves);
-extern TupleTableSlot *feedpub_partition_convert(FeedpubLeaves *leaves,
-												 FeedpubLeaf *leaf,
+extern bool feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot);
+extern FeedpubPartitions *feedpub_partition_open(const FeedpubFeed *feed,
+												 Relation heap, Snapshot snapshot,
+												 bool keep_locks);
+extern void feedpub_partition_close(FeedpubPartitions *partitions);
+extern TupleTableSlot *feedpub_partition_convert(FeedpubPartitions *partitions,
+												 FeedpubPartition *partition,
 												 TupleTableSlot *slot);
-extern bool feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
+extern bool feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
 									const AttrNumber *attnos,
-									const Datum *values, FeedpubLeaf **found);
+									const Datum *values, FeedpubPartition **found);
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
 extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
 extern uint64 feedpub_partition_since(Oid feed, Relation rel);
 extern void feedpub_partition_begin(Relation heap);
-extern bool feedpub_partition_history_checked(const FeedpubLeaves *leaves);
-extern void feedpub_partition_note_history(const FeedpubLeaves *leaves);
+extern bool feedpub_partition_history_checked(const FeedpubPartitions *partitions);
+extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 
 /* in registry.c */
 extern void feedpub_registry_init(void);

@@ -29,13 +29,13 @@
  */
 void
 feedpub_history_check(const FeedpubFeed *feed,
-					  const FeedpubLeaves *leaves)
+					  const FeedpubPartitions *partitions)
 {
 	FullTransactionId stamp;
 	Snapshot	snapshot;
 	bool		found;
 
-	if (feed->is_partitioned ? feedpub_partition_history_checked(leaves) : feed->history_checked)
+	if (feed->is_partitioned ? feedpub_partition_history_checked(partitions) : feed->history_checked)
 		return;
 
 	/*
@@ -45,20 +45,20 @@ feedpub_history_check(const FeedpubFeed *feed,
 	snapshot = RegisterSnapshot(IsInParallelMode() ?
 									GetActiveSnapshot() :
 									GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
+	found = feedpub_horizon_has_foreign(partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	if (found)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 				 errmsg("feed \"%s\" holds rows from another history",
-						RelationGetRelationName(leaves->table)),
+						RelationGetRelationName(partitions->table)),
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
 				 errhint("Its owner can give them stamps of this server: SELECT feed_begin_history(...).")));
 	if (IsInParallelMode())
 		return;
 	if (feed->is_partitioned)
-		feedpub_partition_note_history(leaves);
+		feedpub_partition_note_history(partitions);
 	else
 		feedpub_registry_note_history(feed->relid);
 }

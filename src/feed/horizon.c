@@ -521,12 +521,12 @@ static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,
  * the last row.
  */
 bool
-feedpub_horizon_has_foreign(const FeedpubLeaves *leaves, Snapshot snapshot,
+feedpub_horizon_has_foreign(const FeedpubPartitions *partitions, Snapshot snapshot,
 							FullTransactionId *stamp)
 {
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		if (has_foreign(leaves->leaves[i].heap, leaves->leaves[i].index, snapshot, stamp))
+		if (has_foreign(partitions->partitions[i].heap, partitions->partitions[i].index, snapshot, stamp))
 			return true;
 	}
 	return false;

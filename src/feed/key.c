@@ -177,7 +177,7 @@ feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
  * the same names but may have other numbers.
  */
 void
-feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key)
+feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key)
 {
 	for (int i = 0; i < key->ncolumns; i++)
 	{
@@ -190,7 +190,7 @@ feedpub_key_of_partition(Oid relid, Oid leaf, FeedpubKey *key)
 			if (name != NULL)
 				namestrcpy(&key->names[i], name);
 		}
-		key->attnos[i] = get_attnum(leaf, NameStr(key->names[i]));
+		key->attnos[i] = get_attnum(partition, NameStr(key->names[i]));
 	}
 }
 

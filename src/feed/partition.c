@@ -8,7 +8,7 @@
  * registration, one order over all leaves.  The triggers that stamp are made
  * on it and cloned by the server to each partition, also to those that come
  * later (tablecmds.c: CloneRowTriggersToPartition), as is the index.  So a
- * leaf's rows are found by their stamps in an index of its own, and readers
+ * partition's rows are found by their stamps in an index of its own, and readers
  * merge those indexes.
  *
  * A partition may come with rows that have no stamp, or one that is not of this
@@ -101,10 +101,10 @@
 #include "feed/partition.h"
 
 /*
- * What is known of a leaf.  Entries are voided by relcache invalidation of the
- * leaf, of the feed's table or of the registry, and never freed.
+ * What is known of a partition.  Entries are voided by relcache invalidation of the
+ * partition, of the feed's table or of the registry, and never freed.
  */
-typedef struct LeafInfo
+typedef struct PartitionInfo
 {
 	Oid			relid;			/* hash key, must be first */
 	bool		valid;
@@ -113,15 +113,15 @@ typedef struct LeafInfo
 	Oid			keyid;
 	AttrNumber	xid_attno;
 	bool		history_checked;	/* no foreign stamps were found in it */
-} LeafInfo;
+} PartitionInfo;
 
 static HTAB *infos = NULL;
 static uint64 ninvalidations = 0;
 static Oid	registry_relid = InvalidOid;
 
 static void invalidate_infos(Datum arg, Oid relid);
-static LeafInfo *find_info(Oid feed, Relation rel);
-static void add_leaves(Relation rel, List **leaves, LOCKMODE unlock);
+static PartitionInfo *find_info(Oid feed, Relation rel);
+static void add_partitions(Relation rel, List **partitions, LOCKMODE unlock);
 static List *open_all(Relation heap);
 static bool has_foreign(Oid feed, Relation rel);
 
@@ -151,15 +151,15 @@ feedpub_partition_feed(Oid relid)
 List *
 feedpub_partition_list(Relation rel, bool keep_locks)
 {
-	List	   *leaves = NIL;
+	List	   *partitions = NIL;
 
-	add_leaves(rel, &leaves, keep_locks ? NoLock : AccessShareLock);
-	list_sort(leaves, list_oid_cmp);
-	return leaves;
+	add_partitions(rel, &partitions, keep_locks ? NoLock : AccessShareLock);
+	list_sort(partitions, list_oid_cmp);
+	return partitions;
 }
 
 static void
-add_leaves(Relation rel, List **leaves, LOCKMODE unlock)
+add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 {
 	ListCell   *lc;
 
@@ -169,13 +169,13 @@ add_leaves(Relation rel, List **leaves, LOCKMODE unlock)
 
 		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
 		{
-			*leaves = lappend_oid(*leaves, lfirst_oid(lc));
+			*partitions = lappend_oid(*partitions, lfirst_oid(lc));
 			continue;
 		}
 		part = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		if (part == NULL)
 			continue;
-		add_leaves(part, leaves, unlock);
+		add_partitions(part, partitions, unlock);
 		relation_close(part, unlock);
 	}
 }
@@ -184,13 +184,13 @@ add_leaves(Relation rel, List **leaves, LOCKMODE unlock)
  * Does a snapshot see the feed's tables as they are defined now?
  */
 bool
-feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot)
+feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot)
 {
-	if (!feedpub_horizon_sees_table(snapshot, leaves->table))
+	if (!feedpub_horizon_sees_table(snapshot, partitions->table))
 		return false;
-	for (int i = 0; i < leaves->n && leaves->is_partitioned; i++)
+	for (int i = 0; i < partitions->n && partitions->is_partitioned; i++)
 	{
-		if (!feedpub_horizon_sees_table(snapshot, leaves->leaves[i].heap))
+		if (!feedpub_horizon_sees_table(snapshot, partitions->partitions[i].heap))
 			return false;
 	}
 	return true;
@@ -201,145 +201,145 @@ feedpub_partition_sees_tables(const FeedpubLeaves *leaves, Snapshot snapshot)
  * feed's are those that are admitted in the snapshot, or all if there is none.
  * Locks are kept as the feed's table's are, or given back with the tables.
  */
-FeedpubLeaves *
+FeedpubPartitions *
 feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 					   Snapshot snapshot, bool keep_locks)
 {
-	FeedpubLeaves *leaves = palloc0_object(FeedpubLeaves);
+	FeedpubPartitions *partitions = palloc0_object(FeedpubPartitions);
 	List	   *rows = NIL;
 	List	   *oids;
 	ListCell   *lc;
 
-	leaves->table = heap;
-	leaves->is_partitioned = feed->is_partitioned;
-	leaves->unlock = keep_locks ? NoLock : AccessShareLock;
+	partitions->table = heap;
+	partitions->is_partitioned = feed->is_partitioned;
+	partitions->unlock = keep_locks ? NoLock : AccessShareLock;
 	if (!feed->is_partitioned)
 	{
-		leaves->n = 1;
-		leaves->leaves = palloc0_object(FeedpubLeaf);
-		leaves->leaves[0].heap = heap;
-		leaves->leaves[0].index = index_open(feed->indexid, AccessShareLock);
-		leaves->leaves[0].xid_attno = feed->xid_attno;
-		leaves->leaves[0].keyid = feed->keyid;
-		leaves->leaves[0].has_map = true;
-		return leaves;
+		partitions->n = 1;
+		partitions->partitions = palloc0_object(FeedpubPartition);
+		partitions->partitions[0].heap = heap;
+		partitions->partitions[0].index = index_open(feed->indexid, AccessShareLock);
+		partitions->partitions[0].xid_attno = feed->xid_attno;
+		partitions->partitions[0].keyid = feed->keyid;
+		partitions->partitions[0].has_map = true;
+		return partitions;
 	}
 
 	oids = feedpub_partition_list(heap, keep_locks);
 	if (snapshot != NULL)
 		rows = feedpub_partition_read_rows(feed->relid, snapshot);
-	leaves->leaves = palloc0((list_length(oids) + 1) * sizeof(FeedpubLeaf));
+	partitions->partitions = palloc0((list_length(oids) + 1) * sizeof(FeedpubPartition));
 	foreach(lc, oids)
 	{
-		FeedpubLeaf *leaf = &leaves->leaves[leaves->n];
+		FeedpubPartition *partition = &partitions->partitions[partitions->n];
 		FeedpubPartitionRow *row = feedpub_partition_find_row(rows, lfirst_oid(lc));
-		LeafInfo   *info;
+		PartitionInfo *info;
 
 		CHECK_FOR_INTERRUPTS();
 		if (snapshot != NULL &&
 			(row == NULL || row->since == FEEDPUB_SINCE_NEVER))
 			continue;
-		leaf->heap = try_relation_open(lfirst_oid(lc), AccessShareLock);
-		if (leaf->heap == NULL)
+		partition->heap = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (partition->heap == NULL)
 			continue;
 		if (snapshot != NULL &&
-			feedpub_partition_is_changed(row, feedpub_partition_trigger(leaf->heap)))
+			feedpub_partition_is_changed(row, feedpub_partition_trigger(partition->heap)))
 		{
-			relation_close(leaf->heap, leaves->unlock);
+			relation_close(partition->heap, partitions->unlock);
 			continue;
 		}
-		info = find_info(feed->relid, leaf->heap);
+		info = find_info(feed->relid, partition->heap);
 		if (!OidIsValid(info->indexid))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("partition \"%s\" of feed \"%s\" has no index on (%s, %s)",
-							RelationGetRelationName(leaf->heap),
+							RelationGetRelationName(partition->heap),
 							RelationGetRelationName(heap),
 							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("Run feed_check() to see what is missing.")));
-		leaf->index = index_open(info->indexid, AccessShareLock);
-		leaf->xid_attno = info->xid_attno;
-		leaf->keyid = info->keyid;
+		partition->index = index_open(info->indexid, AccessShareLock);
+		partition->xid_attno = info->xid_attno;
+		partition->keyid = info->keyid;
 		if (row != NULL)
-			leaf->since = row->since;
-		leaves->n++;
+			partition->since = row->since;
+		partitions->n++;
 	}
 	list_free_deep(rows);
 	list_free(oids);
-	return leaves;
+	return partitions;
 }
 
 /*
  * Close them.
  */
 void
-feedpub_partition_close(FeedpubLeaves *leaves)
+feedpub_partition_close(FeedpubPartitions *partitions)
 {
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		FeedpubLeaf *leaf = &leaves->leaves[i];
+		FeedpubPartition *partition = &partitions->partitions[i];
 
-		if (leaf->slot != NULL)
-			ExecDropSingleTupleTableSlot(leaf->slot);
-		if (leaf->map != NULL)
-			free_conversion_map(leaf->map);
-		if (leaf->key != NULL)
-			index_close(leaf->key, leaves->unlock);
-		index_close(leaf->index, leaves->unlock);
-		if (leaves->is_partitioned)
-			relation_close(leaf->heap, leaves->unlock);
+		if (partition->slot != NULL)
+			ExecDropSingleTupleTableSlot(partition->slot);
+		if (partition->map != NULL)
+			free_conversion_map(partition->map);
+		if (partition->key != NULL)
+			index_close(partition->key, partitions->unlock);
+		index_close(partition->index, partitions->unlock);
+		if (partitions->is_partitioned)
+			relation_close(partition->heap, partitions->unlock);
 	}
-	pfree(leaves->leaves);
-	pfree(leaves);
+	pfree(partitions->partitions);
+	pfree(partitions);
 }
 
 /*
- * A row of a leaf as one of the feed's table: partitions may have their
+ * A row of a partition as one of the feed's table: partitions may have their
  * columns in another order, or dropped ones between them.  The result lives as
  * long as the slot's row does.
  */
 TupleTableSlot *
-feedpub_partition_convert(FeedpubLeaves *leaves, FeedpubLeaf *leaf,
+feedpub_partition_convert(FeedpubPartitions *partitions, FeedpubPartition *partition,
 						  TupleTableSlot *slot)
 {
-	if (!leaf->has_map)
+	if (!partition->has_map)
 	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(leaves));
+		MemoryContext oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(partitions));
 
-		leaf->map = convert_tuples_by_name(RelationGetDescr(leaf->heap),
-										   RelationGetDescr(leaves->table));
-		if (leaf->map != NULL)
-			leaf->slot = MakeSingleTupleTableSlot(RelationGetDescr(leaves->table),
-												  &TTSOpsVirtual);
-		leaf->has_map = true;
+		partition->map = convert_tuples_by_name(RelationGetDescr(partition->heap),
+												RelationGetDescr(partitions->table));
+		if (partition->map != NULL)
+			partition->slot = MakeSingleTupleTableSlot(RelationGetDescr(partitions->table),
+													   &TTSOpsVirtual);
+		partition->has_map = true;
 		MemoryContextSwitchTo(oldcontext);
 	}
-	if (leaf->map == NULL)
+	if (partition->map == NULL)
 		return slot;
-	execute_attr_map_slot(leaf->map->attrMap, slot, leaf->slot);
-	leaf->slot->tts_tid = slot->tts_tid;
-	return leaf->slot;
+	execute_attr_map_slot(partition->map->attrMap, slot, partition->slot);
+	partition->slot->tts_tid = slot->tts_tid;
+	return partition->slot;
 }
 
 /*
- * The leaf in which a row with this key would be, or NULL if there is none that
+ * The partition in which a row with this key would be, or NULL if there is none that
  * is read.  attnos are the key's columns in the feed's table.  Returns false
  * when that cannot be told from the key.
  */
 bool
-feedpub_partition_route(FeedpubLeaves *leaves, int nkeys,
+feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
 						const AttrNumber *attnos, const Datum *values,
-						FeedpubLeaf **found)
+						FeedpubPartition **found)
 {
 	Oid			relid;
 
 	*found = NULL;
-	if (!feedpub_catalog_route(leaves->table, nkeys, attnos, values, &relid))
+	if (!feedpub_catalog_route(partitions->table, nkeys, attnos, values, &relid))
 		return false;
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		if (RelationGetRelid(leaves->leaves[i].heap) == relid)
-			*found = &leaves->leaves[i];
+		if (RelationGetRelid(partitions->partitions[i].heap) == relid)
+			*found = &partitions->partitions[i];
 	}
 	return true;
 }
@@ -422,8 +422,8 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 		}
 		if (is_new || new_row.since != row->since || !feedpub_partition_is_of_here(row))
 		{
-			new_row.leaf = RelationGetRelid(rel);
-			new_row.leaf_id = new_row.leaf;
+			new_row.partition = RelationGetRelid(rel);
+			new_row.partition_id = new_row.partition;
 			new_row.trigger_id = trigger_id;
 			new_row.system_id = GetSystemIdentifier();
 			if (table == NULL)
@@ -513,7 +513,7 @@ feedpub_partition_begin(Relation heap)
 		Relation	rel = relation_open(lfirst_oid(lc), AccessShareLock);
 		FeedpubPartitionRow row = {0};
 
-		row.leaf = row.leaf_id = RelationGetRelid(rel);
+		row.partition = row.partition_id = RelationGetRelid(rel);
 		row.trigger_id = feedpub_partition_trigger(rel);
 		row.system_id = GetSystemIdentifier();
 		feedpub_partition_write_row(table, RelationGetRelid(heap), &row);
@@ -527,12 +527,12 @@ feedpub_partition_begin(Relation heap)
  * Have all leaves been searched for foreign stamps since they were defined?
  */
 bool
-feedpub_partition_history_checked(const FeedpubLeaves *leaves)
+feedpub_partition_history_checked(const FeedpubPartitions *partitions)
 {
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		if (!find_info(RelationGetRelid(leaves->table),
-					   leaves->leaves[i].heap)
+		if (!find_info(RelationGetRelid(partitions->table),
+					   partitions->partitions[i].heap)
 				 ->history_checked)
 			return false;
 	}
@@ -540,11 +540,11 @@ feedpub_partition_history_checked(const FeedpubLeaves *leaves)
 }
 
 void
-feedpub_partition_note_history(const FeedpubLeaves *leaves)
+feedpub_partition_note_history(const FeedpubPartitions *partitions)
 {
-	for (int i = 0; i < leaves->n; i++)
-		find_info(RelationGetRelid(leaves->table),
-				  leaves->leaves[i].heap)
+	for (int i = 0; i < partitions->n; i++)
+		find_info(RelationGetRelid(partitions->table),
+				  partitions->partitions[i].heap)
 			->history_checked = true;
 }
 
@@ -552,7 +552,7 @@ static void
 invalidate_infos(Datum arg, Oid relid)
 {
 	HASH_SEQ_STATUS status;
-	LeafInfo   *info;
+	PartitionInfo *info;
 	bool		all = !OidIsValid(relid) || relid == registry_relid;
 
 	ninvalidations++;
@@ -565,13 +565,13 @@ invalidate_infos(Datum arg, Oid relid)
 }
 
 /*
- * Find out about a leaf, which is locked.
+ * Find out about a partition, which is locked.
  */
-static LeafInfo *
+static PartitionInfo *
 find_info(Oid feed, Relation rel)
 {
 	Oid			relid = RelationGetRelid(rel);
-	LeafInfo   *info;
+	PartitionInfo *info;
 	FeedpubKey	key;
 	bool		found;
 	bool		deletes;
@@ -582,7 +582,7 @@ find_info(Oid feed, Relation rel)
 		HASHCTL		ctl = {0};
 
 		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(LeafInfo);
+		ctl.entrysize = sizeof(PartitionInfo);
 		ctl.hcxt = TopMemoryContext;
 		infos = hash_create("feedpub partitions", 64, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
@@ -615,19 +615,19 @@ find_info(Oid feed, Relation rel)
 static bool
 has_foreign(Oid feed, Relation rel)
 {
-	LeafInfo   *info = find_info(feed, rel);
-	FeedpubLeaf leaf = {.heap = rel};
-	FeedpubLeaves leaves = {.n = 1, .leaves = &leaf};
+	PartitionInfo *info = find_info(feed, rel);
+	FeedpubPartition partition = {.heap = rel};
+	FeedpubPartitions partitions = {.n = 1, .partitions = &partition};
 	FullTransactionId stamp;
 	Snapshot	snapshot;
 	bool		found;
 
 	if (!OidIsValid(info->indexid))
 		return true;			/* not known: not yet */
-	leaf.index = index_open(info->indexid, AccessShareLock);
+	partition.index = index_open(info->indexid, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(&leaves, snapshot, &stamp);
+	found = feedpub_horizon_has_foreign(&partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
-	index_close(leaf.index, NoLock);
+	index_close(partition.index, NoLock);
 	return found;
 }

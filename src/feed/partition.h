@@ -13,10 +13,10 @@
 /* One row of feedpub._partition. */
 typedef struct FeedpubPartitionRow
 {
-	Oid			leaf;
+	Oid			partition;
 	uint64		since;
 	Oid			trigger_id;
-	Oid			leaf_id;
+	Oid			partition_id;
 	uint64		system_id;
 	ItemPointerData tid;
 	bool		is_there;		/* a partition of the table, as it is now */
@@ -24,7 +24,7 @@ typedef struct FeedpubPartitionRow
 
 /* in partition_list.c */
 extern List *feedpub_partition_read_rows(Oid feed, Snapshot snapshot);
-extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid leaf);
+extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid partition);
 extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_is_changed(const FeedpubPartitionRow *row,
 										 Oid trigger_id);

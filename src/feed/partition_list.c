@@ -59,10 +59,10 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 		bool		nulls[NATTS_PARTITION];
 
 		heap_deform_tuple(tuple, desc, values, nulls);
-		row->leaf = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
+		row->partition = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
 		row->since = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_SINCE - 1]));
 		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
-		row->leaf_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
+		row->partition_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
 		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
 		row->tid = tuple->t_self;
 		rows = lappend(rows, row);
@@ -73,10 +73,10 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 }
 
 /*
- * The rows come in the order of an index on (feed, leaf), so they are sorted.
+ * The rows come in the order of an index on (feed, partition), so they are sorted.
  */
 FeedpubPartitionRow *
-feedpub_partition_find_row(List *rows, Oid leaf)
+feedpub_partition_find_row(List *rows, Oid partition)
 {
 	int			low = 0;
 	int			high = list_length(rows);
@@ -86,9 +86,9 @@ feedpub_partition_find_row(List *rows, Oid leaf)
 		int			middle = (low + high) / 2;
 		FeedpubPartitionRow *row = list_nth(rows, middle);
 
-		if (row->leaf == leaf)
+		if (row->partition == partition)
 			return row;
-		if (row->leaf < leaf)
+		if (row->partition < partition)
 			low = middle + 1;
 		else
 			high = middle;
@@ -129,7 +129,7 @@ feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
 		return row->trigger_id != trigger_id;
 
 	/* with its own trigger it is the same, and the server has a new identifier */
-	is_same = row->leaf_id == row->leaf && row->trigger_id == trigger_id;
+	is_same = row->partition_id == row->partition && row->trigger_id == trigger_id;
 	return (!is_same && !is_cloned_with_feed(trigger_id)) ||
 		(row->since != FEEDPUB_SINCE_NEVER &&
 		 row->since > U64FromFullTransactionId(ReadNextFullTransactionId()));
@@ -141,7 +141,7 @@ feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
 bool
 feedpub_partition_is_of_here(const FeedpubPartitionRow *row)
 {
-	return row->leaf_id == row->leaf && row->system_id == GetSystemIdentifier();
+	return row->partition_id == row->partition && row->system_id == GetSystemIdentifier();
 }
 
 /*
@@ -192,10 +192,10 @@ feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow 
 	HeapTuple	tuple;
 
 	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
-	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->leaf);
+	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->partition);
 	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));
 	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
-	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->leaf_id);
+	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->partition_id);
 	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
 
 	/* a plain table with one plain index, as those of the catalog */

@@ -296,23 +296,23 @@ static int64
 estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
 				 FullTransactionId horizon)
 {
-	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, NULL, false);
+	FeedpubPartitions *partitions = feedpub_partition_open(feed, heap, NULL, false);
 	bool		waits = false;
 	int64		largest = 0;
 
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		FeedpubLeaf *leaf = &leaves->leaves[i];
+		FeedpubPartition *partition = &partitions->partitions[i];
 		int64		pos;
 
-		if (find_pos(leaf->heap, leaf->index, BTGreaterEqualStrategyNumber, F_XID8GE,
+		if (find_pos(partition->heap, partition->index, BTGreaterEqualStrategyNumber, F_XID8GE,
 					 ForwardScanDirection, horizon, &pos))
 			waits = true;
-		if (find_pos(leaf->heap, leaf->index, BTLessStrategyNumber, F_XID8LT,
+		if (find_pos(partition->heap, partition->index, BTLessStrategyNumber, F_XID8LT,
 					 BackwardScanDirection, horizon, &pos))
 			largest = Max(largest, pos);
 	}
-	feedpub_partition_close(leaves);
+	feedpub_partition_close(partitions);
 	return waits ? Max(feedpub_relation_last_pos(seqid) - largest, 1) : 0;
 }
 
@@ -490,16 +490,16 @@ is_of_other_history(const FeedpubFeed *feed, Relation heap,
 {
 	FeedpubSnapshot now;
 	FullTransactionId stamp;
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	bool		found;
 
 	feedpub_batch_take_snapshot(snapshot, &now);
 	if (feedpub_batch_is_foreign(last) ||
 		!feedpub_batch_is_later(&now, &last->snapshot))
 		return true;
-	leaves = feedpub_partition_open(feed, heap, NULL, false);
-	found = feedpub_horizon_has_foreign(leaves, snapshot, &stamp);
-	feedpub_partition_close(leaves);
+	partitions = feedpub_partition_open(feed, heap, NULL, false);
+	found = feedpub_horizon_has_foreign(partitions, snapshot, &stamp);
+	feedpub_partition_close(partitions);
 	return found;
 }
 

@@ -22,7 +22,7 @@ bool
 feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
 				   Snapshot snapshot, const FeedpubSnapshot *last)
 {
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	List	   *runs;
@@ -30,15 +30,15 @@ feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
 
 	if (feedpub_partition_has_new(feed, heap, snapshot))
 		return true;
-	leaves = feedpub_partition_open(feed, heap, snapshot, false);
-	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
+	partitions = feedpub_partition_open(feed, heap, snapshot, false);
+	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
 
 	/* so many transactions without a row in sight: let the publisher see */
 	found = list_length(runs) >= MAX_LOOK || feedpub_news_some_live(reader, runs);
 	feedpub_run_end(reader);
-	feedpub_partition_close(leaves);
+	feedpub_partition_close(partitions);
 	return found;
 }
 

@@ -75,8 +75,8 @@ PG_FUNCTION_INFO_V1(feed_publish);
 static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
 static bool lock_publishing(Oid relid, FeedpubPublishWait how);
-static FeedpubLeaves *open_leaves(FeedpubFeed *feed, Relation heap,
-								  Snapshot snapshot, FeedpubPublishWait how);
+static FeedpubPartitions *open_partitions(FeedpubFeed *feed, Relation heap,
+										  Snapshot snapshot, FeedpubPublishWait how);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
 
@@ -335,12 +335,12 @@ feedpub_publish_notify(Oid relid)
  * passes the feed over without a wait.  All locks of partitions and their
  * indexes are taken here, so what follows has none to wait for.
  */
-static FeedpubLeaves *
-open_leaves(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-			FeedpubPublishWait how)
+static FeedpubPartitions *
+open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
+				FeedpubPublishWait how)
 {
 	int			nestlevel = NewGUCNestLevel();
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 
 	if (how != FEEDPUB_WAIT_FOR_ALL)
 		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
@@ -349,9 +349,9 @@ open_leaves(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	/* none of their rows is in this batch, see partition.c; a worker sees to them */
 	if (feedpub_partition_admit(feed, heap))
 		(void) feedpub_launcher_ensure(InvalidOid);
-	leaves = feedpub_partition_open(feed, heap, snapshot, true);
+	partitions = feedpub_partition_open(feed, heap, snapshot, true);
 	AtEOXact_GUC(true, nestlevel);
-	return leaves;
+	return partitions;
 }
 
 /*
@@ -366,7 +366,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 												  "feedpub publish",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
@@ -374,8 +374,8 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	int			nnews = 0;
 	int			nwritten = 0;
 
-	leaves = open_leaves(feed, heap, snapshot, how);
-	feedpub_history_check(feed, leaves);
+	partitions = open_partitions(feed, heap, snapshot, how);
+	feedpub_history_check(feed, partitions);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_batch_refuse_foreign(feed, &last);
@@ -387,13 +387,13 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errdetail("The last batch has seen transactions that this server has not ended yet."),
 				 errhint("feed_begin_history() forgets them, and publishes all rows anew; consumers begin again.")));
 
-	reader = feedpub_run_begin(feed, leaves, snapshot, snapshot);
+	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
 		feedpub_news_some_live(reader, runs))
 		nwritten = feedpub_cut_batches(feed, &last, &now, runs, reader, &nnews);
 	feedpub_run_end(reader);
-	feedpub_partition_close(leaves);
+	feedpub_partition_close(partitions);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
 	done->batches = nwritten;

@@ -169,7 +169,7 @@ extern void feedpub_publish_notify(Oid relid);
 
 /* in run.c */
 extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,
-										   FeedpubLeaves *leaves,
+										   FeedpubPartitions *partitions,
 										   Snapshot snapshot,
 										   Snapshot state);
 extern TupleTableSlot *feedpub_run_fetch(FeedpubRunReader *reader,

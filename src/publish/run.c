@@ -59,7 +59,7 @@ typedef struct RunSource
 {
 	Relation	table;			/* NULL: not there */
 	Relation	index;
-	FeedpubLeaf *leaf;			/* unless it is the tombstones */
+	FeedpubPartition *partition;	/* unless it is the tombstones */
 	Snapshot	snapshot;
 	Oid			feed;			/* the index's first column, if it has one */
 	int			nprefix;		/* 1 if it has */
@@ -82,7 +82,7 @@ typedef struct RunSource
 struct FeedpubRunReader
 {
 	MemoryContext context;		/* in which the scans keep their state */
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	int			nsources;
 	RunSource	sources[FLEXIBLE_ARRAY_MEMBER];
 };
@@ -118,21 +118,21 @@ static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
  * state, which differs from it at most in what the transaction itself has done.
  */
 FeedpubRunReader *
-feedpub_run_begin(const FeedpubFeed *feed, FeedpubLeaves *leaves,
+feedpub_run_begin(const FeedpubFeed *feed, FeedpubPartitions *partitions,
 				  Snapshot snapshot, Snapshot state)
 {
 	FeedpubRunReader *reader = palloc0(offsetof(FeedpubRunReader, sources) +
-									   (leaves->n + 1) * sizeof(RunSource));
+									   (partitions->n + 1) * sizeof(RunSource));
 
 	reader->context = CurrentMemoryContext;
-	reader->leaves = leaves;
-	reader->nsources = leaves->n + 1;
-	for (int i = 0; i < leaves->n; i++)
+	reader->partitions = partitions;
+	reader->nsources = partitions->n + 1;
+	for (int i = 0; i < partitions->n; i++)
 	{
 		RunSource  *source = &reader->sources[i + 1];
 
-		source->leaf = &leaves->leaves[i];
-		begin_source(source, source->leaf->heap, source->leaf->index,
+		source->partition = &partitions->partitions[i];
+		begin_source(source, source->partition->heap, source->partition->index,
 					 InvalidOid, snapshot);
 	}
 	if (feed->deletes)
@@ -213,8 +213,8 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 	if (!table_index_fetch_tuple(source->fetch, &tid, source->snapshot,
 								 source->slot, &call_again, &all_dead))
 		return NULL;
-	if (source->leaf != NULL)
-		return feedpub_partition_convert(reader->leaves, source->leaf, source->slot);
+	if (source->partition != NULL)
+		return feedpub_partition_convert(reader->partitions, source->partition, source->slot);
 	return source->slot;
 }
 
@@ -251,7 +251,7 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 			const FeedpubSnapshot *before, const FeedpubSnapshot *snapshot,
 			int64 after_pos, int max_runs, List *runs)
 {
-	uint64		since = source->leaf != NULL ? source->leaf->since : 0;
+	uint64		since = source->partition != NULL ? source->partition->since : 0;
 	uint64		from = Max(before->xmax, since);
 	int			nxip = before->nxip;
 
@@ -261,7 +261,7 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 		source->walked_to = 0;
 		return runs;
 	}
-	if (nxip > 0 && reader->leaves->is_partitioned && source->leaf != NULL &&
+	if (nxip > 0 && reader->partitions->is_partitioned && source->partition != NULL &&
 		!may_have_running(reader, source, before))
 		nxip = 0;
 	for (int i = 0; i < nxip; i++)

@@ -86,7 +86,7 @@ typedef struct FetchRequest
 /* The scan of one of the feed's tables, and where it is. */
 typedef struct TableScan
 {
-	FeedpubLeaf *leaf;
+	FeedpubPartition *partition;
 	IndexScanDesc scan;
 	TupleTableSlot *slot;
 	ScanKeyData after[2];		/* the scan points to them */
@@ -109,9 +109,9 @@ static HTAB *kept_plans = NULL;
 static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
 static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
-static void read_directly(FetchRequest *req, FeedpubLeaves *leaves);
-static void read_table(FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys);
-static void read_partitions(FetchRequest *req, FeedpubLeaves *leaves,
+static void read_directly(FetchRequest *req, FeedpubPartitions *partitions);
+static void read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys);
+static void read_partitions(FetchRequest *req, FeedpubPartitions *partitions,
 							ScanKey keys);
 static void read_planned(FetchRequest *req);
 static SPIPlanPtr keep_plan(FetchRequest *req);
@@ -223,7 +223,7 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 static void
 fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 {
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	bool		may_read_directly;
 	bool		pushed = false;
 
@@ -235,8 +235,8 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
 	feedpub_horizon_refuse_own_ddl(req->heap);
-	leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
-	feedpub_history_check(&req->feed, leaves);
+	partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
+	feedpub_history_check(&req->feed, partitions);
 
 	/*
 	 * A snapshot that is older than a partition sees none of its rows, and the
@@ -244,21 +244,21 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	 * at all: the page is empty, and the next one begins where it does.
 	 */
 	if (req->feed.is_partitioned &&
-		!feedpub_partition_sees_tables(leaves, GetActiveSnapshot()))
+		!feedpub_partition_sees_tables(partitions, GetActiveSnapshot()))
 	{
 		feedpub_access_push_snapshot(req->heap);
 		pushed = true;
-		feedpub_partition_close(leaves);
-		leaves = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
+		feedpub_partition_close(partitions);
+		partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	}
 	feedpub_horizon_push(GetActiveSnapshot());
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
 	if (may_read_directly)
-		read_directly(req, leaves);
+		read_directly(req, partitions);
 	else
 		read_planned(req);
-	feedpub_partition_close(leaves);
+	feedpub_partition_close(partitions);
 	PopActiveSnapshot();
 	if (pushed)
 		PopActiveSnapshot();
@@ -331,7 +331,7 @@ note_xid(FetchRequest *req, FullTransactionId xid)
  * btree uses as bounds (nbtsearch.c: _bt_first).
  */
 static void
-read_directly(FetchRequest *req, FeedpubLeaves *leaves)
+read_directly(FetchRequest *req, FeedpubPartitions *partitions)
 {
 	ScanKeyData cursor[2];
 	ScanKeyData keys[2];
@@ -350,26 +350,26 @@ read_directly(FetchRequest *req, FeedpubLeaves *leaves)
 	ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT,
 				FullTransactionIdGetDatum(req->horizon));
 
-	if (leaves->n == 1 && !leaves->is_partitioned)
-		read_table(req, &leaves->leaves[0], keys);
+	if (partitions->n == 1 && !partitions->is_partitioned)
+		read_table(req, &partitions->partitions[0], keys);
 	else
-		read_partitions(req, leaves, keys);
+		read_partitions(req, partitions, keys);
 }
 
 /*
  * Begin the scan of one table.
  */
 static void
-begin_scan(TableScan *scan, FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
+begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition, ScanKey keys)
 {
-	TupleDesc	desc = RelationGetDescr(leaf->heap);
+	TupleDesc	desc = RelationGetDescr(partition->heap);
 	uint64		after_xid = U64FromFullTransactionId(req->after_xid);
 
 	/* from the cursor on, or from the first xid that is in the feed */
 	memcpy(scan->after, DatumGetPointer(keys[0].sk_argument), sizeof(scan->after));
-	if (after_xid < leaf->since)
+	if (after_xid < partition->since)
 	{
-		scan->after[0].sk_argument = UInt64GetDatum(leaf->since);
+		scan->after[0].sk_argument = UInt64GetDatum(partition->since);
 		scan->after[1].sk_argument = Int64GetDatum(-1);
 	}
 	memcpy(scan->keys, keys, sizeof(scan->keys));
@@ -381,9 +381,9 @@ begin_scan(TableScan *scan, FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
 	 */
 	scan->whole = (req->ncolumns == 0 || req->ncolumns == desc->natts) &&
 		(desc->constr == NULL || desc->constr->missing == NULL);
-	scan->leaf = leaf;
-	scan->slot = table_slot_create(leaf->heap, NULL);
-	scan->scan = feedpub_index_beginscan(leaf->heap, leaf->index, req->snapshot, 2);
+	scan->partition = partition;
+	scan->slot = table_slot_create(partition->heap, NULL);
+	scan->scan = feedpub_index_beginscan(partition->heap, partition->index, req->snapshot, 2);
 	index_rescan(scan->scan, scan->keys, 2, NULL, 0);
 }
 
@@ -413,11 +413,11 @@ put_row(FetchRequest *req, FullTransactionId xid, TupleTableSlot *slot,
 }
 
 static void
-read_table(FetchRequest *req, FeedpubLeaf *leaf, ScanKey keys)
+read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys)
 {
 	TableScan	scan;
 
-	begin_scan(&scan, req, leaf, keys);
+	begin_scan(&scan, req, partition, keys);
 	for (int n = 0; n < req->limit &&
 		 index_getnext_slot(scan.scan, ForwardScanDirection, scan.slot);
 		 n++)
@@ -441,8 +441,8 @@ step_scan(TableScan *scan, FetchRequest *req)
 
 	if (!index_getnext_slot(scan->scan, ForwardScanDirection, scan->slot))
 		return false;
-	scan->xid = DatumGetFullTransactionId(slot_getattr(scan->slot, scan->leaf->xid_attno, &isnull));
-	scan->pos = DatumGetInt64(slot_getattr(scan->slot, scan->leaf->index->rd_index->indkey.values[1], &isnull));
+	scan->xid = DatumGetFullTransactionId(slot_getattr(scan->slot, scan->partition->xid_attno, &isnull));
+	scan->pos = DatumGetInt64(slot_getattr(scan->slot, scan->partition->index->rd_index->indkey.values[1], &isnull));
 	return true;
 }
 
@@ -463,14 +463,14 @@ compare_scans(Datum a, Datum b, void *arg)
  * Partitions are scanned each in its own index, and merged by their stamps.
  */
 static void
-read_partitions(FetchRequest *req, FeedpubLeaves *leaves, ScanKey keys)
+read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
 {
-	TableScan  *scans = palloc(Max(leaves->n, 1) * sizeof(TableScan));
-	binaryheap *merge = binaryheap_allocate(Max(leaves->n, 1), compare_scans, NULL);
+	TableScan  *scans = palloc(Max(partitions->n, 1) * sizeof(TableScan));
+	binaryheap *merge = binaryheap_allocate(Max(partitions->n, 1), compare_scans, NULL);
 
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 	{
-		begin_scan(&scans[i], req, &leaves->leaves[i], keys);
+		begin_scan(&scans[i], req, &partitions->partitions[i], keys);
 		if (step_scan(&scans[i], req))
 			binaryheap_add_unordered(merge, PointerGetDatum(&scans[i]));
 	}
@@ -481,13 +481,13 @@ read_partitions(FetchRequest *req, FeedpubLeaves *leaves, ScanKey keys)
 
 		CHECK_FOR_INTERRUPTS();
 		put_row(req, scan->xid,
-				feedpub_partition_convert(leaves, scan->leaf, scan->slot), scan->whole);
+				feedpub_partition_convert(partitions, scan->partition, scan->slot), scan->whole);
 		if (step_scan(scan, req))
 			binaryheap_replace_first(merge, PointerGetDatum(scan));
 		else
 			(void) binaryheap_remove_first(merge);
 	}
-	for (int i = 0; i < leaves->n; i++)
+	for (int i = 0; i < partitions->n; i++)
 		end_scan(&scans[i]);
 }
 
@@ -620,10 +620,10 @@ keep_plan(FetchRequest *req)
 static void
 check_history(const FeedpubFeed *feed, Relation heap)
 {
-	FeedpubLeaves *leaves = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
+	FeedpubPartitions *partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
 
-	feedpub_history_check(feed, leaves);
-	feedpub_partition_close(leaves);
+	feedpub_history_check(feed, partitions);
+	feedpub_partition_close(partitions);
 }
 
 /*

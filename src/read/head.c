@@ -51,15 +51,15 @@ text *
 feedpub_head_of(Oid relid)
 {
 	Relation	heap = feedpub_registry_open(relid);
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 	FeedpubFeed feed;
 	FeedpubBatch last;
 
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_select(relid);
-	leaves = feedpub_partition_open(&feed, heap, GetActiveSnapshot(), true);
-	feedpub_history_check(&feed, leaves);
-	feedpub_partition_close(leaves);
+	partitions = feedpub_partition_open(&feed, heap, GetActiveSnapshot(), true);
+	feedpub_history_check(&feed, partitions);
+	feedpub_partition_close(partitions);
 	relation_close(heap, NoLock);
 
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
@@ -128,13 +128,13 @@ static void
 check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)
 {
 	Relation	heap = feedpub_registry_open(relid);
-	FeedpubLeaves *leaves;
+	FeedpubPartitions *partitions;
 
 	feedpub_registry_get(relid, feed);
 	feedpub_require_select(relid);
-	leaves = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
-	feedpub_history_check(feed, leaves);
-	feedpub_partition_close(leaves);
+	partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
+	feedpub_history_check(feed, partitions);
+	feedpub_partition_close(partitions);
 	relation_close(heap, NoLock);
 
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), last);

@@ -51,9 +51,9 @@ static void read_batches(FeedpubPage *page);
 static bool check_history(FeedpubPage *page);
 static void check_floor(FeedpubPage *page);
 static bool check_cursor(FeedpubPage *page, const FeedpubBatch *first);
-static void open_leaves(FeedpubPage *page, Snapshot snapshot);
+static void open_partitions(FeedpubPage *page, Snapshot snapshot);
 static bool read_initial(FeedpubPage *page);
-static bool read_in_place(FeedpubPage *page, FeedpubLeaf *leaf);
+static bool read_in_place(FeedpubPage *page, FeedpubPartition *partition);
 static bool read_batch(FeedpubPage *page, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void make_page_durable(FeedpubPage *page);
@@ -84,8 +84,8 @@ feedpub_page_read(FeedpubPage *page)
 		(void) feedpub_launcher_ensure(InvalidOid);
 	page->sees_all = page->direct ||
 		check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
-	page->leaves = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);
-	feedpub_history_check(&page->feed, page->leaves);
+	page->partitions = feedpub_partition_open(&page->feed, page->heap, GetActiveSnapshot(), true);
+	feedpub_history_check(&page->feed, page->partitions);
 
 	if (OidIsValid(page->feed.keyid) || page->feed.deletes)
 	{
@@ -102,14 +102,14 @@ feedpub_page_read(FeedpubPage *page)
 	feedpub_horizon_refuse_own_ddl(page->heap);
 
 	/* a snapshot that is older than the table sees none of its rows */
-	if (!feedpub_partition_sees_tables(page->leaves, GetActiveSnapshot()))
+	if (!feedpub_partition_sees_tables(page->partitions, GetActiveSnapshot()))
 	{
 		feedpub_access_push_snapshot(page->heap);
 		pushed = true;
-		open_leaves(page, GetActiveSnapshot());
+		open_partitions(page, GetActiveSnapshot());
 	}
 	push_snapshots(page);
-	page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot, page->state);
+	page->reader = feedpub_run_begin(&page->feed, page->partitions, page->snapshot, page->state);
 	read_batches(page);
 	feedpub_run_end(page->reader);
 	if (page->nrows == 0 &&
@@ -125,9 +125,9 @@ feedpub_page_read(FeedpubPage *page)
 	{
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
-		open_leaves(page, GetActiveSnapshot());
+		open_partitions(page, GetActiveSnapshot());
 		push_snapshots(page);
-		page->reader = feedpub_run_begin(&page->feed, page->leaves, page->snapshot, page->state);
+		page->reader = feedpub_run_begin(&page->feed, page->partitions, page->snapshot, page->state);
 		read_batches(page);
 		feedpub_run_end(page->reader);
 		PopActiveSnapshot();
@@ -137,7 +137,7 @@ feedpub_page_read(FeedpubPage *page)
 		PopActiveSnapshot();
 	if (page->key != NULL)
 		index_close(page->key, NoLock);
-	feedpub_partition_close(page->leaves);
+	feedpub_partition_close(page->partitions);
 }
 
 /*
@@ -156,12 +156,12 @@ push_snapshots(FeedpubPage *page)
  * Another snapshot may know of other partitions.
  */
 static void
-open_leaves(FeedpubPage *page, Snapshot snapshot)
+open_partitions(FeedpubPage *page, Snapshot snapshot)
 {
 	if (!page->feed.is_partitioned)
 		return;
-	feedpub_partition_close(page->leaves);
-	page->leaves = feedpub_partition_open(&page->feed, page->heap, snapshot, true);
+	feedpub_partition_close(page->partitions);
+	page->partitions = feedpub_partition_open(&page->feed, page->heap, snapshot, true);
 }
 
 /*
@@ -427,16 +427,16 @@ read_initial(FeedpubPage *page)
 	const FeedpubCursor *after = &page->after;
 	FeedpubBatch beginning = {0};
 
-	for (int i = 0; i < page->leaves->n; i++)
+	for (int i = 0; i < page->partitions->n; i++)
 	{
-		FeedpubLeaf *leaf = &page->leaves->leaves[i];
-		bool		is_partition = page->leaves->is_partitioned;
-		int64		table = is_partition ? RelationGetRelid(leaf->heap) : 0;
+		FeedpubPartition *partition = &page->partitions->partitions[i];
+		bool		is_partition = page->partitions->is_partitioned;
+		int64		table = is_partition ? RelationGetRelid(partition->heap) : 0;
 		uint32		file = is_partition ?
-			feedpub_initial_partition_fingerprint(leaf->heap, &page->floor) :
-			feedpub_initial_fingerprint(leaf->heap, &page->floor);
+			feedpub_initial_partition_fingerprint(partition->heap, &page->floor) :
+			feedpub_initial_fingerprint(partition->heap, &page->floor);
 
-		if (leaf->since > 0)
+		if (partition->since > 0)
 			continue;
 		if (is_partition && after->given && table < after->sync_id &&
 			feedpub_cursor_same_partitions(after->fingerprint, file))
@@ -449,7 +449,7 @@ read_initial(FeedpubPage *page)
 		feedpub_entry_pass_initial(page, table,
 								   table == after->sync_id && file == after->fingerprint ? after->pos : 0,
 								   file);
-		if (!read_in_place(page, leaf))
+		if (!read_in_place(page, partition))
 			return false;
 	}
 	feedpub_entry_pass(page, &beginning, 0);
@@ -463,9 +463,9 @@ read_initial(FeedpubPage *page)
  * has got to.  Returns whether that is the end of the table.
  */
 static bool
-read_in_place(FeedpubPage *page, FeedpubLeaf *leaf)
+read_in_place(FeedpubPage *page, FeedpubPartition *partition)
 {
-	FeedpubInitialScan *initial = feedpub_initial_begin(leaf->heap, leaf->xid_attno,
+	FeedpubInitialScan *initial = feedpub_initial_begin(partition->heap, partition->xid_attno,
 														page->snapshot, page->passed.pos);
 	TupleTableSlot *slot;
 	bool		finished = false;
@@ -481,7 +481,7 @@ read_in_place(FeedpubPage *page, FeedpubLeaf *leaf)
 		if (slot == NULL)
 			page->npassed++;
 		else
-			feedpub_entry_add_initial(page, leaf, slot);
+			feedpub_entry_add_initial(page, partition, slot);
 	}
 	feedpub_initial_end(initial);
 	return finished;

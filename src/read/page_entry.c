@@ -33,7 +33,7 @@ static FeedpubPageRow *add_row(FeedpubPage *page);
 static bool is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
-static bool lives_in(FeedpubPage *page, FeedpubLeaf *leaf, Datum *values,
+static bool lives_in(FeedpubPage *page, FeedpubPartition *partition, Datum *values,
 					 Datum *living);
 static void take_row(FeedpubPage *page, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
@@ -111,19 +111,19 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
  * Add a row that is read in place to the page, or pass it.
  */
 void
-feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
+feedpub_entry_add_initial(FeedpubPage *page, FeedpubPartition *partition,
 						  TupleTableSlot *slot)
 {
 	FeedpubPageRow *row;
 
-	slot = feedpub_partition_convert(page->leaves, leaf, slot);
+	slot = feedpub_partition_convert(page->partitions, partition, slot);
 	if (page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_TOMBSTONES + 1))
 	{
 		page->npassed++;
 		return;
 	}
 	row = add_row(page);
-	row->leaf = RelationGetRelid(leaf->heap);
+	row->partition = RelationGetRelid(partition->heap);
 	row->tid = slot->tts_tid;
 	take_row(page, row, slot);
 }
@@ -256,35 +256,35 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 bool
 feedpub_entry_key_lives(FeedpubPage *page, Datum *values, Datum *living)
 {
-	FeedpubLeaves *leaves = page->leaves;
-	FeedpubLeaf *leaf;
+	FeedpubPartitions *partitions = page->partitions;
+	FeedpubPartition *partition;
 
-	if (leaves->is_partitioned &&
-		feedpub_partition_route(leaves, page->key->rd_index->indnkeyatts,
-								page->key->rd_index->indkey.values, values, &leaf))
-		return leaf != NULL && lives_in(page, leaf, values, living);
-	for (int i = 0; i < leaves->n; i++)
+	if (partitions->is_partitioned &&
+		feedpub_partition_route(partitions, page->key->rd_index->indnkeyatts,
+								page->key->rd_index->indkey.values, values, &partition))
+		return partition != NULL && lives_in(page, partition, values, living);
+	for (int i = 0; i < partitions->n; i++)
 	{
-		if (lives_in(page, &leaves->leaves[i], values, living))
+		if (lives_in(page, &partitions->partitions[i], values, living))
 			return true;
 	}
 	return false;
 }
 
 static bool
-lives_in(FeedpubPage *page, FeedpubLeaf *leaf, Datum *values, Datum *living)
+lives_in(FeedpubPage *page, FeedpubPartition *partition, Datum *values, Datum *living)
 {
-	if (leaf->key == NULL)
+	if (partition->key == NULL)
 	{
-		if (!OidIsValid(leaf->keyid))
+		if (!OidIsValid(partition->keyid))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("feed \"%s\" has no key",
 							RelationGetRelationName(page->heap)),
 					 errhint("Run feed_check() to see what is missing.")));
-		leaf->key = index_open(leaf->keyid, AccessShareLock);
+		partition->key = index_open(partition->keyid, AccessShareLock);
 	}
-	return feedpub_key_lives(leaf->heap, leaf->key, values, page->snapshot, living);
+	return feedpub_key_lives(partition->heap, partition->key, values, page->snapshot, living);
 }
 
 /*
@@ -376,7 +376,7 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 
 	if (page->direct || page->nrows == 0)
 		return;
-	is_initial = OidIsValid(page->rows[0].leaf);
+	is_initial = OidIsValid(page->rows[0].partition);
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
@@ -537,7 +537,7 @@ select_by_tid(FeedpubPage *page)
 		tids[i] = PointerGetDatum(&page->rows[i].tid);
 	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
-	values[1] = ObjectIdGetDatum(page->rows[0].leaf);
+	values[1] = ObjectIdGetDatum(page->rows[0].partition);
 	select_rows(page, psprintf("SELECT t.ctid, %s FROM %s%s t"
 							   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
 							   " AND t.tableoid OPERATOR(pg_catalog.=) $2"

@@ -32,7 +32,7 @@ typedef struct FeedpubPageRow
 	FeedpubCursor cursor;
 	uint64		xid;			/* 0: it has no stamp */
 	TimestampTz published_at;	/* its batch; 0: it is in none */
-	Oid			leaf;			/* and tid: of a row that is read in place */
+	Oid			partition;		/* and tid: of a row that is read in place */
 	ItemPointerData tid;
 	FeedpubOp	op;
 	HeapTuple	entry; /* the row, columns out of line as they are;
@@ -45,7 +45,7 @@ typedef struct FeedpubPage
 {
 	FeedpubFeed feed;
 	Relation	heap;
-	FeedpubLeaves *leaves;		/* where its rows are */
+	FeedpubPartitions *partitions;	/* where its rows are */
 	Snapshot	snapshot;		/* of its rows, without own changes */
 	Snapshot	state;			/* the same with them, of our tables */
 	bool		direct;			/* no executor needed */
@@ -155,7 +155,7 @@ extern void feedpub_entry_pass_initial(FeedpubPage *page, int64 table,
 									   int64 pos, uint32 fingerprint);
 extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
-extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubLeaf *leaf,
+extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubPartition *partition,
 									  TupleTableSlot *slot);
 extern bool feedpub_entry_key_lives(FeedpubPage *page, Datum *values,
 									Datum *living);

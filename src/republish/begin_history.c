@@ -113,8 +113,8 @@ static bool
 has_foreign_rows(Relation rel)
 {
 	Oid			indexid = feedpub_relation_index(rel);
-	FeedpubLeaf leaf = {.heap = rel};
-	FeedpubLeaves leaves = {.n = 1, .leaves = &leaf};
+	FeedpubPartition partition = {.heap = rel};
+	FeedpubPartitions partitions = {.n = 1, .partitions = &partition};
 	FullTransactionId stamp;
 	Snapshot	snapshot;
 	bool		found;
@@ -126,10 +126,10 @@ has_foreign_rows(Relation rel)
 						RelationGetRelationName(rel),
 						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 errhint("Run feed_check() to see what is missing.")));
-	leaf.index = index_open(indexid, AccessShareLock);
+	partition.index = index_open(indexid, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(&leaves, snapshot, &stamp);
+	found = feedpub_horizon_has_foreign(&partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
-	index_close(leaf.index, NoLock);
+	index_close(partition.index, NoLock);
 	return found;
 }

@@ -515,12 +515,12 @@ read_table_entry(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
 	if (entry->key_texts == (Datum) 0 || !OidIsValid(page->feed.keyid))
 		return ENTRY_UNKNOWN;
 	page->key = index_open(page->feed.keyid, AccessShareLock);
-	page->leaves = feedpub_partition_open(&page->feed, page->heap, NULL, true);
+	page->partitions = feedpub_partition_open(&page->feed, page->heap, NULL, true);
 	if (entry->op == FEEDPUB_OP_DELETE)
 		fate = read_dead_key(page, entry, row);
 	else
 		fate = read_by_key(page, entry, row);
-	feedpub_partition_close(page->leaves);
+	feedpub_partition_close(page->partitions);
 	index_close(page->key, NoLock);
 	return fate;
 }
