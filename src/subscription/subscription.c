@@ -44,24 +44,32 @@
 /* how long a name may be, in bytes: that of a consumer too */
 #define MAX_NAME		255
 
+#define SELECT_SUBSCRIPTION(seen_until, consumer) \
+	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
+	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked"                                     \
+	" FROM feedpub._subscription s"                                                                         \
+	" LEFT JOIN feedpub._shard h ON h.subscription = s.name"                                                \
+	" AND h.shard < s.shards AND ($2 < 0 OR h.shard = $2)" consumer                                         \
+	" WHERE s.name = $1"
+
 static FeedpubStatement select_subscription = {
-	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, c.seen_until, s.shards,"
-		   " h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked"
-		   " FROM feedpub._subscription s"
-		   " LEFT JOIN feedpub._shard h ON h.subscription OPERATOR(pg_catalog.=) s.name"
-		   " AND h.shard OPERATOR(pg_catalog.<) s.shards"
-		   " AND ($3 OPERATOR(pg_catalog.<) 0 OR h.shard OPERATOR(pg_catalog.=) $3)"
-		   " LEFT JOIN feedpub._consumer c ON c.subscription OPERATOR(pg_catalog.=) s.name"
-		   " AND c.consumer OPERATOR(pg_catalog.=) $2"
-		   " WHERE s.name OPERATOR(pg_catalog.=) $1"
-		   " ORDER BY h.shard",
+	.sql = SELECT_SUBSCRIPTION("NULL", ""),
+	.nargs = 2,
+	.argtypes = {TEXTOID, INT4OID},
+};
+
+static FeedpubStatement select_for_consumer = {
+	.sql = SELECT_SUBSCRIPTION("c.seen_until",
+							   " LEFT JOIN feedpub._consumer c"
+							   " ON c.subscription = s.name AND c.consumer = $3"),
 	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, INT4OID},
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
 static void load_shard(FeedpubShard *shard, uint64 row);
+static int	compare_shards(const void *a, const void *b);
 
 /*
  * May the caller know that there is a subscription?  Its owner may, and those
@@ -153,10 +161,11 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	if (consumer != NULL)
 		feedpub_subscription_check_name(consumer, "consumer");
 	values[0] = PointerGetDatum(name);
-	values[1] = PointerGetDatum(consumer);
-	values[2] = Int32GetDatum(shard_wanted);
+	values[1] = Int32GetDatum(shard_wanted);
+	values[2] = PointerGetDatum(consumer);
 	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(&select_subscription, values, consumer ? NULL : " n ");
+	nrows = feedpub_store_run(consumer != NULL ? &select_for_consumer : &select_subscription,
+							  values, NULL);
 	MemoryContextSwitchTo(context);
 	if (nrows > 0)
 	{
@@ -180,6 +189,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		(void) feedpub_store_value(0, 9, &isnull);
 		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
 			load_shard(&sub->shards[sub->nloaded], sub->nloaded);
+		qsort(sub->shards, sub->nloaded, sizeof(FeedpubShard), compare_shards);
 	}
 	feedpub_store_end(&caller);
 
@@ -203,6 +213,12 @@ load_shard(FeedpubShard *shard, uint64 row)
 	value = feedpub_store_value(row, 13, &isnull);
 	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
 	shard->parked = DatumGetInt32(feedpub_store_value(row, 14, &isnull));
+}
+
+static int
+compare_shards(const void *a, const void *b)
+{
+	return ((const FeedpubShard *) a)->shard - ((const FeedpubShard *) b)->shard;
 }
 
 /*
