@@ -99,7 +99,8 @@ feedpub_page_read(FeedpubPage *page)
 	}
 	if (page->shards > 1)
 		feedpub_key_check_shards(&page->feed, page->heap);
-	feedpub_horizon_refuse_own_ddl(page->heap);
+	if (!page->unaltered || !page->direct)
+		feedpub_horizon_refuse_own_ddl(page->heap);
 
 	/* a snapshot that is older than the table sees none of its rows */
 	if (!feedpub_partition_sees_tables(page->partitions, GetActiveSnapshot()))

@@ -66,6 +66,7 @@ typedef struct FeedpubPage
 	bool		missed;			/* something was passed that somebody removed */
 	bool		more;			/* something may lie behind it */
 	bool		hurried;		/* does not wait for rows to be published */
+	bool		unaltered;		/* not by its transaction, up to this statement */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	FullTransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;

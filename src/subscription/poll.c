@@ -85,6 +85,7 @@ typedef struct Poll
 	Reached    *reached;		/* by number of the shard */
 	bool		advanced;		/* in any of them, by the last look */
 	bool		pushed;			/* a snapshot of its own */
+	bool		unaltered;		/* the feed, by its transaction: it had no id */
 
 	/* what it has found */
 	FeedpubPage *page;
@@ -242,6 +243,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout must not be negative")));
+	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	if (!PG_ARGISNULL(first_arg + 4))
 		acknowledge(poll, PG_GETARG_TEXT_PP(first_arg + 4));
@@ -456,6 +458,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		page->shard = shard->shard;
 		page->shards = poll->sub.nshards;
 		page->hurried = true;
+		page->unaltered = poll->unaltered;
 		feedpub_page_read(page);
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
