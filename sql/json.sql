@@ -71,6 +71,14 @@ CREATE FUNCTION noise(n int) RETURNS text LANGUAGE sql AS $$ SELECT string_agg(m
 INSERT INTO kv (id, t, jb, at, by, ne, rw) VALUES (7, noise(100000), to_jsonb(noise(100000)), ARRAY[noise(50000), repeat('x', 100000)], noise(50000)::bytea,
 	ROW(ROW(1, noise(50000), NULL), NULL, NULL, NULL, NULL, NULL, NULL), ROW(1, to_jsonb(repeat(E'\x01', 100000))));
 INSERT INTO kv (id, "Odd ""Name"", \ 	tab", v) SELECT 7 + i, chr(i), chr(i) || '"' || chr(i) FROM generate_series(1, 700) i WHERE i < 128 OR getdatabaseencoding() = 'UTF8';
+-- jsonb of each shape; what is escaped at each place in a longer text
+INSERT INTO kv (id, jb) SELECT 2000 + row_number() OVER (), j FROM unnest(ARRAY[
+	'"alone"', '1', '-0.50', '1e-7', 'true', 'false', 'null', '[]', '{}', '[null]', '[[], {}, [[]], [{}], {"a": [], "b": {}}, [1, [2, [3]], 4]]',
+	'{"": "", "a": {"b": {"c": 1}, "d": [{}]}, "e": [null, true]}']::jsonb[]) j;
+INSERT INTO kv (id, t, jb) SELECT 3000 + row_number() OVER (), s, to_jsonb(s)
+	FROM unnest(ARRAY['"', '\', E'\x01', E'\x1f', ' ', E'\x7f']) c, generate_series(0, 17) i, LATERAL overlay('seventeen letters' || '!' PLACING c FROM i + 1 FOR 1) s;
+INSERT INTO kv (id, t, jb) SELECT 4000 + i, s, to_jsonb(s) FROM generate_series(0, 17) i,
+	LATERAL overlay('seventeen letters!' PLACING chr(228) || '"' FROM i + 1) s WHERE getdatabaseencoding() = 'UTF8';
 SELECT feed_attach('kv') IS NULL AS attached;
 SELECT feed_subscribe('all', 'kv', 'earliest') <> '' AS placed;
 -- What differs from row_to_json(); none.

@@ -12,6 +12,9 @@
  * in UTC.  Both are null in the initial snapshot, whose rows have no stamp and
  * are in no batch.
  *
+ * feed_poll() returns key and row as columns.  It gets these two members alone,
+ * made by the same functions.
+ *
  * A row whose JSON cannot be made, for it would be too large or an output
  * function fails, must not be in the way of those after it.  Its entry has
  * "error", SQLSTATE and message, in place of "row".
@@ -55,6 +58,7 @@ typedef struct JsonMaker
 {
 	const FeedpubPage *page;
 	StringInfo	out;
+	bool		is_whole;		/* an entry, not only its key and row */
 	FeedpubJsonTake take;
 	void	   *arg;
 	int			next;			/* the row to be made an entry */
@@ -74,6 +78,7 @@ typedef struct JsonMaker
 	MemoryContext context;		/* of one entry being made */
 } JsonMaker;
 
+static bool make(JsonMaker *maker, const FeedpubPage *page, StringInfo out);
 static void begin(JsonMaker *maker, const FeedpubPage *page, StringInfo out);
 static int	find_key(const FeedpubPage *page, AttrNumber *attnos);
 static void make_shape(JsonMaker *maker, JsonShape *shape, int natts,
@@ -82,8 +87,11 @@ static void make_entries(void *arg);
 static void make_broken_entry(void *arg);
 static void begin_entry(JsonMaker *maker);
 static void end_entry(JsonMaker *maker);
+static void append_end(JsonMaker *maker);
 static void append_key(JsonMaker *maker);
 static void append_row(JsonMaker *maker);
+static void begin_text(StringInfo out);
+static void end_text(StringInfo out, int start);
 static void append_object(JsonMaker *maker, const JsonShape *shape,
 						  Datum key);
 static void append_time(JsonMaker *maker, TimestampTz time);
@@ -101,21 +109,40 @@ bool
 feedpub_json_entries(const FeedpubPage *page, StringInfo out,
 					 FeedpubJsonTake take, void *arg)
 {
+	JsonMaker	maker = {.is_whole = true, .take = take, .arg = arg};
+
+	return make(&maker, page, out);
+}
+
+/*
+ * The same with key and row of each entry alone, each as a text: a value, whose
+ * header is before it in the buffer.
+ */
+bool
+feedpub_json_members(const FeedpubPage *page, StringInfo out,
+					 FeedpubJsonTake take, void *arg)
+{
 	JsonMaker	maker = {.take = take, .arg = arg};
 
-	begin(&maker, page, out);
-	while ((maker.error = feedpub_attempt(make_entries, &maker)) != NULL)
+	return make(&maker, page, out);
+}
+
+static bool
+make(JsonMaker *maker, const FeedpubPage *page, StringInfo out)
+{
+	begin(maker, page, out);
+	while ((maker->error = feedpub_attempt(make_entries, maker)) != NULL)
 	{
-		maker.with_key = true;
-		if (feedpub_attempt(make_broken_entry, &maker) != NULL)
+		maker->with_key = true;
+		if (feedpub_attempt(make_broken_entry, maker) != NULL)
 		{
-			maker.with_key = false;
-			make_broken_entry(&maker);
+			maker->with_key = false;
+			make_broken_entry(maker);
 		}
 	}
-	out->len = maker.length;
-	MemoryContextDelete(maker.context);
-	return maker.next == page->nrows;
+	out->len = maker->length;
+	MemoryContextDelete(maker->context);
+	return maker->next == page->nrows;
 }
 
 static void
@@ -230,12 +257,15 @@ make_broken_entry(void *arg)
 	maker->entry.error = maker->error;
 	if (maker->with_key)
 		append_key(maker);
-	else
+	else if (maker->is_whole)
 		APPEND(maker->out, ", \"key\": null");
-	APPEND(maker->out, ", \"error\": ");
-	feedpub_jsonvalue_limit(maker->values, maker->out);
-	feedpub_jsonvalue_string(maker->values, maker->out, maker->error,
-							 strlen(maker->error));
+	if (maker->is_whole)
+	{
+		APPEND(maker->out, ", \"error\": ");
+		feedpub_jsonvalue_limit(maker->values, maker->out);
+		feedpub_jsonvalue_string(maker->values, maker->out, maker->error,
+								 strlen(maker->error));
+	}
 	end_entry(maker);
 }
 
@@ -258,6 +288,8 @@ begin_entry(JsonMaker *maker)
 	feedpub_jsonvalue_limit(maker->values, out);
 	MemoryContextReset(maker->context);
 	heap_deform_tuple(row->entry, maker->desc, maker->columns, maker->nulls);
+	if (!maker->is_whole)
+		return;
 
 	APPEND(out, "{\"cursor\": \"");
 	enlargeStringInfo(out, FEEDPUB_CURSOR_LENGTH);
@@ -269,34 +301,42 @@ begin_entry(JsonMaker *maker)
 }
 
 /*
- * Append what follows the value, and give the entry to the caller.
+ * Give the entry to the caller.
  */
 static void
 end_entry(JsonMaker *maker)
 {
-	FeedpubJsonEntry *entry = &maker->entry;
+	if (maker->is_whole)
+		append_end(maker);
+	maker->ended = !maker->take(&maker->entry, maker->arg);
+	maker->next++;
+	maker->length = maker->out->len;
+}
+
+/*
+ * Append what follows the value.
+ */
+static void
+append_end(JsonMaker *maker)
+{
+	const FeedpubPageRow *row = maker->entry.row;
 	StringInfo	out = maker->out;
 
-	entry->xid[0] = '\0';
-	if (entry->row->xid != 0)
+	if (row->xid != 0)
 	{
-		int			length = pg_ulltoa_n(entry->row->xid, entry->xid);
+		char		xid[MAXINT8LEN + 1];
 
-		entry->xid[length] = '\0';
 		APPEND(out, ", \"xid\": \"");
-		appendBinaryStringInfo(out, entry->xid, length);
+		appendBinaryStringInfo(out, xid, pg_ulltoa_n(row->xid, xid));
 		APPEND(out, "\", \"published_at\": ");
 	}
 	else
 		APPEND(out, ", \"xid\": null, \"published_at\": ");
-	if (entry->row->published_at != 0)
-		append_time(maker, entry->row->published_at);
+	if (row->published_at != 0)
+		append_time(maker, row->published_at);
 	else
 		APPEND(out, "null");
 	APPEND(out, "}");
-	maker->ended = !maker->take(entry, maker->arg);
-	maker->next++;
-	maker->length = out->len;
 }
 
 /*
@@ -312,15 +352,21 @@ append_key(JsonMaker *maker)
 		entry->row->op == FEEDPUB_OP_TRUNCATE ||
 		(maker->page->feed.is_outbox && maker->nulls[key->attnos[0] - 1]);
 
-	APPEND(out, ", \"key\": ");
 	if (is_null)
 	{
-		APPEND(out, "null");
+		if (maker->is_whole)
+			APPEND(out, ", \"key\": null");
 		return;
 	}
+	if (maker->is_whole)
+		APPEND(out, ", \"key\": ");
+	else
+		begin_text(out);
 	entry->key = out->len;
 	append_object(maker, key, entry->row->texts);
 	entry->key_length = out->len - entry->key;
+	if (!maker->is_whole)
+		end_text(out, entry->key);
 }
 
 static void
@@ -329,10 +375,48 @@ append_row(JsonMaker *maker)
 	FeedpubJsonEntry *entry = &maker->entry;
 	StringInfo	out = maker->out;
 
-	APPEND(out, ", \"row\": ");
+	if (maker->is_whole)
+		APPEND(out, ", \"row\": ");
+	else
+		begin_text(out);
 	entry->value = out->len;
 	append_object(maker, &maker->row, (Datum) 0);
 	entry->value_length = out->len - entry->value;
+	if (!maker->is_whole)
+		end_text(out, entry->value);
+}
+
+/*
+ * What is appended next is a text, whose header goes before it.
+ */
+static void
+begin_text(StringInfo out)
+{
+	appendStringInfoSpaces(out, INTALIGN(out->len) - out->len + VARHDRSZ);
+}
+
+static void
+end_text(StringInfo out, int start)
+{
+	SET_VARSIZE(out->data + start - VARHDRSZ, VARHDRSZ + out->len - start);
+}
+
+/*
+ * The key of an entry of feedpub_json_members(), which has one, in the buffer.
+ */
+text *
+feedpub_json_key(const FeedpubJsonEntry *entry)
+{
+	return (text *) (entry->json->data + entry->key - VARHDRSZ);
+}
+
+/*
+ * And its row.
+ */
+text *
+feedpub_json_row(const FeedpubJsonEntry *entry)
+{
+	return (text *) (entry->json->data + entry->value - VARHDRSZ);
 }
 
 /*

@@ -34,6 +34,7 @@
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
@@ -71,6 +72,9 @@ struct FeedpubJsonType
 	Oid			base;			/* not a domain */
 	int16		len;
 	FmgrInfo	output;
+	bool		has_time;		/* the last one that was written: rows of a */
+	int64		time;			/* transaction often have the same */
+	char		time_text[MAXDATELEN + 1];
 };
 
 struct FeedpubJsonValues
@@ -80,8 +84,12 @@ struct FeedpubJsonValues
 	MemoryContext context;		/* of what is known of types */
 };
 
+static void append_time(FeedpubJsonValues *values, StringInfo out,
+						FeedpubJsonType *type, Datum value);
 static void append_jsonb(FeedpubJsonValues *values, StringInfo out,
 						 Jsonb *jsonb);
+static void append_jsonb_scalar(FeedpubJsonValues *values, StringInfo out,
+								const JsonbValue *value);
 static void append_array(FeedpubJsonValues *values, StringInfo out,
 						 ArrayType *array);
 static void append_row(FeedpubJsonValues *values, StringInfo out,
@@ -132,6 +140,7 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 	if (found && type->is_known)
 		return type;
 	type->is_known = false;
+	type->has_time = false;
 	type->base = getBaseType(typid);
 	type->len = get_typlen(type->base);
 	switch (type->base)
@@ -192,7 +201,7 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 void
 feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
 {
-	char		buffer[MAXDATELEN + 1];
+	char		buffer[MAXINT8LEN + 1];
 	const char *s;
 	text	   *t;
 
@@ -224,8 +233,7 @@ feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonT
 				feedpub_jsonvalue_string(values, out, s, strlen(s));
 			break;
 		case JSON_TIME:
-			JsonEncodeDateTime(buffer, value, type->base, NULL);
-			feedpub_jsonvalue_string(values, out, buffer, strlen(buffer));
+			append_time(values, out, type, value);
 			break;
 		case JSON_JSON:
 			t = DatumGetTextPP(value);
@@ -252,30 +260,97 @@ feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonT
 	check_room(values, out, 0);
 }
 
+static void
+append_time(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
+{
+	int64		time = type->base == DATEOID ? DatumGetDateADT(value) : DatumGetTimestamp(value);
+
+	if (!type->has_time || type->time != time)
+	{
+		type->has_time = false;
+		JsonEncodeDateTime(type->time_text, value, type->base, NULL);
+		type->time = time;
+		type->has_time = true;
+	}
+	feedpub_jsonvalue_string(values, out, type->time_text, strlen(type->time_text));
+}
+
 /*
- * The server's writer takes a long time to get to the end of memory, so where
- * it might, count first.
+ * Append a jsonb value, as the server's JsonbToCString() does, which would copy
+ * each string and write it character by character, and knows no bound.
  */
 static void
 append_jsonb(FeedpubJsonValues *values, StringInfo out, Jsonb *jsonb)
 {
-	if (VARSIZE(jsonb) > MAX_OBJECT_BYTES / 6)
-	{
-		JsonbIterator *iterator = JsonbIteratorInit(&jsonb->root);
-		JsonbIteratorToken token;
-		JsonbValue	value;
-		Size		length = 0;
+	JsonbIterator *iterator = JsonbIteratorInit(&jsonb->root);
+	JsonbIteratorToken token;
+	JsonbValue	value;
+	bool		is_scalar = false;
+	bool		first = true;	/* no comma before what comes next */
 
-		while ((token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
+	while ((token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!first && token != WJB_END_ARRAY && token != WJB_END_OBJECT)
+			appendBinaryStringInfo(out, ", ", 2);
+		first = token == WJB_BEGIN_ARRAY || token == WJB_BEGIN_OBJECT || token == WJB_KEY;
+		switch (token)
 		{
-			CHECK_FOR_INTERRUPTS();
-			if ((token == WJB_KEY || token == WJB_VALUE || token == WJB_ELEM) &&
-				value.type == jbvString)
-				length += escaped_length(value.val.string.val, value.val.string.len);
+			case WJB_BEGIN_ARRAY:
+				/* a scalar alone is the only element of an array */
+				is_scalar = value.val.array.rawScalar;
+				if (!is_scalar)
+					appendStringInfoCharMacro(out, '[');
+				break;
+			case WJB_END_ARRAY:
+				if (!is_scalar)
+					appendStringInfoCharMacro(out, ']');
+				break;
+			case WJB_BEGIN_OBJECT:
+				appendStringInfoCharMacro(out, '{');
+				break;
+			case WJB_END_OBJECT:
+				appendStringInfoCharMacro(out, '}');
+				break;
+			case WJB_KEY:
+				append_jsonb_scalar(values, out, &value);
+				appendBinaryStringInfo(out, ": ", 2);
+				break;
+			default:
+				append_jsonb_scalar(values, out, &value);
 		}
-		check_room(values, out, length);
+		check_room(values, out, 0);
 	}
-	(void) JsonbToCString(out, &jsonb->root, VARSIZE(jsonb));
+}
+
+static void
+append_jsonb_scalar(FeedpubJsonValues *values, StringInfo out, const JsonbValue *value)
+{
+	char	   *number;
+
+	switch (value->type)
+	{
+		case jbvNull:
+			appendBinaryStringInfo(out, "null", 4);
+			break;
+		case jbvBool:
+			if (value->val.boolean)
+				appendBinaryStringInfo(out, "true", 4);
+			else
+				appendBinaryStringInfo(out, "false", 5);
+			break;
+		case jbvNumeric:
+			number = DatumGetCString(DirectFunctionCall1(numeric_out,
+														 NumericGetDatum(value->val.numeric)));
+			appendStringInfoString(out, number);
+			pfree(number);
+			break;
+		case jbvString:
+			feedpub_jsonvalue_string(values, out, value->val.string.val, value->val.string.len);
+			break;
+		default:
+			elog(ERROR, "unexpected type %d in a jsonb value", (int) value->type);
+	}
 }
 
 /*
@@ -365,8 +440,40 @@ append_row(FeedpubJsonValues *values, StringInfo out, HeapTupleHeader header)
 	ReleaseTupleDesc(desc);
 }
 
-/* How a byte is written after a backslash: itself, a letter, or in hex. */
-static inline char
+static inline bool
+is_escaped(unsigned char c)
+{
+	return c < ' ' || c == '"' || c == '\\';
+}
+
+/*
+ * Where the next byte that is escaped is, or the end.  Eight bytes are looked
+ * at together: where none has its highest bit set, taking 1 from each byte sets
+ * that of those that were 0.
+ */
+static const char *
+find_escaped(const char *s, const char *end)
+{
+#define EACH(byte)	(UINT64CONST(0x0101010101010101) * (byte))
+	for (; end - s >= 8; s += 8)
+	{
+		uint64		bytes;
+		uint64		found;
+
+		memcpy(&bytes, s, 8);
+		found = (bytes - EACH(' ')) | ((bytes ^ EACH('"')) - EACH(1)) |
+			((bytes ^ EACH('\\')) - EACH(1));
+		if (((found | bytes) & EACH(0x80)) != 0)
+			break;
+	}
+#undef EACH
+	while (s < end && !is_escaped(*s))
+		s++;
+	return s;
+}
+
+/* How such a byte is written after a backslash: itself, a letter, or in hex. */
+static char
 escape_of(unsigned char c)
 {
 	switch (c)
@@ -385,7 +492,7 @@ escape_of(unsigned char c)
 		case '\t':
 			return 't';
 		default:
-			return c < ' ' ? 'u' : '\0';
+			return 'u';
 	}
 }
 
@@ -402,19 +509,20 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 	/* before memory is taken; the length of others is checked when they are there */
 	if (len > MAX_OBJECT_BYTES / 12)
 		check_room(values, out, escaped_length(s, len));
-	appendStringInfoChar(out, '"');
-	while (s < end)
+	enlargeStringInfo(out, len + 2);
+	appendStringInfoCharMacro(out, '"');
+	for (;;)
 	{
 		const char *from = s;
-		char		escape = '\0';
+		char		escape;
 
-		while (s < end && (escape = escape_of(*s)) == '\0')
-			s++;
+		s = find_escaped(s, end);
 		appendBinaryStringInfo(out, from, s - from);
 		if (s == end)
 			break;
-		appendStringInfoChar(out, '\\');
-		appendStringInfoChar(out, escape);
+		escape = escape_of(*s);
+		appendStringInfoCharMacro(out, '\\');
+		appendStringInfoCharMacro(out, escape);
 		if (escape == 'u')
 		{
 			char		digits[4] = {'0', '0', hex[*s >> 4], hex[*s & 15]};
@@ -423,7 +531,7 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 		}
 		s++;
 	}
-	appendStringInfoChar(out, '"');
+	appendStringInfoCharMacro(out, '"');
 }
 
 static Size
@@ -432,12 +540,8 @@ escaped_length(const char *s, Size len)
 	Size		result = 2;
 
 	for (Size i = 0; i < len; i++)
-	{
-		char		escape = escape_of(s[i]);
-
-		result += escape == '\0' ? 1 : escape == 'u' ? 6 :
-													   2;
-	}
+		result += !is_escaped(s[i]) ? 1 : escape_of(s[i]) == 'u' ? 6 :
+																   2;
 	return result;
 }
 

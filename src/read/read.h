@@ -91,7 +91,6 @@ typedef struct FeedpubJsonEntry
 	int			key_length;		/* 0: it is null */
 	int			value;			/* and the row */
 	int			value_length;	/* 0: there is none */
-	char		xid[24];		/* "" in the initial snapshot */
 	const char *error;			/* why there is no row, or NULL */
 } FeedpubJsonEntry;
 
@@ -130,6 +129,10 @@ extern void feedpub_initial_end(FeedpubInitialScan *initial);
 /* in json.c */
 extern bool feedpub_json_entries(const FeedpubPage *page, StringInfo out,
 								 FeedpubJsonTake take, void *arg);
+extern bool feedpub_json_members(const FeedpubPage *page, StringInfo out,
+								 FeedpubJsonTake take, void *arg);
+extern text *feedpub_json_key(const FeedpubJsonEntry *entry);
+extern text *feedpub_json_row(const FeedpubJsonEntry *entry);
 
 /* in json_value.c */
 extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);

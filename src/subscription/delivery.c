@@ -50,8 +50,8 @@ typedef struct Delivery
 	text	   *receipt;
 	text	   *cursor;
 	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
-	StringInfoData key;
-	StringInfoData row;
+	uint64		xid;			/* of the entry before */
+	Datum		xid_text;
 	Datum		values[POLL_COLUMNS];
 	bool		nulls[POLL_COLUMNS];
 } Delivery;
@@ -64,8 +64,6 @@ static void set_entry(Delivery *delivery, const FeedpubPageRow *row,
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
 static void put_kept(Delivery *delivery, const FeedpubPageRow *row,
 					 const FeedpubRetried *retried);
-static Datum copy_json(StringInfo to, const FeedpubJsonEntry *entry,
-					   int start, int length);
 static void set_xid(Delivery *delivery, int column, uint64 xid);
 static void put(Delivery *delivery);
 
@@ -81,13 +79,11 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 
 	begin_delivery(&delivery, rsinfo, shard, retried);
 	delivery.values[POLL_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
-	initStringInfo(&delivery.key);
-	initStringInfo(&delivery.row);
 	initStringInfo(&json);
 	if (retried != NULL && page->rows[0].entry == NULL)
 		put_kept(&delivery, &page->rows[0], retried);
 	else
-		(void) feedpub_json_entries(page, &json, put_entry, &delivery);
+		(void) feedpub_json_members(page, &json, put_entry, &delivery);
 }
 
 /*
@@ -174,9 +170,9 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 	set_entry(delivery, entry->row, POLL_PUBLISHED_AT);
 	set_xid(delivery, POLL_XID, entry->row->xid);
 	delivery->nulls[POLL_KEY] = entry->key_length == 0;
-	delivery->values[POLL_KEY] = copy_json(&delivery->key, entry, entry->key, entry->key_length);
+	delivery->values[POLL_KEY] = PointerGetDatum(feedpub_json_key(entry));
 	delivery->nulls[POLL_ROW] = entry->value_length == 0;
-	delivery->values[POLL_ROW] = copy_json(&delivery->row, entry, entry->value, entry->value_length);
+	delivery->values[POLL_ROW] = PointerGetDatum(feedpub_json_row(entry));
 	delivery->nulls[POLL_ERROR] = entry->error == NULL;
 	if (entry->error != NULL)
 		delivery->values[POLL_ERROR] = CStringGetTextDatum(entry->error);
@@ -203,29 +199,21 @@ put_kept(Delivery *delivery, const FeedpubPageRow *row,
 }
 
 /*
- * A part of an entry as a text, in a buffer of its own.
- */
-static Datum
-copy_json(StringInfo to, const FeedpubJsonEntry *entry, int start, int length)
-{
-	resetStringInfo(to);
-	appendStringInfoSpaces(to, VARHDRSZ);
-	appendBinaryStringInfo(to, entry->json->data + start, length);
-	SET_VARSIZE(to->data, to->len);
-	return PointerGetDatum(to->data);
-}
-
-/*
- * The transaction; a row that is read in place has no stamp.
+ * The transaction, mostly that of the entry before; a row that is read in place
+ * has no stamp.
  */
 static void
 set_xid(Delivery *delivery, int column, uint64 xid)
 {
-	char		buffer[MAXINT8LEN + 1];
+	if (xid != delivery->xid)
+	{
+		char		buffer[MAXINT8LEN + 1];
 
+		delivery->xid = xid;
+		delivery->xid_text = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(xid, buffer)));
+	}
 	delivery->nulls[column] = xid == 0;
-	if (xid != 0)
-		delivery->values[column] = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(xid, buffer)));
+	delivery->values[column] = delivery->xid_text;
 }
 
 static void

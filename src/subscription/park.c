@@ -294,7 +294,7 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
-	(void) feedpub_json_entries(&page, &json, keep_entry, &kept);
+	(void) feedpub_json_members(&page, &json, keep_entry, &kept);
 
 	values[9] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
 	nulls[9] = ' ';
@@ -320,9 +320,9 @@ keep_entry(FeedpubJsonEntry *entry, void *arg)
 	Kept	   *kept = arg;
 
 	if (entry->key_length > 0)
-		kept->key = cstring_to_text_with_len(entry->json->data + entry->key, entry->key_length);
+		kept->key = feedpub_json_key(entry);
 	if (entry->value_length > 0)
-		kept->row = cstring_to_text_with_len(entry->json->data + entry->value, entry->value_length);
+		kept->row = feedpub_json_row(entry);
 	return false;
 }
 
