@@ -4,8 +4,8 @@
  *	  Start of the library: module magic, settings, caches.
  *
  * The library is loaded by the first call of one of its functions, or by
- * shared_preload_libraries.  Nothing here may fail for want of a preload
- * line: a lost line must never make an INSERT into a feed fail.
+ * shared_preload_libraries.  Nothing here may fail if the preload line is
+ * missing: an INSERT into a feed must not fail because that line was lost.
  *
  *-------------------------------------------------------------------------
  */

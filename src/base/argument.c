@@ -3,10 +3,10 @@
  * argument.c
  *	  The arguments of SQL functions.
  *
- * One rule for NULL: where an argument's default is NULL, NULL means that it is
- * not given; every other argument must have a value, and the error names it.
- * So no function of ours is STRICT that a mistaken NULL would keep from being
- * called without a word.
+ * One rule for NULL: if an argument's default is NULL, NULL means that the
+ * argument is not given.  Every other argument must have a value, and the
+ * error names it.  So no public function is STRICT: the server would answer a
+ * mistaken NULL with NULL, without calling the function.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,8 +17,8 @@
 #include "base/base.h"
 
 /*
- * Refuse NULL for the arguments that have a name here, in their order; those
- * that may be NULL have none.
+ * Raise an error if one of the first n arguments is NULL.  names has their
+ * names in order; an argument that may be NULL has none (a NULL pointer).
  */
 void
 feedpub_argument_check(FunctionCallInfo fcinfo, int n,

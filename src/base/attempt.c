@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * attempt.c
- *	  Work that may fail for what the data is, and must stop nothing else.
+ *	  Work that may fail because of the data, and must stop nothing else.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,12 +20,12 @@ static bool caller_is_deep(void);
 
 /*
  * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it
- * as a text, "SQLSTATE: message", in the current context; what the work has
+ * as a text, "SQLSTATE: message", in the current context.  What the work has
  * allocated there stays.
  *
- * Only an error of the data is returned, in place of a value that no call can
- * deliver.  All others are raised, as are all errors where there can be no
- * subtransaction.
+ * Only an error of the data is returned, since no call can deliver the value.
+ * All other errors are raised.  In parallel mode there can be no
+ * subtransaction, and all errors are raised.
  */
 char *
 feedpub_attempt(void (*work)(void *arg), void *arg)
@@ -65,19 +65,20 @@ feedpub_attempt(void (*work)(void *arg), void *arg)
 }
 
 /*
- * Is an error of the values that were worked on, so that it would come again?
- * Then the row is left out, or delivered without its value, and the work goes
- * on; otherwise it is done again later.
+ * Was an error caused by the values, so that it would come again?  Then the
+ * row is left out, or delivered without its value, and the work goes on.  If
+ * not, the work is done again later.
  *
- * Of the data are most errors, also those without a class of their own (XX000,
- * elog): output functions raise them for values that they do not know.  If they
- * ended a page, a writer who found such a value would stop the feed for all.
+ * Most errors are of the data, also those without a class of their own (XX000,
+ * elog): output functions raise them for values that they do not know.  If
+ * such an error ended a page, a writer of such a value could stop the feed for
+ * all.
  *
  * Not of the data are:
  * 08, 40, 57: a lost connection, a conflict with recovery, a query that was
  *		cancelled, a server that shuts down
  * 53: a lack of memory or disk space, which passes
- * 55P03: a lock that was not got in time
+ * 55P03: a lock that was not obtained in time
  * 58: a file of the server, or a library, that could not be read
  * 72: a snapshot that is too old
  */
@@ -99,17 +100,18 @@ feedpub_attempt_is_of_the_data(int sqlstate)
 }
 
 /*
- * Is there a value, although this call got an error of the data?  A row that is
- * delivered without its value has been delivered: the reader goes on.
+ * Is there a value, although this call got an error of the data?  If a row is
+ * delivered without its value, the reader goes on and does not get it later.
  *
- * XX001, XX002: this server's storage is corrupt.  Another server may have the
- * value, or a backup.  No writer can cause that, and where a page of the table
- * itself is corrupt nothing can be read either.
+ * XX001, XX002: this server's storage is corrupt.  Another server or a backup
+ * may have the value.  No writer can cause this error, and if a page of the
+ * table itself is corrupt, nothing can be read either.
  *
- * 54001: the stack ends where a value is nested too deeply, or where the caller
- * is deep in functions.  A value that ends it for everybody must not stop the
- * feed, and one that others are delivered must not be left out.  So the error
- * is the value's if that had at least half of the stack.
+ * 54001: the stack limit is reached if a value is nested too deeply, or if the
+ * caller is deep in functions.  A value that reaches the limit for every
+ * reader must not stop the feed, and a value that other readers get must not
+ * be left out.  So the error counts as the value's if at least half of the
+ * stack was free for it.
  */
 static bool
 hides_a_value(int sqlstate)

@@ -26,10 +26,10 @@
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"
 
-/* how many databases can have workers */
+/* The largest number of databases that can have workers. */
 #define FEEDPUB_MAX_DATABASES	32
 
-/* Who called, while we are another role. */
+/* The caller, while the code runs as another role. */
 typedef struct FeedpubRole
 {
 	Oid			userid;

@@ -3,9 +3,9 @@
  * compat.h
  *	  Differences between the supported servers, PostgreSQL 15 to 18.
  *
- * The code is written for the newest server; here its names are defined for
- * the older ones.  There is no other PG_VERSION_NUM test in the tree, so a
- * version is dropped by deleting lines of this file.
+ * The code is written for the newest server.  This file defines the newer
+ * names for the older servers.  There is no other PG_VERSION_NUM test in the
+ * tree, so a version is dropped by deleting lines of this file.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +56,7 @@
 	((tupdesc)->constr != NULL && (tupdesc)->constr->has_generated_virtual)
 #endif
 
-/* 17: wait events of one's own; the server returns the same one each time */
+/* 17: own wait events; the server returns the same one each time */
 #if PG_VERSION_NUM < 170000
 #define feedpub_wait_event(name) PG_WAIT_EXTENSION
 #else

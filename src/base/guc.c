@@ -38,7 +38,7 @@ static const struct config_enum_entry commit_options[] = {
 	{NULL, 0, false}};
 
 /*
- * Define the settings.  Called once, from _PG_init().
+ * Define the settings.  _PG_init() calls this once.
  */
 void
 feedpub_guc_define(void)
@@ -74,8 +74,8 @@ feedpub_guc_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.naptime",
-							"Sets the time after which an idle worker looks around.",
-							"It is woken when there is something to publish; this is how soon it sees that feeds are gone or that somebody wants the database.",
+							"Sets the time after which an idle worker looks at its database.",
+							"A commit wakes it at once.  Within this time it sees that the last feed is gone, or that DROP DATABASE or a similar command waits for the database.",
 							&feedpub_naptime,
 							1000,
 							10, INT_MAX / 1000,
@@ -95,7 +95,7 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.read_wait",
 							"Sets how long a read that finds nothing waits for committed rows to be published.",
-							"Zero turns it off.  It never waits when nothing has been committed.",
+							"Zero turns waiting off.  If nothing has been committed, a read does not wait.",
 							&feedpub_read_wait,
 							100,
 							0, 60000,
@@ -105,7 +105,7 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.batch_retention",
 							"Sets the age after which batches may be merged.",
-							"A cursor that points into a merged batch may get all of it again.",
+							"If a cursor is inside a merged batch, all of the batch may be delivered again.",
 							&feedpub_batch_retention,
 							7 * SECS_PER_DAY,
 							0, INT_MAX,
@@ -115,7 +115,7 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.max_unmerged_batches",
 							"Sets how many batches of a feed may be kept as they were published.",
-							"Those before them are merged, whatever their age.",
+							"Older batches are merged, whatever their age.",
 							&feedpub_max_unmerged_batches,
 							1000000, 0, INT_MAX,
 							PGC_SIGHUP,
@@ -124,7 +124,7 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.tombstone_retention",
 							"Sets the age after which deletes in table feeds expire.",
-							"A cursor that has not got past them by then is refused.  -1 keeps them forever.",
+							"A cursor from before an expired delete is refused.  -1 keeps deletes forever.",
 							&feedpub_tombstone_retention,
 							7 * SECS_PER_DAY,
 							-1, INT_MAX,
@@ -134,7 +134,7 @@ feedpub_guc_define(void)
 
 	DefineCustomIntVariable("feedpub.stamping_rate",
 							"Sets how many rows of partitions are stamped anew in a second, in the background.",
-							"Zero means as many as it can.",
+							"Zero sets no limit.",
 							&feedpub_stamping_rate,
 							5000,
 							0, INT_MAX,
@@ -143,7 +143,7 @@ feedpub_guc_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.max_workers",
-							"Sets the number of databases that may have a worker at a time.",
+							"Sets the number of databases that may have a worker at the same time.",
 							NULL,
 							&feedpub_max_workers,
 							8,
@@ -166,7 +166,7 @@ feedpub_guc_define(void)
 }
 
 /*
- * The name of the synchronous_commit to publish with.
+ * The name of the synchronous_commit value with which batches are published.
  */
 const char *
 feedpub_guc_publish_commit_name(void)
@@ -181,8 +181,8 @@ feedpub_guc_publish_commit_name(void)
 }
 
 /*
- * Settings of a process that works for a database, whatever the database and
- * the role default to.
+ * Set what a background process of a database needs, whatever the defaults of
+ * the database and the role are.
  */
 void
 feedpub_guc_pin(void)

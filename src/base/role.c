@@ -3,19 +3,20 @@
  * role.c
  *	  Running as another role than the caller.
  *
- * Whatever an owner put into a table (an expression in an index, a check, a
- * trigger) is the owner's code.  Where it has to run although somebody else
- * called us, it runs as the owner, in a security-restricted operation, in which
- * it can neither change the role nor leave anything to be run later; and with
- * a search_path of its own, so that it finds no function of the caller's.
+ * What an owner put into a table (an expression in an index, a check, a
+ * trigger) is the owner's code.  If another role's call makes it run, it runs
+ * as the owner, in a security-restricted operation: it can neither change the
+ * role nor leave anything to be run later.  It has a pinned search_path, so
+ * that it finds no function of the caller's.
  *
- * Our own tables are read and written as the extension's owner.  No code but
- * ours runs then.
+ * Our own tables are read and written as the extension's owner.  Only our own
+ * code runs then.
  *
  * Statements of DDL are run here too, as the caller or as a table's owner.
  *
- * An error on the way restores both the role and the settings: whatever catches
- * one has a subtransaction, whose abort does that.
+ * If an error is raised meanwhile, the role and the settings are restored:
+ * code that catches an error has a subtransaction, and its abort restores
+ * both.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,8 +35,8 @@
 static void begin(Oid userid, int flag, FeedpubRole *caller);
 
 /*
- * Become the owner of a table, whose code may run until feedpub_role_end().
- * Settings that it changes are set back then.
+ * Become the owner of a table until feedpub_role_end().  The owner's code may
+ * run meanwhile.  Settings that it changes are set back at the end.
  */
 void
 feedpub_role_begin_owner(Oid owner, FeedpubRole *caller)
@@ -44,7 +45,7 @@ feedpub_role_begin_owner(Oid owner, FeedpubRole *caller)
 }
 
 /*
- * Become the extension's owner, to whom our tables belong.
+ * Become the extension's owner, which owns our tables.
  */
 void
 feedpub_role_begin_extension(Oid owner, FeedpubRole *caller)
@@ -64,7 +65,7 @@ begin(Oid userid, int flag, FeedpubRole *caller)
 }
 
 /*
- * Be the caller again.
+ * Become the caller again.
  */
 void
 feedpub_role_end(const FeedpubRole *caller)
@@ -74,7 +75,8 @@ feedpub_role_end(const FeedpubRole *caller)
 }
 
 /*
- * Run one statement as the caller, DDL as a rule, and let what follows see it.
+ * Run one statement, usually DDL, as the caller.  The statements after it see
+ * its effects.
  */
 void
 feedpub_role_run(const char *sql)
@@ -91,10 +93,11 @@ feedpub_role_run(const char *sql)
 }
 
 /*
- * The same as the owner of a table, who need not be the caller: ALTER TABLE and
- * CREATE TRIGGER run what is constant in checks and partition keys.  Not for
- * what makes a relation, since the caller's rights on the schema count there;
- * and CREATE INDEX becomes the owner by itself.
+ * The same as the owner of a table: ALTER TABLE and CREATE TRIGGER run what is
+ * constant in checks and partition keys, and the caller need not be the owner.
+ * Do not use it to create a relation, since the caller's rights on the schema
+ * count there.  CREATE INDEX needs no such call: it becomes the owner by
+ * itself.
  */
 void
 feedpub_role_run_as_owner(Oid relid, const char *sql)
