@@ -1,14 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * launcher.c
- *	  Starting workers: on demand, and, with shared_preload_libraries, by a
+ *	  Starting workers: on demand and, with shared_preload_libraries, by a
  *	  launcher that keeps one for each database that has feeds.
  *
  * The launcher is connected to no database and can read shared catalogs only,
- * so it cannot know which databases have feeds.  At start it sends a worker
- * into each; one that finds no feed leaves at once.  Later, the entries in
- * shared memory tell it which databases want a worker and have none: because
- * theirs has died, or has given way to somebody who wanted the database.
+ * so it cannot know which databases have feeds.  At its start it starts a
+ * worker in each; a worker that finds no feed ends at once.  Later the entries
+ * in shared memory tell which databases want a worker and have none: their
+ * worker has died, or has ended since another session needed the database for
+ * itself.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,7 +41,7 @@
 
 PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 
-/* a worker that died is started again after this time, in ms */
+/* if a worker dies, it is started again after this time, in ms */
 #define RESTART_INTERVAL	5000
 
 static List *list_databases(void);
@@ -48,9 +49,10 @@ static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
 
 /*
- * See to it that this database has a worker, and that it looks at a feed, if one
- * is given.  For readers and those who wait: never fails, for they can do
- * without.  Returns false if there is none and none can be had.
+ * Make sure that this database has a worker, and, if relid is given, that it
+ * looks at that feed.  Readers and waiting sessions call this and can go on
+ * without a worker, so it never fails.  Returns false if there is no worker
+ * and none can be started.
  */
 bool
 feedpub_launcher_ensure(Oid relid)
@@ -72,8 +74,8 @@ feedpub_launcher_ensure(Oid relid)
 }
 
 /*
- * Warn a reader that has found nothing, if that is because there is no worker
- * and none can be had: once a session, so that a loop of reads does not fill
+ * Warn a reader that has found nothing if there is no worker and none can be
+ * started.  It is warned once a session, so that a loop of reads does not fill
  * its log.
  */
 void
@@ -98,8 +100,8 @@ feedpub_launcher_warn(Oid relid)
 }
 
 /*
- * Start a worker for a database.  Returns whether the server has taken the
- * order; if it has not, says so at a level.
+ * Order a worker for a database.  Returns whether the server has accepted the
+ * order; if not, reports the reason at elevel.
  */
 bool
 feedpub_launcher_start_worker(Oid dbid, int elevel)
@@ -140,7 +142,7 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 }
 
 /*
- * Register the launcher while the server starts.  Called from _PG_init().
+ * Register the launcher while the server starts.  _PG_init() calls this.
  */
 void
 feedpub_launcher_register(void)
@@ -190,7 +192,7 @@ feedpub_launcher_main(Datum main_arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		/* the first round: one database after the other, not all at once */
+		/* the first round: one database at a time, not all at once */
 		if (unvisited != NIL)
 		{
 			Oid			dbid = linitial_oid(unvisited);
@@ -205,7 +207,7 @@ feedpub_launcher_main(Datum main_arg)
 		{
 			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
 
-			/* dropped just now, and its entry is another database's */
+			/* dropped meanwhile, and its entry is another database's now */
 			if (entry == NULL)
 				continue;
 			if (!database_exists(dbids[i]))
@@ -227,7 +229,7 @@ forget_launcher(int code, Datum arg)
 }
 
 /*
- * All databases that can be connected to, but templates.
+ * All databases that accept connections, without templates.
  */
 static List *
 list_databases(void)

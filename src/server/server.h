@@ -15,10 +15,10 @@
 
 struct		Latch;
 
-/* What shared memory knows of one database; its fields are shmem.c's. */
+/* What shared memory has on one database; its fields are in shmem.h. */
 typedef struct FeedpubDatabase FeedpubDatabase;
 
-/* A feed that a prepared transaction has written to; InvalidOid: all. */
+/* A feed to which a prepared transaction has written; InvalidOid: all. */
 typedef struct FeedpubPrepared
 {
 	Oid			feed;
@@ -33,18 +33,18 @@ typedef struct FeedpubPrepared
 typedef struct FeedpubWorkerStats
 {
 	int64		turns;			/* of the loop */
-	int64		wakeups;		/* turns because somebody set the latch */
+	int64		wakeups;		/* turns after the latch was set */
 	int64		batches;		/* published */
 	int64		transactions;	/* in them */
 	int64		stamped;		/* rows, for feed_republish() */
 	int64		errors;			/* steps that failed */
-	int			failing;		/* feeds whose last attempt failed; no counter */
+	int			failing;		/* feeds whose last attempt failed, now */
 } FeedpubWorkerStats;
 
-/* Room for a worker's last error. */
+/* The size of the buffer for a worker's last error, in bytes. */
 #define FEEDPUB_ERROR_LENGTH	256
 
-/* How it stands with the worker of a database. */
+/* The state of a database's worker. */
 typedef enum FeedpubWorkerState
 {
 	FEEDPUB_WORKER_RUNNING,
@@ -53,7 +53,7 @@ typedef enum FeedpubWorkerState
 	FEEDPUB_WORKER_REFUSED,		/* the server has no room for one */
 } FeedpubWorkerState;
 
-/* One database's entry in shared memory, copied for who looks at it. */
+/* A copy of one database's entry in shared memory, for views. */
 typedef struct FeedpubWorkerInfo
 {
 	Oid			dbid;
@@ -92,7 +92,7 @@ extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
 extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_ask(Oid feed, uint64 *number);
-extern bool feedpub_shmem_is_answered(int place, uint64 number);
+extern bool feedpub_shmem_is_answered(int slot, uint64 number);
 extern int	feedpub_shmem_read_asked(Oid *feeds);
 extern void feedpub_shmem_take_asked(Oid feed, uint64 *numbers);
 extern bool feedpub_shmem_answer(const uint64 *numbers);

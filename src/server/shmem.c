@@ -1,24 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  Shared memory: which feeds have news, who publishes them, who waits.
+ *	  Shared memory: which feeds have news, which process publishes them, which
+ *	  processes wait.
  *
  * Marks are in shmem_mark.c, workers in shmem_worker.c.
  *
- * One small struct, the same for all databases.  With
- * shared_preload_libraries it is reserved at start; without, the first
- * backend that wants it takes it from the slack that the server leaves in its
- * shared memory.  Where there is none left, everything works without: the
- * worker looks at all feeds from time to time, and who waits polls.
+ * There is one small struct for all databases.  With shared_preload_libraries
+ * it is reserved at start.  Without, the first backend that needs it takes it
+ * from the slack that the server leaves in its shared memory.  If there is no
+ * room, everything works without it: the worker looks at all feeds from time
+ * to time, and a waiting session polls.
  *
- * A database in which there is a feed has one entry, which is given back after
- * it was dropped: until then backends keep a pointer to theirs.
+ * A database in which there is a feed has one entry.  It is given back after
+ * the database was dropped; until then backends keep a pointer to it.
  *
- * Locks: each entry's mutex protects its fields; nothing is called while it
- * is held.  The struct's mutex protects the entries' being taken and given
- * back; who takes both takes it first.  A latch
- * belongs to a PGPROC, which is shared memory for ever: setting that of a
- * worker that has just left wakes somebody for nothing.
+ * Locks: each entry's mutex protects its fields, and nothing is called while
+ * it is held.  The struct's mutex is held while an entry is taken or given
+ * back.  If a process needs both, it takes the struct's first.  A latch
+ * belongs to a PGPROC, which stays in shared memory for ever: if a process
+ * sets the latch of a worker that has just ended, it wakes another process for
+ * nothing, and does no harm.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,7 +54,7 @@ static void startup_shmem(void);
 static void reclaim_entries(void);
 
 /*
- * Reserve the struct while the server starts.  Called from _PG_init().
+ * Reserve the struct while the server starts.  _PG_init() calls this.
  */
 void
 feedpub_shmem_preload(void)
@@ -83,10 +85,10 @@ startup_shmem(void)
 }
 
 /*
- * Find the struct, or make it.  The only thing that can fail is that there is
- * no room: then ShmemInitStruct() raises an error before it has changed
- * anything, with no lock held but ours.  A writer must not notice, so we take
- * the error back and do without.
+ * Find the struct, or create it.  This can fail only for lack of room: then
+ * ShmemInitStruct() raises an error before it has changed anything, while only
+ * our lock is held.  A writer must not fail for that, so the error is caught
+ * and the process goes on without the struct.
  */
 void
 feedpub_shmem_attach(void)
@@ -109,7 +111,10 @@ feedpub_shmem_attach(void)
 	}
 	PG_CATCH();
 	{
-		/* raising an error has forgotten that our lock holds interrupts off */
+		/*
+		 * Raising an error has reset the count by which our lock holds off
+		 * interrupts.
+		 */
 		InterruptHoldoffCount = holdoff;
 		MemoryContextSwitchTo(context);
 		FlushErrorState();
@@ -131,8 +136,9 @@ feedpub_shmem_attach(void)
 }
 
 /*
- * The id of the server start, 0 when there is no shared memory.  The first who
- * asks draws it; of two at a time the same one has drawn it for both.
+ * The id of the server start, 0 if there is no shared memory.  The first call
+ * draws it; if two processes draw at a time, both get the one that was stored
+ * first.
  */
 uint64
 feedpub_shmem_start(uint64 (*draw)(void))
@@ -151,7 +157,8 @@ feedpub_shmem_start(uint64 (*draw)(void))
 }
 
 /*
- * The entry of a database; NULL when there is none to be had.
+ * The entry of a database, taken if it has none yet; NULL if all are taken or
+ * there is no shared memory.
  */
 FeedpubDatabase *
 feedpub_shmem_database_of(Oid dbid)
@@ -181,8 +188,8 @@ feedpub_shmem_database_of(Oid dbid)
 }
 
 /*
- * Give back the entries of databases that are gone.  Nobody connects to one
- * whose row in pg_database is not committed yet, or deleted.
+ * Give back the entries of dropped databases.  A database without a committed
+ * row in pg_database has no session, so no process uses its entry.
  */
 static void
 reclaim_entries(void)
@@ -202,8 +209,9 @@ reclaim_entries(void)
 }
 
 /*
- * The entry of this backend's database, or NULL.  In a transaction: when all
- * are taken, those of dropped databases are given back, now and then.
+ * The entry of this backend's database, or NULL.  If all entries are taken and
+ * a transaction is open, those of dropped databases are given back first, at
+ * most once a second.
  */
 FeedpubDatabase *
 feedpub_shmem_database(void)
@@ -228,7 +236,7 @@ feedpub_shmem_database(void)
 }
 
 /*
- * The same if it is known already; takes none.
+ * The same if this backend knows it already; takes no new entry.
  */
 FeedpubDatabase *
 feedpub_shmem_known_database(void)
@@ -237,8 +245,8 @@ feedpub_shmem_known_database(void)
 }
 
 /*
- * Wake all who wait for a batch, in whichever database: they look again, and
- * see to it that there is a worker.
+ * Wake all processes that wait for a batch, in every database.  They look
+ * again, and make sure that there is a worker.
  */
 void
 feedpub_shmem_wake_all(void)
@@ -248,8 +256,8 @@ feedpub_shmem_wake_all(void)
 }
 
 /*
- * Give back the entry of a database that has been dropped: it has no backend
- * any more that could hold a pointer to it.  Somebody else may have done it.
+ * Give back the entry of a dropped database: it has no backend any more that
+ * could have a pointer to it.  Does nothing if another process has done it.
  */
 void
 feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
@@ -270,8 +278,8 @@ feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 }
 
 /*
- * The launcher's latch, by which it is woken when a worker leaves or is
- * wanted.
+ * Set the launcher's latch, which wakes it when a worker ends or is wanted;
+ * NULL if there is no launcher.
  */
 void
 feedpub_shmem_set_launcher(Latch *latch)
@@ -285,8 +293,9 @@ feedpub_shmem_set_launcher(Latch *latch)
 }
 
 /*
- * What those wait on who wait for a batch of a feed; NULL when they must
- * poll.  Feeds may share one: whoever is woken looks for himself.
+ * The condition variable of the processes that wait for a batch of a feed;
+ * NULL if they must poll.  Feeds may share one, so a woken process looks at
+ * its own feed.
  */
 ConditionVariable *
 feedpub_shmem_waiters(Oid feed)
@@ -297,7 +306,7 @@ feedpub_shmem_waiters(Oid feed)
 }
 
 /*
- * Wake those who wait for a feed, after a batch of it is visible.
+ * Wake the processes that wait for a feed, after a batch of it is visible.
  */
 void
 feedpub_shmem_wake_waiters(Oid relid)

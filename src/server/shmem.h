@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  What lies in shared memory: for shmem.c, shmem_mark.c, shmem_worker.c.
+ *	  The structs in shared memory, for shmem.c, shmem_mark.c and
+ *	  shmem_worker.c.
  *
  * The head of shmem.c says which lock protects what.
  *
@@ -19,9 +20,10 @@
 #define NWAITERS		32
 
 /*
- * A feed at which the worker is asked to look, and how often it has been asked
- * and has answered.  The numbers only grow, also when the place becomes another
- * feed's, which it may when all is answered: so an answer stays given.
+ * A feed at which the worker is asked to look, how often it has been asked,
+ * and up to which request it has answered.  If all requests are answered,
+ * another feed may take over the entry.  The numbers only grow, also then, so
+ * an answer stays given.
  */
 typedef struct AskedLook
 {
@@ -37,9 +39,9 @@ struct FeedpubDatabase
 	int			worker_pid;		/* 0: no worker */
 	Latch	   *worker_latch;
 	TimestampTz launched_at;	/* when a worker was last asked for */
-	bool		wanted;			/* there were feeds when we last looked */
-	bool		stopped;		/* by hand: nobody is to start it */
-	bool		refused;		/* the server had no room when it was to start */
+	bool		wanted;			/* there were feeds at the last look */
+	bool		stopped;		/* by hand: no process starts it */
+	bool		refused;		/* there was no room for one */
 	bool		all_dirty;		/* more feeds have news than fit below */
 	int			ndirty;
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
@@ -60,7 +62,7 @@ typedef struct FeedpubShared
 {
 	slock_t		mutex;
 	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
-	Latch	   *launcher_latch; /* by the mutex; NULL when there is none */
+	Latch	   *launcher_latch; /* by the mutex; NULL: there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
 	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
 } FeedpubShared;

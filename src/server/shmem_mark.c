@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * shmem_mark.c
- *	  Which feeds have news: marks that writers leave and the worker takes.
+ *	  Which feeds have news: writers set marks, and the worker takes them.
  *
- * A mark is set after a commit is visible, and taken away before the look
- * that it asks for: so a commit whose mark is taken away is seen by that
- * look, and one that is not seen by it leaves another mark.
+ * A mark is set after its commit is visible.  The worker takes it before the
+ * look at the feed.  So if a mark is taken, the look after it sees the commit;
+ * if a look does not see a commit, that commit's mark is still to come.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,8 +18,9 @@
 #include "server/shmem.h"
 
 /*
- * Mark feeds that have news, and wake the worker.  For transaction callbacks:
- * raises no error.  all stands for more feeds than are listed.
+ * Mark feeds that have news, and wake the worker.  Transaction callbacks call
+ * this, so it raises no error.  If all is set, more feeds have news than are
+ * listed.
  */
 void
 feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
@@ -50,7 +51,7 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 	}
 	if (all && !feedpub_database->all_dirty)
 		fresh = feedpub_database->all_dirty = true;
-	/* a mark that was there has its wake-up under way */
+	/* if the mark was there, the worker has been woken for it */
 	if (fresh)
 		latch = feedpub_database->worker_latch;
 	SpinLockRelease(&feedpub_database->mutex);
@@ -67,9 +68,9 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 }
 
 /*
- * Put feeds on watch that a prepared transaction has written to: its COMMIT
- * PREPARED runs no callback of ours.  What does not fit is on watch as
- * InvalidOid, all feeds.
+ * Put the feeds to which a prepared transaction has written on watch: its
+ * COMMIT PREPARED runs no callback of ours.  If there is no room, InvalidOid
+ * is on watch, which stands for all feeds.
  */
 void
 feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
@@ -81,7 +82,7 @@ feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
 	SpinLockAcquire(&feedpub_database->mutex);
 	if (all || feedpub_database->nprepared + nfeeds > FEEDPUB_MAX_PREPARED)
 	{
-		/* one entry for all of them, in the place of the last if need be */
+		/* one entry for all feeds; it replaces the last if all are taken */
 		int			i = Min(feedpub_database->nprepared, FEEDPUB_MAX_PREPARED - 1);
 
 		feedpub_database->prepared[i].feed = InvalidOid;
@@ -105,9 +106,9 @@ feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
 }
 
 /*
- * Read the marks, for the worker.  They stay until the feed is looked at, so
- * that commits find them there meanwhile and do not wake the worker again;
- * the one for all feeds is taken.
+ * Read the marks, for the worker.  A feed's mark stays until the feed is
+ * looked at, so that a commit meanwhile finds it there and does not wake the
+ * worker again.  The mark for all feeds is taken.
  */
 int
 feedpub_shmem_read_marks(Oid *dirty, bool *all)
@@ -127,8 +128,8 @@ feedpub_shmem_read_marks(Oid *dirty, bool *all)
 }
 
 /*
- * Take a feed's mark away.  To be called before it is looked at: a commit that
- * the look does not see leaves another.
+ * Take a feed's mark, before the feed is looked at: a commit that the look
+ * does not see sets another.
  */
 void
 feedpub_shmem_take_mark(Oid feed)
@@ -149,7 +150,7 @@ feedpub_shmem_take_mark(Oid feed)
 
 /*
  * Take what is on watch, for the worker.  prepared has room for
- * FEEDPUB_MAX_PREPARED.
+ * FEEDPUB_MAX_PREPARED; returns how many there are.
  */
 int
 feedpub_shmem_take_watch(FeedpubPrepared *prepared)
@@ -167,16 +168,17 @@ feedpub_shmem_take_watch(FeedpubPrepared *prepared)
 }
 
 /*
- * Ask the worker to look at a feed, and to answer when it has, whatever it has
- * found.  Returns the place of the answer and its number; -1 if all places are
- * taken, or there is no shared memory.
+ * Ask the worker to look at a feed, and to answer after the look, whatever it
+ * has found.  Returns the number of the entry in which it answers, and sets
+ * *number to the request's.  Returns -1 if all entries are taken or there is
+ * no shared memory.
  */
 int
 feedpub_shmem_ask(Oid feed, uint64 *number)
 {
 	FeedpubDatabase *entry = feedpub_shmem_database();
 	Latch	   *latch;
-	int			place = -1;
+	int			slot = -1;
 
 	if (entry == NULL)
 		return -1;
@@ -185,40 +187,40 @@ feedpub_shmem_ask(Oid feed, uint64 *number)
 	{
 		AskedLook  *look = &entry->asked[i];
 
-		if (look->feed == feed || (place < 0 && look->asked == look->answered))
-			place = i;
+		if (look->feed == feed || (slot < 0 && look->asked == look->answered))
+			slot = i;
 		if (look->feed == feed)
 			break;
 	}
-	if (place >= 0)
+	if (slot >= 0)
 	{
-		entry->asked[place].feed = feed;
-		*number = ++entry->asked[place].asked;
+		entry->asked[slot].feed = feed;
+		*number = ++entry->asked[slot].asked;
 	}
 	latch = entry->worker_latch;
 	SpinLockRelease(&entry->mutex);
 	if (latch != NULL)
 		SetLatch(latch);
-	return place;
+	return slot;
 }
 
 /*
- * Has the worker answered?
+ * Has the worker answered this request?
  */
 bool
-feedpub_shmem_is_answered(int place, uint64 number)
+feedpub_shmem_is_answered(int slot, uint64 number)
 {
 	bool		answered;
 
 	SpinLockAcquire(&feedpub_database->mutex);
-	answered = feedpub_database->asked[place].answered >= number;
+	answered = feedpub_database->asked[slot].answered >= number;
 	SpinLockRelease(&feedpub_database->mutex);
 	return answered;
 }
 
 /*
- * The feeds at which the worker is asked to look; feeds has room for
- * FEEDPUB_MAX_ASKED.
+ * The feeds at which the worker is asked to look.  feeds has room for
+ * FEEDPUB_MAX_ASKED; returns how many there are.
  */
 int
 feedpub_shmem_read_asked(Oid *feeds)
@@ -238,8 +240,9 @@ feedpub_shmem_read_asked(Oid *feeds)
 }
 
 /*
- * What has been asked of a feed so far, by place: to be read before the look,
- * and answered after it.  numbers has room for FEEDPUB_MAX_ASKED.
+ * Read the requests for a feed, before the look at it.  feedpub_shmem_answer()
+ * answers them after the look.  numbers has room for FEEDPUB_MAX_ASKED: the
+ * last request of each entry of this feed, 0 for the others.
  */
 void
 feedpub_shmem_take_asked(Oid feed, uint64 *numbers)
@@ -257,8 +260,8 @@ feedpub_shmem_take_asked(Oid feed, uint64 *numbers)
 }
 
 /*
- * Answer it.  Returns whether somebody waits for that.  A place that was not
- * answered has not become another feed's since.
+ * Answer these requests.  Returns whether there were any.  No other feed can
+ * have taken over an entry meanwhile, since it was not answered.
  */
 bool
 feedpub_shmem_answer(const uint64 *numbers)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shmem_worker.c
- *	  The worker of each database: which it is, whether one is wanted, and what
- *	  they have done.
+ *	  The worker of each database: its process, whether one is wanted, and what
+ *	  the workers have done.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,8 +18,8 @@
 #include "server/shmem.h"
 
 /*
- * Become the worker of this database; false when it has one.  A server without
- * room for the struct cannot tell.
+ * Become the worker of this database.  Returns false if it has one, or if
+ * there is no room for the struct: then a process cannot tell.
  */
 bool
 feedpub_shmem_claim_worker(void)
@@ -38,19 +38,19 @@ feedpub_shmem_claim_worker(void)
 		entry->wanted = true;
 		entry->refused = false;
 		entry->all_dirty = true;
-		entry->nprepared = 0;	/* he looks for himself which there are */
+		entry->nprepared = 0;	/* the worker looks for them itself */
 		claimed = true;
 	}
 	SpinLockRelease(&entry->mutex);
 
-	/* his predecessor may have published something and told nobody */
+	/* the worker before may have published a batch and woken no process */
 	if (claimed)
 		feedpub_shmem_wake_all();
 	return claimed;
 }
 
 /*
- * Stop being the worker; does nothing when we are not.
+ * Stop being the worker; does nothing if this process is not the worker.
  */
 void
 feedpub_shmem_release_worker(void)
@@ -66,7 +66,7 @@ feedpub_shmem_release_worker(void)
 		was_worker = true;
 		feedpub_database->worker_pid = 0;
 		feedpub_database->worker_latch = NULL;
-		feedpub_database->stats.failing = 0;	/* the next one will see */
+		feedpub_database->stats.failing = 0;	/* the next one counts */
 	}
 	SpinLockRelease(&feedpub_database->mutex);
 
@@ -80,9 +80,9 @@ feedpub_shmem_release_worker(void)
 }
 
 /*
- * Should somebody start a worker for a database?  True once in a while, for
- * whoever asks first; he starts it.  Wakes the worker that is there, if asked
- * to.
+ * Should the caller start a worker for a database?  True for one caller in
+ * each retry_ms milliseconds, if the database has none.  If it has one and
+ * wake is set, wakes it.
  */
 bool
 feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
@@ -109,7 +109,7 @@ feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
 }
 
 /*
- * Note whether the server has taken the order to start one.
+ * Note whether the server has refused to start a worker.
  */
 void
 feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused)
@@ -122,7 +122,7 @@ feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused)
 }
 
 /*
- * How it stands with the worker of a database.
+ * The state of a database's worker.
  */
 FeedpubWorkerState
 feedpub_shmem_worker_state(FeedpubDatabase *entry)
@@ -143,7 +143,7 @@ feedpub_shmem_worker_state(FeedpubDatabase *entry)
 }
 
 /*
- * The worker of a database, 0 when there is none; and what is known of it.
+ * The process id of a database's worker, 0 if there is none.
  */
 int
 feedpub_shmem_worker_pid(FeedpubDatabase *entry)
@@ -175,8 +175,8 @@ feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped)
 }
 
 /*
- * For the launcher: databases that want a worker and have none.  dbids has
- * room for FEEDPUB_MAX_DATABASES.
+ * For the launcher: the databases that want a worker and have none.  dbids has
+ * room for FEEDPUB_MAX_DATABASES; returns how many there are.
  */
 int
 feedpub_shmem_unserved(Oid *dbids)
@@ -202,7 +202,7 @@ feedpub_shmem_unserved(Oid *dbids)
 }
 
 /*
- * How many workers there are.
+ * The number of workers.
  */
 int
 feedpub_shmem_count_workers(void)
@@ -218,9 +218,9 @@ feedpub_shmem_count_workers(void)
 }
 
 /*
- * Add to what the workers of this database have done, for the worker, which
- * counts by itself and comes here once a turn.  delta becomes zero, but for
- * the number of failing feeds.
+ * Add to the counts of this database's workers.  The worker counts in delta
+ * and calls this once a turn.  All of delta becomes zero but the number of
+ * failing feeds.
  */
 void
 feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
@@ -243,7 +243,7 @@ feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
 }
 
 /*
- * Keep the worker's last error; feed is InvalidOid when it was with none.
+ * Keep the worker's last error.  feed is InvalidOid if it was not a feed's.
  */
 void
 feedpub_shmem_note_error(Oid feed, const char *error)
@@ -278,7 +278,7 @@ feedpub_shmem_read_workers(FeedpubWorkerInfo *workers)
 		FeedpubDatabase *entry = &feedpub_shared->databases[i];
 		FeedpubWorkerInfo *worker = &workers[n];
 
-		/* both, so that the entry does not change its database meanwhile */
+		/* both, so that the entry stays that database's meanwhile */
 		SpinLockAcquire(&feedpub_shared->mutex);
 		SpinLockAcquire(&entry->mutex);
 		worker->dbid = entry->dbid;
