@@ -114,7 +114,8 @@ while ($reference =~ /^```sql\n(.*?)^```\n(?:\n?```text\n(.*?)^```\n)?/msg)
 }
 my $printed = '';
 IPC::Run::run([ 'psql', '-X', '-d', $node->connstr('postgres') ],
-	'<', \$script, '>', \$printed, '2>&1');
+	'<', \$script, '>', \$printed, '2>&1',
+	IPC::Run::timeout($PostgreSQL::Test::Utils::timeout_default));
 my (undef, %printed) = split /^$marker (\d+)\n/m, $printed;
 
 cmp_ok(scalar @examples, '>', 40, 'there are examples');
@@ -171,7 +172,7 @@ for my $name (sort keys %functions)
 		"$name: the signature");
 	is_list([ sort map { split /`, `/, $_->[0] } rows($name) ],
 		[ sort keys %{ $functions{$name}{arguments} // {} } ], "$name: its arguments");
-	is_list([ $section =~ /^- \*\*(\w+):\*\* \S/mg ], [qw(Result Errors Locks Rights)],
+	is_list([ $section =~ /^- \*\*(\w+):\*\*\s+\S/mg ], [qw(Result Errors Locks Rights)],
 		"$name: what it returns, its errors, locks, and who may call it");
 	like($section, qr/^```sql\n.*^```text\n/ms, "$name: an example");
 }
