@@ -1,21 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * catalog.c
- *	  What the catalogs say of a user's table, read as data.
+ *	  What the system catalogs say of a user's table, read as data.
  *
- * The server's own accessors of expressions fold constants, that is they run
- * whatever immutable functions the owner has put there, as the role that asks:
- * RelationGetIndexExpressions(), RelationGetIndexPredicate() and with them
- * BuildIndexInfo() and ExecOpenIndices(), RelationGetPartitionKey() and with it
- * RelationGetPartitionDesc(), build_column_default().  The role that asks is a
- * superuser in the worker, and in a view any role that looks.  So none of them
- * is called for a user's table but here, and here only where there is no
- * expression.  Expressions are looked at as the node trees that the catalogs
- * hold.
+ * The server's own accessors of expressions fold constants: they run the
+ * immutable functions that the owner has put there, as the role that asks.
+ * These are RelationGetIndexExpressions(), RelationGetIndexPredicate() and
+ * with them BuildIndexInfo() and ExecOpenIndices(), RelationGetPartitionKey()
+ * and with it RelationGetPartitionDesc(), build_column_default().  In the
+ * worker the role that asks is a superuser, and in a view it is any role that
+ * looks.  So for a user's table they are called only here, and only if there
+ * is no expression.  Expressions are looked at as the node trees that the
+ * catalogs have.
  *
- * Opening a relation or an index runs nothing, nor does reading an index: the
- * support functions of operator classes are run by both, but only a superuser
- * can make an operator class.
+ * To open a relation or an index runs none of an owner's code, nor does
+ * reading an index: both run the support functions of operator classes, but
+ * only a superuser can create an operator class.
  *
  * All functions expect the caller to hold a lock on the table.
  *
@@ -56,7 +56,7 @@ static FeedpubInput input_of_composite(Oid relid);
 static FeedpubInput input_of_range(Oid type);
 
 /*
- * A node tree that pg_index has for an index, or NULL.
+ * A node tree of an index's row in pg_index, or NULL.
  */
 static Node *
 index_tree(Relation index, AttrNumber attno)
@@ -80,8 +80,8 @@ feedpub_catalog_index_predicate(Relation index)
 }
 
 /*
- * Does a partial index leave out the rows without a stamp, and no others?  It
- * must say so in these words.
+ * Does a partial index leave out the rows without a stamp, and no others?
+ * Only the condition feed_xid IS NOT NULL is recognised.
  */
 bool
 feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
@@ -94,8 +94,8 @@ feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 }
 
 /*
- * The partitions of a table, by OID, without theirs; NIL if it has none.  Those
- * that the caller does not lock may go.
+ * The partitions of a table, by OID, without partitions of partitions; NIL if
+ * it has none.  A partition that the caller does not lock can be dropped.
  */
 List *
 feedpub_catalog_partitions(Oid relid)
@@ -106,8 +106,8 @@ feedpub_catalog_partitions(Oid relid)
 }
 
 /*
- * Are the columns that divide a partitioned table all plain ones?  This does
- * not change as long as the table is there.
+ * Does a partitioned table's partition key consist of plain columns?  This
+ * does not change as long as the table exists.
  */
 bool
 feedpub_catalog_has_plain_partition_key(Oid relid)
@@ -123,23 +123,24 @@ feedpub_catalog_has_plain_partition_key(Oid relid)
 }
 
 /*
- * The partition in which a row with this key would be, InvalidOid if there is none.
- * attnos are the key's columns in the table.  Returns false when that cannot be
- * told from the key, or not without running an expression.
+ * Find the partition in which a row with this key would be; *partition is
+ * InvalidOid if there is none.  attnos are the key's columns in the table.
+ * Returns false if the key does not tell the partition, or only by running an
+ * expression.
  *
  * The server finds the partition of a tuple in the same way (execPartition.c:
- * get_partition_for_tuple), but only for one that is to be inserted.
+ * get_partition_for_tuple), but only for a tuple that is to be inserted.
  */
 bool
 feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
 					  const Datum *values, Oid *partition)
 {
 	Relation	rel = table;
-	bool		is_leaf = false;
+	bool		is_last = false;
 	bool		known = true;
 
 	*partition = InvalidOid;
-	while (!is_leaf)
+	while (!is_last)
 	{
 		PartitionKey key = NULL;
 		PartitionDesc desc = NULL;
@@ -161,17 +162,18 @@ feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
 				i = find_partition(key, desc->boundinfo, part_values);
 			*partition = i >= 0 ? desc->oids[i] : InvalidOid;
 		}
-		is_leaf = i < 0 || desc->is_leaf[i];
+		is_last = i < 0 || desc->is_leaf[i];
 		if (rel != table)
 			relation_close(rel, NoLock);
-		if (!is_leaf)
+		if (!is_last)
 			rel = relation_open(*partition, AccessShareLock);
 	}
 	return known;
 }
 
 /*
- * The value of a partition's column in a key.
+ * Find the value of a partition's column in a key.  Returns false if the key
+ * does not contain the column.
  */
 static bool
 find_value(Relation table, Relation rel, AttrNumber attno, int nkeys,
@@ -192,7 +194,8 @@ find_value(Relation table, Relation rel, AttrNumber attno, int nkeys,
 }
 
 /*
- * Which partition values belong to, none of them null; -1 if there is none.
+ * The number of the partition to which these values belong, none of them null;
+ * -1 if there is none.
  */
 static int
 find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
@@ -222,10 +225,10 @@ find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
 }
 
 /*
- * What does the input function of a type do, which is no domain?  If there is
- * a domain inside the type, it runs that domain's checks; only a superuser can
- * make a base type.  Of a composite type it opens, and so locks, the relation
- * that describes it.
+ * What does the input function of a type, which is no domain, do?  If there is
+ * a domain inside the type, it runs that domain's checks.  If the type is
+ * composite, it opens, and so locks, the relation that describes the type.
+ * Only a superuser can create a base type.
  */
 FeedpubInput
 feedpub_catalog_input(Oid type)
@@ -266,7 +269,7 @@ input_of_composite(Oid relid)
 	{
 		Oid			type = get_atttype(relid, i);
 
-		/* a dropped one has none */
+		/* a dropped column has none */
 		if (OidIsValid(type))
 			most = Max(most, feedpub_catalog_input(type));
 	}

@@ -18,14 +18,14 @@
 
 #include "server/server.h"
 
-/* The triggers of a feed.  The name of the one that stamps sorts last. */
+/* The triggers of a feed.  The name of the stamping one sorts last. */
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
 #define FEEDPUB_GUARD_TRIGGER			"zz_feedpub_guard"	/* of an outbox */
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"	/* before it */
 #define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
 
-/* How many columns an outbox is made with. */
+/* The number of columns with which an outbox is created. */
 #define FEEDPUB_OUTBOX_COLUMNS			9
 
 /* What a registered feed is, as the readers need it. */
@@ -42,14 +42,14 @@ typedef struct FeedpubFeed
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
-/* A table that rows of a feed are in: the feed's own, or a partition. */
+/* A table with rows of a feed: the feed's own, or a partition. */
 typedef struct FeedpubPartition
 {
 	Relation	heap;
 	Relation	index;			/* its index on (feed_xid, feed_pos) */
 	AttrNumber	xid_attno;
 	Oid			keyid;			/* its index that is the feed's key */
-	Relation	key;			/* the same, once it is used */
+	Relation	key;			/* the same, opened when it is used */
 	uint64		since;			/* rows with smaller xids are not in the feed */
 	bool		has_map;		/* map has been looked for */
 	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
@@ -61,12 +61,12 @@ typedef struct FeedpubPartitions
 {
 	Relation	table;			/* the feed's own table */
 	bool		is_partitioned;
-	LOCKMODE	unlock;			/* what is given back with them */
+	LOCKMODE	unlock;			/* the lock that is given back with them */
 	int			n;
 	FeedpubPartition *partitions;
 } FeedpubPartitions;
 
-/* Up to where tombstones have expired, and which life of the feed it is. */
+/* How far tombstones have expired, and the feed's history. */
 typedef struct FeedpubFloor
 {
 	int64		sync_id;
@@ -83,7 +83,7 @@ typedef struct FeedpubKey
 	int			ncolumns;
 	NameData	names[INDEX_MAX_KEYS];
 	AttrNumber	attnos[INDEX_MAX_KEYS];
-	bool		numbers_hold;	/* they are of this table, not of a dump's */
+	bool		numbers_hold;	/* of this table, not of a dump's */
 } FeedpubKey;
 
 /* What a type's input function does, the worst last. */

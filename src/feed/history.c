@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * history.c
- *	  Which server, and which life of a feed, its rows and batches are of.
+ *	  Of which server, and of which history of a feed, its rows and batches
+ *	  are.
  *
- * A feed whose rows were stamped elsewhere is refused, since this server's xids
- * say nothing of theirs.  feed_begin_history() gives it another life
- * (begin_history.c).
+ * If rows of a feed were stamped by another server, the feed is refused, since
+ * this server's xids say nothing about theirs.  feed_begin_history() begins
+ * another history.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,11 +21,11 @@
 #include "feed/feed.h"
 
 /*
- * Refuse a feed whose rows come from another history: they would stay hidden
- * until this server's xids have caught up with them.
+ * Raise PF001 if a feed has rows from another history: they would stay hidden
+ * until this server's xids have reached theirs.
  *
- * It is enough to look once: such rows come with a restore, which makes the
- * table, or with rows loaded while the guard was dropped; both invalidate the
+ * One look is enough.  Such rows come with a restore, which creates the table,
+ * or are loaded while the trigger that stamps is dropped.  Both invalidate the
  * relcache entry, and with it history_checked.
  */
 void
@@ -40,7 +41,7 @@ feedpub_history_check(const FeedpubFeed *feed,
 
 	/*
 	 * The transaction's snapshot may be too old to see them.  A parallel
-	 * worker cannot take another, and its cache ends with the query.
+	 * worker cannot take another one, and its cache ends with the query.
 	 */
 	snapshot = RegisterSnapshot(IsInParallelMode() ?
 									GetActiveSnapshot() :

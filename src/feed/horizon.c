@@ -2,22 +2,23 @@
  *
  * horizon.c
  *	  The only file that reasons about transaction ids and snapshots: how far
- *	  xid order may be read, whether a row may be handed out yet, and whether
- *	  stamps and cursors belong to this server's history (history.c).
+ *	  xid order may be read, whether a row may be delivered yet, and whether
+ *	  stamps and cursors are of this server's history.
  *
- * The horizon.  All transactions with an xid below a snapshot's xmin had
- * ended when the snapshot was taken (procarray.c: GetSnapshotData; an xid
- * enters the set of running ones before it can be seen, GetNewTransactionId).
- * A row is stamped with its writer's top-level xid, so with the same snapshot
- * every row with feed_xid < xmin is either visible or will never be, and no
- * row with a smaller stamp can appear behind a cursor later.  The horizon
- * must come from the snapshot that reads the rows, or from an older one; from
- * a younger one it would step over rows that the read could not see yet.
+ * The horizon.  All transactions with an xid below a snapshot's xmin had ended
+ * when the snapshot was taken (procarray.c: GetSnapshotData; an xid enters the
+ * set of running ones before it can be seen, GetNewTransactionId).  A row is
+ * stamped with its writer's top-level xid.  So with the same snapshot every
+ * row with feed_xid < xmin is either visible or will never be, and no row with
+ * a smaller stamp can appear before a cursor later.  The horizon must come
+ * from the snapshot that reads the rows, or from an older one; with a younger
+ * one, rows that the read could not see yet would be skipped.
  *
  * Durability.  A row can be visible before its commit record is on disk
- * (synchronous_commit = off).  A crash would then take it back and hand its
- * xid and position out again, and a consumer whose cursor is already there
- * would skip the new row.  So the records are flushed before the rows leave.
+ * (synchronous_commit = off).  A crash would then take it back, and its xid
+ * and position would be assigned again.  A consumer whose cursor is there
+ * already would skip the new row.  So the records are flushed before the rows
+ * are delivered.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,19 +56,19 @@ static bool sees_relation(Snapshot snapshot, Oid relid);
 
 /*
  * What this backend knows to be durable: the commits of all xids below
- * durable_below.  The next value waits until the server has flushed
- * pending_lsn, which it does by itself.  Both only grow, and a crash of the
- * server ends this backend.
+ * durable_below.  pending_horizon is the next value.  It counts once the
+ * server has flushed pending_lsn, which it does by itself.  Both values only
+ * grow, and a crash of the server ends this backend.
  */
 static uint64 durable_below = 0;
 static uint64 pending_horizon = 0;
 static XLogRecPtr pending_lsn = InvalidXLogRecPtr;
 
 /*
- * Give a 32-bit xid its epoch.  It must be a normal one, not after next, and
- * less than 2^32 before it.  Next is ReadNextFullTransactionId() of a moment
- * after the xid was seen.  A caller with several xids asks for it once, for
- * that takes XidGenLock, which each new xid takes as well.
+ * Add the epoch to a 32-bit xid.  The xid must be normal, not after next, and
+ * less than 2^32 before it.  next is ReadNextFullTransactionId() of a moment
+ * after the xid was seen.  A caller with several xids reads it once, since
+ * that takes XidGenLock, as each new xid does.
  */
 FullTransactionId
 feedpub_horizon_widen(TransactionId xid, FullTransactionId next)
@@ -80,8 +81,8 @@ feedpub_horizon_widen(TransactionId xid, FullTransactionId next)
 }
 
 /*
- * The horizon of a snapshot: rows with a smaller feed_xid may be read with
- * it.  The same value as pg_snapshot_xmin(pg_current_snapshot()), xid8funcs.c.
+ * The horizon of a snapshot: rows with a smaller feed_xid may be read with it.
+ * The same value as pg_snapshot_xmin(pg_current_snapshot()), xid8funcs.c.
  */
 FullTransactionId
 feedpub_horizon(Snapshot snapshot)
@@ -90,10 +91,11 @@ feedpub_horizon(Snapshot snapshot)
 }
 
 /*
- * Refuse a cursor that this server cannot have handed out.  Its xid was
- * assigned, and durable, before it left; so an xid that is still to be
- * assigned shows another history.  A standby that lags its primary may meet
- * such a cursor in all honesty: it has nothing to read there yet.
+ * Raise PF001 for a cursor that this server cannot have delivered.  A cursor's
+ * xid was assigned, and durable, before the cursor was delivered.  So an xid
+ * that is still to be assigned shows another history.  A standby that lags its
+ * primary may get such a cursor from it, so it accepts the cursor: it has
+ * nothing after it yet.
  */
 void
 feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
@@ -118,9 +120,8 @@ feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 
 /*
  * The prepared transactions of all databases, a List of their 32-bit xids as
- * OIDs, in the current context.  Asked for in SQL: the server's own list of
- * them is twophase.c's, and their PGPROCs are not told from those of others
- * that have ended.
+ * OIDs, in the current context.  They are read by SQL: the server's own list
+ * is private to twophase.c, and their PGPROCs look like those of ended ones.
  */
 List *
 feedpub_horizon_prepared(void)
@@ -147,10 +148,10 @@ feedpub_horizon_prepared(void)
 }
 
 /*
- * Has a transaction committed, that some snapshot saw as ended?  One that is
- * too old for the commit log counts as committed: of those that were rolled
- * back VACUUM leaves no row before it truncates the log, at most entries of
- * an index that point to nothing.
+ * Has a transaction committed, if a snapshot saw it as ended?  One that is too
+ * old for the commit log counts as committed: VACUUM removes the rows of those
+ * that were rolled back before it truncates the log.  At most index entries
+ * that point to nothing are left.
  */
 bool
 feedpub_horizon_committed(FullTransactionId xid)
@@ -174,9 +175,9 @@ feedpub_horizon_committed(FullTransactionId xid)
  * transaction long before.  Meanwhile the table may have been rewritten: the
  * rows of an ALTER TABLE that rewrites carry its xid, so such a snapshot sees
  * none of them.  Or it may have become a feed: then the snapshot misses rows
- * that were committed before, and have no stamp.  Whoever altered the table has
- * written its row in pg_class; others have too, for a GRANT, and the caller
- * takes a new snapshot for nothing.
+ * that were committed before, and have no stamp.  Each such command writes the
+ * table's row in pg_class.  Others do too, a GRANT for example; then the
+ * caller takes a new snapshot for nothing.
  */
 bool
 feedpub_horizon_sees_table(Snapshot snapshot, Relation rel)
@@ -200,18 +201,19 @@ sees_relation(Snapshot snapshot, Oid relid)
 }
 
 /*
- * Push a snapshot without what the transaction itself has done.
+ * Push a snapshot without the transaction's own changes.
  *
- * A page shows a feed as it was before the reader's transaction, which may be
- * rolled back: wholly, to a savepoint, or by the EXCEPTION clause of a
- * PL/pgSQL block.  The cursor is kept by a program, and does not go back.  Had
- * the page passed a row that the transaction has deleted, or updated, which
- * moves it to the feed's end, that row would live and be skipped.
+ * A page shows a feed as it was before the reader's transaction.  That may be
+ * rolled back: as a whole, to a savepoint, or by the EXCEPTION clause of a
+ * PL/pgSQL block.  A program keeps the cursor, and the cursor does not go
+ * back.  A row that the transaction has deleted, or has moved to the feed's
+ * end by an UPDATE, lives again after a rollback.  If the page had passed it,
+ * it would be skipped.
  *
- * A snapshot sees of its own transaction the commands before its curcid
- * (heapam_visibility.c: HeapTupleSatisfiesMVCC), and with the first command id
- * it sees none: no row of the transaction, and those that it has removed as
- * if they were there.
+ * Of its own transaction a snapshot sees the commands before its curcid
+ * (heapam_visibility.c: HeapTupleSatisfiesMVCC).  With the first command id it
+ * sees none: no row of the transaction, and the rows that it has removed as if
+ * they were there.
  */
 void
 feedpub_horizon_push(Snapshot snapshot)
@@ -231,16 +233,16 @@ static bool has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
 							  List **relids);
 
 /*
- * Refuse to read a feed that the transaction itself has altered, or has
- * truncated, or one of whose partitions: the rows that it had may be in no
- * file that can be read.
+ * Raise 55000 if the transaction itself has altered or truncated a feed's
+ * table, or one of its partitions: the rows that it had may be in no file that
+ * can be read.
  *
- * DDL, and TRUNCATE, write the table's row in pg_class, and a partition that
- * comes or goes has a row in pg_inherits.  A trigger that is dropped, and its
- * clones with it, an index and a column have rows of their own, and so has a
- * policy, by which a page would pass rows.  A GRANT writes such rows as well,
- * and changes nothing in them but the rights.  Where that was in a
- * subtransaction that was rolled back the rows are the old ones again.
+ * DDL and TRUNCATE write the table's row in pg_class.  A partition that comes
+ * or goes has a row in pg_inherits.  A trigger that is dropped (its clones go
+ * with it), an index and a column have rows of their own.  So has a policy,
+ * and by a new policy a page would pass rows.  A GRANT writes such rows too,
+ * and changes only the rights in them.  If a subtransaction did that and was
+ * rolled back, the rows are the old ones again.
  */
 void
 feedpub_horizon_refuse_own_ddl(Relation table)
@@ -257,7 +259,10 @@ feedpub_horizon_refuse_own_ddl(Relation table)
 		Relation	catalog = table_open(InheritsRelationId, AccessShareLock);
 		ListCell   *lc;
 
-		/* what it has detached or dropped is still there in this snapshot */
+		/*
+		 * This snapshot still has what the transaction has detached or
+		 * dropped.
+		 */
 		feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
 		foreach(lc, relids)
 		{
@@ -283,8 +288,8 @@ feedpub_horizon_refuse_own_ddl(Relation table)
 }
 
 /*
- * Has the transaction made a table, or written its row in pg_class so that more
- * than rights and statistics are different?
+ * Has the transaction created a table, or written its row in pg_class so that
+ * more than rights and statistics differ?
  */
 static bool
 is_own_relation(Oid relid)
@@ -328,14 +333,14 @@ is_own_relation(Oid relid)
 
 /*
  * Select rows of a feed as the caller, with the active snapshot, which is the
- * page's; they are in SPI_tuptable.
+ * page's.  The rows are in SPI_tuptable.
  *
- * Row security may look something up in other tables.  If such a table was
- * truncated or rewritten after the snapshot was taken, or by the transaction
- * itself, the snapshot sees none of its rows, and the page would pass rows that
- * the caller may see.  The query has locked the tables of its plan, so what
- * pg_class says of them stays so until the transaction ends.  Tables that only
- * a function reads are not in the plan.
+ * Row security may look at other tables.  If such a table was truncated or
+ * rewritten after the snapshot was taken, or by the transaction itself, the
+ * snapshot sees none of its rows, and the page would pass rows that the caller
+ * may see.  The query has locked the tables of its plan, so what pg_class says
+ * of them stays so until the transaction ends.  Tables that only a function
+ * reads are not in the plan.
  */
 void
 feedpub_horizon_select(struct _SPI_plan *plan, Datum *values, Relation feed)
@@ -379,7 +384,7 @@ check_looked_up(Relation feed, Oid relid)
 
 /*
  * Has the transaction dropped or altered a trigger, an index or a column that
- * the table had before, or a policy, or has it made one of these?
+ * the table had before, or a policy, or has it created a policy?
  */
 static bool
 has_own_change(Oid relid)
@@ -388,9 +393,9 @@ has_own_change(Oid relid)
 	{
 		Oid			catalog;
 		Oid			index;
-		AttrNumber	attno;		/* that has the table's OID */
-		bool		now;		/* those that are there now */
-	} places[] = {
+		AttrNumber	attno;		/* the column with the table's OID */
+		bool		now;		/* look at the rows of now */
+	} catalogs[] = {
 		{TriggerRelationId, TriggerRelidNameIndexId, Anum_pg_trigger_tgrelid, false},
 		{IndexRelationId, IndexIndrelidIndexId, Anum_pg_index_indrelid, false},
 		{AttributeRelationId, AttributeRelidNumIndexId, Anum_pg_attribute_attrelid, false},
@@ -399,23 +404,23 @@ has_own_change(Oid relid)
 	};
 	bool		found = false;
 
-	/* what it has dropped is still there in this snapshot */
+	/* This snapshot still has what the transaction has dropped. */
 	feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
-	for (int i = 0; i < lengthof(places) && !found; i++)
+	for (int i = 0; i < lengthof(catalogs) && !found; i++)
 	{
-		Relation	catalog = table_open(places[i].catalog, AccessShareLock);
+		Relation	catalog = table_open(catalogs[i].catalog, AccessShareLock);
 		SysScanDesc scan;
 		ScanKeyData key;
 		HeapTuple	tuple;
 
-		ScanKeyInit(&key, places[i].attno, BTEqualStrategyNumber, F_OIDEQ,
+		ScanKeyInit(&key, catalogs[i].attno, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));
-		scan = systable_beginscan(catalog, places[i].index, true,
-								  places[i].now ? NULL : GetActiveSnapshot(),
+		scan = systable_beginscan(catalog, catalogs[i].index, true,
+								  catalogs[i].now ? NULL : GetActiveSnapshot(),
 								  1, &key);
 		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
 			found = is_own_row(tuple->t_data) &&
-				(places[i].catalog != AttributeRelationId || is_column_altered(tuple));
+				(catalogs[i].catalog != AttributeRelationId || is_column_altered(tuple));
 		systable_endscan(scan);
 		table_close(catalog, AccessShareLock);
 	}
@@ -424,7 +429,7 @@ has_own_change(Oid relid)
 }
 
 /*
- * Is a column another than its old row says, but for the rights?
+ * Does a column differ from its old row in more than rights?
  */
 static bool
 is_column_altered(HeapTuple old)
@@ -447,7 +452,7 @@ is_column_altered(HeapTuple old)
 }
 
 /*
- * Do two versions of a catalog's row differ, in another column than those?
+ * Do two versions of a catalog's row differ in a column that is not ignored?
  */
 static bool
 differ(TupleDesc desc, HeapTuple a, HeapTuple b, const AttrNumber *ignored,
@@ -474,7 +479,7 @@ differ(TupleDesc desc, HeapTuple a, HeapTuple b, const AttrNumber *ignored,
 }
 
 /*
- * Has the transaction written a row of a catalog, or removed it?
+ * Has the transaction written or removed a row of a catalog?
  */
 static bool
 is_own_row(HeapTupleHeader header)
@@ -487,8 +492,8 @@ is_own_row(HeapTupleHeader header)
 
 /*
  * Has the transaction removed a partition of a table, or added one?  Looks at
- * those that a snapshot sees, NULL for those that are there now, and adds them
- * to relids.
+ * those that the snapshot sees, or at those of now if it is NULL.  Adds them
+ * to relids, unless that is NULL.
  */
 static bool
 has_own_partition(Relation catalog, Oid relid, Snapshot snapshot,
@@ -516,9 +521,9 @@ static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,
 						FullTransactionId *stamp);
 
 /*
- * Does a feed hold visible rows stamped at or beyond the next xid?  Only rows
- * that another server stamped do.  One descent of each index that ends behind
- * the last row.
+ * Does a feed have visible rows with a stamp that is not below the next xid?
+ * Only another server writes such stamps.  *stamp is the first that was found.
+ * It costs one descent of each index, which ends after the last row.
  */
 bool
 feedpub_horizon_has_foreign(const FeedpubPartitions *partitions, Snapshot snapshot,
@@ -564,9 +569,9 @@ has_foreign(Relation heap, Relation index, Snapshot snapshot,
 /*
  * The end of the inserted WAL, as a position that can be flushed.
  *
- * GetXLogInsertRecPtr() names the place of the next record.  When the last
- * one ended on a page boundary that lies behind the next page's header, which
- * nobody has written, and XLogFlush() up to there fails.
+ * GetXLogInsertRecPtr() returns the position of the next record.  If the last
+ * one ended on a page boundary, that is after the next page's header, which is
+ * not written yet, and XLogFlush() up to there fails.
  */
 static XLogRecPtr
 insert_end(void)
@@ -581,23 +586,23 @@ insert_end(void)
 }
 
 /*
- * Make the commits of some xids durable before their rows are handed out.
- * The xids ascend and have committed; horizon is that of the snapshot that
- * saw them.
+ * Make the commits of some xids durable before their rows are delivered.  The
+ * xids ascend and have committed; horizon is that of the snapshot that saw
+ * them.
  *
- * The commit log keeps the LSN up to which WAL must be flushed for an
- * asynchronous commit, for groups of xids (transam.c:
- * TransactionIdGetCommitLSN), an upper bound; a synchronous commit leaves
- * none, for its record was flushed before the commit log was touched.  Xids
- * older than oldestClogXid may have no commit log page any more, but they are
- * durable; XactTruncationLock keeps the boundary where it is while we look,
- * as in xid8funcs.c: TransactionIdInRecentPast.
+ * For groups of xids the commit log has an upper bound of the LSN up to which
+ * WAL must be flushed for an asynchronous commit (transam.c:
+ * TransactionIdGetCommitLSN).  A synchronous commit leaves none, since its
+ * record was flushed before the commit log was changed.  Xids older than
+ * oldestClogXid may have no commit log page any more, but they are durable.
+ * XactTruncationLock keeps that boundary in place during the look-ups, as in
+ * xid8funcs.c: TransactionIdInRecentPast.
  *
- * The look-ups cost more than all else in a page of many small transactions,
- * so a boundary is kept below which they need not be made: every transaction
- * below the horizon had inserted its commit record before it left the set of
- * running ones, so before the horizon's snapshot; once WAL is flushed up to
- * an insert position read after that, all of them are durable.
+ * In a page of many small transactions the look-ups cost more than all else.
+ * So they are not made below durable_below.  Each transaction below the
+ * horizon had inserted its commit record before it left the set of running
+ * ones, so before the horizon's snapshot was taken.  Once WAL is flushed up to
+ * an insert position that was read after that, all of them are durable.
  *
  * A standby shows only what its primary has flushed.
  */
@@ -648,9 +653,10 @@ feedpub_horizon_make_durable(const FullTransactionId *xids, int nxids,
 }
 
 /*
- * Make everything durable that has happened so far.  For who names xids that
- * need not have written a row of the feed: their commit or abort records are
- * flushed, so that a crash cannot hand the xids out again.
+ * Make everything durable that has happened so far.  For callers that name
+ * xids that need not have written a row of the feed: their commit or abort
+ * records are flushed, so that the xids cannot be assigned again after a
+ * crash.
  */
 void
 feedpub_horizon_flush_all(void)

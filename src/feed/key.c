@@ -4,11 +4,11 @@
  *	  The key of a table feed's rows.
  *
  * A key is the columns of a unique index on columns that are not null: the
- * primary key, or one that was named.  A deleted row's key is kept as texts,
- * what the types' output functions make of it, so that it survives a dump and
- * a change of type that the texts survive.  One that does not survive is still
- * the key by which consumers know the row: they get the text where they can
- * (read.c: feed_page), and nulls where a value of the type is asked for.
+ * primary key, or an index that was named.  A deleted row's key is kept as
+ * texts, as the types' output functions write it, so that it survives a dump,
+ * and a change of type if the texts are values of the new type.  If they are
+ * not, it is still the key by which consumers know the row: feed_page()
+ * delivers the text, and a function that returns typed rows delivers nulls.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,7 @@
 
 #include "feed/feed.h"
 
-/* Some of a key's texts, those up to one, to be made values. */
+/* The texts of a key from one to before another, to be read as values. */
 typedef struct KeyTexts
 {
 	Relation	rel;
@@ -52,7 +52,8 @@ static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
 							   Oid opcintype, Oid collation);
 
 /*
- * Why an index cannot be a key, part of a sentence, or NULL if it can.
+ * The reason why an index cannot be a key, as the end of a sentence; NULL if
+ * it can.
  */
 const char *
 feedpub_key_problem(Relation rel, Relation index)
@@ -74,7 +75,7 @@ feedpub_key_problem(Relation rel, Relation index)
 		if (!TupleDescAttr(RelationGetDescr(rel), attno - 1)->attnotnull)
 			return "is on a column that may be null";
 
-		/* it is computed after our trigger has looked */
+		/* it is computed after our trigger has run */
 		if (TupleDescAttr(RelationGetDescr(rel), attno - 1)->attgenerated != '\0')
 			return "is on a generated column";
 	}
@@ -107,9 +108,8 @@ feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums)
 
 /*
  * The index that is a table feed's key: one on these columns, by number or,
- * after a dump, by name.  InvalidOid when there is none.
- *
- * Numbers first where they hold: two columns may have swapped their names.
+ * after a dump, by name.  InvalidOid if there is none.  If the numbers hold,
+ * they come first, since two columns may have swapped their names.
  */
 Oid
 feedpub_key_index(Relation rel, const FeedpubKey *key)
@@ -147,8 +147,8 @@ feedpub_key_index(Relation rel, const FeedpubKey *key)
 }
 
 /*
- * A key's columns, whether or not its index is there, by number or name as
- * above.  Returns how many, 0 when one of them is gone.
+ * A key's columns, whether or not its index exists, by number or name as
+ * above.  Returns their number, 0 if one of them is gone.
  */
 int
 feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
@@ -173,15 +173,15 @@ feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
 }
 
 /*
- * Make of a partitioned table's key that of a partition, where columns have
- * the same names but may have other numbers.
+ * Turn a partitioned table's key into a partition's.  The columns have the
+ * same names there but may have other numbers.
  */
 void
 feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key)
 {
 	for (int i = 0; i < key->ncolumns; i++)
 	{
-		/* renamed since it was stored? */
+		/* renamed after it was stored? */
 		if (key->numbers_hold ||
 			get_attnum(relid, NameStr(key->names[i])) == InvalidAttrNumber)
 		{
@@ -195,7 +195,7 @@ feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key)
 }
 
 /*
- * The columns of a key, in their order in the index.  Returns how many.
+ * The columns of a key, in their order in the index.  Returns their number.
  */
 int
 feedpub_key_columns(Oid keyid, AttrNumber *attnos)
@@ -210,7 +210,7 @@ feedpub_key_columns(Oid keyid, AttrNumber *attnos)
 }
 
 /*
- * Types whose text does not depend on settings.
+ * Does a type's text not depend on settings?
  */
 static bool
 prints_the_same_everywhere(Oid type)
@@ -234,8 +234,8 @@ prints_the_same_everywhere(Oid type)
 }
 
 /*
- * A row's key as a text[].  Where the types print by settings they print in
- * one way, as in postgres_fdw.c: set_transmission_modes.
+ * A row's key as a text[].  If the text of a type depends on settings, they
+ * are set for the call, as in postgres_fdw.c: set_transmission_modes.
  */
 Datum
 feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
@@ -274,8 +274,9 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 }
 
 /*
- * What the input functions of a key's columns do: those of base types, for a
- * domain's check is its owner's code.  *attno is the column that does it.
+ * What the input functions of a key's columns do, the worst of them.  Those of
+ * the base types count, since a domain's check is its owner's code.  *attno is
+ * the column that has it; it is not set for FEEDPUB_INPUT_PLAIN.
  */
 FeedpubInput
 feedpub_key_input(Relation rel, Relation index, AttrNumber *attno)
@@ -299,13 +300,14 @@ feedpub_key_input(Relation rel, Relation index, AttrNumber *attno)
 
 /*
  * The values of a key that was kept as texts, in the order of the index.
- * Returns false when some are no values of their columns any more, of a type
- * that was changed since or lost a value; those are null then, and no row can
- * have such a key.
+ * Returns false if some are no values of their columns any more, since the
+ * type was changed or lost a value.  Those are null then, and no row can have
+ * such a key.
  *
- * No owner's code is run by this.  feed_attach() sees to that, but a type may
- * have changed since.  A delete is not left out then, and not delivered either,
- * for its key may live: the page is refused.
+ * This runs no owner's code: feed_attach() makes sure of that, but a type may
+ * have changed after it.  Then the page is refused with 55000.  The delete
+ * must not be left out, and it must not be delivered either, since a row may
+ * have its key.
  */
 bool
 feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
@@ -330,8 +332,8 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 					  TYPALIGN_INT, &read.texts, &text_nulls, &ntexts);
 
 	/*
-	 * An input function may raise anything, and a reader must not be stopped by
-	 * a row that is gone.
+	 * An input function may raise any error, and a row that is gone must not
+	 * stop a reader.
 	 */
 	read.to = nkeys;
 	all = ntexts == nkeys && feedpub_attempt(read_values, &read) == NULL;
@@ -346,7 +348,7 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 }
 
 /*
- * Make the values, of the columns' base types.
+ * Read the values, by the columns' base types.
  */
 static void
 read_values(void *arg)
@@ -369,8 +371,8 @@ read_values(void *arg)
 }
 
 /*
- * Is there a row with this key in a snapshot?  *living are the texts of its
- * key.
+ * Is there a row with this key in a snapshot?  If so, *living is its key as
+ * texts.
  */
 bool
 feedpub_key_lives(Relation rel, Relation index, Datum *values,
@@ -410,8 +412,8 @@ feedpub_key_lives(Relation rel, Relation index, Datum *values,
 
 /*
  * The columns by which a feed is divided into shards: those of a table feed's
- * key, or of an outbox message_key and, for rows without, message_id.  Returns
- * how many.
+ * key; of an outbox message_key and, for rows without, message_id.  Returns
+ * their number.  Raises 55000 if there is no key.
  */
 int
 feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
@@ -432,17 +434,19 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
 }
 
 /*
- * Refuse to divide a feed by a key of which two values can be equal and print
- * differently: they would lie in two shards, and so would an upsert of a row
+ * Raise 0A000 if two values of a feed's key can be equal and print
+ * differently: they would be in two shards, and so could an upsert of a row
  * and its delete.
  *
- * What decides is what decides for deduplication in an index: whether the
- * operator class says that equal values have the same image (nbtutils.c:
- * _bt_allequalimage).  numeric, floats, citext, arrays and nondeterministic
- * collations do not.  An outbox's columns count by their types' own classes.
+ * The operator class decides, as it does for deduplication in an index: it
+ * says whether equal values have the same image (nbtutils.c:
+ * _bt_allequalimage).  Those of numeric, floats, citext, arrays and
+ * nondeterministic collations do not say so.  For an outbox the default
+ * classes of its columns' types decide.
  *
- * It is asked at each page, for a column's type and collation may change.  A
- * change that makes the shard's texts others ends its history (feed_attach()).
+ * This is checked at each page, since a column's type and collation may
+ * change.  A change that gives the shard's texts another form ends its history
+ * (feed_attach()).
  */
 void
 feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)
@@ -484,9 +488,9 @@ feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)
 /*
  * Do values of a column print alike if they are equal for an operator class?
  *
- * bpchar's classes, which ignore trailing blanks, cannot say: in a column of
- * char(n) values are padded alike, in one without a length they are not, nor
- * in a varchar's that is compared so.
+ * The classes of bpchar, which ignore trailing blanks, cannot say.  In a
+ * column of char(n) all values are padded alike.  In a bpchar column without a
+ * length they are not, nor in a varchar column that is compared as bpchar.
  */
 static bool
 equal_is_same_text(Form_pg_attribute att, Oid opfamily, Oid opcintype,
@@ -509,13 +513,13 @@ equal_is_same_text(Form_pg_attribute att, Oid opfamily, Oid opcintype,
 }
 
 /*
- * Which of so many shards a key is in: the first four bytes of the SHA-256 of
- * its texts, with a unit separator (0x1f) between them, as a big-endian
- * number, modulo shards.  Anybody can compute that, anywhere and in any
- * version; so it does not change.
+ * The shard of a key, from 0: the first four bytes of the SHA-256 of its
+ * texts, with a unit separator (0x1f) between them, as a big-endian number,
+ * modulo shards.  Any program can compute that, in any version, so it does not
+ * change.
  *
- * The bytes are those of the database's encoding.  A conversion could fail: in
- * a database of WIN1252 the byte 0x81 is accepted and is no character.
+ * The bytes are those of the database's encoding.  A conversion could fail: a
+ * database in WIN1252 accepts the byte 0x81, which is no character.
  */
 int
 feedpub_key_shard(Datum key, int shards)

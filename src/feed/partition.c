@@ -1,76 +1,78 @@
 /*-------------------------------------------------------------------------
  *
  * partition.c
- *	  The tables that a feed's rows are in: the feed's own or, when that is
- *	  partitioned, its partitions without partitions of their own, the leaves.
+ *	  The tables with a feed's rows: the feed's own or, if that is partitioned,
+ *	  all its partitions that have no partitions of their own.
  *
- * A partitioned table is one feed: one sequence gives its positions, one
- * registration, one order over all leaves.  The triggers that stamp are made
- * on it and cloned by the server to each partition, also to those that come
- * later (tablecmds.c: CloneRowTriggersToPartition), as is the index.  So a
- * partition's rows are found by their stamps in an index of its own, and readers
- * merge those indexes.
+ * A partitioned table is one feed: one sequence for its positions, one
+ * registration, one order over all partitions.  The stamping triggers are
+ * created on it, and the server clones them to each partition, also to later
+ * ones (tablecmds.c: CloneRowTriggersToPartition), as it does the index.  So
+ * each partition has an index in which its rows are found by their stamps, and
+ * readers merge those indexes.
  *
- * A partition may come with rows that have no stamp, or one that is not of this
- * feed: of another feed, or from an earlier time in this one, since when the
- * rows may have changed without a trace.  None of them may be lost.  So each
- * partition has to be admitted: feedpub._partition lists those that are, each
- * with an xid, since.  A row is in the feed if its stamp is not below since.
- * All others are stamped anew, by ordinary UPDATEs, in the background
- * (maintenance.c).
+ * A partition may come with rows that have no stamp, or a stamp of another
+ * feed, or one from an earlier time in this feed, after which they may have
+ * changed without a trace.  None of them may be lost.  So each partition must
+ * be admitted: feedpub._partition lists those that are, each with an xid,
+ * since.  A row is in the feed if its stamp is not below since.  All others
+ * are stamped anew, by ordinary UPDATEs, in the background (maintenance.c).
  *
- * The partitions that are there when a table is attached are listed with since
- * 0.  Their rows without a stamp are the initial snapshot, read in place
- * (initial.c).
+ * The partitions that are there when a table is attached are listed with a
+ * since of 0.  Their rows without a stamp are the initial snapshot, which is
+ * read in place (initial.c).
  *
- * The publisher admits a partition that comes later, before it publishes.  It
- * locks the partition, so that its ATTACH has committed and is visible, gets
- * its own xid, and takes the next xid of the server to be since.  Then:
+ * The publisher admits a later partition before it publishes.  It locks the
+ * partition, so that its ATTACH has committed and is visible, gets its own
+ * xid, and takes the next xid of the server as since.  Then:
  *
- * 1. A row whose stamp is not below since was written by a transaction that got
- *	  its xid after that, so after the ATTACH had committed, hence through this
- *	  feed's trigger.  Its position is of this feed, and larger than that of
- *	  all that happened before the ATTACH, a TRUNCATE for example.
+ * 1. If the stamp of a row is not below since, its transaction got its xid
+ *	  after since was taken, so after the ATTACH had committed, hence through
+ *	  this feed's trigger.  Its position is of this feed, and larger than those
+ *	  of all that happened before the ATTACH, a TRUNCATE for example.
  * 2. No batch so far sees such a transaction: their snapshots are older.  So
- *	  the row is in a batch that comes, and readers have passed none of these.
- *	  Nor has a reader in xid order, if its snapshot does not see the list's
- *	  row: the xid of the publisher was running then, so its horizon is not
- *	  beyond that, and since is (fetch.c).
- * 3. All other rows are stamped anew by transactions that begin after the list's
- *	  row is visible, so their xids are not below since.  Writers with smaller
- *	  ones may go on to write such rows; so passes are repeated until one that
- *	  began when all of them had ended finds none.
- * 4. Any UPDATE of a row that is not in the feed stamps it (change.c), so a pass
- *	  in the order of the table misses none: the new version either is in the
- *	  feed, or was written by one of those writers.  What a writer knows of
- *	  since is void when the partition is attached, for that locks it out, and
- *	  when it is admitted; until then it takes no row to be in the feed.
+ *	  the row is in a later batch, and no reader in published order has passed
+ *	  it.  Nor has a reader in xid order whose snapshot does not see the list's
+ *	  row: the publisher's xid was running then, so the reader's horizon is not
+ *	  after that xid, and since is (fetch.c).
+ * 3. Transactions that begin after the list's row is visible stamp all other
+ *	  rows anew, so their xids are not below since.  Writers with smaller xids
+ *	  may still write such rows.  So passes are repeated until a pass that
+ *	  began after all those writers had ended finds none.
+ * 4. Any UPDATE of a row that is not in the feed stamps it (change.c), so a
+ *	  pass in the order of the table misses none: the new version either is in
+ *	  the feed, or was written by one of those writers.  What a writer knows of
+ *	  since is invalidated when the partition is attached, which locks the
+ *	  writer out, and when it is admitted.  Until then the writer takes no row
+ *	  to be in the feed.
  *
- * A row that has a stamp beyond all xids of this server, from another cluster,
+ * A row with a stamp from another cluster, not below this server's next xid,
  * would seem to be in the feed.  If there is one, the partition is listed with
- * the largest since there is, which no row reaches; those rows are stamped anew
+ * the largest since, which no stamp reaches.  Those rows are stamped anew
  * first, and then the partition is admitted.
  *
  * A partition that is detached and attached again meanwhile may have changed
- * without a trace.  It is told by its clone of the trigger that stamps: the
- * server drops it and makes another.  Then it is admitted anew.
+ * without a trace.  Its clone of the stamping trigger shows it, since the
+ * server drops the clone and creates another.  Then it is admitted anew.
  *
- * After a restore each trigger is another, and the list says that it was made of
- * another table or server.  It is taken over by the next publisher, but for a
- * partition that was taken out and put back before that.  This is told by who
- * wrote the clone: a restore attaches the partitions first and makes the triggers
- * later, so one command writes the feed's trigger and all clones, and ATTACH
- * writes a clone alone.  A since that this server has not reached means nothing
- * here: no row would reach it.  Such partitions are admitted anew.
+ * After a restore each trigger is another one, and the list's rows show that
+ * they were written for another table or server.  The next publisher takes the
+ * list over, except for a partition that was detached and attached again
+ * before that.  The xmin of the clone shows it: a restore attaches the
+ * partitions first and creates the triggers later, so one command writes the
+ * feed's trigger and all clones, while ATTACH writes a clone alone.  A since
+ * that this server has not reached means nothing here, as no row would reach
+ * it.  Such partitions are admitted anew.
  *
- * Readers take the list with the snapshot that reads.  They leave out a
- * partition that is not in it, or whose trigger is another than the list's: its
- * rows come later.  One that has been detached or dropped is gone with its
- * rows, as it is from the table: nothing is published, for its keys are not
- * known any more.
+ * Readers read the list with the snapshot of the page.  They leave out a
+ * partition that is not in it, or has another trigger than the listed one: its
+ * rows come later.  A partition that has been detached or dropped is gone with
+ * its rows, as it is from the table.  Nothing is published for them, since
+ * their keys are not known any more.
  *
  * Lock order: the table, then partitions as the server opens them, then
- * indexes.  While the table is locked no partition can go (partdesc.c).
+ * indexes.  While the table is locked no partition can be detached or dropped
+ * (partdesc.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -101,8 +103,9 @@
 #include "feed/partition.h"
 
 /*
- * What is known of a partition.  Entries are voided by relcache invalidation of the
- * partition, of the feed's table or of the registry, and never freed.
+ * What is known of a partition.  Relcache invalidation of the partition, of
+ * the feed's table or of the registry makes an entry invalid.  Entries are
+ * never freed.
  */
 typedef struct PartitionInfo
 {
@@ -126,17 +129,18 @@ static List *open_all(Relation heap);
 static bool has_foreign(Oid feed, Relation rel);
 
 /*
- * The feed that a table's rows belong to: the table itself, or the one that it
- * is a partition of, at whatever distance; InvalidOid if there is none.  It is
- * told by the sequence that its feed_pos owns.  Locks nothing but the catalog:
- * a writer into a partition need not hold a lock on the partitioned table.
+ * The feed to which a table's rows belong: the table itself, or the one of
+ * which it is a partition, directly or not.  InvalidOid if there is none.  A
+ * feed's table is the one whose feed_pos owns a sequence.  Locks only system
+ * catalogs: a writer into a partition need not hold a lock on the partitioned
+ * table.
  */
 Oid
 feedpub_partition_feed(Oid relid)
 {
 	while (!OidIsValid(feedpub_relation_sequence(relid)))
 	{
-		/* one that is being detached still has the triggers */
+		/* a partition that is being detached still has the triggers */
 		if (!get_rel_relispartition(relid))
 			return InvalidOid;
 		relid = get_partition_parent(relid, true);
@@ -145,8 +149,9 @@ feedpub_partition_feed(Oid relid)
 }
 
 /*
- * The leaves of a partitioned table, by OID; the table is locked.  Those below
- * other partitions can go unless these are kept locked, too.
+ * The partitions of a partitioned table that have none of their own, by OID.
+ * The table is locked.  Partitions below other partitions can be dropped,
+ * unless keep_locks keeps those locked too.
  */
 List *
 feedpub_partition_list(Relation rel, bool keep_locks)
@@ -197,9 +202,10 @@ feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snap
 }
 
 /*
- * Open the tables that a feed's rows are in, with their indexes.  A partitioned
- * feed's are those that are admitted in the snapshot, or all if there is none.
- * Locks are kept as the feed's table's are, or given back with the tables.
+ * Open the tables with a feed's rows, and their indexes.  Of a partitioned
+ * feed these are the partitions that are admitted in the snapshot, or all if
+ * snapshot is NULL.  If keep_locks is set, locks are kept to the end of the
+ * transaction; otherwise they are given back when the tables are closed.
  */
 FeedpubPartitions *
 feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
@@ -270,7 +276,7 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * Close them.
+ * Close what feedpub_partition_open() has opened.
  */
 void
 feedpub_partition_close(FeedpubPartitions *partitions)
@@ -294,9 +300,9 @@ feedpub_partition_close(FeedpubPartitions *partitions)
 }
 
 /*
- * A row of a partition as one of the feed's table: partitions may have their
- * columns in another order, or dropped ones between them.  The result lives as
- * long as the slot's row does.
+ * Convert a row of a partition to the row type of the feed's table: a
+ * partition may have its columns in another order, or dropped ones between
+ * them.  The result is valid as long as the slot's row is.
  */
 TupleTableSlot *
 feedpub_partition_convert(FeedpubPartitions *partitions, FeedpubPartition *partition,
@@ -322,9 +328,9 @@ feedpub_partition_convert(FeedpubPartitions *partitions, FeedpubPartition *parti
 }
 
 /*
- * The partition in which a row with this key would be, or NULL if there is none that
- * is read.  attnos are the key's columns in the feed's table.  Returns false
- * when that cannot be told from the key.
+ * Find the partition in which a row with this key would be; *found is NULL if
+ * it is not among the open ones.  attnos are the key's columns in the feed's
+ * table.  Returns false if the key does not tell the partition.
  */
 bool
 feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
@@ -345,7 +351,8 @@ feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
 }
 
 /*
- * Are there partitions that the publisher should admit, or forget?
+ * Are there partitions that the publisher should admit, or remove from the
+ * list?
  */
 bool
 feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
@@ -376,9 +383,10 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * Admit new partitions, and forget those that have gone.  Returns whether there
- * were any, whose rows may have to be stamped anew.  The caller holds the
- * publishing lock, so nothing else writes the list.
+ * Admit new partitions, and remove those from the list that are no partitions
+ * any more.  Returns whether it has written the row of any partition: its rows
+ * may have to be stamped anew.  The caller holds the publishing lock, so no
+ * other process writes the list.
  */
 bool
 feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
@@ -410,7 +418,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 		if (!OidIsValid(trigger_id))
 		{
 			relation_close(rel, NoLock);
-			continue;			/* until it is back */
+			continue;			/* not before it is back */
 		}
 		if (is_new || row->since == FEEDPUB_SINCE_NEVER)
 		{
@@ -455,9 +463,9 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 }
 
 /*
- * Open all leaves, and lock their indexes, before the first gets the publisher a
- * transaction id: with one it waits for no lock that another session may hold
- * without a limit.  The locks are kept, see 1. above.
+ * Open all partitions, and lock their indexes, before the first one gets the
+ * publisher a transaction id: with one it waits for no lock that another
+ * session may hold without a limit.  The locks are kept, see 1.  above.
  */
 static List *
 open_all(Relation heap)
@@ -482,8 +490,8 @@ open_all(Relation heap)
 }
 
 /*
- * The xid that stamps of a partition's rows must not be below for them to be in
- * the feed: as far as is committed.  The caller has the partition locked.
+ * A partition's since: a row is in the feed if its stamp is not below it.
+ * Reads what is committed now.  The caller holds a lock on the partition.
  */
 uint64
 feedpub_partition_since(Oid feed, Relation rel)
@@ -499,8 +507,9 @@ feedpub_partition_since(Oid feed, Relation rel)
 }
 
 /*
- * List the partitions that are there, for a caller that has just made the feed
- * and still keeps all others from it: the initial snapshot is of them.
+ * List the partitions that are there.  The caller has just created the feed,
+ * and its lock still keeps all others out: the initial snapshot is of these
+ * partitions.
  */
 void
 feedpub_partition_begin(Relation heap)
@@ -524,7 +533,8 @@ feedpub_partition_begin(Relation heap)
 }
 
 /*
- * Have all leaves been searched for foreign stamps since they were defined?
+ * Have all partitions been searched for foreign stamps after they were
+ * defined?
  */
 bool
 feedpub_partition_history_checked(const FeedpubPartitions *partitions)
@@ -565,7 +575,8 @@ invalidate_infos(Datum arg, Oid relid)
 }
 
 /*
- * Find out about a partition, which is locked.
+ * What is known of a partition, looked up if it is not valid.  The caller
+ * holds a lock on the partition.
  */
 static PartitionInfo *
 find_info(Oid feed, Relation rel)
@@ -609,8 +620,9 @@ find_info(Oid feed, Relation rel)
 	info->valid = before == ninvalidations;
 	return info;
 }
+
 /*
- * Has a partition a row whose stamp is beyond all xids of this server?
+ * Does a partition have a row whose stamp is not below this server's next xid?
  */
 static bool
 has_foreign(Oid feed, Relation rel)
@@ -623,7 +635,7 @@ has_foreign(Oid feed, Relation rel)
 	bool		found;
 
 	if (!OidIsValid(info->indexid))
-		return true;			/* not known: not yet */
+		return true;			/* not known, so not admitted yet */
 	partition.index = index_open(info->indexid, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = feedpub_horizon_has_foreign(&partitions, snapshot, &stamp);

@@ -19,7 +19,7 @@ typedef struct FeedpubPartitionRow
 	Oid			partition_id;
 	uint64		system_id;
 	ItemPointerData tid;
-	bool		is_there;		/* a partition of the table, as it is now */
+	bool		is_there;		/* it is a partition of the table now */
 } FeedpubPartitionRow;
 
 /* in partition_list.c */

@@ -2,8 +2,8 @@
  *
  * partition_list.c
  *	  The list of a feed's partitions, feedpub._partition: reading and writing
- *	  it, and whether a partition is the one that is listed (partition.c has
- *	  what the list is for).
+ *	  it, and whether a partition is the listed one.  The head of partition.c
+ *	  says what the list is for.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,7 +35,7 @@ static bool is_cloned_with_feed(Oid trigger_id);
 
 /*
  * The list of a feed's partitions as a snapshot sees it, or as it is committed
- * if that is NULL, a List of FeedpubPartitionRow.
+ * if that is NULL: a List of FeedpubPartitionRow.
  */
 List *
 feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
@@ -73,7 +73,8 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 }
 
 /*
- * The rows come in the order of an index on (feed, partition), so they are sorted.
+ * Find a partition's row, or NULL.  The rows come in the order of an index on
+ * (feed, partition), so they are sorted.
  */
 FeedpubPartitionRow *
 feedpub_partition_find_row(List *rows, Oid partition)
@@ -97,7 +98,7 @@ feedpub_partition_find_row(List *rows, Oid partition)
 }
 
 /*
- * A partition's clone of the trigger that stamps.
+ * A partition's clone of the stamping trigger, or InvalidOid.
  */
 Oid
 feedpub_partition_trigger(Relation rel)
@@ -113,8 +114,8 @@ feedpub_partition_trigger(Relation rel)
 }
 
 /*
- * Is a partition another than the one that is listed, if any is?  Should the
- * trigger be missing, its return will tell.
+ * Is a partition another one than the listed one, or not listed?  If it has no
+ * trigger that stamps, the answer waits until it has one again.
  */
 bool
 feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
@@ -128,7 +129,7 @@ feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
 	if (feedpub_partition_is_of_here(row))
 		return row->trigger_id != trigger_id;
 
-	/* with its own trigger it is the same, and the server has a new identifier */
+	/* the same trigger: the server has got a new system identifier */
 	is_same = row->partition_id == row->partition && row->trigger_id == trigger_id;
 	return (!is_same && !is_cloned_with_feed(trigger_id)) ||
 		(row->since != FEEDPUB_SINCE_NEVER &&
@@ -145,8 +146,8 @@ feedpub_partition_is_of_here(const FeedpubPartitionRow *row)
 }
 
 /*
- * Was a clone of a trigger written by the command that wrote the trigger of the
- * feed?  Their xmin tells, which stays when they are frozen.
+ * Did one command write a clone of a trigger and the trigger of the feed?
+ * Their xmin tells; it stays when they are frozen.
  */
 static bool
 is_cloned_with_feed(Oid trigger_id)
@@ -181,8 +182,9 @@ is_cloned_with_feed(Oid trigger_id)
 }
 
 /*
- * Write a row of feedpub._partition, over the one that it was read from if it
- * was.  As ourselves: a publisher needs no right on the table.
+ * Write a row of feedpub._partition; it replaces the one that it was read
+ * from, if any.  The write checks no rights: a publisher needs none on the
+ * table.
  */
 void
 feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow *row)
@@ -198,7 +200,7 @@ feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow 
 	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->partition_id);
 	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
 
-	/* a plain table with one plain index, as those of the catalog */
+	/* a plain table with plain indexes, as system catalogs are */
 	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
 	if (ItemPointerIsValid(&row->tid))
 	{

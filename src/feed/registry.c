@@ -1,18 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * registry.c
- *	  Finding feeds: the table feedpub._feed, and a cache of it in each backend.
+ *	  Finding feeds: the table feedpub._feed, and a cache of it in each
+ *	  backend.
  *
- * This file knows the columns of feedpub._feed.  It is read with direct
- * scans, so that neither the caller's rights nor his search_path matter, and
- * written by registry_write.c.
+ * This file and registry_write.c know the columns of feedpub._feed.  It is
+ * read with direct scans, so that neither the caller's rights nor its
+ * search_path matter.
  *
- * Cache: one entry for each feed that this backend used, thrown away by
- * relcache invalidation of its table; all are thrown away when feedpub._feed
- * itself is invalidated, which every write here brings about.  "Not a feed"
- * is never cached, so rows that a restore COPYs into feedpub._feed, which
- * invalidates nothing, need no invalidation.  Entries are handed out as
- * copies: an invalidation may come at any time that a relation is opened.
+ * Cache: one entry for each feed that this backend has used.  Relcache
+ * invalidation of the feed's table makes it invalid.  Invalidation of
+ * feedpub._feed itself, which every write in registry_write.c causes, makes
+ * all entries invalid.  "Not a feed" is never cached.  So rows that a restore
+ * COPYs into feedpub._feed, which invalidates nothing, need no invalidation.
+ * Entries are returned as copies: an invalidation may come whenever a relation
+ * is opened.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,7 +75,7 @@ static Oid	find_registry(void);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
 
 /*
- * Set up the cache.  Called once, from _PG_init().
+ * Set up the cache.  _PG_init() calls this once.
  */
 void
 feedpub_registry_init(void)
@@ -89,8 +91,8 @@ feedpub_registry_init(void)
 }
 
 /*
- * Relcache callback: only marks, looks nothing up.  relid is InvalidOid when
- * the whole relcache is reset.
+ * Relcache callback: it marks entries and looks nothing up.  relid is
+ * InvalidOid if the whole relcache is reset.
  */
 static void
 invalidate_cache(Datum arg, Oid relid)
@@ -116,8 +118,8 @@ invalidate_cache(Datum arg, Oid relid)
 }
 
 /*
- * Look up feedpub._feed.  Its schema is a member of the extension, so the
- * name cannot be somebody else's.
+ * Look up feedpub._feed.  Its schema is a member of the extension, so a table
+ * of this name cannot be another role's.
  */
 static Oid
 find_registry(void)
@@ -135,8 +137,9 @@ find_registry(void)
 }
 
 /*
- * Has one of our tables as many columns as we know?  Not when the library was
- * replaced by another version's and the extension not updated.
+ * Raise 55000 unless one of our tables has as many columns as this library
+ * knows.  It has not if the library was replaced by another version's and the
+ * extension was not updated.
  */
 void
 feedpub_registry_check_version(Relation table, int natts)
@@ -150,8 +153,8 @@ feedpub_registry_check_version(Relation table, int natts)
 }
 
 /*
- * Read the registry's row of a feed; InvalidOid reads that of the default
- * feed.  Returns the feed, or InvalidOid.
+ * Read the registry's row of a feed, or of the default feed if relid is
+ * InvalidOid.  Returns the feed, or InvalidOid.
  */
 static Oid
 scan_registry(Oid relid, RegistryRow *row)
@@ -212,8 +215,8 @@ scan_registry(Oid relid, RegistryRow *row)
 }
 
 /*
- * feedpub._feed itself, for those who keep something of it and want to hear of
- * its invalidation.
+ * feedpub._feed itself, for callers that cache what they have read in it and
+ * watch its invalidation.
  */
 Oid
 feedpub_registry_relid(void)
@@ -238,7 +241,7 @@ feedpub_registry_table(const char *name)
 }
 
 /*
- * Is there a row for this table, whatever state the table is in?
+ * Does the registry have a row for this table, whatever state the table is in?
  */
 bool
 feedpub_registry_is_registered(Oid relid)
@@ -249,8 +252,9 @@ feedpub_registry_is_registered(Oid relid)
 }
 
 /*
- * Up to where a feed's tombstones have expired, in a snapshot: the one that
- * reads them, so that a reader never misses both.  Not cached for that reason.
+ * A feed's floor, the position up to which its tombstones have expired, and
+ * its history.  It is not cached: a page reads the floor with the snapshot
+ * with which it reads the tombstones, so that it cannot miss both.
  */
 void
 feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
@@ -281,7 +285,7 @@ feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
 }
 
 /*
- * Is it a table feed?
+ * Is a table a table feed?
  */
 bool
 feedpub_registry_is_table(Oid relid)
@@ -293,8 +297,8 @@ feedpub_registry_is_table(Oid relid)
 
 /*
  * The key of a table feed, and whether its deletes are published.  Returns
- * false when the table is not registered, and an invalid *keyid when the key
- * is gone.  The table is open.
+ * false if the table is not registered; *keyid is InvalidOid if the key is
+ * gone.  The caller has the table open.
  */
 bool
 feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid, bool *deletes)
@@ -309,7 +313,7 @@ feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid, bool *deletes)
 }
 
 /*
- * The same without a look at the table: its key as it is stored.
+ * The same without a look at the table: its key as the registry has it.
  */
 bool
 feedpub_registry_stored_key(Oid relid, FeedpubKey *key, bool *deletes)
@@ -323,8 +327,8 @@ feedpub_registry_stored_key(Oid relid, FeedpubKey *key, bool *deletes)
 }
 
 /*
- * Find a feed.  The caller holds a lock on the table.  Returns false when it
- * is no feed; raises an error when it is one that cannot be read.
+ * Find a feed.  The caller holds a lock on the table.  Returns false if it is
+ * no feed; raises 55000 if it is one that cannot be read.
  */
 bool
 feedpub_registry_find(Oid relid, FeedpubFeed *feed)
@@ -366,7 +370,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 					 errhint("feed_attach() tells the statement that makes it.")));
 
 	/*
-	 * Enter it last.  The look-ups above may have let an invalidation in, but
+	 * Enter it last.  During the look-ups an invalidation may have come, but
 	 * one that matters would have needed a lock that conflicts with the
 	 * caller's.
 	 */
@@ -378,7 +382,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 }
 
 /*
- * Find a feed or raise the error that says that it is none.
+ * Find a feed.  Raises 42809 if the table is no feed, 42P01 if there is none.
  */
 void
 feedpub_registry_get(Oid relid, FeedpubFeed *feed)
@@ -398,7 +402,8 @@ feedpub_registry_get(Oid relid, FeedpubFeed *feed)
 }
 
 /*
- * Open a feed's table, which may have gone while we waited for it.
+ * Open a feed's table.  Raises 42P01 if it was dropped while the call waited
+ * for the lock.
  */
 Relation
 feedpub_registry_open(Oid relid)
@@ -413,8 +418,8 @@ feedpub_registry_open(Oid relid)
 }
 
 /*
- * Remember that no stamps of another history were found in a feed, until
- * its table's definition changes.
+ * Note that a feed has no stamps of another history.  The note lasts until its
+ * table's definition changes.
  */
 void
 feedpub_registry_note_history(Oid relid)
@@ -426,7 +431,7 @@ feedpub_registry_note_history(Oid relid)
 }
 
 /*
- * The feed that feed_fetch() reads when none is named, or InvalidOid.
+ * The feed that feed_fetch() reads if none is named, or InvalidOid.
  */
 Oid
 feedpub_registry_default(void)
@@ -435,12 +440,12 @@ feedpub_registry_default(void)
 	uint64		before;
 	Oid			found;
 
-	/* somebody may have chosen another one since our transaction began */
+	/* another session may have set another one since our transaction began */
 	AcceptInvalidationMessages();
 	if (OidIsValid(default_relid))
 		return default_relid;
 
-	/* not to be kept when an invalidation came while we looked */
+	/* not cached if an invalidation came during the look-up */
 	before = ninvalidations;
 	found = scan_registry(InvalidOid, &row);
 	if (before == ninvalidations)
@@ -449,8 +454,8 @@ feedpub_registry_default(void)
 }
 
 /*
- * All feeds whose tables are there, a List of OIDs in the current context.
- * stale tells whether there are rows of others, if anybody wants to know.
+ * All feeds whose tables exist, a List of OIDs in the current context.  *stale
+ * is set if there are rows of dropped tables, unless stale is NULL.
  */
 List *
 feedpub_registry_list(bool *stale)
@@ -479,7 +484,8 @@ feedpub_registry_list(bool *stale)
 }
 
 /*
- * The channel on which a feed's batches are announced, or NULL, as it is now.
+ * The channel on which a feed's batches are announced, or NULL.  It is read as
+ * it is now, not cached.
  */
 char *
 feedpub_registry_channel(Oid relid)

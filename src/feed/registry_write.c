@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * registry_write.c
- *	  Writing feedpub._feed, and what our other tables keep of a feed when it
- *	  is made, begins another history, or goes.
+ *	  Writing feedpub._feed, and what our other tables have on a feed when it
+ *	  is created, begins another history, or is removed.
  *
- * Through SPI, as the extension's owner.  Each write invalidates the relcache
- * entry of feedpub._feed, and with it what every backend keeps of feeds
- * (registry.c).
+ * It writes through SPI, as the extension's owner.  Each write invalidates the
+ * relcache entry of feedpub._feed, and with it what every backend has cached
+ * of feeds (registry.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -38,20 +38,22 @@ static void sweep_subscriptions(void);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
- * Register a feed, as the default feed if it may be and there is none yet.
- * Returns whether it became the default.  Rows of dropped tables are swept
- * first, so that they are in nobody's way.
+ * Register a feed, as the default feed if may_be_default is set and there is
+ * none yet.  Returns whether it became the default.  Rows of dropped tables
+ * are removed first, so that the new row conflicts with none of them.
  *
- * Two sessions may make their first feeds at once: the unique index on the
- * default makes the later one wait, and ON CONFLICT takes it on as an
- * ordinary feed.
+ * Two sessions may create their first feeds at once.  The unique index on the
+ * default makes the later one wait, and ON CONFLICT then adds its feed as an
+ * ordinary one.
  */
 bool
 feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 {
 	bool		is_default = add_feed(relid, kind, may_be_default);
 
-	/* its OID may have been another table's, whose batches must not be its */
+	/*
+	 * If the OID was another table's before, its batches are not this feed's.
+	 */
 	feedpub_registry_begin_history(relid);
 	forget_subscriptions(relid);
 	forget_republication(relid);
@@ -78,7 +80,8 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 }
 
 /*
- * What has been published of a feed: its batches, deletes and partitions.
+ * Forget what has been published of a feed: its batches, deletes and
+ * partitions.
  */
 static void
 forget_published(Oid relid)
@@ -109,8 +112,8 @@ feedpub_registry_remove(Oid relid)
 }
 
 /*
- * Forget the subscriptions of a feed.  Nobody waits here for a consumer who has
- * acknowledged and not committed: what he has locked is swept later.
+ * Forget the subscriptions of a feed.  This does not wait for a consumer that
+ * has acknowledged and not committed: rows that it has locked are swept later.
  */
 static void
 forget_subscriptions(Oid relid)
@@ -133,10 +136,11 @@ forget_republication(Oid relid)
 }
 
 /*
- * Refuse to do away with a feed that has subscriptions.  A caller that has the
- * table locked against all others can rely on it: feed_subscribe() keeps
- * ACCESS SHARE on the table until its transaction ends, and the scan sees what
- * has committed by now, whatever the transaction's snapshot is.
+ * Raise 2BP01 if a feed has subscriptions.  what is a verb for the message.  A
+ * caller that holds ACCESS EXCLUSIVE on the table can rely on the answer:
+ * feed_subscribe() keeps ACCESS SHARE on the table until its transaction ends,
+ * and the scan sees what has committed by now, whatever the transaction's
+ * snapshot is.
  */
 void
 feedpub_registry_refuse_subscribed(Oid relid, const char *what)
@@ -164,8 +168,8 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 }
 
 /*
- * Begin a history: forget batches and tombstones, and give the feed another
- * life.
+ * Begin another history: forget batches, tombstones and partitions, and draw a
+ * new number.
  */
 void
 feedpub_registry_begin_history(Oid relid)
@@ -186,10 +190,11 @@ feedpub_registry_begin_history(Oid relid)
 				   relid, NULL);
 
 	/*
-	 * Subscriptions begin again: what comes twice is better than what is lost.
-	 * But where deletes are published, those that have been are forgotten, and a
-	 * consumer who did not notice would keep the rows: his place stays, in the
-	 * old history, and is refused until he seeks another.
+	 * Subscriptions begin again: it is better to deliver twice than to lose.
+	 * If the feed publishes deletes, those that were published are forgotten,
+	 * and a consumer that did not notice that would keep the rows.  So there
+	 * the committed cursor stays, in the old history, and is refused until the
+	 * consumer seeks another.
 	 */
 	write_registry(psprintf("UPDATE feedpub._shard h SET state = (" INT64_FORMAT "), page = NULL,"
 							" cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
@@ -206,7 +211,7 @@ feedpub_registry_begin_history(Oid relid)
 }
 
 /*
- * Set a table feed's key, an index or InvalidOid where it is not known, and
+ * Set a table feed's key, an index or InvalidOid if it is not known, and
  * whether its deletes are published.
  */
 void
@@ -237,8 +242,9 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 }
 
 /*
- * Make a registered feed the default one.  The lock keeps a second caller
- * out until we are done: the two updates would else meet on the unique index.
+ * Make a registered feed the default.  The lock keeps a second caller out
+ * until the transaction ends; without it the two updates would conflict on the
+ * unique index.
  */
 void
 feedpub_registry_set_default(Oid relid)
@@ -253,7 +259,7 @@ feedpub_registry_set_default(Oid relid)
 }
 
 /*
- * Set that channel; NULL for none.
+ * Set the channel on which a feed's batches are announced; NULL for none.
  */
 void
 feedpub_registry_set_channel(Oid relid, const char *channel)
@@ -269,8 +275,8 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 }
 
 /*
- * Remove the rows of tables that have been dropped.  Does not wait for
- * somebody who is at it.
+ * Remove the rows of dropped tables.  Does not wait for another session that
+ * does the same.
  */
 void
 feedpub_registry_sweep(void)
@@ -314,12 +320,12 @@ feedpub_registry_sweep(void)
 }
 
 /*
- * Remove the subscriptions of tables that have been dropped, and what is left
- * of others, but what somebody has locked.
+ * Remove the subscriptions of dropped tables, and rows that are left of
+ * removed subscriptions.  Rows that another session has locked stay.
  *
- * A row that is deleted here has been seen without its subscription, and is
- * not that of a newer one of the same name, which has deleted it and has its
- * own (subscription.c).
+ * A row that is deleted here was seen without its subscription.  It is not a
+ * row of a newer subscription of the same name: feed_subscribe() has deleted
+ * such rows and written its own.
  */
 static void
 sweep_subscriptions(void)
@@ -345,9 +351,9 @@ sweep_subscriptions(void)
 }
 
 /*
- * Run one statement on our tables as their owner, with a path on which
- * nobody else's objects are.  Returns the number of rows it wrote.  On error
- * the transaction's abort restores user and path.
+ * Run one statement on our tables as their owner, under a search_path that
+ * contains no other role's objects.  Returns the number of rows that it wrote.
+ * After an error the transaction's abort restores user and path.
  */
 static uint64
 write_registry(const char *sql, Oid relid, const char *kind)

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * relation.c
- *	  What the catalogs say of one relation, as all others ask it: its name
- *	  in SQL, the caller's rights on it, and what makes it a feed's table: the
- *	  index on the stamp, the sequence, the triggers.
+ *	  What the system catalogs say of one relation: its name in SQL, the
+ *	  caller's rights on it, and what makes it a feed's table (the index on the
+ *	  stamp, the sequence, the triggers).
  *
- * Nothing here reads a table of ours, or runs what a table's owner has put
- * into its definition (catalog.c).  All functions but those of names and rights
- * expect the caller to hold a lock on the table.
+ * Nothing here reads one of our tables, or runs what a table's owner has put
+ * into its definition (catalog.c).  All functions but those of names and
+ * rights expect the caller to hold a lock on the table.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,7 +42,7 @@
 static bool is_index_on_stamp(Relation rel, Oid indexid);
 
 /*
- * Look up one of our internal functions.
+ * Look up an internal function of the extension.
  */
 Oid
 feedpub_relation_function(const char *name, int nargs, const Oid *argtypes)
@@ -53,7 +53,7 @@ feedpub_relation_function(const char *name, int nargs, const Oid *argtypes)
 }
 
 /*
- * The schema in which our public functions are.
+ * The schema of the public functions.
  */
 Oid
 feedpub_relation_schema(void)
@@ -78,8 +78,7 @@ feedpub_relation_schema(void)
 }
 
 /*
- * A relation's name as it is written in SQL: qualified, and quoted where it
- * must be.
+ * A relation's name as it is written in SQL: qualified, and quoted if needed.
  */
 char *
 feedpub_relation_name(Oid relid)
@@ -118,7 +117,7 @@ feedpub_may_select(Oid relid)
 }
 
 /*
- * Raise the server's own error unless he may.
+ * Raise the server's own error unless feedpub_may_select().
  */
 void
 feedpub_require_select(Oid relid)
@@ -153,10 +152,10 @@ feedpub_relation_sequence(Oid relid)
 }
 
 /*
- * The index that serves (feed_xid, feed_pos) > cursor in order, or
- * InvalidOid: a valid btree of just these columns and their right types (a
- * scan of ours takes them on trust), ascending, and without other rows left
- * out than those that have no stamp.
+ * The index that serves (feed_xid, feed_pos) > cursor in order, or InvalidOid.
+ * It must be a valid btree on just these columns, ascending.  Their types must
+ * be right, since a scan of ours does not check them.  It must contain all
+ * rows, or all with a stamp.
  */
 Oid
 feedpub_relation_index(Relation rel)
@@ -172,7 +171,8 @@ feedpub_relation_index(Relation rel)
 }
 
 /*
- * Is an index of the table such a one, valid or perhaps not yet?
+ * Is an index of the table such a one?  If valid is false, it need not be
+ * valid yet.
  */
 bool
 feedpub_relation_is_index(Relation rel, Oid indexid, bool valid)
@@ -218,8 +218,8 @@ is_index_on_stamp(Relation rel, Oid indexid)
 }
 
 /*
- * Is there an index on the stamp that is not valid: one that is being made,
- * or whose making failed?
+ * Is there an invalid index on the stamp: one that is being built, or whose
+ * build failed?
  */
 bool
 feedpub_relation_has_invalid_index(Relation rel)
@@ -236,10 +236,11 @@ feedpub_relation_has_invalid_index(Relation rel)
 }
 
 /*
- * The statement that makes a table feed's index: of the stamped rows only, so
- * that it is empty at first.  One that was left invalid by a failed attempt
- * is built again.  That of a partitioned table is not valid before each of its
- * partitions has its own, which is attached to it (attach.c).
+ * The statement that creates a table feed's index.  The index contains the
+ * stamped rows only, so it is empty at first.  If a failed attempt left an
+ * invalid index, the statement builds that again.  The index of a partitioned
+ * table is not valid before each of its partitions has its own, which is
+ * attached to it (attach.c).
  */
 char *
 feedpub_relation_index_cure(Relation rel, bool concurrently)
@@ -262,8 +263,8 @@ feedpub_relation_index_cure(Relation rel, bool concurrently)
 }
 
 /*
- * The last position that a sequence has given out, 0 if none.  Reads the
- * sequence as itself: whoever gets here need have no right on it.
+ * The last position that a sequence has assigned, 0 if none.  Reads the
+ * sequence without a check of rights: the caller need not have any on it.
  */
 int64
 feedpub_relation_last_pos(Oid seqid)
@@ -303,7 +304,7 @@ feedpub_relation_has_trigger(Relation rel, const char *function)
 }
 
 /*
- * Do a table's first columns make the row type of the default feed?
+ * Are a table's first columns those of the default feed's row type?
  */
 bool
 feedpub_relation_has_default_row_type(Relation rel)

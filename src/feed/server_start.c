@@ -3,29 +3,30 @@
  * server_start.c
  *	  The id of the server start.
  *
- * Each start of the server as a primary draws 64 random bits, when they are
- * first asked for.  They are in shared memory, which does not survive a crash
- * restart: that is a new start.  So is a promotion: a standby draws none before
- * it is over.  All databases share one.
+ * Each start of the server as a primary draws 64 random bits when they are
+ * first needed.  They are in shared memory, which does not survive a crash
+ * restart: that is a new start.  So is a promotion: a standby draws none
+ * before it is promoted.  All databases share one id.
  *
- * Fingerprints of batches are made of it (batch.c), and cursors carry it.  What
- * a server loses, in a crash or because it was not replicated, was made by a
- * start that does not go on.
+ * Fingerprints of batches are made of it (batch.c), and cursors carry it.  If
+ * a server loses something, in a crash or because it was not replicated, a
+ * start had made it that does not go on.
  *
- * feedpub._server_start has, in one row, the start that has published last in
- * this database.  The first batch of a start writes it, in its transaction.
- * Who sees a batch sees the row of its start, or of a later one: the row is
- * written under a lock that is held to the end of the transaction, and another
- * publisher who does not see it waits.  That is the last lock that a publisher
- * takes, and only publishers take it, so it takes part in no deadlock.
+ * feedpub._server_start has one row: the start that has published last in this
+ * database.  The first batch of a start writes it, in its transaction.  A
+ * snapshot that sees a batch sees the row of its start, or of a later one: the
+ * row is written under a lock that is held to the end of the transaction, and
+ * a publisher that does not see it waits for that lock.  It is the last lock
+ * that a publisher takes, and only publishers take it, so it takes part in no
+ * deadlock.
  *
- * A page carries the id of the server that serves it.  That is a primary's own,
- * written or not.  A standby goes on where its primary is, so it shows the one
- * in the table, as its snapshot sees it: until a primary has published after it
- * has started, its standbys show the start before, by which their batches are.
- * Zero where none is known: before a first batch on a standby, and where there
- * is no room for our shared memory.  There each process makes fingerprints as a
- * start of its own.
+ * A page carries the id of the server that serves it.  A primary serves its
+ * own, written or not.  A standby continues its primary, so it serves the id
+ * in the table, as its snapshot sees it: until a primary has published after
+ * its start, its standbys serve the start before, by which their batches were
+ * made.  The id is zero if none is known: on a standby before the first batch,
+ * and if there is no room for our shared memory.  Without shared memory each
+ * process makes fingerprints as a start of its own.
  *
  * The table is not dumped: starts of another server mean nothing.
  *
@@ -59,7 +60,8 @@ static Relation open_table(LOCKMODE lockmode);
 static uint64 read_row(Relation table, Snapshot snapshot, HeapTuple *row);
 
 /*
- * The id that a page carries which is read with this snapshot.
+ * The id that a page carries if it is read with this snapshot; 0: none is
+ * known.
  */
 uint64
 feedpub_server_start_of_page(Snapshot snapshot)
@@ -76,7 +78,7 @@ feedpub_server_start_of_page(Snapshot snapshot)
 }
 
 /*
- * The id that this process makes fingerprints of.
+ * The id of which this process makes fingerprints.
  */
 uint64
 feedpub_server_start_of_batches(void)
@@ -90,8 +92,9 @@ feedpub_server_start_of_batches(void)
 }
 
 /*
- * See that the table has this start, for a publisher that writes a batch.  The
- * snapshots are new ones, and the second is taken with the lock.
+ * Write this start into the table unless it is there, for a publisher that
+ * writes a batch.  Each look takes a new snapshot, the second one with the
+ * lock.
  */
 void
 feedpub_server_start_write(void)
@@ -122,7 +125,7 @@ feedpub_server_start_write(void)
 		else
 			CatalogTupleInsert(table, tuple);
 
-		/* the transaction's next batch finds it */
+		/* so that the transaction's next batch finds it */
 		CommandCounterIncrement();
 	}
 	table_close(table, NoLock);
@@ -153,7 +156,8 @@ open_table(LOCKMODE lockmode)
 }
 
 /*
- * The id in the table's row, and a copy of that; 0 if there is none.
+ * The id in the table's row, and a copy of the row if row is given; 0 if there
+ * is none.
  */
 static uint64
 read_row(Relation table, Snapshot snapshot, HeapTuple *row)

@@ -3,10 +3,11 @@
  * store.c
  *	  Statements on our own tables, run as their owner.
  *
- * Subscriptions live in ordinary tables, which nobody but the extension's
- * owner may touch; who may do what is checked before we get here.  Statements
- * are prepared once in a session, under a pinned search_path (role.c), so the
- * caller's does not matter.
+ * Subscriptions are rows of ordinary tables, and only the extension's owner
+ * has rights on them.  The caller's rights are checked before this code is
+ * called.  Statements are prepared once in a session, under a pinned
+ * search_path (role.c), so the caller's does not matter and operators need no
+ * schema.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,9 +22,9 @@
 #include "feed/feed.h"
 
 /*
- * Begin: *caller keeps who the caller is.  What a statement returns is there
- * until the end.  An error on the way ends it as well: the transaction's abort
- * restores the user, and SPI.
+ * Become the owner of our tables, and keep the caller in *caller.  What a
+ * statement returns is valid until feedpub_store_end().  An error ends it as
+ * well: the transaction's abort restores the user and SPI.
  */
 void
 feedpub_store_begin(FeedpubRole *caller)
@@ -46,9 +47,9 @@ feedpub_store_end(const FeedpubRole *caller)
 }
 
 /*
- * Run a statement with a snapshot of its own, where the isolation allows.
- * nulls is as SPI_execute_plan() wants it, or NULL.  Returns the number of
- * rows, which are in SPI_tuptable.
+ * Run a statement, in READ COMMITTED with a snapshot of its own.  nulls is as
+ * in SPI_execute_plan(), or NULL.  Returns the number of rows, which are in
+ * SPI_tuptable.
  */
 uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
@@ -68,8 +69,8 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 }
 
 /*
- * A column of a row that the last statement returned; NULL is *isnull.  The
- * value is in SPI's memory.
+ * A column of a row that the last statement returned; *isnull is set if it is
+ * NULL.  The value is in SPI's memory.
  */
 Datum
 feedpub_store_value(uint64 row, int column, bool *isnull)
