@@ -1,41 +1,46 @@
 /*-------------------------------------------------------------------------
  *
  * change.c
- *	  What runs inside a writer's statement on a feed.
+ *	  The triggers that run inside a writer's statement on a feed.
  *
- * A message of an outbox is stamped by a BEFORE ROW trigger as it is inserted,
- * whatever stamp it brings, and is never updated: consumers may have read it.
+ * A BEFORE ROW trigger stamps each message that is inserted into an outbox,
+ * whatever stamp it brings.  A message is never updated: consumers may have
+ * read it.
  *
- * A row of a table that is inserted, or whose published columns change, is stamped by a
- * BEFORE ROW trigger.  Its name sorts last, so that other triggers have done
- * what they will by then; where one does come after it, every UPDATE stamps,
- * for what that one will change cannot be known.  A row that is deleted
- * leaves a tombstone, as does one whose key changes, for its old key, and
- * TRUNCATE, before it begins.  The triggers are ENABLE ALWAYS: rows that logical replication
- * brings get stamps of this server.
+ * A BEFORE ROW trigger stamps each row of a table feed that is inserted, or
+ * whose published columns change.  Its name sorts last, so that it runs after
+ * other triggers have changed the row.  If a trigger sorts after it
+ * nevertheless, every UPDATE stamps, since it cannot be known what that
+ * trigger will change.  A deleted row leaves a tombstone.  So does a row whose
+ * key changes, for its old key, and TRUNCATE, before it begins.  The triggers
+ * are ENABLE ALWAYS: rows that logical replication brings get stamps of this
+ * server.
  *
- * A row of batch 0, one that was there before the table became a feed and has
- * no stamp, is stamped by any UPDATE at all: its new version may lie before
- * the place that a reader of batch 0 has reached (initial.c).  So is a row that
- * is not in the feed, since its partition came with it (partition.c).
+ * A row of the initial snapshot was there before the table became a feed, and
+ * has no stamp.  Every UPDATE stamps it: its new version may lie before the
+ * position that a reader of the initial snapshot has reached (initial.c).
+ * Every UPDATE also stamps a row that is not in the feed since its partition
+ * came with it (partition.c).
  *
  * Order of events: the trigger is called with the old row locked (trigger.c:
- * GetTupleForTrigger), so the position is taken after whoever changed the row
- * before has ended: changes of one row are in the order of their positions.
- * The xid is assigned before the position is taken.
+ * GetTupleForTrigger).  So the position is taken after the transaction that
+ * changed the row before has ended, and changes of one row are in the order of
+ * their positions.  The xid is assigned before the position is taken.
  *
- * A tombstone may be written for a key that lives: an INSERT takes its
- * position before it waits on the unique index, so it may have a smaller one
- * than the DELETE that it waited for; and where a row moves to another place
- * it is deleted there after it is inserted here.  Readers do not hand out a
- * tombstone whose key lives in the snapshot that reads (read.c).
+ * A tombstone may be written for a key that lives.  An INSERT takes its
+ * position before it waits on the unique index, so its position may be smaller
+ * than that of the DELETE for which it waited.  And if a row moves to another
+ * partition, it is inserted into the new one before it is deleted from the old
+ * one.  Readers do not deliver a tombstone whose key lives in the snapshot of
+ * the page (read.c).
  *
- * Partitions have clones of the row triggers, which are called with the
- * partition: its columns may have other numbers than those of the feed's table,
- * and the sequence, the key and the tombstones are that table's.  An UPDATE
- * that moves a row to another partition fires the triggers of UPDATE and DELETE
- * there and of INSERT here, so its old key, for it must have changed, leaves two
- * tombstones; a consumer is told twice.
+ * Partitions have clones of the row triggers.  A clone is called with the
+ * partition: its columns may have other numbers than those of the feed's
+ * table, and the sequence, the key and the tombstones are that table's.  An
+ * UPDATE that moves a row to another partition fires the triggers of UPDATE
+ * and DELETE on the old one and of INSERT on the new one.  The key contains
+ * the partition key, so it has changed, and the old key gets two tombstones: a
+ * consumer is told twice.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,31 +76,32 @@ PG_FUNCTION_INFO_V1(feedpub_note_delete);
 PG_FUNCTION_INFO_V1(feedpub_note_truncate);
 
 /*
- * What the triggers need to know of a table.  Entries are voided by relcache
- * invalidation of the table, its sequence or the registry, and never freed.
+ * What the triggers need to know of a table.  Relcache invalidation of the
+ * table, its sequence or the registry makes an entry invalid.  Entries are
+ * never freed.
  */
 typedef struct TrackedTable
 {
 	Oid			relid;			/* hash key, must be first */
 	bool		valid;
-	Oid			feed;			/* the table, or the one it is a partition of */
+	Oid			feed;			/* the table, or its partitioned table */
 	Oid			seqid;
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		deletes;
-	uint64		since;			/* of a partition: rows below are not in the feed */
+	uint64		since;			/* of a partition (partition.c) */
 	int			nkeys;			/* 0: the key is not there */
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	bool		always;			/* every UPDATE stamps */
 	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
 
-	/* of a feed that was truncated: when, where; these are kept when voided */
+	/* of a truncated feed; invalidation keeps these */
 	FullTransactionId truncated_by;
 	SubTransactionId truncating;	/* while its partitions are, too */
 	int64		truncated_at;	/* later positions are larger */
 } TrackedTable;
 
-/* the outbox whose rows are being stamped anew by this backend */
+/* the outbox whose rows this backend is stamping anew, or InvalidOid */
 Oid			feedpub_change_stamped_anew = InvalidOid;
 
 static HTAB *tables = NULL;
@@ -124,12 +130,12 @@ static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 /*
  * feedpub._stamp_message() returns trigger
  *
- * BEFORE INSERT OR UPDATE, FOR EACH ROW, on an outbox: stamps a new message and
- * raises PF004 for an UPDATE.  BEFORE UPDATE, FOR EACH STATEMENT: the same, also
- * if there is no row, or no conflict in ON CONFLICT DO UPDATE, so that such a
- * statement fails the first time it is tried.  (Logical replication does not
- * call triggers of statements.)  Only the UPDATE that stamps the messages of an
- * outbox anew is let through (restamp.c).
+ * BEFORE INSERT OR UPDATE, FOR EACH ROW, on an outbox: stamps a new message,
+ * and raises PF004 for an UPDATE.  BEFORE UPDATE, FOR EACH STATEMENT: raises
+ * PF004 also if the UPDATE finds no row, or ON CONFLICT DO UPDATE no conflict,
+ * so that such a statement fails when it is tried first.  (Logical replication
+ * does not call triggers of statements.)  Only the UPDATE that stamps the
+ * messages of an outbox anew may pass (restamp.c).
  */
 Datum
 feedpub_stamp_message(PG_FUNCTION_ARGS)
@@ -168,9 +174,10 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 }
 
 /*
- * A row with a new stamp: the xid first, then the position.  Needs no right on
- * the sequence: it belongs to feed_pos of the feed's table, so its owner has
- * given whoever may INSERT the right to advance it.
+ * Returns the row with a new stamp.  The xid is assigned first, then the
+ * position.  The caller needs no right on the sequence: it belongs to feed_pos
+ * of the feed's table, so with the right to INSERT the owner has granted the
+ * right to advance it.
  */
 static Datum
 stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
@@ -188,12 +195,13 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 }
 
 /*
- * feedpub._stamp_row(columns...) returns trigger
+ * feedpub._stamp_row(columns...)  returns trigger
  *
  * BEFORE INSERT OR UPDATE, FOR EACH ROW, on a table feed: gives the row a new
  * stamp if it is new, or if one of the columns named in the trigger's
- * arguments changes, any column if there are none; or if feed_xid is set to
- * NULL, which asks for that.  Raises PF004 when the stamp would be written.
+ * arguments changes (any column if there are none), or if feed_xid is set to
+ * NULL, which asks for a new stamp.  Raises PF004 if the statement writes the
+ * stamp.
  */
 Datum
 feedpub_stamp_row(PG_FUNCTION_ARGS)
@@ -236,7 +244,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 			}
 		}
 
-		/* what replication brings is another server's stamp */
+		/* logical replication brings another server's stamp */
 		if (is_written && !is_asked && !is_replica)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEED_GUARDED),
@@ -265,8 +273,8 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 }
 
 /*
- * Has a row no stamp, not even half of one, or is it not in the feed since it
- * came with its partition (partition.c)?
+ * Is a row not in the feed: has it no xid or no position, or did its partition
+ * come with it (partition.c)?
  */
 static inline bool
 is_outside(const TrackedTable *table, TupleTableSlot *slot)
@@ -307,22 +315,23 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
  * feedpub._note_truncate() returns trigger
  *
  * BEFORE TRUNCATE, FOR EACH STATEMENT, on a feed: leaves the tombstone of a
- * TRUNCATE.  Its position is larger than those of all rows that go: their
- * writers have ended, for the statement locks all its tables before it calls
- * any trigger, or are this transaction.  What the statement's AFTER triggers
- * write, and whoever comes after it, gets larger ones.  (What its BEFORE
- * triggers write into the feed goes with the rest.)
+ * TRUNCATE.  Its position is larger than those of all rows that the TRUNCATE
+ * removes: the statement locks all its tables before it calls any trigger, so
+ * the writers of these rows have ended, or are this transaction.  What the
+ * statement's AFTER triggers and later transactions write gets larger
+ * positions.  (What its BEFORE triggers write into the feed is removed with
+ * the rest.)
  *
  * The same on a partition: leaves a tombstone for each row, unless the whole
  * feed is being truncated, which the trigger on the partitioned table has
- * noticed.  (The server calls that first where the statement names the table,
- * tablecmds.c: ExecuteTruncateGuts; if it names partitions before, their
- * deletes are published as well.)  A table that was a partition keeps the
- * trigger; there it does nothing.
+ * noted.  (The server calls that one first if the statement names the table,
+ * tablecmds.c: ExecuteTruncateGuts.  If the statement names partitions before
+ * it, their deletes are published as well.)  A table that was a partition
+ * keeps the trigger, which does nothing there.
  *
- * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: takes back what RESTART
- * IDENTITY did to its sequence (see keep_position), should no other trigger's
- * row have done so.
+ * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: undoes what RESTART IDENTITY
+ * did to its sequence (keep_position), unless a row of another trigger already
+ * has.
  */
 Datum
 feedpub_note_truncate(PG_FUNCTION_ARGS)
@@ -377,8 +386,8 @@ note_feed_truncate(TrackedTable *table)
 }
 
 /*
- * Is a feed being truncated as a whole?  Should that fail, its subtransaction
- * is not ours any more.
+ * Is a feed being truncated as a whole?  If that TRUNCATE has failed, its
+ * subtransaction is not the current one any more.
  */
 static bool
 is_truncated_with_all(Oid feed)
@@ -440,9 +449,9 @@ find_table(Relation rel)
 }
 
 /*
- * Find out about a table.  Its definition cannot change meanwhile: the
- * writer's statement holds a lock on it.  The registry can: then what was
- * learned serves this row only.
+ * Look up what the triggers need to know of a table.  The writer's statement
+ * holds a lock on it, so its definition cannot change meanwhile.  The registry
+ * can: then the entry serves this row only.
  */
 static void
 learn_table(TrackedTable *table, Relation rel)
@@ -473,7 +482,7 @@ learn_table(TrackedTable *table, Relation rel)
 						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to do without.")));
 
-	/* without a row in the registry: no deletes, until feed_repair() */
+	/* if the registry has no row, no deletes until feed_repair() */
 	registry_relid = feedpub_registry_relid();
 	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
@@ -514,9 +523,9 @@ learn_table(TrackedTable *table, Relation rel)
 }
 
 /*
- * Which columns are compared: those named in the trigger's arguments, or all.
- * All as well if one of them is gone or renamed, or is computed from others:
- * rather one stamp too many.
+ * The columns to compare: those named in the trigger's arguments, or all.  If
+ * one of them is gone, renamed or computed from others, all are compared: one
+ * stamp too many does no harm.
  */
 static void
 learn_columns(TrackedTable *table, Relation rel, const Trigger *trigger)
@@ -550,7 +559,7 @@ learn_columns(TrackedTable *table, Relation rel, const Trigger *trigger)
 
 /*
  * Does a column differ between two versions of a row?  Values that are stored
- * out of line are not read: an UPDATE that leaves one alone leaves its
+ * out of line are not read: an UPDATE that does not write one keeps its
  * pointer, and one that writes it anew counts as a change.
  */
 static bool
@@ -610,9 +619,9 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 }
 
 /*
- * A partition is about to be truncated: leave a tombstone for each of its rows,
- * since the other partitions keep theirs.  Those that nobody sees any more have
- * theirs.
+ * Leave a tombstone for each row of a partition that is about to be truncated,
+ * since the other partitions keep their rows.  Rows that are deleted already
+ * have theirs.
  */
 static void
 leave_all_tombstones(const TrackedTable *table, Relation rel)
@@ -640,19 +649,21 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 }
 
 /*
- * After TRUNCATE ... RESTART IDENTITY: positions go on.
+ * Set a feed's sequence forward after TRUNCATE ...  RESTART IDENTITY, so that
+ * positions go on.
  *
- * The server sets the sequence back between the BEFORE and the AFTER triggers
- * of the statement, in a new file, whose invalidation voids what is known of
- * the feed and its partitions.  So we are here before the next position is
- * taken, for a row of somebody's AFTER trigger, or in our own AFTER trigger;
- * and nobody else is, for the sequence is locked until the transaction ends.
- * Positions taken since our BEFORE trigger are those of tombstones, which are
- * kept, and of rows that are gone.  If the TRUNCATE is rolled back, the old
- * file is there again, which has the position of the TRUNCATE.
+ * Between the statement's BEFORE and AFTER triggers the server sets the
+ * sequence back, in a new file.  That invalidates what is cached of the feed
+ * and its partitions.  So this function is called before the next position is
+ * taken: for a row that another AFTER trigger writes, or in our own AFTER
+ * trigger.  No other session can be before it, since the sequence is locked
+ * until the transaction ends.  The positions that were taken after our BEFORE
+ * trigger are those of tombstones, which are kept, and of rows that are gone.
+ * If the TRUNCATE is rolled back, the old file is there again, and it has the
+ * position of the TRUNCATE.
  *
- * As the extension's owner: whose row it is need have no right on the sequence,
- * and to set it forward takes no code of anybody's.
+ * This runs as the extension's owner: the writer need not have a right on the
+ * sequence, and to set it forward runs no other role's code.
  */
 static void
 keep_position(const TrackedTable *table, const TrackedTable *feed)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * stamp.c
- *	  What comes with a writer's rows: a message's id, and word to the worker
- *	  when the transaction has committed.
+ *	  What comes with a writer's rows: a message's id, and a mark for the
+ *	  worker when the transaction has committed.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,14 +17,14 @@
 
 PG_FUNCTION_INFO_V1(feedpub_message_id);
 
-/* Random bytes, fetched in bulk: the system call costs more than the rest. */
+/* Random bytes, fetched in bulk: the system call is what costs most. */
 static uint8 randomness[4096];
 static int	randomness_used = sizeof(randomness);
 
 /*
- * The feeds that the present transaction has written to, for the worker to be
- * told when it has committed.  Most write to one; what does not fit stands
- * for all feeds.
+ * The feeds to which this transaction has written, for a mark when it has
+ * committed.  Most transactions write to one.  If there are more than
+ * MAX_STAMPED, stamped_more stands for all feeds.
  */
 #define MAX_STAMPED	8
 
@@ -85,8 +85,8 @@ feedpub_message_id(PG_FUNCTION_ARGS)
 }
 
 /*
- * Remember a feed that the transaction writes to.  Rolled-back savepoints are
- * not taken back: the worker looks once for nothing.
+ * Note a feed to which the transaction writes.  A rolled-back savepoint does
+ * not remove the note: the worker looks once for nothing.
  */
 void
 feedpub_stamp_note(Oid relid, FullTransactionId xid)
@@ -106,7 +106,7 @@ feedpub_stamp_note(Oid relid, FullTransactionId xid)
 			return;
 	}
 
-	/* now, for it may have to be looked up, which a callback must not */
+	/* now, since it may have to be looked up, which a callback must not do */
 	(void) feedpub_shmem_database();
 	stamped_xid = XidFromFullTransactionId(xid);
 	if (nstamped < MAX_STAMPED && OidIsValid(relid))
@@ -116,12 +116,12 @@ feedpub_stamp_note(Oid relid, FullTransactionId xid)
 }
 
 /*
- * At the end of a transaction that wrote to feeds: tell the worker.  The
- * commit is visible by now (xact.c: CommitTransaction calls us after
- * ProcArrayEndTransaction), so whoever is woken sees it.  Earlier would lose
- * the wake-up: the worker would look, find nothing, and forget.  After
- * PREPARE nothing will be called when the transaction commits, so it is put
- * on watch.
+ * At the end of a transaction that wrote to feeds, set marks for the worker.
+ * The commit is visible by now (xact.c: CommitTransaction calls this after
+ * ProcArrayEndTransaction), so a process that is woken sees it.  An earlier
+ * mark would lose the wake-up: the worker would look, find nothing, and take
+ * the mark.  After PREPARE no callback runs when the transaction commits, so
+ * its feeds are put on watch.
  */
 static void
 tell_worker(XactEvent event, void *arg)

@@ -3,10 +3,10 @@
  * tombstone.c
  *	  The table feedpub._tombstone: deletes in table feeds.
  *
- * A tombstone is what a deleted row leaves in the feed: its key and a stamp of
- * the deleting transaction.  One without a key stands for TRUNCATE.  They are
- * in the published order beside the rows, by the same rules: run.c reads them
- * through their own index on (feed, feed_xid, feed_pos).
+ * A tombstone is an entry for a deleted row: its key, and a stamp of the
+ * transaction that deleted it.  One without a key stands for TRUNCATE.
+ * Tombstones are in published order among the rows, by the same rules: run.c
+ * reads them through their own index on (feed, feed_xid, feed_pos).
  *
  *-------------------------------------------------------------------------
  */
@@ -38,11 +38,11 @@
 #define ANUM_TOMBSTONE_KEY		4
 #define NATTS_TOMBSTONE			4
 
-/* how many are looked at for keys that cannot be read any more */
+/* how many are searched for keys that cannot be read any more */
 #define OLDEST_TOMBSTONES		10000
 
 /*
- * Open the table and its index.
+ * Open the table, and its index if it is asked for.
  */
 Relation
 feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
@@ -57,8 +57,8 @@ feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
 }
 
 /*
- * Write one.  key is a text[], or 0 for TRUNCATE.  As ourselves: the writer
- * needs no right on the table.
+ * Write a tombstone.  key is a text[], or 0 for TRUNCATE.  The write checks no
+ * rights: the writer needs none on the table.
  */
 void
 feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
@@ -74,7 +74,7 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 	values[ANUM_TOMBSTONE_KEY - 1] = key;
 	nulls[ANUM_TOMBSTONE_KEY - 1] = key == (Datum) 0;
 
-	/* a plain table with one plain index, as those of the catalog */
+	/* a plain table with one plain index, as system catalogs are */
 	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
 	CatalogTupleInsert(table, tuple);
 	heap_freetuple(tuple);
@@ -82,8 +82,8 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 }
 
 /*
- * The largest position of a feed's tombstones, whoever's they are; 0 if there
- * is none.  Reads the index of all of them.
+ * The largest position of a feed's tombstones, visible or not; 0 if there is
+ * none.  Reads all their index entries.
  */
 int64
 feedpub_tombstone_largest_pos(Oid feed)
@@ -113,7 +113,7 @@ feedpub_tombstone_largest_pos(Oid feed)
 }
 
 /*
- * The key in a tombstone, a text[]; false for TRUNCATE.
+ * Get a tombstone's key, a text[].  Returns false for TRUNCATE.
  */
 bool
 feedpub_tombstone_key(TupleTableSlot *slot, Datum *key)
@@ -125,8 +125,9 @@ feedpub_tombstone_key(TupleTableSlot *slot, Datum *key)
 }
 
 /*
- * Are there keys that are no values of their columns any more?  Looks at the
- * oldest ones, which are from before the columns were changed.
+ * Are there tombstones whose keys are no values of their columns any more?
+ * Looks at the oldest OLDEST_TOMBSTONES, which are from before the columns
+ * changed.
  */
 bool
 feedpub_tombstone_some_unreadable(Relation rel, Relation index)
