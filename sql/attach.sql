@@ -44,10 +44,10 @@ CREATE VIEW parts AS
 CREATE TABLE :odd (id int PRIMARY KEY, "The ""value"", say" text, note text);
 INSERT INTO :odd VALUES (1, 'one'), (2, 'two'), (3, 'three');
 SELECT pg_relation_filenode(:'odd') AS file \gset
-SELECT array_agg(ctid::text) AS places FROM :odd \gset
+SELECT array_agg(ctid::text) AS tids FROM :odd \gset
 SELECT feed_attach(:'odd');
 -- Nothing was rewritten, and no row touched.
-SELECT pg_relation_filenode(:'odd') = :file AS same_file, (SELECT array_agg(ctid::text) FROM :odd) = :'places' AS same_places;
+SELECT pg_relation_filenode(:'odd') = :file AS same_file, (SELECT array_agg(ctid::text) FROM :odd) = :'tids' AS same_tids;
 SELECT part, "is" FROM parts WHERE tab = :'odd'::regclass ORDER BY part, "is" COLLATE "C";
 SELECT feed, kind, owner = current_user AS owner, payload_type, key, deletes, state, is_default FROM feedpub.feeds WHERE feed = :'odd'::regclass;
 SELECT * FROM feed_check(:'odd');
@@ -72,7 +72,7 @@ SELECT part, "is" FROM parts WHERE tab = :'odd'::regclass ORDER BY part, "is" CO
 SELECT (SELECT count(*) FROM feedpub._feed) AS feeds, (SELECT count(*) FROM feedpub._batch) AS batches, (SELECT count(*) FROM feedpub._tombstone) AS tombstones;
 SELECT *, pg_relation_filenode(:'odd') = :file AS same_file FROM :odd ORDER BY id;
 SELECT refusal($$SELECT feed_detach('"Odd ""Name"", with a comma"')$$) UNION ALL SELECT refusal($$SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1)$$);
--- And attached again: what was stamped before is batch 0 now.  In a transaction that is rolled back nothing happened.
+-- And attached again: what was stamped before is in the initial snapshot now.  In a transaction that is rolled back nothing happened.
 BEGIN;
 SELECT feed_attach(:'odd');
 ROLLBACK;

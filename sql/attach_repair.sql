@@ -79,7 +79,7 @@ SELECT s AS undone, u.* FROM unnest(ARRAY[
 	'ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" CACHE 10',
 	'ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" INCREMENT BY -1 MINVALUE -100 CYCLE MAXVALUE 500']) s, undo(s) u;
 \x off
--- Set back, or gone: it goes on behind what has been given out.
+-- Set back, or gone: it goes on after what has been given out.
 INSERT INTO :odd VALUES (3, 'three');
 SELECT problem ~ '^sequence: sequence .* was set back: position [0-9]+ has been given out$' AS problem, cure ~ '^SELECT pg_catalog.setval' AS cure, repaired, still_wrong, works
 	FROM undo('ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART');
@@ -130,7 +130,7 @@ SELECT guard, problem, cure FROM feed_check(:'odd') WHERE guard = 'columns';
 ROLLBACK;
 
 --
--- The index, which only its owner makes again; what he is told can be run.
+-- The index, which only its owner makes again; what feed_repair() tells it can be run.
 --
 DROP INDEX "Odd ""Name"", with a comma_feed_idx";
 SELECT * FROM feed_check(:'odd');
@@ -180,7 +180,7 @@ SELECT (entry).id, op FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 100
 CALL feed_publish(:'odd');
 SELECT (entry).id, op FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 100) ORDER BY 1;
 
--- Who does not own it may look, if he may read it, and not repair.
+-- A role that does not own it may look, if it may read it, and not repair.
 CREATE ROLE regress_feedpub_reader;
 GRANT USAGE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_reader;
 ALTER TABLE :odd DISABLE TRIGGER zz_feedpub_stamp;

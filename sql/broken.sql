@@ -80,7 +80,7 @@ SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('k
 SELECT page, regexp_replace(entry, 'enum: \d+', 'enum: N') AS entry FROM walk('moods', 10);
 SELECT feed_subscribe('all', 'kv', 'earliest') <> '' AS placed;
 SELECT op, key, row, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 10);
--- Set aside, it comes again with its error.
+-- Parked, it comes again with its error.
 SELECT count(*) FROM (SELECT feed_ack('all', receipt) FROM feed_poll('all', 1)) a;
 SELECT receipt AS broken FROM feed_poll('all', 1) \gset
 SELECT feed_nack('all', :'broken', '0', 'broken') IS NOT NULL AS aside;
@@ -95,7 +95,7 @@ SAVEPOINT s;
 SELECT count(*) FROM feed_poll('all', 10);
 COMMIT;
 SELECT count(*) FROM kv WHERE id = 5;
--- Who cancels a page gets no page.
+-- A page that is cancelled is no page.
 ALTER TABLE kv ADD COLUMN a int[];
 INSERT INTO kv (id, a) VALUES (6, array_fill(0, ARRAY[10000000]));
 CALL feed_publish();

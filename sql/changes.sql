@@ -76,7 +76,7 @@ UPDATE :odd SET v = NULL WHERE id = 11;
 CALL came('');
 UPDATE :odd SET v = NULL WHERE id = 11;
 CALL came('');
--- A row that was there before: any UPDATE, since it moves before or behind a reader of batch 0
+-- A row that was there before: any UPDATE, since it moves before or after a reader of the initial snapshot
 UPDATE :odd SET note = 'moved' WHERE id = 1;
 CALL came('');
 UPDATE :odd SET note = 'again' WHERE id = 1;

@@ -16,7 +16,7 @@ CREATE EXTENSION dblink;
 SELECT feed_create('"Odd ""Name"", with a comma"');
 SELECT feed_create('silent');
 -- A listener on a connection of its own, whose notifications are shown
--- without what differs from run to run.  A mark that is sent behind them says
+-- without what differs from run to run.  A mark that is sent after them says
 -- that all have come.
 CREATE FUNCTION connect(name text) RETURNS text LANGUAGE sql AS $$
 	SELECT dblink_connect(name, format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
@@ -60,7 +60,7 @@ INSERT INTO silent (message_type, data) VALUES ('e', '1');
 SELECT * FROM notified();
 CALL feed_publish();
 SELECT * FROM notified();
--- What is behind the payload is not published yet, and comes with the next.
+-- What is after the payload is not published yet, and comes with the next.
 SELECT op, (entry).message_type FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10);
 -- No batch, no notification: nothing new, a rollback, another feed
 CALL feed_publish();
@@ -148,7 +148,7 @@ SELECT feed_set_channel('feedpub._feed', 'outbox');
 SELECT feed_set_channel(0, 'outbox');
 SELECT feed_set_channel(NULL, 'outbox');
 \set VERBOSITY default
--- Only the owner may, or who is a member of his role.
+-- Only the owner may, or a member of the role.
 CREATE ROLE regress_feedpub_owner;
 CREATE ROLE regress_feedpub_reader;
 ALTER TABLE silent OWNER TO regress_feedpub_owner;

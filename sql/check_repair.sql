@@ -105,8 +105,8 @@ RESET client_min_messages;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"') WHERE guard = 'sequence';
 SELECT * FROM repair();
 SELECT reads();
--- Positions go on behind those that are there.
-SELECT last_value > (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma") AS behind FROM :seq;
+-- Positions go on after those that are there.
+SELECT last_value > (SELECT max(feed_pos) FROM "Odd ""Name"", with a comma") AS beyond FROM :seq;
 
 --
 -- The default of message_id: another is the owner's choice.
@@ -322,7 +322,7 @@ SELECT * FROM repair();
 SELECT reads();
 
 --
--- An ordinary owner can do all that; who is not the owner cannot.
+-- An ordinary owner can do all that; another role cannot.
 --
 SELECT feed_repair('"Odd ""Name"", with a comma"');
 SET ROLE regress_feedpub_owner;

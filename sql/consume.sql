@@ -17,7 +17,7 @@ SELECT dblink_connect('late', format('dbname=%L user=%L host=%L port=%L', curren
 	split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')));
 
 -- The table: v is published; note is not, and has an index of its own, so that
--- an UPDATE of note gives a row a second place in the index on the stamp.
+-- an UPDATE of note gives a row a second entry in the index on the stamp.
 CREATE TABLE "Odd ""Name"", with a comma" (id int PRIMARY KEY, v text, note int);
 CREATE INDEX ON "Odd ""Name"", with a comma" (note);
 INSERT INTO "Odd ""Name"", with a comma" SELECT i, 'initial ' || i, i FROM generate_series(1, 500) i;
@@ -48,7 +48,7 @@ BEGIN
 				WHEN 'delete' THEN
 					DELETE FROM copy WHERE copy = c.copy AND id = (r.entry).id;
 				WHEN 'truncate' THEN
-					-- each shard's reader gets it, in its own time: his keys only
+					-- each shard's reader gets it, in its own time: its keys only
 					DELETE FROM copy WHERE copy = c.copy AND (c.shards IS NULL OR shard_of(id, c.shards) = c.shard);
 				WHEN 'end' THEN
 			END CASE;
@@ -122,7 +122,7 @@ END $$;
 SELECT setseed(0.4);
 CALL change(100);
 -- A transaction that takes long, and changes rows that the others leave alone:
--- published when it ends, behind those that came after it
+-- published when it ends, after those that began later
 INSERT INTO "Odd ""Name"", with a comma" SELECT i, 'for the late one', i FROM generate_series(1000, 1010) i;
 SELECT dblink_exec('late', 'BEGIN'), dblink_exec('late', $$UPDATE "Odd ""Name"", with a comma" SET v = 'late' WHERE id BETWEEN 1000 AND 1004$$), dblink_exec('late', $$DELETE FROM "Odd ""Name"", with a comma" WHERE id = 1005$$);
 CALL change(150);
@@ -130,8 +130,8 @@ SELECT dblink_exec('late', $$UPDATE "Odd ""Name"", with a comma" SET id = 2000 W
 CALL change(100);
 VACUUM "Odd ""Name"", with a comma";
 CALL change(100);
--- Some are still in batch 0 here, others are not; then their places change.
-SELECT count(*) FILTER (WHERE cursor = '' OR substr(cursor, 10, 1) = 'a') > 0 AS in_batch_0, count(*) FILTER (WHERE substr(cursor, 10, 17) > 'b0000000000000001' COLLATE "C") > 0 AS behind FROM consumer;
+-- Some are still in the initial snapshot here, others are not; then the rows move.
+SELECT count(*) FILTER (WHERE cursor = '' OR substr(cursor, 10, 1) = 'a') > 0 AS in_initial, count(*) FILTER (WHERE substr(cursor, 10, 17) > 'b0000000000000001' COLLATE "C") > 0 AS beyond FROM consumer;
 VACUUM FULL "Odd ""Name"", with a comma";
 CALL change(100);
 CALL feed_publish('"Odd ""Name"", with a comma"');
@@ -154,7 +154,7 @@ CALL change(150);
 CALL feed_publish('"Odd ""Name"", with a comma"');
 CALL drain();
 SELECT * FROM differences();
--- Who begins only now gets the same.
+-- A consumer that begins only now gets the same.
 UPDATE consumer SET cursor = '';
 DELETE FROM copy;
 CALL drain();

@@ -260,7 +260,7 @@ GRANT USAGE ON SCHEMA shop TO "regress_feedpub_Odd ""Role"", with a comma";
 SET ROLE "regress_feedpub_Odd ""Role"", with a comma";
 SELECT feed_create('shop.odd_owner');
 RESET ROLE;
--- The first one is the default feed, whoever made it.
+-- The first one is the default feed, whichever role made it.
 SELECT feed, owner, is_default FROM feedpub.feeds ORDER BY feed::text;
 -- The registry can be read by everybody and written by nobody.
 SET ROLE regress_feedpub_ann;
@@ -409,13 +409,13 @@ DROP TABLE fourth;
 SELECT feed_set_default('fifth');
 SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text;
 DROP TABLE fifth;
--- The owner of nothing but his own feed may take the place of a dropped one.
+-- The owner of nothing but its own feed may take the place of a dropped one.
 GRANT CREATE ON SCHEMA public TO regress_feedpub_ann, regress_feedpub_bob;
 SET ROLE regress_feedpub_ann;
 SELECT feed_create('anns');
 RESET ROLE;
 SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text;
--- But not of one that is there, unless he owns that too, or the database.
+-- But not of one that is there, unless it owns that too, or the database.
 SET ROLE regress_feedpub_bob;
 SELECT feed_create('bobs');
 SELECT feed_set_default('bobs');

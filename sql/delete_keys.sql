@@ -1,5 +1,5 @@
 -- Keys of many types and their deletes: kept as texts that do not depend on
--- anybody's settings, and handed out as values of the types.
+-- anybody's settings, and delivered as values of the types.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;

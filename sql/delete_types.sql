@@ -45,8 +45,8 @@ ALTER TYPE colour RENAME VALUE 'red' TO 'crimson';
 ALTER TYPE colour RENAME VALUE 'a "quoted", {one}' TO 'plain';
 SELECT op, (entry)."the ""key""", (entry).n, (entry).v FROM feed_read(NULL::public.:odd, '', 100);
 SELECT entries(:'odd');
--- A row of the feed behind such a delete, and one page for each entry
-INSERT INTO :odd VALUES ('plain', 5, 'behind');
+-- A row of the feed after such a delete, and one page for each entry
+INSERT INTO :odd VALUES ('plain', 5, 'after');
 CALL feed_publish();
 WITH RECURSIVE page (n, p) AS (
 	SELECT 1, feed_page(:'odd', '', 1)

@@ -1,4 +1,4 @@
--- Deletes in table feeds: the key of each row that is gone, in its place in the
+-- Deletes in table feeds: the key of each row that is gone, at its position in the
 -- order, unless a row of that key is alive.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
@@ -33,7 +33,7 @@ BEGIN
 END $$;
 
 --
--- One row: one of batch 0; a stamped one; one that came and went
+-- One row: one of the initial snapshot; a stamped one; one that came and went
 --
 DELETE FROM :odd WHERE id = 1;
 CALL came('');
@@ -75,13 +75,13 @@ CALL came('');
 DELETE FROM :odd WHERE id = 3;
 INSERT INTO :odd VALUES (3, 'and again');
 CALL came('');
--- In two batches: whoever comes between them gets the delete.
+-- In two batches: a reader that comes between them gets the delete.
 SELECT cursor FROM head \gset
 DELETE FROM :odd WHERE id = 3;
 CALL came('');
 INSERT INTO :odd VALUES (3, 'third');
 CALL came('');
--- Who comes later gets the row only, and an end behind what was passed.
+-- A reader that comes later gets the row only, and an end after what was passed.
 SELECT op, (entry).id, (entry).v FROM feed_read(NULL::"Odd ""Name"", with a comma", :'cursor', 10);
 SELECT op, feedpub._cursor_compare(cursor, feed_head(:'odd')) = 0 AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", :'cursor', 1);
 DELETE FROM :odd WHERE id = 3;
@@ -99,7 +99,7 @@ UPDATE :odd SET id = 9 WHERE id = 7;
 CALL came('');
 UPDATE :odd SET id = id, v = 'nine' WHERE id = 9;
 CALL came('');
--- Two that change places: both keys live
+-- Two that swap their keys: both keys live
 BEGIN;
 UPDATE :odd SET id = -8 WHERE id = 8;
 UPDATE :odd SET id = 8 WHERE id = 9;
@@ -152,7 +152,7 @@ SELECT count(*), count(*) FILTER (WHERE w.cursor = p.cursor AND w.op = p.op AND 
 DROP VIEW whole;
 
 --
--- Readers under row security get no deletes, and their pages end behind them.
+-- Readers under row security get no deletes, and their pages end after them.
 --
 UPDATE head SET cursor = feed_head(:'odd');
 CREATE ROLE regress_feedpub_reader;
@@ -185,7 +185,7 @@ ALTER TABLE :odd DISABLE ROW LEVEL SECURITY;
 --
 -- Detached, they are gone; with deletes => false there are none.
 --
--- Positions are not handed out twice, though their sequence is the table's and
+-- Positions are not assigned twice, though their sequence is the table's and
 -- restarts with it: tombstones have some of them.
 --
 TRUNCATE :odd;

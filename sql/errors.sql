@@ -182,7 +182,7 @@ CREATE INDEX ON outbox (feed_xid, feed_pos) INCLUDE (message_type);
 SELECT message_type FROM feed_fetch('0', 0, 100);
 
 --
--- Errors that are caught leave nothing behind.
+-- Errors that are caught leave nothing.
 --
 DO $$
 DECLARE

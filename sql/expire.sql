@@ -68,14 +68,14 @@ SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 TABLE state;
 
 --
--- Each consumer stops at another place.
+-- Each consumer stops at another cursor.
 --
-INSERT INTO consumer VALUES ('in batch 0', '');
-SELECT consume('in batch 0', 2, 1);
-INSERT INTO consumer VALUES ('behind batch 0', '');
-SELECT consume('behind batch 0');
-INSERT INTO consumer SELECT 'head of then', feed_head('"Odd ""Name"", with a comma"'), (SELECT copy FROM consumer WHERE name = 'behind batch 0');
-SELECT cursor = (SELECT cursor FROM consumer WHERE name = 'behind batch 0') AS same FROM consumer WHERE name = 'head of then';
+INSERT INTO consumer VALUES ('in initial', '');
+SELECT consume('in initial', 2, 1);
+INSERT INTO consumer VALUES ('after initial', '');
+SELECT consume('after initial');
+INSERT INTO consumer SELECT 'head of then', feed_head('"Odd ""Name"", with a comma"'), (SELECT copy FROM consumer WHERE name = 'after initial');
+SELECT cursor = (SELECT cursor FROM consumer WHERE name = 'after initial') AS same FROM consumer WHERE name = 'head of then';
 DELETE FROM tab WHERE id = 1;
 CALL feed_publish();
 INSERT INTO consumer VALUES ('in batch 1, all of it', '');
@@ -117,25 +117,25 @@ SELECT name, consume(name) FROM start ORDER BY name;
 -- What is refused does not say so by an empty page.
 DO $$
 BEGIN
-	PERFORM feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'in batch 0'), 10);
+	PERFORM feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'in initial'), 10);
 EXCEPTION WHEN OTHERS THEN
 	RAISE NOTICE '%: %', SQLSTATE, SQLERRM;
 END $$;
 SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'inside batch 2'), 10);
 \echo :SQLSTATE
-SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'behind batch 0'), 10, 0, 4);
+SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'after initial'), 10, 0, 4);
 \echo :SQLSTATE
 SELECT feed_cursor('"Odd ""Name"", with a comma"', '0', 0);
 \echo :SQLSTATE
 -- New ones begin with what there is.
 INSERT INTO consumer VALUES ('new', '');
 SELECT consume('new');
--- One that is in batch 0 now goes on, whatever is deleted before it expires.
-INSERT INTO consumer VALUES ('new, in batch 0', '');
-SELECT consume('new, in batch 0', 2, 1);
+-- One that is in the initial snapshot now goes on, whatever is deleted before it expires.
+INSERT INTO consumer VALUES ('new, in initial', '');
+SELECT consume('new, in initial', 2, 1);
 DELETE FROM tab WHERE id IN (5, 7, 8);
 CALL feed_publish();
-SELECT consume('new, in batch 0');
+SELECT consume('new, in initial');
 SELECT consume('new');
 
 --
@@ -170,12 +170,12 @@ CALL wait_for_retention('0');
 \c
 LOAD 'feedpub';
 SET feedpub.read_wait = 0;
-SELECT consume('new, in batch 0');
+SELECT consume('new, in initial');
 INSERT INTO tab VALUES (2, 'last');
 CALL feed_publish();
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 TABLE state;
-SELECT consume('new, in batch 0');
+SELECT consume('new, in initial');
 SELECT consume('new');
 -- When there is no tombstone, nothing moves, however old the batches are.
 INSERT INTO tab VALUES (3, 'last');
@@ -198,7 +198,7 @@ SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 SELECT name, consume(name) FROM consumer WHERE name IN ('before TRUNCATE', 'stays there', 'new') ORDER BY name;
 
 --
--- In one transaction with what it removes: whoever keeps a snapshot from
+-- In one transaction with what it removes: a session with a snapshot from
 -- before still has the deletes.
 --
 DELETE FROM tab WHERE id = 9;

@@ -14,7 +14,7 @@ END $$;
 SET feedpub.read_wait = 0;
 CREATE TABLE tab (id int PRIMARY KEY);
 SELECT feed_attach('tab');
--- What a consumer gets behind a cursor, page by page, or the error
+-- What a consumer gets after a cursor, page by page, or the error
 CREATE FUNCTION consume(after text, page_size int) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	r record;
@@ -61,50 +61,50 @@ BEGIN
 END $$;
 CALL let_old();
 SELECT feedpub._expire_tombstones('tab');
--- Who begins gets all, in large pages and in small ones.
+-- A consumer that begins gets all, in large pages and in small ones.
 SELECT consume('', 100), consume('', 2), consume('', 1);
 
 --
 -- Batches {-2, -22} and {1}, of which the younger one has the smaller positions:
--- the end of the merged one lies behind the end of each that is in it.
+-- the end of the merged one is after the end of each that is in it.
 --
 DELETE FROM tab;
 SELECT feed_begin_history('tab');
-CREATE TABLE cursors (n serial PRIMARY KEY, place text, cursor text);
+CREATE TABLE cursors (n serial PRIMARY KEY, point text, cursor text);
 BEGIN;
 INSERT INTO tab VALUES (1);
 PREPARE TRANSACTION 'regress_feedpub long';
 INSERT INTO tab VALUES (2), (22);
 DELETE FROM tab WHERE id IN (2, 22);
 CALL feed_publish('tab');
-INSERT INTO cursors (place, cursor) SELECT 'between the deletes', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
-INSERT INTO cursors (place, cursor) SELECT 'behind the deletes', feed_head('tab');
+INSERT INTO cursors (point, cursor) SELECT 'between the deletes', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
+INSERT INTO cursors (point, cursor) SELECT 'after the deletes', feed_head('tab');
 COMMIT PREPARED 'regress_feedpub long';
 CALL feed_publish('tab');
-INSERT INTO cursors (place, cursor) SELECT 'at the end', feed_head('tab');
+INSERT INTO cursors (point, cursor) SELECT 'at the end', feed_head('tab');
 -- of one who began before that batch was there
-INSERT INTO cursors (place, cursor)
+INSERT INTO cursors (point, cursor)
 	SELECT 'at the end, from the first', r.cursor FROM cursors c, feed_read(NULL::tab, c.cursor, 100) r
 	WHERE c.n = 1 AND r.op = 'upsert' AND (entry).id = 1;
 INSERT INTO tab VALUES (3);
 CALL feed_publish('tab');
-SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
+SELECT point, consume(cursor, 100) FROM cursors ORDER BY n;
 CALL let_old();
 -- Merged before they expire, or after that, or not at all
 BEGIN;
 SELECT merge();
-SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
-INSERT INTO cursors (place, cursor) SELECT 'between the deletes, merged', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
-INSERT INTO cursors (place, cursor) SELECT 'behind the deletes, merged', r.cursor FROM feed_read(NULL::tab, '', 3) r WHERE (entry).id = 22;
+SELECT point, consume(cursor, 100) FROM cursors ORDER BY n;
+INSERT INTO cursors (point, cursor) SELECT 'between the deletes, merged', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
+INSERT INTO cursors (point, cursor) SELECT 'after the deletes, merged', r.cursor FROM feed_read(NULL::tab, '', 3) r WHERE (entry).id = 22;
 SELECT feedpub._expire_tombstones('tab');
-SELECT place, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
+SELECT point, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
 SELECT consume('', 100);
 ROLLBACK;
 BEGIN;
 SELECT feedpub._expire_tombstones('tab');
-SELECT place, consume(cursor, 100) FROM cursors ORDER BY n;
+SELECT point, consume(cursor, 100) FROM cursors ORDER BY n;
 SELECT merge();
-SELECT place, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
+SELECT point, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
 SELECT consume('', 100);
 ROLLBACK;
 

@@ -1,6 +1,6 @@
 -- Reading in xid order: feed_fetch().
 --
--- A page holds the rows behind a cursor (after_xid, after_pos), at most
+-- A page holds the rows after a cursor (after_xid, after_pos), at most
 -- "limit" of them, ordered by (feed_xid, feed_pos), of transactions that are
 -- older than every running one.  The stamp of its last row is the next cursor.
 SET client_min_messages = warning;
@@ -37,7 +37,7 @@ SELECT count(*) FROM (TABLE outbox EXCEPT SELECT * FROM feed_fetch('0', 0, 100))
 SELECT count(*) FROM (SELECT * FROM feed_fetch(NULL::outbox, '0', 0, 100) EXCEPT TABLE outbox) d;
 
 --
--- Following: the next page begins behind the last row of this one.
+-- Following: the next page begins after the last row of this one.
 --
 SELECT feed_xid, feed_pos, message_type FROM feed_fetch('0', 0, 2) ORDER BY feed_xid DESC, feed_pos DESC LIMIT 1 \gset
 \echo :message_type
@@ -100,10 +100,10 @@ SELECT count(*) AS sizes, count(DISTINCT entries) AS sequences,
        bool_and(pages = ceil((SELECT count(*) FROM outbox) / size::numeric)) AS full_pages,
        bool_and(entries = (SELECT array_agg(data ORDER BY feed_xid, feed_pos) FROM outbox)) AS in_order
   FROM generate_series(1, 165) size, pages(size);
--- From every row as cursor: what lies behind it
-SELECT count(*), bool_and(array(SELECT data FROM feed_fetch(o.feed_xid, o.feed_pos, 1000)) = o.behind) AS right
+-- From every row as cursor: what comes after it
+SELECT count(*), bool_and(array(SELECT data FROM feed_fetch(o.feed_xid, o.feed_pos, 1000)) = o.after_it) AS right
   FROM (SELECT feed_xid, feed_pos,
-               coalesce(array_agg(data) OVER (ORDER BY feed_xid, feed_pos ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), '{}') AS behind
+               coalesce(array_agg(data) OVER (ORDER BY feed_xid, feed_pos ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), '{}') AS after_it
           FROM outbox) o;
 DROP FUNCTION pages;
 
@@ -296,7 +296,7 @@ SELECT count(*), min(feed_pos), max(feed_pos) FROM feed_fetch(NULL::"Odd ""Name"
 RESET work_mem;
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'many';
 
--- Rows are on disk before they are handed out, whatever their writer asked for.
+-- Rows are on disk before they are delivered, whatever their writer asked for.
 SET synchronous_commit = off;
 INSERT INTO outbox (message_type, data) VALUES ('asynchronous', '10') RETURNING pg_current_wal_insert_lsn() AS lsn \gset
 SELECT message_type FROM feed_fetch('0', 0, 100) WHERE data = '10';

@@ -14,7 +14,7 @@ SELECT :'feed_page'::json ->> 'cursor' = feed_head('outbox') AS at_head,
        :'feed_page'::json ->> 'more' AS more;
 SELECT op, (entry).message_type, (entry).data               -- the same as rows
   FROM feed_read(NULL::outbox, '', 100);
--- A consumer goes on behind the last row, and waits when there is nothing.
+-- A consumer goes on after the last row, and waits when there is nothing.
 SELECT op FROM feed_read(NULL::outbox, feed_head('outbox'), 100);
 SELECT feed_wait('outbox', feed_head('outbox'), '0 s');
 SELECT feed_wait('outbox', '', '30 s');

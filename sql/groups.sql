@@ -1,4 +1,4 @@
--- Consumers that share a subscription: leases, shares, and tokens, by which
+-- Consumers that share a subscription: leases, shares, and receipts, by which
 -- two that have the same entries cannot both acknowledge them.  Time passes by
 -- hand here.
 SET client_min_messages = warning;
@@ -17,8 +17,8 @@ INSERT INTO orders (message_type, message_key, data) SELECT 'n', 'k' || i % 50, 
 CALL feed_publish();
 
 --
--- One shard: of two pages with the same entries one is acknowledged, whoever
--- asked for them, and whichever is longer.
+-- One shard: of two pages with the same entries one is acknowledged,
+-- whichever consumer asked for it, and whichever is longer.
 --
 SELECT feed_subscribe('one', 'orders', 'earliest') <> '' AS placed;
 CREATE FUNCTION page(consumer text, max_rows int, OUT middle text, OUT "end" text) LANGUAGE sql AS $$
@@ -57,11 +57,11 @@ SELECT ack('one', :'b_middle'), ack('one', :'a_end'), ack('one', :'b_end'), left
 -- A lost answer
 SELECT ack('one', :'b_end'), ack('one', :'b_middle');
 
--- Who holds the lease keeps those without a name out,
+-- A consumer that holds the lease keeps those without a name out,
 SELECT count(*) FROM feed_poll('one', 10);
 SELECT ack('one', :'b_end');
 -- until it has run out; then it is as good as before, until somebody has
--- moved the place.
+-- moved the cursor.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
 SELECT * FROM page(NULL, 10) \gset b_
@@ -72,14 +72,14 @@ SELECT * FROM page(NULL, 10) \gset b_
 SELECT ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 -- An acknowledgement without a name does not renew the lease of somebody else.
 SELECT consumer IS NULL AS free FROM feedpub.shards WHERE subscription = 'one';
--- Another one takes it: the late one has lost it, before and after he is heard of.
+-- Another one takes it: the late one has lost it, before and after it is heard of.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
 SELECT * FROM page('v', 10) \gset b_
 SELECT ack('one', :'a_end'), ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 SELECT ack('one', :'a_end');
 SELECT * FROM feed_poll('one', 1, 'w', ack => :'a_end');
--- Who leaves may acknowledge until another one comes.
+-- A consumer that leaves may acknowledge until another one comes.
 SELECT * FROM page('v', 10) \gset a_
 SELECT feed_leave('one', 'v'), feed_leave('one', 'v'), feed_leave('one', 'nobody');
 SELECT ack('one', :'a_middle');
@@ -111,9 +111,9 @@ SELECT feed_ack('one', :'a_end');
 ROLLBACK;
 SELECT feed_unsubscribe('one');
 
--- Who waits for the publisher, here in vain, does not lose his lease by that.
+-- A consumer that waits for the publisher, here in vain, does not lose its lease by that.
 SELECT feed_create('later') AS feed \gset
-SELECT feed_subscribe('brief', 'later', lease => '1 second') AS place \gset
+SELECT feed_subscribe('brief', 'later', lease => '1 second') AS start \gset
 INSERT INTO later (message_type, data) VALUES ('n', '0');
 SET feedpub.read_wait = '60 s';
 SET statement_timeout = '30 s';
@@ -190,8 +190,8 @@ CALL pass('11 s');
 SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
 CALL pass('11 s');
 SELECT c, (SELECT count(*) FROM feed_poll('group', 1, c)) AS n FROM unnest('{a,b,c,d,e}'::text[]) c;
--- He is not sent round and round while there is nothing for him; nor is who
--- has some because of those that others have, or nobody has taken yet.
+-- It is not sent round and round while there is nothing for it; nor is one that
+-- has some because of those that others have, or that are free.
 SELECT count(*) AS e FROM feed_poll('group', 1, 'e', timeout => '10 ms');
 SELECT feed_leave('group', 'b');
 SELECT count(*) AS e FROM feed_poll('group', 1, 'e', timeout => '1 h');
@@ -201,7 +201,7 @@ SELECT feed_leave('group', c) FROM unnest('{a,c,d}'::text[]) c;
 WITH page AS MATERIALIZED (SELECT max(receipt) AS receipt FROM feed_poll('group', 1000, 'e'))
 SELECT feed_ack('group', receipt) FROM page;
 SELECT count(*) AS something_free_but_not_its_own FROM feed_poll('group', 1, 'e', timeout => '10 ms');
--- Poll, and all that is his comes, each shard's in the order of the feed.
+-- Poll, and all that it has leased comes, each shard's in the order of the feed.
 CALL pass('1 minute');
 CREATE TABLE got (n int GENERATED ALWAYS AS IDENTITY, k text, i int);
 DO $$
@@ -246,7 +246,7 @@ SELECT feed_subscribe('short', 'orders', 'earliest') <> '' AS placed;
 SELECT count(*) FROM feedpub._shard;
 SELECT feed_unsubscribe('short');
 
--- The base of a cursor is no part of its place.
+-- The base of a cursor does not count when cursors are compared.
 CREATE TABLE kv (k int PRIMARY KEY);
 SELECT feed_attach('kv');
 INSERT INTO kv VALUES (1);
@@ -255,15 +255,15 @@ INSERT INTO kv VALUES (2), (3);
 CALL feed_publish('kv');
 DELETE FROM kv WHERE k = 3;
 CALL feed_publish('kv');
-SELECT feed_subscribe('copy', 'kv', 'latest') AS place \gset
+SELECT feed_subscribe('copy', 'kv', 'latest') AS start \gset
 UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE feed = 'kv'::regclass;
 SELECT feedpub._expire_tombstones('kv');
 SELECT cursor AS first FROM feed_read(NULL::kv, '', 1) \gset
 SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000000000002' FROM 68), 100) ORDER BY cursor DESC LIMIT 1 \gset
-SELECT substr(:'last', 68, 16) < substr(:'place', 68, 16) AS older_base, feedpub._cursor_moves(:'place', :'last'), feedpub._cursor_moves(:'last', :'place'), feedpub._cursor_moves(:'first', :'last');
+SELECT substr(:'last', 68, 16) < substr(:'start', 68, 16) AS older_base, feedpub._cursor_moves(:'start', :'last'), feedpub._cursor_moves(:'last', :'start'), feedpub._cursor_moves(:'first', :'last');
 
 -- Another history: a consumer of messages begins again; one that has a copy of
--- a table is told, for he has rows whose deletes are forgotten.
+-- a table is told, for it has rows whose deletes are forgotten.
 SELECT feed_subscribe('one', 'orders') <> '' AS placed;
 SELECT feed_begin_history('orders'), feed_begin_history('kv');
 SELECT cursor FROM feedpub.shards WHERE subscription = 'one';

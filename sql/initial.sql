@@ -1,4 +1,4 @@
--- Batch 0: the rows that were in a table before it became a feed, read where
+-- The initial snapshot: the rows that were in a table before it became a feed, read where
 -- they lie, page by page, while they change.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
@@ -15,7 +15,7 @@ SET feedpub.read_wait = 0;
 \set odd '"Odd ""Name"", with a comma"'
 
 --
--- An empty table: nothing, and a place behind batch 0
+-- An empty table: nothing, and a cursor after the initial snapshot
 --
 CREATE TABLE :odd (id int PRIMARY KEY, v text, pad text);
 ALTER TABLE :odd ALTER pad SET STORAGE plain;
@@ -31,7 +31,7 @@ SELECT feed_detach(:'odd');
 --
 INSERT INTO :odd SELECT i, 'old', repeat('x', 3500) FROM generate_series(1, 10) i;
 SELECT feed_attach(:'odd');
--- The ids that a reader gets, page by page, from a cursor on: "*" when stamped, "." for an end.  Cursors grow, but where batch 0 begins again.
+-- The ids that a reader gets, page by page, from a cursor on: "*" when stamped, "." for an end.  Cursors grow, but where the initial snapshot begins again.
 CREATE FUNCTION pages(max_rows int, after text DEFAULT '') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	pages text[];
@@ -52,19 +52,19 @@ BEGIN
 	RETURN array_to_string(pages, ' | ');
 END $$;
 SELECT max_rows, pages(max_rows) FROM unnest('{1,2,3,9,10,11,1000}'::int[]) max_rows;
--- Each row's cursor is a place to go on from, and they sort.
-CREATE TABLE place AS SELECT row_number() OVER () AS n, cursor, (entry).id FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
-SELECT array_agg(n ORDER BY cursor COLLATE "C") AS order FROM place;
-SELECT n, pages(4, cursor) FROM place WHERE n IN (1, 2, 9, 10);
-SELECT bool_and(feed_wait(:'odd', cursor, '0')) AS something_behind, bool_and(length(cursor) = 99) AS length FROM place;
+-- Each row's cursor is one to go on from, and they sort.
+CREATE TABLE point AS SELECT row_number() OVER () AS n, cursor, (entry).id FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
+SELECT array_agg(n ORDER BY cursor COLLATE "C") AS order FROM point;
+SELECT n, pages(4, cursor) FROM point WHERE n IN (1, 2, 9, 10);
+SELECT bool_and(feed_wait(:'odd', cursor, '0')) AS something_after, bool_and(length(cursor) = 99) AS length FROM point;
 SELECT page -> 'entries' -> 0 -> 'op' AS op, page -> 'entries' -> 0 -> 'key' AS key, json_object_keys(page -> 'entries' -> 0 -> 'row') AS columns, page -> 'more' AS more FROM feed_page(:'odd', '', 10) page;
 -- xid order has stamped rows only.
 SELECT count(*) FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
 
 --
--- Rows that change between two pages: before the reader, and behind him.  Each comes again, stamped, with its last version.
+-- Rows that change between two pages: before the reader, and after it.  Each comes again, stamped, with its last version.
 --
-SELECT cursor AS middle FROM place WHERE n = 5 \gset
+SELECT cursor AS middle FROM point WHERE n = 5 \gset
 BEGIN;
 UPDATE :odd SET v = 'new' WHERE id IN (1, 8);
 DELETE FROM :odd WHERE id IN (2, 9);
@@ -81,15 +81,15 @@ CALL feed_publish(:'odd');
 SELECT pages(3, :'middle');
 SELECT pages(1);
 SELECT id, v FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 100);
--- From the place behind batch 0 on, there are batches only.
-SELECT cursor AS behind FROM feed_read(NULL::"Odd ""Name"", with a comma", :'middle', 4) WHERE (entry).feed_pos IS NULL ORDER BY cursor DESC LIMIT 1 \gset
-SELECT pages(1000, :'behind');
+-- From the cursor after the initial snapshot on, there are batches only.
+SELECT cursor AS after_it FROM feed_read(NULL::"Odd ""Name"", with a comma", :'middle', 4) WHERE (entry).feed_pos IS NULL ORDER BY cursor DESC LIMIT 1 \gset
+SELECT pages(1000, :'after_it');
 SELECT pages(1000, feed_head(:'odd')) AS nothing;
--- A place in the reader's past stays one.
-SELECT pages(1000, cursor) FROM place WHERE n = 9;
+-- A cursor in the reader's past stays one.
+SELECT pages(1000, cursor) FROM point WHERE n = 9;
 
 --
--- Rewritten, the rows lie elsewhere, and batch 0 begins again; only vacuumed, it does not.
+-- Rewritten, the rows lie elsewhere, and the initial snapshot begins again; only vacuumed, it does not.
 --
 VACUUM :odd;
 SELECT pages(1000, :'middle');
@@ -102,7 +102,7 @@ SELECT pages(1000, :'middle');
 SELECT cursor AS middle FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1) \gset
 ALTER TABLE :odd ALTER id TYPE bigint;
 SELECT pages(1000, :'middle');
--- Who is in a batch is left alone by that.
+-- A consumer that is in a batch is left alone by that.
 SELECT cursor AS stamped FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 7) OFFSET 6 \gset
 SELECT pages(1000, :'stamped');
 ALTER TABLE :odd ALTER id TYPE int;
@@ -137,7 +137,7 @@ BEGIN
 	END LOOP;
 END $$;
 SELECT ends BETWEEN 1 AND 5 AS in_steps, first_row FROM walk();
--- One row of batch 0 at the end of many pages is found
+-- One row of the initial snapshot at the end of many pages is found
 INSERT INTO :odd VALUES (25001, 'last');
 SELECT feed_detach(:'odd');
 DELETE FROM :odd WHERE id < 25001;
@@ -183,5 +183,5 @@ SELECT feed_head(:'odd');
 \set VERBOSITY default
 RESET ROLE;
 DROP FUNCTION pages, walk;
-DROP TABLE :odd, place;
+DROP TABLE :odd, point;
 DROP ROLE regress_feedpub_reader;

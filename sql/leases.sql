@@ -36,7 +36,7 @@ SELECT feed_ack('depot', :'receipt');
 SELECT count(*) FROM feed_poll('depot', 100, 'a');
 SELECT count(DISTINCT cursor) AS cursors, min(cursor) = feed_head('parcels') AS at_end FROM feedpub.shards;
 
--- Who leaves gives all back.
+-- A consumer that leaves gives all back.
 SELECT feed_leave('depot', 'a');
 SELECT shard, consumer FROM feedpub.shards ORDER BY shard;
 

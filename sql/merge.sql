@@ -1,5 +1,5 @@
 -- Batches older than feedpub.batch_retention, or too many, are merged; a cursor
--- into a merged one goes on at its beginning, never behind it.
+-- into a merged one goes on at its beginning, never after it.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -38,7 +38,7 @@ BEGIN
 END $$;
 CREATE TABLE before_merge AS
 	SELECT row_number() OVER () AS n, cursor, (entry).message_type, entry FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
--- What comes behind a cursor now, against what came behind it before: nothing
+-- What comes after a cursor now, against what came after it before: nothing
 -- that did is missing.
 CREATE FUNCTION compare(OUT cursors bigint, OUT refused bigint, OUT skipped bigint, OUT again bigint, OUT worst bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -86,7 +86,7 @@ SELECT n, message_type, (SELECT string_agg((entry).message_type, ' ') FROM feed_
 	FROM before_merge b WHERE message_type IN ('2-2', '4-3', '5-3', '8-1', '9-2', '9-3', '10-1') ORDER BY n;
 -- The order is by position in the larger batch: the rows and their order are
 -- the same here, as nothing was open meanwhile; cursors are new, and each is a
--- place to go on from.
+-- cursor to go on from.
 SELECT count(*), count(*) FILTER (WHERE b.message_type IS DISTINCT FROM r.message_type) AS different
 	FROM before_merge b FULL JOIN (SELECT row_number() OVER () AS n, (entry).message_type FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000)) r USING (n);
 -- Nothing more to merge
@@ -106,7 +106,7 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('11-1', '1
 CALL feed_publish();
 TABLE batches;
 SELECT count(*), (array_agg((entry).message_type ORDER BY cursor COLLATE "C" DESC))[1] AS last FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
-SELECT string_agg((entry).message_type, ' ') AS behind_the_head_of_then FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM before_merge WHERE n = 30), 1000);
+SELECT string_agg((entry).message_type, ' ') AS after_the_head_of_then FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM before_merge WHERE n = 30), 1000);
 
 --
 -- Transactions that were open over several batches: merged, their rows lie

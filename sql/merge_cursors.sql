@@ -24,8 +24,8 @@ CREATE FUNCTION merge(max_transactions int DEFAULT NULL) RETURNS int LANGUAGE sq
 $$;
 CREATE VIEW batches AS
 	SELECT sync_id, transactions, last_pos, merged_pos IS NOT NULL AS merged, merged_from, merged_pos FROM feedpub._batch WHERE feed = 'outbox'::regclass ORDER BY sync_id;
--- Every cursor that was ever handed out, with what lay behind it
-CREATE TABLE known (cursor text PRIMARY KEY, behind text[] NOT NULL);
+-- Every cursor that was ever delivered, with what came after it
+CREATE TABLE known (cursor text PRIMARY KEY, rest text[] NOT NULL);
 CREATE PROCEDURE note() LANGUAGE sql AS $$
 	INSERT INTO known
 	SELECT c.cursor, (SELECT coalesce(array_agg((entry).message_type), '{}') FROM feed_read(NULL::outbox, c.cursor, 1000))
@@ -55,7 +55,7 @@ BEGIN
 			refused := refused + 1;
 			CONTINUE;
 		END;
-		lost := lost + (SELECT count(*) FROM unnest(k.behind) b WHERE b <> ALL (r));
+		lost := lost + (SELECT count(*) FROM unnest(k.rest) b WHERE b <> ALL (r));
 	END LOOP;
 END $$;
 
@@ -84,21 +84,21 @@ CALL feed_publish();
 TABLE batches;
 CALL note();
 SELECT * FROM compare();
--- In the same session a page has stopped inside batch 3, behind position 1.
-SELECT (entry).message_type FROM known k, feed_read(NULL::outbox, k.cursor, 1) WHERE k.behind = '{1,5,6}';
+-- In the same session a page has stopped inside batch 3, after position 1.
+SELECT (entry).message_type FROM known k, feed_read(NULL::outbox, k.cursor, 1) WHERE k.rest = '{1,5,6}';
 SELECT merge();
 TABLE batches;
--- The place behind position 1 in the merged batch is another one: here the
--- rows that had been in earlier batches lie behind it.
+-- The cursor after position 1 in the merged batch is another one: here the
+-- rows that had been in earlier batches come after it.
 SELECT (p -> 'entries' -> 0 -> 'row' ->> 'message_type') AS first,
 	(SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::outbox, p ->> 'cursor', 10)) AS rest
 	FROM feed_page('outbox', '', 1) p;
 SELECT * FROM compare();
--- Each old cursor: what lay behind it is there, and something may come again.
-SELECT behind, (SELECT array_agg((entry).message_type) FROM feed_read(NULL::outbox, k.cursor, 10)) AS now
+-- Each old cursor: what came after it is there, and something may come again.
+SELECT rest, (SELECT array_agg((entry).message_type) FROM feed_read(NULL::outbox, k.cursor, 10)) AS now
 	FROM known k ORDER BY cursor COLLATE "C";
 -- None of them is waited for in vain.
-SELECT bool_and(feed_wait('outbox', cursor, '0')) FROM known WHERE behind <> '{}';
+SELECT bool_and(feed_wait('outbox', cursor, '0')) FROM known WHERE rest <> '{}';
 
 ROLLBACK PREPARED 'regress_feedpub open';
 
@@ -146,7 +146,7 @@ CALL note();
 SELECT * FROM compare();
 -- With deleted rows as well
 DELETE FROM outbox WHERE message_type IN ('1', '4', '12');
-UPDATE known SET behind = array_remove(array_remove(array_remove(behind, '1'), '4'), '12');
+UPDATE known SET rest = array_remove(array_remove(array_remove(rest, '1'), '4'), '12');
 SELECT * FROM compare();
 
 --
@@ -187,7 +187,7 @@ SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORD
 SELECT cursor AS old FROM feed_read(NULL::other, '', 1) \gset
 SELECT feed_begin_history('other');
 CALL feed_publish('other');
-SELECT substr(cursor, 10, 33) = substr(:'old', 10, 33) AS same_place, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
+SELECT substr(cursor, 10, 33) = substr(:'old', 10, 33) AS same_point, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
 SELECT feed_page('other', :'old', 10);
 \echo :SQLSTATE
 

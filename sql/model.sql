@@ -49,7 +49,7 @@ BEGIN
 	END LOOP;
 END $$;
 
--- All cursors: the beginning, every stamp, those before the first and behind
+-- All cursors: the beginning, every stamp, those before the first and after
 -- the last row of each transaction
 CREATE VIEW cursors AS
 	SELECT '0'::xid8 AS x, 0::bigint AS p
@@ -57,14 +57,14 @@ CREATE VIEW cursors AS
 	UNION SELECT feed_xid, 0 FROM stamp
 	UNION SELECT feed_xid, 9223372036854775807 FROM stamp;
 
--- The differences: rows of one that the other has not at that place.
+-- The differences: rows of one that the other has not at that number.
 CREATE FUNCTION compare(OUT cursors_and_limits boolean, OUT rows_compared boolean, OUT differences bigint) LANGUAGE sql AS $$
 	SELECT count(*) > 500, sum(d.n) > 1000, sum(d.differences)
 	  FROM cursors c, unnest(array[1, 7, 100000]) lim,
 	       LATERAL (
-			WITH fetched AS (SELECT row_number() OVER () AS place, f.* FROM feed_fetch(NULL::model_feed, c.x, c.p, lim) f),
-			     by_default AS (SELECT row_number() OVER () AS place, f.* FROM feed_fetch(c.x, c.p, lim) f),
-			     model AS (SELECT row_number() OVER () AS place, m.* FROM model_fetch(c.x, c.p, lim) m)
+			WITH fetched AS (SELECT row_number() OVER () AS nth, f.* FROM feed_fetch(NULL::model_feed, c.x, c.p, lim) f),
+			     by_default AS (SELECT row_number() OVER () AS nth, f.* FROM feed_fetch(c.x, c.p, lim) f),
+			     model AS (SELECT row_number() OVER () AS nth, m.* FROM model_fetch(c.x, c.p, lim) m)
 			SELECT (SELECT count(*) FROM model) AS n,
 			       (SELECT count(*) FROM (TABLE fetched EXCEPT ALL TABLE model) a)
 			       + (SELECT count(*) FROM (TABLE model EXCEPT ALL TABLE fetched) b)

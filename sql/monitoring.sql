@@ -132,7 +132,7 @@ DROP SEQUENCE kv_feed_pos_seq;
 PREPARE TRANSACTION 'regress_feedpub';
 SELECT * FROM kv_state;
 ROLLBACK PREPARED 'regress_feedpub';
--- and leaves no lock behind.
+-- and leaves no lock.
 BEGIN;
 SELECT * FROM kv_state;
 SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND (locktype = 'object' OR relation IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind <> 'v'));
@@ -150,7 +150,7 @@ SELECT * FROM feedpub._feed_stats(4294967295::oid);
 SELECT * FROM feedpub._feed_stats(NULL);
 
 --
--- Who sees what
+-- What each role sees
 --
 CREATE ROLE regress_feedpub_nobody;
 CREATE ROLE regress_feedpub_reader;

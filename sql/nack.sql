@@ -1,4 +1,4 @@
--- Entries that a consumer cannot deal with are handed out again until it can.
+-- Entries that a consumer cannot deal with are delivered again until it can.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;

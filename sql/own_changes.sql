@@ -118,16 +118,16 @@ SELECT string_agg(row ->> 'message_type', ' ') FROM feed_poll('mail', 10);
 -- The EXCEPTION clause of a block
 DO $$
 DECLARE
-	place text := '';
+	done text := '';
 	seen text[] := '{}';
 	r record;
 BEGIN
 	BEGIN
 		DELETE FROM outbox WHERE message_type IN ('a', 'c');
 		UPDATE kv SET v = 3;
-		FOR r IN SELECT * FROM feed_read(NULL::outbox, place, 10) LOOP
+		FOR r IN SELECT * FROM feed_read(NULL::outbox, done, 10) LOOP
 			seen := seen || (r.entry).message_type;
-			place := r.cursor;
+			done := r.cursor;
 		END LOOP;
 		FOR r IN SELECT * FROM feed_fetch(NULL::kv, '0', 0, 10) LOOP
 			seen := seen || (r.k || r.v);
@@ -136,11 +136,11 @@ BEGIN
 	EXCEPTION WHEN division_by_zero THEN
 		RAISE NOTICE 'rolled back';
 	END;
-	RAISE NOTICE '%, then %', seen, (SELECT count(*) FROM feed_read(NULL::outbox, place, 10));
+	RAISE NOTICE '%, then %', seen, (SELECT count(*) FROM feed_read(NULL::outbox, done, 10));
 END $$;
 -- A parked entry that the transaction deletes
-SELECT receipt FROM feed_poll('mail', 1) \gset aside_
-SELECT feed_nack('mail', :'aside_receipt', '0', 'bad') IS NOT NULL AS aside;
+SELECT receipt FROM feed_poll('mail', 1) \gset nack_
+SELECT feed_nack('mail', :'nack_receipt', '0', 'bad') IS NOT NULL AS again;
 SELECT receipt FROM feed_poll('mail', 1) \gset last_
 SELECT feed_ack('mail', :'last_receipt');
 BEGIN;
@@ -149,15 +149,15 @@ SELECT row ->> 'message_type' AS type FROM feed_poll('mail', 1);
 ROLLBACK;
 SELECT row ->> 'message_type' AS type FROM feed_poll('mail', 1);
 SELECT feed_seek('kv', 'earliest') <> '' AS placed;
-SELECT key ->> 'k' AS k, receipt FROM feed_poll('kv', 1) \gset aside_
-SELECT feed_nack('kv', :'aside_receipt', '0', 'bad') IS NOT NULL AS aside;
+SELECT key ->> 'k' AS k, receipt FROM feed_poll('kv', 1) \gset nack_
+SELECT feed_nack('kv', :'nack_receipt', '0', 'bad') IS NOT NULL AS again;
 SELECT max(receipt) AS receipt FROM feed_poll('kv', 1) \gset last_
 SELECT feed_ack('kv', :'last_receipt');
 BEGIN;
-DELETE FROM kv WHERE k = :'aside_k';
-SELECT key ->> 'k' = :'aside_k' AS same FROM feed_poll('kv', 1);
+DELETE FROM kv WHERE k = :'nack_k';
+SELECT key ->> 'k' = :'nack_k' AS same FROM feed_poll('kv', 1);
 ROLLBACK;
-SELECT key ->> 'k' = :'aside_k' AS same FROM feed_poll('kv', 1);
+SELECT key ->> 'k' = :'nack_k' AS same FROM feed_poll('kv', 1);
 
 --
 -- After DDL of its own, and TRUNCATE, nothing is read; rolled back, it is.

@@ -14,8 +14,8 @@ SET feedpub.read_wait = 0;
 SET timezone = 'UTC';
 SELECT feed_create('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" ALTER data DROP NOT NULL;
--- Cursors differ from run to run; they are shown as the place in the list of
--- those that were handed out.
+-- Cursors differ from run to run; they are shown as the number in the list of
+-- those that were delivered.
 CREATE TABLE cursors (n int GENERATED ALWAYS AS IDENTITY, cursor text);
 CREATE FUNCTION number(c text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN

@@ -1,4 +1,4 @@
--- Entries that are set aside: the rest flows, and each is dealt with once.
+-- Entries that are parked: the others are delivered, and each is dealt with once.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -42,7 +42,7 @@ SELECT ack('parts', :'a_first');
 SELECT receipts[1] AS first, receipts[3] AS last FROM page(NULL, 'parts', 3) \gset b_
 SELECT right(:'a_second', 99) = right(:'b_first', 99) AS in_both, feed_park('parts', :'a_second', 'in both'), ack('parts', :'b_last');
 SELECT feed_unsubscribe('parts');
--- Nor is one set aside by whom the page has been taken from.
+-- Nor is one parked by a consumer from which the page has been taken.
 SELECT receipts[1] AS first, receipts[2] AS last, entries FROM page('w', 'post', 3) \gset a_
 UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
 SELECT receipts[1] AS first, receipts[2] AS last, entries FROM page('v', 'post', 3) \gset b_
@@ -51,14 +51,14 @@ SELECT feed_park('post', :'a_first', '5');
 SELECT feed_nack('post', :'b_first', '0', '5'), ack('post', :'b_last'), feed_leave('post', 'v');
 
 --
--- What is due comes alone, before what is new, and is dealt with by whoever
--- acknowledges it first.
+-- What is due comes alone, before what is new, and is dealt with by the
+-- consumer that acknowledges it first.
 --
 SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset a_
 SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset b_
 SELECT :'a_entries', :'b_entries', ack('post', :'a_cursor'), ack('post', :'b_cursor');
 SELECT ack('post', :'b_cursor');
--- Who comes late cannot set it aside again.
+-- A consumer that comes late cannot park it again.
 SELECT feed_nack('post', :'b_cursor', '0', 'late');
 SELECT * FROM parked();
 -- Its receipt does not move the cursor, and a page's is not its own.
@@ -107,7 +107,7 @@ SELECT feed_retry('post');
 SELECT entries FROM page(NULL, 'post', 2);
 
 --
--- What is discarded does not come again, not even if the place has yet to pass
+-- What is discarded does not come again, not even if the cursor has yet to pass
 -- it.
 --
 SELECT feed_discard('post', cursor) FROM feedpub.parked;
@@ -178,7 +178,7 @@ CREATE TABLE "t t" (k int, "k ""2" text, t text DEFAULT 't', "?" text DEFAULT '?
 INSERT INTO "t t" SELECT i, 'i' FROM generate_series(1, 6) i;
 SELECT feed_attach('"t t"');
 SELECT feed_subscribe('copy', '"t t"', 'earliest') <> '' AS placed;
--- In batch 0; the table is written anew, and other rows are where those were.
+-- In the initial snapshot; the table is written anew, and other rows are where those were.
 SELECT receipts[1] AS first, receipts[2] AS second, entries[2] AS entry FROM page(NULL, 'copy', 2) \gset
 SELECT :'entry', feed_park('copy', :'second', '2');
 SELECT entries FROM page(NULL, 'copy', 3);
@@ -218,7 +218,7 @@ BEGIN
 		PERFORM feed_ack(sub, p.receipts[1]);
 	END LOOP;
 END $$;
--- Not published, and handed out all the same: it is what the row is now.
+-- Not published, and delivered all the same: it is what the row is now.
 CALL drain('copy');
 SELECT what FROM log ORDER BY n;
 CALL feed_publish();
@@ -269,7 +269,7 @@ SELECT feed_retry('copy');
 SELECT entries FROM page(NULL, 'copy', 1);
 UPDATE "t t" SET t = 'v';
 SELECT entries FROM page(NULL, 'copy', 1) p WHERE p.retry;
-SELECT count(*) > 0 AS still_aside FROM feedpub.parked;
+SELECT count(*) > 0 AS still_there FROM feedpub.parked;
 ALTER TABLE "t t" ADD PRIMARY KEY (k, "k ""2");
 SELECT entries FROM page(NULL, 'copy', 1) p WHERE p.retry;
 SET client_min_messages = warning;
@@ -278,7 +278,7 @@ RESET client_min_messages;
 DROP TABLE "t t";
 
 -- A partition that is written anew while its rows are read in place: its pages
--- begin again, their places count as further ones, and what was aside hides no
+-- begin again, its cursors count as further ones, and what was parked hides no
 -- other row.
 CREATE TABLE p (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
 CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (100) TO (200);

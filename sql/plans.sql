@@ -34,13 +34,13 @@ BEGIN
 END $$;
 SELECT count(*), avg(pg_column_size(o)) BETWEEN 280 AND 340 AS about_300_bytes FROM "Odd ""Name"", with a comma" o;
 -- Cursors at the beginning, in the middle, near the tail, and at the end
-CREATE TABLE place AS
-	SELECT 'beginning' AS place, '0'::xid8 AS x, 0::bigint AS p
+CREATE TABLE point AS
+	SELECT 'beginning' AS point, '0'::xid8 AS x, 0::bigint AS p
 	UNION ALL SELECT 'second page', feed_xid, feed_pos FROM "Odd ""Name"", with a comma" WHERE data ->> 'n' = '100'
 	UNION ALL SELECT 'middle', feed_xid, feed_pos FROM "Odd ""Name"", with a comma" WHERE data ->> 'n' = '50000'
 	UNION ALL SELECT 'tail', feed_xid, feed_pos FROM "Odd ""Name"", with a comma" WHERE data ->> 'n' = '99900'
 	UNION ALL SELECT 'end', feed_xid, feed_pos FROM "Odd ""Name"", with a comma" WHERE data ->> 'n' = '100000';
-GRANT SELECT ON place TO regress_feedpub_reader;
+GRANT SELECT ON point TO regress_feedpub_reader;
 
 -- The buffers that a query touches in a session that has run it before.
 CREATE FUNCTION buffers(query text, OUT buffers int, OUT rows int) LANGUAGE plpgsql AS $$
@@ -55,10 +55,10 @@ BEGIN
 		+ (plan ->> 'Temp Read Blocks')::int + (plan ->> 'Temp Written Blocks')::int;
 	rows := round((plan ->> 'Actual Rows')::numeric);
 END $$;
--- Pages by name, and of the default feed, at each place
+-- Pages by name, and of the default feed, at each point
 CREATE VIEW page AS
-	SELECT place, lim, named.rows, named.buffers, by_default.buffers AS by_default, by_default.rows AS default_rows
-	  FROM place, unnest(array[1, 100]) lim,
+	SELECT point, lim, named.rows, named.buffers, by_default.buffers AS by_default, by_default.rows AS default_rows
+	  FROM point, unnest(array[1, 100]) lim,
 	       buffers(format('SELECT * FROM feed_fetch(NULL::%s, %L, %s, %s)', '"Odd ""Name"", with a comma"', x, p, lim)) named,
 	       buffers(format('SELECT * FROM feed_fetch(%L, %s, %s)', x, p, lim)) by_default;
 GRANT SELECT ON page TO regress_feedpub_reader;
@@ -67,13 +67,13 @@ SELECT buffers > 1000 AS whole_table FROM buffers('SELECT count(*) FROM "Odd ""N
 
 -- At most 30 buffers for 100 rows, and 4 for an empty page, before the table
 -- was ever analyzed and after
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 VACUUM ANALYZE "Odd ""Name"", with a comma";
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 -- The head, which reads nothing, and the estimate of what waits
 SELECT buffers <= 4 AS bounded FROM buffers('SELECT * FROM feed_xid_head(''"Odd ""Name"", with a comma"'')');
 SELECT buffers <= 20 AS bounded FROM buffers('SELECT * FROM feedpub._estimate_waiting(''"Odd ""Name"", with a comma"''::regclass)');
@@ -84,25 +84,25 @@ SELECT buffers <= 20 AS bounded FROM buffers('SELECT * FROM feedpub._estimate_wa
 --
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ROW LEVEL SECURITY;
 SET ROLE regress_feedpub_reader;
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 RESET ROLE;
 -- In a session of its own, which finds the statistics there
 \c
 SET ROLE regress_feedpub_reader;
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 -- And in one to which an index seems dear: nothing is known of the order of
 -- the rows, and random access costs much.
 \c
 DELETE FROM pg_statistic WHERE starelid = '"Odd ""Name"", with a comma"'::regclass;
 SET ROLE regress_feedpub_reader;
 SET random_page_cost = 1000;
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 RESET ROLE;
 RESET random_page_cost;
 ANALYZE "Odd ""Name"", with a comma";
@@ -124,9 +124,9 @@ CREATE INDEX ON "Odd ""Name"", with a comma" (feed_pos);
 CREATE INDEX ON "Odd ""Name"", with a comma" (message_key, feed_xid);
 ANALYZE "Odd ""Name"", with a comma";
 SET ROLE regress_feedpub_reader;
-SELECT place, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
+SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 4 ELSE 30 END AS default_bounded
-  FROM page ORDER BY lim, place;
+  FROM page ORDER BY lim, point;
 RESET ROLE;
 
 --
@@ -135,11 +135,11 @@ RESET ROLE;
 DELETE FROM "Odd ""Name"", with a comma" WHERE (data ->> 'n')::int % 1000 <> 0;
 VACUUM "Odd ""Name"", with a comma";
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE ROW LEVEL SECURITY;
-SELECT place, lim, rows, buffers <= 2 * rows + 30 AS bounded, by_default <= 2 * rows + 30 AS default_bounded
-  FROM page WHERE place IN ('beginning', 'end') ORDER BY lim, place;
+SELECT point, lim, rows, buffers <= 2 * rows + 30 AS bounded, by_default <= 2 * rows + 30 AS default_bounded
+  FROM page WHERE point IN ('beginning', 'end') ORDER BY lim, point;
 
 DROP VIEW page;
 DROP FUNCTION buffers;
-DROP TABLE place;
+DROP TABLE point;
 SELECT feed_drop('"Odd ""Name"", with a comma"');
 DROP ROLE regress_feedpub_reader;

@@ -348,7 +348,7 @@ CREATE VIEW published AS
 	JOIN closed t ON pg_visible_in_snapshot(t.feed_xid, b.snapshot) AND NOT pg_visible_in_snapshot(t.feed_xid, b.before);
 -- What must hold: each row is in one batch; none has more transactions than
 -- it may; and a row that was written after another's transaction had committed
--- comes behind it.
+-- comes after it.
 CREATE FUNCTION check_batches(per_batch int, OUT batches_are_many bool, OUT missing bigint, OUT repeated bigint, OUT too_large bigint, OUT miscounted bigint, OUT inverted bigint, OUT read_otherwise bigint)
 LANGUAGE sql AS $$
 	SELECT (SELECT count(*) > 10 FROM feedpub._batch WHERE feed = 'closed'::regclass),

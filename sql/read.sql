@@ -39,8 +39,8 @@ LANGUAGE sql STABLE AS $$
 	ORDER BY b.sync_id, t.feed_pos
 	LIMIT lim
 $$;
--- The differences, for every cursor that a row has or ever had, the places
--- before and behind each batch, and several limits
+-- The differences, for every cursor that a row has or ever had, the ends
+-- before and after each batch, and several limits
 CREATE TABLE known (cursor text PRIMARY KEY);
 CREATE PROCEDURE note_cursors() LANGUAGE sql AS $$
 	INSERT INTO known SELECT cursor FROM feed_read(NULL::model_feed, '', 10000) ON CONFLICT DO NOTHING;
@@ -97,7 +97,7 @@ SELECT op, cursor = feed_head('model_feed') AS head, entry FROM feed_read(NULL::
 SELECT count(*) FROM feed_read(NULL::model_feed, feed_head('model_feed'), 100);
 INSERT INTO model_feed (message_type, data) VALUES ('a', '1');
 SELECT op FROM feed_read(NULL::model_feed, '', 100);
--- Somebody's first read after his first write need not know that it must be
+-- A session's first read after its first write need not know that it must be
 -- published first: it waits a moment for that, and goes on without when nobody
 -- does.
 SET feedpub.read_wait = '10 ms';
@@ -194,7 +194,7 @@ SELECT count(*) > 20 AS batches, max(transactions) > 3 AS of_several FROM feedpu
 SELECT * FROM compare();
 SELECT * FROM compare_bridges();
 SELECT * FROM walk_all('{1,2,3,5,10,31,32,33,100,10000}');
--- What is published late, and what is left behind
+-- What is published late, and what is left
 CALL write_in_turns(100);
 SELECT * FROM compare();
 CALL feed_publish('model_feed');
@@ -244,7 +244,7 @@ CREATE POLICY some_rows ON model_feed FOR SELECT TO regress_feedpub_reader USING
 SET ROLE regress_feedpub_reader;
 SELECT count(*) BETWEEN 20 AND (SELECT count(*) - 20 FROM known) AS some_rows FROM model_feed;
 -- (A page of rows that are all hidden ends early: compared is what comes
--- behind it as well, page by page.)
+-- after it as well, page by page.)
 SELECT * FROM walk_all('{1,7,100}');
 RESET ROLE;
 SELECT * FROM walk_all('{100}');

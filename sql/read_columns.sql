@@ -29,7 +29,7 @@ SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
 SELECT json_array_length(feed_page('outbox', '', 100) -> 'entries');
 CALL feed_publish('outbox');
 RESET ROLE;
--- All feeds that he may read: this one as well
+-- All feeds that the role may read: this one as well
 INSERT INTO outbox (message_type, data) VALUES ('c', '3');
 SET ROLE regress_feedpub_reader;
 CALL feed_publish();

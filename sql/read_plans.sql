@@ -31,8 +31,8 @@ END $$;
 CREATE FUNCTION page(after text, max_rows int, OUT buffers int, OUT rows int) LANGUAGE sql AS $$
 	SELECT b.buffers, b.rows FROM buffers(format('SELECT * FROM feed_read(NULL::big, %L, %s)', after, max_rows)) b
 $$;
--- The place behind a row of a batch, by its position
-CREATE FUNCTION place(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
+-- The cursor after a row of a batch, by its position
+CREATE FUNCTION cursor_at(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
 	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || '0' || lpad(to_hex(fingerprint), 8, '0') || repeat('0', 48)
 	FROM feedpub._batch JOIN feedpub._feed USING (feed) WHERE feed = 'big'::regclass AND sync_id = k
 $$;
@@ -45,11 +45,11 @@ SELECT rows, buffers <= 10 AS bounded FROM page('', 100);
 INSERT INTO big (message_type, data) SELECT 'message', jsonb_build_object('n', i, 'text', repeat(md5(i::text), 5)) FROM generate_series(1, 100000) i;
 CALL feed_publish();
 -- (The test's own idea of a cursor is right.)
-SELECT (entry).feed_pos FROM feed_read(NULL::big, place(1, 50000), 1);
-SELECT pos, (page(place(1, pos), 100)).rows, (page(place(1, pos), 100)).buffers <= 40 AS bounded
+SELECT (entry).feed_pos FROM feed_read(NULL::big, cursor_at(1, 50000), 1);
+SELECT pos, (page(cursor_at(1, pos), 100)).rows, (page(cursor_at(1, pos), 100)).buffers <= 40 AS bounded
 	FROM unnest('{0,1,31,32,100,50000,99800,99900}'::bigint[]) pos;
 SELECT rows, buffers <= 40 AS bounded FROM page('', 100);
-SELECT rows, buffers <= 15 AS bounded FROM page(place(1, 50000), 1);
+SELECT rows, buffers <= 15 AS bounded FROM page(cursor_at(1, 50000), 1);
 SELECT rows, buffers <= 10 AS bounded FROM page(feed_head('big'), 100);
 
 --
@@ -78,15 +78,15 @@ ALTER SEQUENCE :seq INCREMENT BY 1;
 SELECT setval(:'seq', 200000);
 CALL feed_publish();
 SELECT sync_id, transactions, last_pos FROM feedpub._batch WHERE feed = 'big'::regclass ORDER BY sync_id;
-SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, place(4, 150000), 100);
+SELECT min((entry).feed_pos), max((entry).feed_pos), count(*), count(DISTINCT (entry).feed_xid) AS transactions FROM feed_read(NULL::big, cursor_at(4, 150000), 100);
 -- A page that begins in the middle of a batch finds the next row of each of its
 -- transactions anew: a descent of the index, and another one if the ids have
 -- gaps and the transaction has more than a few rows.
 SELECT pos, p.rows, p.buffers <= 600 AS bounded
-	FROM unnest('{0,101230,103200,132230,150230,197230}'::bigint[]) pos, page(place(4, pos), 100) p;
+	FROM unnest('{0,101230,103200,132230,150230,197230}'::bigint[]) pos, page(cursor_at(4, pos), 100) p;
 SELECT pos, p.rows, p.buffers <= 800 AS bounded
-	FROM unnest('{0,101730,103700,132730,150730,197730}'::bigint[]) pos, page(place(9, pos), 100) p;
-SELECT rows, buffers <= 1500 AS bounded FROM page(place(4, 150230), 1000);
+	FROM unnest('{0,101730,103700,132730,150730,197730}'::bigint[]) pos, page(cursor_at(9, pos), 100) p;
+SELECT rows, buffers <= 1500 AS bounded FROM page(cursor_at(4, 150230), 1000);
 -- The same for each page of a reader that goes from page to page, in this
 -- session or another
 CREATE FUNCTION next_pages(after text, pages int, OUT most int, OUT rows int) LANGUAGE plpgsql AS $$
@@ -102,19 +102,19 @@ BEGIN
 		SELECT max(cursor COLLATE "C") INTO after FROM feed_read(NULL::big, after, 100);
 	END LOOP;
 END $$;
-SELECT rows, most <= 600 AS bounded FROM next_pages(place(2, 0), 200);
+SELECT rows, most <= 600 AS bounded FROM next_pages(cursor_at(2, 0), 200);
 DROP FUNCTION next_pages;
 -- Nothing is lost: two readers in turns, one of which goes back now and then,
 -- while rows are deleted that both, one of them or neither has had.
 CREATE TEMP TABLE got (reader text, pos bigint);
 CREATE PROCEDURE read_in_turns(INOUT readers text[]) LANGUAGE plpgsql AS $$
 DECLARE
-	at text[] := array_fill(place(1, 100000), ARRAY[2]);
+	at text[] := array_fill(cursor_at(1, 100000), ARRAY[2]);
 	n int := 0;
 	page bigint[];
 	cursors text[];
 BEGIN
-	WHILE at[1] < place(11, 200000) OR at[2] < place(11, 200000) LOOP
+	WHILE at[1] < cursor_at(11, 200000) OR at[2] < cursor_at(11, 200000) LOOP
 		n := n + 1;
 		FOR r IN 1..2 LOOP
 			SELECT array_agg((entry).feed_pos) FILTER (WHERE op <> 'end'), array_agg(cursor) INTO page, cursors FROM feed_read(NULL::big, at[r], 700 * r);
@@ -182,18 +182,18 @@ BEGIN
 	END LOOP;
 END $$;
 SELECT feed_head('big') AS head \gset
-CREATE TABLE small AS SELECT row_number() OVER () AS n, cursor FROM feed_read(NULL::big, (SELECT place(max(sync_id) - 1000, 9223372036854775807) FROM feedpub._batch WHERE feed = 'big'::regclass), 1000);
+CREATE TABLE small AS SELECT row_number() OVER () AS n, cursor FROM feed_read(NULL::big, (SELECT cursor_at(max(sync_id) - 1000, 9223372036854775807) FROM feedpub._batch WHERE feed = 'big'::regclass), 1000);
 SELECT n, (page(cursor, 100)).rows, (page(cursor, 100)).buffers <= 40 AS bounded FROM small WHERE n IN (1, 500, 899) ORDER BY n;
--- What is published costs no more behind all that.
+-- What is published costs no more after all that.
 SELECT rows, buffers <= 10 AS bounded FROM page(:'head', 100);
 -- feed_page() and feed_head(), feed_wait()
 SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_head(%L)', 'big'));
 SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_page(%L, %L, 100)', 'big', :'head'));
-SELECT buffers <= 40 AS bounded FROM buffers(format('SELECT feed_page(%L, %L, 100)', 'big', place(1, 50000)));
+SELECT buffers <= 40 AS bounded FROM buffers(format('SELECT feed_page(%L, %L, 100)', 'big', cursor_at(1, 50000)));
 SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_wait(%L, %L, %L)', 'big', :'head', '0'));
 
 SELECT count(dblink_disconnect('w' || i)) FROM generate_series(1, 20) i;
 DROP EXTENSION dblink;
-DROP FUNCTION page, place, buffers;
+DROP FUNCTION page, cursor_at, buffers;
 DROP TABLE small;
 SELECT feed_drop('big');

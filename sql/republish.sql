@@ -262,7 +262,7 @@ CREATE FUNCTION count_fetched(max_rows int, OUT rows bigint, OUT keys bigint) LA
 		SELECT (SELECT array_agg(f) FROM feed_fetch(NULL::ev, p.rows[cardinality(p.rows)].feed_xid, p.rows[cardinality(p.rows)].feed_pos, max_rows) f)
 		FROM page p WHERE p.rows IS NOT NULL)
 	SELECT count(*), count(DISTINCT ((r).p, (r).k)) FROM page, unnest(rows) r $$;
--- None is in the feed yet, whoever admits the partitions.
+-- None is in the feed yet, whichever process admits the partitions.
 CALL feed_publish('ev');
 CALL feed_publish('ev');
 SELECT * FROM count_pages(3);
@@ -297,8 +297,8 @@ ALTER TABLE ev ATTACH PARTITION ev3 FOR VALUES IN (3);
 CALL feed_publish('ev');
 CALL finish('ev', 100, NULL);
 SELECT string_agg(op, ' ' ORDER BY first) FROM (SELECT op, min(n) AS first FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, n) GROUP BY op) ops;
--- Rows that are out of the feed keep a partition's place; it is taken out of it,
--- emptied around, and put back in one transaction.
+-- A partition is detached, the table is truncated, and the partition is attached
+-- again, in one transaction: its rows come again, after the TRUNCATE.
 SELECT feed_head('ev') AS head \gset
 BEGIN;
 ALTER TABLE ev DETACH PARTITION ev3;

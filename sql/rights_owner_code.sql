@@ -21,16 +21,16 @@ GRANT USAGE ON SCHEMA code TO PUBLIC;
 -- The code: it says that it is immutable, so the server may run it wherever
 -- it looks at an expression, and writes down as which role it runs.
 SET ROLE regress_feedpub_owner;
-CREATE TABLE code.seen (place text, who text);
+CREATE TABLE code.seen (spot text, who text);
 GRANT SELECT, INSERT, TRUNCATE ON code.seen TO PUBLIC;
-CREATE FUNCTION code.note(place text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION code.note(spot text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-	INSERT INTO code.seen VALUES (place, current_user);
-	RETURN place;
+	INSERT INTO code.seen VALUES (spot, current_user);
+	RETURN spot;
 END $$;
-CREATE FUNCTION code.f(place text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE FUNCTION code.f(spot text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-	RETURN code.note(place);
+	RETURN code.note(spot);
 END $$;
 
 CREATE TABLE code.plain (k int PRIMARY KEY, v text);
@@ -205,7 +205,7 @@ SELECT feed_repair('code.split');
 SELECT feed_repair('code.box');
 \c -
 SELECT feed_detach('code.split');
-SELECT place, who FROM code.seen GROUP BY 1, 2 ORDER BY 1, 2;
+SELECT spot, who FROM code.seen GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT * FROM feed_check('code.box');
 
 --

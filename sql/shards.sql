@@ -22,7 +22,7 @@ $$;
 SELECT shard_of(1000000, 'a', 'b'), shard_of(1000000, '');
 
 --
--- A table feed: batch 0, changed rows, deletes; then a TRUNCATE
+-- A table feed: initial snapshot, changed rows, deletes; then a TRUNCATE
 --
 CREATE TABLE :odd (v text, id int, name text, PRIMARY KEY (name, id));
 INSERT INTO :odd SELECT 'old', i, CASE WHEN i % 7 = 0 THEN 'Zoë, "' || i ELSE '' END FROM generate_series(1, 300) i;

@@ -169,7 +169,7 @@ UPDATE updatable SET data = '5';
 CREATE VIEW insertable AS SELECT message_type, data FROM "Odd ""Name"", with a comma" WHERE message_type <> 'hidden' WITH CHECK OPTION;
 INSERT INTO insertable VALUES ('by view', '1');
 SELECT type, data FROM stamps WHERE type = 'by view';
--- Who may insert into the view needs no right on the table.
+-- A role that may insert into the view needs no right on the table.
 CREATE ROLE regress_feedpub_nobody;
 GRANT SELECT, INSERT ON insertable TO regress_feedpub_nobody;
 SET ROLE regress_feedpub_nobody;

@@ -121,7 +121,7 @@ SET ROLE regress_feedpub_subscriber;
 SELECT feed_subscribe('mine', 'kv', 'earliest') <> '' AS placed;
 SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
 RESET ROLE;
--- a superuser, who sees them all, sets them aside
+-- a superuser, who sees them all, parks them
 SELECT array_agg(p.receipt) AS receipts FROM feed_poll('mine', 10) p \gset
 SELECT count(feed_park('mine', c, 'x')) FROM unnest(:'receipts'::text[]) c;
 SELECT feed_ack('mine', (:'receipts'::text[])[3]);
@@ -131,7 +131,7 @@ SET ROLE regress_feedpub_subscriber;
 SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
 SELECT op, key, message, reason FROM feedpub.parked;
 SELECT feed_park('mine', receipt, 'c') FROM feed_poll('mine', 10);
--- nothing of it for him, and no busy loop
+-- nothing of it for the subscriber, and no busy loop
 SELECT count(*) FROM feed_poll('mine', 10);
 SELECT count(*) FROM feed_poll('mine', timeout => '10 ms');
 RESET ROLE;
@@ -226,7 +226,7 @@ SET ROLE regress_feedpub_evil;
 SELECT DISTINCT told('secret "sub"', call) FROM calls;
 SELECT told('secret "sub"', 'feed_subscribe(%L, ''open'')');
 RESET ROLE;
--- Its owner does, whatever he may read.
+-- Its owner does, whatever it may read.
 SET ROLE regress_feedpub_evil;
 SELECT feed_subscribe('own', 'open', 'earliest') <> '' AS placed;
 RESET ROLE;

@@ -150,7 +150,7 @@ CALL came('');
 --
 SELECT max_rows, pages(max_rows) FROM unnest('{1,2,5,100}'::int[]) max_rows;
 SELECT count(*) = (SELECT count(*) FROM ev) AS all, bool_and((r.entry).v = ev.v) AS right FROM feed_read(NULL::ev, '', 100) r JOIN ev ON ev.region = (r.entry).region AND ev.n = (r.entry).n WHERE op = 'upsert';
--- xid order, from each place
+-- xid order, from each cursor
 SELECT region, n, v FROM feed_fetch(NULL::ev, '0', 0, 100);
 SELECT bool_and((SELECT array_agg(f.feed_pos) FROM feed_fetch(NULL::ev, a.feed_xid, a.feed_pos, 3) f)
 	IS NOT DISTINCT FROM (SELECT array_agg(p) FROM (SELECT b.feed_pos AS p FROM ev b WHERE (b.feed_xid, b.feed_pos) > (a.feed_xid, a.feed_pos) ORDER BY b.feed_xid, b.feed_pos LIMIT 3) s)) AS same
@@ -265,13 +265,13 @@ SELECT pages(100);
 -- Old batches are merged.
 --
 UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE feed = 'ev'::regclass;
-SELECT cursor, pages(100, cursor) AS rest INTO TEMP place FROM feed_read(NULL::ev, '', 100);
+SELECT cursor, pages(100, cursor) AS rest INTO TEMP point FROM feed_read(NULL::ev, '', 100);
 SELECT pages(100) AS before \gset
 SET feedpub.max_batch_transactions = 5;
 SELECT feedpub._merge_batches('ev') > 0 AS merged;
 RESET feedpub.max_batch_transactions;
 SELECT pages(100) = :'before' AS same;
-SELECT bool_and(position(rest IN pages(100, cursor)) > 0 OR rest = '.') AS nothing_lost FROM place WHERE rest IS NOT NULL;
+SELECT bool_and(position(rest IN pages(100, cursor)) > 0 OR rest = '.') AS nothing_lost FROM point WHERE rest IS NOT NULL;
 
 --
 -- What may be undone in a partition
@@ -404,7 +404,7 @@ SELECT feed_attach('ev_temp');
 DROP TABLE ev_temp;
 
 --
--- A delete is handed out unless its key lives, whichever way leads to the key's
+-- A delete is delivered unless its key lives, whichever way leads to the key's
 -- partition.
 --
 CREATE PROCEDURE deleted(keys text, OUT deletes text) LANGUAGE plpgsql AS $$
@@ -444,7 +444,7 @@ DROP TABLE ev, keys;
 DROP PROCEDURE deleted;
 
 --
--- Subscriptions: a place among the rows that were there, one of them set aside
+-- Subscriptions: a cursor among the rows that were there, one of them parked
 --
 CREATE TABLE ev (n int PRIMARY KEY, v text) PARTITION BY RANGE (n);
 CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (1) TO (10);
@@ -457,7 +457,7 @@ SELECT receipt FROM feed_poll('sub', 2) OFFSET 1 \gset
 SELECT feed_ack('sub', :'receipt');
 SELECT receipt FROM feed_poll('sub', 4) LIMIT 1 \gset
 SELECT feed_park('sub', :'receipt', 'poison');
--- Another partition has one at the same place: it is not hidden.
+-- Another partition has one with the same identifier: it is not hidden.
 CREATE TABLE ev_3 (LIKE ev INCLUDING ALL);
 INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
 ALTER TABLE ev ATTACH PARTITION ev_3 FOR VALUES FROM (20) TO (30);

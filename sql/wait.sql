@@ -1,4 +1,4 @@
--- feed_wait() and feed_await(): true as soon as something is published behind
+-- feed_wait() and feed_await(): true as soon as something is published after
 -- a cursor, false when the time is over.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
@@ -45,7 +45,7 @@ SELECT feed_wait('"Odd ""Name"", with a comma"', '', '0');
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1000000 years');
 CALL feed_await('"Odd ""Name"", with a comma"', '', '1 day');
 CALL feed_await(feed => '"Odd ""Name"", with a comma"', timeout => '1 day', after => '', arrived => NULL);
--- Behind the last row there is nothing; behind the one before there is.
+-- After the last row there is nothing; after the one before there is.
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('b', '1'), ('c', '1');
 CALL feed_publish('"Odd ""Name"", with a comma"');
 CREATE TABLE cursors AS
@@ -58,7 +58,7 @@ SELECT message_type, feed_wait('"Odd ""Name"", with a comma"', cursor, '0') =
 -- Deleted rows: there is something to pass, until it has been passed.
 DELETE FROM "Odd ""Name"", with a comma" WHERE message_type = 'c';
 SELECT message_type, feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') FROM cursors ORDER BY message_type;
-SELECT feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') AS behind_the_end_row
+SELECT feed_wait('"Odd ""Name"", with a comma"', cursor, '10 ms') AS after_the_end_row
 	FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM cursors WHERE message_type = 'b'), 1) WHERE op = 'end';
 
 --
@@ -135,7 +135,7 @@ SELECT await_in_function();
 \set VERBOSITY default
 
 --
--- Somebody waits, and something happens: on a connection of his own.
+-- A session waits, and something happens: on a connection of its own.
 --
 CREATE EXTENSION dblink;
 CREATE FUNCTION connect() RETURNS text LANGUAGE sql AS $$
@@ -143,7 +143,7 @@ CREATE FUNCTION connect() RETURNS text LANGUAGE sql AS $$
 		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')))
 $$;
 SELECT connect();
--- Sends him off, and returns when he sleeps: what he holds meanwhile.
+-- Sends a query, and returns when it sleeps: what it holds meanwhile.
 CREATE FUNCTION send(query text, OUT snapshot boolean, OUT xid boolean, OUT lock boolean) LANGUAGE plpgsql AS $$
 DECLARE
 	waiter int := (SELECT pid FROM dblink('waiter', 'SELECT pg_backend_pid()') AS t (pid int));
@@ -180,7 +180,7 @@ BEGIN
 	COMMIT;
 	CALL feed_publish('"Odd ""Name"", with a comma"');
 END $$;
--- Published: he is woken.
+-- Published: it is woken.
 CALL feed_publish();
 SELECT * FROM send($$SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
 CALL write_and_publish();
@@ -214,7 +214,7 @@ DROP PROCEDURE wake;
 SELECT * FROM send($$CALL feed_await('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 min')$$);
 SELECT dblink_cancel_query('waiter');
 SELECT result();
--- The feed is dropped under him: that ends the waiting.
+-- The feed is dropped meanwhile: that ends the waiting.
 SELECT feed_create('going');
 INSERT INTO going (message_type, data) VALUES ('a', '1');
 SELECT * FROM send($$CALL feed_await('going', '', '1 min')$$);
@@ -284,7 +284,7 @@ CALL feed_await('cursors', '', '1 s');
 SELECT feed_wait(0, '', '1 s');
 CALL feed_await(0, '', '1 s');
 \set VERBOSITY default
--- Who may read may wait, and nobody else.
+-- A role that may read may wait, and no other.
 CREATE ROLE regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 s');

@@ -1,5 +1,5 @@
--- Who waits in feed_wait() is in nobody's way: he holds no lock on the table,
--- so that ALTER TABLE, and all who come after it, need not wait for him.
+-- A session that waits in feed_wait() holds no lock on the table, so that ALTER
+-- TABLE, and all sessions after it, need not wait for it.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;

@@ -1,4 +1,4 @@
--- feed_xid_head(): the cursor of now.  Who starts there gets every row that
+-- feed_xid_head(): the cursor of now.  A consumer that starts there gets every row that
 -- is committed later, also by transactions that are open already.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
@@ -15,7 +15,7 @@ END $$;
 -- of an empty feed too.
 SELECT pos, of_now FROM head();
 
--- Nothing that was there lies behind it, everything that is committed later does.
+-- Nothing that was there comes after it, everything that is committed later does.
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('before', '1');
 SELECT after_xid, after_pos FROM feed_xid_head('"Odd ""Name"", with a comma"') \gset
 SELECT message_type FROM feed_fetch(:'after_xid', :after_pos, 100);
@@ -26,7 +26,7 @@ SELECT pg_current_xact_id() AS other \gset
 SELECT after_xid::text::bigint >= :other AS moved FROM feed_xid_head('"Odd ""Name"", with a comma"');
 
 -- A transaction is open, and its row is written: it will be delivered.  The
--- largest stamp in the table would be a wrong place to start from.
+-- largest stamp in the table would be a wrong cursor to start from.
 BEGIN;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('open', '3');
 PREPARE TRANSACTION 'regress_feedpub';
@@ -40,7 +40,7 @@ SELECT message_type FROM feed_fetch(:'after_xid', :after_pos, 100);
 SELECT message_type FROM feed_fetch(:'naive_xid', 9223372036854775807, 100);
 
 -- In a transaction that has written, the horizon is at most its own xid: its
--- own rows will lie behind the head.
+-- own rows will come after the head.
 BEGIN;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('own', '5');
 SELECT of_now, xid < pg_current_xact_id() AS below_own FROM head();
@@ -65,7 +65,7 @@ SELECT feed_create('empty');
 SELECT feed, after_pos, after_xid::text::bigint = pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1 AS of_now
   FROM feedpub.feeds, feed_xid_head(feed) ORDER BY feed::text COLLATE "C";
 
--- Who starts there needs SELECT on the table, of one column at least.
+-- To start there, a role needs SELECT on the table, of one column at least.
 CREATE ROLE regress_feedpub_reader;
 GRANT INSERT, DELETE ON "Odd ""Name"", with a comma" TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;

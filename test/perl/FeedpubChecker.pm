@@ -3,9 +3,9 @@
 #
 # Writers log the fate of each row as they learn it; each row carries a token
 # in message_key, made of the writer's number, its transaction's and its own.
-# Consumers keep what they were handed, and with it their cursor, in a file: a
-# page and the cursor behind it are one append, so a consumer that is killed
-# goes on where his file ends.  Nothing is shared but that.
+# Consumers keep what they were delivered, and with it their cursor, in a file: a
+# page and the cursor after it are one append, so a consumer that is killed
+# goes on where its file ends.  Nothing is shared but that.
 #
 # What each process does is decided by a random generator of its own, seeded
 # by the run's seed and the process's name; when it happens is not.
@@ -660,7 +660,7 @@ my %way = (
 		user => 'regress_feedpub_reader'
 	});
 
-# Reads the end of a consumer's file: his cursor.  Cuts off a page that was
+# Reads the end of a consumer's file: its cursor.  Cuts off a page that was
 # not completed.
 sub last_cursor
 {

@@ -457,7 +457,7 @@ my %way = (
 		wait => q(SELECT feed_wait('outbox', ?, '1 s'))
 	});
 
-# Reads the end of a consumer's file: his cursor.  Cuts off a page that was
+# Reads the end of a consumer's file: its cursor.  Cuts off a page that was
 # not completed.
 sub last_cursor
 {
@@ -500,7 +500,7 @@ sub take_page
 	{
 		my ($after, $op, @row) = @$row;
 
-		die "cursor $after does not lie behind $cursor" if $after le $cursor;
+		die "cursor $after is not after $cursor" if $after le $cursor;
 		$cursor = $after;
 		push @rows, [ $after, @row ] if $op eq 'upsert';
 	}
@@ -547,10 +547,10 @@ sub consume
 					die "$name: a page of more than $limit rows"
 					  if @rows > $limit;
 					last if !@rows && $next eq $cursor;
-					die "$name: cursor $next does not lie behind $cursor"
+					die "$name: cursor $next is not after $cursor"
 					  if $next le $cursor;
 
-					# not all that was handed out is always taken
+					# not all that was delivered is always taken
 					if (@rows > 1 && chance(10))
 					{
 						splice @rows, 1 + int rand $#rows;

@@ -1,12 +1,12 @@
 # FeedpubTableChecker.pm: as FeedpubOrderChecker, for a table feed: writers that
-# change a table in every way, consumers that keep a copy of it, and somebody
-# who polls it by the time of the last change.
+# change a table in every way, consumers that keep a copy of it, and a poller
+# that polls it by the time of the last change.
 #
 # The table is item (id, grp, version, payload, size, changed, hits); hits is
 # not published and has an index of its own.  Its keys:
 #
-#   1 ..          "ordered": who changes one bumps its row in counter first, and
-#                 writes that version, whether he inserts, updates, deletes,
+#   1 ..          "ordered": a writer that changes one bumps its row in counter first, and
+#                 writes that version, whether it inserts, updates, deletes,
 #                 or moves a row to this key: versions never go back
 #   101 ..        "racing": inserted and deleted without such a lock, so that
 #                 an INSERT waits on the unique index for a DELETE
@@ -609,7 +609,7 @@ sub write_long
 
 # What somebody does to the table as a whole: it is vacuumed all the time; twice
 # all its rows are published again; in the middle VACUUM FULL moves the rows of
-# batch 0; with the option truncate, it is emptied then.  Of a partitioned table
+# the initial snapshot; with the option truncate, it is emptied then.  Of a partitioned table
 # partitions come with rows, go, are changed outside and put back.
 sub disturb
 {
@@ -715,7 +715,7 @@ FROM feed_read(NULL::item, ?, ?, ?, ?)
 SQL
 my $page = q(SELECT feed_page('item', ?, ?, ?, ?)::text);
 
-# Does a cursor stand in batch 0, or right after it?
+# Does a cursor stand in the initial snapshot, or right after it?
 sub in_initial
 {
 	my ($cursor) = @_;
@@ -723,7 +723,7 @@ sub in_initial
 	return $cursor =~ /^(?:.{9}a.*|.{9}b0{16}.*)?$/;
 }
 
-# A page as lines of the consumer's file, and the cursor behind it.
+# A page as lines of the consumer's file, and the cursor after it.
 sub take_page
 {
 	my ($way, $sth, $cursor, $limit) = @_;
@@ -755,8 +755,8 @@ sub take_page
 	{
 		my ($after, $op, $id, $grp, $version, $md5, $size, $changed) = @$row;
 
-		# a rewritten table begins batch 0 again
-		die "cursor $after does not lie behind $cursor\n"
+		# a rewritten table begins the initial snapshot again
+		die "cursor $after is not after $cursor\n"
 		  if $after le $cursor && !in_initial($after);
 		$cursor = $after;
 		next if $op eq 'end';
@@ -796,7 +796,7 @@ sub consume
 				  if $one_snapshot;
 				for (1 .. ($one_snapshot ? 1 + int rand 5 : 1))
 				{
-					# small pages while the rows of batch 0 are read
+					# small pages while the rows of the initial snapshot are read
 					my $limit =
 					    in_initial($cursor) ? 1 + int rand 150
 					  : chance(50) ? 1 + int rand 30
@@ -809,8 +809,8 @@ sub consume
 					  if $n > $limit;
 					last if !$n && $next eq $cursor;
 
-					# a rewritten table begins batch 0 again
-					die "$name: cursor $next does not lie behind $cursor\n"
+					# a rewritten table begins the initial snapshot again
+					die "$name: cursor $next is not after $cursor\n"
 					  if $next le $cursor
 					  && !in_initial($next);
 					$count++;

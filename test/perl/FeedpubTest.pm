@@ -77,7 +77,7 @@ sub refused
 
 # Follows a feed from a cursor to its end, a page at a time, as a consumer
 # does.  Returns the rows as psql prints them, a line each.  Options: db;
-# user; page, rows a page (default 100); after, the cursor to begin behind,
+# user; page, rows a page (default 100); after, the cursor to begin after,
 # 'xid|pos'; columns (default *); in, the schema of the extension's functions,
 # with the dot.
 sub fetch_all

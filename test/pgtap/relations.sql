@@ -64,7 +64,7 @@ BEGIN
 	RETURN NEXT is(r.relkind, m.kind, 'feedpub.' || m.name || ' is of kind ' || m.kind::text);
 	RETURN NEXT is(r.columns, m.columns, 'its columns');
 	RETURN NEXT is((SELECT string_agg(privilege_type, ',' ORDER BY privilege_type) FROM aclexplode(r.relacl) WHERE grantee = m.reader), 'SELECT', CASE m.reader WHEN 0 THEN 'PUBLIC' ELSE m.reader::regrole::text END || ' may SELECT, and no more');
-	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (%s, %s)', r.relacl, m.reader, r.relowner), 'nobody else has a right of his own');
+	RETURN NEXT is_empty(format('SELECT * FROM aclexplode(%L::aclitem[]) WHERE grantee NOT IN (%s, %s)', r.relacl, m.reader, r.relowner), 'no other role has a right of its own');
 	RETURN NEXT bag_eq(format('SELECT attname, a.grantee, a.privilege_type FROM pg_attribute, aclexplode(attacl) a WHERE attrelid = %s', r.oid),
 		format('SELECT unnest(%L::name[]), 0::oid, ''SELECT''', m.public_columns), 'PUBLIC may SELECT no columns but those meant');
 	RETURN NEXT is(r.reloptions, m.options, 'its options');

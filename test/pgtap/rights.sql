@@ -63,7 +63,7 @@ INSERT INTO matrix VALUES
 	($$feed_flush('rights.box')$$, '55000', '55000', '55000', '55000', '42501', '42501', '42501', '55000'),
 	($$feed_wait('rights.box', '', '0')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
--- a subscription: its owner, who may read, and whoever has the rights of his
+-- a subscription: its owner, who may read, and roles that have its rights
 	($$feed_subscribe('sub', 'rights.box')$$, '42710', '42710', '42710', '42710', '42501', '42501', '42501', '42710'),
 	($$feed_unsubscribe('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_seek('sub', 'latest')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),

@@ -54,7 +54,7 @@ is(sql($standby, 'SELECT count(*) FROM feedpub.blockers'),
 
 #
 # A transaction is open on the primary, with a row in the feed; others commit
-# after it.  Their rows wait behind it, on both servers.
+# after it.  Their rows wait for it, on both servers.
 #
 my $writer = $primary->background_psql('postgres');
 $writer->query_safe(
@@ -80,7 +80,7 @@ is( sql($standby,
 	"$horizon|t",
 	'feedpub.waiting on the standby shows that rows wait');
 
-# The cursor of now: the open transaction's row lies behind it.
+# The cursor of now: the open transaction's row comes after it.
 my $head = sql($standby, "SELECT * FROM feed_xid_head('outbox')");
 is($head, sql($primary, "SELECT * FROM feed_xid_head('outbox')"),
 	'feed_xid_head is the same on both');
@@ -136,7 +136,7 @@ is(fetch_all($standby, 'outbox'), $feed_end,
 	'a lagging standby reads what it has');
 is( sql($standby, "SELECT count(*) FROM feed_fetch('$xid', $pos, 100)"),
 	0,
-	'a cursor of the primary returns nothing on a standby that lags behind it'
+	'a cursor of the primary returns nothing on a standby that lags'
 );
 is(fetch_all($standby, $odd, after => $future),
 	'', 'also of a feed named by its type');
@@ -146,7 +146,7 @@ is( sql($standby, "SELECT after_xid < '$xid' FROM feed_xid_head('outbox')"),
 # The next xid, which nobody had yet: the primary knows better.
 my $next = sql($primary, 'SELECT pg_snapshot_xmax(pg_current_snapshot())');
 is(sql($standby, "SELECT count(*) FROM feed_fetch('$next', 0, 100)"),
-	0, 'a cursor that nobody handed out returns nothing on a standby');
+	0, 'a cursor that no server has given returns nothing on a standby');
 refused(
 	$primary,
 	"SELECT * FROM feed_fetch('$next', 0, 100)",
@@ -197,7 +197,7 @@ sql($standby,
 	q(INSERT INTO outbox (message_type, message_key, data) VALUES ('A', 'new', '1'))
 );
 is(fetch_all($standby, 'outbox', after => $head, columns => 'message_key'),
-	'new', 'a promoted standby takes messages and hands them out');
+	'new', 'a promoted standby takes messages and delivers them');
 is(sql($standby, "SELECT count(*) FROM feed_check('outbox')"),
 	0, 'and all guards stand');
 

@@ -4,7 +4,7 @@
 # rows before the rows are safe.  A crash then takes the rows back and gives
 # their transaction ids out again, to other rows: a consumer whose cursor,
 # kept elsewhere, is already there skips those.  That happens to the plain SQL
-# query, and not to feed_fetch(), which makes durable what it hands out.
+# query, and not to feed_fetch(), which makes durable what it delivers.
 
 use strict;
 use warnings FATAL => 'all';
@@ -63,7 +63,7 @@ sub is_unflushed
 	  't';
 }
 
-# The ways to read what lies behind a cursor: each returns lines xid|pos|key.
+# The ways to read what comes after a cursor: each returns lines xid|pos|key.
 sub plain_sql
 {
 	my ($xid, $pos) = @_;
@@ -92,7 +92,7 @@ sub feed_fetch
 
 # Writes rows, reads them, crashes, writes others, and reads on.  Returns the
 # keys that were read before the crash and have gone, and the new ones that
-# are never handed out; undef when the server has flushed by itself.
+# are never delivered; undef when the server has flushed by itself.
 sub crash_after_reading
 {
 	my ($feed, $read) = @_;
@@ -199,13 +199,13 @@ like($row, qr/^\d+\|\d+\|read$/, 'a page ends before the last row');
 is( sql($node,
 		q(SELECT count(*) FILTER (WHERE message_key = 'read') FROM other)),
 	1,
-	'the row that was handed out stays');
+	'the row that was delivered stays');
 is( feed_fetch('other', 100)->($row =~ /^(\d+)\|(\d+)/),
 	sql($node, <<'SQL'),
 SELECT feed_xid, feed_pos, message_key FROM other WHERE message_key <> 'read'
 ORDER BY feed_xid, feed_pos
 SQL
-	'and the cursor behind it goes on with what there is');
+	'and the cursor after it goes on with what there is');
 
 #
 # One session that reads on and on: it keeps in mind what it knows to be
@@ -251,7 +251,7 @@ is( sql($node,
 # The same of one session whose first page needs no flush: its row is of a
 # synchronous writer, and far enough from the others, for the commit log
 # remembers what to flush for groups of 32 transactions.  That the first page
-# had younger transactions behind it does not make these durable.
+# had younger transactions after it does not make these durable.
 #
 my $second = '';
 my $kept;
@@ -324,7 +324,7 @@ for (1 .. 5)
 	last if defined $got;
 }
 is($got, 'new1 new2',
-	'feed_xid_head: rows written after the crash lie behind it');
+	'feed_xid_head: rows written after the crash come after it');
 
 #
 # feed_xid_head flushes up to the end of the WAL, also when that is where a

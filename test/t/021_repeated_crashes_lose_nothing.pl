@@ -1,6 +1,6 @@
 # Writers that commit asynchronously and roll back often, a consumer that
 # keeps its cursor elsewhere, and a server that crashes again and again:
-# feed_fetch() hands out each committed row once, and none that a crash takes
+# feed_fetch() delivers each committed row once, and none that a crash takes
 # back.  The plain SQL query, under the same schedule, loses rows.
 #
 # FEEDPUB_CRASHES is the number of crashes each of them sees (default 6),

@@ -63,8 +63,8 @@ GRANT INSERT ON $feed TO regress_feedpub_writer;
 SQL
 }
 
-# What an owner may do to his table: another default feed, a column more, row
-# security, a comment; and a table dropped behind the registry's back.
+# What an owner may do to a table: another default feed, a column more, row
+# security, a comment; and a table dropped without the registry.
 sql($node, <<"SQL", db => 'src', user => 'regress_feedpub_owner');
 SELECT ${in}feed_set_default('public."select"');
 ALTER TABLE public.outbox ADD COLUMN tenant int DEFAULT 5;
@@ -120,7 +120,7 @@ SELECT count(*), min(feed_xid) > '$xid', min(feed_pos) > $pos,
 FROM ${in}feed_fetch(NULL::$feed, '$xid', $pos, 100) WHERE message_type = 'new'
 SQL
 			'2|t|t|2',
-			"$test: new messages come behind the others: $feed");
+			"$test: new messages come after the others: $feed");
 		is( sql($node,
 				"INSERT INTO $feed (feed_xid, feed_pos, message_type, data) VALUES ('1', 1, 'A', '1') RETURNING feed_xid > '$xid' AND feed_pos > $pos",
 				db => $db),
@@ -180,8 +180,8 @@ $node->command_ok(
 goes_on('custom', 'clean');
 
 #
-# The schema alone: the registry's rows are data and stay behind.  Writers do
-# not mind; the owner registers his feeds again.
+# The schema alone: the registry's rows are data and are not restored.
+# Writers do not mind; the owner registers the feeds again.
 #
 $node->command_ok(
 	[ 'pg_dump', '--schema-only', '-f', "$dir/schema.sql", 'src' ],

@@ -133,7 +133,7 @@ is($status, 0, 'rows are loaded without the sequence') or diag $stderr;
 is( sql($node, q(SELECT guard FROM feed_check('outbox') ORDER BY guard),
 		db => 'no_sequence'),
 	"sequence\ntrigger",
-	'feed_check sees that the sequence lags behind the rows');
+	'feed_check sees that the sequence lags the rows');
 is(sql($node, q(SELECT feed_repair('outbox')), db => 'no_sequence', @owner),
 	2, 'feed_repair puts both right');
 is(sql($node, q(SELECT * FROM feed_check('outbox')), db => 'no_sequence'),
@@ -142,7 +142,7 @@ is(fetch_all($node, 'outbox', db => 'no_sequence'),
 	$rows, 'the same rows are read');
 
 #
-# Writers go on, behind the largest position.
+# Writers go on, after the largest position.
 #
 for my $db ('dst', 'no_sequence')
 {
@@ -153,7 +153,7 @@ for my $db ('dst', 'no_sequence')
 			q(SELECT feed_pos, data FROM feed_fetch('0', 0, 100) OFFSET 41),
 			db => $db),
 		'42|1',
-		"$db: a new message comes behind the others");
+		"$db: a new message comes after the others");
 }
 
 $node->stop;

@@ -1,5 +1,5 @@
 # pg_upgrade keeps the feeds and goes on with the same transaction ids, so a
-# consumer goes on from his cursor.
+# consumer goes on from its cursor.
 #
 # The old server is of the same version as the new one, or the one of
 # FEEDPUB_OLD_PG_CONFIG, into which feedpub must have been installed.
@@ -104,7 +104,7 @@ for my $feed ('outbox', $odd)
 }
 is( fetch_all($new, 'outbox', in => 'ext.', after => $cursor),
 	join("\n", @outbox[ 70 .. 99 ]),
-	'a consumer goes on from his cursor');
+	'a consumer goes on from its cursor');
 is(fetch_all($new, 'outbox', in => 'ext.', after => $end),
 	'', 'one who had all is given none');
 
@@ -119,7 +119,7 @@ for ([ 'the last row', $end ], [ 'the head', $head ])
 			after => $after,
 			columns => 'message_type'),
 		'new',
-		"until there is a new one, behind $name");
+		"until there is a new one, after $name");
 }
 refused($new, q(UPDATE outbox SET message_type = 'C'),
 	'PF004', 'cannot update', 'a message cannot be changed');

@@ -95,7 +95,7 @@ is( fetch_all(
 		after => $head,
 		columns => 'message_type'),
 	join("\n", 'streamed 1', 'streamed 2', 'streamed 3', 'both 1', 'both 2'),
-	'streamed rows come behind them, in the order of their commits');
+	'streamed rows come after them, in the order of their commits');
 same_messages('outbox', 'and can be fetched');
 is( sql($subscriber, <<'SQL'),
 SELECT count(DISTINCT feed_xid),

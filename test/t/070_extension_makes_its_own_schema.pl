@@ -26,7 +26,7 @@ WHERE extname = 'feedpub'
 SQL
 
 #
-# Only a superuser may, whatever he owns.
+# Only a superuser may, whatever another role owns.
 #
 sql($node, <<'SQL');
 CREATE ROLE regress_feedpub_owner LOGIN CREATEDB;

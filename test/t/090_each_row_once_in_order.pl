@@ -181,7 +181,7 @@ my $naive = judge('naive');
 diag "checker: naive: ",
   join ', ', map { "$naive->{$_} $_" } qw(rows lost repeated aborted);
 cmp_ok($naive->{lost}, '>', 0, 'who reads "position > last" has lost rows');
-is($naive->{repeated}, 0, 'though he was handed none twice');
+is($naive->{repeated}, 0, 'though it was delivered none twice');
 is($naive->{aborted}, 0, 'and no other row') if !$size{crashes};
 
 is(sql($node, q(SELECT * FROM feed_check('outbox'))),

@@ -1,5 +1,5 @@
-# Without shared_preload_libraries: whoever reads or waits in published order
-# starts the worker of his database.  It may be killed, stopped by hand, and
+# Without shared_preload_libraries: a session that reads or waits in published order
+# starts the worker of its database.  It may be killed, stopped by hand, and
 # there may be no slot for it.
 
 use strict;
@@ -53,7 +53,7 @@ sql($node, sprintf $insert, 'zero');
 is(workers($node), '', 'a writer starts no worker');
 is( write_and_read('one'),
 	"upsert|zero\nupsert|one",
-	'who writes and reads at once sees his row');
+	'a session that writes and reads at once sees its row');
 my $first = await_worker($node);
 is( sql($node, <<"SQL"),
 SELECT backend_type, application_name, backend_xid IS NULL, backend_xmin IS NULL, xact_start IS NULL, wait_event_type

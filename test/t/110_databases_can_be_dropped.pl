@@ -76,17 +76,17 @@ for my $preload ('', 'feedpub')
 	is( read_all($node, 'outbox', db => $odd, wait => '60s'),
 		"renamed 1\nrenamed 2",
 		"$how: the renamed database publishes");
-	my $behind = $cursor;
+	my $after = $cursor;
 	is( read_all(
-			$node, 'outbox', db => 'copied', after => \$behind, wait => '60s'),
+			$node, 'outbox', db => 'copied', after => \$after, wait => '60s'),
 		'copied 2',
 		"$how: so does the one that was copied");
 
 	# The copy has the original's batches, and goes on from there.
 	insert('copy', 'copy 2');
-	$behind = $cursor;
+	$after = $cursor;
 	is( read_all(
-			$node, 'outbox', db => 'copy', after => \$behind, wait => '60s'),
+			$node, 'outbox', db => 'copy', after => \$after, wait => '60s'),
 		'copy 2',
 		"$how: the copy goes on from a cursor of the original");
 	is( read_all($node, 'outbox', db => 'copy'),

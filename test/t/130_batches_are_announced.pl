@@ -63,7 +63,7 @@ sub insert
 }
 
 #
-# One by one, each read by who was told, from where he was told before
+# One by one, each read by a listener that was told, from the cursor before
 #
 my $cursor = '';
 insert('outbox', 0);
@@ -81,12 +81,12 @@ for my $i (1 .. 5)
 SET feedpub.read_wait = 0;
 SELECT (entry).message_key FROM feed_read(NULL::outbox, '$heard[-2]{cursor}', 10)
 SQL
-		$i, 'behind the cursor of the one before lies its row');
+		$i, 'after the cursor of the one before comes its row');
 	is( sql($node, <<"SQL"),
 SET feedpub.read_wait = 0;
 SELECT count(*) FROM feed_read(NULL::outbox, '$heard[-1]{cursor}', 10)
 SQL
-		0, 'behind its own nothing yet');
+		0, 'after its own nothing yet');
 	is($heard[-1]{cursor}, sql($node, q(SELECT feed_head('outbox'))),
 		'it is the head');
 	ok($heard[-1]{cursor} gt $heard[-2]{cursor}, 'and later than the one before');

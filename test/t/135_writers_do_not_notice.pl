@@ -41,7 +41,7 @@ sub insert_sql
 	  map { "INSERT INTO $_ (message_type, data) VALUES ('A', '$nrows'); " } @into;
 }
 
-# As the writer, who may do nothing else; an error of his ends the test.
+# As the writer, which may do nothing else; an error in it ends the test.
 sub writes
 {
 	my ($test, $query) = @_;
@@ -139,7 +139,7 @@ sql($node, 'SELECT feed_start_worker()');
 all_are_published('a worker that was stopped');
 
 #
-# A transaction that fails leaves nothing behind in its session.
+# A transaction that fails leaves nothing in its session.
 #
 my $session = $node->background_psql('postgres', on_error_stop => 0);
 $session->query($_)
@@ -185,7 +185,7 @@ SQL
 unlike($err, qr/ERROR|FATAL|PANIC/, 'a single user makes a feed, and publishes');
 like($out, qr/unpublished = "0".*published = "1".*more = "f"/s, 'by hand');
 $node->start;
-is(count_rows(), $nrows, 'his rows are there');
+is(count_rows(), $nrows, 'its rows are there');
 
 #
 # Shared memory has no room left: others took it, for locks.

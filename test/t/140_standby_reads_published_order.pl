@@ -141,7 +141,7 @@ catch_up();
 #
 # A standby that lags meets cursors from its future.
 #
-my $behind = $cursor;
+my $after = $cursor;
 sql($_, 'SELECT pg_wal_replay_pause()') for @standbys;
 $_->poll_query_until('postgres', q(SELECT pg_get_wal_replay_pause_state() = 'paused'))
   for @standbys;
@@ -155,7 +155,7 @@ for my $standby (@standbys)
 	my $name = $standby->name;
 
 	is( sql($standby, "SELECT count(*) FROM feed_read(NULL::outbox, '$cursor', 10)"),
-		0, "$name: nothing yet behind a cursor of the future");
+		0, "$name: nothing yet after a cursor of the future");
 	is( sql($standby, "SELECT feed_page('outbox', '$cursor', 10)"),
 		qq({"entries": [], "cursor": "$cursor", "more": false}),
 		"$name: an empty page leaves the cursor where it is");
@@ -171,7 +171,7 @@ for my $standby (@standbys)
 	my $mine = $cursor;
 
 	is(read_all($standby, 'outbox', after => \$mine),
-		'future3', $standby->name . ': what came behind it is read');
+		'future3', $standby->name . ': what came after it is read');
 	is(everything($standby), everything($primary),
 		$standby->name . ': all is the same');
 }

@@ -1,6 +1,6 @@
 # A standby that lags does not see yet that batches have been merged on the
-# primary.  A consumer who reads now here, now there goes on with a cursor of
-# the merged batch: on the standby nothing lies behind it yet, though a batch of
+# primary.  A consumer that reads now here, now there goes on with a cursor of
+# the merged batch: on the standby nothing is after it yet, though a batch of
 # its number is there.
 
 use strict;
@@ -108,8 +108,8 @@ SQL
 	($keys, $cursor) = page($primary, '', 1);
 	is($keys, 1, "$test: the primary begins with the merged batch");
 	($keys, $same) = page($standby, $cursor, 10);
-	is($keys, '', "$test: nothing lies behind it on the standby");
-	is($same, $cursor, "$test: the consumer stays where he is");
+	is($keys, '', "$test: nothing is after it on the standby");
+	is($same, $cursor, "$test: the consumer stays where it is");
 	is( sql($standby,
 			"SELECT count(*) FROM feed_read(NULL::outbox, '$cursor', 10)"),
 		0, "$test: nor for feed_read");

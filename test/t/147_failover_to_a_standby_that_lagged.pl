@@ -37,7 +37,7 @@ sub write_rows
 	return;
 }
 
-# What an outbox's consumer gets behind a cursor
+# What an outbox's consumer gets after a cursor
 sub types
 {
 	my ($cursor) = @_;
@@ -114,7 +114,7 @@ publish();
 $old->wait_for_replay_catchup($new);
 $new->stop;
 
-# From here on all is lost.  Who reads now passes what has changed since.
+# From here on all is lost.  A consumer that reads now passes what has changed since.
 sql($node, <<'SQL');
 UPDATE kv SET v = 'third' WHERE k = 'a';
 INSERT INTO kv VALUES ('b', 'again');
@@ -156,7 +156,7 @@ sub beyond_is_refused
 			'PF001', 'another history', "$test: feed_page, cursor $i");
 	}
 
-	# it looks at the last batch; a read behind it tells
+	# it looks at the last batch; a read after it tells
 	refused($node, "SELECT feed_wait('outbox', '$beyond[-1]', '0')",
 		'PF001', 'another history', "$test: feed_wait")
 	  if sql($node, q(SELECT max(sync_id) FROM feedpub._batch WHERE feed = 'outbox'::regclass)) <= 6;
@@ -165,7 +165,7 @@ sub beyond_is_refused
 	return;
 }
 
-is(types($at), '', 'outbox: nothing lies behind the fork yet');
+is(types($at), '', 'outbox: nothing is after the fork yet');
 beyond_is_refused('at once');
 write_rows('another four');
 beyond_is_refused('with fewer batches than there were');

@@ -1,6 +1,6 @@
 # Writers that commit asynchronously and roll back often, a consumer of the
 # published order that keeps its cursor elsewhere, and a server that crashes
-# again and again: each committed row comes once, none that was handed out is
+# again and again: each committed row comes once, none that was delivered is
 # gone after a crash, and the cursor goes on.  So it does when batches
 # themselves are written asynchronously (feedpub.publish_synchronous_commit).
 #
@@ -67,7 +67,7 @@ for my $commit (qw(on off))
 	my @order;
 	my $disordered = 0;
 
-	# Takes part of the page only: every row's cursor is a place to go on from.
+	# Takes part of the page only: every row's cursor is one to go on from.
 	my $read = sub {
 		my ($session, $limit) = @_;
 		my @page = split /\n/, $session->query_safe(<<"SQL");

@@ -1,6 +1,6 @@
-# A row that has been deleted is passed, and the consumer's cursor lies behind
+# A row that has been deleted is passed, and the consumer's cursor is after
 # it.  If the DELETE was committed asynchronously, a crash could bring the row
-# back, behind every cursor: so the DELETE is on disk before the page leaves.
+# back, before every cursor: so the DELETE is on disk before the page leaves.
 
 use strict;
 use warnings FATAL => 'all';
@@ -22,7 +22,7 @@ checkpoint_timeout = 1h
 bgwriter_lru_maxpages = 0
 CONF
 
-# A page of the rows behind a cursor: their keys, and the cursor to go on from.
+# A page of the rows after a cursor: their keys, and the cursor to go on from.
 sub page
 {
 	my ($function, $feed, $after) = @_;

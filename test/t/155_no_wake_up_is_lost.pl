@@ -1,7 +1,7 @@
 # Many short transactions at the same time, and the worker at work between
 # them: whenever they are over, all rows get published, though nothing more is
-# written and nobody reads.  A mark that the worker takes away without having
-# seen the commit that set it would leave a row behind for ever.
+# written and no session reads.  A mark that the worker takes away without having
+# seen the commit that set it would leave a row unpublished for ever.
 
 use strict;
 use warnings FATAL => 'all';
@@ -91,7 +91,7 @@ for my $interval (qw(10ms 0))
 		$late = !await_all_published($node, qw(one two three));
 		last if $late;
 	}
-	ok(!$late, "publish_interval $interval: nothing stays behind");
+	ok(!$late, "publish_interval $interval: nothing stays unpublished");
 }
 is(await_worker($node), $worker, 'one worker has done it all');
 my $rows = sql($node,

@@ -1,6 +1,6 @@
 # feedpub.workers: the workers of all databases, what they have done, what
-# went wrong last; a thousand feeds are listed at once; and each sees what he
-# may.
+# went wrong last; a thousand feeds are listed at once; and each role sees
+# what it may.
 
 use strict;
 use warnings FATAL => 'all';
@@ -128,7 +128,7 @@ ok( seen('a', 'last_error_at') ge $failed_at, 'the last error stays to be read')
 like(seen('a', 'last_error'), qr/^feed "other" has no index/, 'with its text');
 
 #
-# Who sees what
+# What each role sees
 #
 sql($node, q(SELECT feed_create('outbox')));
 insert('postgres', 'outbox', 1);

@@ -1,9 +1,9 @@
 # A crash does not bring back what a reader of a table feed has passed.
 #
-# A reader passes a row that somebody has changed, and a tombstone whose key was
+# A reader passes a row that a writer has changed, and a tombstone whose key was
 # inserted again: what replaces them comes later.  If that change was committed
 # without waiting for the disk (synchronous_commit = off), a crash takes it back:
-# the old row is there again, or the key is gone again, behind the consumer's
+# the old row is there again, or the key is gone again, before the consumer's
 # cursor.  So a page must not move the cursor over what such a change hides,
 # before the change is on disk.
 
@@ -80,7 +80,7 @@ SQL
 
 # A feed with three rows.  before: statements that are published and durable,
 # after a consumer has read what there was if read_first.  Then hidden, which is
-# not durable; the consumer reads; a crash; he reads on.
+# not durable; the consumer reads; a crash; it reads on.
 sub try_crash
 {
 	my (%case) = @_;
@@ -117,11 +117,11 @@ SQL
 
 my @cases = (
 	{
-		name => 'a row of batch 0 that is updated',
+		name => 'a row of the initial snapshot that is updated',
 		hidden => q(UPDATE kv SET v = 'lost' WHERE k = 1)
 	},
 	{
-		name => 'a row of batch 0 that is deleted',
+		name => 'a row of the initial snapshot that is deleted',
 		hidden => 'DELETE FROM kv WHERE k = 3'
 	},
 	{

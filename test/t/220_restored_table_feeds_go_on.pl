@@ -1,6 +1,6 @@
 # Table feeds are dumped and restored: into another database of the cluster,
 # and into another cluster.  Stamps, tombstones, triggers and the registry come
-# over.  A cursor inside batch 0 begins batch 0 again, for rows lie elsewhere in
+# over.  A cursor inside the initial snapshot begins it again, for rows lie elsewhere in
 # the restored table; nothing is lost.
 
 use strict;
@@ -35,7 +35,7 @@ BEGIN
 END $$
 SQL
 
-# Rows of batch 0 with holes between them, stamped rows and tombstones; one feed
+# Rows of the initial snapshot with holes between them, stamped rows and tombstones; one feed
 # with a key of two columns and a hostile name.
 sql($node, <<'SQL', db => 'src', user => 'regress_feedpub_owner');
 CREATE TABLE kv (k int PRIMARY KEY, v text, hits int);
@@ -94,9 +94,9 @@ sub table
 
 my (%half, %whole);
 my $half = follow($node, 'src', \%half, '', 50, 2);
-my $behind_initial = follow($node, 'src', \%whole, '', 1000, 1);
+my $after_initial = follow($node, 'src', \%whole, '', 1000, 1);
 my $end = follow($node, 'src', \%whole, '', 1000);
-is(scalar keys %half, 100, 'half of batch 0 is read');
+is(scalar keys %half, 100, 'half of the initial snapshot is read');
 is(text(\%whole), table($node, 'src'), 'all is read');
 
 my $registry = <<'SQL';
@@ -136,15 +136,15 @@ SQL
 	is(text(\%new), table($server, $db), "$test: from the beginning");
 	follow($server, $db, \%from_half, $half, 40);
 	is(text(\%from_half), table($server, $db),
-		"$test: from the middle of batch 0");
+		"$test: from the middle of the initial snapshot");
 	follow($server, $db, \%from_end, $end, 40);
 	is(text(\%from_end), table($server, $db), "$test: from the end");
 	return;
 }
 
 # In another cluster whose ids have not come as far the batches mean nothing: published order is refused until
-# the owner has had them forgotten.  Then all is published anew, and whoever
-# followed the old feed begins again.
+# the owner has had them forgotten.  Then all is published anew, and a
+# consumer that followed the old feed begins again.
 sub begins_anew
 {
 	my ($server, $db, $test) = @_;
@@ -166,7 +166,7 @@ sub begins_anew
 	is(sql($server, 'SELECT c.* FROM feedpub._feed f, feed_check(f.feed) c', db => $db),
 		'', "$test: repaired, all guards stand");
 	refused($server, "SELECT * FROM feed_read(NULL::kv, '$half', 10)",
-		'PF001', 'another history', "$test: a cursor of the old batch 0 is refused", db => $db);
+		'PF001', 'another history', "$test: a cursor of the old initial snapshot is refused", db => $db);
 	refused($server, "SELECT * FROM feed_read(NULL::kv, '$end', 10)",
 		'PF001', 'another history', "$test: an old cursor is refused", db => $db);
 
@@ -216,7 +216,7 @@ for my $case (
 }
 
 #
-# Another cluster, whose transactions are far behind at first
+# Another cluster, whose transaction ids have not come as far at first
 #
 my $other = feedpub_node('restored', extension => 0);
 sql($other, 'CREATE ROLE regress_feedpub_owner LOGIN');

@@ -67,7 +67,7 @@ sub end_load
 }
 
 # A crash before feed_attach() has committed leaves the table as it was, and one
-# right behind it a feed, although commits are not waited for here.
+# right after it a feed, although commits are not waited for here.
 my $open = $node->background_psql('postgres');
 $open->query_safe(
 	q(SET client_min_messages = warning; BEGIN; SELECT feed_attach('kv')));

@@ -200,7 +200,7 @@ my $early = $cursor;
 follow($node, 'early', \%early, \$early, 1000);
 is(text(\%early), table($node, 'early'), 'what was changed before the first batch is published');
 
-# DETACH CONCURRENTLY: the partition is gone for whoever comes after its first
+# DETACH CONCURRENTLY: the partition is gone for all that come after its first
 # half, and readers do not keep it from that.
 my $reader = $node->background_psql('dst');
 $reader->query_safe("BEGIN; SELECT count(*) FROM feed_read(NULL::kv, '', 10)");

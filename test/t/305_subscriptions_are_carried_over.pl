@@ -50,25 +50,25 @@ SELECT feed_ack('My ''"Mail"', receipt) FROM page;
 SQL
 }
 is(ack_some($primary, 2), 't', 'two messages are dealt with');
-is(sql($primary, <<'SQL'), 't', 'one is set aside');
+is(sql($primary, <<'SQL'), 't', 'one is parked');
 SET ROLE regress_feedpub_consumer;
 SELECT feed_park('My ''"Mail"', receipt, 'why') FROM feed_poll('My ''"Mail"', 1);
 SQL
 is(sql($primary, $poll), '4 5', 'and left out');
 
 #
-# A standby reads for whoever does not name himself, and moves nothing.
+# A standby reads for a consumer without a name, and moves nothing.
 #
 $primary->backup('base');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 $primary->wait_for_replay_catchup($standby);
-is(sql($standby, $poll), '4 5', 'a standby hands out the same');
+is(sql($standby, $poll), '4 5', 'a standby delivers the same');
 refused($standby, "$as_consumer SELECT feed_poll('copy', 10, 'w')", '25006', 'by a consumer with a name', 'not to a consumer with a name');
 my $receipt = sql($standby, "$as_consumer SELECT receipt FROM feed_poll('My ''\"Mail\"', 1)");
 refused($standby, "$as_consumer SELECT feed_ack('My ''\"Mail\"', '$receipt')", '25006', 'feed_ack', 'nor can be acknowledged there');
-refused($standby, "$as_consumer SELECT feed_park('My ''\"Mail\"', '$receipt', 'r')", '25006', 'feed_park', 'or set aside');
+refused($standby, "$as_consumer SELECT feed_park('My ''\"Mail\"', '$receipt', 'r')", '25006', 'feed_park', 'or parked');
 refused($standby, "$as_consumer SELECT feed_seek('My ''\"Mail\"', 'latest')", '25006', 'read-only', 'or sought');
 is(sql($standby, "$as_consumer SELECT count(*) FROM feed_poll('My ''\"Mail\"', timeout => '1 h')"), '2', 'a poll that may wait has it at once');
 is(ack_some($primary, 1), 't', 'the primary goes on');
@@ -99,7 +99,7 @@ is(sql($primary, q(SELECT name, owner, shards, parked FROM feedpub.subscriptions
 is(sql($primary, $poll, db => 'again'), '3', 'with its key and message');
 
 #
-# In another cluster, without the role: the restore does not fail, and whoever
+# In another cluster, without the role: the restore does not fail, and the role that
 # has the consumer's OID there gets nothing.
 #
 my $other = feedpub_node('other', extension => 0);

@@ -132,7 +132,7 @@ $first = consumer('waiting', 'first one');
 finish($writers);
 disturb();
 
-# Who stops leaves his lease to the other.
+# A consumer that stops leaves its lease to the other.
 kill 'TERM', $second->{pid};
 is(ended($second), 0, 'waiting: stopped by SIGTERM');
 sql($node, $order);

@@ -1,7 +1,7 @@
 # examples/group: four workers share a subscription of eight shards.  Each
 # message takes effect once, those of a key in the order of the feed, through
 # kills, a restart and a crash of the server, and a worker that is late; messages
-# that cannot be handled are set aside and let the others pass; the group stops
+# that cannot be handled are parked and let the others pass; the group stops
 # when it is told to.
 
 use strict;
@@ -125,7 +125,7 @@ like(sql($node, 'SELECT reason FROM feedpub.parked'),
 
 #
 # A worker that is late: its lease runs out while it is stuck in a message, and
-# another is handed out the same one.
+# another is delivered the same one.
 #
 sql($node, <<'SQL');
 BEGIN;

@@ -122,13 +122,13 @@ BEGIN;
 LOCK TABLE account IN EXCLUSIVE MODE;
 PREPARE TRANSACTION 'held';
 SQL
-my $place = sql($bank, 'SELECT cursor FROM inbox_cursor');
+my $cursor = sql($bank, 'SELECT cursor FROM inbox_cursor');
 my $received = received();
 $consumer = consumer();
 sql($shop, q(INSERT INTO outbox (message_type, message_key, data) VALUES ('PaidIn', '1', '{"amount": 1}')));
 wait_until('a booking waits',
 	sub { sql($bank, q(SELECT count(*) FROM pg_locks WHERE relation = 'account'::regclass AND NOT granted)) > 0 });
-is(sql($bank, 'SELECT cursor FROM inbox_cursor'), $place, 'the cursor waits for the booking');
+is(sql($bank, 'SELECT cursor FROM inbox_cursor'), $cursor, 'the cursor waits for the booking');
 is(received(), $received, 'and so does the inbox');
 kill 'KILL', $consumer->{pid};
 ended($consumer);

@@ -53,7 +53,7 @@ sub consumer
 		qq(while psql -XAtqc "SELECT consume('$name', $consumers{$name}, 20)"; do :; done));
 }
 
-sub places { return sql($node, 'SELECT string_agg(cursor, chr(10) ORDER BY name) FROM cursors') }
+sub cursors { return sql($node, 'SELECT string_agg(cursor, chr(10) ORDER BY name) FROM cursors') }
 
 # two writers may lock each other out
 my $writers = run_writers($node, $script, transactions => 250, tries => 10);
@@ -66,13 +66,13 @@ sub at_end
 my %running = map { $_ => consumer($_) } keys %consumers;
 for (1 .. 3)
 {
-	my $before = places();
+	my $before = cursors();
 
 	# on a busy machine writers may be done by now
 	wait_until('all consumers have got on, or to the end', sub {
 		return 1 if at_end();
 		my @before = split /\n/, $before, -1;
-		my @now = split /\n/, places(), -1;
+		my @now = split /\n/, cursors(), -1;
 		return !grep { $now[$_] eq $before[$_] } 0 .. $#now;
 	});
 	for my $name (sort keys %running)

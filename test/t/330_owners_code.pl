@@ -1,4 +1,4 @@
-# The owner of tables has put code into every place of them that can hold any.
+# The owner of tables has put code wherever a table can hold any.
 # Superusers, members of pg_monitor, readers and strangers call what there is to
 # call, and the workers work: the code runs as the owner, or as a caller whose
 # own SELECT would run it, and stops nothing.
@@ -32,17 +32,17 @@ SELECT feed_create('other');
 SQL
 sql($node, <<'SQL', user => $owner);
 SET search_path = code, public;
-CREATE FUNCTION note(place text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE FUNCTION note(spot text) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
 	IF current_setting('code.loop', true) = 'on' THEN
 		LOOP NULL; END LOOP;
 	END IF;
-	RAISE LOG 'code: % as %', place, current_user;
-	RETURN place;
+	RAISE LOG 'code: % as %', spot, current_user;
+	RETURN spot;
 END $$;
-CREATE FUNCTION f(place text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE FUNCTION f(spot text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-	RETURN code.note(place);
+	RETURN code.note(spot);
 END $$;
 CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -131,7 +131,7 @@ sub await_stamping
 	return;
 }
 
-# What the code says from where the last look ended: "PLACE as ROLE".
+# What the code says from where the last look ended: "WHERE as ROLE".
 my $offset = 0;
 sub notes
 {

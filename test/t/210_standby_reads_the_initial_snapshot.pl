@@ -1,5 +1,5 @@
-# A standby reads batch 0 of a table feed, while the primary changes it, and
-# goes on into the batches that follow: what it hands out makes a copy that is
+# A standby reads the initial snapshot of a table feed, while the primary changes
+# it, and goes on into the batches that follow: what it delivers makes a copy that is
 # equal, and cursors of one are cursors of the other.  After a crash of the
 # primary they still are.
 
@@ -70,11 +70,11 @@ my (%copy, %turns);
 my ($cursor, $turn_cursor) = ('', '');
 my $step = 0;
 
-# Pages of batch 0 of the standby alone, and of both by turns; changes before
-# and behind the readers.
+# Pages of the initial snapshot of the standby alone, and of both by turns; changes before
+# and after the readers.
 for (1 .. 6)
 {
-	is(follow($standby, \%copy, \$cursor, 50), 50, "page $_ of batch 0");
+	is(follow($standby, \%copy, \$cursor, 50), 50, "page $_ of the initial snapshot");
 	follow($_ % 2 ? $standby : $primary, \%turns, \$turn_cursor, 40);
 	$step++;
 	sql($primary, <<"SQL");
@@ -101,7 +101,7 @@ my $other_cursor = '';
 is(text(\%other), table(), 'the copy of a consumer of the primary');
 is(substr($other_cursor, 0, 67), substr($cursor, 0, 67), 'its cursor is the same, but for the base');
 
-# VACUUM FULL in the middle of batch 0.
+# VACUUM FULL in the middle of the initial snapshot.
 my %full;
 my $full_cursor = '';
 follow($standby, \%full, \$full_cursor, 100);
@@ -127,7 +127,7 @@ for my $node ($standby, $primary)
 	is(text(\%here), table(), $node->name . ' goes on after a crash');
 }
 
-# TRUNCATE, and another server in the standby's place.
+# TRUNCATE, and another server instead of the standby.
 sql($primary, q(TRUNCATE kv; INSERT INTO kv VALUES (1, 'last')));
 catch_up();
 1 while follow($standby, \%full, \$full_cursor, 50);
