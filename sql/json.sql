@@ -71,7 +71,7 @@ CREATE FUNCTION noise(n int) RETURNS text LANGUAGE sql AS $$ SELECT string_agg(m
 INSERT INTO kv (id, t, jb, at, by, ne, rw) VALUES (7, noise(100000), to_jsonb(noise(100000)), ARRAY[noise(50000), repeat('x', 100000)], noise(50000)::bytea,
 	ROW(ROW(1, noise(50000), NULL), NULL, NULL, NULL, NULL, NULL, NULL), ROW(1, to_jsonb(repeat(E'\x01', 100000))));
 INSERT INTO kv (id, "Odd ""Name"", \ 	tab", v) SELECT 7 + i, chr(i), chr(i) || '"' || chr(i) FROM generate_series(1, 700) i WHERE i < 128 OR getdatabaseencoding() = 'UTF8';
--- jsonb of each shape; what is escaped at each place in a longer text
+-- jsonb of each shape; what is escaped at each position in a longer text
 INSERT INTO kv (id, jb) SELECT 2000 + row_number() OVER (), j FROM unnest(ARRAY[
 	'"alone"', '1', '-0.50', '1e-7', 'true', 'false', 'null', '[]', '{}', '[null]', '[[], {}, [[]], [{}], {"a": [], "b": {}}, [1, [2, [3]], 4]]',
 	'{"": "", "a": {"b": {"c": 1}, "d": [{}]}, "e": [null, true]}']::jsonb[]) j;
