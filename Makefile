@@ -48,7 +48,9 @@ OBJS = \
 	src/read/json.o \
 	src/read/json_value.o \
 	src/read/page.o \
+	src/read/page_check.o \
 	src/read/page_entry.o \
+	src/read/page_scan.o \
 	src/read/read.o \
 	src/read/wait.o \
 	src/republish/begin_history.o \

@@ -29,29 +29,29 @@
 /* by FeedpubOp */
 const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate"};
 
-static FeedpubPageRow *add_row(FeedpubPage *page);
-static bool is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source);
-static bool read_tombstone(FeedpubPage *page, TupleTableSlot *slot,
+static FeedpubPageRow *add_row(FeedpubPageScan *scan);
+static bool is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
+static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
-static bool lives_in(FeedpubPage *page, FeedpubPartition *partition, Datum *values,
+static bool lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values,
 					 Datum *living);
-static void take_row(FeedpubPage *page, FeedpubPageRow *row,
+static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
 static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
-static int64 place_of(const FeedpubPage *page, ItemPointer tid);
-static void select_by_stamp(FeedpubPage *page);
-static void select_by_tid(FeedpubPage *page);
+static int64 place_of(const FeedpubPageScan *scan, ItemPointer tid);
+static void select_by_stamp(FeedpubPageScan *scan);
+static void select_by_tid(FeedpubPageScan *scan);
 
 /*
  * Say that the page has got to a position in a batch.
  */
 void
-feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch, int64 pos)
+feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch, int64 pos)
 {
-	FeedpubCursor *passed = &page->passed;
+	FeedpubCursor *passed = &scan->page->passed;
 
-	feedpub_entry_pass_initial(page, batch->sync_id, pos, batch->fingerprint);
+	feedpub_entry_pass_initial(scan, batch->sync_id, pos, batch->fingerprint);
 	passed->initial = false;
 	passed->merged = batch->is_merged;
 }
@@ -60,18 +60,18 @@ feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch, int64 pos)
  * Say that it has got to a position in a table that is read in place.
  */
 void
-feedpub_entry_pass_initial(FeedpubPage *page, int64 table, int64 pos,
+feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
 						   uint32 fingerprint)
 {
-	page->passed = (FeedpubCursor){
+	scan->page->passed = (FeedpubCursor){
 		.given = true,
 		.initial = true,
-		.history = page->floor.history,
+		.history = scan->floor.history,
 		.sync_id = table,
 		.pos = pos,
 		.fingerprint = fingerprint,
-		.server_start = page->server_start,
-		.base = page->base,
+		.server_start = scan->server_start,
+		.base = scan->base,
 	};
 }
 
@@ -80,30 +80,30 @@ feedpub_entry_pass_initial(FeedpubPage *page, int64 table, int64 pos,
  * no row, or a tombstone whose key lives.
  */
 void
-feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun *run)
+feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const FeedpubRun *run)
 {
 	TupleTableSlot *slot;
 	FeedpubPageRow *row;
 
-	feedpub_entry_pass(page, batch, run->pos);
-	slot = feedpub_run_fetch(page->reader, run, run->current);
+	feedpub_entry_pass(scan, batch, run->pos);
+	slot = feedpub_run_fetch(scan->reader, run, run->current);
 	if (slot == NULL)
-		page->missed = true;
+		scan->missed = true;
 	if (slot == NULL ||
-		(page->shards > 1 && !is_in_shard(page, slot, run->source)))
+		(scan->page->request.shards > 1 && !is_in_shard(scan, slot, run->source)))
 	{
-		page->npassed++;
+		scan->npassed++;
 		return;
 	}
-	row = add_row(page);
+	row = add_row(scan);
 	row->xid = run->xid;
 	row->published_at = batch->published_at;
 	if (run->source != FEEDPUB_RUN_TOMBSTONES)
-		take_row(page, row, slot);
-	else if (!read_tombstone(page, slot, row))
+		take_row(scan, row, slot);
+	else if (!read_tombstone(scan, slot, row))
 	{
-		page->nrows--;
-		page->npassed++;
+		scan->page->nrows--;
+		scan->npassed++;
 	}
 }
 
@@ -111,41 +111,41 @@ feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch, const FeedpubRun
  * Add a row that is read in place to the page, or pass it.
  */
 void
-feedpub_entry_add_initial(FeedpubPage *page, FeedpubPartition *partition,
+feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 						  TupleTableSlot *slot)
 {
 	FeedpubPageRow *row;
 
-	slot = feedpub_partition_convert(page->partitions, partition, slot);
-	if (page->shards > 1 && !is_in_shard(page, slot, FEEDPUB_RUN_TOMBSTONES + 1))
+	slot = feedpub_partition_convert(scan->partitions, partition, slot);
+	if (scan->page->request.shards > 1 && !is_in_shard(scan, slot, FEEDPUB_RUN_TOMBSTONES + 1))
 	{
-		page->npassed++;
+		scan->npassed++;
 		return;
 	}
-	row = add_row(page);
+	row = add_row(scan);
 	row->partition = RelationGetRelid(partition->heap);
 	row->tid = slot->tts_tid;
-	take_row(page, row, slot);
+	take_row(scan, row, slot);
 }
 
 /*
  * A new row of the page, at the place that it has got to.
  */
 static FeedpubPageRow *
-add_row(FeedpubPage *page)
+add_row(FeedpubPageScan *scan)
 {
 	FeedpubPageRow *row;
 
-	if (page->nrows == page->maxrows)
+	if (scan->page->nrows == scan->page->maxrows)
 	{
-		page->maxrows = page->maxrows ? page->maxrows * 2 : Min(page->max_rows, 128);
-		page->rows = page->rows ?
-			repalloc(page->rows, page->maxrows * sizeof(FeedpubPageRow)) :
-			palloc(page->maxrows * sizeof(FeedpubPageRow));
+		scan->page->maxrows = scan->page->maxrows ? scan->page->maxrows * 2 : Min(scan->page->request.max_rows, 128);
+		scan->page->rows = scan->page->rows ?
+			repalloc(scan->page->rows, scan->page->maxrows * sizeof(FeedpubPageRow)) :
+			palloc(scan->page->maxrows * sizeof(FeedpubPageRow));
 	}
-	row = &page->rows[page->nrows++];
+	row = &scan->page->rows[scan->page->nrows++];
 	MemSet(row, 0, sizeof(FeedpubPageRow));
-	row->cursor = page->passed;
+	row->cursor = scan->page->passed;
 	return row;
 }
 
@@ -154,39 +154,39 @@ add_row(FeedpubPage *page)
  * of them.
  */
 static bool
-is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
+is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 {
 	MemoryContext oldcontext;
 	Datum		key;
 	bool		result = true;
 
-	if (page->row_context == NULL)
+	if (scan->row_context == NULL)
 	{
-		page->row_context = AllocSetContextCreate(CurrentMemoryContext,
+		scan->row_context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub shard",
 												  ALLOCSET_SMALL_SIZES);
-		page->nkeys = feedpub_key_of_feed(&page->feed, page->heap, page->keys);
+		scan->nkeys = feedpub_key_of_feed(&scan->page->feed, scan->page->heap, scan->keys);
 	}
-	oldcontext = MemoryContextSwitchTo(page->row_context);
+	oldcontext = MemoryContextSwitchTo(scan->row_context);
 	if (source != FEEDPUB_RUN_TOMBSTONES)
 	{
-		int			nkeys = page->nkeys;
-		const AttrNumber *keys = page->keys;
+		int			nkeys = scan->nkeys;
+		const AttrNumber *keys = scan->keys;
 
 		/* an outbox: message_key or, without one, message_id */
-		if (page->feed.is_outbox)
+		if (scan->page->feed.is_outbox)
 		{
 			nkeys = 1;
 			if (slot_attisnull(slot, keys[0]))
 				keys++;
 		}
-		key = feedpub_key_texts(RelationGetDescr(page->heap), nkeys, keys, slot);
-		result = feedpub_key_shard(key, page->shards) == page->shard;
+		key = feedpub_key_texts(RelationGetDescr(scan->page->heap), nkeys, keys, slot);
+		result = feedpub_key_shard(key, scan->page->request.shards) == scan->page->request.shard;
 	}
 	else if (feedpub_tombstone_key(slot, &key))
-		result = feedpub_key_shard(key, page->shards) == page->shard;
+		result = feedpub_key_shard(key, scan->page->request.shards) == scan->page->request.shard;
 	MemoryContextSwitchTo(oldcontext);
-	MemoryContextReset(page->row_context);
+	MemoryContextReset(scan->row_context);
 	return result;
 }
 
@@ -212,16 +212,16 @@ is_in_shard(FeedpubPage *page, TupleTableSlot *slot, int source)
  * delete is handed out, with what is left of its key.
  */
 static bool
-read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
+read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
 {
-	TupleDesc	desc = RelationGetDescr(page->heap);
+	TupleDesc	desc = RelationGetDescr(scan->page->heap);
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
 	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 	Datum		key;
 	Datum		living;
 
 	MemSet(nulls, true, desc->natts * sizeof(bool));
-	if (!page->sees_all)
+	if (!scan->sees_all)
 		return false;
 	row->op = FEEDPUB_OP_TRUNCATE;
 	if (feedpub_tombstone_key(slot, &key))
@@ -230,15 +230,15 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
 		bool		key_nulls[INDEX_MAX_KEYS];
 
 		row->op = FEEDPUB_OP_DELETE;
-		if (!feedpub_key_values(page->heap, page->key, key, keys, key_nulls))
+		if (!feedpub_key_values(scan->page->heap, scan->key, key, keys, key_nulls))
 			row->texts = PointerGetDatum(DatumGetArrayTypePCopy(key));
-		else if (feedpub_entry_key_lives(page, keys, &living) &&
-				 (page->shards == 1 ||
-				  feedpub_key_shard(living, page->shards) == page->shard))
+		else if (feedpub_entry_key_lives(scan, keys, &living) &&
+				 (scan->page->request.shards == 1 ||
+				  feedpub_key_shard(living, scan->page->request.shards) == scan->page->request.shard))
 			return false;
-		for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
+		for (int i = 0; i < scan->key->rd_index->indnkeyatts; i++)
 		{
-			AttrNumber	attno = page->key->rd_index->indkey.values[i];
+			AttrNumber	attno = scan->key->rd_index->indkey.values[i];
 
 			values[attno - 1] = keys[i];
 			nulls[attno - 1] = key_nulls[i];
@@ -254,25 +254,25 @@ read_tombstone(FeedpubPage *page, TupleTableSlot *slot, FeedpubPageRow *row)
  * looked into, where that can be told.
  */
 bool
-feedpub_entry_key_lives(FeedpubPage *page, Datum *values, Datum *living)
+feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
 {
-	FeedpubPartitions *partitions = page->partitions;
+	FeedpubPartitions *partitions = scan->partitions;
 	FeedpubPartition *partition;
 
 	if (partitions->is_partitioned &&
-		feedpub_partition_route(partitions, page->key->rd_index->indnkeyatts,
-								page->key->rd_index->indkey.values, values, &partition))
-		return partition != NULL && lives_in(page, partition, values, living);
+		feedpub_partition_route(partitions, scan->key->rd_index->indnkeyatts,
+								scan->key->rd_index->indkey.values, values, &partition))
+		return partition != NULL && lives_in(scan, partition, values, living);
 	for (int i = 0; i < partitions->n; i++)
 	{
-		if (lives_in(page, &partitions->partitions[i], values, living))
+		if (lives_in(scan, &partitions->partitions[i], values, living))
 			return true;
 	}
 	return false;
 }
 
 static bool
-lives_in(FeedpubPage *page, FeedpubPartition *partition, Datum *values, Datum *living)
+lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values, Datum *living)
 {
 	if (partition->key == NULL)
 	{
@@ -280,20 +280,20 @@ lives_in(FeedpubPage *page, FeedpubPartition *partition, Datum *values, Datum *l
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("feed \"%s\" has no key",
-							RelationGetRelationName(page->heap)),
+							RelationGetRelationName(scan->page->heap)),
 					 errhint("Run feed_check() to see what is missing.")));
 		partition->key = index_open(partition->keyid, AccessShareLock);
 	}
-	return feedpub_key_lives(partition->heap, partition->key, values, page->snapshot, living);
+	return feedpub_key_lives(partition->heap, partition->key, values, scan->snapshot, living);
 }
 
 /*
  * Has the page as many rows, or bytes, as it may have?
  */
 bool
-feedpub_entry_is_full(const FeedpubPage *page)
+feedpub_entry_is_full(const FeedpubPageScan *scan)
 {
-	return page->nrows >= page->max_rows || page->nbytes >= FEEDPUB_MAX_PAGE_BYTES;
+	return scan->page->nrows >= scan->page->request.max_rows || scan->page->nbytes >= FEEDPUB_MAX_PAGE_BYTES;
 }
 
 /*
@@ -302,15 +302,15 @@ feedpub_entry_is_full(const FeedpubPage *page)
  * yet, and may be no more than this.
  */
 static void
-take_row(FeedpubPage *page, FeedpubPageRow *row, TupleTableSlot *slot)
+take_row(FeedpubPageScan *scan, FeedpubPageRow *row, TupleTableSlot *slot)
 {
-	if (!page->direct)
+	if (!scan->direct)
 	{
-		page->nbytes += row_size(slot);
+		scan->page->nbytes += row_size(slot);
 		return;
 	}
-	row->entry = slot_row(slot, RelationGetDescr(page->heap));
-	page->nbytes += HeapTupleHasExternal(row->entry) ? row_size(slot) : row->entry->t_len;
+	row->entry = slot_row(slot, RelationGetDescr(scan->page->heap));
+	scan->page->nbytes += HeapTupleHasExternal(row->entry) ? row_size(slot) : row->entry->t_len;
 }
 
 /*
@@ -364,7 +364,7 @@ slot_row(TupleTableSlot *slot, TupleDesc desc)
  * not compiled.
  */
 void
-feedpub_entry_hide_rows(FeedpubPage *page)
+feedpub_entry_hide_rows(FeedpubPageScan *scan)
 {
 	static const char *const unwanted[] = {
 		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
@@ -374,22 +374,22 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 	int			nestlevel;
 	int			kept = 0;
 
-	if (page->direct || page->nrows == 0)
+	if (scan->direct || scan->page->nrows == 0)
 		return;
-	is_initial = OidIsValid(page->rows[0].partition);
+	is_initial = OidIsValid(scan->page->rows[0].partition);
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 	SPI_connect();
 	if (is_initial)
-		select_by_tid(page);
+		select_by_tid(scan);
 	else
-		select_by_stamp(page);
+		select_by_stamp(scan);
 
-	for (int i = 0; i < page->nrows; i++)
+	for (int i = 0; i < scan->page->nrows; i++)
 	{
-		FeedpubPageRow *row = &page->rows[i];
+		FeedpubPageRow *row = &scan->page->rows[i];
 		int			low = 0;
 		int			high = (int) SPI_processed;
 
@@ -402,14 +402,14 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
-				place_of(page, (ItemPointer) DatumGetPointer(place)) :
+				place_of(scan, (ItemPointer) DatumGetPointer(place)) :
 				DatumGetInt64(place);
 
 			if (pos == row->cursor.pos)
 			{
 				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
 
-				row->entry = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[middle],
+				row->entry = feedpub_entry_of_columns(scan->page->heap, SPI_tuptable->vals[middle],
 													  SPI_tuptable->tupdesc, 2);
 				MemoryContextSwitchTo(spicontext);
 				kept++;
@@ -423,7 +423,7 @@ feedpub_entry_hide_rows(FeedpubPage *page)
 	}
 	SPI_finish();
 	AtEOXact_GUC(false, nestlevel);
-	page->npassed += page->nrows - kept;
+	scan->npassed += scan->page->nrows - kept;
 }
 
 /*
@@ -475,50 +475,50 @@ feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
  * table.
  */
 static int64
-place_of(const FeedpubPage *page, ItemPointer tid)
+place_of(const FeedpubPageScan *scan, ItemPointer tid)
 {
 	return feedpub_initial_pos(tid);
 }
 
 static void
-select_rows(FeedpubPage *page, const char *sql, int nargs, Oid *argtypes,
+select_rows(FeedpubPageScan *scan, const char *sql, int nargs, Oid *argtypes,
 			Datum *values)
 {
 	SPIPlanPtr	plan = SPI_prepare_cursor(sql, nargs, argtypes, CURSOR_OPT_NO_SCROLL);
 
 	if (plan == NULL)
 		elog(ERROR, "could not read feed \"%s\"",
-			 RelationGetRelationName(page->heap));
-	feedpub_horizon_select(plan, values, page->heap);
+			 RelationGetRelationName(scan->page->heap));
+	feedpub_horizon_select(plan, values, scan->page->heap);
 }
 
 /*
  * Select the page's rows with SPI, in the order of their positions.
  */
 static void
-select_by_stamp(FeedpubPage *page)
+select_by_stamp(FeedpubPageScan *scan)
 {
-	char	   *table = feedpub_relation_name(page->feed.relid);
+	char	   *table = feedpub_relation_name(scan->page->feed.relid);
 	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
-	Datum	   *xids = palloc(page->nrows * sizeof(Datum));
-	Datum	   *positions = palloc(page->nrows * sizeof(Datum));
+	Datum	   *xids = palloc(scan->page->nrows * sizeof(Datum));
+	Datum	   *positions = palloc(scan->page->nrows * sizeof(Datum));
 	Datum		values[2];
 
-	for (int i = 0; i < page->nrows; i++)
+	for (int i = 0; i < scan->page->nrows; i++)
 	{
-		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(page->rows[i].xid));
-		positions[i] = Int64GetDatum(page->rows[i].cursor.pos);
+		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(scan->page->rows[i].xid));
+		positions[i] = Int64GetDatum(scan->page->rows[i].cursor.pos);
 	}
-	values[0] = PointerGetDatum(construct_array(xids, page->nrows, XID8OID,
+	values[0] = PointerGetDatum(construct_array(xids, scan->page->nrows, XID8OID,
 												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	values[1] = PointerGetDatum(construct_array(positions, page->nrows, INT8OID,
+	values[1] = PointerGetDatum(construct_array(positions, scan->page->nrows, INT8OID,
 												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	select_rows(page, psprintf("SELECT t.feed_pos, %s"
+	select_rows(scan, psprintf("SELECT t.feed_pos, %s"
 							   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
 							   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
 							   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
 							   " ORDER BY t.feed_pos",
-							   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ", table),
+							   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ", table),
 				2, argtypes, values);
 }
 
@@ -526,22 +526,22 @@ select_by_stamp(FeedpubPage *page)
  * The same for rows of one table that are read in place, which have no stamp.
  */
 static void
-select_by_tid(FeedpubPage *page)
+select_by_tid(FeedpubPageScan *scan)
 {
-	char	   *table = feedpub_relation_name(page->feed.relid);
+	char	   *table = feedpub_relation_name(scan->page->feed.relid);
 	Oid			argtypes[2] = {TIDARRAYOID, OIDOID};
-	Datum	   *tids = palloc(page->nrows * sizeof(Datum));
+	Datum	   *tids = palloc(scan->page->nrows * sizeof(Datum));
 	Datum		values[2];
 
-	for (int i = 0; i < page->nrows; i++)
-		tids[i] = PointerGetDatum(&page->rows[i].tid);
-	values[0] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
+	for (int i = 0; i < scan->page->nrows; i++)
+		tids[i] = PointerGetDatum(&scan->page->rows[i].tid);
+	values[0] = PointerGetDatum(construct_array(tids, scan->page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
-	values[1] = ObjectIdGetDatum(page->rows[0].partition);
-	select_rows(page, psprintf("SELECT t.ctid, %s FROM %s%s t"
+	values[1] = ObjectIdGetDatum(scan->page->rows[0].partition);
+	select_rows(scan, psprintf("SELECT t.ctid, %s FROM %s%s t"
 							   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
 							   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
 							   " ORDER BY t.ctid",
-							   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ", table),
+							   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ", table),
 				2, argtypes, values);
 }

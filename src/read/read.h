@@ -40,33 +40,45 @@ typedef struct FeedpubPageRow
 	Datum		texts;			/* a delete whose key is no value any more: it */
 } FeedpubPageRow;
 
-/* One page being read; all of it lives in one memory context. */
-typedef struct FeedpubPage
+/* What a reader asks for. */
+typedef struct FeedpubPageRequest
 {
-	FeedpubFeed feed;
-	Relation	heap;
-	FeedpubPartitions *partitions;	/* where its rows are */
-	Snapshot	snapshot;		/* of its rows, without own changes */
-	Snapshot	state;			/* the same with them, of our tables */
-	bool		direct;			/* no executor needed */
-	bool		sees_all;		/* no row security */
 	FeedpubCursor after;
 	int			max_rows;
 	int			shard;			/* only keys of this shard, of so many */
 	int			shards;
+	bool		hurried;		/* does not wait for rows to be published */
+	bool		unaltered;		/* not by its transaction, up to this statement */
+} FeedpubPageRequest;
+
+/* A page: what was asked for and what was found. */
+typedef struct FeedpubPage
+{
+	FeedpubPageRequest request;
+	Relation	heap;			/* the feed's table, which the caller opens */
+	FeedpubFeed feed;
 	FeedpubPageRow *rows;
 	int			nrows;
 	int			maxrows;
 	Size		nbytes;
 	FeedpubCursor passed;		/* how far the page got */
-	FeedpubFloor floor;			/* before which it cannot begin */
+	bool		more;			/* there may be something after it */
+} FeedpubPage;
+
+/* A page that is being read, and how; it lives in one memory context. */
+typedef struct FeedpubPageScan
+{
+	FeedpubPage *page;
+	FeedpubPartitions *partitions;	/* where its rows are */
+	Snapshot	snapshot;		/* of its rows, without own changes */
+	Snapshot	state;			/* the same with them, of our tables */
+	bool		direct;			/* no executor needed */
+	bool		sees_all;		/* no row security */
+	FeedpubFloor floor;			/* before which the page cannot begin */
 	int64		base;			/* and server_start: what its cursors carry */
 	uint64		server_start;
 	int			npassed;		/* rows and batches without a row in the page */
-	bool		missed;			/* something was passed that somebody removed */
-	bool		more;			/* something may lie behind it */
-	bool		hurried;		/* does not wait for rows to be published */
-	bool		unaltered;		/* not by its transaction, up to this statement */
+	bool		missed;			/* something was passed that has been removed */
 	FeedpubBatch last;			/* the last batch that was looked at */
 	FullTransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
@@ -76,7 +88,7 @@ typedef struct FeedpubPage
 	MemoryContext row_context;
 	int			nkeys;
 	AttrNumber	keys[INDEX_MAX_KEYS];
-} FeedpubPage;
+} FeedpubPageScan;
 
 /* Values as JSON, and how those of a type are written. */
 typedef struct FeedpubJsonValues FeedpubJsonValues;
@@ -148,26 +160,37 @@ extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
 									 Size len);
 
 /* in page.c */
+extern void feedpub_page_arguments(FunctionCallInfo fcinfo,
+								   FeedpubPageRequest *request);
 extern void feedpub_page_read(FeedpubPage *page);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
 
+/* in page_check.c */
+extern bool feedpub_page_check_history(FeedpubPageScan *scan);
+extern void feedpub_page_check_floor(FeedpubPageScan *scan);
+extern bool feedpub_page_check_cursor(FeedpubPageScan *scan,
+									  const FeedpubBatch *first);
+
 /* in page_entry.c */
 extern const char *const feedpub_entry_op_names[];
-extern void feedpub_entry_pass(FeedpubPage *page, const FeedpubBatch *batch,
+extern void feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							   int64 pos);
-extern void feedpub_entry_pass_initial(FeedpubPage *page, int64 table,
+extern void feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table,
 									   int64 pos, uint32 fingerprint);
-extern void feedpub_entry_add(FeedpubPage *page, const FeedpubBatch *batch,
+extern void feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
-extern void feedpub_entry_add_initial(FeedpubPage *page, FeedpubPartition *partition,
+extern void feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 									  TupleTableSlot *slot);
-extern bool feedpub_entry_key_lives(FeedpubPage *page, Datum *values,
+extern bool feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values,
 									Datum *living);
-extern bool feedpub_entry_is_full(const FeedpubPage *page);
-extern void feedpub_entry_hide_rows(FeedpubPage *page);
+extern bool feedpub_entry_is_full(const FeedpubPageScan *scan);
+extern void feedpub_entry_hide_rows(FeedpubPageScan *scan);
 extern char *feedpub_entry_columns(Relation heap);
 extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 										  TupleDesc tupdesc, int column);
+
+/* in page_scan.c */
+extern void feedpub_page_scan(FeedpubPageScan *scan);
 
 /* in wait.c */
 extern int64 feedpub_wait_timeout(const Interval *timeout);

@@ -353,11 +353,11 @@ read_entry(FeedpubSubscription *sub, int shard, const FeedpubCursor *after,
 		   FeedpubPage *page, FeedpubPageRow **row)
 {
 	MemSet(page, 0, sizeof(FeedpubPage));
-	page->after = *after;
-	page->max_rows = max_rows;
-	page->shard = shard;
-	page->shards = sub->nshards;
-	page->hurried = true;
+	page->request.after = *after;
+	page->request.max_rows = max_rows;
+	page->request.shard = shard;
+	page->request.shards = sub->nshards;
+	page->request.hurried = true;
 	page->heap = feedpub_registry_open(sub->feed);
 	feedpub_page_read(page);
 	for (int i = 0; i < page->nrows; i++)

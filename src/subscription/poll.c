@@ -453,12 +453,12 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		CHECK_FOR_INTERRUPTS();
 		MemSet(page, 0, sizeof(FeedpubPage));
 		page->heap = heap;
-		place_of(poll, shard, &page->after);
-		page->max_rows = poll->max_rows;
-		page->shard = shard->shard;
-		page->shards = poll->sub.nshards;
-		page->hurried = true;
-		page->unaltered = poll->unaltered;
+		place_of(poll, shard, &page->request.after);
+		page->request.max_rows = poll->max_rows;
+		page->request.shard = shard->shard;
+		page->request.shards = poll->sub.nshards;
+		page->request.hurried = true;
+		page->request.unaltered = poll->unaltered;
 		feedpub_page_read(page);
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
@@ -469,7 +469,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 				return true;
 		}
 		has_more = page->more;
-		if (feedpub_cursor_compare(&page->passed, &page->after) == 0)
+		if (feedpub_cursor_compare(&page->passed, &page->request.after) == 0)
 			has_more = false;	/* nor has it passed any */
 		else
 		{

@@ -188,17 +188,17 @@ static int	forget_unless_locked(const FeedpubSubscription *sub, int shard,
 								 List *cursors);
 static void make_page(FeedpubPage *page, const FeedpubRetried *entry,
 					  HeapTuple row);
-static Fate read_again(FeedpubPage *page, FeedpubRetried *entry,
+static Fate read_again(FeedpubPageScan *scan, FeedpubRetried *entry,
 					   HeapTuple *row);
-static Fate read_table_entry(FeedpubPage *page, FeedpubRetried *entry,
+static Fate read_table_entry(FeedpubPageScan *scan, FeedpubRetried *entry,
 							 HeapTuple *row);
-static HeapTuple read_by_stamp(FeedpubPage *page, FeedpubRetried *entry);
-static Fate read_by_key(FeedpubPage *page, FeedpubRetried *entry,
+static HeapTuple read_by_stamp(FeedpubPageScan *scan, FeedpubRetried *entry);
+static Fate read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry,
 						HeapTuple *row);
-static Fate read_dead_key(FeedpubPage *page, FeedpubRetried *entry,
+static Fate read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry,
 						  HeapTuple *row);
 static Oid	operator_namespace(Oid operator);
-static HeapTuple select_row(FeedpubPage *page, const char *condition,
+static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
 							int nargs, Oid *argtypes, Datum *values);
 
 /*
@@ -314,6 +314,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 					   const FeedpubShard *shard, bool again)
 {
 	bool		may_write = !RecoveryInProgress() && !XactReadOnly;
+	FeedpubPageScan scan = {.page = page};
 	int64		skipped = 0;
 	FeedpubRetried *found = NULL;
 	List	   *due;
@@ -327,12 +328,12 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
 		feedpub_horizon_refuse_own_ddl(page->heap);
-		page->sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
+		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{
 			FeedpubRetried *entry = lfirst(lc);
 			HeapTuple	row = NULL;
-			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(page, entry, &row);
+			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(&scan, entry, &row);
 
 			if (fate == ENTRY_FOUND)
 			{
@@ -390,7 +391,7 @@ make_page(FeedpubPage *page, const FeedpubRetried *entry, HeapTuple row)
 {
 	page->rows = palloc0_object(FeedpubPageRow);
 	page->nrows = 1;
-	page->max_rows = 1;
+	page->request.max_rows = 1;
 	page->rows[0].op = entry->op;
 	page->rows[0].entry = row;
 	page->rows[0].xid = entry->xid;
@@ -484,56 +485,56 @@ feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard
  * own; never with what the transaction itself has done.
  */
 static Fate
-read_again(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+read_again(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
 	Fate		fate;
 
 	feedpub_horizon_push(GetTransactionSnapshot());
-	if (page->feed.is_outbox)
+	if (scan->page->feed.is_outbox)
 	{
 		/* the message, or, where it cannot be hidden, what was kept of it */
-		*row = read_by_stamp(page, entry);
-		fate = *row != NULL || page->sees_all ? ENTRY_FOUND : ENTRY_UNKNOWN;
+		*row = read_by_stamp(scan, entry);
+		fate = *row != NULL || scan->sees_all ? ENTRY_FOUND : ENTRY_UNKNOWN;
 	}
 	else
-		fate = read_table_entry(page, entry, row);
+		fate = read_table_entry(scan, entry, row);
 	PopActiveSnapshot();
-	return fate == ENTRY_GONE && !page->sees_all ? ENTRY_UNKNOWN : fate;
+	return fate == ENTRY_GONE && !scan->sees_all ? ENTRY_UNKNOWN : fate;
 }
 
 static Fate
-read_table_entry(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+read_table_entry(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
 	Fate		fate;
 
 	if (entry->op == FEEDPUB_OP_UPSERT && entry->xid != 0)
 	{
-		*row = read_by_stamp(page, entry);
+		*row = read_by_stamp(scan, entry);
 		if (*row != NULL)
 			return ENTRY_FOUND;
 	}
-	if (entry->key_texts == (Datum) 0 || !OidIsValid(page->feed.keyid))
+	if (entry->key_texts == (Datum) 0 || !OidIsValid(scan->page->feed.keyid))
 		return ENTRY_UNKNOWN;
-	page->key = index_open(page->feed.keyid, AccessShareLock);
-	page->partitions = feedpub_partition_open(&page->feed, page->heap, NULL, true);
+	scan->key = index_open(scan->page->feed.keyid, AccessShareLock);
+	scan->partitions = feedpub_partition_open(&scan->page->feed, scan->page->heap, NULL, true);
 	if (entry->op == FEEDPUB_OP_DELETE)
-		fate = read_dead_key(page, entry, row);
+		fate = read_dead_key(scan, entry, row);
 	else
-		fate = read_by_key(page, entry, row);
-	feedpub_partition_close(page->partitions);
-	index_close(page->key, NoLock);
+		fate = read_by_key(scan, entry, row);
+	feedpub_partition_close(scan->partitions);
+	index_close(scan->key, NoLock);
 	return fate;
 }
 
 static HeapTuple
-read_by_stamp(FeedpubPage *page, FeedpubRetried *entry)
+read_by_stamp(FeedpubPageScan *scan, FeedpubRetried *entry)
 {
 	Oid			argtypes[2] = {XID8OID, INT8OID};
 	Datum		values[2];
 
 	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(entry->xid));
 	values[1] = Int64GetDatum(entry->pos);
-	return select_row(page,
+	return select_row(scan,
 					  "t." FEEDPUB_XID_COLUMN " OPERATOR(pg_catalog.=) $1"
 					  " AND t." FEEDPUB_POS_COLUMN " OPERATOR(pg_catalog.=) $2",
 					  2, argtypes, values);
@@ -543,22 +544,22 @@ read_by_stamp(FeedpubPage *page, FeedpubRetried *entry)
  * By the operators of the key's index.
  */
 static Fate
-read_by_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
 	StringInfoData condition;
-	Relation	index = page->key;
+	Relation	index = scan->key;
 	Datum		values[INDEX_MAX_KEYS];
 	bool		nulls[INDEX_MAX_KEYS];
 	Oid			argtypes[INDEX_MAX_KEYS];
 	int			nkeys = index->rd_index->indnkeyatts;
 
-	if (!feedpub_key_values(page->heap, index, entry->key_texts, values, nulls))
+	if (!feedpub_key_values(scan->page->heap, index, entry->key_texts, values, nulls))
 		return ENTRY_UNKNOWN;	/* the row may have it in another form */
 	initStringInfo(&condition);
 	for (int i = 0; i < nkeys; i++)
 	{
 		AttrNumber	attno = index->rd_index->indkey.values[i];
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(page->heap), attno - 1);
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(scan->page->heap), attno - 1);
 		Oid operator= get_opfamily_member(index->rd_opfamily[i],
 										  index->rd_opcintype[i],
 										  index->rd_opcintype[i],
@@ -570,7 +571,7 @@ read_by_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
 						 quote_identifier(get_namespace_name(operator_namespace(operator))),
 						 get_opname(operator), i + 1);
 	}
-	*row = select_row(page, condition.data, nkeys, argtypes, values);
+	*row = select_row(scan, condition.data, nkeys, argtypes, values);
 	return *row != NULL ? ENTRY_FOUND : ENTRY_GONE;
 }
 
@@ -592,9 +593,9 @@ operator_namespace(Oid operator)
  * security gets no deletes.
  */
 static Fate
-read_dead_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
+read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
-	TupleDesc	desc = RelationGetDescr(page->heap);
+	TupleDesc	desc = RelationGetDescr(scan->page->heap);
 	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
 	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 	Datum		keys[INDEX_MAX_KEYS];
@@ -602,17 +603,17 @@ read_dead_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
 	Datum		living;
 	bool		lives;
 
-	if (!page->sees_all)
+	if (!scan->sees_all)
 		return ENTRY_UNKNOWN;
-	entry->unreadable = !feedpub_key_values(page->heap, page->key, entry->key_texts, keys, key_nulls);
-	page->snapshot = GetActiveSnapshot();
-	lives = !entry->unreadable && feedpub_entry_key_lives(page, keys, &living);
+	entry->unreadable = !feedpub_key_values(scan->page->heap, scan->key, entry->key_texts, keys, key_nulls);
+	scan->snapshot = GetActiveSnapshot();
+	lives = !entry->unreadable && feedpub_entry_key_lives(scan, keys, &living);
 	if (lives)
 		return ENTRY_GONE;
 	MemSet(nulls, true, desc->natts * sizeof(bool));
-	for (int i = 0; i < page->key->rd_index->indnkeyatts; i++)
+	for (int i = 0; i < scan->key->rd_index->indnkeyatts; i++)
 	{
-		AttrNumber	attno = page->key->rd_index->indkey.values[i];
+		AttrNumber	attno = scan->key->rd_index->indkey.values[i];
 
 		values[attno - 1] = keys[i];
 		nulls[attno - 1] = key_nulls[i];
@@ -625,24 +626,24 @@ read_dead_key(FeedpubPage *page, FeedpubRetried *entry, HeapTuple *row)
  * Read a row as the caller.
  */
 static HeapTuple
-select_row(FeedpubPage *page, const char *condition, int nargs,
+select_row(FeedpubPageScan *scan, const char *condition, int nargs,
 		   Oid *argtypes, Datum *values)
 {
 	MemoryContext context = CurrentMemoryContext;
-	char	   *table = feedpub_relation_name(RelationGetRelid(page->heap));
+	char	   *table = feedpub_relation_name(RelationGetRelid(scan->page->heap));
 	HeapTuple	row = NULL;
 
 	SPI_connect();
 	if (SPI_execute_with_args(psprintf("SELECT %s FROM %s%s t WHERE %s",
-									   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
+									   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ",
 									   table, condition),
 							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read an entry of feed with OID %u",
-			 RelationGetRelid(page->heap));
+			 RelationGetRelid(scan->page->heap));
 	if (SPI_processed > 0)
 	{
 		MemoryContextSwitchTo(context);
-		row = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[0],
+		row = feedpub_entry_of_columns(scan->page->heap, SPI_tuptable->vals[0],
 									   SPI_tuptable->tupdesc, 1);
 	}
 	SPI_finish();

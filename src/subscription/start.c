@@ -151,10 +151,10 @@ check_cursor(Oid feed, text *cursor)
 {
 	FeedpubPage page = {0};
 
-	feedpub_cursor_parse(cursor, &page.after);
-	page.max_rows = 1;
-	page.shards = 1;
-	page.hurried = true;
+	feedpub_cursor_parse(cursor, &page.request.after);
+	page.request.max_rows = 1;
+	page.request.shards = 1;
+	page.request.hurried = true;
 	page.heap = feedpub_registry_open(feed);
 	feedpub_page_read(&page);
 	relation_close(page.heap, NoLock);

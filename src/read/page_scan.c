@@ -1,0 +1,309 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_scan.c
+ *	  Reading the batches of a page, and the initial snapshot before them.
+ *
+ * A page goes from batch to batch in their order.  In a batch it goes by position:
+ * the runs of its transactions (publish/run.c) are merged.
+ *
+ * A page may have to pass rows that it does not deliver: deleted ones, and those
+ * that row security hides.  It passes up to MAX_PASSED of them and says in its
+ * cursor how far it got, so that no reader passes the same stretch twice.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_class.h"
+#include "lib/binaryheap.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "read/read.h"
+
+/* how many rows and batches a page may pass without delivering one */
+#define MAX_PASSED	10000
+
+static bool read_initial(FeedpubPageScan *scan);
+static bool read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition);
+static bool read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
+					   const FeedpubBatch *batch, int64 after_pos);
+static void make_durable(FeedpubPageScan *scan);
+
+/*
+ * Read the page with its snapshot.
+ */
+void
+feedpub_page_scan(FeedpubPageScan *scan)
+{
+	Oid			relid = scan->page->feed.relid;
+	MemoryContext contexts[2];
+	FeedpubBatchScan *batches;
+	bool		has_before = false;
+	FeedpubBatch beginning = {0};
+	bool		checked = false;
+	int			turn = 0;
+
+	/* the snapshots of two batches are needed at a time */
+	for (int i = 0; i < 2; i++)
+		contexts[i] = AllocSetContextCreate(CurrentMemoryContext,
+											"feedpub batch",
+											ALLOCSET_SMALL_SIZES);
+
+	scan->page->passed = scan->page->request.after;
+	scan->server_start = feedpub_server_start_of_page(scan->state);
+	feedpub_registry_floor(relid, scan->state, &scan->floor);
+	if (!feedpub_page_check_history(scan))
+	{
+		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
+		return;
+	}
+	if (!scan->page->feed.is_outbox)
+	{
+		/* at once, not when the initial snapshot has been read */
+		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
+		feedpub_batch_refuse_foreign(&scan->page->feed, &scan->last);
+		feedpub_page_check_floor(scan);
+	}
+	if (!scan->page->feed.is_outbox && scan->page->request.after.initial && !read_initial(scan))
+	{
+		scan->page->more = true;
+		feedpub_entry_hide_rows(scan);
+		make_durable(scan);
+		return;
+	}
+
+	/* no page ends with an empty cursor, which knows no history */
+	if (!scan->page->passed.given)
+		feedpub_entry_pass(scan, &beginning, 0);
+
+	/* from the batch before, whose snapshot is needed; mostly its number is one less */
+	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&scan->page->request.after) - 1, 1),
+								  scan->state);
+	for (;;)
+	{
+		MemoryContext oldcontext;
+		FeedpubBatch batch;
+		bool		found;
+		int64		after_pos = 0;
+
+		CHECK_FOR_INTERRUPTS();
+		MemoryContextReset(contexts[turn]);
+		oldcontext = MemoryContextSwitchTo(contexts[turn]);
+		found = feedpub_batch_next(batches, &batch);
+		MemoryContextSwitchTo(oldcontext);
+		if (found && batch.sync_id < feedpub_cursor_batch(&scan->page->request.after))
+		{
+			scan->last = batch;
+			has_before = true;
+			turn = 1 - turn;
+			continue;
+		}
+		if (!checked && !feedpub_page_check_cursor(scan, found ? &batch : NULL))
+			found = has_before = false;
+		checked = true;
+		if (!found)
+			break;
+		feedpub_batch_refuse_foreign(&scan->page->feed, &batch);
+		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED)
+		{
+			scan->page->more = true;
+			break;
+		}
+		if (batch.sync_id == feedpub_cursor_batch(&scan->page->request.after))
+			after_pos = feedpub_batch_passed(&batch, &scan->page->request.after);
+		if (after_pos < batch.last_pos)
+		{
+			if (!has_before)
+				feedpub_batch_last(relid, batch.merged_from, scan->state, &scan->last);
+			scan->publisher = batch.publisher;
+			if (!read_batch(scan, &scan->last.snapshot, &batch, after_pos))
+			{
+				scan->page->more = true;
+				break;
+			}
+		}
+		scan->last = batch;
+		has_before = true;
+		turn = 1 - turn;
+	}
+	feedpub_batch_end(batches);
+	if (!has_before && !scan->page->more)
+		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
+	feedpub_entry_hide_rows(scan);
+	make_durable(scan);
+}
+
+/*
+ * See that a crash can take nothing back that the page rests on.
+ *
+ * What it hands out is durable with its batches.  But what it passes because
+ * the row is gone, or has another stamp by now, may come back, behind the
+ * cursor, when the transaction that removed it committed asynchronously and
+ * is lost.  In a table feed that is the rule, and entries may be gone from the
+ * index altogether; in an outbox rows are removed by their owner, and seen to
+ * be missing.  Then the WAL is flushed up to here; there is nothing to do
+ * when all of it is on disk.
+ */
+static void
+make_durable(FeedpubPageScan *scan)
+{
+	bool		has_moved = feedpub_cursor_compare(&scan->page->passed, &scan->page->request.after) != 0 ||
+		scan->page->passed.fingerprint != scan->page->request.after.fingerprint;
+
+	if (scan->missed || (has_moved && !scan->page->feed.is_outbox))
+		feedpub_horizon_flush_all();
+	else
+		feedpub_access_make_durable(scan->publisher, scan->snapshot);
+}
+
+/*
+ * Add rows of batch 0 to the page, table by table.  Returns whether it was read
+ * to its end, and the page goes on into the batches.
+ *
+ * A table that is in another file than the cursor says is read from its
+ * beginning, for its rows are elsewhere now.  If OIDs mean other partitions than
+ * those of the cursor, all of them are.
+ */
+static bool
+read_initial(FeedpubPageScan *scan)
+{
+	const FeedpubCursor *after = &scan->page->request.after;
+	FeedpubBatch beginning = {0};
+
+	for (int i = 0; i < scan->partitions->n; i++)
+	{
+		FeedpubPartition *partition = &scan->partitions->partitions[i];
+		bool		is_partition = scan->partitions->is_partitioned;
+		int64		table = is_partition ? RelationGetRelid(partition->heap) : 0;
+		uint32		file = is_partition ?
+			feedpub_initial_partition_fingerprint(partition->heap, &scan->floor) :
+			feedpub_initial_fingerprint(partition->heap, &scan->floor);
+
+		if (partition->since > 0)
+			continue;
+		if (is_partition && after->given && table < after->sync_id &&
+			feedpub_cursor_same_partitions(after->fingerprint, file))
+			continue;
+
+		/* through the executor the rows of each table are read apart */
+		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED ||
+			(!scan->direct && scan->page->nrows > 0))
+			return false;
+		feedpub_entry_pass_initial(scan, table,
+								   table == after->sync_id && file == after->fingerprint ? after->pos : 0,
+								   file);
+		if (!read_in_place(scan, partition))
+			return false;
+	}
+	feedpub_entry_pass(scan, &beginning, 0);
+
+	/* and apart from batches, see feedpub_entry_hide_rows() */
+	return scan->direct || scan->page->nrows == 0;
+}
+
+/*
+ * Add the rows of a table that have no stamp to the page, from the place that it
+ * has got to.  Returns whether that is the end of the table.
+ */
+static bool
+read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition)
+{
+	FeedpubInitialScan *initial = feedpub_initial_begin(partition->heap, partition->xid_attno,
+														scan->snapshot, scan->page->passed.pos);
+	TupleTableSlot *slot;
+	bool		finished = false;
+
+	while (!feedpub_entry_is_full(scan) && scan->npassed < MAX_PASSED)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!feedpub_initial_next(initial, &slot, &scan->page->passed.pos, &scan->npassed))
+		{
+			finished = true;
+			break;
+		}
+		if (slot == NULL)
+			scan->npassed++;
+		else
+			feedpub_entry_add_initial(scan, partition, slot);
+	}
+	feedpub_initial_end(initial);
+	return finished;
+}
+
+static int
+compare_runs(Datum a, Datum b, void *arg)
+{
+	FeedpubRun *ra = (FeedpubRun *) DatumGetPointer(a);
+	FeedpubRun *rb = (FeedpubRun *) DatumGetPointer(b);
+	/* the smallest first: a binaryheap has its largest on top */
+	return ra->pos < rb->pos ? 1 : ra->pos > rb->pos ? -1 :
+													   0;
+}
+
+/*
+ * Add the rows of a batch behind a position to the page.  Returns whether all
+ * of them are in it, or passed.
+ */
+static bool
+read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
+		   const FeedpubBatch *batch, int64 after_pos)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub runs",
+												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	List	   *runs;
+	binaryheap *merge;
+	ListCell   *lc;
+	bool		finished;
+	int			nrows_before = scan->page->nrows;
+
+	runs = feedpub_run_load(scan->reader, before, &batch->snapshot, after_pos,
+							INT_MAX);
+	merge = binaryheap_allocate(Max(list_length(runs), 1), compare_runs, NULL);
+	foreach(lc, runs)
+		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
+	binaryheap_build(merge);
+
+	while (!binaryheap_empty(merge) && !feedpub_entry_is_full(scan))
+	{
+		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
+		bool		goes_on;
+
+		/* not between two entries of one position */
+		if (scan->npassed >= MAX_PASSED &&
+			(feedpub_cursor_batch(&scan->page->passed) != batch->sync_id || scan->page->passed.pos != run->pos))
+			break;
+
+		CHECK_FOR_INTERRUPTS();
+		if (run->nentries == 0)
+			goes_on = feedpub_run_read(scan->reader, run);
+		else
+		{
+			MemoryContextSwitchTo(oldcontext);
+			feedpub_entry_add(scan, batch, run);
+			MemoryContextSwitchTo(context);
+			goes_on = feedpub_run_next(run);
+		}
+		if (goes_on)
+			binaryheap_replace_first(merge, PointerGetDatum(run));
+		else
+			(void) binaryheap_remove_first(merge);
+	}
+
+	finished = binaryheap_empty(merge);
+	if (finished)
+	{
+		if (scan->page->nrows == nrows_before)
+			scan->npassed++;
+		/* rows of the batch that are gone altogether were passed as well */
+		if (feedpub_cursor_batch(&scan->page->passed) != batch->sync_id ||
+			scan->page->passed.pos < batch->last_pos)
+			feedpub_entry_pass(scan, batch, batch->last_pos);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextDelete(context);
+	return finished;
+}
