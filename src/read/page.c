@@ -56,6 +56,7 @@ static void begin_scan(FeedpubPageScan *scan);
 static void open_partitions(FeedpubPageScan *scan, Snapshot snapshot);
 static void scan_batches(FeedpubPageScan *scan);
 static bool is_to_wait(FeedpubPageScan *scan);
+static bool has_entry(const FeedpubPage *page);
 
 /*
  * feed_page(feed regclass, after text DEFAULT '', max_rows int DEFAULT 100,
@@ -185,6 +186,9 @@ feedpub_page_read(FeedpubPage *page)
 		PopActiveSnapshot();
 		PushActiveSnapshot(GetLatestSnapshot());
 		open_partitions(&scan, GetActiveSnapshot());
+		page->nrows = 0;
+		page->nbytes = 0;
+		scan.npassed = 0;
 		scan_batches(&scan);
 		PopActiveSnapshot();
 	}
@@ -263,14 +267,27 @@ is_to_wait(FeedpubPageScan *scan)
 {
 	const FeedpubPage *page = scan->page;
 
-	return page->nrows == 0 &&
-		(feedpub_cursor_compare(&page->passed, &page->request.after) == 0 ||
-		 (!page->passed.initial && page->passed.sync_id == 0)) &&
+	return !page->more && !has_entry(page) &&
 		!page->request.hurried && feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_news_exist(&page->feed, page->heap, scan->snapshot,
 						   &scan->last.snapshot);
+}
+
+/*
+ * Has the page anything to deliver?  Not if its rows have been removed, or row
+ * security hides them.
+ */
+static bool
+has_entry(const FeedpubPage *page)
+{
+	for (int i = 0; i < page->nrows; i++)
+	{
+		if (page->rows[i].entry != NULL)
+			return true;
+	}
+	return false;
 }
 
 /*
