@@ -230,6 +230,19 @@ SELECT count(*) FROM feed_check('theirs');
 SELECT feed_detach('theirs');
 DROP TABLE theirs;
 
+-- Triggers that were given other names go too.
+CREATE TABLE renamed (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE renamed_part PARTITION OF renamed DEFAULT;
+SELECT feed_attach('renamed') IS NULL AS attached;
+ALTER TRIGGER zz_feedpub_stamp ON renamed RENAME TO "Odd ""Name"", with a comma";
+ALTER TRIGGER zz_feedpub_delete ON renamed RENAME TO other_delete;
+ALTER TRIGGER zz_feedpub_restart ON renamed RENAME TO other_restart;
+ALTER TRIGGER zz_feedpub_truncate ON renamed_part RENAME TO other_truncate;
+SELECT feed_detach('renamed');
+SELECT tgrelid::regclass, tgname FROM pg_trigger WHERE tgrelid IN ('renamed'::regclass, 'renamed_part'::regclass) ORDER BY 1, 2;
+INSERT INTO renamed VALUES (1);
+DROP TABLE renamed;
+
 DROP VIEW parts;
 DROP FUNCTION refusal;
 DROP TABLE :odd;

@@ -74,6 +74,7 @@ static char *make_index(Oid relid);
 static char *make_indexes(Oid relid);
 static Oid	find_index(Relation rel, Oid parent);
 static void lock_table(Oid relid);
+static void drop_triggers(Oid relid);
 static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
 /*
@@ -211,17 +212,42 @@ feed_detach(PG_FUNCTION_ARGS)
 			lock_table(relid);
 	}
 	table = feedpub_relation_name(relid);
-	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_STAMP_TRIGGER, table));
-	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_DELETE_TRIGGER, table));
-	feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER IF EXISTS %s ON %s", FEEDPUB_RESTART_TRIGGER, table));
 	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
-	{
-		if (OidIsValid(get_trigger_oid(lfirst_oid(lc), FEEDPUB_TRUNCATE_TRIGGER, true)))
-			feedpub_role_run_as_owner(lfirst_oid(lc), psprintf("DROP TRIGGER %s ON %s", FEEDPUB_TRUNCATE_TRIGGER, feedpub_relation_name(lfirst_oid(lc))));
-	}
+		drop_triggers(lfirst_oid(lc));
 	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
+}
+
+/*
+ * Drop the triggers that the feed has on a table, whatever their names are by
+ * now.  Those of a partition that are clones go with the table's.
+ */
+static void
+drop_triggers(Oid relid)
+{
+	const Oid	functions[] = {
+		feedpub_relation_function("_stamp_row", 0, NULL),
+		feedpub_relation_function("_note_delete", 0, NULL),
+		feedpub_relation_function("_note_truncate", 0, NULL),
+	};
+	Relation	rel = relation_open(relid, NoLock);
+	List	   *names = NIL;
+	ListCell   *lc;
+
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &rel->trigdesc->triggers[i];
+
+		for (int j = 0; j < lengthof(functions) && !trigger->tgisclone; j++)
+		{
+			if (trigger->tgfoid == functions[j])
+				names = lappend(names, pstrdup(trigger->tgname));
+		}
+	}
+	relation_close(rel, NoLock);
+	foreach(lc, names)
+		feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)), feedpub_relation_name(relid)));
 }
 
 /*
