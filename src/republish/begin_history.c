@@ -102,6 +102,9 @@ feed_begin_history(PG_FUNCTION_ARGS)
 		feedpub_restamp_all(rel);
 	}
 	feedpub_registry_begin_history(relid);
+
+	/* all rows are news, also if none was written here */
+	feedpub_stamp_note(relid, GetTopFullTransactionId());
 	relation_close(rel, NoLock);
 	PG_RETURN_VOID();
 }
