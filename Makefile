@@ -141,6 +141,7 @@ ISOLATION = \
 	set-default-at-once \
 	subscription-acks \
 	subscription-detached \
+	subscription-history \
 	subscription-moved \
 	subscription-parked \
 	subscription-polls subscription-shards-of-role \

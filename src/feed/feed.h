@@ -209,6 +209,7 @@ extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_refuse_subscribed(Oid relid, const char *what);
+extern void feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_set_default(Oid relid);

@@ -17,7 +17,9 @@
 #include "access/table.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -165,6 +167,20 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 				 errdetail_plural("%d subscription reads it.",
 								  "%d subscriptions read it.", n, n),
 				 errhint("Use cascade => true to remove them too.")));
+}
+
+/*
+ * Keep the history of a feed as it is, or keep others from looking at it, until
+ * the transaction ends: a subscription that is made, or moved, beside a history
+ * that begins would keep a cursor of the one before.
+ */
+void
+feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_shard"), relid, 0);
+	(void) LockAcquire(&tag, lockmode, false, false);
 }
 
 /*

@@ -66,13 +66,15 @@ static bool has_foreign_rows(Relation rel);
  * Subscriptions begin again, but those of a table whose deletes are published
  * keep their cursor, and are refused until feed_seek().
  *
- * Only the owner may.  Waits for a publisher.  Takes ACCESS SHARE on the table,
- * or EXCLUSIVE if rows are stamped: writers wait, readers do not.  The rows are
- * stamped by an UPDATE, as the table's owner: triggers fire, and checks are
- * made.  Errors: 42809 when it is no feed, 22004, 42501; 55000 when the index
- * is missing, row security holds for the owner, a rule replaces UPDATE, or a
- * trigger keeps a row from being stamped; 0A000 when rows are to be stamped in
- * REPEATABLE READ or SERIALIZABLE; and whatever the UPDATE raises.
+ * Only the owner may.  Waits for a publisher, and for transactions that make or
+ * move a subscription.  Takes ACCESS SHARE on the table, or EXCLUSIVE if rows
+ * are stamped: writers wait, readers do not.  The rows are stamped by an UPDATE,
+ * as the table's owner: triggers fire, and checks are made; and all constraints
+ * are immediate for the rest of the transaction.  Errors: 42809 when it is no
+ * feed, 22004, 42501; 55000 when the index is missing, row security holds for
+ * the owner, a rule replaces UPDATE, or a trigger keeps a row from being
+ * stamped; 0A000 when rows are to be stamped in REPEATABLE READ or SERIALIZABLE;
+ * and whatever the UPDATE raises.
  */
 Datum
 feed_begin_history(PG_FUNCTION_ARGS)
@@ -88,6 +90,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* says what it is not */
 	feedpub_require_owner(relid);
+	feedpub_registry_lock_history(relid, ExclusiveLock);
 	feedpub_batch_lock(relid, true);
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE && has_foreign_rows(rel))
 	{

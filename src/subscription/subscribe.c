@@ -159,6 +159,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
+	PreventCommandIfReadOnly("feed_subscribe()");
 	heap = feedpub_registry_open(feed); /* keeps it until we are done */
 	cursor = find_start(fcinfo, 2, feed, at_time);
 	if (shards > 1)
@@ -221,12 +222,23 @@ check_limits(int shards, const Interval *lease, int max_attempts)
 				 errmsg("max_attempts must be at least 1")));
 }
 
+/*
+ * The cursor that start stands for, in the history that the feed has until we
+ * have ended.  The snapshot is taken under the lock: one from before may be of
+ * a history that has ended meanwhile.
+ */
 static text *
 find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
 {
-	if (at_time)
-		return feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg));
-	return feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
+	text	   *cursor;
+
+	feedpub_registry_lock_history(feed, RowExclusiveLock);
+	PushActiveSnapshot(GetLatestSnapshot());
+	cursor = at_time ?
+		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :
+		feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
+	PopActiveSnapshot();
+	return cursor;
 }
 
 /*
@@ -441,6 +453,7 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	feedpub_subscription_refuse_null(fcinfo, 0, "name");
 	feedpub_subscription_refuse_null(fcinfo, 1, "start");
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
+	PreventCommandIfReadOnly("feed_seek()");
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed, at_time);
 	values[0] = PointerGetDatum(sub.name);
