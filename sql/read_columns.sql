@@ -34,6 +34,23 @@ INSERT INTO outbox (message_type, data) VALUES ('c', '3');
 SET ROLE regress_feedpub_reader;
 CALL feed_publish();
 SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
+-- The initial snapshot too, which has no stamps
+RESET ROLE;
+CREATE TABLE kv (k text PRIMARY KEY, v int, gone int);
+ALTER TABLE kv DROP COLUMN gone;
+INSERT INTO kv VALUES ('a', 1), ('b', 2);
+SELECT feed_attach('kv') \gexec
+SELECT feed_attach('kv') IS NULL AS attached;
+GRANT SELECT (k, v, feed_xid) ON kv TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT op, (entry).k, (entry).v FROM feed_read(NULL::kv, '', 100);
+RESET ROLE;
+GRANT SELECT (feed_pos) ON kv TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT op, (entry).k, (entry).v FROM feed_read(NULL::kv, '', 100);
+SELECT json_array_length(feed_page('kv') -> 'entries');
+RESET ROLE;
+DROP TABLE kv;
 -- Row security and columns together
 RESET ROLE;
 ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;

@@ -50,7 +50,9 @@ feedpub_access_is_direct(Relation heap)
 {
 	Oid			relid = RelationGetRelid(heap);
 
-	return pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK &&
+	/* a right on each column is one on the rows */
+	return (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
+			pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) == ACLCHECK_OK) &&
 		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
 		!feedpub_has_virtual_columns(RelationGetDescr(heap)) &&
 		ExecutorCheckPerms_hook == NULL;
