@@ -114,6 +114,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	bool		is_new = false;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_attach()");
 	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -201,6 +202,7 @@ feed_detach(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_detach()");
 	relid = PG_GETARG_OID(0);
 	for (int i = 0; i < 2; i++)
 	{

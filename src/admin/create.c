@@ -192,6 +192,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	Oid			relid;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_drop()");
 	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
 	cascade = PG_GETARG_BOOL(2);
 
@@ -309,6 +310,7 @@ feed_set_channel(PG_FUNCTION_ARGS)
 	FeedpubFeed feed;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_set_channel()");
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	feedpub_registry_get(relid, &feed);

@@ -29,6 +29,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -298,7 +299,9 @@ feedpub_cursor_refuse(Oid relid)
 			 errmsg("cursor of feed \"%s\" is from another history",
 					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
-			 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
+			 RecoveryInProgress() ?
+				 errhint("If a history of the feed has begun on the primary, try again when this standby has it.  Otherwise begin again from '', a copy of a table with nothing in it.") :
+				 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
 }
 
 /*

@@ -46,6 +46,7 @@
 #include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -85,6 +86,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	Relation	rel;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_begin_history()");
 	relid = PG_GETARG_OID(0);
 	rel = feedpub_registry_open(relid);
 	if (!feedpub_registry_is_registered(relid))

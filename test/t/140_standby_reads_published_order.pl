@@ -99,6 +99,27 @@ is_deeply([ sort @all[ -3 .. -1 ] ], [qw(6 open prepared)], 'they are the last')
 is(workers($_), '', $_->name . ': no worker') for @standbys;
 
 #
+# A history begins that a standby has not got yet
+#
+{
+	my $lagging = $standbys[0];
+
+	sql($primary, q(SELECT feed_create('anew')));
+	catch_up();
+	sql($lagging, 'SELECT pg_wal_replay_pause()');
+	sql($primary, q(SELECT feed_begin_history('anew')));
+	my $cursor = sql($primary, q(SELECT feed_head('anew')));
+	refused($lagging, "SELECT feed_page('anew', '$cursor')",
+		'PF001', 'HINT: [^\n]* when this standby has it',
+		'a cursor of a history that a standby has not got yet');
+	sql($lagging, 'SELECT pg_wal_replay_resume()');
+	catch_up();
+	is(sql($lagging, "SELECT feed_page('anew', '$cursor') ->> 'more'"),
+		'false', 'it is accepted when the standby has it');
+	sql($primary, q(SELECT feed_drop('anew')));
+}
+
+#
 # What does not go there
 #
 for my $standby (@standbys)
@@ -109,6 +130,9 @@ for my $standby (@standbys)
 		'25006', 'during recovery', "$name: feed_publish is refused");
 	refused($standby, 'SELECT feed_start_worker()',
 		'25006', 'during recovery', "$name: feed_start_worker is refused");
+	refused($standby, "SELECT $_", '25006', 'during recovery', "$name: $_ is refused")
+	  for q(feed_begin_history('outbox')), q(feed_drop('outbox')),
+	  q(feed_set_channel('outbox', 'news')), q(feed_attach('outbox')), q(feed_detach('outbox'));
 }
 
 #
