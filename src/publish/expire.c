@@ -17,6 +17,7 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "utils/lsyscache.h"
 
 #include "publish/publish.h"
 
@@ -78,7 +79,7 @@ feedpub_expire_step(Oid relid)
 	values[1] = Float8GetDatum((double) feedpub_tombstone_retention);
 	SPI_connect();
 	if (SPI_execute_with_args(sql, 2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
-		elog(ERROR, "could not expire the tombstones of feed with OID %u", relid);
+		elog(ERROR, "could not expire the tombstones of feed \"%s\"", get_rel_name(relid));
 	ngone = (int64) SPI_processed;
 	SPI_finish();
 	return ngone;

@@ -335,7 +335,7 @@ update_in_order(Relation rel)
 						 errmsg("a row of \"%s\" could not be stamped anew",
 								RelationGetRelationName(rel)),
 						 errdetail("A trigger suppresses the UPDATE, changes the row before, or changes the stamp."),
-						 errhint("Disable the triggers of the table's own for that time.")));
+						 errhint("Run feed_check() to see whether the feed's own triggers fire.  Disable the table's other triggers for that time.")));
 			SPI_freetuptable(SPI_tuptable);
 		}
 		SPI_freetuptable(found);

@@ -638,8 +638,8 @@ select_row(FeedpubPageScan *scan, const char *condition, int nargs,
 									   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ",
 									   table, condition),
 							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
-		elog(ERROR, "could not read an entry of feed with OID %u",
-			 RelationGetRelid(scan->page->heap));
+		elog(ERROR, "could not read an entry of feed \"%s\"",
+			 RelationGetRelationName(scan->page->heap));
 	if (SPI_processed > 0)
 	{
 		MemoryContextSwitchTo(context);
