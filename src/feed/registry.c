@@ -147,7 +147,7 @@ feedpub_registry_check_version(Relation table, int natts)
 	if (RelationGetDescr(table)->natts != natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table \"%s.%s\" is another version's than the library",
+				 errmsg("table \"%s.%s\" is of another version than the library",
 						FEEDPUB_SCHEMA, RelationGetRelationName(table)),
 				 errhint("Run ALTER EXTENSION feedpub UPDATE.")));
 }
@@ -367,7 +367,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 fresh.is_outbox ?
 					 errhint("Run feed_check() to see what is missing and feed_repair() to put it back.") :
-					 errhint("feed_attach() tells the statement that makes it.")));
+					 errhint("feed_attach() returns the statement that creates it.")));
 
 	/*
 	 * Enter it last.  During the look-ups an invalidation may have come, but
@@ -394,7 +394,7 @@ feedpub_registry_get(Oid relid, FeedpubFeed *feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
-				 errhint("feed_create() makes a feed, feed_attach() makes a table one.")));
+				 errhint("feed_create() creates a feed, feed_attach() turns a table into one.")));
 	else
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_TABLE),

@@ -73,7 +73,7 @@ feedpub_relation_schema(void)
 	systable_endscan(scan);
 	table_close(extensions, AccessShareLock);
 	if (!OidIsValid(schema))
-		elog(ERROR, "extension \"feedpub\" is not there");
+		elog(ERROR, "extension \"feedpub\" does not exist");
 	return schema;
 }
 

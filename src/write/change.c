@@ -168,7 +168,7 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_FEED_GUARDED),
 				 errmsg("cannot update outbox feed \"%s\"",
 						RelationGetRelationName(rel)),
-				 errdetail("Its rows are messages that consumers may have read already."),
+				 errdetail("Consumers may have read its messages already."),
 				 errhint("Insert a new message.  ON CONFLICT DO NOTHING and DELETE are allowed.")));
 	return stamp_tuple(find_table(rel), rel, trigdata->tg_trigtuple);
 }
@@ -250,7 +250,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 					(errcode(ERRCODE_FEED_GUARDED),
 					 errmsg("cannot write the stamp of feed \"%s\"",
 							RelationGetRelationName(rel)),
-					 errdetail("Columns %s and %s are given to each row as it changes.",
+					 errdetail("Columns %s and %s are set by a trigger when a row changes.",
 							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("To publish a row again, set %s to NULL.", FEEDPUB_XID_COLUMN)));
 		if (!is_new && !(is_asked && !is_replica) && !table->always &&
@@ -478,9 +478,9 @@ learn_table(TrackedTable *table, Relation rel)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("rows of feed \"%s\" cannot be stamped",
 						RelationGetRelationName(rel)),
-				 errdetail("Columns %s and %s, or the sequence of the latter, are not what they were.",
+				 errdetail("Column %s, column %s or its sequence is missing or has been altered.",
 						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to do without.")));
+				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
 
 	/* if the registry has no row, no deletes until feed_repair() */
 	registry_relid = feedpub_registry_relid();
@@ -610,7 +610,7 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" has no key", RelationGetRelationName(rel)),
 				 errdetail("A delete is published by the row's key."),
-				 errhint("Run feed_check() to see what is missing, or feed_detach() to do without.")));
+				 errhint("Run feed_check() to see what is missing, or feed_detach() to stop publishing the table.")));
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	xid = GetTopFullTransactionId();
 	feedpub_tombstone_write(table->feed, xid,
