@@ -144,7 +144,7 @@ feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
 	{
 		PartitionKey key = NULL;
 		PartitionDesc desc = NULL;
-		Datum		part_values[PARTITION_MAX_KEYS];
+		Datum		column_values[PARTITION_MAX_KEYS];
 		int			i = -1;
 
 		known = feedpub_catalog_has_plain_partition_key(RelationGetRelid(rel));
@@ -153,13 +153,13 @@ feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
 			key = RelationGetPartitionKey(rel);
 			for (int j = 0; j < key->partnatts && known; j++)
 				known = find_value(table, rel, key->partattrs[j],
-								   nkeys, attnos, values, &part_values[j]);
+								   nkeys, attnos, values, &column_values[j]);
 		}
 		if (known)
 		{
 			desc = RelationGetPartitionDesc(rel, true);
 			if (desc->nparts > 0)
-				i = find_partition(key, desc->boundinfo, part_values);
+				i = find_partition(key, desc->boundinfo, column_values);
 			*partition = i >= 0 ? desc->oids[i] : InvalidOid;
 		}
 		is_last = i < 0 || desc->is_leaf[i];

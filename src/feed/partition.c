@@ -170,18 +170,18 @@ add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 
 	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
 	{
-		Relation	part;
+		Relation	partition;
 
 		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
 		{
 			*partitions = lappend_oid(*partitions, lfirst_oid(lc));
 			continue;
 		}
-		part = try_relation_open(lfirst_oid(lc), AccessShareLock);
-		if (part == NULL)
+		partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (partition == NULL)
 			continue;
-		add_partitions(part, partitions, unlock);
-		relation_close(part, unlock);
+		add_partitions(partition, partitions, unlock);
+		relation_close(partition, unlock);
 	}
 }
 
