@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  Functions behind the views: how feeds and workers are, who holds xid
- *	  order back, and how much waits behind.
+ *	  Functions for the views: the state of feeds and workers, which
+ *	  transactions hold xid order back, and how many rows wait after the
+ *	  horizon.
  *
- * They read only, never count rows, and wait for no lock: what somebody has
- * locked is shown as locked, for a view that hangs tells nobody why.  What
- * happens in a feed is shown to whoever may read it, and to members of
- * pg_read_all_stats, as in the server's own views.
+ * They only read, never count rows, and wait for no lock: a table that another
+ * session has locked is shown as locked, since a view that hangs shows
+ * nothing.  What happens in a feed is shown to roles that may read it, and to
+ * members of pg_read_all_stats, as in the server's own views.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,10 +46,10 @@ PG_FUNCTION_INFO_V1(feedpub_waiting);
 PG_FUNCTION_INFO_V1(feedpub_feed_stats);
 PG_FUNCTION_INFO_V1(feedpub_workers);
 
-/* the time over which rows per second are taken */
+/* the time over which rows per second are measured */
 #define RATE_SECONDS		60
 
-/* of how many neighbouring batches the largest position is taken */
+/* the number of neighbouring batches whose largest position counts */
 #define RATE_NEIGHBOURS		32
 
 /* columns of feedpub._feed_stats() */
@@ -65,15 +66,15 @@ PG_FUNCTION_INFO_V1(feedpub_workers);
 /* columns of feedpub._workers() */
 #define NATTS_WORKERS				14
 
-/* A table that is open for a look at it, with what else is locked for that. */
+/* A table that is open for a look, and what is locked with it. */
 typedef struct OpenFeed
 {
-	Relation	heap;			/* NULL: gone, or locked by somebody */
-	bool		locked;			/* by somebody */
+	Relation	heap;			/* NULL: gone, or locked */
+	bool		locked;			/* by another session */
 	List	   *parts;			/* its indexes, sequence, partitions */
 } OpenFeed;
 
-/* A row in the making. */
+/* A row of feedpub._feed_stats(), being built. */
 typedef struct StatsRow
 {
 	Datum		values[NATTS_STATS];
@@ -99,14 +100,14 @@ static const char *worker_state(const FeedpubWorkerInfo *worker);
 /*
  * feedpub._running() returns TABLE (xid xid8, pid integer), VOLATILE
  *
- * The running transactions that hold the horizon: those that a snapshot would
- * find (procarray.c: GetSnapshotData), of all databases.  pid is 0 for a
- * prepared one.  Not those of VACUUM and of logical decoding, which snapshots
- * skip.  On a standby, which knows its primary's transactions only by their
- * xids, the oldest one, with a pid of NULL.
+ * The running transactions of all databases that hold the horizon back: those
+ * that a snapshot would find (procarray.c: GetSnapshotData).  pid is 0 for a
+ * prepared one.  Those of VACUUM and of logical decoding are left out, since
+ * snapshots skip them.  A standby knows its primary's transactions only by
+ * their xids, so there it is the oldest one, with a pid of NULL.
  *
- * Xids and pids are no secrets, pg_locks shows them to everybody; who they
- * belong to is left to pg_stat_activity.
+ * Xids and pids are no secrets: pg_locks shows them to everybody.
+ * pg_stat_activity shows the role of a process to those that may know it.
  */
 Datum
 feedpub_running(PG_FUNCTION_ARGS)
@@ -136,7 +137,7 @@ feedpub_running(PG_FUNCTION_ARGS)
 		return (Datum) 0;
 	}
 
-	/* nothing that may fail or allocate while the lock is held */
+	/* nothing here may fail or allocate while the lock is held */
 	LWLockAcquire(ProcArrayLock, LW_SHARED);
 	for (int i = 0; i < maxrunning; i++)
 	{
@@ -185,9 +186,9 @@ may_see(Oid relid)
 }
 
 /*
- * Open a table and lock its indexes and its sequence, unless somebody else
- * has one of them locked.  Whoever has no right on the table may get here, so
- * the locks are given back at once, by close_feed().
+ * Open a table and lock its indexes and its sequence, unless another session
+ * has one of them locked.  A caller without any right on the table may get
+ * here, so close_feed() gives the locks back at once.
  */
 static void
 open_feed(Oid relid, OpenFeed *opened)
@@ -210,7 +211,8 @@ open_feed(Oid relid, OpenFeed *opened)
 }
 
 /*
- * Lock what belongs to a table, its partitions too, as far as that is possible.
+ * Lock what belongs to a table, and its partitions.  Returns false if another
+ * session has something of it locked.
  */
 static bool
 lock_parts(OpenFeed *opened, Relation rel)
@@ -227,19 +229,19 @@ lock_parts(OpenFeed *opened, Relation rel)
 	}
 	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
 	{
-		Relation	part;
+		Relation	partition;
 		bool		locked;
 
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
 		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
 
-		/* one that was detached concurrently may be gone */
-		part = try_relation_open(lfirst_oid(lc), NoLock);
-		if (part == NULL)
+		/* a partition that was detached concurrently may be gone */
+		partition = try_relation_open(lfirst_oid(lc), NoLock);
+		if (partition == NULL)
 			continue;
-		locked = lock_parts(opened, part);
-		relation_close(part, NoLock);
+		locked = lock_parts(opened, partition);
+		relation_close(partition, NoLock);
 		if (!locked)
 			return false;
 	}
@@ -260,8 +262,9 @@ close_feed(OpenFeed *opened)
 }
 
 /*
- * The position in the first index entry at a place, whoever's row it is:
- * nothing but the index is read.  Returns false when there is none.
+ * The position in the first index entry that a scan from an xid finds, whether
+ * or not its row is visible to the caller: only the index is read.  Returns
+ * false if there is none.
  */
 static bool
 find_pos(Relation heap, Relation index, StrategyNumber strategy,
@@ -289,8 +292,8 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 }
 
 /*
- * The positions given out since the last row below the horizon, if there is one
- * at or beyond it.
+ * How many positions were assigned after that of the last row below the
+ * horizon; 0 if there is no row that is not below it.
  */
 static int64
 estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
@@ -320,11 +323,12 @@ estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
  * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting bigint)
  * VOLATILE
  *
- * Estimates how many rows of a feed lie at or beyond the horizon: the
- * positions given out since the last row below it.  Counts rolled-back rows,
- * and misses those that an old transaction wrote late.  A few buffers of the
- * index, whatever waits.  NULL when the table is gone or locked, or its index
- * is, or the caller may not see the feed.
+ * Estimates how many rows of a feed are not below the horizon: the number of
+ * positions that were assigned after that of the last row below it.  It counts
+ * rolled-back rows, and misses rows that an old transaction wrote late.  It
+ * reads a few buffers of the index, however many rows wait.  waiting is NULL
+ * if the table or its index is gone or locked, or if the caller may not see
+ * the feed.
  */
 Datum
 feedpub_waiting(PG_FUNCTION_ARGS)
@@ -363,20 +367,23 @@ feedpub_waiting(PG_FUNCTION_ARGS)
  * feedpub._feed_stats(feed regclass,
  *		OUT state text, OUT size bigint, OUT "position" bigint,
  *		OUT rows_per_second double precision, OUT head bigint,
- *		OUT last_published timestamptz, OUT unpublished boolean) VOLATILE
+ *		OUT last_published timestamptz, OUT unpublished boolean,
+ *		OUT worker text) VOLATILE
  *
- * How a feed is.  state is "ready", or what keeps it from being so: locked, no
- * columns, no index, invalid index (it is being made, or could not be), no key,
- * unguarded, other history; the view adds "failed rows".  The whole truth is
- * feed_check()'s.  size is that of the table and its indexes, in bytes; position
- * the last one that was given out; head the number of the newest batch, published at last_published;
- * rows_per_second an estimate over the last minute, deletes included;
- * unpublished whether committed rows wait to be published, NULL on a standby.
+ * The state of a feed.  state is "ready", or what is wrong: locked, no
+ * columns, no index, invalid index (it is being built, or that failed), no
+ * key, unguarded, other history.  The view adds "failed rows".  feed_check()
+ * finds more.  size is that of the table and its indexes, in bytes; position
+ * the last one that was assigned; head the number of the newest batch,
+ * published at last_published; rows_per_second an estimate over the last
+ * minute, deletes included; unpublished whether committed rows wait to be
+ * published, NULL on a standby; worker is running, none, stopped or refused.
  *
- * All but state is NULL for who may neither SELECT from the table nor is a
- * member of pg_read_all_stats, and while somebody has the table locked; all
- * is NULL when it is no feed.  Waits for no lock and keeps none: ACCESS SHARE
- * on table, indexes and sequence, for the time of the call.
+ * All but state and worker are NULL if the caller may not SELECT from the
+ * table and is no member of pg_read_all_stats, and while another session has
+ * the table locked.  All are NULL if it is no feed.  Waits for no lock and
+ * keeps none: it takes ACCESS SHARE on table, indexes, sequence and partitions
+ * for the time of the call.
  */
 Datum
 feedpub_feed_stats(PG_FUNCTION_ARGS)
@@ -424,7 +431,8 @@ set_value(StatsRow *row, AttrNumber attno, Datum value)
 }
 
 /*
- * All but the state, which becomes "other history" where that is seen.
+ * Set all columns but state and worker.  *state becomes "other history" if
+ * that is found.
  */
 static void
 read_feed(Relation heap, const char **state, StatsRow *row)
@@ -450,7 +458,7 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 				  TimestampTzGetDatum(last.published_at));
 	}
 
-	/* a standby's snapshots do not say what is running, nor publishes it */
+	/* a standby does not publish, and its snapshots do not tell what runs */
 	if (feedpub_check_has_indexes(heap) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
@@ -482,7 +490,8 @@ total_size(Relation rel)
 }
 
 /*
- * Would a publisher refuse the feed, for its batches or its rows?
+ * Would a publisher refuse the feed because its batches or rows are of another
+ * history?
  */
 static bool
 is_of_other_history(const FeedpubFeed *feed, Relation heap,
@@ -504,14 +513,14 @@ is_of_other_history(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * How many rows and deletes a second have been published in the last minute,
- * by the positions of its first and last batches.  That counts rows that were
- * rolled back, too.  No counter that would have to be kept: it is found in
- * the batches, in a number of look-ups that grows with the logarithm of theirs,
- * and so it is there after a restart, and on a standby.
+ * How many rows and deletes a second were published in the last minute, by the
+ * positions of its first and last batches.  That counts rolled-back rows too.
+ * No counter is kept for it: the batches tell, in a number of look-ups that
+ * grows with the logarithm of their number.  So it is known after a restart,
+ * and on a standby.
  *
- * A merged batch has the time and the last position of its youngest part, or
- * a larger one: it is where the feed was at that time.
+ * A merged batch has the time of the newest batch in it, and its last position
+ * or a larger one.  That is how far the feed was at that time.
  */
 static double
 estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
@@ -538,15 +547,16 @@ estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
 }
 
 /*
- * The number of the last batch that was published until a time, which the
- * last one of all was not; 0 when there is none.  Numbers and times ascend
- * together.  In steps that double, as it is likely to be near, then by halves.
+ * The number of the last batch that was published at or before a time; 0 if
+ * there is none.  The last batch of all was published later.  Numbers and
+ * times ascend together.  The search goes back in steps that double, since the
+ * batch is likely to be near, then by halves.
  */
 static int64
 find_last_until(FeedpubBatchScan *batches, int64 last, TimestampTz until)
 {
-	int64		low = 0;		/* until then, or the beginning */
-	int64		high = last;	/* later */
+	int64		low = 0;		/* published by then, or the beginning */
+	int64		high = last;	/* published later */
 	int64		step = 1;
 	FeedpubBatch batch;
 
@@ -570,10 +580,10 @@ find_last_until(FeedpubBatchScan *batches, int64 last, TimestampTz until)
 }
 
 /*
- * The largest position in the batches up to a number.  The last one's need
- * not be it: a transaction that took its positions long ago may have
- * committed just then.  That not all of so many batches are such is likely
- * enough for an estimate.
+ * The largest position in the batches up to a number.  The last batch need not
+ * have it: its transactions may have taken their positions long ago.  For an
+ * estimate it is unlikely enough that this is so for all of RATE_NEIGHBOURS
+ * batches.
  */
 static int64
 largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id)
@@ -594,10 +604,11 @@ largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id)
  *		rows_stamped bigint, errors bigint, failing_feeds integer, last_error text,
  *		last_error_at timestamptz, last_error_feed oid), VOLATILE
  *
- * The databases that have or had a worker since the server started, with what
- * their workers have done since.  Kept in shared memory: a restart of the
- * server begins anew, that of a worker does not.  Who is no member of
- * pg_read_all_stats sees his own database only, and not what the error was.
+ * The databases that have or had a worker since the server started, and what
+ * their workers have done.  It is kept in shared memory: a restart of the
+ * server clears it, a restart of a worker does not.  A role that is no member
+ * of pg_read_all_stats sees its own database only, without the error's text
+ * and feed.
  */
 Datum
 feedpub_workers(PG_FUNCTION_ARGS)

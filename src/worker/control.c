@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * control.c
- *	  Starting and stopping the worker of a database by hand.  Where a reader
- *	  needs one, launcher.c starts it.
+ *	  Starting and stopping the worker of a database by hand.  If a reader
+ *	  needs one, feedpub_launcher_ensure() starts it.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,7 +24,7 @@ PG_FUNCTION_INFO_V1(feed_stop_worker);
  * feed_start_worker() returns boolean, VOLATILE
  *
  * Starts the worker of this database, also after feed_stop_worker().  Returns
- * whether one runs or was asked for; a WARNING says why when not.  Whoever
+ * whether one runs or was ordered; if not, a WARNING says why.  A role that
  * may read a feed may start it.  Errors: 42501, 25006 on a standby.
  */
 Datum
@@ -67,9 +67,9 @@ feed_start_worker(PG_FUNCTION_ARGS)
 /*
  * feed_stop_worker() returns boolean, VOLATILE
  *
- * Stops the worker of this database, until feed_start_worker() or a restart
- * of the server.  Returns whether there was one.  The worker is a superuser's
- * process, so only superusers may.  Error: 42501.
+ * Stops the worker of this database, until feed_start_worker() or a restart of
+ * the server.  Returns whether there was one.  The worker is a superuser's
+ * process, so only superusers may stop it.  Error: 42501.
  */
 Datum
 feed_stop_worker(PG_FUNCTION_ARGS)

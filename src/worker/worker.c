@@ -1,27 +1,29 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  The publisher of one database: a thin loop around the step in publish.c.
+ *	  The publisher of one database: a loop that calls feedpub_publish_feed().
  *
  * The worker waits, without a transaction, until a writer's commit sets its
- * latch; takes the marks of the feeds that have news; and publishes each in a
- * transaction of its own.  An idle feed is published at once; one with much
- * traffic at most every feedpub.publish_interval, so that commits gather.  A
- * feed that cannot be published is reported and tried again later, each time
- * after twice as long; the others go on.
+ * latch.  It takes the marks of the feeds that have news, and publishes each
+ * feed in a transaction of its own.  An idle feed is published at once; one
+ * with much traffic at most every feedpub.publish_interval, so that each batch
+ * has several commits.  If a feed cannot be published, the worker reports that
+ * and tries again later, each time after twice as long.  The other feeds go
+ * on.
  *
- * It runs no code of a table's owner.  Where such code may run, since rows are
- * to be stamped anew, it starts another process (maintenance.c).
+ * It runs no code of a table's owner.  If rows must be stamped anew, which may
+ * run such code, it starts another process (maintenance.c).
  *
- * It looks at all feeds once when it starts, after its latch is where writers
- * find it: what was committed before is seen by that look, what is committed
- * after leaves a mark.
+ * At its start it looks at all feeds once, after its latch is where writers
+ * find it.  That look sees what was committed before; what is committed after
+ * leaves a mark.
  *
- * It leaves when the last feed is gone, and gives way when somebody wants to
- * drop, rename or copy its database: those hold a lock on the database while
- * they wait for its sessions to go, which is probed every second or sooner.
- * The postmaster never restarts it, for that would loop when the database is
- * gone; the launcher does, or the next reader.
+ * It ends when the last feed is gone.  It also ends if another session needs
+ * to drop, rename or copy the database: that session holds a lock on the
+ * database while it waits for the other sessions to end, and the worker tests
+ * for the lock every second, or more often.  The postmaster never restarts the
+ * worker, which would be started again and again if the database is gone.  The
+ * launcher or the next reader does.
  *
  *-------------------------------------------------------------------------
  */
@@ -55,20 +57,20 @@
 
 PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
-/* a batch of so many transactions is load: the whole interval is kept */
+/* with so many transactions in a batch the whole interval is waited */
 #define BUSY_TRANSACTIONS	8
 
-/* the waits after failures: from the first to the last, in ms */
+/* the first and the longest wait after failures, in ms */
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
 
-/* how long the worker waits for a lock when it tidies up, in ms */
+/* how long sweeps and merges wait for a lock, in ms */
 #define LOCK_TIMEOUT_MS		"100"
 
-/* how often commits of prepared transactions are looked for, in ms */
+/* the time between looks at prepared transactions, in ms */
 #define WATCH_INTERVAL		10
 
-/* old batches are merged once in so many naps: every ten minutes by default */
+/* old batches are merged once in so many naps: 10 minutes by default */
 #define NAPS_PER_MERGE		600
 
 /* What the worker knows of a feed. */
@@ -78,20 +80,20 @@ typedef struct FeedState
 	bool		dirty;
 	int			nfailures;
 	TimestampTz not_before;
-	bool		merge_due;		/* there may be old batches to merge */
-	int64		merged_to;		/* up to here they have been */
+	bool		merge_due;		/* there may be batches to merge */
+	int64		merged_to;		/* batches up to this one have been */
 	int			merge_failures;
 	TimestampTz merge_not_before;
 } FeedState;
 
 static HTAB *states;
-static bool all_marked = false; /* all are to be marked, once that succeeds */
+static bool all_marked = false; /* all feeds are still to be marked */
 static int	published;			/* what publish() did */
-static FeedpubPublished published_as;	/* and what is left to do */
+static FeedpubPublished published_as;	/* details of that */
 static int64 merged_to;			/* what merge() did */
 static bool merge_more;
-static FeedpubWorkerStats stats;	/* since they were last added up */
-static bool some_prepared;		/* what count_prepared() saw */
+static FeedpubWorkerStats stats;	/* not in shared memory yet */
+static bool some_prepared;		/* what count_prepared() found */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
@@ -133,7 +135,7 @@ feedpub_worker_main(Datum main_arg)
 
 	feedpub_guc_pin();
 
-	/* an entry in shared memory only where there are feeds */
+	/* take an entry in shared memory only if there are feeds */
 	if (!is_wanted_here())
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
@@ -146,7 +148,10 @@ feedpub_worker_main(Datum main_arg)
 	states = hash_create("feedpub worker feeds", 64, &ctl,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
-	/* prepared before the server started: nobody has put them on watch */
+	/*
+	 * Transactions that were prepared before the server started are not on
+	 * watch.
+	 */
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	foreach(lc, feedpub_horizon_prepared())
@@ -212,7 +217,8 @@ leave(int code, Datum arg)
 }
 
 /*
- * Is there a feed here, and does nobody want the database for himself?
+ * Does this database have a feed, and does no other session need the database
+ * for itself?
  */
 static bool
 is_wanted_here(void)
@@ -235,7 +241,10 @@ is_wanted_here(void)
 	}
 	CommitTransactionCommand();
 
-	/* while the worker gives way, the launcher is to start it again */
+	/*
+	 * If another session needs the database, the launcher starts a worker
+	 * later.
+	 */
 	entry = wanted || alone ? NULL : feedpub_shmem_known_database();
 	if (entry != NULL)
 		feedpub_shmem_set_wanted(entry, false);
@@ -247,7 +256,7 @@ is_wanted_here(void)
 }
 
 /*
- * See what writers have marked.
+ * Collect what writers have marked, and what feed_flush() asks for.
  */
 static void
 collect_marks(void)
@@ -293,7 +302,7 @@ mark_state(Oid relid)
 static void
 mark_all(void)
 {
-	/* not to be forgotten: again in the next turn */
+	/* if it fails, it is done again in the next turn */
 	all_marked = !run_step("looking for feeds", mark_registered, InvalidOid);
 }
 
@@ -308,7 +317,7 @@ mark_registered(Oid relid)
 		mark_state(lfirst_oid(lc));
 }
 
-/* for what is not urgent: somebody's lock must not hold up publishing */
+/* for work that is not urgent: a lock of others must not hold up publishing */
 static void
 limit_waits(void)
 {
@@ -358,8 +367,8 @@ count_prepared(Oid relid)
 }
 
 /*
- * Run one step in a transaction of its own.  Whatever it raises is reported,
- * and the loop goes on; returns whether it went well.
+ * Run one step in a transaction of its own.  An error is reported, and the
+ * loop goes on.  Returns whether there was none.
  */
 static bool
 run_step(const char *activity, void (*step)(Oid relid), Oid relid)
@@ -407,9 +416,9 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 }
 
 /*
- * See whether prepared transactions have ended that wrote to feeds.  The
- * server counts the transactions that end; as long as that count stands
- * still, there is nothing to see.
+ * Mark feeds to which a prepared transaction has written, if it has ended.
+ * The server counts transactions that end; while that count is unchanged,
+ * there is nothing to look for.
  */
 static void
 check_watched(void)
@@ -435,7 +444,7 @@ check_watched(void)
 		{
 			FeedpubPrepared *p = lfirst(lc);
 
-			/* too many at a time to know which: each end may be one of them */
+			/* there were too many to list: each end may be one of theirs */
 			if (TransactionIdIsValid(p->xid) && TransactionIdIsInProgress(p->xid))
 				continue;
 			if (OidIsValid(p->feed))
@@ -460,7 +469,7 @@ check_watched(void)
 }
 
 /*
- * Publish the feeds that have news and whose time has come.
+ * Publish the feeds that have news and need not wait longer.
  */
 static void
 publish_due(void)
@@ -471,7 +480,7 @@ publish_due(void)
 	List	   *due = NIL;
 	ListCell   *lc;
 
-	/* a scan of the table must not go on over the end of a transaction */
+	/* a scan of the table must not go on after a transaction's end */
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{
@@ -484,7 +493,7 @@ publish_due(void)
 }
 
 /*
- * Publish one feed; whatever happens, the loop goes on.
+ * Publish one feed.  If that fails, the loop goes on.
  */
 static void
 publish_one(FeedState *state)
@@ -492,7 +501,7 @@ publish_one(FeedState *state)
 	uint64		asked[FEEDPUB_MAX_ASKED];
 	int			wait_ms;
 
-	/* before the look: a mark that comes after it asks for another */
+	/* before the look: a mark that is set after this asks for another look */
 	state->dirty = false;
 	feedpub_shmem_take_mark(state->relid);
 	feedpub_shmem_take_asked(state->relid, asked);
@@ -531,7 +540,7 @@ publish_one(FeedState *state)
 }
 
 /*
- * How long what failed is not tried again, in ms: each time twice as long.
+ * How long to wait after a failure, in ms: each time twice as long.
  */
 static int
 retry_wait(int nfailures)
@@ -540,8 +549,8 @@ retry_wait(int nfailures)
 }
 
 /*
- * Merge some of the old batches of one feed, so that publishing goes on in
- * between.
+ * Merge some of the old batches of one feed.  It is one step, so that
+ * publishing goes on between steps.
  */
 static void
 merge_some(void)
@@ -551,7 +560,7 @@ merge_some(void)
 	FeedState  *due = NULL;
 	TimestampTz now = GetCurrentTimestamp();
 
-	/* a scan of the table must not go on over the end of a transaction */
+	/* a scan of the table must not go on after a transaction's end */
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{
@@ -562,8 +571,8 @@ merge_some(void)
 		return;
 
 	/*
-	 * What a step has merged counts when it has committed.  One that failed is
-	 * tried again from the same place.
+	 * What a step has merged counts when it has committed.  If a step fails,
+	 * it is done again from the same batch.
 	 */
 	merged_to = due->merged_to;
 	if (run_step("merging batches of", merge, due->relid))
@@ -578,7 +587,7 @@ merge_some(void)
 }
 
 /*
- * From time to time, have the old batches of each feed merged.
+ * Have the old batches of each feed merged.  Called from time to time.
  */
 static void
 plan_merges(void)
@@ -592,7 +601,7 @@ plan_merges(void)
 }
 
 /*
- * How long to wait, in ms.
+ * How long the worker may sleep, in ms.
  */
 static long
 next_due(void)
