@@ -151,35 +151,35 @@ feedpub_check_partitions(FeedpubCheck *cxt)
 	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
 	foreach(lc, feedpub_partition_list(cxt->rel, false))
 	{
-		FeedpubCheck part = *cxt;
+		FeedpubCheck partition = *cxt;
 
 		CHECK_FOR_INTERRUPTS();
-		part.rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
-		if (part.rel == NULL)
+		partition.rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (partition.rel == NULL)
 			continue;
-		part.table = feedpub_relation_name(lfirst_oid(lc));
-		if (part.rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
-			feedpub_check_add(&part, "persistence",
-							  psprintf("partition %s is unlogged, so a crash empties it", part.table),
-							  psprintf("ALTER TABLE %s SET LOGGED", part.table));
+		partition.table = feedpub_relation_name(lfirst_oid(lc));
+		if (partition.rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+			feedpub_check_add(&partition, "persistence",
+							  psprintf("partition %s is unlogged, so a crash empties it", partition.table),
+							  psprintf("ALTER TABLE %s SET LOGGED", partition.table));
 		if (OidIsValid(feedpub_relation_index(cxt->rel)) &&
-			!OidIsValid(feedpub_relation_index(part.rel)))
-			feedpub_check_add(&part, "index",
+			!OidIsValid(feedpub_relation_index(partition.rel)))
+			feedpub_check_add(&partition, "index",
 							  psprintf("partition %s has another index on (%s, %s) than the feed's: detach it, drop that index and attach it again",
-									   part.table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+									   partition.table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 							  NULL);
-		check_clone(&part, "_stamp_row", TRIGGER_TYPE_BEFORE, "stamps rows");
-		check_later_triggers(&part);
+		check_clone(&partition, "_stamp_row", TRIGGER_TYPE_BEFORE, "stamps rows");
+		check_later_triggers(&partition);
 		if (deletes)
 		{
-			check_clone(&part, "_note_delete", TRIGGER_TYPE_AFTER, "publishes deletes");
+			check_clone(&partition, "_note_delete", TRIGGER_TYPE_AFTER, "publishes deletes");
 
 			/* as long as nobody has looked, later partitions have none */
-			if (!part.catalogs_only)
-				check_before_truncate(&part);
+			if (!partition.catalogs_only)
+				check_before_truncate(&partition);
 		}
-		relation_close(part.rel, AccessShareLock);
-		cxt->problems = part.problems;
+		relation_close(partition.rel, AccessShareLock);
+		cxt->problems = partition.problems;
 	}
 }
 

@@ -65,7 +65,7 @@ typedef struct RunSource
 	int			nprefix;		/* 1 if it has */
 	IndexScanDesc range;		/* walks from transaction to transaction */
 	IndexScanDesc point;		/* reads one transaction's entries */
-	ScanKeyData place[2];		/* where range began: the scan points to it */
+	ScanKeyData start[2];		/* where range began: the scan points to it */
 	uint64		walked_to;		/* range stands at the first entry from here */
 	uint64		nothing_from;	/* no entry is here or beyond */
 	bool		had_running;	/* some of before->xip were in it */
@@ -500,22 +500,22 @@ seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
 {
 	ScanKeyData keys[2];
 	ScanKey		key = &keys[source->nprefix];
-	ScanKey		place = source->place;
+	ScanKey		start = source->start;
 
 	MemSet(keys, 0, sizeof(keys));
 	if (source->nprefix > 0)
 		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(source->feed));
-	ScanKeyEntryInitialize(&place[0], SK_ROW_MEMBER, source->nprefix + 1,
+	ScanKeyEntryInitialize(&start[0], SK_ROW_MEMBER, source->nprefix + 1,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
 						   F_XID8CMP, FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
-	ScanKeyEntryInitialize(&place[1], SK_ROW_MEMBER | SK_ROW_END, source->nprefix + 2,
+	ScanKeyEntryInitialize(&start[1], SK_ROW_MEMBER | SK_ROW_END, source->nprefix + 2,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
 						   F_BTINT8CMP, Int64GetDatum(after_pos));
 	key->sk_flags = SK_ROW_HEADER;
 	key->sk_attno = source->nprefix + 1;
 	key->sk_strategy = BTGreaterStrategyNumber;
-	key->sk_argument = PointerGetDatum(place);
+	key->sk_argument = PointerGetDatum(start);
 	rescan(reader, source->range, keys, source->nprefix + 1);
 	step_range(reader, source);
 }

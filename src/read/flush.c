@@ -139,7 +139,7 @@ await_look(Oid relid, int64 timeout_ms)
 	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
 	uint64		number = 0;
-	int			place = -1;
+	int			slot = -1;
 
 	for (;;)
 	{
@@ -148,9 +148,9 @@ await_look(Oid relid, int64 timeout_ms)
 		CHECK_FOR_INTERRUPTS();
 		check_worker(relid);
 		ConditionVariablePrepareToSleep(queue);
-		if (place < 0)
-			place = feedpub_shmem_ask(relid, &number);
-		if (place >= 0 && feedpub_shmem_is_answered(place, number))
+		if (slot < 0)
+			slot = feedpub_shmem_ask(relid, &number);
+		if (slot >= 0 && feedpub_shmem_is_answered(slot, number))
 			break;
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (left <= 0)
@@ -159,7 +159,7 @@ await_look(Oid relid, int64 timeout_ms)
 					 errmsg("could not flush feed \"%s\" in time",
 							get_rel_name(relid)),
 					 errhint("feedpub.workers and feedpub.feeds say what the worker does.")));
-		feedpub_wait_sleep_in(queue, Min(left, place < 0 ? FULL_INTERVAL : RECHECK_INTERVAL));
+		feedpub_wait_sleep_in(queue, Min(left, slot < 0 ? FULL_INTERVAL : RECHECK_INTERVAL));
 	}
 	ConditionVariableCancelSleep();
 }

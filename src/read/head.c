@@ -147,13 +147,13 @@ check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)
 static text *
 check_floor(Oid relid, text *cursor, Snapshot snapshot)
 {
-	FeedpubCursor place;
+	FeedpubCursor parsed;
 	FeedpubFloor floor;
 
-	feedpub_cursor_parse(cursor, &place);
+	feedpub_cursor_parse(cursor, &parsed);
 	feedpub_registry_floor(relid, snapshot, &floor);
 	if (feedpub_registry_is_table(relid) &&
-		feedpub_cursor_is_expired(relid, &place, &floor, snapshot))
+		feedpub_cursor_is_expired(relid, &parsed, &floor, snapshot))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("deletes of feed \"%s\" after that stamp have expired",

@@ -39,7 +39,7 @@ static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
 static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
-static int64 place_of(const FeedpubPageScan *scan, ItemPointer tid);
+static int64 position_of(const FeedpubPageScan *scan, ItemPointer tid);
 static void select_by_stamp(FeedpubPageScan *scan);
 static void select_by_tid(FeedpubPageScan *scan);
 
@@ -399,11 +399,11 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 		{
 			int			middle = (low + high) / 2;
 			bool		isnull;
-			Datum		place = SPI_getbinval(SPI_tuptable->vals[middle],
+			Datum		value = SPI_getbinval(SPI_tuptable->vals[middle],
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
-				place_of(scan, (ItemPointer) DatumGetPointer(place)) :
-				DatumGetInt64(place);
+				position_of(scan, (ItemPointer) DatumGetPointer(value)) :
+				DatumGetInt64(value);
 
 			if (pos == row->cursor.pos)
 			{
@@ -475,7 +475,7 @@ feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
  * table.
  */
 static int64
-place_of(const FeedpubPageScan *scan, ItemPointer tid)
+position_of(const FeedpubPageScan *scan, ItemPointer tid)
 {
 	return feedpub_initial_pos(tid);
 }

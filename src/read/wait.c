@@ -66,8 +66,8 @@ extern bool pq_check_connection(void);
 
 static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
-static bool lies_behind(Oid relid, const FeedpubCursor *after,
-						bool history_checked);
+static bool lies_after(Oid relid, const FeedpubCursor *after,
+					   bool history_checked);
 static bool is_merged_here(Oid relid, const FeedpubCursor *after);
 
 /*
@@ -202,7 +202,7 @@ feedpub_wait_check_feed(Oid relid)
  * is not read again.
  */
 static bool
-lies_behind(Oid relid, const FeedpubCursor *after, bool history_checked)
+lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 {
 	FeedpubBatch last;
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -290,7 +290,7 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		AcceptInvalidationMessages();
 		if (get_rel_name(relid) == NULL)
 			break;
-		arrived = lies_behind(relid, after, !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
+		arrived = lies_after(relid, after, !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
