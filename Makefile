@@ -19,6 +19,7 @@ OBJS = \
 	src/base/attempt.o \
 	src/base/guc.o \
 	src/base/role.o \
+	src/feed/cache.o \
 	src/feed/catalog.o \
 	src/feed/history.o \
 	src/feed/horizon.o \

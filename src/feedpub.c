@@ -26,7 +26,7 @@ void
 _PG_init(void)
 {
 	feedpub_guc_define();
-	feedpub_registry_init();
+	feedpub_cache_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		feedpub_shmem_preload();

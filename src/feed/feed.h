@@ -94,6 +94,24 @@ typedef enum FeedpubInput
 	FEEDPUB_INPUT_RUNS_CODE,	/* of a domain's owner, too */
 } FeedpubInput;
 
+/* What every entry of a cache begins with. */
+typedef struct FeedpubCached
+{
+	Oid			relid;			/* the table; the hash key */
+	bool		valid;
+	Oid			feed;			/* other relations whose invalidation counts */
+	Oid			seqid;
+} FeedpubCached;
+
+/* What a backend knows of tables, for the file that defines it. */
+typedef struct FeedpubCache
+{
+	const char *name;
+	Size		entry_size;
+	struct HTAB *entries;		/* NULL: none yet */
+	struct FeedpubCache *next;
+} FeedpubCache;
+
 /* A statement on our tables; its plan is kept. */
 typedef struct FeedpubStatement
 {
@@ -102,6 +120,14 @@ typedef struct FeedpubStatement
 	Oid			argtypes[16];
 	struct _SPI_plan *plan;
 } FeedpubStatement;
+
+/* in cache.c */
+extern void feedpub_cache_init(void);
+extern void *feedpub_cache_find(FeedpubCache *cache, Oid relid);
+extern void *feedpub_cache_enter(FeedpubCache *cache, Oid relid);
+extern uint64 feedpub_cache_begin(void);
+extern bool feedpub_cache_end(uint64 begun);
+extern Oid	feedpub_cache_registry(void);
 
 /* in catalog.c */
 extern Node *feedpub_catalog_index_predicate(Relation index);
@@ -182,9 +208,7 @@ extern bool feedpub_partition_history_checked(const FeedpubPartitions *partition
 extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 
 /* in registry.c */
-extern void feedpub_registry_init(void);
 extern bool feedpub_registry_is_registered(Oid relid);
-extern Oid	feedpub_registry_relid(void);
 extern Oid	feedpub_registry_table(const char *name);
 extern void feedpub_registry_check_version(Relation table, int natts);
 extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,

@@ -109,20 +109,15 @@
  */
 typedef struct PartitionInfo
 {
-	Oid			relid;			/* hash key, must be first */
-	bool		valid;
-	Oid			feed;
+	FeedpubCached head;
 	Oid			indexid;
 	Oid			keyid;
 	AttrNumber	xid_attno;
 	bool		history_checked;	/* no foreign stamps were found in it */
 } PartitionInfo;
 
-static HTAB *infos = NULL;
-static uint64 ninvalidations = 0;
-static Oid	registry_relid = InvalidOid;
+static FeedpubCache infos = {"feedpub partitions", sizeof(PartitionInfo)};
 
-static void invalidate_infos(Datum arg, Oid relid);
 static PartitionInfo *find_info(Oid feed, Relation rel);
 static void add_partitions(Relation rel, List **partitions, LOCKMODE unlock);
 static List *open_all(Relation heap);
@@ -558,22 +553,6 @@ feedpub_partition_note_history(const FeedpubPartitions *partitions)
 			->history_checked = true;
 }
 
-static void
-invalidate_infos(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS status;
-	PartitionInfo *info;
-	bool		all = !OidIsValid(relid) || relid == registry_relid;
-
-	ninvalidations++;
-	hash_seq_init(&status, infos);
-	while ((info = hash_seq_search(&status)) != NULL)
-	{
-		if (all || info->relid == relid || info->feed == relid)
-			info->valid = false;
-	}
-}
-
 /*
  * What is known of a partition, looked up if it is not valid.  The caller
  * holds a lock on the partition.
@@ -584,30 +563,15 @@ find_info(Oid feed, Relation rel)
 	Oid			relid = RelationGetRelid(rel);
 	PartitionInfo *info;
 	FeedpubKey	key;
-	bool		found;
 	bool		deletes;
 	uint64		before;
 
-	if (infos == NULL)
-	{
-		HASHCTL		ctl = {0};
-
-		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(PartitionInfo);
-		ctl.hcxt = TopMemoryContext;
-		infos = hash_create("feedpub partitions", 64, &ctl,
-							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-		CacheRegisterRelcacheCallback(invalidate_infos, (Datum) 0);
-	}
-	info = hash_search(infos, &relid, HASH_ENTER, &found);
-	if (!found)
-		info->valid = false;
-	if (info->valid && info->feed == feed)
+	info = feedpub_cache_enter(&infos, relid);
+	if (info->head.valid && info->head.feed == feed)
 		return info;
 
-	before = ninvalidations;
-	registry_relid = feedpub_registry_relid();
-	info->feed = feed;
+	before = feedpub_cache_begin();
+	info->head.feed = feed;
 	info->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	info->indexid = feedpub_relation_index(rel);
 	info->keyid = InvalidOid;
@@ -617,7 +581,7 @@ find_info(Oid feed, Relation rel)
 		feedpub_key_of_partition(feed, relid, &key);
 		info->keyid = feedpub_key_index(rel, &key);
 	}
-	info->valid = before == ninvalidations;
+	info->head.valid = feedpub_cache_end(before);
 	return info;
 }
 

@@ -58,83 +58,19 @@ typedef struct RegistryRow
 	FeedpubKey	key;
 } RegistryRow;
 
-typedef struct CacheEntry
+typedef struct CachedFeed
 {
-	Oid			relid;			/* hash key, must be first */
-	bool		valid;
+	FeedpubCached head;
 	FeedpubFeed feed;
-} CacheEntry;
+} CachedFeed;
 
-static HTAB *cache = NULL;
-static Oid	registry_relid = InvalidOid;	/* feedpub._feed, once looked up */
-static Oid	default_relid = InvalidOid; /* the default feed, if cached */
-static uint64 ninvalidations = 0;
+static FeedpubCache feeds = {"feedpub feeds", sizeof(CachedFeed)};
 
-static void invalidate_cache(Datum arg, Oid relid);
-static Oid	find_registry(void);
+/* the default feed, if it has been looked up since the last invalidation */
+static Oid	default_relid = InvalidOid;
+static uint64 default_found = 0;
+
 static Oid	scan_registry(Oid relid, RegistryRow *row);
-
-/*
- * Set up the cache.  _PG_init() calls this once.
- */
-void
-feedpub_registry_init(void)
-{
-	HASHCTL		ctl = {0};
-
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(CacheEntry);
-	ctl.hcxt = TopMemoryContext;
-	cache = hash_create("feedpub feeds", 16, &ctl,
-						HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	CacheRegisterRelcacheCallback(invalidate_cache, (Datum) 0);
-}
-
-/*
- * Relcache callback: it marks entries and looks nothing up.  relid is
- * InvalidOid if the whole relcache is reset.
- */
-static void
-invalidate_cache(Datum arg, Oid relid)
-{
-	bool		all = !OidIsValid(relid) || relid == registry_relid;
-	HASH_SEQ_STATUS status;
-	CacheEntry *entry;
-
-	ninvalidations++;
-	if (all || relid == default_relid)
-		default_relid = InvalidOid;
-	if (!all)
-	{
-		entry = hash_search(cache, &relid, HASH_FIND, NULL);
-		if (entry)
-			entry->valid = false;
-		return;
-	}
-	registry_relid = InvalidOid;
-	hash_seq_init(&status, cache);
-	while ((entry = hash_seq_search(&status)) != NULL)
-		entry->valid = false;
-}
-
-/*
- * Look up feedpub._feed.  Its schema is a member of the extension, so a table
- * of this name cannot be another role's.
- */
-static Oid
-find_registry(void)
-{
-	if (!OidIsValid(registry_relid))
-	{
-		registry_relid = get_relname_relid("_feed",
-										   get_namespace_oid(FEEDPUB_SCHEMA, false));
-		if (!OidIsValid(registry_relid))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("extension \"feedpub\" is not installed in this database")));
-	}
-	return registry_relid;
-}
 
 /*
  * Raise 55000 unless one of our tables has as many columns as this library
@@ -165,7 +101,7 @@ scan_registry(Oid relid, RegistryRow *row)
 	ScanKeyData key;
 	HeapTuple	tuple;
 
-	registry = table_open(find_registry(), AccessShareLock);
+	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	feedpub_registry_check_version(registry, NATTS_FEED);
 	if (OidIsValid(relid))
 		ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
@@ -215,16 +151,6 @@ scan_registry(Oid relid, RegistryRow *row)
 }
 
 /*
- * feedpub._feed itself, for callers that cache what they have read in it and
- * watch its invalidation.
- */
-Oid
-feedpub_registry_relid(void)
-{
-	return find_registry();
-}
-
-/*
  * Another of our tables, or an index of one.
  */
 Oid
@@ -259,7 +185,7 @@ feedpub_registry_is_registered(Oid relid)
 void
 feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
 {
-	Relation	registry = table_open(find_registry(), AccessShareLock);
+	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(registry);
 	Oid			indexid = get_relname_relid("_feed_pkey",
 											RelationGetNamespace(registry));
@@ -333,13 +259,13 @@ feedpub_registry_stored_key(Oid relid, FeedpubKey *key, bool *deletes)
 bool
 feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 {
-	CacheEntry *entry;
+	CachedFeed *entry;
 	FeedpubFeed fresh = {0};
 	RegistryRow row;
 	Relation	rel;
 
-	entry = hash_search(cache, &relid, HASH_FIND, NULL);
-	if (entry && entry->valid)
+	entry = feedpub_cache_find(&feeds, relid);
+	if (entry && entry->head.valid)
 	{
 		*feed = entry->feed;
 		return true;
@@ -374,9 +300,9 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	 * one that matters would have needed a lock that conflicts with the
 	 * caller's.
 	 */
-	entry = hash_search(cache, &relid, HASH_ENTER, NULL);
+	entry = feedpub_cache_enter(&feeds, relid);
 	entry->feed = fresh;
-	entry->valid = true;
+	entry->head.valid = true;
 	*feed = fresh;
 	return true;
 }
@@ -424,7 +350,7 @@ feedpub_registry_open(Oid relid)
 void
 feedpub_registry_note_history(Oid relid)
 {
-	CacheEntry *entry = hash_search(cache, &relid, HASH_FIND, NULL);
+	CachedFeed *entry = feedpub_cache_find(&feeds, relid);
 
 	if (entry)
 		entry->feed.history_checked = true;
@@ -437,20 +363,15 @@ Oid
 feedpub_registry_default(void)
 {
 	RegistryRow row;
-	uint64		before;
-	Oid			found;
 
 	/* another session may have set another one since our transaction began */
 	AcceptInvalidationMessages();
-	if (OidIsValid(default_relid))
+	if (OidIsValid(default_relid) && feedpub_cache_end(default_found))
 		return default_relid;
 
-	/* not cached if an invalidation came during the look-up */
-	before = ninvalidations;
-	found = scan_registry(InvalidOid, &row);
-	if (before == ninvalidations)
-		default_relid = found;
-	return found;
+	default_found = feedpub_cache_begin();
+	default_relid = scan_registry(InvalidOid, &row);
+	return default_relid;
 }
 
 /*
@@ -461,7 +382,7 @@ List *
 feedpub_registry_list(bool *stale)
 {
 	List	   *feeds = NIL;
-	Relation	registry = table_open(find_registry(), AccessShareLock);
+	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 
@@ -490,7 +411,7 @@ feedpub_registry_list(bool *stale)
 char *
 feedpub_registry_channel(Oid relid)
 {
-	Relation	registry = table_open(find_registry(), AccessShareLock);
+	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	Oid			indexid = get_relname_relid("_feed_pkey",
 											RelationGetNamespace(registry));
 	char	   *channel = NULL;

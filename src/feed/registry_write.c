@@ -265,7 +265,7 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 void
 feedpub_registry_set_default(Oid relid)
 {
-	LockRelationOid(feedpub_registry_relid(), ShareRowExclusiveLock);
+	LockRelationOid(feedpub_cache_registry(), ShareRowExclusiveLock);
 	write_registry("UPDATE feedpub._feed SET is_default = false"
 				   " WHERE is_default AND feed <> $1",
 				   relid, NULL);
@@ -382,7 +382,7 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	FeedpubRole caller;
 	uint64		processed;
 
-	registry = table_open(feedpub_registry_relid(), RowExclusiveLock);
+	registry = table_open(feedpub_cache_registry(), RowExclusiveLock);
 
 	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
 	values[0] = ObjectIdGetDatum(relid);

@@ -29,7 +29,7 @@
 void
 feedpub_store_begin(FeedpubRole *caller)
 {
-	Oid			registry = feedpub_registry_relid();
+	Oid			registry = feedpub_cache_registry();
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(registry));
 
 	if (!HeapTupleIsValid(tuple))

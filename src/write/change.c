@@ -82,10 +82,7 @@ PG_FUNCTION_INFO_V1(feedpub_note_truncate);
  */
 typedef struct TrackedTable
 {
-	Oid			relid;			/* hash key, must be first */
-	bool		valid;
-	Oid			feed;			/* the table, or its partitioned table */
-	Oid			seqid;
+	FeedpubCached head;			/* its feed: the table, or its partitioned table */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
 	bool		deletes;
@@ -104,15 +101,12 @@ typedef struct TrackedTable
 /* the outbox whose rows this backend is stamping anew, or InvalidOid */
 Oid			feedpub_change_stamped_anew = InvalidOid;
 
-static HTAB *tables = NULL;
-static Oid	registry_relid = InvalidOid;
-static uint64 ninvalidations = 0;
+static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
 
 static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 						 HeapTuple tuple);
 static void note_feed_truncate(TrackedTable *table);
 static bool is_truncated_with_all(Oid feed);
-static void invalidate_tables(Datum arg, Oid relid);
 static TrackedTable *find_table(Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
 static void learn_columns(TrackedTable *table, Relation rel,
@@ -188,8 +182,8 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 	Datum		values[2];
 
 	values[0] = FullTransactionIdGetDatum(xid);
-	values[1] = Int64GetDatum(nextval_internal(table->seqid, false));
-	feedpub_stamp_note(table->feed, xid);
+	values[1] = Int64GetDatum(nextval_internal(table->head.seqid, false));
+	feedpub_stamp_note(table->head.feed, xid);
 	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
 													 2, columns, values, nulls));
 }
@@ -374,15 +368,15 @@ static void
 note_feed_truncate(TrackedTable *table)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	int64		pos = nextval_internal(table->seqid, false);
+	int64		pos = nextval_internal(table->head.seqid, false);
 
 	table->truncated_by = xid;
 	table->truncating = GetCurrentSubTransactionId();
 	table->truncated_at = pos;
 	if (!table->deletes)
 		return;
-	feedpub_tombstone_write(table->feed, xid, pos, (Datum) 0);
-	feedpub_stamp_note(table->feed, xid);
+	feedpub_tombstone_write(table->head.feed, xid, pos, (Datum) 0);
+	feedpub_stamp_note(table->head.feed, xid);
 }
 
 /*
@@ -392,31 +386,12 @@ note_feed_truncate(TrackedTable *table)
 static bool
 is_truncated_with_all(Oid feed)
 {
-	TrackedTable *table = NULL;
+	TrackedTable *table = feedpub_cache_find(&tables, feed);
 
-	if (tables != NULL)
-		table = hash_search(tables, &feed, HASH_FIND, NULL);
 	return table != NULL &&
 		FullTransactionIdIsValid(table->truncated_by) &&
 		FullTransactionIdEquals(table->truncated_by, GetTopFullTransactionIdIfAny()) &&
 		table->truncating == GetCurrentSubTransactionId();
-}
-
-static void
-invalidate_tables(Datum arg, Oid relid)
-{
-	HASH_SEQ_STATUS status;
-	TrackedTable *table;
-	bool		all = !OidIsValid(relid) || relid == registry_relid;
-
-	ninvalidations++;
-	hash_seq_init(&status, tables);
-	while ((table = hash_seq_search(&status)) != NULL)
-	{
-		if (all || table->relid == relid || table->feed == relid ||
-			table->seqid == relid)
-			table->valid = false;
-	}
 }
 
 static TrackedTable *
@@ -424,26 +399,9 @@ find_table(Relation rel)
 {
 	Oid			relid = RelationGetRelid(rel);
 	TrackedTable *table;
-	bool		found;
 
-	if (tables == NULL)
-	{
-		HASHCTL		ctl = {0};
-
-		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(TrackedTable);
-		ctl.hcxt = TopMemoryContext;
-		tables = hash_create("feedpub tracked tables", 16, &ctl,
-							 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-		CacheRegisterRelcacheCallback(invalidate_tables, (Datum) 0);
-	}
-	table = hash_search(tables, &relid, HASH_ENTER, &found);
-	if (!found)
-	{
-		table->valid = false;
-		table->truncated_by = InvalidFullTransactionId;
-	}
-	if (!table->valid)
+	table = feedpub_cache_enter(&tables, relid);
+	if (!table->head.valid)
 		learn_table(table, rel);
 	return table;
 }
@@ -461,18 +419,18 @@ learn_table(TrackedTable *table, Relation rel)
 	const Trigger *trigger = NULL;
 	FeedpubKey	key;
 	Oid			keyid;
-	uint64		before = ninvalidations;
+	uint64		before = feedpub_cache_begin();
 
 	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	table->feed = feedpub_partition_feed(relid);
+	table->head.feed = feedpub_partition_feed(relid);
 	table->since = 0;
-	table->seqid = InvalidOid;
-	if (OidIsValid(table->feed))
-		table->seqid = feedpub_relation_sequence(table->feed);
+	table->head.seqid = InvalidOid;
+	if (OidIsValid(table->head.feed))
+		table->head.seqid = feedpub_relation_sequence(table->head.feed);
 	if (table->xid_attno == InvalidAttrNumber ||
 		get_atttype(relid, table->xid_attno) != XID8OID ||
-		!OidIsValid(table->seqid) ||
+		!OidIsValid(table->head.seqid) ||
 		get_atttype(relid, table->pos_attno) != INT8OID)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -483,21 +441,20 @@ learn_table(TrackedTable *table, Relation rel)
 				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
 
 	/* if the registry has no row, no deletes until feed_repair() */
-	registry_relid = feedpub_registry_relid();
 	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
 		table->deletes = false;
 		table->nkeys = 0;
 		keep_position(table, table);
-		table->valid = before == ninvalidations;
+		table->head.valid = feedpub_cache_end(before);
 		return;
 	}
-	if (table->feed != relid)
+	if (table->head.feed != relid)
 	{
-		feedpub_registry_stored_key(table->feed, &key, &table->deletes);
-		feedpub_key_of_partition(table->feed, relid, &key);
+		feedpub_registry_stored_key(table->head.feed, &key, &table->deletes);
+		feedpub_key_of_partition(table->head.feed, relid, &key);
 		keyid = InvalidOid;
-		table->since = feedpub_partition_since(table->feed, rel);
+		table->since = feedpub_partition_since(table->head.feed, rel);
 	}
 	else
 		feedpub_registry_key(rel, &key, &keyid, &table->deletes);
@@ -518,8 +475,8 @@ learn_table(TrackedTable *table, Relation rel)
 			table->always = true;
 	}
 	learn_columns(table, rel, trigger);
-	keep_position(table, table->feed == relid ? table : hash_search(tables, &table->feed, HASH_FIND, NULL));
-	table->valid = before == ninvalidations;
+	keep_position(table, table->head.feed == relid ? table : feedpub_cache_find(&tables, table->head.feed));
+	table->head.valid = feedpub_cache_end(before);
 }
 
 /*
@@ -613,9 +570,9 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 				 errhint("Run feed_check() to see what is missing, or feed_detach() to stop publishing the table.")));
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	xid = GetTopFullTransactionId();
-	feedpub_tombstone_write(table->feed, xid,
-							nextval_internal(table->seqid, false), key);
-	feedpub_stamp_note(table->feed, xid);
+	feedpub_tombstone_write(table->head.feed, xid,
+							nextval_internal(table->head.seqid, false), key);
+	feedpub_stamp_note(table->head.feed, xid);
 }
 
 /*
@@ -673,11 +630,11 @@ keep_position(const TrackedTable *table, const TrackedTable *feed)
 
 	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
 		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
-		feedpub_relation_last_pos(table->seqid) >= feed->truncated_at)
+		feedpub_relation_last_pos(table->head.seqid) >= feed->truncated_at)
 		return;
-	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->feed));
+	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->head.feed));
 	feedpub_store_begin(&caller);
-	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->seqid),
+	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->head.seqid),
 							   Int64GetDatum(largest));
 	feedpub_store_end(&caller);
 }
