@@ -3,8 +3,8 @@
  * access.c
  *	  What readers of both orders need before and after they read.
  *
- * Which feed is named, whether the table can be read without the executor, with
- * which snapshot, and what has to be on disk before a row leaves.
+ * Which feed is named; whether the table can be read without the executor;
+ * with which snapshot; and what must be on disk before a row is returned.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,9 +41,9 @@ feedpub_access_argument(FunctionCallInfo fcinfo)
 }
 
 /*
- * May the table be read without the executor?  Not when it would have to
- * check more than SELECT on the whole table, filter rows, compute columns, or
- * show the access to a hook.
+ * May the table be read without the executor?  Not if the executor would check
+ * more than SELECT on the whole table, filter rows, compute columns, or call a
+ * hook.
  */
 bool
 feedpub_access_is_direct(Relation heap)
@@ -59,8 +59,8 @@ feedpub_access_is_direct(Relation heap)
 }
 
 /*
- * Take a newer snapshot than the caller's, which is older than the table; an
- * error where his must stay.
+ * Take a newer snapshot than the caller's, which is older than the table.
+ * Raises 40001 if the transaction must keep its snapshot.
  */
 void
 feedpub_access_push_snapshot(Relation heap)
@@ -78,12 +78,12 @@ feedpub_access_push_snapshot(Relation heap)
 /*
  * Keep the memory of one page for the next.
  *
- * A page lies in memory until its query ends.  Then glibc gives what lies at
- * the top of the heap back to the system if it is more than 128 kB, and a
- * consumer pays for getting it again, zeroed, with each page: a tenth of its
- * time (bench/README.md).  That bound becomes twice the size of the largest
- * block that was mapped by itself and freed; so map and free one, once.
- * Elsewhere this does nothing.
+ * A page is in memory until its query ends.  Then glibc gives memory at the
+ * top of the heap back to the system if it is more than 128 kB, and each page
+ * costs getting it again, zeroed: a tenth of a consumer's time
+ * (bench/README.md).  The bound becomes twice the size of the largest block
+ * that was mapped by itself and freed.  So one is mapped and freed, once.
+ * With another allocator this does nothing.
  */
 void
 feedpub_access_keep_memory(void)
@@ -96,8 +96,8 @@ feedpub_access_keep_memory(void)
 }
 
 /*
- * Should batches not be published durably: flush before the batch is shown,
- * and with it all that lies before it in the WAL.
+ * If batches are not published durably, flush the WAL before a batch is shown,
+ * up to the batch, and with it everything before it.
  */
 void
 feedpub_access_make_durable(FullTransactionId publisher, Snapshot snapshot)

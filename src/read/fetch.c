@@ -3,31 +3,31 @@
  * fetch.c
  *	  Reading a feed in xid order: feed_fetch() and feed_xid_head().
  *
- * A page is one range scan of the index on (feed_xid, feed_pos), from just
- * behind the cursor up to the horizon, with the snapshot of the calling
- * query; it ends at the limit.  Of a partitioned table it is one of each
- * partition's index, merged.  Nothing is chosen by a planner, so a page
- * costs the same wherever the cursor is and whatever the statistics say.
+ * A page is one range scan of the index on (feed_xid, feed_pos), from the
+ * cursor up to the horizon, with the snapshot of the calling query.  It ends
+ * at the limit.  For a partitioned table the scans of each partition's index
+ * are merged.  No planner chooses anything, so a page costs the same wherever
+ * the cursor is and whatever the statistics say.
  *
- * Why no row is skipped: the horizon is that of the snapshot that reads (see
- * horizon.c), so behind the cursor every row below the horizon is visible now
- * or never; and the cursor that the consumer goes on from is the last row
- * handed out, below the horizon.  Why none comes twice: (feed_xid, feed_pos)
- * is unique and the scan starts behind the cursor.  What the caller's own
- * transaction has done is not seen (horizon.c: feedpub_horizon_push).
+ * Why no row is skipped.  The horizon is that of the snapshot that reads
+ * (horizon.c).  So after the cursor every row below the horizon is visible now
+ * or never.  The consumer goes on from the last row that was delivered, which
+ * is below the horizon.  Why none comes twice: (feed_xid, feed_pos) is unique,
+ * and the scan starts after the cursor.  What the caller's own transaction has
+ * done is not seen (feedpub_horizon_push()).
  *
  * The scan does what the executor would do, except for checking rights, row
- * security and columns that are computed when they are read.  When any of
- * these is in play the same page is read through the server's planner, with
+ * security, and columns that are computed when they are read.  If the table
+ * needs one of these, the same page is read through the server's planner, with
  * a kept plan, from the same index.
  *
  * A partition is read if it is admitted in the snapshot that reads, and only
- * rows that are in the feed (partition.c).  One that is admitted later has none
- * below the horizon: the publisher got its xid before it read since, and was
- * running when the snapshot was taken, so the horizon is not beyond that xid.
- * Through the planner all partitions are read, for a reader may be granted no
- * right on tableoid: rows that are not in the feed yet may come then, and come
- * again when they are.
+ * rows that are in the feed (partition.c).  A partition that is admitted later
+ * has none below the horizon: the publisher got its xid before it read
+ * "since", and was running when the snapshot was taken, so the horizon is not
+ * beyond that xid.  Through the planner all partitions are read, because a
+ * reader may have no right on tableoid.  Then rows that are not in the feed
+ * yet may come, and come again when they are.
  *
  *-------------------------------------------------------------------------
  */
@@ -91,7 +91,7 @@ typedef struct TableScan
 	TupleTableSlot *slot;
 	ScanKeyData after[2];		/* the scan points to them */
 	ScanKeyData keys[2];
-	bool		whole;			/* rows are handed out as they are */
+	bool		whole;			/* rows are returned as they are */
 	FullTransactionId xid;
 	int64		pos;
 } TableScan;
@@ -121,20 +121,20 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * feed_fetch(feed anyelement, after_xid xid8, after_pos bigint, "limit" int)
  * returns SETOF anyelement, VOLATILE, parallel safe
  *
- * Reads a page of any feed in xid order, called as feed_fetch(NULL::kv, '0',
+ * Returns a page of a feed in xid order, called as feed_fetch(NULL::kv, '0',
  * 0, 100): at most "limit" rows (and at most feedpub.max_page_rows) with
  * (feed_xid, feed_pos) > (after_xid, after_pos), in that order, of
  * transactions older than every one that was running when the query began.
- * The next cursor is the stamp of the last row.  Living rows only.
+ * The next cursor is the stamp of the last row.  Deletes are not returned.
  *
- * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
- * on the table; may wait for a WAL flush when writers commit asynchronously.
- * Works in read-only transactions and on standbys.  Errors: 42809 when it is
- * no feed, 22004, 22023 for a cursor or limit that is out of range, 42501,
- * PF001 for a cursor or a feed from another history,
- * 40001 when the transaction's snapshot is older than a partition.
+ * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE on
+ * the table.  May wait for a WAL flush if writers commit asynchronously.
+ * Works in read-only transactions and on standbys.  Errors: 42809 if it is no
+ * feed, 22004, 22023 for a cursor or limit that is out of range, 42501, PF001
+ * for a cursor or a feed from another history, 40001 if the transaction's
+ * snapshot is older than a partition.
  *
- * The idea: O. Dudycz, "How Postgres sequences issues can impact your
+ * The idea: O.  Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
  */
 Datum
@@ -150,11 +150,11 @@ feed_fetch(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_fetch(after_xid xid8, after_pos bigint, "limit" int)
- * returns TABLE (the columns of a jsonb outbox), VOLATILE, parallel safe
+ * feed_fetch(after_xid xid8, after_pos bigint, "limit" int) returns TABLE (the
+ * columns of a jsonb outbox), VOLATILE, parallel safe
  *
  * The same for the default feed: the first jsonb outbox that was made, or the
- * one that feed_set_default() chose.  Error 55000 when there is none.
+ * one that feed_set_default() chose.  Error 55000 if there is none.
  */
 Datum
 feed_fetch_default(PG_FUNCTION_ARGS)
@@ -164,8 +164,8 @@ feed_fetch_default(PG_FUNCTION_ARGS)
 	parse_cursor(fcinfo, 0, &req);
 
 	/*
-	 * The default may be dropped between look-up and lock; locking takes in
-	 * the invalidation, so the second look finds the truth.
+	 * The default may be dropped between look-up and lock.  Locking takes in
+	 * the invalidation, so the second look finds what is true.
 	 */
 	for (int i = 0; i < 2 && req.heap == NULL; i++)
 	{
@@ -264,8 +264,8 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		PopActiveSnapshot();
 
 	/*
-	 * Not before this may the rows leave.  In a table feed rows are passed
-	 * that have another stamp by now; they must not come back either.
+	 * Only then may the rows be returned.  In a table feed rows are passed
+	 * that have another stamp by now; a crash must not bring them back either.
 	 */
 	feedpub_horizon_make_durable(req->xids, req->nxids, req->horizon);
 	if (!req->feed.is_outbox && req->nxids > 0)
@@ -305,7 +305,7 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 }
 
 /*
- * Note whose row is handed out; rows come in the order of their xids.
+ * Note whose row is delivered.  Rows come in the order of their xids.
  */
 static inline void
 note_xid(FetchRequest *req, FullTransactionId xid)
@@ -395,7 +395,7 @@ end_scan(TableScan *scan)
 }
 
 /*
- * Hand out the row in a slot.
+ * Put the row of a slot into the result.
  */
 static inline void
 put_row(FetchRequest *req, FullTransactionId xid, TupleTableSlot *slot,
@@ -460,7 +460,7 @@ compare_scans(Datum a, Datum b, void *arg)
 }
 
 /*
- * Partitions are scanned each in its own index, and merged by their stamps.
+ * Read the partitions, each in its own index, and merge them by their stamps.
  */
 static void
 read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
@@ -494,12 +494,11 @@ read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
 /*
  * Read the page through the planner, as the caller.
  *
- * read_only execution: the plan runs with the active snapshot, the one that
- * the horizon is from.  Sorting and other scans are priced out, for the plan
- * must be the ordered scan of the index whatever the statistics say, and what
- * is priced out must not look expensive enough to be compiled; the
- * operators on the stamp are leakproof, so that row security does not keep
- * them from the index.
+ * Execution is read_only, so the plan runs with the active snapshot, the one
+ * that the horizon is from.  The plan must be the ordered scan of the index,
+ * whatever the statistics say.  So sorting and other scans are priced out, and
+ * compiling is off, for what is priced out looks expensive.  The operators on
+ * the stamp are leakproof, so row security does not keep them from the index.
  */
 static void
 read_planned(FetchRequest *req)
@@ -550,8 +549,8 @@ read_planned(FetchRequest *req)
 }
 
 /*
- * The kept plan of read_planned() for a feed; made anew when the table was
- * renamed.  The server replans it by itself when rights or policies change.
+ * The kept plan of read_planned() for a feed, made anew if the table was
+ * renamed.  The server itself replans it if rights or policies change.
  */
 static SPIPlanPtr
 keep_plan(FetchRequest *req)
@@ -630,14 +629,16 @@ check_history(const FeedpubFeed *feed, Relation heap)
  * feed_xid_head(feed regclass, OUT after_xid xid8, OUT after_pos bigint)
  * VOLATILE, parallel safe
  *
- * The cursor of "now" in xid order: who starts there gets every row that is
- * committed later, also by transactions that are running now.  It is the last
- * xid below the horizon, with the largest position there is; rows of younger
- * transactions that have committed already may lie behind it too.
+ * Returns the cursor of now in xid order.  A consumer that starts there gets
+ * every row that is committed later, also by transactions that are running
+ * now.  It is the last xid below the horizon, with the largest position there
+ * is.  Rows of younger transactions that have committed already may be after
+ * it too.
  *
- * That xid need not have written anything here, so all of the WAL is flushed:
- * a crash must not hand it out again.  Needs SELECT on the table.  Errors:
- * 42809 when it is no feed, 42501, PF001 for a feed from another history.
+ * That xid need not have written anything here.  So all of the WAL is flushed:
+ * a crash must not let the server assign it again.  Needs SELECT on the table.
+ * Errors: 42809 if it is no feed, 42501, PF001 for a feed from another
+ * history.
  */
 Datum
 feed_xid_head(PG_FUNCTION_ARGS)

@@ -3,24 +3,25 @@
  * flush.c
  *	  Waiting until all that has been committed is published: feed_flush().
  *
- * The caller asks the worker for a look at the feed, in shared memory, and
- * waits for the answer (shmem_mark.c).  Why everything that had committed
+ * The caller asks the worker, in shared memory, to look at the feed, and waits
+ * for the answer (server/shmem_mark.c).  Why everything that had committed
  * before the call is published then:
  *
  * 1. A transaction that had committed before the call had left the list of
- *	  running ones before the question was written.
- * 2. The worker reads the question, under the same mutex, and only then begins
- *	  the transaction of the look, which takes its snapshot.  So that snapshot
- *	  sees the transaction.
- * 3. It answers after that transaction has committed.  If the look has failed,
- *	  or could not be made because something is locked, it does not answer, and
- *	  looks again.
- * 4. A look writes batches until its snapshot sees no living row that is in
- *	  none (publish.c).  So the rows are in a batch, which is committed, and
- *	  which the snapshot that reads the head sees.
+ *    running ones before the question was written.
+ * 2. The worker reads the question, under the same mutex, and only then
+ *    begins the transaction of the look, which takes its snapshot. So that
+ *    snapshot sees the transaction.
+ * 3. The worker answers after that transaction has committed. If the look
+ *    fails, or cannot be made because something is locked, the worker does
+ *    not answer, and looks again.
+ * 4. A look writes batches until its snapshot sees no living row that is
+ *    in none (publish/publish.c). So the rows are in a batch, which is
+ *    committed, and the snapshot that reads the head sees it.
  *
- * A batch that says nothing of other feeds needs no order between them.  The
- * caller never publishes by itself: its batch could be rolled back.
+ * Batches of one feed say nothing of other feeds, so no order between feeds is
+ * needed.  The caller never publishes by itself: its batch could be rolled
+ * back.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,14 +57,14 @@ static void check_worker(Oid relid);
  * VOLATILE
  *
  * Waits until everything that had committed before the call is published, and
- * returns the head then: a consumer that has got there has caught up.  Rows of
- * transactions that still run are not waited for, nor rows that are to be
+ * returns the head then.  A consumer that has got there has caught up.  It
+ * does not wait for transactions that still run, nor for rows that are to be
  * stamped anew.  Holds the query's snapshot while it waits.
  *
- * Needs SELECT on the table.  Errors: 42809 when it is no feed, 22023 for a
- * negative timeout, 42501, 57014 at the timeout; 55000 where nothing could
- * come: without a worker, on a standby, with a transaction id, or if the
- * caller's own locks keep the worker from the feed.
+ * Needs SELECT on the table.  Errors: 42809 if it is no feed, 22023 for a
+ * negative timeout, 42501, 57014 at the timeout; 55000 if nothing could come:
+ * without a worker, on a standby, with a transaction id, or if the caller's
+ * own locks keep the worker from the feed.
  */
 Datum
 feed_flush(PG_FUNCTION_ARGS)
@@ -87,7 +88,8 @@ feed_flush(PG_FUNCTION_ARGS)
 }
 
 /*
- * Refuse what would wait in vain.  With a transaction id nothing waits (wait.c).
+ * Refuse a wait that could not end.  Nothing waits with a transaction id
+ * (feedpub_wait_may_sleep()).
  */
 static void
 check_transaction(Oid relid)
@@ -165,7 +167,7 @@ await_look(Oid relid, int64 timeout_ms)
 }
 
 /*
- * See to it that there is a worker.
+ * Make sure that there is a worker.
  */
 static void
 check_worker(Oid relid)

@@ -3,8 +3,8 @@
  * head.c
  *	  Cursors to begin at: feed_head() and feed_cursor().
  *
- * feed_head() is the end of what is published; feed_cursor() is where a consumer
- * in xid order goes on in published order.
+ * feed_head() is the end of what is published. feed_cursor() is where a
+ * consumer in xid order goes on in published order.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,10 +33,10 @@ static bool sees_none_from(const FeedpubSnapshot *snapshot, uint64 xid);
 /*
  * feed_head(feed regclass) returns text, VOLATILE
  *
- * The cursor of now in published order: behind the last batch.  Whatever is
- * published later lies behind it; rows that have been committed and not
- * published yet do too.  Needs SELECT on the table.  Errors: 42809 when it is
- * no feed, 42501, PF001 for a feed from another history.
+ * Returns the cursor of the end of the last batch.  Everything that is
+ * published later is after it, also rows that have been committed and are not
+ * published yet.  Needs SELECT on the table.  Errors: 42809 if it is no feed,
+ * 42501, PF001 for a feed from another history.
  */
 Datum
 feed_head(PG_FUNCTION_ARGS)
@@ -72,19 +72,19 @@ feedpub_head_of(Oid relid)
  * feed_cursor(feed regclass, feed_xid xid8, feed_pos bigint) returns text,
  * VOLATILE
  *
- * Where a consumer in xid order that stands at this stamp goes on in published
- * order: at the end of the newest batch whose snapshot sees neither that xid nor
- * a larger one.
+ * Returns the cursor from which a consumer in xid order goes on in published
+ * order if its last row has this stamp: the end of the newest batch whose
+ * snapshot sees neither that xid nor a larger one.
  *
- * Nothing unread is passed: what is before that cursor has smaller xids than
- * the stamp, and of those the consumer has read all, for xid order goes by
- * them.  What is after it may come twice.  Snapshots of batches only grow, so
- * the batches that see no such xid are the first ones.  A consumer in xid order
- * gets no deletes; those before the cursor are not told.
+ * Nothing unread is passed.  What is before that cursor has smaller xids than
+ * the stamp, and a consumer in xid order has read all of those.  What is after
+ * it may come twice.  Snapshots of batches only grow, so the batches that see
+ * no such xid are the first ones.  A consumer in xid order gets no deletes;
+ * those before the cursor are not delivered.
  *
- * Needs SELECT on the table.  Errors: 42809 when it is no feed, 42501, 22023
- * for a negative position; 55000 if the row with that stamp is not published
- * yet; PF001 for a stamp of another history; PF002 if deletes after that cursor
+ * Needs SELECT on the table.  Errors: 42809 if it is no feed, 42501, 22023 for
+ * a negative position; 55000 if the row with that stamp is not published yet;
+ * PF001 for a stamp of another history; PF002 if deletes after that cursor
  * have expired.
  */
 Datum
@@ -122,7 +122,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 
 /*
  * Check that the caller may read a feed, and that its rows and batches are of
- * this history; reads its last batch.
+ * this history.  Reads its last batch.
  */
 static void
 check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)

@@ -1,34 +1,38 @@
 /*-------------------------------------------------------------------------
  *
  * initial.c
- *	  Batch 0: the rows that were in a table before it became a feed.
+ *	  The initial snapshot: the rows that were in a table before it became a feed.
  *
- * They have no stamp and are read where they lie, in the order of their row
+ * They have no stamp and are read in place, in the order of their row
  * identifiers, page by page, while writers write.
  *
- * Why no row slips between batch 0 and the later ones: the table became a feed
- * under a lock that let no writer in (attach.c), so whatever is written since
- * is stamped, and any UPDATE of a row of batch 0 stamps its new version
- * (change.c).  A row without a stamp thus stays as it is, in its place, until
- * it is updated or deleted.  Take the page that covers a row's place, and the
- * snapshot that the page reads with.  Either the snapshot sees the row without
- * a stamp: then it is in the page.  Or it sees that a transaction has changed
- * it: then the new version, or the tombstone, is stamped by that transaction,
- * and will be in a batch, all of which the consumer reads after batch 0.  And
- * if that transaction commits later than the snapshot, the page has the old
- * version, and the new one is in a batch all the same.
+ * Why no row is lost between the initial snapshot and the batches.  The table
+ * became a feed under a lock that let no writer in (feed_attach()).  So every
+ * row that is written since is stamped, and an UPDATE of a row of the initial
+ * snapshot stamps its new version (write/change.c).  A row without a stamp
+ * stays as it is and where it is until it is updated or deleted.  Take the
+ * page that covers its row identifier, and the snapshot that the page reads
+ * with.
  *
- * That rests on places not moving.  VACUUM FULL, CLUSTER, TRUNCATE and ALTER
- * TABLE may rewrite the table, into another file, whose number is the cursor's
- * fingerprint: then batch 0 begins again.
+ * If the snapshot sees the row without a stamp, the page has it.  If it sees
+ * that a transaction has changed the row, that transaction has stamped the new
+ * version or the tombstone, and it is in a batch; the consumer reads all
+ * batches after the initial snapshot.  If that transaction commits after the
+ * snapshot was taken, the page has the old version, and the new one is in a
+ * batch all the same.
  *
- * Rows of batch 0 are durable: they were committed before the table became a
- * feed, which attach.c commits synchronously.
+ * This rests on rows that do not move.  VACUUM FULL, CLUSTER, TRUNCATE and
+ * ALTER TABLE may rewrite the table into another file.  The file's number is
+ * the cursor's fingerprint: if it is another, the initial snapshot begins
+ * again.
+ *
+ * Rows of the initial snapshot are durable.  They were committed before the
+ * table became a feed, and feed_attach() commits synchronously.
  *
  * The partitions of a partitioned feed are read one after the other, in the
  * order of their OIDs: those that were there when the table became a feed and
- * have been partitions since (partition.c).  One that is detached goes with its
- * rows; if it is attached again, its rows come in batches.
+ * have been partitions since (feed/partition.c).  If one is detached, its rows
+ * go with it; if it is attached again, its rows come in batches.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,7 +58,7 @@ struct FeedpubInitialScan
 	AttrNumber	xid_attno;
 	Snapshot	snapshot;
 	BlockNumber nblocks;
-	BlockNumber next_block;		/* behind the window being scanned */
+	BlockNumber next_block;		/* after the window being scanned */
 	TableScanDesc scan;			/* of the window */
 	bool		in_window;
 	ItemPointerData from;		/* where the next window begins */
@@ -75,9 +79,9 @@ feedpub_initial_pos(ItemPointer tid)
 }
 
 /*
- * The file that the table is in, in this life of the feed, this database and
- * this server, as a fingerprint: a restored table may be in a file of the same
- * number, with its rows in other places.
+ * A fingerprint of the file that the table is in, in this history of the feed,
+ * this database and this server.  A restored table may be in a file of the
+ * same number, with its rows elsewhere.
  */
 uint32
 feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
@@ -92,10 +96,10 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 }
 
 /*
- * The same for a partition, whose cursors have its OID: half of it tells in
- * which life of the feed, database and server the OID is that partition's, and
- * half in which file it is.  Files get their numbers from a counter, so two of
- * one partition differ in that half.
+ * The same for a partition, whose cursors have its OID.  Half of it tells in
+ * which history of the feed, database and server the OID is that partition's,
+ * the other half in which file it is.  Files get their numbers from a counter,
+ * so two files of one partition differ in that half.
  */
 uint32
 feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
@@ -110,7 +114,7 @@ feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
 }
 
 /*
- * Begin to read a table's rows of batch 0 after a position.
+ * Begin to read a table's rows of the initial snapshot after a position.
  */
 FeedpubInitialScan *
 feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
@@ -150,9 +154,10 @@ begin_window(FeedpubInitialScan *initial)
 }
 
 /*
- * Go on to the next row of batch 0; *slot is NULL where there is none in the
- * pages that were looked at.  *pos is how far it got, and *npassed goes up by
- * the stamped rows that were passed.  Returns false at the end of the table.
+ * Go on to the next row of the initial snapshot. *slot is NULL if there is
+ * none in the pages that were looked at. *pos is how far it got, and *npassed
+ * goes up by the stamped rows that were passed.  Returns false at the end of
+ * the table.
  */
 bool
 feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
@@ -187,8 +192,9 @@ feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
 }
 
 /*
- * Has the scan's row no stamp?  Of an ordinary heap the row says so by itself;
- * taking it apart up to its last columns would cost as much as the scan.
+ * Has the scan's row no stamp?  A row of an ordinary heap tells that by
+ * itself; taking it apart up to its last columns would cost as much as the
+ * scan.
  */
 static bool
 is_initial(FeedpubInitialScan *initial)

@@ -4,20 +4,20 @@
  *	  Entries of a page in the wire format: feed_page() and feed_poll().
  *
  * An entry is {"cursor": "...", "op": "...", "key": {...}, "row": {...},
- * "xid": "...", "published_at": "..."}, of an outbox as of a table.  key has
- * the columns of the key, of an outbox message_key; it is null where there is
- * none, or no value of it, and of a TRUNCATE.  row has all columns but those of
- * the stamp; an entry of a delete or a TRUNCATE has none.  xid is a string, for
- * numbers in JSON lose digits.  published_at is when the batch was published,
- * in UTC.  Both are null in the initial snapshot, whose rows have no stamp and
- * are in no batch.
+ * "xid": "...", "published_at": "..."}, of an outbox as of a table.  "key" has
+ * the columns of the key, of an outbox message_key.  It is null if there is no
+ * key, if the key is null, and of a TRUNCATE.  "row" has all columns but those
+ * of the stamp; an entry of a delete or a TRUNCATE has none.  "xid" is a
+ * string, because large numbers in JSON lose digits.  "published_at" is when
+ * the batch was published, in UTC.  Both are null in the initial snapshot,
+ * whose rows have no stamp and are in no batch.
  *
- * feed_poll() returns key and row as columns.  It gets these two members alone,
- * made by the same functions.
+ * feed_poll() returns key and row as columns.  It gets these two members
+ * alone, made by the same functions.
  *
- * A row whose JSON cannot be made, for it would be too large or an output
- * function fails, must not be in the way of those after it.  Its entry has
- * "error", SQLSTATE and message, in place of "row".
+ * If the JSON of a row cannot be made, because it would be too large or an
+ * output function fails, the rows after it are delivered all the same.  Its
+ * entry has "error", SQLSTATE and message, instead of "row".
  *
  *-------------------------------------------------------------------------
  */
@@ -101,9 +101,9 @@ static void append_time(JsonMaker *maker, TimestampTz time);
 
 /*
  * Append the rows of a page to a buffer, one after the other, each as an entry
- * of the wire format, and have take(entry, arg) called for each.  It may take
- * what it needs from the buffer, and leave there as much as it likes.  It
- * returns whether it takes another.  Returns whether all have been taken.
+ * of the wire format, and call take(entry, arg) for each. take() may take what
+ * it needs from the buffer, may leave there as much as it likes, and returns
+ * whether it takes another.  Returns whether all have been taken.
  */
 bool
 feedpub_json_entries(const FeedpubPage *page, StringInfo out,
@@ -115,7 +115,7 @@ feedpub_json_entries(const FeedpubPage *page, StringInfo out,
 }
 
 /*
- * The same with key and row of each entry alone, each as a text: a value, whose
+ * The same with key and row of each entry alone, each as a text value, whose
  * header is before it in the buffer.
  */
 bool
@@ -221,7 +221,7 @@ make_shape(JsonMaker *maker, JsonShape *shape, int natts,
 
 /*
  * Make the entries from the next row on, up to the end of the page, or until
- * the caller has enough.
+ * the caller takes no more.
  */
 static void
 make_entries(void *arg)
@@ -270,8 +270,8 @@ make_broken_entry(void *arg)
 }
 
 /*
- * The next row's entry begins where the last one ended, whatever an attempt has
- * left there.
+ * The next row's entry begins where the last one ended.  A failed attempt may
+ * have left something there.
  */
 static void
 begin_entry(JsonMaker *maker)
@@ -420,12 +420,12 @@ feedpub_json_row(const FeedpubJsonEntry *entry)
 }
 
 /*
- * Append an object of columns of the entry's row.  Where a deleted row's key
- * has texts, columns that have no value any more are these, as strings.
+ * Append an object of columns of the entry's row.  If a column of a deleted
+ * row's key has no value any more, its text is appended, as a string.
  *
- * What values leave in memory is several times the row, and is freed with it:
- * of a large page it would be tens of megabytes, whose fetching from the
- * system takes as long as all the rest.
+ * The memory of the values is several times that of the row, and is freed with
+ * it.  Of a large page it would be tens of megabytes, and getting them from
+ * the system takes as long as all the rest.
  */
 static void
 append_object(JsonMaker *maker, const JsonShape *shape, Datum key)

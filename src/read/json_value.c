@@ -3,17 +3,17 @@
  * json_value.c
  *	  A value as JSON.
  *
- * A value becomes what it is in what row_to_json() makes, with one exception.
- * row_to_json() calls a cast to json that a user has made for a type of its
- * own: the code of the table's owner would run as the reader.  Here a value
- * is written by its type alone: numbers, booleans, times, json and jsonb as
- * json.c of the server writes them (datum_to_json()), arrays and rows value by
- * value, a domain as its base type, and everything else as a string, which the
- * type's output function makes.  Only a superuser can make such a function.
+ * A value becomes what row_to_json() makes of it, with one exception.  If a
+ * user has made a cast to json for a type, row_to_json() calls it: code of the
+ * table's owner would run as the reader.  Here a value is written by its type
+ * alone.  Numbers, booleans, times, json and jsonb are written as the server's
+ * datum_to_json() writes them, arrays and rows value by value, a domain as its
+ * base type.  Everything else is a string, which the type's output function
+ * makes; only a superuser can make such a function.
  *
- * What is written has a bound, and a value that would exceed it is refused
- * before memory is taken for it.  Text of control characters is six times as
- * long in JSON.
+ * What is written has a bound.  A value that would exceed it is refused before
+ * memory is taken for it.  Text of control characters is six times as long in
+ * JSON.
  *
  *-------------------------------------------------------------------------
  */
@@ -283,18 +283,18 @@ static void
 append_jsonb(FeedpubJsonValues *values, StringInfo out, Jsonb *jsonb)
 {
 	JsonbIterator *iterator = JsonbIteratorInit(&jsonb->root);
-	JsonbIteratorToken token;
+	JsonbIteratorToken part;
 	JsonbValue	value;
 	bool		is_scalar = false;
 	bool		first = true;	/* no comma before what comes next */
 
-	while ((token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
+	while ((part = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (!first && token != WJB_END_ARRAY && token != WJB_END_OBJECT)
+		if (!first && part != WJB_END_ARRAY && part != WJB_END_OBJECT)
 			appendBinaryStringInfo(out, ", ", 2);
-		first = token == WJB_BEGIN_ARRAY || token == WJB_BEGIN_OBJECT || token == WJB_KEY;
-		switch (token)
+		first = part == WJB_BEGIN_ARRAY || part == WJB_BEGIN_OBJECT || part == WJB_KEY;
+		switch (part)
 		{
 			case WJB_BEGIN_ARRAY:
 				/* a scalar alone is the only element of an array */
@@ -447,9 +447,9 @@ is_escaped(unsigned char c)
 }
 
 /*
- * Where the next byte that is escaped is, or the end.  Eight bytes are looked
- * at together: where none has its highest bit set, taking 1 from each byte sets
- * that of those that were 0.
+ * Where the next byte is that has to be escaped, or the end.  Eight bytes are
+ * looked at together: if none of them has its highest bit set, subtracting 1
+ * from each sets that bit of those that were 0.
  */
 static const char *
 find_escaped(const char *s, const char *end)

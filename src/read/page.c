@@ -3,26 +3,26 @@
  * page.c
  *	  A page of a feed in published order, from request to result: feed_page().
  *
- * A page is read in three steps.  feedpub_page_arguments() makes the request of
- * the caller's arguments.  feedpub_page_read() opens the feed, has the batches
- * read (page_scan.c), and waits for the publisher if it finds nothing.  The result
- * is made rows (read.c), JSON (json.c) or what feed_poll() delivers.
+ * A page is read in three steps. feedpub_page_arguments() makes a request of
+ * the caller's arguments. feedpub_page_read() opens the feed, has the batches
+ * read (page_scan.c), and waits for the publisher if it finds nothing.  The
+ * result becomes rows (read.c), JSON (json.c) or what feed_poll() delivers.
  *
- * Why no row is skipped.  Batches and rows are read with one snapshot: that of the
- * calling query, or a newer one if the table was altered since.  If the snapshot
- * sees a batch, it sees all transactions in it, for they had committed before the
- * batch was (publish/publish.c).  So it sees their rows, less those that have been
- * deleted since.  This holds for an old snapshot of REPEATABLE READ, which sees
- * fewer batches, and on a standby, where commits become visible in the order of
- * the WAL.
+ * Why no row is skipped.  Batches and rows are read with one snapshot: that of
+ * the calling query, or a newer one if the table was altered since.  If the
+ * snapshot sees a batch, it sees all transactions in it, for they had
+ * committed before the batch was (publish/publish.c).  So it sees their rows,
+ * less those that have been deleted since.  This holds for an old snapshot of
+ * REPEATABLE READ, which sees fewer batches, and on a standby, where commits
+ * become visible in the order of the WAL.
  *
- * What is in a batch does not depend on who reads it or when, and a batch never
- * changes: one that others were merged into is another batch (publish/merge.c).
- * So the same rows are after a cursor (batch, position) for every reader, and a
- * page that goes on from the last row of the page before leaves none out and
- * delivers none twice.
+ * What is in a batch does not depend on who reads it or when, and a batch
+ * never changes: one that others were merged into is another batch
+ * (publish/merge.c).  So the same rows are after a cursor (batch, position)
+ * for every reader.  A page that goes on from the last row of the page before
+ * leaves none out and delivers none twice.
  *
- * The rows are read without what the reader's own transaction has done
+ * Rows are read without what the reader's own transaction has done
  * (feedpub_horizon_push()).
  *
  *-------------------------------------------------------------------------
@@ -62,10 +62,10 @@ static bool has_entry(const FeedpubPage *page);
  * feed_page(feed regclass, after text DEFAULT '', max_rows int DEFAULT 100,
  * shard int DEFAULT NULL, shards int DEFAULT NULL) returns json, VOLATILE
  *
- * The same page as a JSON object, the body that an HTTP endpoint returns:
- * {"entries": [...], "cursor": "...", "more": true|false}.  json.c has the
- * entries; there is none for a row that feed_read() says with "end".  cursor is
- * the place to go on from, more whether something may lie after it already.
+ * Returns the page that feed_read() returns as a JSON object: {"entries":
+ * [...], "cursor": "...", "more": true|false}. json.c describes an entry; a
+ * row that feed_read() returns with "end" is none.  "cursor" is where to go
+ * on, "more" whether there may be something after it already.
  *
  * Locks and errors are those of feed_read().
  */
@@ -303,14 +303,15 @@ open_partitions(FeedpubPageScan *scan, Snapshot snapshot)
 }
 
 /*
- * Must the page say how far it got, since its last row does not?
+ * Does the page need a cursor of its own, because its last row's is not how
+ * far it got?
  */
 bool
 feedpub_page_ends_filtered(const FeedpubPage *page)
 {
 	int			nshown = 0;
 
-	/* a full page needs none: what was passed behind it is passed again */
+	/* a full page needs none: what was passed after it is passed again */
 	for (int i = 0; i < page->nrows; i++)
 		nshown += page->rows[i].entry != NULL;
 	if (nshown >= page->request.max_rows)

@@ -19,8 +19,10 @@
 #include "read/read.h"
 
 /*
- * Check that the cursor is of this life of the feed.  Returns false when
- * nothing can lie behind it yet: the snapshot is from before this life began.
+ * Check that the cursor is of this history of the feed.
+ *
+ * Returns false if nothing can be after it yet: the page's snapshot is older
+ * than the history.
  */
 bool
 feedpub_page_check_history(FeedpubPageScan *scan)
@@ -43,12 +45,15 @@ feedpub_page_check_history(FeedpubPageScan *scan)
 }
 
 /*
- * Check that the cursor is one of this history, given the first batch at or
- * behind it, if there is one, just read.  Returns false when nothing can lie
- * behind it yet: its batch is not here, on a standby that lags or in a
- * snapshot that is older than the cursor, which somebody else has got since,
- * or was waited for under a row lock.  A batch that others were merged into is
- * another one: where that has not happened yet, its cursors mean nothing.
+ * Check that the cursor's batch is one of this history. first is the first
+ * batch at or after it, just read, or NULL.
+ *
+ * Returns false if nothing can be after the cursor yet, because the snapshot
+ * does not see its batch: on a standby that lags, or if the snapshot is older
+ * than the cursor, which another session has got since, or which was waited
+ * for under a row lock.  If others have been merged into a batch, it is
+ * another one, and a snapshot that does not see that yet does not know its
+ * cursors.
  */
 bool
 feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
@@ -82,24 +87,25 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 }
 
 /*
- * Check that no delete behind the cursor that its consumer needs has expired,
+ * Check that no delete after the cursor that its consumer needs has expired,
  * and set the base of the page's own cursors.
  *
  * The living rows of a table feed keep positions before the floor of its
- * deletes, so a consumer that begins now has cursors before the floor for a
- * while.  Its cursors therefore carry their base: the largest number of which
- * every page since '' has seen the batch.  A cursor is refused if the floor is
- * after both its place and its base.
+ * deletes.  So a consumer that begins now has cursors before the floor for a
+ * while.  Therefore its cursors carry their base: the largest batch number
+ * such that every page since '' has seen that batch.  A cursor is refused if
+ * the floor is after both its position and its base.
  *
- * Take a delete that has expired.  Its transaction lies in a batch up to the
- * floor.  If the place is not before the floor, the consumer has been
- * delivered the delete, or the row was gone before it could get it.  If the
- * base is not, each of its pages was read with a snapshot that sees that
- * batch, hence the transaction of the delete, so none of them had the row.
+ * Take a delete that has expired.  Its transaction is in a batch up to the
+ * floor.  If the cursor's position is not before the floor, the consumer has
+ * been delivered the delete, or the row was gone before it could get it.  If
+ * the base is not before the floor, each of its pages was read with a snapshot
+ * that sees that batch, hence the transaction of the delete, so none of them
+ * had the row.
  *
  * Base and rows come from one snapshot, the page's.  A later page may be read
  * with an older one (on a standby that lags, or in a REPEATABLE READ
- * transaction) and have rows that are gone in the earlier page's snapshot: so
+ * transaction) and have rows that are gone in the earlier page's snapshot.  So
  * the base is the smallest number of all these pages.
  */
 void

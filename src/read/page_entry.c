@@ -1,11 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * page_entry.c
- *	  The entries of a page: rows, deletes, and who may see them.
+ *	  The entries of a page: rows and deletes, and whether the reader may see
  *
- * Rows are fetched by the row identifiers in the index, and tombstones from
- * their table.  Where the executor would do more than read (fetch.c says
- * when), the rows of the page are then selected through it, as the caller.
+ * them.
+ *
+ * Rows are fetched by the row identifiers in the index, tombstones from their
+ * table.  If the executor would do more than read
+ * (feedpub_access_is_direct()), the rows of the page are then selected through
+ * it, as the caller.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,12 +42,11 @@ static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 					 TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
 static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
-static int64 position_of(const FeedpubPageScan *scan, ItemPointer tid);
 static void select_by_stamp(FeedpubPageScan *scan);
 static void select_by_tid(FeedpubPageScan *scan);
 
 /*
- * Say that the page has got to a position in a batch.
+ * Note that the page has got to a position in a batch.
  */
 void
 feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch, int64 pos)
@@ -57,7 +59,7 @@ feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch, int64 pos)
 }
 
 /*
- * Say that it has got to a position in a table that is read in place.
+ * Note that it has got to a position in a table that is read in place.
  */
 void
 feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
@@ -76,8 +78,8 @@ feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
 }
 
 /*
- * Add what a run's current entry stands for to the page, or pass it: there is
- * no row, or a tombstone whose key lives.
+ * Add the row or delete of a run's current entry to the page, or pass it if
+ * there is no row, or if the key of the tombstone lives.
  */
 void
 feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const FeedpubRun *run)
@@ -129,7 +131,7 @@ feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 }
 
 /*
- * A new row of the page, at the place that it has got to.
+ * A new row of the page, with the cursor that the page has got to.
  */
 static FeedpubPageRow *
 add_row(FeedpubPageScan *scan)
@@ -191,25 +193,27 @@ is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 }
 
 /*
- * Make a row of the page of a tombstone.  Returns false when it is not to be
- * handed out: its key lives in the snapshot that reads, or the reader is
- * subject to row security, which cannot be applied to a row that is gone.
+ * Make a tombstone a row of the page.  Returns false if it is not delivered:
+ * its key lives in the snapshot that reads, or the reader is subject to row
+ * security, which cannot be applied to a row that is gone.
  *
- * Its key lives when an INSERT took its position before it waited for the
- * DELETE, or the key was inserted again: then the row itself is in the feed,
- * in a batch that this snapshot sees or in one to come, and may lie before the
- * tombstone.  Hiding the tombstone from one reader and not from another who
- * comes later is right for both: whoever sees the key alive gets, or has got,
- * the row; and if it is deleted again it has another tombstone.
+ * A key lives if an INSERT took its position before it waited for the DELETE,
+ * or if the key was inserted again.  Then the row itself is in the feed, in a
+ * batch that this snapshot sees or in a later one, and may be before the
+ * tombstone.  It is right to hide the tombstone from one reader and to deliver
+ * it to another that comes later: a reader that sees the key alive gets the
+ * row, or has got it, and if the row is deleted again it has another
+ * tombstone.
  *
- * A key lives when the database calls one that lives equal, though its text
- * may be another, as of 1.0 and 1.00.  A reader of one shard meets that only
- * if the key's type was changed since, char(3) to char(5): if the one that
- * lives is in another shard then, this shard's readers are told.
+ * A key lives if the database finds a living one equal, though its text may be
+ * another, as of 1.0 and 1.00.  For a reader of one shard that matters only if
+ * the key's type was changed, from char(3) to char(5) for example: if the
+ * living key is in another shard then, the readers of this shard are told of
+ * the delete.
  *
- * Where a text is no value of its column any more, no row has that key.
- * Consumers may have one nevertheless, from before the type changed, so the
- * delete is handed out, with what is left of its key.
+ * If a text is no value of its column any more, no row has that key.  A
+ * consumer may have one nevertheless, from before the type changed.  So the
+ * delete is delivered, with what is left of its key.
  */
 static bool
 read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
@@ -249,9 +253,9 @@ read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
 }
 
 /*
- * Does a key live in one of the feed's tables, and there in the snapshot that
- * reads?  Of a partitioned table only the partition that the key belongs to is
- * looked into, where that can be told.
+ * Does a key live in one of the feed's tables, in the snapshot that reads?  Of
+ * a partitioned table only the partition that the key belongs to is searched,
+ * if that can be told.
  */
 bool
 feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
@@ -297,9 +301,9 @@ feedpub_entry_is_full(const FeedpubPageScan *scan)
 }
 
 /*
- * Take over a row that may be read without the executor.  Another is counted
- * as if it were to be shown: what the executor will return of it is not known
- * yet, and may be no more than this.
+ * Take over a row if it is read without the executor.  Otherwise count it as
+ * if it were shown: what the executor will return of it is not known yet, and
+ * is not more than this.
  */
 static void
 take_row(FeedpubPageScan *scan, FeedpubPageRow *row, TupleTableSlot *slot)
@@ -314,7 +318,7 @@ take_row(FeedpubPageScan *scan, FeedpubPageRow *row, TupleTableSlot *slot)
 }
 
 /*
- * How large a row is with the values that are stored out of line, which are
+ * How large a row is with the values that are stored out of line.  They are
  * not read for that.
  */
 static Size
@@ -339,8 +343,8 @@ row_size(TupleTableSlot *slot)
 }
 
 /*
- * A copy of the row in a slot.  What is stored out of line stays there: with it
- * a row may be larger than a value can be.
+ * A copy of the row in a slot.  Values that are stored out of line stay there:
+ * with them the row could be larger than a value can be.
  */
 static HeapTuple
 slot_row(TupleTableSlot *slot, TupleDesc desc)
@@ -357,11 +361,12 @@ slot_row(TupleTableSlot *slot, TupleDesc desc)
 
 /*
  * Read the page's rows through the executor, as the caller, and hide those
- * that it does not return.  The same snapshot: read_only execution.
+ * that it does not return.  Execution is read_only, so the snapshot is the
+ * same.
  *
- * By stamp and not by row identifier, for nobody can be granted a right on a
- * system column; other plans than look-ups in the index are priced out, and
- * not compiled.
+ * Rows are selected by stamp and not by row identifier, because no right on a
+ * system column can be granted.  Plans other than look-ups in the index are
+ * priced out, and not compiled.
  */
 void
 feedpub_entry_hide_rows(FeedpubPageScan *scan)
@@ -399,11 +404,11 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 		{
 			int			middle = (low + high) / 2;
 			bool		isnull;
-			Datum		value = SPI_getbinval(SPI_tuptable->vals[middle],
+			Datum		found = SPI_getbinval(SPI_tuptable->vals[middle],
 											  SPI_tuptable->tupdesc, 1, &isnull);
 			int64		pos = is_initial ?
-				position_of(scan, (ItemPointer) DatumGetPointer(value)) :
-				DatumGetInt64(value);
+				feedpub_initial_pos((ItemPointer) DatumGetPointer(found)) :
+				DatumGetInt64(found);
 
 			if (pos == row->cursor.pos)
 			{
@@ -427,8 +432,8 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 }
 
 /*
- * The columns of a row, one by one: a whole row would be one value, with all
- * that is stored out of line in it.
+ * A list of the table's columns.  They are selected one by one, because a
+ * whole row would be one value, with all that is stored out of line in it.
  */
 char *
 feedpub_entry_columns(Relation heap)
@@ -447,7 +452,7 @@ feedpub_entry_columns(Relation heap)
 }
 
 /*
- * A row of the table, given a tuple that has this list from a column on.
+ * A row of the table, of a tuple that has this list from a column on.
  */
 HeapTuple
 feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
@@ -468,16 +473,6 @@ feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
 	pfree(values);
 	pfree(nulls);
 	return row;
-}
-
-/*
- * The position of a row that was read in place.  All of the page are of one
- * table.
- */
-static int64
-position_of(const FeedpubPageScan *scan, ItemPointer tid)
-{
-	return feedpub_initial_pos(tid);
 }
 
 static void

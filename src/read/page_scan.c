@@ -3,12 +3,12 @@
  * page_scan.c
  *	  Reading the batches of a page, and the initial snapshot before them.
  *
- * A page goes from batch to batch in their order.  In a batch it goes by position:
+ * A page goes from batch to batch in their order, and in a batch by position:
  * the runs of its transactions (publish/run.c) are merged.
  *
- * A page may have to pass rows that it does not deliver: deleted ones, and those
- * that row security hides.  It passes up to MAX_PASSED of them and says in its
- * cursor how far it got, so that no reader passes the same stretch twice.
+ * A page may have to pass rows that it does not deliver: deleted ones, and
+ * those that row security hides.  It passes up to MAX_PASSED of them.  Its
+ * cursor says how far it got, so no reader passes the same stretch twice.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,7 +32,7 @@ static bool read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 static void make_durable(FeedpubPageScan *scan);
 
 /*
- * Read the page with its snapshot.
+ * Read the page with its snapshots.
  */
 void
 feedpub_page_scan(FeedpubPageScan *scan)
@@ -136,15 +136,15 @@ feedpub_page_scan(FeedpubPageScan *scan)
 }
 
 /*
- * See that a crash can take nothing back that the page rests on.
+ * Make sure that a crash cannot take back what the page rests on.
  *
- * What it hands out is durable with its batches.  But what it passes because
- * the row is gone, or has another stamp by now, may come back, behind the
- * cursor, when the transaction that removed it committed asynchronously and
- * is lost.  In a table feed that is the rule, and entries may be gone from the
- * index altogether; in an outbox rows are removed by their owner, and seen to
- * be missing.  Then the WAL is flushed up to here; there is nothing to do
- * when all of it is on disk.
+ * What the page delivers is durable with its batches.  What it passes is not:
+ * if a row is gone, or has another stamp by now, and the transaction that did
+ * that committed asynchronously and is lost in a crash, the row is back,
+ * before the cursor.  In a table feed most passed entries are of that kind,
+ * and some are gone from the index altogether.  In an outbox the owner removes
+ * rows, and the page notices that they are missing.  In both cases the WAL is
+ * flushed up to here; that costs nothing if all of it is on disk.
  */
 static void
 make_durable(FeedpubPageScan *scan)
@@ -159,12 +159,12 @@ make_durable(FeedpubPageScan *scan)
 }
 
 /*
- * Add rows of batch 0 to the page, table by table.  Returns whether it was read
- * to its end, and the page goes on into the batches.
+ * Add rows of the initial snapshot to the page, table by table.  Returns
+ * whether its end was reached and the page goes on into the batches.
  *
- * A table that is in another file than the cursor says is read from its
- * beginning, for its rows are elsewhere now.  If OIDs mean other partitions than
- * those of the cursor, all of them are.
+ * If a table is in another file than the cursor says, its rows have moved, and
+ * it is read from its beginning.  If OIDs mean other partitions than those of
+ * the cursor, all partitions are.
  */
 static bool
 read_initial(FeedpubPageScan *scan)
@@ -204,8 +204,8 @@ read_initial(FeedpubPageScan *scan)
 }
 
 /*
- * Add the rows of a table that have no stamp to the page, from the place that it
- * has got to.  Returns whether that is the end of the table.
+ * Add the rows of a table that have no stamp to the page, from the position on
+ * that it has got to.  Returns whether the end of the table was reached.
  */
 static bool
 read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition)
@@ -243,8 +243,8 @@ compare_runs(Datum a, Datum b, void *arg)
 }
 
 /*
- * Add the rows of a batch behind a position to the page.  Returns whether all
- * of them are in it, or passed.
+ * Add the rows of a batch after a position to the page.  Returns whether all
+ * of them have been added or passed.
  */
 static bool
 read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * read.c
- *	  Reading a feed in published order: feed_read(), feed_page() and
- *	  feed_head().
+ *	  Reading a feed in published order as rows: feed_read().
  *
- * page.c reads the page, here it becomes rows or JSON.
+ * feedpub_page_read() reads the page; here it becomes rows.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,26 +30,30 @@ PG_FUNCTION_INFO_V1(feed_read);
 
 /*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
- * shard int DEFAULT NULL, shards int DEFAULT NULL)
- * returns TABLE (cursor text, op text, entry anyelement), VOLATILE
+ * shard int DEFAULT NULL, shards int DEFAULT NULL) returns TABLE (cursor text,
+ * op text, entry anyelement), VOLATILE
  *
- * Reads a page of a feed in published order, called as feed_read(NULL::kv,
- * '', 100): at most max_rows entries (and at most feedpub.max_page_rows)
- * behind the cursor "after"; '' is the beginning.  Each entry's cursor is a
- * place to go on from.  op is 'upsert'; in a table feed also 'delete', whose
- * entry has the key and else nulls, and 'truncate', whose entry has only
- * nulls; or 'end' for a last entry without a row that only says how far the
- * page got.  The page after '' that finds nothing has one: it is the cursor by
- * which the consumer is told of whatever is removed afterwards.  A key column that was changed so that it cannot have a deleted
- * row's value any more is null too; feed_page() has its text.
+ * Returns a page of a feed in published order, called as feed_read(NULL::kv,
+ * '', 100): at most max_rows entries (and at most feedpub.max_page_rows) after
+ * the cursor "after"; '' is the beginning.  Each entry has the cursor to go on
+ * from after it.
  *
- * With shard and shards, only the keys of shard, 0 to shards - 1; key.c says
- * which those are.
+ * op is 'upsert'.  In a table feed it can also be 'delete', whose entry has
+ * the key and else nulls, and 'truncate', whose entry has only nulls.  A last
+ * entry 'end', which has no row, says how far the page got if its last row
+ * does not.  The page after '' that finds nothing has one: with its cursor the
+ * consumer is told of whatever is removed afterwards.  If a key column was
+ * changed so that it cannot have a deleted row's value any more, it is null
+ * too; feed_page() has its text.
  *
- * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE
- * on the table.  Works in read-only transactions and on standbys.  Errors:
- * 42809 when it is no feed, 22023 for a malformed cursor, a bad max_rows or
- * shard, PF001 for a cursor from another history, 42501.
+ * With shard and shards, only entries are returned whose keys are in shard, 0
+ * to shards - 1 (feed/key.c).
+ *
+ * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE on
+ * the table.  Works in read-only transactions and on standbys.  Errors: 42809
+ * if it is no feed, 22023 for a malformed cursor, a bad max_rows or shard,
+ * PF001 for a cursor from another history, PF002 for one that has expired,
+ * 42501.
  */
 Datum
 feed_read(PG_FUNCTION_ARGS)

@@ -3,21 +3,21 @@
  * wait.c
  *	  Waiting for something to be published: feed_wait() and feed_await().
  *
- * Who waits enters a queue in shared memory, then looks with a new snapshot,
- * then sleeps.  The worker commits a batch, then wakes the queue.  So either
- * the look sees the batch, or it was committed after the look, and the wake-up
- * that follows finds us in the queue.  Queues are shared between feeds: who is
- * woken looks again.
+ * A session that waits enters a queue in shared memory, then looks with a new
+ * snapshot, then sleeps.  The worker commits a batch, then wakes the queue.
+ * So either the look sees the batch, or the batch was committed after the
+ * look, and the wake-up that follows finds the session in the queue.  Feeds
+ * share queues, so a session that is woken looks again.
  *
- * On a standby nobody wakes; there, and where shared memory had no room, the
- * look is repeated.
+ * On a standby nothing wakes the queue.  There, and if shared memory had no
+ * room, the look is repeated.
  *
  * A function holds its query's snapshot while it waits, which keeps VACUUM
- * from cleaning up.  feed_await() is a procedure, so that it can end its
+ * from cleaning up. feed_await() is a procedure, so that it can end its
  * transaction before it sleeps.
  *
- * Nothing sleeps with a transaction id: feedpub_wait_may_sleep().  Nothing
- * sleeps on when its client is gone: check_client().
+ * Nothing sleeps with a transaction id (feedpub_wait_may_sleep()), nor after
+ * its client is gone (check_client()).
  *
  *-------------------------------------------------------------------------
  */
@@ -47,13 +47,13 @@
 PG_FUNCTION_INFO_V1(feed_wait);
 PG_FUNCTION_INFO_V1(feed_await);
 
-/* how often those look who are not woken, in ms */
+/* how often a session that nothing wakes looks, in ms */
 #define POLL_INTERVAL	50
 
 /*
- * And those who are, in ms: at first, and then twice as long each time.  A
- * worker that leaves or comes wakes all who wait (shmem.c), so nothing rests on
- * this but that a feed has been dropped.
+ * The same of sessions that are woken, in ms: at first, and then twice as long
+ * each time.  A worker that leaves or comes wakes all that wait
+ * (server/shmem.c).  So only the drop of a feed is found by looking.
  */
 #define RECHECK_INTERVAL	1000
 #define LAST_RECHECK		10000
@@ -74,12 +74,11 @@ static bool is_merged_here(Oid relid, const FeedpubCursor *after);
  * feed_wait(feed regclass, after text, timeout interval) returns boolean,
  * VOLATILE
  *
- * Waits until something lies behind the cursor in published order; false when
- * nothing came in time.  Looks once if the transaction has a transaction id.
- * Holds a snapshot while it waits: where that matters,
- * use feed_await().  Starts the worker if there is none.  Needs SELECT on the
- * table.  Errors: 42809 when it is no feed, 22023 for a malformed cursor or a
- * negative timeout, 42501.
+ * Waits until something is after the cursor in published order.  Returns false
+ * if nothing came in time.  Looks once if the transaction has a transaction
+ * id.  Holds a snapshot while it waits; feed_await() does not.  Starts the
+ * worker if there is none.  Needs SELECT on the table.  Errors: 42809 if it is
+ * no feed, 22023 for a malformed cursor or a negative timeout, 42501.
  */
 Datum
 feed_wait(PG_FUNCTION_ARGS)
@@ -95,11 +94,11 @@ feed_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * PROCEDURE feed_await(feed regclass, after text, timeout interval,
- * INOUT arrived boolean DEFAULT NULL)
+ * PROCEDURE feed_await(feed regclass, after text, timeout interval, INOUT
+ * arrived boolean DEFAULT NULL)
  *
- * The same, without holding a snapshot, a lock or a transaction while it
- * waits.  Cannot run inside a transaction block (25001).
+ * The same, without a snapshot, a lock or a transaction while it waits.
+ * Cannot run inside a transaction block (25001).
  */
 Datum
 feed_await(PG_FUNCTION_ARGS)
@@ -135,9 +134,9 @@ feed_await(PG_FUNCTION_ARGS)
 }
 
 /*
- * May this transaction sleep?  Not with a transaction id: it would hold xid
- * order back in the whole cluster, and VACUUM with it, for as long as the
- * sleep takes.  Then all who wait look once.
+ * May this transaction sleep?  Not if it has a transaction id: that would hold
+ * xid order back in the whole cluster, and VACUUM with it, as long as it
+ * sleeps.  Then every wait looks once.
  */
 bool
 feedpub_wait_may_sleep(void)
@@ -192,14 +191,13 @@ feedpub_wait_check_feed(Oid relid)
 	UnregisterSnapshot(snapshot);
 	feedpub_batch_refuse_foreign(&feed, &last);
 
-	/* who waits for an hour must not be in the way of an ALTER TABLE */
+	/* a wait of an hour must not hold up an ALTER TABLE */
 	relation_close(heap, AccessShareLock);
 }
 
 /*
- * Has anything been published behind the cursor?  Looks with a snapshot of
- * its own, the newest.  Where the caller has compared the cursor's history, it
- * is not read again.
+ * Has anything been published after the cursor?  Looks with a new snapshot.
+ * If the caller has compared the cursor's history, it is not read again.
  */
 static bool
 lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
@@ -241,9 +239,9 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 }
 
 /*
- * Has the cursor's batch, a merged one, arrived on this standby?  Before that
- * nothing lies behind it (page.c: check_cursor), though the batches that are
- * in it are there, and later ones.
+ * Has the cursor's batch, a merged one, arrived on this standby?  Before that,
+ * nothing is after it (feedpub_page_check_cursor()), though the batches that
+ * were merged into it are there, and later ones.
  */
 static bool
 is_merged_here(Oid relid, const FeedpubCursor *after)
@@ -261,10 +259,10 @@ is_merged_here(Oid relid, const FeedpubCursor *after)
 }
 
 /*
- * Wait until something is published behind the cursor, or the time is over.
- * In a procedure the transaction is ended before each sleep, and its
- * transaction id with it; a function that has one looks once, and has the
- * worker look.  flags are FEEDPUB_WAIT_...
+ * Wait until something is published after the cursor, or the time is over.  In
+ * a procedure the transaction is ended before each sleep, and its transaction
+ * id with it.  A function with a transaction id looks once, and has the worker
+ * look. flags are FEEDPUB_WAIT_...
  */
 bool
 feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
@@ -315,8 +313,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 }
 
 /*
- * Sleep until a queue is woken, which the caller has entered, or the time is
- * over.  Without a queue, until the latch is set, or the time is over.
+ * Sleep until the queue is woken, which the caller has entered, or the time is
+ * over.  Without a queue, until the latch is set or the time is over.
  */
 void
 feedpub_wait_sleep_in(ConditionVariable *queue, int64 timeout_ms)
@@ -351,9 +349,9 @@ feedpub_wait_sleep_in(ConditionVariable *queue, int64 timeout_ms)
 }
 
 /*
- * End the session if its client is gone, as the server does when it cannot
- * write to it.  A client that was killed would otherwise be waited for until
- * the timeout, for the server looks only while it reads or writes, unless
+ * End the session if its client is gone, as the server does if it cannot write
+ * to it.  Without this, a wait for a client that was killed would last until
+ * the timeout: the server looks only while it reads or writes, unless
  * client_connection_check_interval is set.  The look resets our latch.
  */
 static void
@@ -369,7 +367,7 @@ check_client(void)
 }
 
 /*
- * Sleep for a while, for who has nothing to wait for.
+ * Sleep for a while, if there is nothing to wait for.
  */
 void
 feedpub_wait_sleep(int64 timeout_ms)
