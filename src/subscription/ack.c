@@ -4,7 +4,7 @@
  *	  feed_ack(): moving the committed cursor of a subscription.
  *
  * The committed cursor moves by one UPDATE that compares the receipt with the
- * shard's row (subscription_receipt.c has the argument), and only forward.
+ * shard's row (receipt.c has the argument), and only forward.
  * The row is in an ordinary table, so the move is part of the transaction.  A
  * consumer that acknowledges in the transaction in which it writes what came
  * of the page has both or neither.
@@ -44,7 +44,7 @@ static FeedpubStatement move_cursor = {
 				 BOOLOID, INTERVALOID},
 };
 
-/* why it has not moved: is it this page that has moved it already? */
+/* if the cursor has not moved: has this page moved it there already? */
 static FeedpubStatement compare_page = {
 	.sql = "SELECT FROM feedpub._shard h"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.page = $3"
@@ -78,21 +78,22 @@ static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
  * returns boolean, VOLATILE
  *
  * Acknowledges the entries of a page up to the one that feed_poll() returned
- * with this receipt: the committed cursor of its shard moves there.  Of an
- * entry that was parked and is delivered again, it acknowledges this entry:
- * the entry is parked no longer.  An entry that this page has parked stays so.
+ * with this receipt: the committed cursor of its shard moves there.  If the
+ * receipt is of a parked entry that was delivered again, that entry alone is
+ * acknowledged, and is parked no longer.  Entries that this page has parked
+ * stay parked.
  *
  * Returns true.  If the page is no longer the consumer's, it is error PF003:
  * another page with the same entries was acknowledged, another consumer has
  * taken the shard, or the subscription was moved.  If the page was
- * acknowledged up to there already, it is error PF005: a COMMIT took effect
- * whose answer was lost.  In both cases roll back; a result that callers
- * ignore would let the work take effect twice.  With strict => false the
- * function returns false in place of PF003 and true in place of PF005: for
- * consumers whose work is not in the transaction.
+ * acknowledged up to there already, it is error PF005: an earlier COMMIT took
+ * effect, and its answer was lost.  In both cases roll back; if it were a
+ * result, callers could ignore it, and the work would take effect twice.  With
+ * strict => false the function returns false in place of PF003 and true in
+ * place of PF005, for consumers whose work is not in the transaction.
  *
  * Needs the rights of the subscription's owner, and SELECT on the feed's
- * table. Locks the shard's row until the transaction ends.  Errors: PF003,
+ * table.  Locks the shard's row until the transaction ends.  Errors: PF003,
  * PF005, 42704 if there is no such subscription, 22023 for a malformed
  * receipt, PF001 for one of another history, 25006, 40001 in higher isolation,
  * 42501.
@@ -138,8 +139,8 @@ feedpub_ack_check(const text *name, FeedpubAck result)
 }
 
 /*
- * Acknowledge.  The subscription has been read, with at least the receipt's
- * shard; new_state is the state that the shard gets.
+ * Acknowledge.  sub has been loaded, with at least the receipt's shard;
+ * new_state is the state that the shard gets.
  */
 FeedpubAck
 feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
@@ -153,7 +154,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	feedpub_require_select(sub->feed);
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
 		return ack_retried(sub, receipt);
-	if (cursor_is_ahead(sub->feed, &receipt->place))
+	if (cursor_is_ahead(sub->feed, &receipt->parsed))
 		feedpub_cursor_refuse(sub->feed);
 
 	bind_receipt(sub, receipt, values);
@@ -176,8 +177,8 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 }
 
 /*
- * Acknowledge an entry that was delivered again.  The transaction that removes
- * its row has dealt with it, and no other: all of them lock the shard first.
+ * Acknowledge an entry that was delivered again.  Only the transaction that
+ * removes its row has dealt with it: all of them lock the shard first.
  *
  * If this delivery has parked it once more, it stays parked: a consumer may
  * reject some entries of a page and acknowledge the page by its last one.
@@ -210,8 +211,8 @@ bind_receipt(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 }
 
 /*
- * Lock a shard until the transaction ends, if a page's receipt counts for it,
- * and return the committed cursor.
+ * Lock a shard until the transaction ends, if a page's receipt counts for it.
+ * Returns whether it does, and the committed cursor in *cursor.
  */
 bool
 feedpub_ack_lock_page(const FeedpubSubscription *sub,
@@ -234,8 +235,9 @@ feedpub_ack_lock_page(const FeedpubSubscription *sub,
 }
 
 /*
- * Lock a shard whatever its state; return its committed cursor, and whether
- * this receipt was the last one that acknowledged an entry delivered again.
+ * Lock a shard until the transaction ends, in any state.  Returns whether it
+ * exists; in *cursor the committed cursor; in *is_settled whether this receipt
+ * was the last one that acknowledged an entry delivered again.
  */
 bool
 feedpub_ack_lock_shard(const FeedpubSubscription *sub,
@@ -264,7 +266,8 @@ feedpub_ack_lock_shard(const FeedpubSubscription *sub,
 }
 
 /*
- * Has the feed not got to a cursor?  Refuses one of another history.
+ * Is a cursor after the end of what is published?  Error PF001 if it is of
+ * another history.
  */
 static bool
 cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)

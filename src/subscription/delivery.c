@@ -31,7 +31,7 @@ enum
 	POLL_COLUMNS
 };
 
-/* and of feed_poll_rows() */
+/* columns of feed_poll_rows() */
 enum
 {
 	ROWS_RECEIPT,
@@ -87,8 +87,8 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 }
 
 /*
- * Return a page of a shard as rows of the table.  A parked message whose row
- * is gone has none.
+ * Return a page of a shard as rows of the table.  If the row of a parked
+ * message is gone, entry is NULL.
  */
 void
 feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
@@ -160,7 +160,7 @@ set_entry(Delivery *delivery, const FeedpubPageRow *row,
 }
 
 /*
- * Return an entry as JSON.  One whose JSON cannot be made has an error.
+ * Return an entry as JSON.  If its JSON cannot be made, error says why.
  */
 static bool
 put_entry(FeedpubJsonEntry *entry, void *arg)
@@ -182,7 +182,7 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 }
 
 /*
- * Return what was kept of a parked message whose row is gone.
+ * Return what was kept of a parked message, since its row is gone.
  */
 static void
 put_kept(Delivery *delivery, const FeedpubPageRow *row,
@@ -199,8 +199,8 @@ put_kept(Delivery *delivery, const FeedpubPageRow *row,
 }
 
 /*
- * The transaction, mostly that of the entry before; a row that is read in place
- * has no stamp.
+ * Set the transaction id, which is mostly that of the entry before.  A row of
+ * the initial snapshot has none.
  */
 static void
 set_xid(Delivery *delivery, int column, uint64 xid)

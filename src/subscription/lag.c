@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lag.c
- *	  What the views show of subscriptions: how far they lag.
+ *	  How much of a feed is after a cursor, for the views on subscriptions.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,10 +25,10 @@ PG_FUNCTION_INFO_V1(feedpub_lag);
  * feedpub._lag(feed regclass, cursor text, OUT rows bigint,
  * OUT since timestamptz, OUT expired boolean), VOLATILE
  *
- * What is after a cursor: an estimate of the rows, from the positions
- * between; since when the first of them has been published; and whether the
- * cursor has expired.  Two look-ups in an index.  NULLs for a caller that may
- * neither read the feed nor is a member of pg_read_all_stats.
+ * What is after a cursor: an estimate of the number of rows, from the
+ * positions; when the first of them was published; and whether the cursor has
+ * expired.  Two look-ups in an index.  NULLs if the caller may not read the
+ * feed and is no member of pg_read_all_stats.
  */
 Datum
 feedpub_lag(PG_FUNCTION_ARGS)
@@ -67,7 +67,10 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	}
 	feedpub_batch_end(batches);
 
-	/* rows of several transactions may come after a larger position */
+	/*
+	 * Later batches may have smaller positions, so the difference can be less
+	 * than 1 although rows are left.
+	 */
 	values[0] = Int64GetDatum(found ? Max(last.last_pos - (number > 0 ? cursor.pos : 0), 1) : 0);
 	values[1] = TimestampTzGetDatum(found ? batch.published_at : 0);
 	nulls[0] = false;

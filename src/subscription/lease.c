@@ -4,29 +4,28 @@
  *	  Which consumer reads which shards of a subscription.
  *
  * A consumer that names itself leases shards: the row of feedpub._shard has
- * its name and until when.  Polling and acknowledging renew the lease.  One
- * that has run out may be taken by another consumer: then what the late
- * consumer was delivered is delivered again, and its receipts no longer count,
- * for the shard has another state (subscription_receipt.c).  Until it is
- * taken, a lease that has run out is as good as before.
+ * its name and the end of the lease.  Polling and acknowledging renew the
+ * lease.  If a lease has run out, another consumer may take the shard.  Then
+ * the shard has another state (receipt.c), so the receipts of the late
+ * consumer no longer count, and its entries are delivered again.  Until
+ * another consumer takes the shard, the late consumer can still acknowledge.
  *
- * While a consumer's transaction that has acknowledged is open, the shard's
- * row is locked.  A consumer that wants shards skips it (SKIP LOCKED), so no
- * poll waits, and it finds the cursor moved or not, never in between.
+ * If a consumer has acknowledged and its transaction is open, the shard's row
+ * is locked.  A consumer that takes shards skips locked rows (SKIP LOCKED).
+ * So no poll waits, and it never sees half of a move.
  *
  * Fair shares.  Consumers register themselves in feedpub._consumer, each in a
- * row of its own.  The shards are divided among those that are there, in the
- * order of their names: each knows from that how many it is to have, gives
- * back what it has above that, and takes what is free up to that.  They look
- * whenever a third of the lease has passed, so a newcomer has its share after
- * about so long, and the shares of one that has died come free when its leases
- * end.
+ * row of its own.  The shards are divided among the registered consumers, in
+ * the order of their names.  From that each computes its share, gives back
+ * shards above it, and takes free shards up to it.  They do this whenever a
+ * third of the lease has passed.  So a new consumer has its share after about
+ * that time.  If a consumer dies, its shards come free when its leases end.
  *
- * Clocks may be put back: a lease that would last longer than leases do, by
- * far, has run out.
+ * Clocks may be put back: a lease whose end is more than two leases from now
+ * counts as run out.
  *
- * Locks: rows of feedpub._shard are locked before all others, in the order of
- * their numbers where it is several; no poll waits for one of
+ * Locks: rows of feedpub._shard are locked before all others, several of them
+ * in the order of their numbers.  No poll waits for a row of
  * feedpub._consumer.
  *
  *-------------------------------------------------------------------------
@@ -50,13 +49,13 @@
 
 PG_FUNCTION_INFO_V1(feed_leave);
 
-/* whoever has locked ours has registered us */
+/* if another transaction has locked the row, it registers this consumer */
 static FeedpubStatement renew_consumer = {
 	.sql = "WITH mine AS MATERIALIZED (SELECT FROM feedpub._consumer o"
-		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  WHERE o.subscription = $1 AND o.consumer = $2"
 		   "  FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._consumer c SET seen_until = $3 FROM mine"
-		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) $2",
+		   " WHERE c.subscription = $1 AND c.consumer = $2",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
@@ -70,76 +69,79 @@ static FeedpubStatement add_consumer = {
 
 static FeedpubStatement forget_consumers = {
 	.sql = "WITH gone AS MATERIALIZED (SELECT o.consumer FROM feedpub._consumer o"
-		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.seen_until OPERATOR(pg_catalog.<) $2"
+		   "  WHERE o.subscription = $1 AND o.seen_until < $2"
 		   "  FOR UPDATE SKIP LOCKED)"
 		   " DELETE FROM feedpub._consumer c USING gone"
-		   " WHERE c.subscription OPERATOR(pg_catalog.=) $1 AND c.consumer OPERATOR(pg_catalog.=) gone.consumer",
+		   " WHERE c.subscription = $1 AND c.consumer = gone.consumer",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TIMESTAMPTZOID},
 };
 
-/* how many of the others come before us, and how many there are */
+/* how many of the other consumers have lesser names, and how many there are */
 static FeedpubStatement count_consumers = {
-	.sql = "SELECT pg_catalog.count(*) FILTER (WHERE consumer OPERATOR(pg_catalog.<) $2),"
+	.sql = "SELECT pg_catalog.count(*) FILTER (WHERE consumer < $2),"
 		   " pg_catalog.count(*) FROM feedpub._consumer"
-		   " WHERE subscription OPERATOR(pg_catalog.=) $1 AND consumer OPERATOR(pg_catalog.<>) $2"
-		   " AND seen_until OPERATOR(pg_catalog.>) $3 AND seen_until OPERATOR(pg_catalog.<=) $4",
+		   " WHERE subscription = $1 AND consumer <> $2"
+		   " AND seen_until > $3 AND seen_until <= $4",
 	.nargs = 4,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
 /*
- * Which shards is found out apart, MATERIALIZED: a plan might ask again for
- * each row, and lock others each time.
+ * The shards are chosen in a MATERIALIZED query.  Otherwise a plan could run
+ * it again for each row, and lock other shards each time.
  */
 #define RETURNING_SHARD \
 	" RETURNING h.shard, h.cursor, h.state, h.leased_until, h.parked"
 
-/* ours, up to so many, the lowest first; whoever has locked one has polled it */
+/*
+ * The consumer's own, at most $4, the lowest first.  If one is locked, a poll
+ * or an acknowledgement is renewing it.
+ */
 static FeedpubStatement renew_leases = {
 	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  WHERE o.subscription = $1 AND o.consumer = $2"
 		   "  ORDER BY o.shard LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._shard h SET leased_until = $3 FROM mine"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard" RETURNING_SHARD,
+		   " WHERE h.subscription = $1 AND h.shard = mine.shard" RETURNING_SHARD,
 	.nargs = 4,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID},
 };
 
-/* the others of ours */
+/* the consumer's own after the first $3 */
 static FeedpubStatement release_leases = {
 	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1 AND o.consumer OPERATOR(pg_catalog.=) $2"
+		   "  WHERE o.subscription = $1 AND o.consumer = $2"
 		   "  ORDER BY o.shard OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._shard h SET consumer = NULL, leased_until = NULL FROM mine"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) mine.shard",
+		   " WHERE h.subscription = $1 AND h.shard = mine.shard",
 	.nargs = 3,
 	.argtypes = {TEXTOID, TEXTOID, INT4OID},
 };
 
-/* any that is free: at random, so that not all try the same */
+/* free ones, at random, so that consumers do not all try the same */
 static FeedpubStatement take_leases = {
 	.sql = "WITH free AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription OPERATOR(pg_catalog.=) $1"
-		   "  AND (o.consumer IS NULL OR (o.consumer OPERATOR(pg_catalog.<>) $2"
-		   "   AND (o.leased_until OPERATOR(pg_catalog.<=) $6 OR o.leased_until OPERATOR(pg_catalog.>) $7)))"
+		   "  WHERE o.subscription = $1"
+		   "  AND (o.consumer IS NULL OR (o.consumer <> $2"
+		   "   AND (o.leased_until <= $6 OR o.leased_until > $7)))"
 		   "  ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._shard h SET consumer = $2, leased_until = $3,"
 		   " state = $5, page = NULL FROM free"
-		   " WHERE h.subscription OPERATOR(pg_catalog.=) $1 AND h.shard OPERATOR(pg_catalog.=) free.shard" RETURNING_SHARD,
+		   " WHERE h.subscription = $1 AND h.shard = free.shard" RETURNING_SHARD,
 	.nargs = 7,
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumer = {
-	.sql = "DELETE FROM feedpub._consumer WHERE subscription OPERATOR(pg_catalog.=) $1"
-		   " AND consumer OPERATOR(pg_catalog.=) $2",
+	.sql = "DELETE FROM feedpub._consumer WHERE subscription = $1"
+		   " AND consumer = $2",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
 static FeedpubStatement lock_shards = {
-	.sql = "SELECT FROM feedpub._shard h WHERE h.subscription OPERATOR(pg_catalog.=) $1"
+	.sql = "SELECT FROM feedpub._shard h WHERE h.subscription = $1"
 		   " ORDER BY h.shard FOR UPDATE",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
@@ -152,7 +154,7 @@ static bool lock_name(const text *subscription, const text *consumer);
 static int	add_returned(FeedpubShard *own, int nown, char *consumer);
 
 /*
- * When a lease of which this is the end was given with another clock.
+ * If a lease ends after this time, the clock has been put back since.
  */
 static TimestampTz
 too_far(const FeedpubSubscription *sub, TimestampTz now)
@@ -161,7 +163,7 @@ too_far(const FeedpubSubscription *sub, TimestampTz now)
 }
 
 /*
- * Does anybody hold a lease of a shard that has not run out?
+ * Does a consumer hold a lease of a shard that has not run out?
  */
 bool
 feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
@@ -173,7 +175,7 @@ feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 }
 
 /*
- * Lock all shards of a subscription.
+ * Lock all shards of a subscription until the transaction ends.
  */
 void
 feedpub_lease_lock_all(const FeedpubSubscription *sub)
@@ -199,8 +201,8 @@ feedpub_lease_is_of(const FeedpubShard *shard, const text *consumer)
 }
 
 /*
- * Is it time for a consumer to look whether shards are to be renewed, taken or
- * given back?  That is when feedpub_lease_take() writes.
+ * Is it time for a consumer to renew, take or give back shards?  Only then
+ * does feedpub_lease_take() write.
  */
 bool
 feedpub_lease_is_due(const FeedpubSubscription *sub, const text *consumer)
@@ -225,7 +227,7 @@ feedpub_lease_is_due(const FeedpubSubscription *sub, const text *consumer)
 	if (has_own)
 		return false;
 
-	/* none is ours yet: is there one to be had? */
+	/* the consumer has none: is one free? */
 	for (int i = 0; i < sub->nloaded; i++)
 	{
 		if (!feedpub_lease_is_held(sub, &sub->shards[i]))
@@ -235,9 +237,9 @@ feedpub_lease_is_due(const FeedpubSubscription *sub, const text *consumer)
 }
 
 /*
- * Lease shards for a consumer, as many as are his.  Returns how many he has,
- * in *own; those of others who are late are his now.  Writes only when a third
- * of the lease has passed, or none is his.
+ * Lease shards for a consumer, up to its share.  Shards whose leases have run
+ * out may be among them.  Returns how many it has; they are in *own.  Writes
+ * only if feedpub_lease_is_due().
  */
 int
 feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
@@ -291,8 +293,8 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 }
 
 /*
- * Register the consumer for as long as a lease.  Nobody waits here, not even
- * for one that has the same name, who has registered both of us.
+ * Register the consumer for the length of a lease.  It does not wait, not even
+ * for another process of the same name, which registers both.
  */
 static void
 register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
@@ -309,16 +311,17 @@ register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
 	else if (lock_name(sub->name, consumer))
 		feedpub_store_run(&add_consumer, values, NULL);
 
-	/* those who have been away for long */
+	/* those that have not polled for ten leases */
 	values[1] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, -10 * sub->lease_ms));
 	feedpub_store_run(&forget_consumers, values, NULL);
 	feedpub_store_end(&caller);
 }
 
 /*
- * Lock a consumer's name, unless another transaction has: two that insert one
- * row would wait for each other's end.  The name as an object of class
- * feedpub._consumer, by a hash.
+ * Lock a consumer's name until the transaction ends, unless another
+ * transaction has locked it.  Without the lock, the second of two transactions
+ * that insert the same row would wait until the first one ends.  The lock is
+ * of an object of class feedpub._consumer, with a hash of the name as its OID.
  */
 static bool
 lock_name(const text *subscription, const text *consumer)
@@ -334,7 +337,7 @@ lock_name(const text *subscription, const text *consumer)
 }
 
 /*
- * How many shards are a consumer's.
+ * How many shards a consumer is to have: its share.
  */
 int
 feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
@@ -359,7 +362,7 @@ feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 }
 
 /*
- * Add the shards that a statement has returned.
+ * Add the shards that the last statement returned.
  */
 static int
 add_returned(FeedpubShard *own, int nown, char *consumer)
@@ -385,9 +388,9 @@ add_returned(FeedpubShard *own, int nown, char *consumer)
  * feed_leave(name text, consumer text) returns integer
  *
  * Gives back the shards that a consumer has leased, so that others need not
- * wait until the leases end; returns how many.  What it was handed out and
- * has not acknowledged can be, until another consumer takes the shard.
- * Errors: 42704 when there is no such subscription, 42501.
+ * wait until the leases end.  Returns how many.  Until another consumer takes
+ * a shard, entries of it that were delivered can still be acknowledged.
+ * Errors: 42704 if there is no such subscription, 42501.
  */
 Datum
 feed_leave(PG_FUNCTION_ARGS)

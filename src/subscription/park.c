@@ -1,31 +1,32 @@
 /*-------------------------------------------------------------------------
  *
  * park.c
- *	  Parking entries that a consumer cannot deal with, so that the rest flows:
- *	  feed_park() and feed_nack().
+ *	  feed_park() and feed_nack(): parking an entry that a consumer cannot deal
+ *	  with, so that it can go on with the others.
  *
  * They write a row into feedpub._parked_entry: the entry's cursor, its stamp,
- * and key and row as JSON, as they are then.  feed_poll() leaves such entries
- * out of its pages, so the consumer may go on at once, acknowledge what comes
+ * and key and row as JSON, as they are then.  feed_poll() leaves parked entries
+ * out of its pages.  So the consumer may go on at once, acknowledge what comes
  * after them, or crash and poll again.
  *
- * To park an entry of a page claims the page, as to acknowledge a part of it
- * does (subscription_receipt.c): another page with this entry in it no longer
- * counts.  So an entry is dealt with by whichever consumer acknowledges its
- * page, or is parked; never both.  It is only parked if the committed cursor
- * has not passed it: an entry that is acknowledged is not delivered again.
+ * Parking an entry draws a new state and leaves the page's number, as
+ * acknowledging does (receipt.c): another page that has this entry no longer
+ * counts.  So an entry is either acknowledged with a page or parked, never
+ * both.  It is parked only if the committed cursor has not passed it: an
+ * acknowledged entry is not delivered again.
  *
- * A call that is repeated, because its answer was lost, counts one failure:
+ * If a call is repeated because its answer was lost, it counts as one failure:
  * the row of the entry keeps the number of the page that parked it.
  *
- * While an entry is parked others of its key go on.  In a table feed nothing
- * is lost by that, for an entry is the state of its row.  In an outbox,
- * messages that are retried come later than they would have; a consumer to
- * which that matters parks those after them as well.  To hold them back here
- * would take a list without bounds.
+ * While an entry is parked, others of its key are delivered.  In a table feed
+ * nothing is lost by that, since an entry is the state of its row.  In an
+ * outbox, a message that is retried comes after later ones of its key.  If
+ * their order matters, the consumer parks the later ones as well.  To hold
+ * them back here would take a list without bounds.
  *
- * Locks: the shard's row first, which has the number of parked entries, then
- * theirs; so two that meet on an entry come one after the other.
+ * Locks: first the shard's row, which has the number of parked entries, then
+ * their rows.  So two transactions that park or settle the same entry come one
+ * after the other.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,9 +49,9 @@ PG_FUNCTION_INFO_V1(feed_park);
 PG_FUNCTION_INFO_V1(feed_nack);
 
 /*
- * Given up when it has failed so often; failed with the committed cursor
- * there. A call of the page that has parked it already is the same failure
- * once more.
+ * After $6 failures the entry gets no retry_at.  failed_at is the committed
+ * cursor at the failure.  If the same page has parked the entry already, it is
+ * the same failure.
  */
 static FeedpubStatement park_again = {
 	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $8, page = $9,"
@@ -80,14 +81,14 @@ static FeedpubStatement park_first = {
 				 TEXTARRAYOID, JSONOID, JSONOID},
 };
 
-/* does an entry that is not parked lie after the committed cursor? */
+/* is $2, an entry's cursor, after the committed cursor $1? */
 static FeedpubStatement is_after = {
 	.sql = "SELECT feedpub._cursor_moves($1, $2)",
 	.nargs = 2,
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-/* those of a shard that may be in a page */
+/* the parked entries of a shard whose positions are in a page */
 static FeedpubStatement select_hidden = {
 	.sql = "SELECT feed_xid, cursor FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2"
@@ -97,14 +98,14 @@ static FeedpubStatement select_hidden = {
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
 };
 
-/* An entry that is parked, to be looked up. */
+/* A parked entry, which a page leaves out. */
 typedef struct HiddenEntry
 {
-	uint64		xid;			/* 0: a row that is read in place */
+	uint64		xid;			/* 0: a row of the initial snapshot */
 	FeedpubCursor cursor;
 } HiddenEntry;
 
-/* What is kept of an entry that is parked, as JSON; NULL: none. */
+/* What is kept of a parked entry, as JSON; NULL: nothing. */
 typedef struct Kept
 {
 	text	   *key;
@@ -141,12 +142,13 @@ static bool is_same_entry(const FeedpubPageRow *row,
  *
  * Parks the entry that feed_poll() returned with this receipt: it is delivered
  * again only after feed_retry(), and the consumer can go on.  Moves no cursor.
- * False if it is acknowledged already, or not there any more: its row has been
- * changed since, and comes again, or is gone.
+ * Returns false if the entry is acknowledged already, or if it does not exist
+ * any more: its row was changed since, which is an entry of its own, or was
+ * removed.
  *
- * In a transaction, it is parked if that commits.  Locks the shard's row until
- * the transaction ends.  Errors: 42704, 22023, 0A000 for a truncate, PF003 if
- * the page is no longer the consumer's, PF001, 25006, 40001, 42501.
+ * The entry is parked when the transaction commits.  Locks the shard's row
+ * until then.  Errors: 42704, 22023, 0A000 for a truncate, PF003 if the page
+ * is no longer the consumer's, PF001, 25006, 40001, 42501.
  */
 Datum
 feed_park(PG_FUNCTION_ARGS)
@@ -161,12 +163,12 @@ feed_park(PG_FUNCTION_ARGS)
  * reason text DEFAULT NULL)
  * returns boolean, VOLATILE
  *
- * The same, but the entry is delivered again after delay; not any more if it
- * has failed as often as the subscription's max_attempts says: then it stays
- * parked, as with feed_park().  Error 22023 for a negative delay as well.
+ * The same, but the entry is delivered again after delay.  If it has failed as
+ * often as the subscription's max_attempts says, it stays parked, as with
+ * feed_park().  Error 22023 for a negative delay as well.
  *
- * The consumer acknowledges the page by the receipt of the last entry that it
- * has dealt with, or of the last one; entries that it has parked stay parked.
+ * Afterwards the consumer acknowledges the page, up to any of its entries;
+ * entries that it has parked stay parked.
  */
 Datum
 feed_nack(PG_FUNCTION_ARGS)
@@ -187,8 +189,8 @@ feed_nack(PG_FUNCTION_ARGS)
 }
 
 /*
- * Park an entry, to be retried at *retry_at, unless that is NULL or it has
- * failed too often.
+ * Park an entry.  It is retried at *retry_at, unless that is NULL or the entry
+ * has failed too often.
  */
 static bool
 park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
@@ -230,22 +232,22 @@ park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
 	if (park_entry(&sub, &receipt, committed, values, nulls))
 		return true;
 
-	/* that of another delivery, which deals with it, or this one has */
+	/* if it is parked, another delivery has it; if not, it is settled */
 	if (is_retry && feedpub_retry_is_parked(&sub, &receipt, &by_this))
 		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
 	return false;
 }
 
 /*
- * Park it, with the shard locked.  Returns false if it is not there to be
- * parked.
+ * Park an entry, with the shard locked.  Returns false if there is nothing to
+ * park.
  */
 static bool
 park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		   text *committed, Datum *values, char *nulls)
 {
 	FeedpubRole caller;
-	Datum		places[2];
+	Datum		cursors[2];
 	bool		isnull;
 	bool		is_known;
 	bool		is_passed = false;
@@ -254,9 +256,9 @@ park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	is_known = feedpub_store_run(&park_again, values, nulls) > 0;
 	if (!is_known && receipt->kind != FEEDPUB_RECEIPT_RETRY)
 	{
-		places[0] = PointerGetDatum(committed);
-		places[1] = PointerGetDatum(receipt->cursor);
-		feedpub_store_run(&is_after, places, NULL);
+		cursors[0] = PointerGetDatum(committed);
+		cursors[1] = PointerGetDatum(receipt->cursor);
+		feedpub_store_run(&is_after, cursors, NULL);
 		is_passed = !DatumGetBool(feedpub_store_value(0, 1, &isnull));
 	}
 	feedpub_store_end(&caller);
@@ -272,8 +274,8 @@ park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 }
 
 /*
- * Set what park_first keeps of an entry.  Returns false if it is not there.
- * Key or row stay out if their JSON cannot be made.
+ * Set what park_first keeps of an entry.  Returns false if there is no such
+ * entry.  If the JSON of key or row cannot be made, it is NULL.
  */
 static bool
 describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
@@ -290,7 +292,7 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("a truncate cannot be parked"),
-				 errdetail("What follows it rests on it.")));
+				 errdetail("Entries after it assume that it was applied.")));
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
@@ -327,19 +329,19 @@ keep_entry(FeedpubJsonEntry *entry, void *arg)
 }
 
 /*
- * Read the entry of a receipt, which the shard's pages have.  The batch may
- * have been merged since it was delivered: then it is not at once after the
- * place before it, but still after the committed cursor.
+ * Read the entry of a receipt.  If its batch has been merged since it was
+ * delivered, it may not come right after the cursor with the position before
+ * it; but it still comes after the committed cursor.
  */
 static bool
 find_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		   text *committed, FeedpubPage *page, FeedpubPageRow **row)
 {
-	const FeedpubCursor *wanted = &receipt->place;
+	const FeedpubCursor *wanted = &receipt->parsed;
 	FeedpubCursor after = *wanted;
 
 	if (wanted->pos == 0 || wanted->pos == PG_INT64_MAX)
-		return false;			/* no entry's: a beginning, or an end */
+		return false;			/* the beginning or the end of a batch */
 	after.pos--;
 	if (read_entry(sub, receipt->shard, &after, 1, wanted, page, row))
 		return true;
@@ -389,8 +391,8 @@ key_of_row(FeedpubPage *page, const FeedpubPageRow *row)
 }
 
 /*
- * Leave parked entries out of a page, wherever the committed cursor is: they
- * come again by themselves, if at all.
+ * Leave parked entries out of a page, wherever the committed cursor is: only
+ * retry.c delivers them.
  */
 void
 feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
@@ -415,8 +417,8 @@ feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 }
 
 /*
- * Load the parked entries of a shard, with positions from first to
- * last, in their order.
+ * Load the parked entries of a shard with positions from first to last, in
+ * their order.  Returns how many.
  */
 static int
 load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
@@ -447,7 +449,7 @@ load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
 }
 
 /*
- * Is a row among them?
+ * Is a row among the parked entries?
  */
 static bool
 is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
@@ -473,9 +475,10 @@ is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
 }
 
 /*
- * Does a cursor stand for this row?  Positions are given once; the batch may
- * have been merged.  But those of rows that are read in place are places in a
- * file, and after VACUUM FULL another row may have one.
+ * Does a cursor stand for this row?  Positions are given once, so the batch,
+ * which may have been merged, is not compared.  But the position of a row of
+ * the initial snapshot is where it is in the table's file; after VACUUM FULL
+ * another row may be there.
  */
 static bool
 is_same_entry(const FeedpubPageRow *row, const FeedpubCursor *cursor)

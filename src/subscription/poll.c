@@ -4,33 +4,33 @@
  *	  feed_poll(): reading from the committed cursor of a subscription.
  *
  * A poll reads a page after the committed cursor of a shard, and waits until
- * there is one.  The cursor stays where it is until feed_ack() moves it
- * (subscription_ack.c).  Between the two nothing is locked.  What is lost on
- * the way is delivered again.
+ * there is one.  The cursor does not move until feed_ack() moves it.  Between
+ * the two nothing is locked.  If the consumer crashes, the same entries are
+ * delivered again.
  *
  * Entries that are filtered out.  A page passes entries that it does not
- * deliver: those of other shards, those that row security hides, rows that are
- * gone, and entries that are parked.  A poll reads on until it finds an entry
- * or the end.  What it has passed without finding one, it passes for good: it
- * moves the committed cursor there itself, by an UPDATE that compares the
- * shard's state.  Otherwise the next poll would pass the same entries again,
- * more each time.
+ * deliver: those of other shards, those that row security hides, rows that no
+ * longer exist, and parked entries.  A poll reads on until it finds an entry
+ * or the end.  If it has passed entries and found none to deliver, it moves
+ * the committed cursor there itself, by an UPDATE that compares the shard's
+ * state.  Otherwise the next poll would pass the same entries again, more each
+ * time.
  *
- * Nothing is lost by that.  If the state is the same, the cursor is still
- * where the poll has begun, no entry has been parked since, and no lease was
- * taken. Each entry that was passed is not for this subscription, is gone, or
- * has a row in feedpub._parked_entry, from where it is delivered.  The move
- * draws a new state, so a page that was read before it, and has an entry that
- * the poll did not find any more, no longer counts: the rules of
- * subscription_receipt.c hold for a move by a poll as for one by feed_ack().
+ * No entry is lost by that.  If the state is the same, the committed cursor is
+ * still where the poll began, no entry has been parked since, and no lease was
+ * taken.  Each entry that was passed is not for this shard or this role, no
+ * longer exists, or has a row in feedpub._parked_entry, from where it is
+ * delivered.  The move draws a new state.  So a page that was read before the
+ * move, with an entry that the poll did not find any more, no longer counts:
+ * the rules of receipt.c hold for a move by a poll as for one by feed_ack().
  * The move is part of the poll's transaction.  If the row is locked, the poll
- * leaves it: it waits for no consumer.  Where nothing can be written, on a
- * standby, each poll passes them again.
+ * does not move the cursor, since it waits for no consumer.  On a standby,
+ * where nothing can be written, each poll passes the entries again.
  *
- * Waiting.  A poll waits as feed_wait() does (wait.c), for a batch after the
- * first of its cursors, or until a parked entry is due.  A transaction with an
- * id does not wait, so a poll looks before it writes: leases are taken or
- * renewed after the wait, and cursors are moved last.
+ * Waiting.  A poll waits as feed_wait() does, for a batch after the first of
+ * its cursors, or until a parked entry is due.  A transaction with an id does
+ * not wait, so a poll looks before it writes: leases are taken or renewed
+ * after the wait, and cursors are moved last.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,12 +60,12 @@ PG_FUNCTION_INFO_V1(feed_poll);
 PG_FUNCTION_INFO_V1(feed_poll_rows);
 
 /*
- * For how long a poll that could keep its progress passes entries without
- * finding one, in ms: what it has passed must be committed at some time.
+ * For how long a poll passes entries without finding one, if it can move the
+ * committed cursor, in ms.  Then it returns, so that the move is committed.
  */
 #define MAX_PASSING		1000
 
-/* How far a poll has got in a shard, in a state of that. */
+/* How far a poll has read in a shard while the shard has this state. */
 typedef struct Reached
 {
 	bool		given;
@@ -83,9 +83,9 @@ typedef struct Poll
 	FeedpubShard *shards;		/* that it may read */
 	int			nshards;
 	Reached    *reached;		/* by number of the shard */
-	bool		advanced;		/* in any of them, by the last look */
-	bool		pushed;			/* a snapshot of its own */
-	bool		unaltered;		/* the feed, by its transaction: it had no id */
+	bool		advanced;		/* the last look() passed something */
+	bool		pushed;			/* a snapshot, to be popped */
+	bool		unaltered;		/* it began without an xid: no DDL of its own */
 
 	/* what it has found */
 	FeedpubPage *page;
@@ -93,7 +93,7 @@ typedef struct Poll
 	FeedpubRetried *retried;	/* an entry that is delivered again, or NULL */
 } Poll;
 
-/* If the state is the same, and the row is not locked. */
+/* if the state is the same, and the row is not locked */
 static FeedpubStatement pass_filtered = {
 	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard o"
 		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.state = $3"
@@ -114,15 +114,15 @@ static void choose_shards(Poll *poll);
 static void refuse_several(const FeedpubSubscription *sub);
 static bool look(Poll *poll);
 static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
-static void place_of(const Poll *poll, const FeedpubShard *shard,
-					 FeedpubCursor *place);
+static void next_cursor(const Poll *poll, const FeedpubShard *shard,
+						FeedpubCursor *cursor);
 static void move_past_filtered(Poll *poll);
 static bool await_news(Poll *poll);
 static TimestampTz find_end(const Poll *poll, List *shards);
 static bool has_news(const FeedpubSubscription *sub);
 static List *waited_shards(Poll *poll);
-static void find_first_place(const Poll *poll, List *shards,
-							 FeedpubCursor *first);
+static void find_first_cursor(const Poll *poll, List *shards,
+							  FeedpubCursor *first);
 static bool some_due(const FeedpubSubscription *sub, List *shards);
 
 /*
@@ -132,8 +132,8 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * xid text, published_at timestamptz, attempt int, error text), VOLATILE
  *
  * Reads what is after a subscription's committed cursor: at most max_rows
- * entries (and feedpub.max_page_rows), all of one shard.  The cursor stays
- * where it is until feed_ack() is called with the receipt of an entry, which
+ * entries (and feedpub.max_page_rows), all of one shard.  The cursor does not
+ * move until feed_ack() is called with the receipt of an entry, which
  * acknowledges the page up to that entry.
  *
  * op, key, row, xid, published_at and error are as in feed_page().  attempt is
@@ -142,28 +142,29 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * With ack, the receipt of the last entry of the page before, that page is
  * acknowledged first, as by feed_ack(), in the same call.
  *
- * If there is nothing, it waits for timeout.  It looks once in a transaction
- * that has a transaction id, so with ack too, and in REPEATABLE READ and
- * SERIALIZABLE.  Committed rows that are not published yet are waited for
- * feedpub.read_wait at least.  No rows: nothing came in time.
+ * If there is nothing, it waits for timeout.  It does not wait in a
+ * transaction that has a transaction id, so not with ack either, and not in
+ * REPEATABLE READ and SERIALIZABLE.  If committed rows are not published yet,
+ * it waits for feedpub.read_wait at least.  If nothing comes in time, it
+ * returns no rows.
  *
- * A consumer that names itself leases shards, which no other consumer reads as
- * long as it polls or acknowledges in time, and gets a page of one of them in
- * turn.  With more than one shard it must.  It waits for a third of the lease
- * at most.  Names must be different: two consumers of one name get the same
- * entries, and only one of them can acknowledge.  A consumer that polls in a
- * transaction holds what it leased there until the transaction ends.
+ * A consumer that names itself leases shards, and gets a page of one of them.
+ * No other consumer reads these as long as it polls or acknowledges in time.
+ * If the subscription has more than one shard, a name is needed.  With a name
+ * a poll waits for a third of the lease at most.  Names must be different: two
+ * consumers of one name get the same entries, and only one of them can
+ * acknowledge.  If a poll takes or renews leases, the rows of these shards are
+ * locked until the transaction ends.
  *
- * A parked entry that is due (feed_retry(), feed_nack()) comes before others,
- * alone; if it has failed since something new was acknowledged, after them.
+ * A parked entry that is due (feed_retry(), feed_nack()) comes alone, before
+ * new entries.  If it has failed with the committed cursor where it is, it
+ * comes after them.
  *
  * Needs the rights of the subscription's owner, and SELECT on the table, whose
  * row security it obeys.  Without a name it works on a standby.  Errors: 42704
  * if there is no such subscription, 22023 for a bad argument, 25006 with a
  * name where nothing can be written, 40001 in higher isolation, PF001, PF002,
  * 42501, and with ack those of feed_ack().
- *
- * The verbs are PgQ's, pgmq's and other queues'.
  */
 Datum
 feed_poll(PG_FUNCTION_ARGS)
@@ -185,9 +186,9 @@ feed_poll(PG_FUNCTION_ARGS)
  * xid text, published_at timestamptz, attempt int), VOLATILE
  *
  * The same with rows of the feed's table, called as feed_poll_rows(NULL::kv,
- * ...).  entry of a delete has the key and else nulls; it is NULL for a parked
- * message whose row is gone.  Error 42809 if the subscription is of another
- * feed.
+ * ...).  In entry of a delete only the key is set.  If the row of a parked
+ * message is gone, entry is NULL.  Error 42809 if the subscription is of
+ * another feed.
  */
 Datum
 feed_poll_rows(PG_FUNCTION_ARGS)
@@ -210,7 +211,7 @@ feed_poll_rows(PG_FUNCTION_ARGS)
 }
 
 /*
- * Check the arguments from name on, read the subscription, and acknowledge the
+ * Check the arguments from name on, load the subscription, and acknowledge the
  * page before.
  */
 static void
@@ -234,7 +235,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 	poll->max_rows = Min(poll->max_rows, feedpub_max_page_rows);
 	if (!PG_ARGISNULL(first_arg + 2))
 	{
-		/* also if there is nothing to write, which cannot be foreseen */
+		/* whether it will write is not known yet */
 		PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 		poll->consumer = PG_GETARG_TEXT_PP(first_arg + 2);
 	}
@@ -251,11 +252,11 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 }
 
 /*
- * Acknowledge the page before, and note it in what has been read of the
+ * Acknowledge the page before, and note that in what has been loaded of the
  * subscription.
  *
- * The shard's row may have been another when it was moved: leased since it was
- * read, and given back.  Then the state is another, too, and the move failed.
+ * If another consumer has leased the shard since it was loaded, its state has
+ * changed, and the acknowledgement fails.  So what has been loaded is right.
  */
 static void
 acknowledge(Poll *poll, const text *text)
@@ -270,7 +271,7 @@ acknowledge(Poll *poll, const text *text)
 	if (receipt.kind == FEEDPUB_RECEIPT_RETRY ||
 		receipt.shard >= poll->sub.nloaded)
 	{
-		/* how many are parked has changed; or it is a younger subscription */
+		/* the number of parked entries has changed, or all of it has */
 		feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
 		return;
 	}
@@ -301,7 +302,7 @@ find_page(Poll *poll)
 		if (look(poll))
 			break;
 
-		/* what woke it was not for it: it may come back for more */
+		/* nothing that woke it was for it, and it has passed nothing */
 		if (turn > 0 && !poll->advanced)
 			break;
 		has_news = may_wait() && await_news(poll);
@@ -322,7 +323,7 @@ close_page(Poll *poll)
 }
 
 /*
- * May it wait, and see what comes?
+ * May the poll wait, and would it then see a new batch?
  */
 static bool
 may_wait(void)
@@ -332,7 +333,7 @@ may_wait(void)
 }
 
 /*
- * After a wait: read the subscription as it is now, and go on with a new
+ * After a wait: load the subscription as it is now, and go on with a new
  * snapshot.
  */
 static void
@@ -355,8 +356,8 @@ load_again(Poll *poll)
 }
 
 /*
- * The shards that the consumer may read.  Without a name, the only one, unless
- * another consumer holds it.
+ * Choose the shards that the consumer may read.  Without a name it is the only
+ * one, unless a consumer holds it.
  */
 static void
 choose_shards(Poll *poll)
@@ -376,7 +377,7 @@ choose_shards(Poll *poll)
 }
 
 /*
- * Refuse a consumer without a name where there are several shards.
+ * Refuse a consumer without a name if there are several shards.
  */
 static void
 refuse_several(const FeedpubSubscription *sub)
@@ -392,16 +393,16 @@ refuse_several(const FeedpubSubscription *sub)
 /*
  * Look for a page of one of the shards.
  *
- * An entry that is due again comes before what is new.  But if it has failed
- * since the cursor moved last it comes after: otherwise an entry that is tried
- * again at once and fails again would be all that is ever delivered.
+ * A parked entry that is due comes before new entries.  But if it has failed
+ * since the cursor moved last, it comes after them: otherwise, if an entry is
+ * retried at once and fails each time, nothing else would be delivered.
  */
 static bool
 look(Poll *poll)
 {
 	int			first = 0;
 
-	/* begin with any, so that none waits for ever for busier ones */
+	/* begin with any of them, so that a busy shard does not starve others */
 	if (poll->nshards > 1)
 		first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, poll->nshards - 1);
 	poll->advanced = false;
@@ -431,8 +432,8 @@ look(Poll *poll)
 }
 
 /*
- * Read from where the poll has got in a shard, until there is an entry that is
- * not filtered out, or no more.
+ * Read on in a shard until there is an entry that is not filtered out, or no
+ * more.
  */
 static bool
 read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
@@ -453,7 +454,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		CHECK_FOR_INTERRUPTS();
 		MemSet(page, 0, sizeof(FeedpubPage));
 		page->heap = heap;
-		place_of(poll, shard, &page->request.after);
+		next_cursor(poll, shard, &page->request.after);
 		page->request.max_rows = poll->max_rows;
 		page->request.shard = shard->shard;
 		page->request.shards = poll->sub.nshards;
@@ -470,7 +471,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		}
 		has_more = page->more;
 		if (feedpub_cursor_compare(&page->passed, &page->request.after) == 0)
-			has_more = false;	/* nor has it passed any */
+			has_more = false;	/* it has passed nothing */
 		else
 		{
 			reached->given = true;
@@ -487,23 +488,24 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 }
 
 /*
- * Where the poll goes on in a shard: where it has got, as long as the shard's
- * state is the same, or else at the committed cursor.
+ * The cursor after which the poll reads on in a shard: up to there it has read
+ * already, if the shard's state is still the same, or else the committed
+ * cursor.
  */
 static void
-place_of(const Poll *poll, const FeedpubShard *shard, FeedpubCursor *place)
+next_cursor(const Poll *poll, const FeedpubShard *shard, FeedpubCursor *cursor)
 {
 	const Reached *reached = &poll->reached[shard->shard];
 
 	if (reached->given && reached->state == shard->state)
-		*place = reached->cursor;
+		*cursor = reached->cursor;
 	else
-		feedpub_cursor_parse(shard->cursor, place);
+		feedpub_cursor_parse(shard->cursor, cursor);
 }
 
 /*
- * Move the committed cursors past what was filtered out; that of a shard of
- * which a page is returned moves when the page is acknowledged.
+ * Move the committed cursors past what was filtered out.  If a page of a shard
+ * is returned, the cursor of that shard moves when it is acknowledged.
  */
 static void
 move_past_filtered(Poll *poll)
@@ -553,15 +555,15 @@ await_news(Poll *poll)
 	left = (poll->end - GetCurrentTimestamp()) / 1000;
 	if (shards == NIL)
 	{
-		/* none is the consumer's: as if nothing came */
+		/* it has no shard and gets none: as if nothing came */
 		feedpub_wait_sleep(left);
 		return false;
 	}
 	if (some_due(sub, shards))
 		return true;
 
-	/* until the first place is passed, or the first parked entry is due */
-	find_first_place(poll, shards, &first);
+	/* for a batch after the first cursor, or until a parked entry is due */
+	find_first_cursor(poll, shards, &first);
 	foreach(lc, shards)
 	{
 		FeedpubShard *shard = lfirst(lc);
@@ -576,9 +578,9 @@ await_news(Poll *poll)
 }
 
 /*
- * When a poll that has found nothing no longer waits.  Committed rows that are
- * not published yet are waited for as a page does (page.c).  A consumer that
- * polls in time must keep its leases.
+ * Until when a poll that has found nothing waits.  If committed rows are not
+ * published yet, it waits for them at least as long as feed_page() does.  A
+ * consumer that polls in time must keep its leases, so they limit the wait.
  */
 static TimestampTz
 find_end(const Poll *poll, List *shards)
@@ -596,7 +598,7 @@ find_end(const Poll *poll, List *shards)
 	{
 		FeedpubShard *shard = lfirst(lc);
 
-		/* half of what is left, for the renewal needs some time too */
+		/* half of what is left, since the renewal needs some time too */
 		if (poll->consumer != NULL && feedpub_lease_is_held(sub, shard))
 			limit = Min(limit, Max((shard->leased_until - now) / 2000, 0));
 	}
@@ -621,15 +623,15 @@ has_news(const FeedpubSubscription *sub)
 		result = feedpub_news_exist(&feed, heap, GetActiveSnapshot(),
 									&last.snapshot);
 
-	/* as in wait.c, a wait must not be in the way of an ALTER TABLE */
+	/* a wait must not block an ALTER TABLE */
 	relation_close(heap, AccessShareLock);
 	return result;
 }
 
 /*
- * The shards of which a poll may deliver something to the consumer: those that
- * it has, or, if it has none and some are to be its own, any that is free.
- * Not those of others, nor more than it will get: it would never sleep.
+ * The shards for which a poll waits: those that the consumer has, or, if it
+ * has none and its share is not 0, all that are free.  News of other shards
+ * must not wake it: it would find nothing, and never sleep.
  */
 static List *
 waited_shards(Poll *poll)
@@ -656,22 +658,22 @@ waited_shards(Poll *poll)
 }
 
 static void
-find_first_place(const Poll *poll, List *shards, FeedpubCursor *first)
+find_first_cursor(const Poll *poll, List *shards, FeedpubCursor *first)
 {
 	ListCell   *lc;
 
 	foreach(lc, shards)
 	{
-		FeedpubCursor place;
+		FeedpubCursor cursor;
 
-		place_of(poll, lfirst(lc), &place);
-		if (lc == list_head(shards) || feedpub_cursor_compare(&place, first) < 0)
-			*first = place;
+		next_cursor(poll, lfirst(lc), &cursor);
+		if (lc == list_head(shards) || feedpub_cursor_compare(&cursor, first) < 0)
+			*first = cursor;
 	}
 }
 
 /*
- * Is there a parked entry to be delivered again?
+ * Is a parked entry due?
  */
 static bool
 some_due(const FeedpubSubscription *sub, List *shards)

@@ -1,44 +1,44 @@
 /*-------------------------------------------------------------------------
  *
  * receipt.c
- *	  Receipts: what feed_poll() gives with each entry, and feed_ack() takes.
+ *	  Receipts: feed_poll() returns one with each entry, feed_ack() takes it.
  *
- * A receipt says of which page an entry is, and in which state of the shard
+ * A receipt says which page an entry is from, and in which state of the shard
  * that page was read:
  *
  *		version, 1 | kind, 1 | shard, 3 | state, 16 | page, 16 | cursor
  *
- * kind says whether the page was leased to a consumer with a name, or is an
- * entry that was parked and is delivered again.  Numbers are hexadecimal.
+ * kind says whether the page was leased to a consumer with a name, or is a
+ * parked entry that is delivered again.  Numbers are hexadecimal.
  *
  * state and page are 64 random bits each.  A new state is drawn at each change
- * of the shard's row that decides what may be acknowledged: its committed
- * cursor moves, an entry is parked, its lease is taken, it is moved elsewhere.
- * A new page number is drawn at each page.  A counter would not do: a crash
- * takes back a change that was committed asynchronously, the counter gives the
- * same number again, and a receipt from before the crash would count for
- * something else.
+ * of the shard's row that decides what may be acknowledged: the committed
+ * cursor moves, an entry is parked, the lease is taken, feed_seek() is called.
+ * A new page number is drawn for each page.  A counter is not enough.  A crash
+ * can take back a change that was committed asynchronously.  The counter then
+ * gives the same number again, and a receipt from before the crash counts for
+ * another page.
  *
  * A page's receipts count if the shard is in the state in which the page was
- * read, or if the page itself made the last change, so that a page can be
- * acknowledged in parts.
+ * read, or if the page itself made the last change.  So a page can be
+ * acknowledged in several steps.
  *
- * Why no two pages that have an entry in common are both acknowledged: take
- * the page that is first.  It makes a new state, and leaves its number.  The
- * other page was read in an earlier state, so it counts neither by its state
- * nor by its number.  If it was read in the new state, the entry is not in it,
- * for the committed cursor has passed the entry, or it is parked.  It does not
- * matter why there were two: a lease that ran out, two processes of one name
- * or of none, or one process that lost its connection in the middle of a
- * COMMIT and polled again.
+ * If two pages have an entry in common, only one of them can acknowledge it.
+ * The page that is acknowledged first draws a new state, and leaves its page
+ * number in the row.  If the other page was read in an earlier state, it
+ * counts neither by its state nor by its number.  If it was read in the new
+ * state, it does not have the entry: the committed cursor has passed the
+ * entry, or the entry is parked.  It does not matter why there were two pages:
+ * a lease ran out, two processes have one name or none, or one process lost
+ * its connection during a COMMIT and polled again.
  *
  * Comparison and change are one UPDATE of the shard's row, or are made with
  * that row locked, so they come one after the other.  In READ COMMITTED the
  * later one compares the newest version of the row; in higher levels it fails
  * with 40001.
  *
- * For an entry that is delivered again, state is that of the entry's own row
- * in feedpub._parked_entry (subscription_retry.c).
+ * For an entry that is delivered again, state is the state of the entry's own
+ * row in feedpub._parked_entry (retry.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,7 @@
 
 #define VERSION		'1'
 
-/* lengths of its parts, in characters */
+/* length of the prefix, and where its numbers begin, in characters */
 #define LENGTH		FEEDPUB_RECEIPT_PREFIX
 #define SHARD_AT	2
 #define STATE_AT	5
@@ -75,7 +75,7 @@ feedpub_receipt_draw(void)
 }
 
 /*
- * Write a receipt, less its cursor, FEEDPUB_RECEIPT_PREFIX characters and a
+ * Write a receipt without its cursor: FEEDPUB_RECEIPT_PREFIX characters and a
  * zero.
  */
 void
@@ -88,7 +88,7 @@ feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer)
 }
 
 /*
- * Parse a receipt.  Error 22023 for what is none.
+ * Parse a receipt.  Error 22023 if it is malformed.
  */
 void
 feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
@@ -115,7 +115,7 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 	receipt->state = (int64) state;
 	receipt->page = (int64) page;
 	receipt->cursor = cstring_to_text_with_len(p + LENGTH, length - LENGTH);
-	feedpub_cursor_parse(receipt->cursor, &receipt->place);
+	feedpub_cursor_parse(receipt->cursor, &receipt->parsed);
 }
 
 static bool

@@ -1,37 +1,37 @@
 /*-------------------------------------------------------------------------
  *
  * retry.c
- *	  Delivering parked entries again: feed_retry(), feed_discard(), and what a
- *	  poll finds due.
+ *	  Delivering parked entries again: feed_retry(), feed_discard(), and the
+ *	  entries that a poll finds due.
  *
- * An entry that is due, a row with retry_at in the past that the shard's
- * committed cursor has passed, is delivered alone, as often as it is polled:
- * until it is acknowledged, parked again, or discarded.  Its receipt has the
- * state of the entry's row, which is drawn anew when the entry is parked
- * again. The transaction that removes the row in that state has dealt with the
- * entry, and no other; all of them lock the shard's row first.  It needs no
- * lease: a consumer that has taken the shard meanwhile finds the row gone.
+ * A parked entry is due if retry_at is in the past and the shard's committed
+ * cursor has passed the entry.  It is delivered alone, by each poll, until it
+ * is acknowledged, parked again, or discarded.  Its receipt has the state of
+ * the entry's row, which is drawn anew when the entry is parked again.  Only
+ * the transaction that removes the row in that state has dealt with the entry;
+ * all of them lock the shard's row first.  This needs no lease: if another
+ * consumer has taken the shard and dealt with the entry, the row is gone.
  *
- * What is delivered is read then.  A message of an outbox is found by its
- * stamp; if its row is gone, the message comes as it was when it was parked.
- * In a table feed it is the row with that stamp, or else the one that has the
- * key now, for an entry is the state of its row.  If there is none any more,
- * or the key of a delete lives again, nothing is left to do, and the entry is
- * forgotten.  A reader from which row security may hide a row forgets nothing,
- * and is not shown what was kept.  Rows are read with a snapshot that is not
- * older than the one which saw the entry parked: in an older one the row may
- * not be there yet.
+ * What is delivered is read at that time.  A message of an outbox is found by
+ * its stamp; if its row is gone, the message comes as it was when it was
+ * parked.  In a table feed it is the row with that stamp, or else the row that
+ * has the key now, since an entry is the state of its row.  If there is no
+ * such row, or the key of a delete exists again, nothing is left to do, and
+ * the entry is forgotten.  If row security may hide rows from the reader, it
+ * forgets nothing, and is not shown what was kept.  Rows are read with a
+ * snapshot that is not older than the one that saw the entry parked: an older
+ * one may not see the row yet.
  *
- * Retried entries come before new ones, but one that has failed again only
- * if the committed cursor has moved since, or nothing is new: so neither
- * starves.
+ * Retried entries come before new ones.  If one has failed again, it does so
+ * only if the committed cursor has moved since, or nothing is new: so neither
+ * starve.
  *
- * An entry that is discarded before the committed cursor has passed it stays,
- * with retry_at at the beginning of time, for it must be left out of pages.
- * It goes when it would be due.
+ * If an entry is discarded before the committed cursor has passed it, its row
+ * stays, with retry_at -infinity, since pages must leave it out.  It is removed
+ * when it would be due.
  *
- * Locks: as in subscription_park.c.  A poll that finds nothing left to do for
- * an entry waits for none.
+ * Locks: as in park.c.  If a poll has nothing left to do for an entry, it
+ * waits for no lock to remove it.
  *
  *-------------------------------------------------------------------------
  */
@@ -65,7 +65,7 @@ PG_FUNCTION_INFO_V1(feed_discard);
 /* how many entries that are due a poll looks at */
 #define MAX_DUE		100
 
-/* of an entry that is due, with the shard's row locked */
+/* the shard's row is locked */
 #define REMOVE_PARKED(condition) \
 	"WITH gone AS (DELETE FROM feedpub._parked_entry"                            \
 	" WHERE subscription = $1 AND shard = $2 AND " condition " RETURNING 1)"     \
@@ -73,21 +73,21 @@ PG_FUNCTION_INFO_V1(feed_discard);
 	" parked = parked - (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4" \
 	" WHERE subscription = $1 AND shard = $2 AND EXISTS (SELECT FROM gone)"
 
-/* in the state of the receipt; by this page */
+/* the entry in the state of the receipt; settled gets the page's number */
 static FeedpubStatement settle = {
 	.sql = REMOVE_PARKED("cursor = $5 AND state = $3"),
 	.nargs = 5,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID},
 };
 
-/* those that there is nothing left to do for */
+/* entries for which nothing is left to do */
 static FeedpubStatement forget = {
 	.sql = REMOVE_PARKED("cursor = ANY ($3) AND retry_at <= pg_catalog.clock_timestamp()"),
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT8OID},
 };
 
-/* is an entry parked; and by this page? */
+/* is an entry parked, and by this page? */
 static FeedpubStatement find_parked = {
 	.sql = "SELECT page = $4 FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3",
@@ -104,9 +104,9 @@ static FeedpubStatement try_lock_shard = {
 };
 
 /*
- * What the committed cursor has passed: one after it would come before its
- * turn.  Those that have failed with the cursor where it is, $4, or the
- * others.
+ * Only entries that the committed cursor has passed: others would come before
+ * their turn.  If $4, those that have failed with the cursor where it is, or
+ * else the others.
  */
 static FeedpubStatement select_due = {
 	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key_texts,"
@@ -131,7 +131,7 @@ static FeedpubStatement next_due = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
-/* the shards that have this entry parked, or any */
+/* the shards that have this entry parked; if it is NULL, any entry */
 static FeedpubStatement lock_shards_of = {
 	.sql = "SELECT h.shard FROM feedpub._shard h"
 		   " WHERE h.subscription = $1 AND EXISTS (SELECT FROM feedpub._parked_entry p"
@@ -159,7 +159,7 @@ static FeedpubStatement discard = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-/* discarded, and passed by the committed cursor */
+/* entries that are discarded, and passed by the committed cursor */
 static FeedpubStatement remove_discarded = {
 	.sql = "WITH gone AS (DELETE FROM feedpub._parked_entry p USING feedpub._shard h"
 		   "  WHERE p.subscription = $1 AND p.cursor = $2"
@@ -178,7 +178,7 @@ typedef enum Fate
 {
 	ENTRY_FOUND,
 	ENTRY_GONE,					/* there is nothing left to do */
-	ENTRY_UNKNOWN,				/* it cannot be said, or not to this caller */
+	ENTRY_UNKNOWN,				/* not known, or hidden from this caller */
 } Fate;
 
 static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
@@ -204,10 +204,11 @@ static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
 /*
  * feed_retry(name text, cursor text DEFAULT NULL) returns integer, VOLATILE
  *
- * Has a parked entry, or all of a subscription's, delivered again: with the
- * next polls, one each, before new entries and after what of its key has been
- * delivered since.  Returns how many.  Waits for acknowledgements of open
- * transactions in their shards.  Errors: 42704, 42501.
+ * Has a parked entry delivered again; without a cursor, all parked entries of
+ * the subscription.  They come with the next polls, one each, before new
+ * entries, and thus after entries of the same key that have been delivered
+ * since.  Returns how many.  Waits for open transactions that have
+ * acknowledged in their shards.  Errors: 42704, 42501.
  */
 Datum
 feed_retry(PG_FUNCTION_ARGS)
@@ -231,9 +232,9 @@ feed_retry(PG_FUNCTION_ARGS)
 /*
  * feed_discard(name text, cursor text) returns integer
  *
- * Forgets a parked entry: it is not delivered again.  Returns
- * how many there were, 0 or 1.  Waits for acknowledgements of open
- * transactions in its shard.  Errors: 42704, 42501.
+ * Forgets a parked entry: it is not delivered again.  Returns how many there
+ * were, 0 or 1.  Waits for open transactions that have acknowledged in its
+ * shard.  Errors: 42704, 42501.
  */
 Datum
 feed_discard(PG_FUNCTION_ARGS)
@@ -280,7 +281,7 @@ feedpub_retry_settle(const FeedpubSubscription *sub,
 }
 
 /*
- * Is an entry parked?  And was it this delivery that has parked it?
+ * Is an entry parked?  *by_this: has this delivery parked it?
  */
 bool
 feedpub_retry_is_parked(const FeedpubSubscription *sub,
@@ -303,11 +304,11 @@ feedpub_retry_is_parked(const FeedpubSubscription *sub,
 }
 
 /*
- * Make a page of one parked entry of a shard that is due, if there is one: one
- * that has failed again with the committed cursor where it is, or another.
- * Those that there is nothing left to do for are forgotten on the way, if that
- * can be written without waiting; not by a reader from which row security may
- * hide them.
+ * Make a page of one parked entry of a shard that is due, if there is one;
+ * NULL if not.  If again, it is one that has failed with the committed cursor
+ * where it is, or else another.  Entries for which nothing is left to do are
+ * forgotten on the way, if that can be written without waiting, and row
+ * security hides nothing from the reader.
  */
 FeedpubRetried *
 feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
@@ -349,15 +350,15 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 			skipped -= forget_unless_locked(sub, shard->shard, gone);
 	}
 
-	/* the row may be younger than what has been published, and durable */
+	/* the row may have been committed after what is published and durable */
 	if (found != NULL)
 		feedpub_horizon_flush_all();
 	return found;
 }
 
 /*
- * Forget entries, unless the shard is locked: it waits for no consumer.
- * Returns how many.
+ * Forget entries, unless the shard is locked, since it waits for no consumer.
+ * Returns how many it has forgotten.
  */
 static int
 forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
@@ -384,7 +385,7 @@ forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
 }
 
 /*
- * A page of one entry; without a row, of what was kept of it.
+ * Make a page of one entry.  Without a row it has what was kept of the entry.
  */
 static void
 make_page(FeedpubPage *page, const FeedpubRetried *entry, HeapTuple row)
@@ -427,7 +428,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 }
 
 /*
- * An entry, of a row of select_due.
+ * An entry from a row of select_due.
  */
 static FeedpubRetried *
 load_due(uint64 row)
@@ -481,8 +482,8 @@ feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard
 
 /*
  * What an entry is now: the message, or the row that has its key; of a delete
- * the key, unless it lives again.  In READ COMMITTED with a snapshot of its
- * own; never with what the transaction itself has done.
+ * the key, unless it exists again.  In READ COMMITTED it is read with a new
+ * snapshot.  Changes of the own transaction are never seen.
  */
 static Fate
 read_again(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
@@ -492,7 +493,7 @@ read_again(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 	feedpub_horizon_push(GetTransactionSnapshot());
 	if (scan->page->feed.is_outbox)
 	{
-		/* the message, or, where it cannot be hidden, what was kept of it */
+		/* the message, or, if nothing is hidden, what was kept of it */
 		*row = read_by_stamp(scan, entry);
 		fate = *row != NULL || scan->sees_all ? ENTRY_FOUND : ENTRY_UNKNOWN;
 	}
@@ -541,7 +542,7 @@ read_by_stamp(FeedpubPageScan *scan, FeedpubRetried *entry)
 }
 
 /*
- * By the operators of the key's index.
+ * Read the row that has the key now, by the operators of the key's index.
  */
 static Fate
 read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
@@ -589,8 +590,8 @@ operator_namespace(Oid operator)
 }
 
 /*
- * A row with the key alone, if nothing has it now.  A caller subject to row
- * security gets no deletes.
+ * Make a row of the key alone, if no row has the key now.  If the caller is
+ * subject to row security, it gets no deletes.
  */
 static Fate
 read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
@@ -623,7 +624,7 @@ read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 }
 
 /*
- * Read a row as the caller.
+ * Read a row as the caller, under its search_path.
  */
 static HeapTuple
 select_row(FeedpubPageScan *scan, const char *condition, int nargs,

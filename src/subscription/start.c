@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * start.c
- *	  Where a subscription begins: 'earliest', 'latest', a cursor or a time.
+ *	  The start of a subscription: 'earliest', 'latest', a cursor or a time.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,7 +18,7 @@
 
 #include "subscription/subscription.h"
 
-/* A time being parsed. */
+/* A time to parse. */
 typedef struct TimeInput
 {
 	char	   *word;
@@ -30,7 +30,8 @@ static void parse_time(void *arg);
 static void check_cursor(Oid feed, text *cursor);
 
 /*
- * The cursor that start stands for.  Error 22007 if it stands for none.
+ * The cursor that start stands for.  Error 22007 if it stands for none, 42809
+ * if feed is no feed, PF001 or PF002 if it is a cursor that is refused, 42501.
  */
 text *
 feedpub_start_find(Oid feed, const text *start)
@@ -72,12 +73,12 @@ parse_time(void *arg)
 }
 
 /*
- * The beginning of a feed as it is now, so that what happens to the feed
- * before the first poll is noticed: a history that begins, rows that are
- * removed.
+ * The beginning of a feed as it is now.  It has the feed's history, so if the
+ * feed begins another history or rows are removed before the first poll, that
+ * poll fails.
  *
- * Its base is the largest there is: no page has been read yet, so none has
- * seen a row whose delete may expire (page.c: check_floor).
+ * Its base is the largest possible: no page has been read yet, so no page has
+ * a row whose delete may expire (check_floor()).
  */
 static text *
 earliest_cursor(Oid feed)
@@ -98,9 +99,10 @@ earliest_cursor(Oid feed)
 }
 
 /*
- * The end of the last batch published at or before a time: found by halving,
- * for the times of batches rise with their numbers.  Where a clock was put
- * back they do not, and it may be a batch with later ones before it.
+ * The end of the last batch published at or before a time.  It is found by
+ * bisection, since the times of batches rise with their numbers.  If the clock
+ * was put back they do not rise, and batches before the one that is found may
+ * have later times.
  */
 text *
 feedpub_start_at(Oid feed, TimestampTz at)
@@ -109,8 +111,8 @@ feedpub_start_at(Oid feed, TimestampTz at)
 	FeedpubFloor floor = {0};
 	FeedpubBatch found = {0};
 	FeedpubBatch batch;
-	int64		low = 0;		/* this one is, or is the beginning */
-	int64		high;			/* this one is not */
+	int64		low = 0;		/* published by then, or the beginning */
+	int64		high;			/* published later, or none */
 
 	feedpub_require_select(feed);
 	if (feedpub_registry_is_table(feed))
@@ -139,12 +141,12 @@ feedpub_start_at(Oid feed, TimestampTz at)
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
 						get_rel_name(feed)),
-				 errhint("Begin from 'earliest', with nothing, or from 'latest'.")));
+				 errhint("Begin with an empty copy from 'earliest', or begin from 'latest'.")));
 	return feedpub_cursor_at_end(feed, &found, snapshot);
 }
 
 /*
- * Check a cursor by reading after it.
+ * Check a cursor by reading a page of one row after it.
  */
 static void
 check_cursor(Oid feed, text *cursor)

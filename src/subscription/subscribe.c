@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * subscribe.c
- *	  Making, moving and removing subscriptions.
+ *	  feed_subscribe(), feed_seek() and feed_unsubscribe().
  *
  *-------------------------------------------------------------------------
  */
@@ -50,26 +50,26 @@ static FeedpubStatement insert_subscription = {
 
 static FeedpubStatement insert_shards = {
 	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, state)"
-		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 OPERATOR(pg_catalog.-) 1) n",
+		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 - 1) n",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement delete_subscription = {
-	.sql = "DELETE FROM feedpub._subscription WHERE name OPERATOR(pg_catalog.=) $1",
+	.sql = "DELETE FROM feedpub._subscription WHERE name = $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
 
 static FeedpubStatement delete_state = {
-	.sql = "WITH shards AS (DELETE FROM feedpub._shard WHERE subscription OPERATOR(pg_catalog.=) $1),"
-		   " parked AS (DELETE FROM feedpub._parked_entry WHERE subscription OPERATOR(pg_catalog.=) $1)"
-		   " DELETE FROM feedpub._consumer WHERE subscription OPERATOR(pg_catalog.=) $1",
+	.sql = "WITH shards AS (DELETE FROM feedpub._shard WHERE subscription = $1),"
+		   " parked AS (DELETE FROM feedpub._parked_entry WHERE subscription = $1)"
+		   " DELETE FROM feedpub._consumer WHERE subscription = $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
 
-/* in another state, so what was delivered no longer counts */
+/* a new state, so that earlier receipts no longer count */
 static FeedpubStatement move_shards = {
 	.sql = "UPDATE feedpub._shard SET cursor = $2, state = $3, page = NULL,"
 		   " consumer = NULL, leased_until = NULL WHERE subscription = $1",
@@ -79,7 +79,7 @@ static FeedpubStatement move_shards = {
 
 static FeedpubStatement select_owner = {
 	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub._subscription"
-		   " WHERE name OPERATOR(pg_catalog.=) $1",
+		   " WHERE name = $1",
 	.nargs = 1,
 	.argtypes = {TEXTOID},
 };
@@ -103,20 +103,21 @@ static Datum seek(FunctionCallInfo fcinfo, bool at_time);
  *
  * Makes a subscription, which belongs to the caller.  It begins at start:
  * 'earliest', 'latest', a cursor, or a time, which stands for the end of the
- * last batch published at or before it.  Returns the cursor, which is found out
- * now.
+ * last batch published at or before it.  Returns the cursor that start stands
+ * for at this time.
  *
- * With shards, 1 to 1024, as many consumers may read at once, each the keys of
- * its shards.  lease is how long a consumer that named itself keeps them
- * without polling or acknowledging, one second to one day.  max_attempts is
- * after how many failures feed_nack() no longer has an entry delivered again;
- * NULL: never.  If there is one of that name already, of the same feed, and the
- * caller may use it, if_not_exists has its cursor returned, and nothing made.
+ * shards is 1 to 1024: so many consumers may read at once, each the keys of
+ * its shards.  lease, one second to one day, is how long a consumer that named
+ * itself keeps its shards without polling or acknowledging.  max_attempts is
+ * the number of failures after which feed_nack() no longer has an entry
+ * delivered again; NULL: no limit.  With if_not_exists, if a subscription of
+ * that name and feed exists and the caller may use it, nothing is made, and
+ * its cursor is returned.
  *
  * Needs SELECT on the feed's table.  Errors: 42710 if the name is taken,
- * 42809 if it is no feed, 22023 for a bad argument, 22007 for a start that
- * is none, 53400 if the caller's subscriptions would have too many shards,
- * 0A000 for shards of a feed that cannot be divided, PF001, PF002, 42501.
+ * 42809 if feed is no feed, 22023 for a bad argument, 22007 for an invalid
+ * start, 53400 if the caller's subscriptions would have too many shards, 0A000
+ * for shards of a feed that cannot be divided, PF001, PF002, 42501.
  */
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
@@ -160,7 +161,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 		PG_RETURN_TEXT_P(cursor);
 
 	PreventCommandIfReadOnly("feed_subscribe()");
-	heap = feedpub_registry_open(feed); /* keeps it until we are done */
+	heap = feedpub_registry_open(feed); /* so that it is not dropped */
 	cursor = find_start(fcinfo, 2, feed, at_time);
 	if (shards > 1)
 	{
@@ -191,7 +192,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 		PG_RETURN_TEXT_P(existing);
 	}
 
-	/* what one of that name, which went with its feed, has left */
+	/* one of that name, dropped with its feed, may have left its state */
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&delete_state, values, NULL);
 	values[1] = Int32GetDatum(shards);
@@ -242,8 +243,8 @@ find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
 }
 
 /*
- * The cursor of a subscription that is there, of the feed, and the caller's to
- * use; or NULL.  Of several shards the one of the first.
+ * The cursor of an existing subscription, if it is of the feed and the caller
+ * may use it, or else NULL.  If it has several shards, that of the first.
  */
 static text *
 use_existing(text *name, Oid feed)
@@ -261,13 +262,13 @@ use_existing(text *name, Oid feed)
 }
 
 /*
- * Refuse the caller more shards than feedpub.max_subscription_shards, those of
- * his other subscriptions counted.
+ * Error 53400 if the caller's subscriptions would have more shards together
+ * than feedpub.max_subscription_shards.
  *
- * A lock, of the role as an object of class feedpub._subscription, lets one
- * transaction at a time count and add, till it has ended; and the snapshot is
- * a new one in any isolation, so it sees all that was added under the lock
- * before.  A role waits for nobody but itself.
+ * A lock of the role, as an object of class feedpub._subscription, is held
+ * until the transaction ends, so one transaction at a time counts and adds.
+ * The snapshot is a new one in any isolation level, so it sees all that was
+ * added under the lock before.  A role waits only for itself.
  */
 static void
 check_shards_of_role(int shards)
@@ -283,7 +284,7 @@ check_shards_of_role(int shards)
 	used = count_shards(relid);
 	if (used + shards > feedpub_max_subscription_shards)
 	{
-		/* those of dropped tables are nobody's */
+		/* those of dropped tables do not count */
 		feedpub_registry_sweep();
 		used = count_shards(relid);
 	}
@@ -333,8 +334,8 @@ count_shards(Oid relid)
 }
 
 /*
- * Refuse a name that is taken.  Roles that may not know of the subscription
- * that has it are told no more than that it cannot be had.
+ * Refuse a name that is taken.  If the caller may not know of the subscription
+ * that has it, the message says only that it could not be made.
  */
 static void
 refuse_taken_name(text *name)
@@ -369,8 +370,8 @@ refuse_taken_name(text *name)
 }
 
 /*
- * Add the row of a subscription, unless the name is taken, by more than one
- * whose table was dropped.
+ * Add the row of a subscription.  Returns false if the name is taken; that of
+ * a subscription whose table was dropped is not.
  */
 static bool
 add_subscription(Datum *values, const char *nulls)
@@ -392,9 +393,9 @@ add_subscription(Datum *values, const char *nulls)
 /*
  * feed_unsubscribe(name text) returns void
  *
- * Removes a subscription, with its places, leases and parked entries.  Waits
- * for acknowledgements of open transactions.  Errors: 42704 when there is
- * none, 42501.
+ * Removes a subscription, with its committed cursors, leases and parked
+ * entries.  Waits for open transactions that have acknowledged.  Errors: 42704
+ * if there is no such subscription, 42501.
  */
 Datum
 feed_unsubscribe(PG_FUNCTION_ARGS)
@@ -420,11 +421,11 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 /*
  * feed_seek(name text, start text) returns text, VOLATILE
  *
- * Moves a subscription, all of its shards, to start: what feed_subscribe()
- * takes.  Leases end, and what has been delivered cannot be acknowledged any
- * more.  Parked entries stay parked, also if start is before them: pages leave
- * them out.  Waits for acknowledgements of open transactions.  Returns the
- * cursor.  Errors: as feed_subscribe(), 42704.
+ * Moves all shards of a subscription to start, as feed_subscribe() takes it.
+ * Leases end, and earlier receipts no longer count.  Parked entries stay
+ * parked, also if start is before them: pages leave them out.  Waits for open
+ * transactions that have acknowledged.  Returns the cursor.  Errors: those of
+ * feed_subscribe(), 42704.
  */
 Datum
 feed_seek(PG_FUNCTION_ARGS)

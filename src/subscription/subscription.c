@@ -1,22 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * subscription.c
- *	  Subscriptions: cursors of the published order that are kept here.
+ *	  Subscriptions: cursors in published order that the server keeps.
  *
- * A subscription is a name, a feed and an owner, in feedpub._subscription, and
- * for each of its shards a row of feedpub._shard: the committed cursor, its state
- * (subscription_receipt.c), and the lease (subscription_lease.c).  feed_poll()
- * reads from there, feed_ack() moves it.  Nothing of it lives in a session, so it works
- * through poolers that hand each transaction to another one.
+ * A subscription is a name, a feed and an owner in feedpub._subscription.  For
+ * each of its shards, feedpub._shard has a row with the committed cursor, the
+ * shard's state (receipt.c) and the lease (lease.c).  feed_poll() reads after
+ * the committed cursor, and feed_ack() moves it.  A session keeps nothing of a
+ * subscription, so subscriptions work through poolers that give each
+ * transaction another session.
  *
- * Whoever makes a subscription owns it.  To use it takes the rights of its
- * owner, and SELECT on the feed's table.  To others who may not read the table
- * no message says that it is there.
+ * The role that makes a subscription owns it.  To use it, a role needs the
+ * rights of the owner, and SELECT on the feed's table.  If a role has neither,
+ * no message tells it that the subscription exists.
  *
- * The owner is kept by OID, for roles are renamed, and by name, with the server
- * that both are of: on another one, where a dump was restored, the name counts.
- * (A regrole would do as well, but a dump could not be restored at all where
- * one of the roles is missing; here such a subscription is a superuser's.)
+ * The owner is kept by OID, since roles are renamed, and by name, with the
+ * system identifier of the server that has both.  On another server, where a
+ * dump was restored, the name counts.  A column of type regrole would fail the
+ * whole restore if one of the roles is missing; with the name, only a
+ * superuser can use such a subscription.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,7 +43,7 @@
 
 #include "subscription/subscription.h"
 
-/* how long a name may be, in bytes: that of a consumer too */
+/* how long a name of a subscription or consumer may be, in bytes */
 #define MAX_NAME		255
 
 #define SELECT_SUBSCRIPTION(seen_until, consumer) \
@@ -72,8 +74,8 @@ static void load_shard(FeedpubShard *shard, uint64 row);
 static int	compare_shards(const void *a, const void *b);
 
 /*
- * May the caller know that there is a subscription?  Its owner may, and those
- * who may read its feed.
+ * May the caller know that a subscription exists?  Its owner may, and roles
+ * that may read its feed.
  */
 bool
 feedpub_subscription_may_know(Oid owner, Oid feed)
@@ -83,7 +85,7 @@ feedpub_subscription_may_know(Oid owner, Oid feed)
 }
 
 /*
- * Refuse NULL as an argument.
+ * Refuse NULL as an argument.  Error 22004.
  */
 void
 feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
@@ -107,7 +109,7 @@ feedpub_subscription_check_name(const text *name, const char *what)
 }
 
 /*
- * An interval in ms, a month having 30 days.
+ * An interval in ms.  A month has 30 days.
  */
 int64
 feedpub_subscription_ms(const Interval *interval)
@@ -120,14 +122,14 @@ feedpub_subscription_ms(const Interval *interval)
 
 /*
  * Read a subscription, in the current memory context, and check that the
- * caller may use it.  consumer, unless NULL, is who asks; shard, unless -1,
- * the only one that is wanted.
+ * caller may use it.  consumer is the calling consumer, or NULL.  shard_wanted
+ * is the only shard to load, or -1 for all.  Errors: 42704, 42501.
  */
 void
 feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 						  FeedpubSubscription *sub)
 {
-	/* another role's, of a feed that the caller may not read, is as good as none */
+	/* the same error if it exists, but the caller may not know it */
 	if (!feedpub_subscription_find(name, consumer, shard_wanted, sub) ||
 		!feedpub_subscription_may_know(sub->owner, sub->feed))
 		ereport(ERROR,
@@ -143,7 +145,7 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
- * The same without the check.  Returns false if there is none.
+ * The same without the check.  Returns false if it does not exist.
  */
 bool
 feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
@@ -185,7 +187,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
 
-		/* none, where the one that was asked for is not there */
+		/* NULL if there is no shard with the wanted number */
 		(void) feedpub_store_value(0, 9, &isnull);
 		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
 			load_shard(&sub->shards[sub->nloaded], sub->nloaded);
@@ -197,7 +199,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
- * A shard, of a row of select_subscription.
+ * Set a shard from a row of select_subscription.
  */
 static void
 load_shard(FeedpubShard *shard, uint64 row)
@@ -222,7 +224,7 @@ compare_shards(const void *a, const void *b)
 }
 
 /*
- * Who owns a subscription: InvalidOid when nobody does here.
+ * The owner of a subscription; InvalidOid if no role here is the owner.
  */
 Oid
 feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id)
@@ -236,7 +238,7 @@ feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id)
  * feedpub._subscription_owner(owner oid, owner_name name, system_id bigint)
  * returns oid, STABLE
  *
- * The same, for views.
+ * The same for views.
  */
 Datum
 feedpub_subscription_owner(PG_FUNCTION_ARGS)

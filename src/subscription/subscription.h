@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * subscription.h
- *	  Cursors that are kept here: poll, acknowledge, park.
+ *	  Subscriptions: cursors that the server keeps for consumers.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,13 +12,13 @@
 
 #include "read/read.h"
 
-/* The shards of a subscription, the place and the lease of each. */
+/* A shard of a subscription: its committed cursor and its lease. */
 typedef struct FeedpubShard
 {
 	int			shard;
-	text	   *cursor;			/* up to where it has been acknowledged */
-	int64		state;			/* subscription_receipt.c */
-	char	   *consumer;		/* whose it is, or NULL */
+	text	   *cursor;			/* the committed cursor */
+	int64		state;			/* receipt.c */
+	char	   *consumer;		/* the one that has leased it, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are parked */
 } FeedpubShard;
@@ -31,13 +31,13 @@ typedef struct FeedpubSubscription
 	Interval   *lease;
 	int64		lease_ms;
 	int			max_attempts;	/* 0: any number */
-	TimestampTz seen_until;		/* of the consumer that asks, or 0 */
+	TimestampTz seen_until;		/* of the calling consumer, or 0 */
 	int			nshards;
-	int			nloaded;		/* those of them that have been read */
+	int			nloaded;		/* how many of them are in shards */
 	FeedpubShard *shards;
 } FeedpubSubscription;
 
-/* What feed_ack() and its kin are given: subscription_receipt.c. */
+/* A receipt, as feed_ack(), feed_nack() and feed_park() take it: receipt.c. */
 typedef struct FeedpubReceipt
 {
 	char		kind;			/* FEEDPUB_RECEIPT_... */
@@ -45,11 +45,11 @@ typedef struct FeedpubReceipt
 	int64		state;			/* of the shard, or of the parked entry */
 	int64		page;
 	text	   *cursor;
-	FeedpubCursor place;		/* the same */
+	FeedpubCursor parsed;		/* the same cursor */
 } FeedpubReceipt;
 
 #define FEEDPUB_RECEIPT_PLAIN	'p' /* of a page */
-#define FEEDPUB_RECEIPT_LEASED	'l' /* of one for a consumer with a name */
+#define FEEDPUB_RECEIPT_LEASED	'l' /* of a page for a consumer with a name */
 #define FEEDPUB_RECEIPT_RETRY	'r' /* of a parked entry */
 
 /* length of a receipt up to its cursor */
@@ -59,7 +59,7 @@ typedef struct FeedpubReceipt
 typedef enum FeedpubAck
 {
 	FEEDPUB_ACK_DONE,
-	FEEDPUB_ACK_ALREADY,		/* one with the same receipt had done it */
+	FEEDPUB_ACK_ALREADY,		/* one with the same receipt came before */
 	FEEDPUB_ACK_LOST,
 } FeedpubAck;
 
@@ -72,7 +72,7 @@ typedef struct FeedpubRetried
 	int64		pos;
 	TimestampTz published_at;	/* 0: not known */
 	Datum		key_texts;		/* of a table feed's key; 0 without one */
-	bool		unreadable;		/* which is no value any more */
+	bool		unreadable;		/* key_texts are no values any more */
 	text	   *key;			/* JSON, as it was parked, or NULL */
 	text	   *row;
 	bool		discarded;
