@@ -1,11 +1,12 @@
 /* feedpub--0.1.sql */
 
--- complain if script is sourced in psql, rather than via CREATE EXTENSION
+-- refuse to be sourced in psql; CREATE EXTENSION loads this file
 \echo Use "CREATE EXTENSION feedpub" to load this file. \quit
 
 --
--- The schema of our tables, views and internal functions.  It must not exist
--- before: whoever made it could have put things into it that we would call.
+-- The schema of our tables, views and internal functions.  If it exists
+-- already, this fails: the role that made it could have put functions into it
+-- that we would call.
 --
 CREATE SCHEMA feedpub;
 GRANT USAGE ON SCHEMA feedpub TO PUBLIC;
@@ -20,35 +21,38 @@ CREATE TABLE feedpub._feed (
 	is_default pg_catalog.bool NOT NULL DEFAULT false,
 	channel pg_catalog.text,
 	-- of a table feed: the columns of its key by name, which a dump keeps, and
-	-- by number, which a RENAME keeps, as long as key_table is the table's OID;
-	-- and whether deletes are published
+	-- by number, which a RENAME keeps; the numbers count only if key_table is
+	-- the table's OID
 	key pg_catalog.name[],
 	key_attnums pg_catalog.int2[],
+	-- of a table feed: are deletes published?
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
-	-- up to which place, in published order, tombstones have expired
+	-- the floor: batch and position up to which tombstones have expired
 	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
 	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
-	-- random: cursors are of this life of the feed
+	-- a random number; cursors of another history are refused
 	history pg_catalog.int4 NOT NULL DEFAULT 0,
 	key_table pg_catalog.oid,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default;
--- What dumps must read it.  Others see all but the channel: whoever knows that
--- can LISTEN, without any right.
+-- A role that dumps the database must read it.  Others see all columns but the
+-- channel and the internal ones: a role that knows the channel can LISTEN
+-- without any right.
 GRANT SELECT ON feedpub._feed TO pg_database_owner;
 GRANT SELECT (feed, kind, is_default, key, deletes, created_at) ON feedpub._feed TO PUBLIC;
 COMMENT ON TABLE feedpub._feed IS
-	'the registry of feeds; written by feed_create() and its kin only';
--- The rows of dropped tables, which would dump as bare numbers, stay behind.
+	'The registry of feeds: one row for each feed. feed_create(), feed_attach(), feed_drop(), feed_detach() and their kin write it.';
+-- Rows of dropped tables are not dumped: their feed would be a bare number.
 SELECT pg_catalog.pg_extension_config_dump('feedpub._feed',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- Published order: batch k holds the transactions that its snapshot sees and
--- that of batch k-1 does not.  When others write into a feed, and how much, is
--- for its readers, and they read it through our functions; so it is not for
--- PUBLIC, but whoever dumps the database must read it.
+-- Published order: batch k has the transactions that its snapshot sees and the
+-- snapshot of batch k-1 does not.  It tells when a feed is written and how
+-- much.  Only readers of the feed may know that, and they read it through our
+-- functions.  So PUBLIC may not read it, but a role that dumps the database
+-- must.
 CREATE TABLE feedpub._batch (
 	feed pg_catalog.regclass NOT NULL,
 	sync_id pg_catalog.int8 NOT NULL,
@@ -57,9 +61,9 @@ CREATE TABLE feedpub._batch (
 	transactions pg_catalog.int4 NOT NULL,
 	fingerprint pg_catalog.int4 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
-	-- of the server start; the fingerprint is made of it and the number
+	-- a number of the server start; the fingerprint is made of it and sync_id
 	seed pg_catalog.int4 NOT NULL,
-	-- what they were that have been merged into this one, all of this seed: the
+	-- of the batches that have been merged into this one, all of this seed: the
 	-- number of the oldest, and the last position of the youngest
 	merged_from pg_catalog.int8,
 	merged_pos pg_catalog.int8,
@@ -67,23 +71,24 @@ CREATE TABLE feedpub._batch (
 );
 GRANT SELECT ON feedpub._batch TO pg_database_owner;
 COMMENT ON TABLE feedpub._batch IS
-	'the batches of each feed in published order; written by feed_publish() only';
+	'The batches of each feed in published order. The publisher writes them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._batch',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- The start of the server that has published last here: one row.  Not dumped:
--- elsewhere it means nothing.
+-- The server start that has published last here: one row.  It is not dumped,
+-- since it means nothing on another server.
 CREATE TABLE feedpub._server_start (
 	id pg_catalog.int8 PRIMARY KEY,
 	written_at pg_catalog.timestamptz NOT NULL
 );
 GRANT SELECT ON feedpub._server_start TO pg_database_owner;
 COMMENT ON TABLE feedpub._server_start IS
-	'the server start that has published last; written with its first batch only';
+	'The server start that has published last: one row, which the publisher writes with the first batch of that start.';
 
--- Deletes in table feeds: the key of the row, as texts, and a stamp; without
--- a key, the table was truncated.  Keys are their tables' data, so this is not
--- for PUBLIC; but whoever dumps the database must read it.
+-- Tombstones, the deletes in table feeds: the key of the row, as texts, and a
+-- stamp.  If key is NULL, the table was truncated.  Keys are data of their
+-- tables.  So PUBLIC may not read them, but a role that dumps the database
+-- must.
 CREATE TABLE feedpub._tombstone (
 	feed pg_catalog.regclass NOT NULL,
 	feed_xid pg_catalog.xid8 NOT NULL,
@@ -93,17 +98,16 @@ CREATE TABLE feedpub._tombstone (
 );
 GRANT SELECT ON feedpub._tombstone TO pg_database_owner;
 COMMENT ON TABLE feedpub._tombstone IS
-	'rows deleted from table feeds; written by their triggers only';
+	'The rows that were deleted from table feeds, and the truncates. Triggers of the feeds write them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- Subscriptions: cursors that are kept here, for those who want that.  A row
--- for each, and one for each of its shards with the committed cursor, a random
--- number of its state, and that of the page which was acknowledged last.  Their owners see them in views.
+-- Subscriptions.  Each has a row here, and a row of _shard for each of its
+-- shards.  Their owners see them in views.
 CREATE TABLE feedpub._subscription (
 	name pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY,
 	feed pg_catalog.regclass NOT NULL,
-	-- no regrole: where a role is missing, a dump could not be restored
+	-- no regrole: if the role is missing, a dump could not be restored
 	owner pg_catalog.oid NOT NULL,
 	owner_name pg_catalog.name NOT NULL,
 	system_id pg_catalog.int8 NOT NULL,
@@ -114,18 +118,20 @@ CREATE TABLE feedpub._subscription (
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
-	'subscriptions; written by feed_subscribe() and its kin only';
+	'The subscriptions: one row for each. feed_subscribe() and feed_unsubscribe() write it.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._subscription',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- Room on the page, so that an acknowledged place overwrites an old version.
+-- The shards: the committed cursor, a random number for the state, and the
+-- number of the page that was acknowledged last.  Pages are filled to 30 per
+-- cent, so that a new version of a row finds room on its page.
 CREATE TABLE feedpub._shard (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
 	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	state pg_catalog.int8 NOT NULL,
 	page pg_catalog.int8,
-	-- the page of the parked entry that was acknowledged last
+	-- the page number of the parked entry that was acknowledged last
 	settled pg_catalog.int8,
 	consumer pg_catalog.text COLLATE pg_catalog."C",
 	leased_until pg_catalog.timestamptz,
@@ -135,12 +141,12 @@ CREATE TABLE feedpub._shard (
 ) WITH (fillfactor = 30);
 GRANT SELECT ON feedpub._shard TO pg_database_owner;
 COMMENT ON TABLE feedpub._shard IS
-	'the committed cursors and leases of subscriptions, by shard; written by feed_ack() and its kin only';
+	'The committed cursor and the lease of each shard of a subscription. feed_poll(), feed_ack() and their kin write them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._shard',
 	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
--- Who takes part in a subscription, so that shards are shared out fairly.
+-- Consumers with a name, among which the shards are divided.
 CREATE TABLE feedpub._consumer (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	consumer pg_catalog.text COLLATE pg_catalog."C",
@@ -149,11 +155,11 @@ CREATE TABLE feedpub._consumer (
 ) WITH (fillfactor = 50);
 GRANT SELECT ON feedpub._consumer TO pg_database_owner;
 COMMENT ON TABLE feedpub._consumer IS
-	'consumers that share subscriptions; written by feed_poll() only';
+	'The consumers with a name that share a subscription. feed_poll() registers them.';
 
--- Parked entries, by their cursor and their stamp; if the table has a key, by
--- that.  Keys and rows are their tables' data; the database's owner may read
--- them in order to dump them.
+-- Parked entries, with their cursor, their stamp, and the key if the table has
+-- one.  Keys and rows are data of their tables; the database's owner may read
+-- them to dump them.
 CREATE TABLE feedpub._parked_entry (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
@@ -163,16 +169,16 @@ CREATE TABLE feedpub._parked_entry (
 	feed_pos pg_catalog.int8 NOT NULL,
 	published_at pg_catalog.timestamptz,
 	key_texts pg_catalog.text[],
-	-- what feed_poll() returned of it
+	-- as feed_poll() returned them
 	key pg_catalog.json,
 	"row" pg_catalog.json,
 	reason pg_catalog.text,
 	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
 	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-	-- when it is delivered again; NULL: when feed_retry() says so;
-	-- '-infinity': never, it has been discarded
+	-- when it is delivered again; NULL: after feed_retry(); '-infinity': never,
+	-- since it has been discarded
 	retry_at pg_catalog.timestamptz,
-	-- the random number of its state, and of the page that parked it
+	-- the random numbers of its state and of the page that parked it
 	state pg_catalog.int8 NOT NULL,
 	page pg_catalog.int8 NOT NULL,
 	-- the committed cursor when it failed last
@@ -181,15 +187,15 @@ CREATE TABLE feedpub._parked_entry (
 );
 GRANT SELECT ON feedpub._parked_entry TO pg_database_owner;
 COMMENT ON TABLE feedpub._parked_entry IS
-	'entries that consumers have parked; written by feed_park() and its kin only';
+	'The entries that consumers have parked. feed_park() and feed_nack() write them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._parked_entry',
 	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
 
 -- The partitions of partitioned table feeds: a row is in the feed if its stamp
--- is not below since.  By trigger_id, its clone of the trigger that stamps, a
--- partition is known to have been detached meanwhile; partition_id and system_id
--- tell where that number is from.
+-- is not below since.  trigger_id is the partition's clone of the trigger that
+-- stamps; if it has another one now, it has been detached meanwhile.
+-- partition_id and system_id tell on which server trigger_id holds.
 CREATE TABLE feedpub._partition (
 	feed pg_catalog.regclass NOT NULL,
 	partition pg_catalog.regclass NOT NULL,
@@ -201,15 +207,15 @@ CREATE TABLE feedpub._partition (
 );
 GRANT SELECT ON feedpub._partition TO pg_database_owner;
 COMMENT ON TABLE feedpub._partition IS
-	'the partitions of each partitioned feed; written by feed_attach() and feed_publish() only';
+	'The partitions of each partitioned feed. feed_attach() and the publisher write them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
--- How far the rows that such a partition came with have been stamped anew, for
--- one since; pass_file to pass_settled tell where the pass over it is.  Not
--- dumped: what a pass has found says nothing of the table that is restored, so
--- another looks.
+-- How far the rows that a partition came with have been stamped anew, for one
+-- value of since.  pass_file to pass_settled tell how far the current pass
+-- over the partition is.  It is not dumped: a pass says nothing about a table
+-- that is restored, so another one is made.
 CREATE TABLE feedpub._stamping (
 	feed pg_catalog.regclass NOT NULL,
 	partition pg_catalog.regclass NOT NULL,
@@ -232,14 +238,14 @@ CREATE TABLE feedpub._stamping (
 	pass_settled pg_catalog.bool NOT NULL DEFAULT false,
 	PRIMARY KEY (feed, partition)
 );
--- An error may tell of rows, so this is not for PUBLIC.
+-- The message of an error may have data of rows, so PUBLIC may not read it.
 GRANT SELECT ON feedpub._stamping TO pg_database_owner;
 COMMENT ON TABLE feedpub._stamping IS
-	'how far the rows of partitions have been stamped anew; written by the background and feed_republish() only';
+	'How far the rows of partitions have been stamped anew. Background workers and feed_republish() write it.';
 
 --
--- Internal functions.  Those that defaults and triggers of a feed call
--- run with the rights of whoever writes into it, so PUBLIC may execute them.
+-- Internal functions.  If a default or a trigger of a feed calls a function,
+-- it runs with the rights of the writer, so PUBLIC may execute it.
 --
 
 CREATE FUNCTION feedpub._message_id()
@@ -247,42 +253,42 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feedpub_message_id';
 COMMENT ON FUNCTION feedpub._message_id() IS
-	'default of message_id: a UUID of version 7';
+	'The default of message_id in an outbox: a UUID of version 7.';
 
 CREATE FUNCTION feedpub._stamp_message()
 RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_stamp_message';
 COMMENT ON FUNCTION feedpub._stamp_message() IS
-	'trigger of an outbox: stamps a message that is inserted, refuses UPDATE';
+	'Trigger of an outbox: it stamps each message that is inserted, and refuses UPDATE.';
 
 CREATE FUNCTION feedpub._stamp_row()
 RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_stamp_row';
 COMMENT ON FUNCTION feedpub._stamp_row() IS
-	'trigger of a table feed: stamps a row that is inserted or changes';
+	'Trigger of a table feed: it stamps each row that is inserted or changed.';
 
 CREATE FUNCTION feedpub._note_delete()
 RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_note_delete';
 COMMENT ON FUNCTION feedpub._note_delete() IS
-	'trigger of a table feed: leaves a tombstone for a row that is deleted';
+	'Trigger of a table feed: it writes a tombstone for each row that is deleted.';
 
 CREATE FUNCTION feedpub._note_truncate()
 RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_note_truncate';
 COMMENT ON FUNCTION feedpub._note_truncate() IS
-	'trigger of a feed: leaves a tombstone for TRUNCATE, and keeps positions from going back';
+	'Trigger of a feed: it writes a tombstone for each TRUNCATE, and keeps positions from going back.';
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10
 AS 'MODULE_PATHNAME', 'feedpub_running';
 COMMENT ON FUNCTION feedpub._running() IS
-	'running transactions that hold back xid order';
+	'Returns the running transactions that hold back xid order.';
 
 CREATE FUNCTION feedpub._estimate_waiting(feed pg_catalog.regclass,
 	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
@@ -290,7 +296,7 @@ RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feedpub_waiting';
 COMMENT ON FUNCTION feedpub._estimate_waiting(pg_catalog.regclass) IS
-	'estimates the rows of a feed that xid order holds back';
+	'Returns an estimate of the rows of a feed that xid order holds back, and the xid below which all transactions have ended.';
 
 CREATE FUNCTION feedpub._feed_stats(feed pg_catalog.regclass,
 	OUT state pg_catalog.text, OUT size pg_catalog.int8,
@@ -301,7 +307,7 @@ RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feedpub_feed_stats';
 COMMENT ON FUNCTION feedpub._feed_stats(pg_catalog.regclass) IS
-	'how a feed is, for who may read it or all statistics';
+	'Returns the state and the numbers of a feed that feedpub.feeds shows. The numbers are NULL for a caller that may read neither the feed nor all statistics.';
 
 CREATE FUNCTION feedpub._workers(OUT datid pg_catalog.oid, OUT pid pg_catalog.int4,
 	OUT state pg_catalog.text, OUT started_at pg_catalog.timestamptz,
@@ -314,7 +320,7 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10
 AS 'MODULE_PATHNAME', 'feedpub_workers';
 COMMENT ON FUNCTION feedpub._workers() IS
-	'the workers of all databases, and what they have done';
+	'Returns the workers of all databases, and their counters.';
 
 CREATE FUNCTION feedpub._merge_batches(feed pg_catalog.regclass)
 RETURNS pg_catalog.int4
@@ -322,7 +328,7 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_merge_batches';
 REVOKE ALL ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) IS
-	'merges batches older than feedpub.batch_retention; returns how many went';
+	'Merges the batches of a feed that are older than feedpub.batch_retention. Returns how many batches were removed.';
 
 CREATE FUNCTION feedpub._expire_tombstones(feed pg_catalog.regclass)
 RETURNS pg_catalog.int8
@@ -330,7 +336,7 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_expire_tombstones';
 REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
-	'removes tombstones older than feedpub.tombstone_retention; returns how many';
+	'Removes the tombstones of a feed that are older than feedpub.tombstone_retention. Returns how many.';
 
 CREATE FUNCTION feedpub._stamp_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
 RETURNS pg_catalog.int8
@@ -338,10 +344,10 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_stamp_some';
 REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
-	'stamps some of the rows that a partition came with; returns how many';
+	'Stamps some of the rows that a partition came with. Returns how many.';
 
 --
--- Making feeds
+-- Making, checking and removing feeds
 --
 
 CREATE FUNCTION feed_create(name pg_catalog.text,
@@ -351,9 +357,9 @@ RETURNS pg_catalog.regclass
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_create';
 COMMENT ON FUNCTION feed_create(pg_catalog.text, pg_catalog.regtype, pg_catalog.bool) IS
-	'makes an outbox feed';
+	'Makes an outbox, a table of messages that is a feed. The caller owns it.';
 
--- A name as text, for a regclass of a missing table cannot be made.
+-- The name is a text, since a missing table has no regclass.
 CREATE FUNCTION feed_drop(feed pg_catalog.text,
 	if_exists pg_catalog.bool DEFAULT false,
 	cascade pg_catalog.bool DEFAULT false)
@@ -361,7 +367,7 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_drop';
 COMMENT ON FUNCTION feed_drop(pg_catalog.text, pg_catalog.bool, pg_catalog.bool) IS
-	'drops an outbox feed with its rows, and with cascade its subscriptions';
+	'Drops an outbox with its rows. With cascade, its subscriptions are dropped too.';
 
 CREATE FUNCTION feed_attach(feed pg_catalog.regclass,
 	key pg_catalog.regclass DEFAULT NULL, columns pg_catalog.name[] DEFAULT NULL,
@@ -370,7 +376,7 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_attach';
 COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.bool) IS
-	'makes a table a feed of its changes; returns the statement that is still to be run, or NULL';
+	'Makes a table a feed of its changes. Returns the statement that is to be run next, or NULL if the feed is complete.';
 
 CREATE FUNCTION feed_detach(feed pg_catalog.regclass,
 	cascade pg_catalog.bool DEFAULT false)
@@ -378,28 +384,28 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_detach';
 COMMENT ON FUNCTION feed_detach(pg_catalog.regclass, pg_catalog.bool) IS
-	'makes a table feed an ordinary table again; with cascade its subscriptions go';
+	'Makes a table feed an ordinary table again; its rows stay. With cascade, its subscriptions are dropped too.';
 
 CREATE PROCEDURE feed_republish(feed pg_catalog.regclass,
 	unstamped_only pg_catalog.bool DEFAULT false)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_republish';
 COMMENT ON PROCEDURE feed_republish(pg_catalog.regclass, pg_catalog.bool) IS
-	'publishes all rows of a table feed again, or those that are not in the feed, in steps';
+	'Publishes all rows of a table feed again, in steps. With unstamped_only, it publishes only the rows that are not in the feed.';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_set_default';
 COMMENT ON FUNCTION feed_set_default(pg_catalog.regclass) IS
-	'chooses the feed that feed_fetch() reads when none is named';
+	'Chooses the feed that feed_fetch() reads if none is named.';
 
 CREATE FUNCTION feed_set_channel(feed pg_catalog.regclass, channel pg_catalog.text)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_set_channel';
 COMMENT ON FUNCTION feed_set_channel(pg_catalog.regclass, pg_catalog.text) IS
-	'has each batch announced by a NOTIFY on a channel; NULL ends that';
+	'Has each batch of a feed announced by a NOTIFY on a channel. NULL ends that.';
 
 CREATE FUNCTION feed_check(feed pg_catalog.regclass,
 	OUT guard pg_catalog.text, OUT problem pg_catalog.text,
@@ -408,21 +414,21 @@ RETURNS SETOF record
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1
 AS 'MODULE_PATHNAME', 'feed_check';
 COMMENT ON FUNCTION feed_check(pg_catalog.regclass) IS
-	'tells whether everything a feed rests on still stands: a row for each thing that does not';
+	'Tells whether everything that a feed needs is in order. Returns a row for each problem, with its cure.';
 
 CREATE FUNCTION feed_repair(feed pg_catalog.regclass)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_repair';
 COMMENT ON FUNCTION feed_repair(pg_catalog.regclass) IS
-	'puts back what feed_check() finds missing; returns how many things';
+	'Mends what feed_check() finds, as far as that can be done in a transaction. Returns how many problems it has mended.';
 
 CREATE FUNCTION feed_begin_history(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_begin_history';
 COMMENT ON FUNCTION feed_begin_history(pg_catalog.regclass) IS
-	'makes a restored feed usable: forgets its batches and deletes, so that all rows are published anew, in their order';
+	'Makes a restored feed usable. Its batches and deletes are forgotten, all rows are published again in their order, and older cursors are refused.';
 
 --
 -- Reading in xid order
@@ -438,7 +444,7 @@ RETURNS TABLE (feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8,
 LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_fetch_default';
 COMMENT ON FUNCTION feed_fetch(pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
-	'reads a page of the default feed in xid order';
+	'Reads a page of the default feed in xid order.';
 
 CREATE FUNCTION feed_fetch(feed pg_catalog.anyelement, after_xid pg_catalog.xid8,
 	after_pos pg_catalog.int8, "limit" pg_catalog.int4)
@@ -446,7 +452,7 @@ RETURNS SETOF pg_catalog.anyelement
 LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_fetch';
 COMMENT ON FUNCTION feed_fetch(pg_catalog.anyelement, pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
-	'reads a page of a feed in xid order';
+	'Reads a page of a feed in xid order, as rows of its table.';
 
 CREATE FUNCTION feed_xid_head(feed pg_catalog.regclass,
 	OUT after_xid pg_catalog.xid8, OUT after_pos pg_catalog.int8)
@@ -454,7 +460,7 @@ RETURNS record
 LANGUAGE C VOLATILE PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feed_xid_head';
 COMMENT ON FUNCTION feed_xid_head(pg_catalog.regclass) IS
-	'the cursor of now in xid order: whatever commits later lies behind it';
+	'Returns the end of a feed in xid order. All rows that commit later come after it.';
 
 --
 -- Published order
@@ -464,7 +470,7 @@ CREATE PROCEDURE feed_publish(feed pg_catalog.regclass DEFAULT NULL)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_publish';
 COMMENT ON PROCEDURE feed_publish(pg_catalog.regclass) IS
-	'publishes what has been committed to a feed, or to all feeds';
+	'Publishes what has been committed to a feed, or to all feeds. The worker does the same by itself.';
 
 CREATE FUNCTION feed_read(feed pg_catalog.anyelement,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
@@ -473,7 +479,7 @@ RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anye
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
-	'reads a page of a feed in published order';
+	'Reads a page of a feed in published order, as rows of its table.';
 
 CREATE FUNCTION feed_page(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
@@ -482,14 +488,14 @@ RETURNS pg_catalog.json
 LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
-	'reads a page of a feed in published order, as the JSON body of an HTTP response';
+	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
 
 CREATE FUNCTION feed_head(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_head';
 COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
-	'the cursor of now in published order';
+	'Returns the cursor of the end of what is published.';
 
 CREATE FUNCTION feed_cursor(feed pg_catalog.regclass,
 	feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8)
@@ -497,7 +503,7 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_cursor';
 COMMENT ON FUNCTION feed_cursor(pg_catalog.regclass, pg_catalog.xid8, pg_catalog.int8) IS
-	'the cursor in published order by which a consumer in xid order goes on from a stamp';
+	'Returns the cursor in published order after which a consumer that has read up to a stamp in xid order goes on.';
 
 CREATE FUNCTION feed_flush(feed pg_catalog.regclass,
 	timeout pg_catalog.interval DEFAULT '10 seconds')
@@ -505,7 +511,7 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_flush';
 COMMENT ON FUNCTION feed_flush(pg_catalog.regclass, pg_catalog.interval) IS
-	'waits until everything that had committed before the call is published; returns the head then';
+	'Waits until everything that had committed before the call is published. Returns the cursor of the end then.';
 
 CREATE FUNCTION feed_wait(feed pg_catalog.regclass, after pg_catalog.text,
 	timeout pg_catalog.interval)
@@ -513,28 +519,28 @@ RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_wait';
 COMMENT ON FUNCTION feed_wait(pg_catalog.regclass, pg_catalog.text, pg_catalog.interval) IS
-	'waits until something lies behind a cursor in published order';
+	'Waits until something is published after a cursor. Returns false if nothing is published in time.';
 
 CREATE PROCEDURE feed_await(feed pg_catalog.regclass, after pg_catalog.text,
 	timeout pg_catalog.interval, INOUT arrived pg_catalog.bool DEFAULT NULL)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_await';
 COMMENT ON PROCEDURE feed_await(pg_catalog.regclass, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
-	'waits until something lies behind a cursor, holding no snapshot';
+	'Waits until something is published after a cursor, and holds no snapshot, lock or transaction while it waits.';
 
 CREATE FUNCTION feed_start_worker()
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_start_worker';
 COMMENT ON FUNCTION feed_start_worker() IS
-	'starts the worker that publishes the feeds of this database';
+	'Starts the worker that publishes the feeds of this database.';
 
 CREATE FUNCTION feed_stop_worker()
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_stop_worker';
 COMMENT ON FUNCTION feed_stop_worker() IS
-	'stops the worker of this database, until feed_start_worker()';
+	'Stops the worker of this database, until feed_start_worker() or a restart of the server.';
 
 --
 -- Subscriptions
@@ -549,9 +555,9 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
 COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
-	'makes a subscription, which keeps a cursor of a feed, or one for each shard; returns where it begins';
+	'Makes a subscription: the server keeps a cursor of a feed for its consumers. Returns the cursor after which it begins.';
 
--- For a start that has the type of a time; a literal is a text.
+-- For a start of type timestamptz; a literal is a text.
 CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	start pg_catalog.timestamptz, shards pg_catalog.int4 DEFAULT 1,
 	lease pg_catalog.interval DEFAULT '30 seconds',
@@ -561,28 +567,28 @@ RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe_at';
 COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
-	'makes a subscription that begins with what was published after a time';
+	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_unsubscribe';
 COMMENT ON FUNCTION feed_unsubscribe(pg_catalog.text) IS
-	'removes a subscription';
+	'Removes a subscription, with its committed cursors, leases and parked entries.';
 
 CREATE FUNCTION feed_seek(name pg_catalog.text, start pg_catalog.text)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_seek';
 COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.text) IS
-	'moves a subscription to another cursor; returns it';
+	'Moves a subscription to another cursor. Returns that cursor.';
 
 CREATE FUNCTION feed_seek(name pg_catalog.text, start pg_catalog.timestamptz)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_seek_at';
 COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.timestamptz) IS
-	'moves a subscription to what was published after a time; returns the cursor';
+	'Moves a subscription to what was published after a time. Returns the cursor.';
 
 CREATE FUNCTION feed_poll(name pg_catalog.text,
 	max_rows pg_catalog.int4 DEFAULT 100,
@@ -596,7 +602,7 @@ RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'reads what is after a subscription''s cursor, which stays where it is until feed_ack() is called';
+	'Reads what is after the committed cursor of a subscription. The same entries are delivered again until feed_ack() acknowledges them.';
 
 CREATE FUNCTION feed_poll_rows(feed pg_catalog.anyelement,
 	name pg_catalog.text, max_rows pg_catalog.int4 DEFAULT 100,
@@ -609,7 +615,7 @@ RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll_rows';
 COMMENT ON FUNCTION feed_poll_rows(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'feed_poll() with rows of the feed''s table';
+	'Reads like feed_poll(), and returns rows of the feed''s table.';
 
 CREATE FUNCTION feed_ack(name pg_catalog.text, receipt pg_catalog.text,
 	strict pg_catalog.bool DEFAULT true)
@@ -617,14 +623,14 @@ RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_ack';
 COMMENT ON FUNCTION feed_ack(pg_catalog.text, pg_catalog.text, pg_catalog.bool) IS
-	'acknowledges a page up to the entry of a receipt';
+	'Acknowledges a page up to the entry of a receipt: the committed cursor moves there.';
 
 CREATE FUNCTION feed_leave(name pg_catalog.text, consumer pg_catalog.text)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_leave';
 COMMENT ON FUNCTION feed_leave(pg_catalog.text, pg_catalog.text) IS
-	'gives back the shards that a consumer has leased; returns how many';
+	'Gives back the shards that a consumer has leased, so that other consumers need not wait until the leases end. Returns how many.';
 
 CREATE FUNCTION feed_park(name pg_catalog.text, receipt pg_catalog.text,
 	reason pg_catalog.text DEFAULT NULL)
@@ -632,7 +638,7 @@ RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_park';
 COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text) IS
-	'parks an entry that was polled, so that the others go on; false if it is no longer there';
+	'Parks an entry that was delivered, so that the consumer can go on: it is delivered again only after feed_retry(). Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_nack(name pg_catalog.text, receipt pg_catalog.text,
 	delay pg_catalog.interval DEFAULT '10 seconds',
@@ -641,21 +647,21 @@ RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_nack';
 COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'parks an entry that is delivered again after a delay, until it has failed max_attempts times';
+	'Parks an entry that was delivered, and has it delivered again after a delay, until it has failed max_attempts times. Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_retry(name pg_catalog.text, cursor pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_retry';
 COMMENT ON FUNCTION feed_retry(pg_catalog.text, pg_catalog.text) IS
-	'has a parked entry, or all of them, delivered again; returns how many';
+	'Has a parked entry delivered again, or all parked entries of a subscription. Returns how many.';
 
 CREATE FUNCTION feed_discard(name pg_catalog.text, cursor pg_catalog.text)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_discard';
 COMMENT ON FUNCTION feed_discard(pg_catalog.text, pg_catalog.text) IS
-	'forgets a parked entry; returns how many, 0 or 1';
+	'Forgets a parked entry: it is not delivered again. Returns how many entries there were, 0 or 1.';
 
 CREATE FUNCTION feedpub._cursor_compare(a pg_catalog.text, b pg_catalog.text)
 RETURNS pg_catalog.int4
@@ -663,7 +669,7 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feedpub_cursor_compare_texts';
 REVOKE ALL ON FUNCTION feedpub._cursor_compare(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._cursor_compare(pg_catalog.text, pg_catalog.text) IS
-	'compares the places of two cursors of one history: -1, 0 or 1';
+	'Compares the positions of two cursors of one history: -1, 0 or 1.';
 
 CREATE FUNCTION feedpub._cursor_moves(a pg_catalog.text, b pg_catalog.text)
 RETURNS pg_catalog.bool
@@ -671,7 +677,7 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feedpub_cursor_moves_texts';
 REVOKE ALL ON FUNCTION feedpub._cursor_moves(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._cursor_moves(pg_catalog.text, pg_catalog.text) IS
-	'whether a subscription that moves from one cursor to another goes forward';
+	'Tells whether a committed cursor that moves from the first cursor to the second goes forward.';
 
 CREATE FUNCTION feedpub._subscription_owner(owner pg_catalog.oid,
 	owner_name pg_catalog.name, system_id pg_catalog.int8)
@@ -679,7 +685,7 @@ RETURNS pg_catalog.oid
 LANGUAGE C STABLE STRICT PARALLEL SAFE
 AS 'MODULE_PATHNAME', 'feedpub_subscription_owner';
 COMMENT ON FUNCTION feedpub._subscription_owner(pg_catalog.oid, pg_catalog.name, pg_catalog.int8) IS
-	'the role that owns a subscription, 0 when there is none here';
+	'Returns the role that owns a subscription; 0 if there is no such role on this server.';
 
 CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
 	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
@@ -688,7 +694,7 @@ RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feedpub_lag';
 COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
-	'estimates what lies behind a cursor';
+	'Estimates what is after a cursor: the number of rows, and since when. It also tells whether the cursor has expired.';
 
 --
 -- Views
@@ -728,10 +734,38 @@ CREATE VIEW feedpub.feeds AS
 		AND a.attname OPERATOR(pg_catalog.=) 'data'
 		AND a.attnum OPERATOR(pg_catalog.>) 0
 		AND NOT a.attisdropped;
-COMMENT ON VIEW feedpub.feeds IS 'the feeds of this database';
+COMMENT ON VIEW feedpub.feeds IS
+	'The feeds of this database, with their state.';
+COMMENT ON COLUMN feedpub.feeds.state IS
+	'ready, or what is wrong: feed_check() tells more.';
+COMMENT ON COLUMN feedpub.feeds.payload_type IS
+	'The type of data, in an outbox.';
+COMMENT ON COLUMN feedpub.feeds.key IS
+	'The columns of the key, in a table feed.';
+COMMENT ON COLUMN feedpub.feeds.deletes IS
+	'Are deletes published? Only in a table feed.';
+COMMENT ON COLUMN feedpub.feeds.is_default IS
+	'Does feed_fetch() read this feed if none is named?';
+COMMENT ON COLUMN feedpub.feeds.channel IS
+	'The channel on which batches are announced. Only readers of the feed see it.';
+COMMENT ON COLUMN feedpub.feeds.size IS
+	'The bytes of the table and its indexes.';
+COMMENT ON COLUMN feedpub.feeds."position" IS
+	'The last position that was given.';
+COMMENT ON COLUMN feedpub.feeds.rows_per_second IS
+	'An estimate of the rows and deletes a second, in the last minute.';
+COMMENT ON COLUMN feedpub.feeds.head IS
+	'The number of the newest batch.';
+COMMENT ON COLUMN feedpub.feeds.last_published IS
+	'When the newest batch was published.';
+COMMENT ON COLUMN feedpub.feeds.unpublished IS
+	'Are committed rows waiting to be published? NULL on a standby.';
+COMMENT ON COLUMN feedpub.feeds.worker IS
+	'running; none: the next read, poll or wait starts it; stopped: by feed_stop_worker(); refused: feedpub.max_workers or max_worker_processes is reached.';
 GRANT SELECT ON feedpub.feeds TO PUBLIC;
 
--- Databases that are gone have an entry until somebody needs its place.
+-- A database that was dropped keeps its entry in shared memory until another
+-- database needs it; the join leaves it out.
 CREATE VIEW feedpub.workers AS
 	SELECT d.datname AS database,
 		w.pid,
@@ -751,11 +785,23 @@ CREATE VIEW feedpub.workers AS
 	FROM feedpub._workers() w
 	JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) w.datid;
 COMMENT ON VIEW feedpub.workers IS
-	'the workers of this database, and for pg_monitor of all';
+	'The worker of this database; for members of pg_monitor, the workers of all databases.';
+COMMENT ON COLUMN feedpub.workers.state IS
+	'running; failing: a feed could not be published when it was last tried; missing: it should run, and does not; stopped; not needed.';
+COMMENT ON COLUMN feedpub.workers.turns IS
+	'How often it has looked at its feeds.';
+COMMENT ON COLUMN feedpub.workers.wakeups IS
+	'How often it was woken.';
+COMMENT ON COLUMN feedpub.workers.rows_stamped IS
+	'Rows of partitions that were stamped anew.';
+COMMENT ON COLUMN feedpub.workers.failing_feeds IS
+	'Feeds that could not be published when they were last tried.';
+COMMENT ON COLUMN feedpub.workers.last_error_feed IS
+	'The feed of the last error, in its own database.';
 GRANT SELECT ON feedpub.workers TO PUBLIC;
 
--- Details of other users' sessions are hidden by pg_stat_activity itself,
--- which goes by who asks.
+-- pg_stat_activity itself hides details of other users' sessions: it looks at
+-- the role that reads the view.
 CREATE VIEW feedpub.blockers AS
 	SELECT r.xid,
 		CASE WHEN p.gid IS NOT NULL THEN 'prepared'
@@ -780,7 +826,13 @@ CREATE VIEW feedpub.blockers AS
 		AND p.transaction OPERATOR(pg_catalog.=) r.xid::pg_catalog.xid
 	ORDER BY r.xid;
 COMMENT ON VIEW feedpub.blockers IS
-	'transactions of all databases that hold back xid order, who and since when, the oldest first';
+	'The transactions of all databases that hold back xid order, the oldest first.';
+COMMENT ON COLUMN feedpub.blockers.kind IS
+	'session, prepared, or, on a standby, primary: a transaction of the primary.';
+COMMENT ON COLUMN feedpub.blockers.gid IS
+	'The name of a prepared transaction.';
+COMMENT ON COLUMN feedpub.blockers.since IS
+	'prepared_at or xact_start.';
 GRANT SELECT ON feedpub.blockers TO PUBLIC;
 
 CREATE VIEW feedpub.waiting AS
@@ -789,11 +841,16 @@ CREATE VIEW feedpub.waiting AS
 	WHERE EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) f.feed);
 COMMENT ON VIEW feedpub.waiting IS
-	'for each feed an estimate of the rows that xid order holds back';
+	'For each feed, an estimate of the rows that xid order holds back.';
+COMMENT ON COLUMN feedpub.waiting.horizon IS
+	'All transactions with smaller xids have ended.';
+COMMENT ON COLUMN feedpub.waiting.waiting IS
+	'An estimate of the rows that wait for it. Rows that were rolled back count.';
 GRANT SELECT ON feedpub.waiting TO PUBLIC;
 
--- Who owns a subscription sees it, and who watches over the server.  Barriers:
--- whatever else is asked of a row is asked when that has been decided.
+-- The owner of a subscription sees it, and members of pg_read_all_stats.
+-- These views are security barriers: conditions of the caller are evaluated
+-- only for rows that it may see.
 CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 	SELECT s.name, s.feed,
 		pg_catalog.pg_get_userbyid(o.owner) AS owner,
@@ -823,7 +880,21 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 	AND EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) s.feed);
 COMMENT ON VIEW feedpub.subscriptions IS
-	'subscriptions, how far they have got and how far they lag';
+	'The subscriptions that the caller may use, with what is after their committed cursors; for members of pg_read_all_stats, all subscriptions.';
+COMMENT ON COLUMN feedpub.subscriptions.cursor IS
+	'The committed cursor; of several shards the smallest.';
+COMMENT ON COLUMN feedpub.subscriptions.lag_rows IS
+	'An estimate of the rows after the committed cursor.';
+COMMENT ON COLUMN feedpub.subscriptions.lag IS
+	'For how long the first of them has been published.';
+COMMENT ON COLUMN feedpub.subscriptions.leased IS
+	'The number of shards that are leased.';
+COMMENT ON COLUMN feedpub.subscriptions.consumers IS
+	'The number of consumers with a name that have polled within a lease.';
+COMMENT ON COLUMN feedpub.subscriptions.parked IS
+	'The number of parked entries.';
+COMMENT ON COLUMN feedpub.subscriptions.expired IS
+	'Does the next poll raise PF002?';
 GRANT SELECT ON feedpub.subscriptions TO PUBLIC;
 
 CREATE VIEW feedpub.shards WITH (security_barrier) AS
@@ -838,11 +909,17 @@ CREATE VIEW feedpub.shards WITH (security_barrier) AS
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');
 COMMENT ON VIEW feedpub.shards IS
-	'the shards of subscriptions, and who has leased them';
+	'The shards of the subscriptions that the caller may use, and their leases; for members of pg_read_all_stats, those of all subscriptions.';
+COMMENT ON COLUMN feedpub.shards.cursor IS
+	'The committed cursor.';
+COMMENT ON COLUMN feedpub.shards.consumer IS
+	'The consumer that has leased the shard, if the lease has not ended.';
+COMMENT ON COLUMN feedpub.shards.parked IS
+	'The number of parked entries.';
 GRANT SELECT ON feedpub.shards TO PUBLIC;
 
--- Reasons are the subscriber's own; keys and messages are the table's, and for
--- roles that may see all of its rows.
+-- Reasons are data of the subscription.  Keys and messages are data of the
+-- table, so only roles that may see all of its rows see them.
 CREATE VIEW feedpub.parked WITH (security_barrier) AS
 	SELECT p.subscription, p.shard, p.cursor, p.op,
 		CASE WHEN t.shown THEN p.key END AS key,
@@ -859,10 +936,23 @@ CREATE VIEW feedpub.parked WITH (security_barrier) AS
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 	AND (p.retry_at IS NULL OR p.retry_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz);
 COMMENT ON VIEW feedpub.parked IS
-	'parked entries: due, waiting to be delivered again, or parked until feed_retry()';
+	'The parked entries of the subscriptions that the caller may use.';
+COMMENT ON COLUMN feedpub.parked.cursor IS
+	'The cursor of the entry, for feed_retry() and feed_discard().';
+COMMENT ON COLUMN feedpub.parked.key IS
+	'NULL, as message is, if the caller may not read all rows of the table.';
+COMMENT ON COLUMN feedpub.parked.message IS
+	'The row as it was when it was parked.';
+COMMENT ON COLUMN feedpub.parked.state IS
+	'waiting until retry_at; due; or parked: it comes again only after feed_retry().';
+COMMENT ON COLUMN feedpub.parked.attempts IS
+	'How often it has failed.';
+COMMENT ON COLUMN feedpub.parked.retry_at IS
+	'When it is delivered again; NULL if only after feed_retry().';
 GRANT SELECT ON feedpub.parked TO PUBLIC;
 
--- What an error tells may be from the table, so it is for its owner.
+-- The message of an error may have data of the table, so only its owner sees
+-- it.
 CREATE VIEW feedpub.republishing WITH (security_barrier) AS
 	SELECT p.feed, p.partition,
 		CASE WHEN s.done THEN 'done'
@@ -885,5 +975,15 @@ CREATE VIEW feedpub.republishing WITH (security_barrier) AS
 			OR pg_catalog.pg_has_role(f.relowner, 'USAGE')
 			OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
 COMMENT ON VIEW feedpub.republishing IS
-	'partitions that came to a feed later, and how far the rows they came with have been stamped, for the owners and pg_monitor';
+	'The partitions that came to a feed later, and how far the rows that they came with have been stamped anew. The owners of feed and partition see them, and members of pg_monitor.';
+COMMENT ON COLUMN feedpub.republishing.state IS
+	'waiting, running, failing or done.';
+COMMENT ON COLUMN feedpub.republishing.stamped IS
+	'Rows that have been stamped.';
+COMMENT ON COLUMN feedpub.republishing.failed IS
+	'Rows that could not be stamped, since their UPDATE fails.';
+COMMENT ON COLUMN feedpub.republishing.stepped_at IS
+	'When rows were last stamped.';
+COMMENT ON COLUMN feedpub.republishing.last_error IS
+	'The last error. Only the partition''s owner sees it.';
 GRANT SELECT ON feedpub.republishing TO PUBLIC;
