@@ -63,11 +63,11 @@ SELECT count(*) FILTER (WHERE n <> sorted) AS out_of_order, count(*) FILTER (WHE
 	FROM (SELECT n, row_number() OVER (ORDER BY cursor) AS sorted, row_number() OVER (ORDER BY cursor COLLATE "C") AS sorted_c FROM cursors) s;
 -- The head is the cursor of the last row, while that is there.
 SELECT feed_head('"Odd ""Name"", with a comma"') = cursor AS same FROM cursors WHERE n = 320;
--- Each is a place to go on from: what comes is what came behind it.
+-- A read after any of them returns the rows that came after it.
 SELECT count(*) AS cursors, sum((SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", c.cursor, 5) r
 		JOIN cursors l ON l.cursor = r.cursor AND l.n BETWEEN c.n + 1 AND c.n + 5)) AS found, sum(least(5, 320 - n)) AS of
 	FROM cursors c;
--- A place between two rows, or behind the last, is a place as well.
+-- A cursor may also be between two rows, or after the last.
 SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '0000000000000000' FROM 27) FROM cursors WHERE n = 100), 1000);
 SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 3), 1000);
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 320), 1000);
@@ -88,9 +88,9 @@ SELECT what, attempt(c), attempt_page(c) FROM (VALUES
 	(6, 'far too long', repeat(:'good', 100)),
 	(7, 'a space', ' '),
 	(8, 'a space in front', ' ' || :'good'),
-	(9, 'a space behind', :'good' || ' '),
+	(9, 'a space at the end', :'good' || ' '),
 	(10, 'a space in front, of the right length', ' ' || right(:'good', 98)),
-	(11, 'a line feed behind', :'good' || E'\n'),
+	(11, 'a line feed at the end', :'good' || E'\n'),
 	(12, 'one digit', '0'),
 	(13, 'zeroes', repeat('0', 99)),
 	(14, 'version 0', '0' || substr(:'good', 2)),
@@ -112,7 +112,7 @@ SELECT what, attempt(c), attempt_page(c) FROM (VALUES
 	(30, 'a negative base', overlay(:'good' PLACING '8' FROM 68)),
 	(31, 'no base', overlay(:'good' PLACING ' ' FROM 83)),
 	(32, 'no start', overlay(:'good' PLACING 'x' FROM 60)),
-	(33, 'no place in the WAL', overlay(:'good' PLACING 'x' FROM 99))) AS v (n, what, c) ORDER BY n;
+	(33, 'no position in the WAL', overlay(:'good' PLACING 'x' FROM 99))) AS v (n, what, c) ORDER BY n;
 -- The message shows what was given, not all of it when that is long, and
 -- whole characters.
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", 'nonsense', 1);

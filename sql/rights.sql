@@ -88,7 +88,7 @@ RESET ROLE;
 REVOKE regress_feedpub_owner FROM regress_feedpub_reader;
 
 --
--- A writer needs INSERT and nothing else: he cannot read, not even his own.
+-- A writer needs INSERT and nothing else: it cannot read, not even its own rows.
 --
 GRANT INSERT ON shop."Odd ""Name"", with a comma" TO regress_feedpub_writer;
 SET ROLE regress_feedpub_writer;
@@ -160,7 +160,7 @@ SET ROLE regress_feedpub_reader;
 SELECT type FROM shop.next_page('0', 0);
 SELECT message_type FROM feed_fetch('0', 0, 100);
 \echo :SQLSTATE
--- A view does not: functions in a view are called by whoever queries it.
+-- A view does not: the role that queries a view calls its functions.
 RESET ROLE;
 CREATE VIEW shop.first_page AS SELECT message_type FROM feed_fetch('0', 0, 2);
 ALTER VIEW shop.first_page OWNER TO regress_feedpub_owner;

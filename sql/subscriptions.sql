@@ -86,7 +86,7 @@ CREATE TABLE other (i int PRIMARY KEY);
 SELECT * FROM feed_poll_rows(NULL::other, 'mail', 2);
 
 --
--- Other places to begin at
+-- Other starts
 --
 SELECT feed_seek('mail', 'latest') = feed_head(:'feed') AS at_head;
 SELECT count(*) FROM feed_poll('mail', 100);
@@ -132,8 +132,8 @@ DELETE FROM kv WHERE k = 'b';
 CALL feed_publish('kv');
 SELECT op, key, row FROM feed_poll('copy', 10);
 SELECT op, (entry).k, (entry).v FROM feed_poll_rows(NULL::kv, 'copy', 10);
--- A table that is written anew while batch 0 is read: it begins again, and
--- its places count as further ones.
+-- If a table is written anew while its initial snapshot is read, the snapshot
+-- begins again, and its new cursors count as later ones.
 SELECT feed_detach('kv', cascade => true);
 SELECT count(*) FROM feedpub.subscriptions WHERE name = 'copy';
 INSERT INTO kv SELECT 'k' || i, '' FROM generate_series(1, 5) i;

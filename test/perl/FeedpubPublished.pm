@@ -134,7 +134,7 @@ sub batches
 
 # Follows a feed to its end, as a consumer does, and returns the rows'
 # message_key, a line each.  Options: db; user; page, rows a page (default
-# 100); after, a reference to the cursor to begin behind, which is moved; wait,
+# 100); after, a reference to the cursor to begin after, which is moved; wait,
 # for feedpub.read_wait (default 0: what is not published is not waited for).
 sub read_all
 {
@@ -157,7 +157,7 @@ SQL
 		{
 			my ($after, $op, $key) = split /\|/, $_, 3;
 
-			die "cursor $after is not behind $$cursor" if $after le $$cursor;
+			die "cursor $after is not after $$cursor" if $after le $$cursor;
 			$$cursor = $after;
 			push @keys, $key if $op eq 'upsert';
 		}

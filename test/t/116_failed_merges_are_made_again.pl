@@ -1,5 +1,5 @@
-# A step that merges old batches, and fails when it commits, has merged nothing:
-# the worker tries it again soon, from the same place.
+# If a step that merges old batches fails when it commits, it has merged nothing:
+# the worker tries it again soon, from the same batch.
 
 use strict;
 use warnings FATAL => 'all';

@@ -46,7 +46,7 @@ sub restore
 	return;
 }
 
-sub xids_lie_behind
+sub xids_have_passed
 {
 	return sql($new,
 		"SELECT bool_and(pg_snapshot_xmax(snapshot) < pg_snapshot_xmin(pg_current_snapshot())) FROM feedpub._batch",
@@ -90,7 +90,7 @@ FROM feedpub._feed f LEFT JOIN feedpub._batch b USING (feed)
 SQL
 	4,
 	'with batches');
-is(xids_lie_behind(), 'f', 'transaction ids have not come as far');
+is(xids_have_passed(), 'f', 'transaction ids have not come as far');
 
 sub tests_of_refusal
 {
@@ -152,9 +152,9 @@ sub tests_of_refusal
 	return;
 }
 
-tests_of_refusal('ids behind');
+tests_of_refusal('ids before');
 burn_xids($new, 2200);
-is(xids_lie_behind(), 't', 'transaction ids have passed those of the dump');
+is(xids_have_passed(), 't', 'transaction ids have passed those of the dump');
 tests_of_refusal('ids passed');
 
 #
@@ -172,7 +172,7 @@ for my $feed (@feeds)
 	sql($new, "CALL feed_publish('$feed')", db => 'restored');
 	my @keys = (
 		$feed eq 'kept' ? (1 .. 4) : (),
-		'before repair, ids behind',
+		'before repair, ids before',
 		'before repair, ids passed',
 		'after');
 	my $cursor = '';
@@ -210,13 +210,13 @@ sql($old, 'CREATE DATABASE copy');
 restore($old, 'copy', 'psql restores it into another database of the server');
 for my $feed (@feeds)
 {
-	my $behind = $cursor{$feed};
+	my $after = $cursor{$feed};
 
 	is(sql($old, "SELECT * FROM feed_check('$feed')", db => 'copy'),
 		'', "same server: nothing is amiss: $feed");
 	insert($old, 'copy', $feed, 'new');
 	sql($old, "CALL feed_publish('$feed')", db => 'copy');
-	is(read_all($old, $feed, db => 'copy', after => \$behind),
+	is(read_all($old, $feed, db => 'copy', after => \$after),
 		'new', "same server: an old cursor goes on: $feed");
 	is( read_all($old, $feed, db => 'copy'),
 		$feed eq 'kept' ? "1\n2\n3\n4\nnew" : 'new',
@@ -233,13 +233,13 @@ burn_xids($alike{first}, 300);
 insert($alike{first}, 'postgres', 'outbox', 1 .. 3);
 sql($alike{first}, 'CALL feed_publish()');
 sql($alike{first}, 'DELETE FROM outbox');
-my $behind = sql($alike{first}, q(SELECT feed_head('outbox')));
+my $head = sql($alike{first}, q(SELECT feed_head('outbox')));
 $alike{first}->command_ok([ 'pg_dump', '-f', $dump, 'postgres' ], 'pg_dump');
 restore($alike{second}, 'postgres', 'psql restores it into a fresh server');
 burn_xids($alike{second}, 10);
 insert($alike{second}, 'postgres', 'outbox', 4);
 burn_xids($alike{second}, 400);
-refused($alike{second}, "SELECT * FROM feed_read(NULL::outbox, '$behind', 10)",
+refused($alike{second}, "SELECT * FROM feed_read(NULL::outbox, '$head', 10)",
 	'PF001', 'from another history', 'the same OID by chance: refused');
 is(sql($alike{second}, q(SELECT feed_repair('outbox'))),
 	1, 'the same OID by chance: feed_repair cures it');
