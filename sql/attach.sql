@@ -147,7 +147,7 @@ SELECT refusal($$SELECT feed_attach('plain', key => 'plain_id2_key')$$);
 -- Of all that nothing is left.
 SELECT feed FROM feedpub.feeds WHERE kind = 'table';
 SELECT count(*) FROM parts WHERE part = 'trigger' AND "is" ~ 'feedpub' AND tab <> 'an_outbox'::regclass;
--- Only the owner may, who need be no superuser.
+-- Only the owner may, and it need be no superuser.
 CREATE ROLE regress_feedpub_owner;
 GRANT USAGE, CREATE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_owner;
 GRANT ALL ON :odd TO regress_feedpub_owner;

@@ -43,7 +43,7 @@ SELECT id, "new, column", later FROM feed_fetch(NULL::"Odd ""Name"", with a comm
 ALTER TABLE :odd RENAME v TO "renamed ""v""";
 ALTER TABLE :odd RENAME id TO key;
 SELECT * FROM entries();
--- The values change, but no row of the application's did: nobody is told.
+-- The values change, but the application has changed no row: nothing is published.
 ALTER TABLE :odd ALTER "renamed ""v""" TYPE varchar(3) USING left("renamed ""v""", 3);
 SELECT * FROM entries();
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 100);
@@ -127,7 +127,7 @@ SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM 
 SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('"other, name"'), 100);
 
 --
--- Persistence: an unlogged table is no feed that anybody could rely on.
+-- Persistence: an unlogged table loses its rows in a crash, so it cannot be a feed.
 --
 ALTER TABLE "other, name" SET UNLOGGED;
 SELECT guard, problem FROM feed_check('"other, name"');

@@ -1,5 +1,5 @@
--- feed_set_channel(): each batch is announced by one NOTIFY, sent by who
--- publishes.
+-- feed_set_channel(): each batch is announced by one NOTIFY, sent by the
+-- publisher.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -70,7 +70,8 @@ ROLLBACK;
 INSERT INTO silent (message_type, data) VALUES ('f', '1');
 CALL feed_publish();
 SELECT * FROM notified();
--- A backlog that is cut into several is announced once: who wakes reads all.
+-- A backlog that is cut into several batches is announced once: a consumer that
+-- wakes reads all of them.
 SET feedpub.max_batch_transactions = 1;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('g', '1');
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('h', '1');
@@ -103,7 +104,7 @@ SELECT feed, channel FROM feedpub.feeds ORDER BY feed::text COLLATE "C";
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('n', '1');
 CALL feed_publish();
 SELECT * FROM notified();
--- Writers notify nobody, and the batch does not depend on it.
+-- Writers send no notification, and the batch does not depend on it.
 SELECT op, (entry).message_type FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 100);
 -- Rolled back, it is not set.
 BEGIN;

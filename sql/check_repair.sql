@@ -284,7 +284,7 @@ SELECT message_type FROM feed_fetch('0', 0, 100);
 \echo :SQLSTATE
 SELECT feed_xid_head('"Odd ""Name"", with a comma"');
 \echo :SQLSTATE
--- Through row security as well, to who cannot see them
+-- Also if row security hides them from the caller
 CREATE ROLE regress_feedpub_owner;
 GRANT USAGE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_owner;
 GRANT SELECT ON "Odd ""Name"", with a comma" TO regress_feedpub_owner;

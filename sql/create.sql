@@ -74,7 +74,7 @@ SELECT * FROM feed_check(repeat('y', 63)::regclass);
 SELECT feed_create(repeat('ü', 40)) = repeat('ü', 31)::regclass AS made;
 SELECT * FROM feed_check(repeat('ü', 31)::regclass);
 SELECT feed_drop(repeat('ü', 31));
--- A sequence of the usual name that is there already is in nobody's way.
+-- If a sequence of the usual name exists already, another name is chosen.
 CREATE SEQUENCE taken_feed_pos_seq;
 SELECT feed_create('taken');
 SELECT pg_get_serial_sequence('taken', 'feed_pos');
@@ -262,7 +262,7 @@ SELECT feed_create('shop.odd_owner');
 RESET ROLE;
 -- The first one is the default feed, whichever role made it.
 SELECT feed, owner, is_default FROM feedpub.feeds ORDER BY feed::text;
--- The registry can be read by everybody and written by nobody.
+-- All roles may read the registry, and none may write it.
 SET ROLE regress_feedpub_ann;
 INSERT INTO feedpub._feed (feed, kind) VALUES ('plain', 'outbox');
 \echo :SQLSTATE

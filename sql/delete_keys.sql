@@ -1,5 +1,5 @@
 -- Keys of many types and their deletes: kept as texts that do not depend on
--- anybody's settings, and delivered as values of the types.
+-- settings, and delivered as values of the types.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -79,7 +79,7 @@ CALL try_all();
 SELECT count(*) AS tried FROM types;
 
 --
--- What is kept does not depend on the settings of who deletes.
+-- What is kept does not depend on the settings of the session that deletes.
 --
 CREATE TABLE :odd (day date, at timestamptz, amount float8, data bytea, span interval, tab regclass, days date[], PRIMARY KEY (day, at, amount, data, span, tab, days));
 SELECT feed_attach(:'odd');

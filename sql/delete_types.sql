@@ -130,8 +130,8 @@ ALTER TABLE coded ALTER k TYPE code;
 SELECT op, (entry).k FROM feed_read(NULL::coded, '', 100);
 
 --
--- Another key: what was deleted by the old one is known to nobody by the new
--- one, so consumers begin again.
+-- Another key: deletes by the old key cannot be delivered by the new one, so
+-- consumers begin again.
 --
 CREATE TABLE rekeyed (a int PRIMARY KEY, b text NOT NULL, c text NOT NULL);
 CALL attach('rekeyed');

@@ -12,7 +12,7 @@ SELECT feed_start_worker() IS NOT NULL AS started;  -- which may just have ended
 
 --
 -- The three transactions of the posts.  TRX1 takes its number first and commits
--- last: who remembers MAX(id) goes past k1.
+-- last: a consumer that remembers MAX(id) passes k1.
 --
 SELECT consume('B');
 INSERT INTO kv (ns, k, v) VALUES ('-', 'k0', 'v0');     -- TRX0

@@ -1,5 +1,5 @@
--- Deletes of table feeds expire: a consumer who has not got past them is told
--- (PF002), and no other.
+-- Deletes of table feeds expire: a consumer that has not passed them gets
+-- PF002, and no other consumer does.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -108,7 +108,7 @@ SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 CALL grow_old('8 days 17 hours');
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 TABLE state;
--- The last batch never expires: who waits at its beginning gets it.
+-- The last batch never expires: a consumer that is at its beginning gets it.
 CALL grow_old('2 hours', 1);
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 TABLE state;
@@ -236,7 +236,7 @@ CALL feed_publish();
 INSERT INTO tab VALUES (12, 'last');
 CALL feed_publish();
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"') AS gone;
--- Not while somebody publishes, and not for a rolled-back transaction
+-- Not while another session publishes, and not for a rolled-back transaction
 DELETE FROM tab WHERE id = 10;
 CALL feed_publish();
 INSERT INTO tab VALUES (11, 'last');

@@ -1,5 +1,5 @@
 -- Deletes expire in batches that have been merged, and of feeds that are read
--- in pages of any size: a consumer who has got past them goes on.
+-- in pages of any size: a consumer that has passed them goes on.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -82,7 +82,7 @@ INSERT INTO cursors (point, cursor) SELECT 'after the deletes', feed_head('tab')
 COMMIT PREPARED 'regress_feedpub long';
 CALL feed_publish('tab');
 INSERT INTO cursors (point, cursor) SELECT 'at the end', feed_head('tab');
--- of one who began before that batch was there
+-- of a consumer that began before that batch was made
 INSERT INTO cursors (point, cursor)
 	SELECT 'at the end, from the first', r.cursor FROM cursors c, feed_read(NULL::tab, c.cursor, 100) r
 	WHERE c.n = 1 AND r.op = 'upsert' AND (entry).id = 1;

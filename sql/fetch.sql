@@ -27,7 +27,7 @@ SELECT feed_pos, message_type, data FROM feed_fetch(NULL::"Odd ""Name"", with a 
 -- Arguments by name
 SELECT message_type FROM feed_fetch(after_xid => '0', after_pos => 0, "limit" => 2);
 SELECT message_type FROM feed_fetch(feed => NULL::outbox, after_xid => '0', after_pos => 0, "limit" => 2);
--- The row that names the feed need not be NULL; nobody looks at it.
+-- The row that names the feed need not be NULL; its values are not used.
 SELECT p.message_type FROM outbox o, feed_fetch(o, o.feed_xid, o.feed_pos, 1) p WHERE o.message_type = 'a';
 -- In a select list, whole rows
 SELECT (feed_fetch(NULL::outbox, '0', 0, 2)).message_type;

@@ -6,8 +6,8 @@ INSERT INTO outbox (message_type, data) VALUES ('OrderPlaced', '{"order": 1}');
 SELECT feed_page('outbox', '', 100)                         -- a page as JSON
 \gset
 -- The page holds an id and a time, so here is what does not vary of it.  It is
--- not empty although nobody has published the row yet: the read waited for
--- the worker that it started.
+-- not empty although the row was not published yet: the read waited for the
+-- worker that it started.
 SELECT entry -> 'row' ->> 'message_type' AS message_type, entry -> 'row' -> 'data' AS data
   FROM json_array_elements(:'feed_page'::json -> 'entries') entry;
 SELECT :'feed_page'::json ->> 'cursor' = feed_head('outbox') AS at_head,

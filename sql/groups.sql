@@ -32,7 +32,7 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;
 END $$;
 CREATE FUNCTION left_over() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM feed_page('orders', (SELECT cursor FROM feedpub.shards WHERE subscription = 'one'), 10000) p, json_array_elements(p -> 'entries') $$;
--- nobody, and nobody
+-- without a name, both
 SELECT * FROM page(NULL, 10) \gset a_
 SELECT * FROM page(NULL, 20) \gset b_
 SELECT ack('one', :'a_end'), ack('one', :'b_end'), left_over();
@@ -60,7 +60,7 @@ SELECT ack('one', :'b_end'), ack('one', :'b_middle');
 -- A consumer that holds the lease keeps those without a name out,
 SELECT count(*) FROM feed_poll('one', 10);
 SELECT ack('one', :'b_end');
--- until it has run out; then it is as good as before, until somebody has
+-- until it has run out; then it is good again, until another consumer has
 -- moved the cursor.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
@@ -70,7 +70,7 @@ SELECT consumer, leased_until > now() AS renewed FROM feedpub.shards WHERE subsc
 CALL pass('1 minute');
 SELECT * FROM page(NULL, 10) \gset b_
 SELECT ack('one', :'b_end'), ack('one', :'a_end'), left_over();
--- An acknowledgement without a name does not renew the lease of somebody else.
+-- An acknowledgement without a name does not renew another consumer's lease.
 SELECT consumer IS NULL AS free FROM feedpub.shards WHERE subscription = 'one';
 -- Another one takes it: the late one has lost it, before and after it is heard of.
 SELECT * FROM page('w', 10) \gset a_
@@ -125,8 +125,8 @@ SELECT feed_drop('later', cascade => true);
 
 --
 -- Shares.  Consumers come, go and die; after three rounds in which each polls
--- and a third of the lease passes, every shard is one's, and nobody has more
--- than one above another.
+-- and a third of the lease passes, every shard is leased, and no consumer has
+-- more than one shard more than another.
 --
 CREATE TABLE consumer (name text PRIMARY KEY);
 CREATE FUNCTION go_round() RETURNS void LANGUAGE plpgsql AS $$
@@ -177,7 +177,7 @@ CALL divide(3);
 CALL divide(16);
 CALL divide(17);
 
--- Those who have been away for ten leases are forgotten.
+-- Consumers that have not polled for ten leases are forgotten.
 SELECT feed_subscribe('group', 'orders', 'earliest', 4) <> '' AS placed;
 SELECT count(*) FROM feed_poll('group', 1, 'a');
 CALL pass('6 minutes');
@@ -236,7 +236,7 @@ RESET statement_timeout;
 SELECT count(*) FROM feed_poll('group', 1);
 SELECT feed_unsubscribe('group');
 
--- A name is free again when its table is gone, and nobody has to unsubscribe.
+-- If its table is dropped, a name is free again without feed_unsubscribe().
 SELECT feed_create('short_lived') AS short \gset
 SELECT feed_subscribe('short', :'short', 'earliest', 2) <> '' AS placed;
 SELECT count(*) FROM feed_poll('short', 1, 'w');

@@ -1,5 +1,5 @@
 -- What an operator sees: feedpub.feeds, feedpub.workers and feedpub.blockers,
--- and who sees how much of it.
+-- and how much of it each role sees.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -15,8 +15,8 @@ SELECT feed_attach('kv');
 --
 SELECT feed, state, size > 0 AS has_size, position, rows_per_second, head, last_published, unpublished
   FROM feedpub.feeds ORDER BY feed::text COLLATE "C";
--- Rows that nobody has published yet, and a transaction's own, which are not
--- to be published yet
+-- Rows that are not published yet, and a transaction's own, which cannot be
+-- published yet
 INSERT INTO :feed (message_type, data) SELECT 'a', '1' FROM generate_series(1, 600);
 BEGIN;
 INSERT INTO kv VALUES ('a', '1'), ('b', '2');

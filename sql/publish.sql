@@ -120,7 +120,7 @@ GRANT SELECT ON counted TO PUBLIC;
 INSERT INTO shop.first (message_type, data) VALUES ('a', '1');
 INSERT INTO shop.second (message_type, data) VALUES ('a', '1');
 INSERT INTO closed (message_type, data) VALUES ('a', '1');
--- By name: only that one, and only who may read it
+-- By name: only that feed, and only by a role that may read it
 SET ROLE regress_feedpub_reader;
 CALL feed_publish('shop.first');
 \echo :SQLSTATE

@@ -19,8 +19,7 @@ SELECT feed_create('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" RENAME TO model_feed;
 
 --
--- The specification.  A cursor is taken apart here, which is nobody else's
--- business.
+-- The specification.  Only here a cursor is taken apart.
 --
 CREATE FUNCTION batch_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 11, 16))::bit(64)::bigint $$;
 CREATE FUNCTION position_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 27, 16))::bit(64)::bigint $$;
@@ -98,8 +97,8 @@ SELECT count(*) FROM feed_read(NULL::model_feed, feed_head('model_feed'), 100);
 INSERT INTO model_feed (message_type, data) VALUES ('a', '1');
 SELECT op FROM feed_read(NULL::model_feed, '', 100);
 -- A session's first read after its first write need not know that it must be
--- published first: it waits a moment for that, and goes on without when nobody
--- does.
+-- published first: it waits a moment for that, and goes on if that does not
+-- happen.
 SET feedpub.read_wait = '10 ms';
 SELECT op FROM feed_read(NULL::model_feed, '', 100);
 SET feedpub.read_wait = 0;
@@ -506,7 +505,7 @@ SELECT count(*) FROM feed_read(NULL::outbox, '', 100);
 \echo :SQLSTATE
 RESET row_security;
 -- A view and a definer's function read with their owner's eyes, as far as
--- functions in a view do: a view's functions are called by who reads it.
+-- functions in a view do: the role that reads a view calls its functions.
 RESET ROLE;
 CREATE FUNCTION as_owner() RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT string_agg((entry).message_type, '') FROM feed_read(NULL::outbox, '', 100) $$;
 CREATE VIEW recent AS SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);

@@ -316,7 +316,7 @@ ALTER TABLE ev DETACH PARTITION ev3;
 UPDATE ev3 SET v = 'unseen';
 ALTER TABLE ev ATTACH PARTITION ev3 FOR VALUES IN (3);
 COMMIT;
--- nobody has admitted it
+-- it has not been admitted
 SELECT feedpub._stamp_some('ev', 100) AS stamped;
 SELECT count(*) FROM feed_read(NULL::ev, '', 10000) WHERE op = 'upsert';
 CALL feed_publish('ev');
@@ -350,7 +350,7 @@ CALL feed_publish('ev');
 SELECT count(*) FROM feed_read(NULL::ev, '', 10000) WHERE op = 'upsert' AND (entry).p = 3;
 
 --
--- One that fails is shown, to the owner and those who watch over the server.
+-- If one fails, it is shown to the owner and to members of pg_monitor.
 --
 ALTER TABLE ev OWNER TO regress_feedpub_owner;
 CREATE TABLE ev5 (LIKE ev INCLUDING ALL);

@@ -151,7 +151,7 @@ REVOKE SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, mes
 --
 -- Functions and views
 --
--- A SECURITY DEFINER function gives its owner's pages to who may call it.
+-- A SECURITY DEFINER function gives its owner's pages to roles that may call it.
 CREATE FUNCTION shop.next_page(after_xid xid8, after_pos bigint) RETURNS TABLE (xid xid8, pos bigint, type text)
 	LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 	AS 'SELECT feed_xid, feed_pos, message_type FROM public.feed_fetch($1, $2, 2)';
@@ -216,7 +216,7 @@ SET ROLE regress_feedpub_bypass;
 SELECT * FROM shop.seen();
 RESET ROLE;
 SELECT named, by_default, paged FROM shop.seen();
--- A policy that goes by who asks
+-- A policy that depends on the calling role
 CREATE POLICY own ON shop."Odd ""Name"", with a comma" USING (message_key = current_user);
 SET ROLE regress_feedpub_reader;
 SELECT * FROM shop.seen();

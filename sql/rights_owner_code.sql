@@ -136,7 +136,7 @@ DELETE FROM code.keyed WHERE k = 'a';
 \c -
 CALL feed_publish('code.keyed');
 TRUNCATE code.seen;
--- What somebody else puts into the path is found by nobody but that role.
+-- If another role puts something into its path, only that role finds it.
 CREATE SCHEMA theirs AUTHORIZATION regress_feedpub_stranger;
 GRANT USAGE ON SCHEMA theirs TO PUBLIC;
 SET ROLE regress_feedpub_stranger;

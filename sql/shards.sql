@@ -95,7 +95,7 @@ TRUNCATE part;
 DROP VIEW verdict;
 SELECT shard, count(*) FILTER (WHERE op = 'truncate') AS truncates, count(*) FILTER (WHERE op = 'upsert' AND shard_of(4, (entry).name, (entry).id::text) <> shard) AS wrong FROM generate_series(0, 3) shard, feed_read(NULL::"Odd ""Name"", with a comma", :'head', 10000, shard, 4) GROUP BY shard ORDER BY shard;
 SELECT sum(json_array_length(feed_page(:'odd', :'head', 10000, shard, 4) -> 'entries')) FROM generate_series(0, 3) shard;
--- Whatever the settings of who reads, a key is in the same shard, and its deletes too.
+-- Whatever the settings of the reader, a key is in the same shard, and its deletes too.
 SELECT feed_detach(:'odd');
 ALTER TABLE :odd DROP CONSTRAINT "Odd ""Name"", with a comma_pkey", ADD at timestamptz, ADD mark bytea;
 ALTER TABLE :odd ALTER name DROP NOT NULL, ALTER id DROP NOT NULL;

@@ -121,7 +121,7 @@ SET ROLE regress_feedpub_subscriber;
 SELECT feed_subscribe('mine', 'kv', 'earliest') <> '' AS placed;
 SELECT op, row ->> 'k' AS k FROM feed_poll('mine', 10);
 RESET ROLE;
--- a superuser, who sees them all, parks them
+-- a superuser, which sees them all, parks them
 SELECT array_agg(p.receipt) AS receipts FROM feed_poll('mine', 10) p \gset
 SELECT count(feed_park('mine', c, 'x')) FROM unnest(:'receipts'::text[]) c;
 SELECT feed_ack('mine', (:'receipts'::text[])[3]);
@@ -136,7 +136,7 @@ SELECT count(*) FROM feed_poll('mine', 10);
 SELECT count(*) FROM feed_poll('mine', timeout => '10 ms');
 RESET ROLE;
 SELECT key, message, reason FROM feedpub.parked ORDER BY key ->> 'k';
--- A delete is nobody's whom row security restrains.
+-- If row security restricts a role, it gets no deletes.
 DELETE FROM kv WHERE k = 'c';
 CALL feed_publish('kv');
 SET ROLE regress_feedpub_subscriber;
@@ -278,14 +278,14 @@ ALTER ROLE regress_feedpub_subscriber RENAME TO regress_feedpub_renamed;
 SET ROLE regress_feedpub_renamed;
 SELECT name, owner, (SELECT count(*) FROM feed_poll('mine', 1)) FROM feedpub.subscriptions;
 RESET ROLE;
--- Another one of the old name is somebody else.
+-- Another role of the old name is not the owner.
 CREATE ROLE regress_feedpub_subscriber;
 GRANT SELECT ON kv TO regress_feedpub_subscriber;
 SET ROLE regress_feedpub_subscriber;
 SELECT count(*) FROM feedpub.subscriptions;
 SELECT feed_poll('mine', 1);
 RESET ROLE;
--- As if it had come from another server, where the OID is anybody's
+-- As if it had come from another server, where the OID is another role's
 UPDATE feedpub._subscription SET system_id = 1, owner = 'regress_feedpub_evil'::regrole;
 SELECT owner FROM feedpub.subscriptions;
 SET ROLE regress_feedpub_evil;

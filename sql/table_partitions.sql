@@ -171,7 +171,7 @@ SELECT region, n, v FROM feed_fetch(NULL::ev, '0', 0, 4);
 RESET ROLE;
 ALTER TABLE ev DISABLE ROW LEVEL SECURITY;
 DROP POLICY p ON ev;
--- One who may read a partition only may not read the feed.
+-- A role that may read only a partition may not read the feed.
 REVOKE SELECT ON ev FROM regress_feedpub_reader;
 GRANT SELECT ON ev_us TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
@@ -207,8 +207,8 @@ CALL came('');
 CREATE TABLE ev_later PARTITION OF ev FOR VALUES IN ('later');
 INSERT INTO ev VALUES ('later', 1, 'first');
 CALL came('');
--- One that is attached with rows, which have no stamp: none is lost to those
--- who have read the others long since.
+-- One that is attached with rows, which have no stamp: none is lost to
+-- consumers that have passed the others.
 CREATE TABLE ev_loaded (LIKE ev INCLUDING ALL);
 INSERT INTO ev_loaded SELECT 'loaded', n, 'loaded' FROM generate_series(1, 5) n;
 ALTER TABLE ev ATTACH PARTITION ev_loaded FOR VALUES IN ('loaded');

@@ -1,6 +1,6 @@
 -- feedpub.feeds and feedpub.waiting: the feeds of the database, and the rows
--- that xid order holds back.  (feedpub.blockers, who does that, has a file of
--- its own.)
+-- that xid order holds back.  (feedpub.blockers, what holds them back, has a
+-- file of its own.)
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -56,7 +56,7 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'd', to_jso
 SELECT waiting >= 12 AND waiting < 100 AS about_twelve FROM feedpub.waiting;
 SELECT count(*) FROM feed_fetch('0', 0, 1000);
 SELECT count(*) FROM "Odd ""Name"", with a comma";
--- The horizon is nobody's secret, the estimate is for who may read the feed.
+-- All roles see the horizon, only readers of the feed see the estimate.
 CREATE ROLE regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT feed, is_default FROM feedpub.feeds;

@@ -33,7 +33,7 @@ CALL feed_await('"Odd ""Name"", with a comma"', '', '10 ms', true);
 -- Committed and not published: without a worker nothing arrives.
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('a', '1');
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '10 ms');
--- That was stopped by hand, so nobody has started it.
+-- It was stopped by hand, so the waits have not started it.
 SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database();
 
 --
@@ -105,7 +105,7 @@ SELECT feed_unsubscribe(name) FROM unnest('{waited,held,acknowledged}'::text[]) 
 BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY;
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 day');
 COMMIT;
--- Interrupted by a timeout, or by who cancels
+-- Interrupted by a timeout, or by a cancel
 SET statement_timeout = '100 ms';
 SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 day');
 \echo :SQLSTATE

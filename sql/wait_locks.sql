@@ -53,7 +53,7 @@ SELECT * FROM dblink_get_result('waiter') AS t (arrived bool);
 SELECT count(*) FROM dblink_get_result('waiter') AS t (arrived bool);
 TABLE locks;
 SELECT dblink_exec('waiter', 'COMMIT');
--- Dropped while somebody waits: false, and no error
+-- Dropped while a session waits: false, and no error
 SELECT * FROM dblink('waiter', $$SELECT feed_wait('outbox', '', '0')$$) AS t (arrived bool);
 SELECT cursor FROM feed_read(NULL::outbox, '', 10) ORDER BY cursor COLLATE "C" DESC LIMIT 1 \gset
 SELECT dblink_send_query('waiter', format($$SELECT feed_wait('outbox', %L, '1 h')$$, :'cursor'));

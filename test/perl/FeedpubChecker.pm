@@ -633,8 +633,8 @@ sub write_bulk_copy
 
 my $columns = 'feed_xid::text, feed_pos, message_key, message_id';
 
-# How a consumer reads: the query, whose parameters are a cursor and a limit,
-# who asks, and whom.
+# How a consumer reads: the query, whose parameters are a cursor and a limit, as
+# which role, and on which server.
 my %way = (
 	default => {
 		query => "SELECT $columns FROM feed_fetch(?::xid8, ?, ?)",
@@ -653,7 +653,7 @@ my %way = (
 		user => 'regress_feedpub_reader',
 		on_standby => 1
 	},
-	# What everybody writes first.
+	# A usual first attempt.
 	naive => {
 		query =>
 		  "SELECT $columns FROM outbox WHERE (?::xid8 IS NOT NULL) AND feed_pos > ? ORDER BY feed_pos LIMIT ?",

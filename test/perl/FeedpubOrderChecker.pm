@@ -594,7 +594,7 @@ sub consume
 }
 
 #
-# Who kills the worker
+# The process that kills the worker
 #
 
 sub kill_workers

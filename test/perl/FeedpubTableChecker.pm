@@ -159,7 +159,7 @@ sub write_feed
 			$kind = $_->[0];
 			last if ($dice -= $_->[1]) < 0;
 		}
-		# nothing stays open while somebody waits for the table's lock
+		# nothing stays open while a session waits for the table's lock
 		my $calm = !-e "$self->{dir}/attached" || -e "$self->{dir}/calm";
 		my $flush = !$self->before_crash;
 		$kind = shift @must if @must && !$calm && $flush;
@@ -463,7 +463,7 @@ sub insert_new
 	return;
 }
 
-# Changes or deletes some of the keys that nobody else touches.
+# Changes or deletes some of the keys that no other session touches.
 sub change_reserved
 {
 	my ($w) = @_;
@@ -607,7 +607,7 @@ sub write_long
 	return;
 }
 
-# What somebody does to the table as a whole: it is vacuumed all the time; twice
+# What other sessions do to the table as a whole: it is vacuumed all the time; twice
 # all its rows are published again; in the middle VACUUM FULL moves the rows of
 # the initial snapshot; with the option truncate, it is emptied then.  Of a partitioned table
 # partitions come with rows, go, are changed outside and put back.

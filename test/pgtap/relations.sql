@@ -1,4 +1,4 @@
--- Table and views of schema feedpub: columns, and who may do what.
+-- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
 SELECT plan(18 * 7 + 56);
 
@@ -13,8 +13,8 @@ INSERT INTO meant VALUES
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
 	('blockers', 'v', 'xid xid8, kind text, pid integer, gid text, database name, user name, application_name text, state text, '
 		'query_start timestamp with time zone, xact_start timestamp with time zone, prepared_at timestamp with time zone, since timestamp with time zone, client_addr inet');
--- Keys are their tables' data, and batches tell who wrote when: only who dumps
--- the database may read them.
+-- Keys are data of their tables, and batches tell when a feed was written: only
+-- a role that dumps the database may read them.
 INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
@@ -55,7 +55,7 @@ CREATE TEMP VIEW present AS
 
 SELECT set_eq('SELECT relname::text, relkind FROM present', 'SELECT name, kind FROM meant', 'these and no other relations are in schema feedpub');
 
--- Everybody, or that one, may read them; nobody but their owner may do anything else.
+-- All roles, or that one, may read them; only their owner may do anything else.
 CREATE FUNCTION pg_temp.shape(m meant) RETURNS SETOF text LANGUAGE plpgsql AS $$
 DECLARE
 	r record;

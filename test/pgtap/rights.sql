@@ -1,7 +1,7 @@
--- Who may do what: every public function and every view of the extension, for
+-- Rights: every public function and every view of the extension, for
 -- the owner of a feed, the owner of a subscription of it, a member of that
--- role, one who may read the feed and one who may not, one who watches over the
--- server, who reads its statistics, and a superuser.
+-- role, one that may read the feed and one that may not, one that is a member of
+-- pg_monitor, one that reads all statistics, and a superuser.
 --
 -- A cell is what comes of it: the number of rows, or an SQLSTATE.  Whatever was
 -- done is undone, so that each finds the same.
@@ -50,7 +50,7 @@ INSERT INTO matrix VALUES
 	($$feed_set_channel('rights.box', 'c')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_repair('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_begin_history('rights.box')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
--- reading: who may SELECT
+-- reading: roles that may SELECT
 	($$CALL feed_republish('rights.kv')$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
 	($$feed_check('rights.box')$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
 	($$feed_fetch(NULL::rights.box, '0', 0, 1)$$, '0', '0', '0', '0', '42501', '42501', '42501', '0'),
@@ -63,7 +63,7 @@ INSERT INTO matrix VALUES
 	($$feed_flush('rights.box')$$, '55000', '55000', '55000', '55000', '42501', '42501', '42501', '55000'),
 	($$feed_wait('rights.box', '', '0')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
--- a subscription: its owner, who may read, and roles that have its rights
+-- a subscription: its owner, which may read, and roles that have its rights
 	($$feed_subscribe('sub', 'rights.box')$$, '42710', '42710', '42710', '42710', '42501', '42501', '42501', '42710'),
 	($$feed_unsubscribe('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_seek('sub', 'latest')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
@@ -82,7 +82,7 @@ INSERT INTO matrix VALUES
 -- the worker
 	($$feed_start_worker()$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_stop_worker()$$, '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
--- procedures, which cannot be called in a transaction: nobody else's secret
+-- procedures, which cannot be called in a transaction
 	($$CALL feed_publish('rights.box')$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
 	($$CALL feed_await('rights.box', '', '0', NULL)$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
 -- views
@@ -94,7 +94,7 @@ INSERT INTO matrix VALUES
 	('feedpub.republishing', '0', '0', '0', '0', '0', '0', '0', '0'),
 	('feedpub.workers WHERE pid < 0', '0', '0', '0', '0', '0', '0', '0', '0'),
 	('feedpub.blockers WHERE pid = pg_backend_pid()', '1', '1', '1', '1', '1', '1', '1', '1'),
--- tables of the extension: the registry is nobody's secret
+-- tables of the extension: all roles may read the registry
 	('feedpub._feed', '2', '2', '2', '2', '2', '2', '2', '2'),
 	('feedpub._batch', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._server_start', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
@@ -124,7 +124,8 @@ EXCEPTION
 	WHEN OTHERS THEN RETURN SQLSTATE;
 END $$;
 
--- pgTAP's own functions and tables are for who runs this, so roles only try.
+-- Only the role that runs this may use pgTAP's functions and tables, so roles
+-- only try.
 CREATE TEMP TABLE result AS
 	SELECT m.call, r.role, r.expected, pg_temp.try(m.call, ('regress_feedpub_' || r.role)::name) AS got
 	FROM matrix m, LATERAL (VALUES ('feed', m.feed), ('sub', m.sub), ('member', m.member), ('reader', m.reader),

@@ -15,7 +15,7 @@ use Test::More;
 my $node = feedpub_node('dumped', extension => 0);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-# The extension's functions are in a schema that nobody's search_path names.
+# The extension's functions are in a schema that is in no search_path.
 my $in = '"The ""Ext"", x".';
 my %payload = (
 	'public.outbox' => 'jsonb',

@@ -1,4 +1,4 @@
-# CREATE EXTENSION: who may, where the functions go, and what must not be
+# CREATE EXTENSION: which roles may, where the functions go, and what must not be
 # there before.
 
 use strict;
@@ -38,7 +38,8 @@ refused($node, 'CREATE EXTENSION feedpub', '42501',
 	db => 'owned', user => 'regress_feedpub_owner');
 
 #
-# Schema feedpub must not exist: who made it could have laid traps in it.
+# Schema feedpub must not exist: the role that made it could have put its own
+# functions into it.
 #
 for my $how ('CREATE EXTENSION feedpub', 'CREATE EXTENSION feedpub CASCADE',
 	'CREATE EXTENSION feedpub SCHEMA public')
@@ -95,7 +96,7 @@ refused($node, 'ALTER EXTENSION feedpub SET SCHEMA public', '0A000',
 	'does not support SET SCHEMA',
 	'which it does not leave again', db => 'owned');
 
-# There it works for who is allowed into the schema, with any search path.
+# There it works for roles that have USAGE on the schema, with any search path.
 sql($node, "GRANT USAGE ON SCHEMA $odd TO regress_feedpub_owner",
 	db => 'owned');
 sql($node, 'GRANT CREATE ON SCHEMA public TO regress_feedpub_owner',

@@ -3,7 +3,7 @@
 # size, are killed, and go on from the cursor they kept; a table that is
 # vacuumed and reindexed meanwhile.  In the end each consumer has been handed
 # each committed row once, none that was rolled back, in the order of (xid,
-# position); and one who reads "position > last" has lost some.
+# position); and one that reads "position > last" has lost some.
 #
 # FEEDPUB_CHECKER_SECONDS (default 30) and FEEDPUB_CHECKER_TRANSACTIONS
 # (3000): it goes on until both are reached.  FEEDPUB_CHECKER_WRITERS (4),
@@ -55,7 +55,7 @@ wal_keep_size = 1GB
 CONF
 
 # A feed that has row security for one of its readers.  The second index is
-# for the naive consumer, who could not keep up without.
+# for the naive consumer, which could not keep up without.
 sql($node, <<'SQL');
 SELECT feed_create('outbox');
 CREATE INDEX ON outbox (feed_pos);

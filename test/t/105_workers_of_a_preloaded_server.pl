@@ -1,6 +1,6 @@
 # With shared_preload_libraries a launcher keeps a worker for each database
 # that has feeds: from the start, and after whatever has ended it, rows are
-# published though nobody reads.
+# published though no session reads.
 
 use strict;
 use warnings FATAL => 'all';
@@ -50,7 +50,8 @@ sub insert
 	return;
 }
 
-# Both databases have their worker and no unpublished row, though nobody reads.
+# Both databases have their worker and no unpublished row, though no session
+# reads.
 sub all_is_well
 {
 	my ($test) = @_;
@@ -186,7 +187,7 @@ ok(await_no_worker($node, 'b'), 'DROP EXTENSION: the worker leaves');
 is(workers($node), '', 'none is left');
 
 #
-# The first feed comes: nobody reads, and the launcher is told by who writes.
+# The first feed comes: no session reads, and the writer wakes the launcher.
 #
 sql($node, q(SELECT feed_create('outbox')), db => 'idle');
 insert('idle', 'first');

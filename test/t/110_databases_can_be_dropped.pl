@@ -1,4 +1,4 @@
-# A worker is in nobody's way: its database can be dropped, renamed and copied
+# A worker blocks no one: its database can be dropped, renamed and copied
 # without FORCE while it publishes, and it comes back where there still is a
 # database; no process is started over and over for one that is gone.
 
@@ -65,7 +65,7 @@ for my $preload ('', 'feedpub')
 	pass("$how: CREATE DATABASE TEMPLATE");
 
 	# Where there still is a database, rows are published; without the
-	# preload line as soon as somebody reads.
+	# preload line as soon as a session reads.
 	insert($odd, 'renamed 2');
 	insert('copied', 'copied 2');
 	if ($preload)

@@ -1,4 +1,4 @@
-# A feed that cannot be published, because somebody has its table locked, its
+# A feed that cannot be published, because a session has its table locked, its
 # index is gone or its rows are from elsewhere, is tried again until it can;
 # the others do not notice.
 
@@ -63,7 +63,7 @@ insert($_, 'one') for qw(locked queued broken alien dropped);
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK TABLE locked IN ACCESS EXCLUSIVE MODE');
 
-# "queued" is only read, but somebody waits to lock it.
+# "queued" is only read, but a session waits to lock it.
 my $reader = $node->background_psql('postgres');
 $reader->query_safe('BEGIN; SELECT count(*) FROM queued');
 my $waiter = background($node, 'BEGIN; LOCK TABLE queued IN ACCESS EXCLUSIVE MODE; COMMIT');
@@ -116,7 +116,7 @@ is( sql($node, "SELECT count(*) FROM feedpub._batch WHERE feed <> 'good'::regcla
 	0, 'none of the bad feeds is published');
 
 #
-# They recover by themselves: nothing is written to them, and nobody reads.
+# They recover by themselves: nothing is written to them, and no session reads.
 #
 $locker->quit;
 ok(await_published($node, 'locked'), 'the lock is gone: published');

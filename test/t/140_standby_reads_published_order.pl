@@ -203,7 +203,7 @@ $cursor = sql($primary, q(SELECT feed_head('outbox')));
 
 #
 # Promotion, with rows that were committed and not published, a prepared
-# transaction, one that was open, and somebody who waits
+# transaction, one that was open, and a session that waits
 #
 sql($primary, 'SELECT feed_stop_worker()');
 await_no_worker($primary);

@@ -1,4 +1,4 @@
-# A thousand feeds that nobody writes to, and a busy one: the busy one is
+# A thousand feeds that are not written to, and a busy one: the busy one is
 # published, the idle ones get no batches, and each of them is found when it
 # wakes up.
 

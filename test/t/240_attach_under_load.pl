@@ -136,7 +136,7 @@ is( sql($node, q(SELECT count(*) FROM pg_index WHERE indrelid = 'kv'::regclass A
 	0, 'no invalid index is left');
 is(sql($node, q(SELECT * FROM feed_check('kv'))), '', 'all guards stand');
 
-# A consumer, who begins while they write
+# A consumer, which begins while they write
 my %copy;
 my $cursor = '';
 sub follow

@@ -1,4 +1,4 @@
-# A dump that is restored by the owner of a database, who is no superuser and
+# A dump that is restored by the owner of a database, which is no superuser and
 # may not write our tables: the tables and their rows come, what we keep does
 # not.  A superuser brings that afterwards from the same dump, or each feed's
 # owner begins anew.  As docs/operations.md has it.

@@ -101,7 +101,7 @@ finish(run_writers($node, $script, transactions => 100));
 wait_for_shipments(count('outbox'));
 
 #
-# Poison: a message that nobody can handle, and one that can be later, among
+# Poison: a message that no consumer can handle, and one that can be handled later, among
 # others
 #
 sql($node, <<'SQL');

@@ -173,7 +173,7 @@ is(others(), '',
 	'publishing and stamping run nothing as another role');
 
 #
-# Those who look, those who read
+# Roles that look, roles that read
 #
 my @looks = map { "SELECT * FROM feedpub.$_" }
   qw(feeds waiting workers blockers subscriptions shards parked republishing);

@@ -1,4 +1,4 @@
-# Calls that nobody means well: every function and procedure of the extension
+# Hostile calls: every function and procedure of the extension
 # with arguments drawn at random, by a superuser, an owner of feeds and a
 # stranger.  They may fail in any way but two: with an internal error (SQLSTATE
 # XX...), which says that the code met what it had thought could not be, or by
