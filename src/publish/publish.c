@@ -320,7 +320,8 @@ feedpub_publish_notify(Oid relid)
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	payload = text_to_cstring(feedpub_cursor_at_end(relid, &last, snapshot));
 	UnregisterSnapshot(snapshot);
-	Async_Notify(channel, payload);
+	if (last.sync_id > 0)
+		Async_Notify(channel, payload);
 }
 
 /*

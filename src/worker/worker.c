@@ -84,6 +84,7 @@ typedef struct FeedState
 	int64		merged_to;		/* batches up to this one have been */
 	int			merge_failures;
 	TimestampTz merge_not_before;
+	bool		announced;		/* the newest batch, by this worker */
 } FeedState;
 
 static HTAB *states;
@@ -530,11 +531,10 @@ publish_one(FeedState *state)
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 		if (feedpub_shmem_answer(asked) || published > 0)
 			feedpub_shmem_wake_waiters(state->relid);
-		if (published > 0)
-		{
-			if (published_as.announce)
-				(void) run_step("announcing", announce, state->relid);
-		}
+
+		/* the publisher before may have ended between a batch and its NOTIFY */
+		if ((published > 0 && published_as.announce) || !state->announced)
+			state->announced = run_step("announcing", announce, state->relid);
 	}
 	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
 }

@@ -136,6 +136,15 @@ sql($node, q(CALL feed_publish('outbox')));
 listen_on();
 is(scalar @heard, 1, 'a step that finds nothing announces nothing');
 
+# Its publisher may have ended between the batch and the NOTIFY: a worker that
+# starts announces the newest one.
+@heard = ();
+sql($node, q(SELECT feed_start_worker()));
+ok(await_heard(1), 'a worker that starts announces the newest batch');
+is($heard[0]{cursor}, sql($node, q(SELECT feed_head('outbox'))), 'its cursor is the head');
+sql($node, 'SELECT feed_stop_worker()');
+await_no_worker($node);
+
 #
 # Turned off
 #
