@@ -170,9 +170,10 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 }
 
 /*
- * Keep the history of a feed as it is, or keep others from looking at it, until
- * the transaction ends: a subscription that is made, or moved, beside a history
- * that begins would keep a cursor of the one before.
+ * Lock a feed's history until the transaction ends: with ROW EXCLUSIVE while a
+ * subscription is created or moved, with EXCLUSIVE while another history
+ * begins.  If these ran at the same time, the subscription would keep a cursor
+ * of the history before.
  */
 void
 feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode)
