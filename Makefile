@@ -123,6 +123,7 @@ ISOLATION = \
 	published-late-committer \
 	published-long-transaction \
 	published-old-snapshot \
+	published-many-feeds \
 	published-merged \
 	published-open-writers \
 	published-own-rows \
@@ -162,6 +163,7 @@ ISOLATION = \
 	table-partition-snapshot \
 	table-policy-lookup \
 	table-prepared \
+	table-sequence-set-back \
 	table-serializable \
 	table-truncate \
 	table-truncate-restart \

@@ -180,6 +180,17 @@ SELECT feed_cursor('cursors', '0', 0);
 \echo :SQLSTATE
 \set VERBOSITY default
 
+-- Does a subscription move forward?  In the initial snapshot the batch is a
+-- partition's OID, and the fingerprint tells of the database, in its first half,
+-- and of the file: in another one all is read again.
+CREATE FUNCTION moves(partition int, pos int, fingerprint text, to_partition int, to_pos int, to_fingerprint text) RETURNS boolean LANGUAGE sql AS $$
+	SELECT feedpub._cursor_moves(format(layout, lpad(to_hex(partition), 16, '0'), lpad(to_hex(pos), 16, '0'), fingerprint), format(layout, lpad(to_hex(to_partition), 16, '0'), lpad(to_hex(to_pos), 16, '0'), to_fingerprint))
+	FROM (SELECT '100000000a%s%s0%s' || repeat('0', 48)) p (layout)
+$$;
+SELECT moves(0, 1, 'aaaa0001', 0, 2, 'aaaa0001') AS on, moves(0, 2, 'aaaa0001', 0, 1, 'aaaa0001') AS back, moves(0, 2, 'aaaa0001', 0, 1, 'aaaa0002') AS in_another_file;
+SELECT moves(4, 2, 'aaaa0001', 5, 1, 'aaaa0002') AS next_partition, moves(5, 1, 'aaaa0002', 4, 2, 'aaaa0001') AS partition_before, moves(5, 1, 'aaaa0002', 4, 2, 'bbbb0001') AS of_another_database;
+DROP FUNCTION moves;
+
 DROP FUNCTION attempt, attempt_page, attempt_other;
 DROP TABLE cursors;
 SELECT count(feed_drop(feed::text)) FROM feedpub.feeds;

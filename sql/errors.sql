@@ -222,4 +222,17 @@ SELECT message_type FROM outbox LIMIT feed_fetch('0', 0, 1);
 DO $$ DECLARE r outbox; BEGIN r := feed_fetch(NULL::outbox, '0', 0, 2); END $$;
 \echo :SQLSTATE
 
+-- Another version's tables: ALTER EXTENSION has not been run yet.
+BEGIN;
+ALTER TABLE feedpub._feed ADD COLUMN more int;
+SELECT feed_xid_head('outbox');
+\echo :SQLSTATE
+ROLLBACK;
+-- A default feed whose table was dropped is none.
+BEGIN;
+DROP TABLE outbox;
+SELECT * FROM feed_fetch('0', 0, 1);
+\echo :SQLSTATE
+ROLLBACK;
+
 SELECT feed_drop('outbox'), feed_drop('"Odd ""Name"", with a comma"');

@@ -66,6 +66,8 @@ CREATE PROCEDURE grow_old(by interval, up_to bigint DEFAULT NULL) LANGUAGE sql A
 $$;
 SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
 TABLE state;
+-- A subscription that has read nothing yet
+SELECT feed_subscribe('early', '"Odd ""Name"", with a comma"', 'earliest') <> '' AS subscribed;
 
 --
 -- Each consumer stops at another cursor.
@@ -127,6 +129,18 @@ SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE
 \echo :SQLSTATE
 SELECT feed_cursor('"Odd ""Name"", with a comma"', '0', 0);
 \echo :SQLSTATE
+-- No subscription begins there, and one that has got there has expired.  One that
+-- has read nothing has missed nothing.
+\set VERBOSITY terse
+SELECT feed_subscribe('late', '"Odd ""Name"", with a comma"', published_at::text)
+	FROM feedpub._batch WHERE feed = '"Odd ""Name"", with a comma"'::regclass ORDER BY sync_id LIMIT 1;
+\echo :SQLSTATE
+\set VERBOSITY default
+SELECT name, expired FROM feedpub.subscriptions;
+SELECT count(*) AS entries FROM feed_poll('early', 1);
+UPDATE feedpub._shard SET cursor = (SELECT cursor FROM start WHERE name = 'inside batch 2') WHERE subscription = 'early';
+SELECT name, expired FROM feedpub.subscriptions;
+SELECT feed_unsubscribe('early');
 -- New ones begin with what there is.
 INSERT INTO consumer VALUES ('new', '');
 SELECT consume('new');

@@ -66,7 +66,7 @@ ROLLBACK;
 -- The publishing lock, and strong locks, would keep the worker from it.
 BEGIN;
 SELECT feedpub._merge_batches('outbox') IS NOT NULL AS locked;
-SELECT feed_flush('outbox');
+SELECT feed_flush('outbox', '1 s');
 \echo :SQLSTATE
 ROLLBACK;
 \set VERBOSITY sqlstate
@@ -83,7 +83,7 @@ BEGIN
 		PERFORM pg_stat_clear_snapshot();
 	END LOOP;
 END $$;
-SELECT feed_flush('outbox');
+SELECT feed_flush('outbox', '1 s');
 SELECT feed, worker FROM feedpub.feeds ORDER BY feed::text COLLATE "C";
 -- A reader that finds nothing for that reason is warned, once a session.
 INSERT INTO outbox (message_type, data) VALUES ('not published', '1');

@@ -67,7 +67,7 @@ SELECT json_object_keys(feed_page('"Odd ""Name"", with a comma"', '', 1) -> 'ent
 -- xid and published_at are those of the row and its batch, whatever the time zone.
 SET timezone = 'Asia/Kolkata';
 SELECT e ->> 'xid' = o.feed_xid::text AS xid, (e ->> 'published_at')::timestamptz = b.published_at AS published_at,
-		e ->> 'cursor' = r.cursor AS cursor
+		e ->> 'cursor' = r.cursor AS cursor, right(e ->> 'published_at', 6) AS zone
 	FROM json_array_elements(feed_page('"Odd ""Name"", with a comma"', '', 10) -> 'entries') e
 		JOIN "Odd ""Name"", with a comma" o ON o.message_id = e -> 'row' ->> 'message_id'
 		JOIN feed_read(NULL::"Odd ""Name"", with a comma", '', 10) r ON (r.entry).message_id = o.message_id

@@ -47,6 +47,10 @@ INSERT INTO shop."Odd ""Name"", with a comma" (message_type, data) VALUES ('e', 
 \echo :SQLSTATE
 SELECT feed_repair('shop."Odd ""Name"", with a comma"');
 \echo :SQLSTATE
+SELECT feed_begin_history('shop."Odd ""Name"", with a comma"');
+\echo :SQLSTATE
+SELECT feed_set_channel('shop."Odd ""Name"", with a comma"', 'news');
+\echo :SQLSTATE
 SELECT feed_drop('shop."Odd ""Name"", with a comma"');
 \echo :SQLSTATE
 SELECT feed_set_default('shop."Odd ""Name"", with a comma"');
@@ -389,6 +393,19 @@ RESET ROLE;
 SELECT message_type FROM feed_fetch('0', 0, 2);
 SELECT message_type FROM feed_fetch(NULL::shop."Odd ""Name"", with a comma", '0', 0, 2);
 RESET search_path;
+-- Settings: how long a read waits is the reader's affair, what the server bears
+-- is not; and a name that is misspelt is none.
+SET ROLE regress_feedpub_reader;
+SET feedpub.read_wait = '1 ms';
+SHOW feedpub.read_wait;
+RESET feedpub.read_wait;
+SET feedpub.max_page_rows = 1;
+SET feedpub.max_batch_transactions = 1;
+SET feedpub.max_subscription_shards = 1;
+SET feedpub.publish_synchronous_commit = off;
+SET feedpub.naptime = 10;
+SET feedpub.naptimes = 10;
+RESET ROLE;
 -- Columns of the outbox that are named like what the query is made of
 ALTER TABLE shop."Odd ""Name"", with a comma" ADD COLUMN "shop" int, ADD COLUMN "$1" int, ADD COLUMN ctid_ int;
 SET ROLE regress_feedpub_reader;

@@ -31,7 +31,7 @@ SELECT * FROM stamps;
 COMMIT;
 SELECT pos, mine FROM stamps WHERE mine;
 -- Each transaction has its own xid, and each row its own position.
-SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id) FROM "Odd ""Name"", with a comma";
+SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id), count(DISTINCT right(message_id, 17)) AS random FROM "Odd ""Name"", with a comma";
 
 -- INSERT ... SELECT: positions follow the order of the query.
 TRUNCATE "Odd ""Name"", with a comma"; ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART;

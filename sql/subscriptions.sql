@@ -58,6 +58,7 @@ SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
 SELECT feed_ack('mail', 'no receipt');
 SELECT feed_ack('mail', '');
 SELECT ack('mail', left(:'end', 36)), ack('mail', left(:'end', 40)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', :'end' || 'x'), ack('mail', NULL);
+SELECT ack('mail', overlay(:'end' placing upper(substr(:'end', 6, 32)) from 6 for 32)) AS upper_case;
 -- Two that were delivered the same rows: one of them wins, whatever the other
 -- one's page had after them.
 SELECT receipt AS cursor1 FROM feed_poll('mail', 2) OFFSET 1 \gset

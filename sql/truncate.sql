@@ -133,6 +133,9 @@ TRUNCATE zz_child, parts RESTART IDENTITY;
 COMMIT;
 CALL came('');
 SELECT goes_on();
+-- In the wire format it has neither key nor row.
+SELECT DISTINCT e -> 'key' IS NOT NULL AND json_typeof(e -> 'key') = 'null' AS no_key, e -> 'row' IS NULL AS no_row
+	FROM json_array_elements(feed_page(:'odd', '', 1000) -> 'entries') e WHERE e ->> 'op' = 'truncate';
 
 --
 -- BEFORE TRUNCATE triggers that write: their rows go, but not the deletes.

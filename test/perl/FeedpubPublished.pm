@@ -9,6 +9,9 @@
 #                               written until ->quit
 #   await_published(NODE, FEED, DB), await_all_published(NODE, FEED, ...)
 #                               waits until all committed rows are published
+#   comes_true(NODE, CONDITION, TURNS, DB)
+#                               does it before the worker has gone round so
+#                               many times?
 #   read_all(NODE, FEED, ...)   the keys of a feed's rows, read page by page
 #   background(NODE, QUERY)     a psql of its own, see below
 #
@@ -27,7 +30,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(workers await_worker await_no_worker kill_worker
-  hold_publisher await_published await_all_published batches read_all background);
+  hold_publisher await_published await_all_published batches comes_true
+  read_all background);
 
 # With the database's name where it is still there.
 my $workers = q(
@@ -130,6 +134,23 @@ sub batches
 	return sql($node,
 		"SELECT count(*) FROM feedpub._batch WHERE feed = '$feed'::regclass",
 		db => $db);
+}
+
+# What the worker does by itself it does within so many turns; a wait for that
+# alone could not tell a worker that never does it from a slow machine.
+sub comes_true
+{
+	my ($node, $condition, $turns, $db) = @_;
+	my @db = (db => $db // 'postgres');
+	my $is_later = 'SELECT turns >= %s FROM feedpub.workers WHERE database = current_database()';
+	my $end = sql($node,
+		"SELECT turns + $turns FROM feedpub.workers WHERE database = current_database()",
+		@db);
+
+	$node->poll_query_until($db // 'postgres',
+		"SELECT ($condition) OR (" . sprintf($is_later, $end) . ')')
+	  or die 'the worker stands still';
+	return sql($node, "SELECT $condition", @db) eq 't';
 }
 
 # Follows a feed to its end, as a consumer does, and returns the rows'

@@ -69,6 +69,9 @@ SQL
 		refused($new, "SELECT * FROM feed_xid_head('$feed')",
 			'PF001', qq(feed "$feed" holds rows from another history),
 			"$test: feed_xid_head refuses $feed", @db);
+		refused($new, "SELECT feed_head('$feed')",
+			'PF001', qq(feed "$feed" holds rows from another history),
+			"$test: feed_head refuses $feed", @db);
 		is( sql($new, "SELECT * FROM $feed ORDER BY feed_xid, feed_pos", @db),
 			$rows{$feed}, "$test: the rows are there: $feed");
 		is(sql($new, "SELECT guard, cure FROM feed_check('$feed')", @db),

@@ -145,6 +145,16 @@ is(sql($node, q(SELECT op FROM feed_read(NULL::outbox, '', 1))), 'upsert', 'any 
 ok(await_published($node, 'outbox'), 'and has the backlog published');
 is(read_all($node, 'outbox', after => \$cursor), 'backlog', 'it is read');
 
+# Stopped before there was any: nobody has started one lately, and nobody does.
+$node->restart;
+is(sql($node, 'SELECT feed_stop_worker()'), 'f', 'stopped, after a restart');
+sql($node, sprintf $insert, 'stopped');
+is(sql($node, "SELECT feed_wait('outbox', '$cursor', '500 ms')"),
+	'f', 'who waits starts none');
+is(workers($node), '', 'it stays away');
+sql($node, 'CALL feed_publish()');
+is(read_all($node, 'outbox', after => \$cursor), 'stopped', 'a step by hand publishes');
+
 #
 # No slot
 #

@@ -223,6 +223,32 @@ ok( $node->poll_query_until('postgres',
 $node->stop;
 
 #
+# A template has no worker, for it could not be copied then.  The launcher starts
+# workers in the order of the databases, and the server's log names each.
+#
+$node->append_conf('postgresql.conf', 'log_min_messages = debug1');
+$node->start;
+for my $db (qw(template last))
+{
+	sql($node, "CREATE DATABASE $db");
+	sql($node, 'CREATE EXTENSION feedpub; SELECT feed_create(\'outbox\')', db => $db);
+}
+sql($node, 'ALTER DATABASE template IS_TEMPLATE true');
+# which is that of their rows
+sql($node, 'ALTER DATABASE last CONNECTION LIMIT -1')
+  while sql($node, q(SELECT (SELECT ctid FROM pg_database WHERE datname = 'last') < (SELECT ctid FROM pg_database WHERE datname = 'template'))) eq 't';
+my ($template, $last) = split /\|/, sql($node, <<'SQL');
+SELECT max(oid::bigint) FILTER (WHERE datname = 'template'), max(oid::bigint) FILTER (WHERE datname = 'last') FROM pg_database
+SQL
+my $offset = -s $node->logfile;
+$node->restart;
+$node->wait_for_log(qr/starting background worker process "feedpub worker for database $last"/, $offset);
+unlike($node->log_content($offset), qr/"feedpub worker for database $template"/,
+	'a template has no worker');
+sql($node, 'CREATE DATABASE copy TEMPLATE template');
+$node->stop;
+
+#
 # pg_upgrade's server has no worker: nothing but its own may write there.
 #
 command_ok(

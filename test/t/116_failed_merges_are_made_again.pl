@@ -17,6 +17,7 @@ my $node = feedpub_node('server', conf => <<'CONF');
 feedpub.max_batch_transactions = 2
 feedpub.batch_retention = 0
 feedpub.tombstone_retention = 0
+feedpub.naptime = 100ms
 CONF
 
 sql($node, <<'SQL');
@@ -44,13 +45,17 @@ CREATE CONSTRAINT TRIGGER fail AFTER UPDATE OF floor_sync_id ON feedpub._feed
 	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail();
 SELECT feed_start_worker();
 SQL
+$node->wait_for_log(qr/ERROR:  not now(?s:.*?)merging batches of feed/);
+my $worker = await_worker($node, 'postgres');
+ok( comes_true($node, q((SELECT errors >= 2 FROM feedpub.workers WHERE database = 'postgres')), 50),
+	'a merge that fails is tried again');
 $node->wait_for_log(qr/(?:ERROR:  not now(?s:.*?)merging batches of feed(?s:.*?)){2}/);
-pass('a merge that fails is tried again');
 is(sql($node, $batches), 5, 'it has merged nothing');
 
 sql($node, 'DROP TRIGGER fail ON feedpub._feed');
-ok($node->poll_query_until('postgres', 'SELECT count(*) = 3 FROM feedpub._batch'),
-	'when nothing stops it, the same batches are merged');
-is(sql($node, 'SELECT count(*) FROM feedpub._tombstone'), 0, 'and deletes have expired');
+ok(comes_true($node, '(SELECT count(*) = 0 FROM feedpub._tombstone)', 200),
+	'when nothing stops it, deletes expire');
+is(sql($node, $batches), 3, 'and the same batches are merged');
+is(await_worker($node, 'postgres'), $worker, 'by the same worker');
 $node->stop;
 done_testing();

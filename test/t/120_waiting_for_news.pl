@@ -219,6 +219,23 @@ like($waiting->{error}, qr/(arrived: t.*){2}/s, 'it returns');
 $cursor = head('outbox');
 
 #
+# feed_flush() would wait for what its own transaction keeps the worker from.
+# With this wal_level a lock alone takes no transaction id.
+#
+is(sql($node, 'SHOW wal_level'), 'minimal', 'wal_level');
+sql($node, <<'SQL');
+CREATE TABLE kv (k int PRIMARY KEY) PARTITION BY LIST (k);
+CREATE TABLE kv_1 PARTITION OF kv FOR VALUES IN (1);
+SELECT feed_attach('kv');
+SQL
+refused($node, "BEGIN; LOCK TABLE ONLY $_ IN ACCESS EXCLUSIVE MODE; SELECT feed_flush('kv', '1 s')",
+	'55000', 'transaction that has locked it', "feed_flush() of a feed whose $_ is locked")
+  for qw(kv kv_1);
+is(sql($node, "BEGIN; LOCK TABLE kv IN EXCLUSIVE MODE; SELECT feed_flush('kv', '1 min') IS NOT NULL"),
+	't', 'a weaker lock is in nobody\'s way');
+sql($node, q(SELECT feed_detach('kv'); DROP TABLE kv));
+
+#
 # The feed goes
 #
 sql($node, q(SELECT feed_create('short_lived')));
