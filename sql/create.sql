@@ -288,7 +288,7 @@ DROP ROLE "regress_feedpub_Odd ""Role"", with a comma";
 SELECT * FROM feedpub.feeds;
 
 --
--- Whatever lies on the caller's path ahead of pg_catalog is not called.
+-- What is ahead of pg_catalog in the caller's search_path is not called.
 --
 CREATE SCHEMA evil;
 CREATE FUNCTION evil.trap() RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;

@@ -113,7 +113,7 @@ CALL feed_publish(:'odd');
 SELECT feed_head(:'odd') AS head \gset
 DELETE FROM :odd WHERE a = 1;
 DELETE FROM :odd WHERE a = 3;
--- 2.0 is the same key as 2: it lives.
+-- 2.0 is the same key as 2: it exists.
 UPDATE :odd SET a = 2.0;
 CALL feed_publish(:'odd');
 SELECT key FROM feedpub._tombstone ORDER BY feed_pos;

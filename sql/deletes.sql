@@ -65,7 +65,7 @@ SELECT steady(feed_page(:'odd', (SELECT cursor FROM head), 10) -> 'entries') AS 
 CALL came('');
 
 --
--- The key lives again: what a reader sees is the row, not its delete.
+-- The key exists again: what a reader sees is the row, not its delete.
 --
 BEGIN;
 DELETE FROM :odd WHERE id = 3;
@@ -99,7 +99,7 @@ UPDATE :odd SET id = 9 WHERE id = 7;
 CALL came('');
 UPDATE :odd SET id = id, v = 'nine' WHERE id = 9;
 CALL came('');
--- Two that swap their keys: both keys live
+-- Two rows swap their keys: both keys exist
 BEGIN;
 UPDATE :odd SET id = -8 WHERE id = 8;
 UPDATE :odd SET id = 8 WHERE id = 9;

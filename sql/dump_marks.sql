@@ -18,7 +18,7 @@ SELECT count(*) FROM pg_depend d JOIN pg_class c ON c.oid = d.objid
  WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND c.relkind IN ('r', 'p', 'S', 'm', 'f')
    AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'feedpub')
    AND c.oid <> 'feedpub._feed'::regclass;
--- So the rows that a dump would hold are those of living feeds.
+-- So the rows that a dump would hold are those of feeds whose tables exist.
 CREATE FUNCTION dumped() RETURNS SETOF feedpub._feed LANGUAGE plpgsql AS $$
 BEGIN
 	RETURN QUERY EXECUTE (SELECT 'SELECT * FROM feedpub._feed ' || extcondition[1] || ' ORDER BY created_at, feed::text'

@@ -11,7 +11,7 @@ SELECT * FROM feed_fetch('0', 0, 100);
 SELECT feed_create('outbox'), feed_create('"Odd ""Name"", with a comma"', 'text');
 INSERT INTO outbox (message_type, data) VALUES ('x', '1');
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('x', '1');
--- Bad arguments are told even when there is no such feed.
+-- Bad arguments are refused even if there is no such feed.
 ALTER TABLE outbox RENAME COLUMN data TO payload;
 SELECT * FROM feed_fetch('0', 0, 100);
 \echo :SQLSTATE
@@ -211,7 +211,7 @@ END $$;
 SELECT message_type FROM feed_fetch('0', 0, 100);
 
 --
--- Where a set cannot stand
+-- Calls where a set is not allowed
 --
 SELECT 1 WHERE feed_fetch('0', 0, 1) IS NULL;
 \echo :SQLSTATE

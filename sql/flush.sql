@@ -75,7 +75,8 @@ LOCK TABLE kv_1 IN ACCESS EXCLUSIVE MODE;
 SELECT feed_flush('kv');
 ROLLBACK;
 \set VERBOSITY default
--- Without a worker nothing could come: it is told at once, and feeds say so.
+-- Without a worker nothing could come: it fails at once, and feedpub.feeds says
+-- so.
 SELECT feed_stop_worker();
 DO $$
 BEGIN

@@ -72,7 +72,8 @@ SELECT * FROM page(NULL, 10) \gset b_
 SELECT ack('one', :'b_end'), ack('one', :'a_end'), left_over();
 -- An acknowledgement without a name does not renew another consumer's lease.
 SELECT consumer IS NULL AS free FROM feedpub.shards WHERE subscription = 'one';
--- Another one takes it: the late one has lost it, before and after it is heard of.
+-- Another consumer takes it: the late one has lost it, before and after the other
+-- acknowledges.
 SELECT * FROM page('w', 10) \gset a_
 CALL pass('1 minute');
 SELECT * FROM page('v', 10) \gset b_
@@ -263,7 +264,7 @@ SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000
 SELECT substr(:'last', 68, 16) < substr(:'start', 68, 16) AS older_base, feedpub._cursor_moves(:'start', :'last'), feedpub._cursor_moves(:'last', :'start'), feedpub._cursor_moves(:'first', :'last');
 
 -- Another history: a consumer of messages begins again; one that has a copy of
--- a table is told, for it has rows whose deletes are forgotten.
+-- a table gets an error, since it has rows whose deletes are forgotten.
 SELECT feed_subscribe('one', 'orders') <> '' AS placed;
 SELECT feed_begin_history('orders'), feed_begin_history('kv');
 SELECT cursor FROM feedpub.shards WHERE subscription = 'one';

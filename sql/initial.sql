@@ -1,5 +1,5 @@
--- The initial snapshot: the rows that were in a table before it became a feed, read where
--- they lie, page by page, while they change.
+-- The initial snapshot: the rows that were in a table before it became a feed,
+-- read from the table itself, page by page, while they change.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -89,7 +89,8 @@ SELECT pages(1000, feed_head(:'odd')) AS nothing;
 SELECT pages(1000, cursor) FROM point WHERE n = 9;
 
 --
--- Rewritten, the rows lie elsewhere, and the initial snapshot begins again; only vacuumed, it does not.
+-- If the table is rewritten, the initial snapshot begins again; if it is only
+-- vacuumed, it does not.
 --
 VACUUM :odd;
 SELECT pages(1000, :'middle');

@@ -133,7 +133,7 @@ SELECT feed_attach('own.kv') IS NULL AS attached;
 GRANT SELECT ON own.kv TO regress_feedpub_reader;
 DELETE FROM own.kv;
 INSERT INTO own.kv VALUES ('happy', 'sad', '{happy,sad}', NULL, NULL, NULL);
--- The trap works.
+-- The cast is used.
 SELECT row_to_json(k)::text LIKE '%cast%' AS cast FROM own.kv k;
 SELECT count(*) > 0 AS called FROM own.caller;
 DELETE FROM own.caller;

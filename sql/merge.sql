@@ -109,8 +109,8 @@ SELECT count(*), (array_agg((entry).message_type ORDER BY cursor COLLATE "C" DES
 SELECT string_agg((entry).message_type, ' ') AS after_the_head_of_then FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM before_merge WHERE n = 30), 1000);
 
 --
--- Transactions that were open over several batches: merged, their rows lie
--- among the others by position, and still none is skipped.
+-- Transactions that were open over several batches: if these are merged, their
+-- rows are among the others by position, and still none is skipped.
 --
 TRUNCATE "Odd ""Name"", with a comma";
 DELETE FROM feedpub._batch;

@@ -78,7 +78,7 @@ SELECT count(*) > 100 AS rows, count(DISTINCT feed_xid) > 30 AS transactions FRO
 SELECT * FROM compare();
 
 -- A prepared transaction holds back what was written after it began, and its
--- own rows, which lie at the beginning of those.
+-- own rows, which come first among those.
 BEGIN;
 INSERT INTO model_feed (message_type, data) VALUES ('prepared', '1'), ('prepared', '2');
 INSERT INTO stamp SELECT feed_xid, feed_pos FROM model_feed WHERE message_type = 'prepared';

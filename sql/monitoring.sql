@@ -107,7 +107,8 @@ INSERT INTO kv (k, feed_xid, feed_pos) VALUES ('c', '1000000000000', 1000);
 ALTER TABLE kv ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
 SELECT * FROM kv_state;
 ROLLBACK;
--- Batches of another server, for now and for ever
+-- Batches of another server: by xids that this one has not reached, and by
+-- their fingerprint
 BEGIN;
 UPDATE feedpub._batch SET snapshot = '1:1000000000000:' WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;

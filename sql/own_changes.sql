@@ -104,7 +104,7 @@ ALTER TABLE outbox DISABLE ROW LEVEL SECURITY;
 ALTER TABLE kv DISABLE ROW LEVEL SECURITY;
 
 --
--- A savepoint: what was deleted lives, and has been delivered.
+-- A savepoint: what was deleted exists again, and has been delivered.
 --
 BEGIN;
 SAVEPOINT s;

@@ -1,4 +1,4 @@
--- Entries that are parked: the others are delivered, and each is dealt with once.
+-- Parked entries: the others are delivered, and each is dealt with once.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
@@ -26,8 +26,8 @@ CALL feed_publish();
 SELECT feed_subscribe('post', 'letters', 'earliest') <> '' AS placed;
 
 --
--- To set an entry of a page aside claims the page: another page with it can
--- no longer be acknowledged, or it would be dealt with twice.
+-- If an entry of a page is parked, another page with it can no longer be
+-- acknowledged: otherwise it would be dealt with twice.
 --
 SELECT receipts[2] AS second, receipts[3] AS last FROM page(NULL, 'post', 3) \gset a_
 SELECT receipts[2] AS second, receipts[5] AS last FROM page(NULL, 'post', 5) \gset b_
@@ -51,8 +51,8 @@ SELECT feed_park('post', :'a_first', '5');
 SELECT feed_nack('post', :'b_first', '0', '5'), ack('post', :'b_last'), feed_leave('post', 'v');
 
 --
--- What is due comes alone, before what is new, and is dealt with by the
--- consumer that acknowledges it first.
+-- An entry that is due comes alone, before new ones, and the consumer that
+-- acknowledges it first has dealt with it.
 --
 SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset a_
 SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset b_
@@ -149,7 +149,7 @@ SELECT :'entries', ack('post', :'receipt'), ack('post', :'receipt'), (SELECT cou
 SELECT feed_drop('letters', cascade => true);
 
 --
--- Rows of a table that are gone do not stand in the way of others, however many.
+-- Rows of a table that no longer exist do not block others, however many.
 --
 CREATE TABLE gone (k int PRIMARY KEY);
 SELECT feed_attach('gone');
@@ -226,7 +226,7 @@ SELECT receipts, entries FROM page(NULL, 'copy', 10) \gset
 SELECT :'entries';
 SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
 SELECT ack('copy', (:'receipts'::text[])[cardinality(:'receipts'::text[])]);
--- A delete whose key lives again has nothing left to say.
+-- If the key of a delete exists again, nothing is left to do.
 INSERT INTO "t t" VALUES (3, 'i', 'third');
 SELECT feed_retry('copy');
 CALL drain('copy');
@@ -241,8 +241,8 @@ SELECT feed_retry('copy');
 SELECT op, (entry).k, (entry).t, (entry)."?", attempt FROM feed_poll_rows(NULL::"t t", 'copy', 1);
 CALL drain('copy');
 
--- The key's type changes: rows that are aside are found by their stamps; where
--- even that is gone, they stay aside rather than be forgotten.
+-- The key's type changes: parked rows are found by their stamps; if these are
+-- gone too, the entries stay parked and are not forgotten.
 UPDATE "t t" SET t = 'typed';
 CALL feed_publish();
 SELECT receipts, entries FROM page(NULL, 'copy', 2) \gset

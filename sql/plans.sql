@@ -106,8 +106,8 @@ SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 
 RESET ROLE;
 RESET random_page_cost;
 ANALYZE "Odd ""Name"", with a comma";
--- The table is read by its index only, also where that is the wrong choice in
--- the planner's eyes: a limit as large as the table.
+-- The table is read by its index only, also if the planner estimates that as
+-- the worse choice: a limit as large as the table.
 SET SESSION AUTHORIZATION DEFAULT;
 SET feedpub.max_page_rows = 1000000;
 SET ROLE regress_feedpub_reader;

@@ -395,7 +395,7 @@ SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 2147483647);
 RESET feedpub.max_page_rows;
 
 --
--- Where a query may stand
+-- Calls where a query is allowed
 --
 TRUNCATE outbox;
 INSERT INTO outbox (message_type, data) SELECT chr(96 + i), to_jsonb(i) FROM generate_series(1, 5) i;
@@ -504,8 +504,8 @@ SET row_security = off;
 SELECT count(*) FROM feed_read(NULL::outbox, '', 100);
 \echo :SQLSTATE
 RESET row_security;
--- A view and a definer's function read with their owner's eyes, as far as
--- functions in a view do: the role that reads a view calls its functions.
+-- A SECURITY DEFINER function reads with its owner's rights.  A view does not:
+-- the role that reads a view calls its functions.
 RESET ROLE;
 CREATE FUNCTION as_owner() RETURNS text LANGUAGE sql SECURITY DEFINER AS $$ SELECT string_agg((entry).message_type, '') FROM feed_read(NULL::outbox, '', 100) $$;
 CREATE VIEW recent AS SELECT op, (entry).message_type FROM feed_read(NULL::outbox, '', 100);
@@ -534,7 +534,7 @@ SET ROLE regress_feedpub_reader;
 SELECT ops(100);
 \echo :SQLSTATE
 RESET ROLE;
--- Whatever lies ahead of pg_catalog on the reader's path is not called.
+-- What is ahead of pg_catalog in the reader's search_path is not called.
 DROP POLICY broken ON outbox;
 CREATE SCHEMA evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;

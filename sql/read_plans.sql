@@ -1,5 +1,5 @@
 -- What a page in published order costs: buffers bounded by its rows and by the
--- transactions of its batch, wherever in the batch it lies and however many
+-- transactions of its batch, wherever in the batch it is and however many
 -- rows that has.
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;

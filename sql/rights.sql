@@ -273,7 +273,7 @@ SELECT * FROM shop.seen();
 ALTER TABLE shop."Odd ""Name"", with a comma" FORCE ROW LEVEL SECURITY;
 SELECT * FROM shop.seen();
 SELECT type FROM shop.next_page('0', 0);
--- A definer's function sees with its definer's eyes.
+-- A SECURITY DEFINER function sees the rows that its owner may see.
 SET ROLE regress_feedpub_reader;
 SELECT type FROM shop.next_page('0', 0);
 RESET ROLE;
@@ -362,7 +362,7 @@ RESET ROLE;
 DROP POLICY broken ON shop."Odd ""Name"", with a comma";
 
 --
--- Whatever lies ahead of pg_catalog on the reader's path is not called.
+-- What is ahead of pg_catalog in the reader's search_path is not called.
 --
 CREATE SCHEMA evil;
 GRANT USAGE ON SCHEMA evil TO PUBLIC;

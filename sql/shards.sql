@@ -142,7 +142,7 @@ SELECT shard, op, feedpub._cursor_compare(cursor, feed_head(:'odd')) = 0 AS head
 
 --
 -- Keys that can be equal and print differently cannot be divided: the upsert
--- of one text and the delete of another would lie in two shards.
+-- of one text and the delete of another would be in two shards.
 --
 CREATE COLLATION nondeterministic (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 CREATE DOMAIN amount AS numeric(10, 2);

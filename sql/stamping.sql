@@ -409,7 +409,7 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('first', '
 SELECT type, data FROM stamps WHERE type IN ('first', 'second') ORDER BY data;
 DROP TRIGGER chain_and_drop ON "Odd ""Name"", with a comma";
 DROP FUNCTION chain_and_drop;
--- A trigger on the business table is the usual writer.
+-- A trigger on another table of the application is the usual writer.
 CREATE TABLE orders (id int PRIMARY KEY, status text);
 CREATE FUNCTION publish_order() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -48,7 +48,7 @@ CREATE COLLATION evil."C" FROM pg_catalog."C";
 CREATE TABLE evil.subscription (name text);
 CREATE TABLE evil.shard (name text);
 SET search_path = evil, pg_temp, public, pg_catalog;
--- The trap works.
+-- The operator is used.
 SELECT '1'::text = '2'::text;
 SELECT feed_subscribe('evil', 'kv', 'earliest', 2) OPERATOR(pg_catalog.<>) '' AS placed;
 SELECT feed_subscribe('evil', 'kv');
@@ -112,8 +112,8 @@ SELECT feed_unsubscribe('mine');
 RESET ROLE;
 
 --
--- Row security: entries aside are not shown to whom their rows are hidden, and
--- not forgotten for that.
+-- If row security hides rows from a role, their parked entries are not shown to
+-- it, and not forgotten either.
 --
 ALTER TABLE kv ENABLE ROW LEVEL SECURITY;
 CREATE POLICY p ON kv FOR SELECT TO regress_feedpub_subscriber USING (NOT secret);

@@ -134,7 +134,7 @@ CALL came('');
 -- A row that moves to another partition has another key: an upsert, and deletes.
 UPDATE ev SET region = 'eu', v = 'moved' WHERE region = 'us' AND n = 9;
 CALL came('');
--- There and back: its key lives.
+-- There and back: its key exists.
 BEGIN;
 UPDATE ev SET region = 'us', v = 'moved' WHERE region = 'eu' AND n = 9;
 UPDATE ev SET region = 'eu', v = 'back' WHERE region = 'us' AND n = 9;
@@ -404,8 +404,8 @@ SELECT feed_attach('ev_temp');
 DROP TABLE ev_temp;
 
 --
--- A delete is delivered unless its key lives, whichever way leads to the key's
--- partition.
+-- A delete is delivered unless its key exists, however the key's partition is
+-- found.
 --
 CREATE PROCEDURE deleted(keys text, OUT deletes text) LANGUAGE plpgsql AS $$
 DECLARE

@@ -85,7 +85,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._subscription_owner(oid,name,bigint)',
 	'function feedpub._lag(regclass,text)',
 	'function feed_start_worker()',
-	'function feed_stop_worker()'], 'its members, row types aside');
+	'function feed_stop_worker()'], 'its members, without row types');
 SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');
 SELECT schema_owner_is('feedpub', current_user, 'schema feedpub is the installer''s');
 SELECT is_empty($$ SELECT proname FROM pg_proc WHERE pronamespace = 'feedpub'::regnamespace AND NOT EXISTS (SELECT FROM member WHERE classid = 'pg_proc'::regclass AND objid = pg_proc.oid) $$, 'no function in schema feedpub is a stranger');

@@ -142,7 +142,7 @@ is(sql($node, q(SELECT string_agg(data || ' after ' || before, ', ') FROM
 	WHERE data::int < before::int)),
 	'', 'in the order of its key');
 cmp_ok(sql($node, 'SELECT count(DISTINCT consumer) FROM effect'), '>=', $size{consumers}, 'all consumers took part');
-is(sql($node, 'SELECT parked FROM feedpub.subscriptions'), 0, 'no message is aside');
+is(sql($node, 'SELECT parked FROM feedpub.subscriptions'), 0, 'no message is parked');
 is(sql($node, 'SELECT count(DISTINCT cursor) FROM feedpub.shards'), 1, 'all cursors are at the end')
   or diag sql($node, 'SELECT * FROM feedpub.shards ORDER BY shard');
 is(sql($node, q(SELECT count(*) FROM effect WHERE kind = 'poison')), int($size{rows} / 500), 'poison was dealt with');

@@ -95,7 +95,7 @@ sql($primary, 'CREATE DATABASE again');
 $primary->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', $primary->connstr('again') ], 'restored');
 sql($primary, 'GRANT SELECT ON outbox, kv TO regress_feedpub_consumer', db => 'again');
 is(sql($primary, q(SELECT name, owner, shards, parked FROM feedpub.subscriptions WHERE owner NOT LIKE 'unknown%' ORDER BY name), db => 'again'),
-	"My '\"Mail\"|regress_feedpub_consumer|1|1\ncopy|regress_feedpub_consumer|2|0", 'subscriptions with what is aside');
+	"My '\"Mail\"|regress_feedpub_consumer|1|1\ncopy|regress_feedpub_consumer|2|0", 'subscriptions with what is parked');
 is(sql($primary, $poll, db => 'again'), '3', 'with its key and message');
 
 #

@@ -114,7 +114,7 @@ INSERT INTO outbox (message_type, message_key, data)
   SELECT 'OrderPlaced', n % 5, jsonb_build_object('order', nextval('number')) FROM generate_series(1, 20) n;
 SQL
 wait_for_shipments(count('outbox') - 2);
-wait_until('two are aside', sub { count('feedpub.parked') == 2 });
+wait_until('two are parked', sub { count('feedpub.parked') == 2 });
 sql($node, 'ALTER TABLE shipment DROP CONSTRAINT address');
 sql($node, q(SELECT feed_retry('shipping')));
 wait_for_shipments(count('outbox') - 1);
