@@ -1,9 +1,9 @@
 # A crash takes back nothing that a consumer has read.
 #
 # Writers that do not wait for the disk (synchronous_commit = off) show their
-# rows before the rows are safe.  A crash then takes the rows back and gives
-# their transaction ids out again, to other rows: a consumer whose cursor,
-# kept elsewhere, is already there skips those.  That happens to the plain SQL
+# rows before the rows are safe.  A crash then takes the rows back, and
+# their transaction ids are assigned again, to other rows.  If the cursor of a
+# consumer, kept elsewhere, is already there, it skips those.  That happens to the plain SQL
 # query, and not to feed_fetch(), which makes durable what it delivers.
 
 use strict;

@@ -1,6 +1,6 @@
 # A database with feeds is dumped and restored in the same cluster, under
 # another name: the feeds read the same there, their positions go on, and
-# what guards them stands.
+# their triggers are in order.
 
 use strict;
 use warnings FATAL => 'all';

@@ -1,7 +1,7 @@
 # Table feeds are dumped and restored: into another database of the cluster,
 # and into another cluster.  Stamps, tombstones, triggers and the registry come
-# over.  A cursor inside the initial snapshot begins it again, for rows lie elsewhere in
-# the restored table; nothing is lost.
+# over.  A cursor inside the initial snapshot begins it again, since the rows are
+# elsewhere in the restored table; nothing is lost.
 
 use strict;
 use warnings FATAL => 'all';
@@ -142,9 +142,9 @@ SQL
 	return;
 }
 
-# In another cluster whose ids have not come as far the batches mean nothing: published order is refused until
-# the owner has had them forgotten.  Then all is published anew, and a
-# consumer that followed the old feed begins again.
+# In another cluster whose ids have not come as far, the batches mean nothing:
+# published order is refused until the owner has had them forgotten.  Then all
+# is published anew, and a consumer of the old feed begins again.
 sub begins_anew
 {
 	my ($server, $db, $test) = @_;
@@ -223,7 +223,7 @@ sql($other, 'CREATE ROLE regress_feedpub_owner LOGIN');
 my $xid = sql($node, 'SELECT pg_current_xact_id()');
 
 # A table there may get the same file number as it had here; then only
-# something else can tell that its rows lie elsewhere.
+# something else can tell that its rows are elsewhere.
 my $filenode = sql($node, q(SELECT pg_relation_filenode('kv')), db => 'src');
 sub restore_there
 {
