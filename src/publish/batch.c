@@ -1,20 +1,18 @@
 /*-------------------------------------------------------------------------
- *
  * batch.c
  *	  The table feedpub._batch and the snapshots in it.
  *
  * A batch is one row: the feed, its number (sync_id), the snapshot that the
- * publisher took, the last position that lies in it, and a fingerprint, by
- * which a cursor of another history's batch of that number is told.
- * Batch k holds the rows of the transactions that are visible in its
- * snapshot and not in that of the batch before it; before the first one lies
- * the empty snapshot.
+ * publisher took, the last position in it, and a fingerprint.  If a cursor
+ * points to a batch of that number in another history, the fingerprint
+ * differs.  Batch k holds the rows of the transactions that are visible in its
+ * snapshot and not in that of batch k - 1.  The snapshot before the first
+ * batch is empty.
  *
- * Snapshots are stored as pg_snapshot, the server's own type, so that they
- * can be used in SQL (pg_visible_in_snapshot).  Its layout, that of
- * xid8funcs.c, is on disk and does not change; it is declared there alone,
- * hence the copy of the declaration below.
- *
+ * Snapshots are stored as pg_snapshot, the server's own type, so that SQL can
+ * use them (pg_visible_in_snapshot).  Its layout is on disk and does not
+ * change.  The server declares it in xid8funcs.c only, so the declaration is
+ * copied below.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -73,7 +71,7 @@ struct FeedpubBatchScan
 	ScanKeyData keys[2];
 	TupleTableSlot *slot;
 	ScanDirection direction;
-	FullTransactionId next;		/* of no row that the snapshot sees */
+	FullTransactionId next;		/* the xid of no row that the snapshot sees */
 };
 
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
@@ -85,8 +83,8 @@ static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 						 int transactions, int64 first);
 
 /*
- * Is a transaction visible in a snapshot?  As xid8funcs.c:
- * is_visible_fxid; xip is sorted.
+ * Is a transaction visible in a snapshot?  Does what is_visible_fxid() of
+ * xid8funcs.c does; xip is sorted.
  */
 bool
 feedpub_batch_sees(const FeedpubSnapshot *snapshot, uint64 xid)
@@ -120,11 +118,11 @@ compare_xids(const void *a, const void *b)
 }
 
 /*
- * The server's snapshot, as one of ours, in the current memory context.
+ * Convert the server's snapshot, in the current memory context.
  *
- * As xid8funcs.c: pg_current_snapshot(), and our own transaction, which a
- * snapshot does not list, is running too.  Not on a standby, where a snapshot
- * keeps the running xids elsewhere.
+ * Does what pg_current_snapshot() of xid8funcs.c does.  A snapshot does not
+ * list our own transaction, which is running too, so it is added.  Not for a
+ * standby, where a snapshot keeps the running xids elsewhere.
  */
 void
 feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
@@ -159,7 +157,7 @@ feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
 }
 
 /*
- * Does a snapshot see whatever an older one sees?
+ * Does a snapshot see all that an older one sees?
  */
 bool
 feedpub_batch_is_later(const FeedpubSnapshot *later,
@@ -195,8 +193,8 @@ feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot)
 
 /*
  * Begin to read the batches of a feed, from a number on, in their order, with
- * the given snapshot.  Needs no right: what is in them is no more than a
- * reader of the feed may know, and only readers get here.
+ * the given snapshot.  Checks no right: callers have checked that the user may
+ * read the feed, and batches tell a reader nothing more.
  */
 FeedpubBatchScan *
 feedpub_batch_begin(Oid feed, int64 from, Snapshot snapshot)
@@ -205,7 +203,7 @@ feedpub_batch_begin(Oid feed, int64 from, Snapshot snapshot)
 }
 
 /*
- * The same backwards, from the last batch below a number.
+ * The same backwards, from the last batch below a number on.
  */
 FeedpubBatchScan *
 feedpub_batch_begin_backward(Oid feed, int64 below, Snapshot snapshot)
@@ -218,7 +216,7 @@ feedpub_batch_begin_backward(Oid feed, int64 below, Snapshot snapshot)
 }
 
 /*
- * Begin such a scan again, elsewhere.
+ * Begin such a scan again, below another number.
  */
 void
 feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below)
@@ -250,8 +248,8 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 }
 
 /*
- * Read the next batch, in the current memory context.  Returns false when
- * there is none.
+ * Read the next batch, in the current memory context.  Returns false if there
+ * is none.
  */
 bool
 feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
@@ -309,8 +307,8 @@ make_fingerprint(uint32 seed, int64 sync_id)
 }
 
 /*
- * Does a batch know the cursor: is it the cursor's own, or was that merged into
- * it?
+ * Does a batch know the cursor?  It does if the cursor is in this batch, or in
+ * one that was merged into it.
  */
 bool
 feedpub_batch_knows(const FeedpubBatch *batch, const FeedpubCursor *cursor)
@@ -324,9 +322,9 @@ feedpub_batch_knows(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 }
 
 /*
- * Up to which position has a cursor that is of this batch, or of the youngest
- * that was merged into it, passed it?  Who was at the end of that one has
- * passed all that is in the merged one.
+ * Up to which position of this batch has a cursor passed it?  The cursor is in
+ * this batch, or in the youngest one that was merged into it.  If it was at
+ * the end of that one, it has passed all of the merged batch.
  */
 int64
 feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
@@ -338,22 +336,23 @@ feedpub_batch_passed(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 }
 
 /*
- * Is a batch of another history?  So it is when it came with a dump and had
- * then seen transactions that this server had not ended yet: rows that were
- * written since would lie in what it has seen.
+ * Is a batch from another history?  It is if it came with a dump and has seen
+ * transactions that this server had not ended by then.  Rows that this server
+ * has written since would count as seen by it.
  *
- * A publisher gets its xid after it has taken its snapshot, so a batch's row
- * was written by a transaction at or beyond the snapshot's xmax.  A restore has
- * another writer.  If that one is at or beyond xmax too, all xids of this
- * server since are, and the batch serves here as it did there.  A merged batch
- * was written anew, much later, but the last batch of a feed is none.
- * pg_upgrade keeps the rows as they are.
+ * A publisher gets its xid after it has taken its snapshot, so the xid that
+ * wrote a batch's row is at or beyond the snapshot's xmax.  If a dump is
+ * restored, another transaction writes the row.  If its xid is at or beyond
+ * xmax too, so are all later xids of this server, and the batch serves here as
+ * it did there.  A merged batch was written again, much later, but the last
+ * batch of a feed is never a merged one.  pg_upgrade keeps the rows as they
+ * are.
  *
- * Full ids are compared.  The first batches of a backlog that was cut have seen
- * only up to the ids of their own transactions, which may be more than half of
- * the 32-bit ids before the publisher's.  A row that was written more than 2^32
- * ids ago seems to have been written later than it was, so an own batch is
- * never refused.
+ * Full ids are compared.  The first batches of a backlog that was cut have
+ * seen only up to the ids of their own transactions.  These may be more than
+ * half of the 32-bit ids before the publisher's.  If a row was written more
+ * than 2^32 ids ago, it seems to have been written later than it was, so an
+ * own batch is never refused.
  */
 bool
 feedpub_batch_is_foreign(const FeedpubBatch *batch)
@@ -391,9 +390,9 @@ feedpub_batch_end(FeedpubBatchScan *batches)
 }
 
 /*
- * Read the last batch below a number, in the current memory context.  When
- * there is none, batch becomes the beginning: number 0 and the snapshot that
- * sees nothing.
+ * Read the last batch below a number, in the current memory context.  If there
+ * is none, batch becomes the beginning: number 0 and the snapshot that sees
+ * nothing.
  */
 void
 feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
@@ -419,13 +418,17 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 /*
  * The seed of a feed's batches of this server start.
  *
- * Batches of another history have other fingerprints.  Histories part when a
- * server goes on from an earlier state, which is another start of one (start.c);
- * in feed_begin_history(), which gives the feed another random number; when
- * a dump is restored, perhaps by the start that has made more batches since,
- * into tables that are then new; or with a copy of the database.  Within one
- * history a start does not draw a number for each batch: so a merged one can
- * tell the fingerprints of its parts.
+ * Batches of another history have other fingerprints.  Two histories separate:
+ *
+ * - if a server goes on from an earlier state, which is another start of it
+ *   (server_start.c);
+ * - in feed_begin_history(), which gives the feed another random number;
+ * - if a dump is restored, perhaps by the start that has made more batches
+ *   since, into tables that are then new;
+ * - with a copy of the database.
+ *
+ * Within one history, a start does not draw a number for each batch, so a
+ * merged batch can compute the fingerprints of those in it.
  */
 static uint32
 make_seed(Oid feed, Oid table)
@@ -459,8 +462,8 @@ open_table(LOCKMODE lockmode)
 }
 
 /*
- * Write a batch, and give it its fingerprint.  The caller holds the lock that
- * serialises publishers of the feed.
+ * Write a batch, and give it its fingerprint.  The caller holds the feed's
+ * publishing lock.
  */
 void
 feedpub_batch_write(Oid feed, FeedpubBatch *batch)
@@ -484,15 +487,15 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[ANUM_BATCH_SEED - 1] = UInt32GetDatum(batch->seed);
 
-	/* a plain table with one plain index, as those of the catalog */
+	/* a plain table with one plain index, as the system catalogs */
 	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));
 	table_close(table, NoLock);
 }
 
 /*
- * Merge the batches from one number to another into the youngest of them; none
- * of them is a merged one, and all have one seed.  The caller holds the lock
- * that serialises publishers of the feed, and his snapshot sees all its batches.
+ * Merge the batches from one number to another into the youngest of them.
+ * None of them is a merged one, and all have one seed.  The caller holds the
+ * feed's publishing lock, and its snapshot sees all batches of the feed.
  */
 void
 feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
@@ -517,7 +520,7 @@ feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
 }
 
 /*
- * Make the batch in a slot the merged one.  It gets a fingerprint of its own.
+ * Make the batch in a slot the merged one, with a fingerprint of its own.
  */
 static void
 write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
@@ -549,8 +552,8 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 }
 
 /*
- * The object whose lock serialises the publishers of a feed: the feed as an
- * object of class feedpub._batch.
+ * The publishing lock of a feed, which serialises its publishers: on the feed
+ * as an object of class feedpub._batch.
  */
 static void
 set_lock_tag(LOCKTAG *tag, Oid feed)
@@ -562,7 +565,8 @@ set_lock_tag(LOCKTAG *tag, Oid feed)
 }
 
 /*
- * Take it.
+ * Take the publishing lock, to the end of the transaction.  Returns false if
+ * wait is false and the lock is not free.
  */
 bool
 feedpub_batch_lock(Oid feed, bool wait)
@@ -574,7 +578,7 @@ feedpub_batch_lock(Oid feed, bool wait)
 }
 
 /*
- * Does this backend hold it?
+ * Does this backend hold the publishing lock?
  */
 bool
 feedpub_batch_is_locked_here(Oid feed)

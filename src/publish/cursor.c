@@ -1,30 +1,29 @@
 /*-------------------------------------------------------------------------
- *
  * cursor.c
- *	  The cursor of the published order, as text.
+ *	  The cursor of published order, as text.
  *
- * Opaque to consumers: lower-case hexadecimal of fixed width, 99 characters,
- * without the spaces below.  Cursors of one history sort as text (COLLATE "C")
- * in feed order.
+ * It is opaque to consumers: lower-case hexadecimal of fixed width, 99
+ * characters, without the spaces below.  Cursors of one history sort as text
+ * (COLLATE "C") in feed order.
  *
  *		1			version
- *		5be1d0c7	history: the feed's random number, of this life of it
+ *		5be1d0c7	history: the feed's random number
  *		b			kind: a = in the initial snapshot, b = in a batch
- *		000000000000002a	number of the batch; kind a: which table it stands in,
+ *		000000000000002a	number of the batch; kind a: which table it is in,
  *							0 if the feed is one table
  *		0000000000000c35	position in it; kind a: a row identifier
  *		0			1 if the batch is one that others were merged into
  *		9e3779b9	fingerprint of the batch; kind a: of the table's file
- *		00...		id of the server start that made the cursor (start.c)
+ *		00...		id of the server start that made the cursor
+ *					(server_start.c)
  *		000000000000002b	base: see page.c, check_floor()
- *		00...		reserved: a place in the WAL
+ *		00...		reserved: a position in the WAL
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
- * takes the text apart: what compares places calls _cursor_compare().
+ * takes the text apart: SQL that compares cursors calls _cursor_compare().
  *
- * Stored cursors outlive us, so the layout does not change; another one gets
- * another version.
- *
+ * Stored cursors live longer than this version, so the layout does not change.
+ * Another layout gets another version number.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -84,7 +83,7 @@ feedpub_cursor_text(const FeedpubCursor *cursor)
 }
 
 /*
- * Read a cursor.  Raises 22023 for what is none.
+ * Read a cursor.  Raises 22023 if the text is none.
  */
 void
 feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
@@ -139,7 +138,8 @@ get_fields(const char *p, FeedpubCursor *cursor)
 }
 
 /*
- * The number of the batch that a cursor is in; 0 before the first one.
+ * The number of the batch that a cursor is in; 0 if it is before the first
+ * one.
  */
 int64
 feedpub_cursor_batch(const FeedpubCursor *cursor)
@@ -148,8 +148,8 @@ feedpub_cursor_batch(const FeedpubCursor *cursor)
 }
 
 /*
- * Compare the places of two cursors of one history: < 0 if a comes before b.
- * The beginning comes before all others.
+ * Compare two cursors of one history by their positions: < 0 if a comes before
+ * b.  The beginning comes before all others.
  */
 int
 feedpub_cursor_compare(const FeedpubCursor *a, const FeedpubCursor *b)
@@ -168,7 +168,7 @@ feedpub_cursor_compare(const FeedpubCursor *a, const FeedpubCursor *b)
 /*
  * feedpub._cursor_compare(a text, b text) returns integer, IMMUTABLE
  *
- * The same for SQL: -1, 0 or 1.  Error 22023 for what is no cursor.
+ * The same for SQL: -1, 0 or 1.  Error: 22023 if a text is no cursor.
  */
 Datum
 feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
@@ -184,11 +184,12 @@ feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
 /*
  * feedpub._cursor_moves(a text, b text) returns boolean, IMMUTABLE
  *
- * Does a subscription that stands at a go forward when it moves to b?  So it
- * does if b is after a.  Where rows are read in place, row identifiers of two
- * files cannot be compared: a table that was written into another file is read
- * from its beginning again, so a place in any other file counts as further.
- * So are the partitions of two databases, in which all is read again.
+ * If the committed cursor of a subscription is a, does it go forward when it
+ * moves to b?  It does if b is after a.  While rows are read in place, row
+ * identifiers of two files cannot be compared.  If a table was written into
+ * another file, it is read from its beginning again, so any cursor in another
+ * file counts as later.  In another database partitions have other OIDs, and
+ * all is read again, so a cursor in any of them counts as later too.
  */
 Datum
 feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
@@ -238,7 +239,7 @@ get_hex(const char **p, int ndigits, uint64 *value)
 }
 
 /*
- * The cursor of the end of a batch, the last one that there was at some time.
+ * The cursor of the end of a batch, which is or was the last one.
  */
 text *
 feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
@@ -255,17 +256,17 @@ feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 	cursor.fingerprint = batch->fingerprint;
 	cursor.server_start = feedpub_server_start_of_page(snapshot);
 
-	/* what was deleted up to there, a consumer that begins there has not got */
+	/* a consumer that begins here has no row that was deleted before */
 	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
 	return feedpub_cursor_text(&cursor);
 }
 
 /*
- * Does a cursor of a table feed lie before the floor, with its place and with
- * its base?  See check_floor().
+ * Is a cursor of a table feed before the floor, with its position and with its
+ * base?  See check_floor() in page.c.
  *
- * In a merged batch whose end is the floor, one that was at the end of its
- * youngest part has passed all of it.
+ * If the floor is the end of a merged batch, a cursor at the end of the
+ * youngest batch in it has passed all of it.
  */
 bool
 feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
@@ -289,7 +290,7 @@ feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 }
 
 /*
- * Refuse a cursor of another history.
+ * Refuse a cursor of another history: raises PF001.
  */
 void
 feedpub_cursor_refuse(Oid relid)
@@ -300,12 +301,12 @@ feedpub_cursor_refuse(Oid relid)
 					get_rel_name(relid)),
 			 errdetail("This server has not published the batch that the cursor points to."),
 			 RecoveryInProgress() ?
-				 errhint("If a history of the feed has begun on the primary, try again when this standby has it.  Otherwise begin again from '', a copy of a table with nothing in it.") :
-				 errhint("The cursor is another server's, or this one was restored or replaced since.  Begin again from '', a copy of a table with nothing in it; feed_head() would leave out what lies between.  Subscriptions do so with feed_seek().")));
+				 errhint("If a history of the feed has begun on the primary, try again when this standby has it.  Otherwise begin again from '', a copy of a table as an empty one.") :
+				 errhint("The cursor is from another server, or this one has been restored or replaced since.  Begin again from '', a copy of a table as an empty one.  Subscriptions do so with feed_seek().  feed_head() would leave out what lies between.")));
 }
 
 /*
- * Are the partitions that two such fingerprints are of told by the same OIDs?
+ * Do two such fingerprints tell the partitions of a feed by the same OIDs?
  */
 bool
 feedpub_cursor_same_partitions(uint32 a, uint32 b)

@@ -1,17 +1,20 @@
 /*-------------------------------------------------------------------------
- *
  * cut.c
  *	  Cutting what is new in a feed into batches.
  *
- * A batch holds a bounded number of transactions, so that a page of
- * it does.  A larger backlog is cut by the last position of each transaction:
- * the first part holds those that end first in the order of positions, and so
- * on.  That keeps causality: if A came before B, A had ended before B's row
- * was written, so A's last position is below B's, and A's part is B's or an
- * earlier one.  Each part is a snapshot again: it sees everything below its
- * largest xid but those of later parts and those that S does not see.  The
- * former were running when a transaction of this part was, so they are few.
+ * A batch holds a bounded number of transactions, so that reading a page of it
+ * costs a bounded amount.  A larger backlog is cut by the last position of
+ * each transaction: the first part holds the transactions that end first in
+ * the order of positions, and so on.
  *
+ * This keeps causality.  If A came before B, A had ended before B's row was
+ * written.  So A's last position is below B's, and A is in B's part or in an
+ * earlier one.
+ *
+ * Each part has a snapshot, too.  It sees everything below its largest xid,
+ * except transactions of later parts and those that the whole snapshot does
+ * not see.  The former were running while a transaction of this part was, so
+ * they are few.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -27,7 +30,7 @@ typedef struct NewTransaction
 	uint64		xid;
 	int64		last_pos;
 	int			part;
-	FeedpubRun *runs;			/* the first, and its siblings */
+	FeedpubRun *runs;			/* the first one, and its siblings */
 } NewTransaction;
 
 static int	join_runs(NewTransaction *news, int nnews);
@@ -44,8 +47,8 @@ static int	compare_by_xid(const void *a, const void *b);
 
 /*
  * Write the batches of these runs, which lie between the snapshots of the last
- * batch and of this step.  *ntransactions is how many transactions are in them.
- * Returns the number of batches.
+ * batch and of this step.  Sets *ntransactions to the number of transactions
+ * in them.  Returns the number of batches.
  */
 int
 feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
@@ -73,8 +76,9 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 }
 
 /*
- * A transaction that wrote rows and deleted some, or wrote into several
- * partitions, has as many runs: make one of them.  Returns how many are left.
+ * If a transaction wrote rows and deleted some, or wrote into several
+ * partitions, it has several runs: join them in one entry.  Returns how many
+ * entries are left.
  */
 static int
 join_runs(NewTransaction *news, int nnews)
@@ -99,14 +103,14 @@ join_runs(NewTransaction *news, int nnews)
 }
 
 /*
- * Write one batch of the new transactions, or several when they are many.
+ * Write one batch of the new transactions, or several if they are many.
  *
- * The transactions that were rolled back are among them, as long as VACUUM
- * has left their entries in the index, and count, for readers walk over them
- * as well.  So a full part is written even if no row of it lives: it keeps
- * readers, and the next steps, from walking over the same again.  The last
- * part, which is not full, is left to the next step then.  Returns the number
- * of batches.
+ * Transactions that were rolled back are among them, until VACUUM removes
+ * their entries from the index.  They count, for readers walk over them as
+ * well.  So a full part is written even if no row of it is visible: then
+ * readers and the next steps do not walk over the same entries again.  The
+ * last part is not full; if no row of it is visible, it is left to the next
+ * step.  Returns the number of batches.
  */
 static int
 write_batches(Oid relid, const FeedpubBatch *last,
@@ -173,14 +177,14 @@ write_batches(Oid relid, const FeedpubBatch *last,
 }
 
 /*
- * From the snapshot of the part before, make that of a part, with its xmax: it
- * also sees the transactions of this part, but none of later ones, and none
- * that the whole snapshot does not see.
+ * Make the snapshot of a part, with its xmax, from that of the part before.
+ * It also sees the transactions of this part, but none of later parts, and
+ * none that the whole snapshot does not see.
  *
- * What the part before did not see below its xmax is in its list; to it come
- * those between its xmax and ours, and those of this part go.  So each
- * transaction enters the list once, and the list is as short as the number of
- * transactions that were running at a time.
+ * The list of the part before has what is below its xmax and was not seen.
+ * The transactions between its xmax and ours are added, and those of this part
+ * are removed.  So each transaction enters the list once, and the list is as
+ * short as the number of transactions that were running at a time.
  */
 static void
 cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
@@ -205,9 +209,9 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 	}
 
 	/*
-	 * The old list, less those that this part holds or that have ended
-	 * without a row: of those, the ones that the whole snapshot does not see
-	 * and the ones of later parts stay.
+	 * The old list, without the transactions that this part holds and those
+	 * that have ended without a row.  What stays are transactions that the
+	 * whole snapshot does not see, and transactions of later parts.
 	 */
 	for (i = 0; i < cut->nxip; i++)
 	{

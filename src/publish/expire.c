@@ -1,15 +1,13 @@
 /*-------------------------------------------------------------------------
- *
  * expire.c
  *	  Expiring old deletes: the tombstones of a table feed.
  *
- * Tombstones older than feedpub.tombstone_retention are removed, those of the
- * batches up to some batch, the floor, which is moved in the same transaction.
- * A cursor that lies before it is refused, for its consumer would never hear
- * of those deletes, unless its consumer began after them (page.c: check_floor).
- * The floor moves rarely, four times in the retention, so that there is time to
- * read the initial snapshot.
- *
+ * Tombstones older than feedpub.tombstone_retention are removed, up to the end
+ * of some batch: the floor.  The floor is moved in the same transaction.  If a
+ * cursor is before it, its consumer would never be told of those deletes.
+ * Such a cursor is refused, unless its consumer began after them (page.c:
+ * check_floor).  The floor moves rarely, four times in the retention, so that
+ * there is time to read the initial snapshot.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -26,7 +24,8 @@ PG_FUNCTION_INFO_V1(feedpub_expire_tombstones);
 /*
  * feedpub._expire_tombstones(feed regclass) returns bigint
  *
- * What the worker does from time to time, by hand.  Not for PUBLIC.
+ * The worker's step, by hand.  Returns how many tombstones were removed.  Not
+ * for PUBLIC.
  */
 Datum
 feedpub_expire_tombstones(PG_FUNCTION_ARGS)
@@ -35,13 +34,14 @@ feedpub_expire_tombstones(PG_FUNCTION_ARGS)
 }
 
 /*
- * Remove the old tombstones of a feed.  Returns how many.  With the caller's
- * rights and under the publishing lock, as above.
+ * Remove the old tombstones of a feed.  Returns how many.  Runs with the
+ * caller's rights, which must be those of the extension's owner.  Takes the
+ * publishing lock; if it is not free, removes nothing.
  */
 int64
 feedpub_expire_step(Oid relid)
 {
-	/* nothing before some are a quarter older than need be */
+	/* removes nothing before some are a quarter older than they have to be */
 	static const char *const sql =
 		"WITH floor AS ("
 		" SELECT b.sync_id, b.last_pos, b.snapshot FROM feedpub._batch b"

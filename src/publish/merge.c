@@ -1,27 +1,33 @@
 /*-------------------------------------------------------------------------
- *
  * merge.c
  *	  Merging old batches.
  *
  * Batches older than feedpub.batch_retention, and those before the newest
- * feedpub.max_unmerged_batches, are merged, neighbours into the youngest of
- * them, so that the table stays small.  A merged batch has no more transactions
- * than one may be published with, feedpub.max_batch_transactions, so that pages
- * cost no more; nor very many parts; nor parts of two server starts, which have
- * other seeds (batch.c).  It is made when no further neighbour would
- * fit into it, so the last batch of a feed stays as it is; and never merged
- * again.
+ * feedpub.max_unmerged_batches, are merged, so that the table stays small.
+ * Neighbours are merged into the youngest of them.
  *
- * Merging deletes the rows of the older ones, which makes the snapshot before
- * the youngest an earlier one: it now holds what they held.  It is another
- * batch then, with another fingerprint, and knows those of the batches that are
- * in it: a reader whose cursor is in one of them gets what lies behind his
- * position in the merged one, nothing if he was at the end of the youngest,
- * and the whole of it if his batch was an older one.  None is skipped: whatever
- * was behind a cursor still is.  A cursor of the merged batch means nothing to
- * who does not see it yet, on a standby that lags or in an old snapshot; for
- * that it says that it is of a merged one (page.c: check_cursor).
+ * A merged batch has no more transactions than a batch may be published with,
+ * feedpub.max_batch_transactions, so that pages cost no more.  It has at most
+ * MERGE_PARTS batches in it, all of one server start, since those of another
+ * have another seed (make_seed() in batch.c).  It is made when the next
+ * neighbour does not fit into it, so the last batch of a feed stays as it is.
+ * It is never merged again.
  *
+ * Merging deletes the rows of the older batches, so the snapshot before the
+ * youngest becomes an earlier one, and the youngest now holds what they held.
+ * It is another batch then, with another fingerprint, and knows the
+ * fingerprints of the batches that are in it.  If a reader's cursor is in one
+ * of them, the reader gets from the merged batch:
+ *
+ * - all of it, if the cursor is in an older one;
+ * - the rows after its position, if it is in the youngest;
+ * - nothing, if it is at the end of the youngest.
+ *
+ * No row is skipped: what was after a cursor still is.
+ *
+ * A standby that lags and an old snapshot do not see the merged batch, so a
+ * cursor in it could be taken for one in the youngest.  For this the cursor
+ * says that it is of a merged batch (page.c: check_cursor).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -34,7 +40,7 @@
 
 #include "publish/publish.h"
 
-/* how many batches are looked at in one step, and how many become one */
+/* how many batches one step looks at, and how many become one */
 #define MERGE_AT_ONCE	10000
 #define MERGE_PARTS		1000
 
@@ -43,7 +49,8 @@ PG_FUNCTION_INFO_V1(feedpub_merge_batches);
 /*
  * feedpub._merge_batches(feed regclass) returns integer
  *
- * What the worker does from time to time, by hand.  Not for PUBLIC.
+ * The worker's steps, by hand.  Returns how many batches are gone.  Not for
+ * PUBLIC.
  */
 Datum
 feedpub_merge_batches(PG_FUNCTION_ARGS)
@@ -68,12 +75,12 @@ typedef struct MergeGroup
 } MergeGroup;
 
 /*
- * Merge some of the old batches of a feed, those behind *merged_to, which
- * moves; *more says whether there may be others.  Returns how many are gone.
- * Runs with the caller's rights, which must be those of the extension's owner.
- * Holds the publishing lock: a publisher must not take a batch for the last
- * one that is about to go.  The snapshot is taken after it, so it sees all
- * batches.
+ * Merge some of the old batches of a feed, those after *merged_to, which
+ * moves.  Sets *more if there may be others.  Returns how many batches are
+ * gone.  Runs with the caller's rights, which must be those of the extension's
+ * owner.  Holds the publishing lock, so that no publisher takes a batch for
+ * the last one while it is being removed.  The snapshot is taken after the
+ * lock, so it sees all batches.
  */
 int
 feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
@@ -107,7 +114,7 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(context);
 
-		/* another one follows, so the last of all is in no group */
+		/* another batch follows, so the last one is in no group */
 		if (group.nparts > 0 &&
 			(batch.is_merged || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))

@@ -1,8 +1,6 @@
 /*-------------------------------------------------------------------------
- *
  * news.c
- *	  Whether rows have become visible that no batch has yet.
- *
+ *	  Whether rows have become visible that are in no batch yet.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -15,8 +13,8 @@
 #define MAX_LOOK	100
 
 /*
- * Would a step with this snapshot find news after the last batch?  For
- * readers, who look at a few transactions only.
+ * Would a step with this snapshot find news after the last batch?  Readers ask
+ * this, so it looks at a few transactions only.
  */
 bool
 feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
@@ -35,7 +33,7 @@ feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
 	feedpub_batch_take_snapshot(snapshot, &now);
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
 
-	/* so many transactions without a row in sight: let the publisher see */
+	/* if so many transactions have no visible row, the publisher decides */
 	found = list_length(runs) >= MAX_LOOK || feedpub_news_some_live(reader, runs);
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);
@@ -43,9 +41,9 @@ feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
 }
 
 /*
- * Is there news: a row that lives?  Transactions may have been rolled back,
- * or have left nothing but rows of rolled-back savepoints, or have deleted
- * all they wrote.
+ * Is there news, a visible row?  Transactions may have been rolled back, may
+ * have left only rows of rolled-back savepoints, or may have deleted all that
+ * they wrote.
  */
 bool
 feedpub_news_some_live(FeedpubRunReader *reader, List *runs)
@@ -61,9 +59,9 @@ feedpub_news_some_live(FeedpubRunReader *reader, List *runs)
 }
 
 /*
- * Does a row live of a run's first ones?  If none does, and the run is long,
- * the commit log decides; a wrong answer costs a batch without rows, or, for
- * ids of another cluster, a wait for the next news.
+ * Is one of a run's first rows visible?  If none is, and the run is long, the
+ * commit log decides.  A wrong answer costs a batch without rows, or, if the
+ * ids are of another cluster, a wait for the next news.
  */
 bool
 feedpub_news_run_lives(FeedpubRunReader *reader, const FeedpubRun *run)

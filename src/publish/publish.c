@@ -1,27 +1,27 @@
 /*-------------------------------------------------------------------------
- *
  * publish.c
  *	  The publisher's step: making batches.
  *
- * A step looks at one feed, in a transaction of its own, and if rows have
- * become visible since the last batch it writes the next one: its number, and
- * the snapshot that says which transactions are in it and all before it.
+ * A step looks at one feed, in a transaction of its own.  If rows have become
+ * visible since the last batch, it writes the next one: its number, and the
+ * snapshot that says which transactions are in it and in all before it.
  *
  * The argument, in the order of events.
  *
  * 1. The transaction is READ COMMITTED, whatever the defaults of database
- *	  and role, and takes the feed's publishing lock first, which it holds to
+ *	  and role are.  It takes the feed's publishing lock first, and holds it to
  *	  its end.  So there is one publisher of a feed at a time.
- * 2. Then it takes a snapshot S.  Whoever held the lock before has committed,
- *	  so S sees his batch.  A snapshot from before the lock might not, and
- *	  would make a second batch of his number, or one that sees less.
- * 3. The last batch's snapshot P is older than S, so S sees whatever P sees
- *	  (checked: after a restore it need not).  The new batch holds the
- *	  transactions that S sees and P does not; each committed transaction is
- *	  first seen by exactly one batch, whichever others it overlaps.  One that
- *	  is running over several batches is in the first that sees it, with all
- *	  its rows: they are stamped with its top-level xid, savepoints or not.  A
- *	  prepared one is running until it is committed.
+ * 2. Then it takes a snapshot S.  The publisher that held the lock before has
+ *	  committed, so S sees its batch.  A snapshot from before the lock might
+ *	  not, and would make a second batch of that number, or one that sees less.
+ * 3. The last batch's snapshot P is older than S, so S sees all that P sees.
+ *	  This is checked, since after a restore it can be wrong.  The new batch
+ *	  holds the transactions that S sees and P does not.  So each committed
+ *	  transaction is first seen by exactly one batch, whatever others it
+ *	  overlaps.  If a transaction runs while several batches are made, it is in
+ *	  the first one that sees it, with all its rows: they are stamped with its
+ *	  top-level xid, with savepoints or without.  A prepared transaction is
+ *	  running until it is committed.
  * 4. Causality.  If B waited for A, or saw A, then A had left the set of
  *	  running transactions before B took its position.  A's positions are
  *	  smaller, for they were taken before A ended; and a snapshot that sees B
@@ -30,12 +30,11 @@
  *	  may be below the xmax of the next S; it stamps no row.
  * 6. The batch becomes visible when its record is on disk: its transaction
  *	  commits synchronously.  The commits that S saw lie before it in the WAL,
- *	  so they are on disk as well, and a reader who sees the batch sees them,
- *	  on a standby too.  A publisher that dies before that leaves nothing; one
- *	  that dies after it has left a whole batch.
+ *	  so they are on disk as well.  If a reader sees the batch, it sees them, on
+ *	  a standby too.  If a publisher crashes before that, it leaves nothing; if
+ *	  it crashes after it, it has left a whole batch.
  *
  * A backlog is cut into several batches (cut.c).
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -66,10 +65,10 @@
 
 PG_FUNCTION_INFO_V1(feed_publish);
 
-/* how long a partition is waited for that was free a moment ago, in ms */
+/* how long a lock is waited for that was free a moment ago, in ms */
 #define LOCK_TIMEOUT_MS	"100"
 
-/* how long the publisher of a feed is waited for when all are published, in ms */
+/* the same for the publishing lock, if all feeds are published, in ms */
 #define PUBLISHER_TIMEOUT_MS	5000
 
 static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
@@ -84,13 +83,13 @@ static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
  * PROCEDURE feed_publish(feed regclass DEFAULT NULL)
  *
  * The publisher's step, by hand: publishes what has been committed to a feed,
- * or to all feeds that the caller may read.  Each feed in a transaction of
- * its own, which is why it cannot run inside a transaction block (25001).
- * Waits for another publisher of the feed, and for its locks; with all feeds,
- * one that is locked or broken is reported and passed over.  Needs SELECT on
- * the table.
- * Errors: 42809 when it is no feed, 42501, 25006 on a standby, PF001 when the
- * server's transactions are behind the feed's batches.
+ * or to all feeds that the caller may read.  Each feed is published in a
+ * transaction of its own, so the procedure cannot run inside a transaction
+ * block (25001).  Waits for another publisher of the feed, and for its locks.
+ * If all feeds are published, one that is locked or broken is reported and
+ * left out.  Needs SELECT on the table.
+ * Errors: 42809 if it is no feed, 42501, 25006 on a standby, PF001 if the
+ * feed's batches have seen transactions that the server has not ended yet.
  */
 Datum
 feed_publish(PG_FUNCTION_ARGS)
@@ -141,8 +140,8 @@ feed_publish(PG_FUNCTION_ARGS)
 }
 
 /*
- * Publish one of all feeds: one that is locked or broken is reported and
- * passed over, for the others' sake.
+ * Publish one of all feeds.  If it is locked or broken, this is reported, and
+ * the others are published.
  */
 static int
 publish_one_of_all(Oid relid, FeedpubPublished *done)
@@ -188,8 +187,9 @@ publish_one_of_all(Oid relid, FeedpubPublished *done)
 }
 
 /*
- * Lock the indexes of a table, which somebody may be rebuilding, and its
- * partitions with theirs, if that is possible at once.
+ * Lock a table's indexes, which another session may be rebuilding, and its
+ * partitions with theirs, if that needs no wait.  Returns false if a lock is
+ * not free.
  */
 static bool
 lock_at_once(Relation heap)
@@ -222,9 +222,9 @@ lock_at_once(Relation heap)
 }
 
 /*
- * Take the publishing lock.  The owner of a feed may keep it until a transaction
- * ends that sets a channel or begins a history.  If all feeds are published, the
- * others do not wait for that: after a while it is an error.
+ * Take the publishing lock.  A feed's owner that sets a channel or begins a
+ * history keeps it until the transaction ends.  If all feeds are published,
+ * the others do not wait for that: after PUBLISHER_TIMEOUT_MS it is an error.
  */
 static bool
 lock_publishing(Oid relid, FeedpubPublishWait how)
@@ -242,13 +242,16 @@ lock_publishing(Oid relid, FeedpubPublishWait how)
 }
 
 /*
- * Publish what is new in a feed.  To be called first in a transaction, whose
- * isolation and durability are set here, and which the caller commits; then
- * he wakes those who wait for the feed, and calls feedpub_publish_notify() if
- * *done says so.  Returns the number of transactions published;
- * FEEDPUB_PUBLISH_BUSY for a feed that would have to be waited for in another
- * way than how says, or whose index is still being made.  Who does not wait
- * for all passes over one that has been dropped.
+ * Publish what is new in a feed.
+ *
+ * To be called first in a transaction, whose isolation and durability are set
+ * here.  The caller commits.  Then it wakes the sessions that wait for the
+ * feed, and calls feedpub_publish_notify() if *done says so.
+ *
+ * Returns the number of transactions published.  Returns FEEDPUB_PUBLISH_BUSY
+ * if it would have to wait for something that how does not include, or if the
+ * feed's index is still being made.  Unless it waits for all, it takes a feed
+ * that has been dropped for one without news.
  */
 int
 feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
@@ -277,7 +280,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 		return 0;
 	heap = feedpub_registry_open(relid);
 
-	/* a table feed whose index is still being made is not to be complained of */
+	/* a table feed whose index is still being made is no error */
 	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_relation_index(heap)))))
 	{
 		relation_close(heap, NoLock);
@@ -290,7 +293,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 		return FEEDPUB_PUBLISH_BUSY;
 	}
 
-	/* after the lock, see above */
+	/* after the lock, see step 2 above */
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
 	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, done);
@@ -300,11 +303,12 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 }
 
 /*
- * Send the NOTIFY that the feed's owner asked for, its payload the cursor of
- * the newest batch.  In a transaction of its own, after the batch: a full
- * queue must not stop publishing, and the cluster-wide lock that a NOTIFY
- * takes at commit is not held while anything else is done.  Nothing, if the
- * owner has ended it since.
+ * Send the NOTIFY that the feed's owner asked for, with the cursor of the
+ * newest batch as payload.  Does nothing if the owner has ended it since.
+ *
+ * It is sent in a transaction of its own, after the batch.  So a full queue
+ * does not stop publishing, and the cluster-wide lock that a NOTIFY takes at
+ * commit is held while nothing else is done.
  */
 void
 feedpub_publish_notify(Oid relid)
@@ -327,14 +331,15 @@ feedpub_publish_notify(Oid relid)
 /*
  * Admit new partitions, and open those that are admitted in the snapshot.
  *
- * A caller that does not wait has locked the partitions already (lock_at_once),
- * but not one that has been attached since then: our lock on the table keeps out
- * whatever takes a partition away, not ATTACH.  Another session may have locked
- * that one, without a limit.  So each lock is waited for up to a limit.
- * Then this is an error, which ends the feed's step and no other's, and nothing
- * of it is written; the next step finds the lock held in lock_at_once(), and
- * passes the feed over without a wait.  All locks of partitions and their
- * indexes are taken here, so what follows has none to wait for.
+ * A caller that does not wait has locked the partitions already
+ * (lock_at_once), but not one that has been attached since then: our lock on
+ * the table excludes what takes a partition away, but not ATTACH.  Another
+ * session may hold a lock on that one for any time, so each lock is waited for
+ * up to LOCK_TIMEOUT_MS.  Then this is an error, which ends the step of this
+ * feed only, and nothing of it is written.  The next step finds in
+ * lock_at_once() that the lock is held, and leaves the feed out without a
+ * wait.  All locks of partitions and their indexes are taken here, so what
+ * follows waits for none.
  */
 static FeedpubPartitions *
 open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
@@ -347,7 +352,7 @@ open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
-	/* none of their rows is in this batch, see partition.c; a worker sees to them */
+	/* their rows are in no batch yet (partition.c); a worker stamps them */
 	if (feedpub_partition_admit(feed, heap))
 		(void) feedpub_launcher_ensure(InvalidOid);
 	partitions = feedpub_partition_open(feed, heap, snapshot, true);
@@ -399,7 +404,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	MemoryContextDelete(context);
 	done->batches = nwritten;
 
-	/* under the publishing lock, which a channel is set under */
+	/* under the publishing lock, as a channel is set */
 	done->announce = nwritten > 0 &&
 		feedpub_registry_channel(feed->relid) != NULL;
 	return nnews;

@@ -24,16 +24,16 @@ typedef struct FeedpubSnapshot
 /* One batch of a feed in published order. */
 typedef struct FeedpubBatch
 {
-	int64		sync_id;		/* 0: the beginning, before the first one */
+	int64		sync_id;		/* 0: the beginning, before the first batch */
 	FeedpubSnapshot snapshot;
 	int64		last_pos;		/* the largest position in it */
 	int			transactions;	/* how many are in it */
 	uint32		fingerprint;
-	uint32		seed;			/* of which the fingerprint was made */
+	uint32		seed;			/* from which the fingerprint was made */
 	TimestampTz published_at;
 	bool		is_merged;
-	int64		merged_from;	/* the number of its oldest part */
-	int64		merged_pos;		/* the largest position in its youngest part */
+	int64		merged_from;	/* the number of the oldest batch in it */
+	int64		merged_pos;		/* the largest position of the youngest one */
 	FullTransactionId publisher;	/* which wrote its row, if known */
 } FeedpubBatch;
 
@@ -46,25 +46,25 @@ typedef struct FeedpubEntry
 	ItemPointerData tid;
 } FeedpubEntry;
 
-/* Where runs are: the feed's tombstones; then its tables, each for itself. */
+/* The sources of runs: the feed's tombstones, then each of its tables. */
 #define FEEDPUB_RUN_TOMBSTONES	0
 
 /* The entries of one transaction, some of which have been read. */
 typedef struct FeedpubRun
 {
 	int			source;
-	struct FeedpubRun *sibling; /* publish.c: another of this transaction */
+	struct FeedpubRun *sibling; /* cut.c: another one of this transaction */
 	uint64		xid;
-	int64		pos;			/* of the current entry, or not beyond it */
-	int			nentries;		/* 0: to be read, from pos on */
+	int64		pos;			/* of the current entry, or before it */
+	int			nentries;		/* 0: they have to be read, from pos on */
 	int			current;
 	FeedpubEntry *entries;
-	bool		more;			/* there are more behind the last one */
+	bool		more;			/* there are more after the last one */
 } FeedpubRun;
 
 typedef struct FeedpubRunReader FeedpubRunReader;
 
-/* A place in the published order. */
+/* A position in published order. */
 typedef struct FeedpubCursor
 {
 	bool		given;			/* false: '', the beginning */
@@ -79,7 +79,9 @@ typedef struct FeedpubCursor
 	uint64		wal;			/* reserved */
 } FeedpubCursor;
 
-/* Whom a publisher waits for: others of the feed, and its table's locks. */
+/*
+ * What a publisher waits for: other publishers of the feed, its table's locks.
+ */
 typedef enum FeedpubPublishWait
 {
 	FEEDPUB_WAIT_FOR_NOBODY,
@@ -91,7 +93,7 @@ typedef enum FeedpubPublishWait
 typedef struct FeedpubPublished
 {
 	int			batches;
-	bool		announce;		/* on a channel, when it has committed */
+	bool		announce;		/* on a channel, after the commit */
 } FeedpubPublished;
 
 /* Length of a cursor as text. */

@@ -1,38 +1,36 @@
 /*-------------------------------------------------------------------------
- *
  * run.c
  *	  Which rows a batch holds, found through the index on (feed_xid,
  *	  feed_pos).
  *
- * The rows of one transaction lie in one stretch of the index, in the order
- * of their positions: a run.  A batch is the runs of the transactions that
- * its snapshot sees and the one before it does not, merged by position.
+ * The rows of one transaction lie in one stretch of the index, in the order of
+ * their positions: a run.  A batch is the runs of the transactions that its
+ * snapshot sees and the one before it does not, merged by position.
  *
- * Its transactions are in two places.  Those that began since are in the
- * range [xmax of the snapshot before, xmax of this one); it is walked from
- * transaction to transaction.  Those that were running when the batch before
- * was made are listed in that snapshot; each is looked up.  So an old
- * transaction costs one look-up a batch, and nothing is ever read from the
- * oldest running transaction on.
+ * Its transactions are of two kinds.  Those that began since the batch before
+ * are in the range [xmax of the snapshot before, xmax of this one).  The range
+ * is walked from transaction to transaction.  Those that were running when the
+ * batch before was made are listed in its snapshot, and each is looked up.  So
+ * an old transaction costs one look-up a batch, and nothing is ever read from
+ * the oldest running transaction on.
  *
- * Short runs are read whole while the range is walked.  Of a longer one only
- * the beginning is, or what lies behind the reader's cursor, and the walk
- * skips to the next transaction with a new descent of the index; the rest is
- * read in chunks when the merge gets there.  So the cost of a page is that of
- * its rows, and of the transactions in its batch, however many rows they have.
- * A batch has at most feedpub.max_batch_transactions of them.
+ * A short run is read whole while the range is walked.  Of a longer one only
+ * the beginning is read, or what is after the reader's cursor.  Then the walk
+ * skips to the next transaction with a new descent of the index, and the merge
+ * reads the rest in chunks when it gets there.  So a page costs its rows and
+ * the transactions in its batch, however many rows they have.  A batch has at
+ * most feedpub.max_batch_transactions of them.
  *
- * A table feed's deletes are in feedpub._tombstone, by the same stamps, with an
- * index on (feed, feed_xid, feed_pos): a second source of runs; and of a
- * partitioned table each partition is one.  Rows and tombstones of one
- * transaction are several runs, which the merge joins.
+ * A table feed's deletes are in feedpub._tombstone, with the same stamps and
+ * an index on (feed, feed_xid, feed_pos), which is a second source of runs.
+ * Of a partitioned table each partition is a source.  Rows and tombstones of
+ * one transaction are several runs, which the merge joins.
  *
- * Only the index is read here; whoever takes entries must see for himself
- * which of them are rows in his snapshot.  So the entries of transactions that
- * were rolled back come too, until VACUUM has removed them.  The commit log is
- * not asked about them: rows that were restored from another cluster carry
- * ids that mean something else here.
- *
+ * Only the index is read here.  The callers check which entries are rows that
+ * their snapshot sees.  So the entries of transactions that were rolled back
+ * are returned too, until VACUUM has removed them.  The commit log is not
+ * asked about them: if rows were restored from another cluster, their ids mean
+ * something else here.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -57,24 +55,24 @@
 /* One index that has runs, and what is being read of it. */
 typedef struct RunSource
 {
-	Relation	table;			/* NULL: not there */
+	Relation	table;			/* NULL: there is none */
 	Relation	index;
-	FeedpubPartition *partition;	/* unless it is the tombstones */
+	FeedpubPartition *partition;	/* NULL: the tombstones */
 	Snapshot	snapshot;
-	Oid			feed;			/* the index's first column, if it has one */
-	int			nprefix;		/* 1 if it has */
+	Oid			feed;			/* of the tombstones: the first column */
+	int			nprefix;		/* 1 if it has that column, else 0 */
 	IndexScanDesc range;		/* walks from transaction to transaction */
 	IndexScanDesc point;		/* reads one transaction's entries */
 	ScanKeyData start[2];		/* where range began: the scan points to it */
-	uint64		walked_to;		/* range stands at the first entry from here */
+	uint64		walked_to;		/* range is at the first entry from here */
 	uint64		nothing_from;	/* no entry is here or beyond */
 	bool		had_running;	/* some of before->xip were in it */
-	bool		at_entry;		/* there is one, this: */
+	bool		at_entry;		/* there is one, which follows */
 	uint64		xid;
 	FeedpubEntry entry;
 	FeedpubEntry walked[SHORT_RUN]; /* the run that is being walked */
 
-	/* for whoever takes the entries */
+	/* for feedpub_run_fetch() */
 	IndexFetchTableData *fetch;
 	TupleTableSlot *slot;
 } RunSource;
@@ -114,8 +112,9 @@ static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
 							bool wanted, int64 after_pos);
 
 /*
- * Begin to read runs of a feed: rows with a snapshot, and tombstones with
- * state, which differs from it at most in what the transaction itself has done.
+ * Begin to read runs of a feed.  Rows are read with snapshot, tombstones with
+ * state, which differs from it only in what the reader's transaction itself
+ * has done.
  */
 FeedpubRunReader *
 feedpub_run_begin(const FeedpubFeed *feed, FeedpubPartitions *partitions,
@@ -191,8 +190,8 @@ feedpub_run_end(FeedpubRunReader *reader)
 }
 
 /*
- * The row, as one of the feed's table, or tombstone of an entry of a run, or
- * NULL if the reader's snapshot sees none.  Valid until the next call.
+ * The row, in the feed's table's row type, or the tombstone of an entry of a
+ * run; NULL if the reader's snapshot sees none.  Valid until the next call.
  */
 TupleTableSlot *
 feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
@@ -219,10 +218,10 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 }
 
 /*
- * The runs of a batch, as far as they lie behind after_pos, each with its
- * first entries; in the current memory context.  before is the snapshot of
- * the batch before it.  If a caller only wants to know whether there are any,
- * the walk stops at max_runs.
+ * The runs of a batch, as far as they are after after_pos, each with its first
+ * entries, in the current memory context.  before is the snapshot of the batch
+ * before it.  If a caller only wants to know whether there are any, the walk
+ * stops at max_runs.
  */
 List *
 feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
@@ -244,7 +243,7 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 }
 
 /*
- * Those of one source, behind the ones that are in the list.
+ * Append those of one source to the list.
  */
 static List *
 load_source(FeedpubRunReader *reader, RunSource *source,
@@ -282,9 +281,9 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 	}
 
 	/*
-	 * Behind the batch before, the walk stands where this one begins.  Should
-	 * that be the end of the index, it still is for our snapshot: it sees no
-	 * row that was entered since.
+	 * After the batch before, the walk is where this one begins.  If that was
+	 * the end of the index, it still is for our snapshot, which sees no row
+	 * that was entered since.
 	 */
 	if (source->nothing_from <= from)
 		source->at_entry = false;
@@ -301,7 +300,7 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 			runs = lappend(runs, run);
 	}
 
-	/* unless positions were skipped, which the next batch wants */
+	/* unless positions were skipped, which the next batch needs */
 	source->walked_to = 0;
 	if (list_length(runs) < max_runs && after_pos == 0)
 		source->walked_to = snapshot->xmax;
@@ -310,10 +309,10 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 
 /*
  * May a partition have rows of transactions that were running when the batch
- * before was made?  Of most nobody has written into for long: one look tells,
- * in the stead of one for each such transaction and batch.  Where it finds the
- * end of the index, nothing that the snapshot sees lies behind it either, for
- * whatever batch comes next.
+ * before was made?  Into most partitions nothing has been written for long,
+ * and one look tells, instead of one for each such transaction and batch.  If
+ * the look finds the end of the index, nothing that the snapshot sees is after
+ * it for any later batch either.
  */
 static bool
 may_have_running(FeedpubRunReader *reader, RunSource *source,
@@ -335,11 +334,11 @@ may_have_running(FeedpubRunReader *reader, RunSource *source,
 }
 
 /*
- * Walk over the run at which the range scan stands, and beyond it.  Returns
- * it if it is wanted and has entries behind after_pos, else NULL.
+ * Walk over the run at which the range scan is, to the next one.  Returns it
+ * if it is wanted and has entries after after_pos, else NULL.
  *
- * One that turns out to be long is entered again at after_pos, if the walk
- * has not got there yet, and left when enough has been read.
+ * If the run turns out to be long, it is entered again at after_pos, unless
+ * the walk has got there already, and left when enough has been read.
  */
 static FeedpubRun *
 walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
@@ -366,7 +365,7 @@ walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
 				read_chunk(reader, &run, after_pos, SHORT_RUN);
 			run.more = true;
 
-			/* the next transaction, behind after_pos if this is its id */
+			/* the next transaction; after after_pos if this is its id */
 			seek_range(reader, source, xid + 1, after_pos);
 			break;
 		}
@@ -381,8 +380,8 @@ walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
 }
 
 /*
- * A run whose first entries have just been walked over, in the current memory
- * context.
+ * Keep a run whose first entries have just been walked over, in the current
+ * memory context.
  */
 static FeedpubRun *
 keep_walked(const RunSource *source, const FeedpubRun *walked)
@@ -398,8 +397,8 @@ keep_walked(const RunSource *source, const FeedpubRun *walked)
 }
 
 /*
- * Step to the next entry of a run, which need not have been read yet; false
- * at the end of it.
+ * Step to the next entry of a run, which may have to be read first
+ * (feedpub_run_read).  Returns false at the end of it.
  */
 bool
 feedpub_run_next(FeedpubRun *run)
@@ -417,8 +416,8 @@ feedpub_run_next(FeedpubRun *run)
 }
 
 /*
- * Read the next entries of a run of which none is at hand.  Returns whether
- * there were any; their first may lie behind run->pos, which moves there.
+ * Read the next entries of a run of which none is in memory.  Returns whether
+ * there were any.  The first may be after run->pos, which moves there.
  */
 bool
 feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run)
@@ -439,7 +438,7 @@ feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run)
 	if (!run->more)
 		return run->entries[run->nentries - 1].pos;
 
-	/* VACUUM may have removed what was rolled back */
+	/* if VACUUM has removed what was rolled back, none is left */
 	seek_point(reader, source, run->xid, 0);
 	if (get_next(reader, source->point, BackwardScanDirection) == NULL)
 		return run->entries[run->nentries - 1].pos;
@@ -468,8 +467,8 @@ get_pos(const RunSource *source, IndexScanDesc scan)
 }
 
 /*
- * A scan allocates state at its first rescan and step, which must live as
- * long as the scan does, not as long as the caller's runs.
+ * A scan allocates state at its first rescan and step.  It must live as long
+ * as the scan, not as long as the caller's runs.
  */
 static void
 rescan(FeedpubRunReader *reader, IndexScanDesc scan, ScanKey keys, int nkeys)
@@ -491,8 +490,8 @@ get_next(FeedpubRunReader *reader, IndexScanDesc scan, ScanDirection direction)
 }
 
 /*
- * Set the range scan to the first entry of a transaction behind a position,
- * or else of the first one after it.
+ * Set the range scan to the first entry of a transaction after a position, or
+ * else to the first entry of the next transaction.
  */
 static void
 seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
@@ -537,7 +536,7 @@ step_range(FeedpubRunReader *reader, RunSource *source)
 }
 
 /*
- * Set the point scan to a transaction's entries behind a position.
+ * Set the point scan to a transaction's entries after a position.
  */
 static void
 seek_point(FeedpubRunReader *reader, RunSource *source, uint64 xid,
@@ -557,13 +556,14 @@ seek_point(FeedpubRunReader *reader, RunSource *source, uint64 xid,
 }
 
 /*
- * Read entries of a run that lie behind a position, so many, in place of those
- * it has.
+ * Read at most nentries entries of a run that are after a position, and
+ * replace those it has.
  *
- * A row of a table feed may have several entries of one position: an UPDATE
- * that does not stamp it, but changes a column of another index, enters its
- * new version beside the old one.  Any of them may be the one that is seen, so
- * they are read together: who goes on behind a position has seen them all.
+ * A row of a table feed may have several entries of one position.  If an
+ * UPDATE does not stamp it, but changes a column of another index, it enters
+ * the new version beside the old one.  Any of them may be the visible one, so
+ * they are read together: a reader that goes on after a position has seen them
+ * all.
  */
 static void
 read_chunk(FeedpubRunReader *reader, FeedpubRun *run, int64 after_pos,
