@@ -16,7 +16,7 @@
  *		9e3779b9	fingerprint of the batch; kind a: of the table's file
  *		00...		id of the server start that made the cursor
  *					(server_start.c)
- *		000000000000002b	base: see page.c, check_floor()
+ *		000000000000002b	base: see feedpub_page_check_floor()
  *		00...		reserved: a position in the WAL
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
@@ -263,7 +263,7 @@ feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 
 /*
  * Is a cursor of a table feed before the floor, with its position and with its
- * base?  See check_floor() in page.c.
+ * base?  See feedpub_page_check_floor().
  *
  * If the floor is the end of a merged batch, a cursor at the end of the
  * youngest batch in it has passed all of it.

@@ -5,9 +5,9 @@
  * Tombstones older than feedpub.tombstone_retention are removed, up to the end
  * of some batch: the floor.  The floor is moved in the same transaction.  If a
  * cursor is before it, its consumer would never be told of those deletes.
- * Such a cursor is refused, unless its consumer began after them (page.c:
- * check_floor).  The floor moves rarely, four times in the retention, so that
- * there is time to read the initial snapshot.
+ * Such a cursor is refused, unless its consumer began after them
+ * (feedpub_page_check_floor).  The floor moves rarely, four times in the
+ * retention, so that there is time to read the initial snapshot.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

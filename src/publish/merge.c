@@ -27,7 +27,7 @@
  *
  * A standby that lags and an old snapshot do not see the merged batch, so a
  * cursor in it could be taken for one in the youngest.  For this the cursor
- * says that it is of a merged batch (page.c: check_cursor).
+ * says that it is of a merged batch (feedpub_page_check_cursor).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

@@ -203,18 +203,18 @@ lock_at_once(Relation heap)
 	}
 	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(heap)))
 	{
-		Relation	part;
+		Relation	partition;
 		bool		locked;
 
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
 			return false;
 
 		/* one that was detached concurrently may be gone */
-		part = try_relation_open(lfirst_oid(lc), NoLock);
-		if (part == NULL)
+		partition = try_relation_open(lfirst_oid(lc), NoLock);
+		if (partition == NULL)
 			continue;
-		locked = lock_at_once(part);
-		relation_close(part, NoLock);
+		locked = lock_at_once(partition);
+		relation_close(partition, NoLock);
 		if (!locked)
 			return false;
 	}

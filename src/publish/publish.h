@@ -75,7 +75,7 @@ typedef struct FeedpubCursor
 	int64		pos;			/* in it; initial: a row identifier */
 	uint32		fingerprint;	/* of the batch; initial: of the file */
 	uint64		server_start;	/* of the server that made it */
-	int64		base;			/* see check_floor() in page.c */
+	int64		base;			/* see feedpub_page_check_floor() */
 	uint64		wal;			/* reserved */
 } FeedpubCursor;
 
