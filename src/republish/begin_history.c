@@ -1,42 +1,41 @@
 /*-------------------------------------------------------------------------
- *
  * begin_history.c
- *	  Giving a feed another life: feed_begin_history().
+ *	  Beginning a new history of a feed: feed_begin_history().
  *
- * A feed that was restored may be of no use as it is.  Its batches are another
- * server's, and so are the stamps of its rows: those with an xid that this
- * server has not assigned yet would be in no batch before it has.  So batches
+ * If a feed was restored, it may be of no use as it is.  Its batches are
+ * another server's, and so are the stamps of its rows: a row with an xid that
+ * this server has not assigned yet is in no batch until it has.  So batches
  * and tombstones are forgotten, and the rows are stamped anew.
  *
- * If one row has such a stamp, all rows that have any are stamped, in the order
- * of their positions.  That is the order of the sequence, which is the
- * restored one's and has gone on since, so what was written here comes after
- * what was restored; and it is causal, as published order is.  The order of
- * the xids is neither: here they are smaller than those of before.  Rows that
- * have no stamp are the initial snapshot of the new history, as they were.
+ * If one row has such a stamp, all rows that have any are stamped, in the
+ * order of their positions.  That is the order of the sequence, which was
+ * restored too and has gone on since, so what was written here comes after
+ * what was restored.  It is also causal, as published order is.  The order of
+ * the xids is neither: here they are smaller than those from before.  Rows
+ * that have no stamp are the initial snapshot of the new history, as they were
+ * of the old one.
  *
- * Why no row is lost, and none comes twice.  It is one transaction: if it fails,
- * the feed is refused as before.  The publishing lock keeps publishers away to
- * its end, so the first batch of the new history is made with a snapshot that
- * sees all of it.  The rows that are stamped here have one xid, ours, so they
- * are in one batch, in the order of the new positions.  A reader meanwhile has a
- * snapshot that sees nothing of it, and is refused as before.  Cursors of
- * before have the old history in them, and are refused; those in xid order have
- * not, but a cursor that is accepted is below our xid, and all these rows come
- * after it.
+ * Why no row is lost, and none is delivered twice.  It is one transaction: if
+ * it fails, the feed is refused as before.  The publishing lock excludes
+ * publishers to its end, so the first batch of the new history is made with a
+ * snapshot that sees all of it.  The rows that are stamped here have one xid,
+ * ours, so they are in one batch, in the order of the new positions.  A reader
+ * meanwhile has a snapshot that sees nothing of it, and is refused as before.
+ * Older cursors contain the old history, and are refused.  Those in xid order
+ * do not contain it, but a cursor that is accepted is below our xid, and all
+ * these rows are after it.
  *
- * Writers.  EXCLUSIVE on the table keeps them out until we have ended, so none
+ * Writers.  EXCLUSIVE on the table excludes them until we have ended.  So none
  * has a row locked, or changes one that is about to be stamped, and what they
- * write later gets a larger position.  It is taken before there is a transaction
- * id, unless the caller has one.  Readers go on.  If no row is to be stamped,
- * writers are not kept out: what they write has a stamp of this server, and is
- * in the first batch whose snapshot sees it.
+ * write later gets a larger position.  The lock is taken before there is a
+ * transaction id, unless the caller has one.  Readers go on.  If no row is to
+ * be stamped, writers are not excluded: what they write has a stamp of this
+ * server, and is in the first batch whose snapshot sees it.
  *
- * The rows of a partitioned table are stamped otherwise: the list of its
+ * The rows of a partitioned table are stamped in another way.  The list of its
  * partitions is forgotten, so the next publisher admits each as one that comes
  * with its rows, and these are stamped in the background (partition.c,
  * maintenance.c).
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -62,20 +61,21 @@ static bool has_foreign_rows(Relation rel);
  * feed_begin_history(feed regclass) returns void, VOLATILE
  *
  * Forgets the batches and deletes of a feed, and stamps its rows anew if they
- * have stamps that this server has not assigned: all rows are published from
- * the beginning, in their order, and cursors of before are refused (PF001).
- * Subscriptions begin again, but those of a table whose deletes are published
- * keep their cursor, and are refused until feed_seek().
+ * have stamps that this server has not assigned.  All rows are published from
+ * the beginning, in their order, and older cursors are refused (PF001).
+ * Subscriptions begin again; but if a table's deletes are published, its
+ * subscriptions keep their cursor, and are refused until feed_seek().
  *
- * Only the owner may.  Waits for a publisher, and for transactions that make or
- * move a subscription.  Takes ACCESS SHARE on the table, or EXCLUSIVE if rows
- * are stamped: writers wait, readers do not.  The rows are stamped by an UPDATE,
- * as the table's owner: triggers fire, and checks are made; and all constraints
- * are immediate for the rest of the transaction.  Errors: 42809 when it is no
- * feed, 22004, 42501; 55000 when the index is missing, row security holds for
- * the owner, a rule replaces UPDATE, or a trigger keeps a row from being
- * stamped; 0A000 when rows are to be stamped in REPEATABLE READ or SERIALIZABLE;
- * and whatever the UPDATE raises.
+ * For the owner only.  Waits for a publisher, and for transactions that make
+ * or move a subscription.  Takes ACCESS SHARE on the table, or EXCLUSIVE if
+ * rows are stamped: writers wait, readers do not.  The rows are stamped by an
+ * UPDATE, as the table's owner: triggers fire, and checks are made.  All
+ * constraints are immediate for the rest of the transaction.
+ *
+ * Errors: 42809 if it is no feed, 22004, 42501; 55000 if the index is missing,
+ * row security holds for the owner, a rule replaces UPDATE, or a trigger keeps
+ * a row from being stamped; 0A000 if rows are to be stamped in REPEATABLE READ
+ * or SERIALIZABLE; and whatever the UPDATE raises.
  */
 Datum
 feed_begin_history(PG_FUNCTION_ARGS)
@@ -90,7 +90,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	rel = feedpub_registry_open(relid);
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
+		feedpub_registry_get(relid, &feed); /* raises the error */
 	feedpub_require_owner(relid);
 	feedpub_registry_lock_history(relid, ExclusiveLock);
 	feedpub_batch_lock(relid, true);
@@ -115,7 +115,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 }
 
 /*
- * Has the table a row with a stamp that this server has not assigned?
+ * Does the table have a row with a stamp that this server has not assigned?
  */
 static bool
 has_foreign_rows(Relation rel)

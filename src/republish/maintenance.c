@@ -1,32 +1,32 @@
 /*-------------------------------------------------------------------------
- *
  * maintenance.c
  *	  Stamping the rows that partitions came with, in the background.
  *
  * A partition that is admitted later (partition.c) may have rows that are not
- * in the feed.  They are stamped anew in steps (restamp.c), each a short
- * transaction, which writes how far it got into feedpub._stamping.  So it goes
- * on after a crash, or in another process.
+ * in the feed.  They are stamped anew in steps (restamp.c).  Each step is a
+ * short transaction, which writes its progress into feedpub._stamping.  So the
+ * work goes on after a crash, or in another process.
  *
- * A pass over a partition speaks for it as it was admitted, that is for one
- * since, and for the trigger that the list has with it.  Each step locks the
+ * A pass over a partition holds for one admission of it: for its xid, called
+ * since, and for the trigger that is listed with it.  Each step locks the
  * partition, and then compares both with what is committed now: until the step
  * commits, the partition cannot be detached and attached again.  What a step
- * writes has since in it, so it says nothing of a later admission.
+ * writes contains since, so it says nothing about a later admission.
  *
- * A partition is done when a pass has found no row but such as cannot be
- * stamped, and when the pass began, no transaction with an xid below since was
- * running any more: those may write rows with stamps that are not in the feed,
- * until they end.  With such a since as no row reaches, only the rows that have
- * stamps of another server are stamped, and the publisher then looks again.
+ * A partition is done under two conditions.  The pass has found only rows that
+ * cannot be stamped.  When the pass began, no transaction with an xid below
+ * since was running: such transactions may write rows with stamps that are not
+ * in the feed, until they end.  If since is FEEDPUB_SINCE_NEVER, only the rows
+ * with stamps of another server are stamped, and then the publisher looks
+ * again.
  *
- * The steps run code of the table's owner.  So they run in a process of their
- * own.  The database's worker starts it when a feed has such partitions, one at
- * a time (maintenance_plan.c), and it ends when it has no more to do, or its turn is over.  A step
- * that takes longer than a limit ends the process, in a way that no code can
- * catch; then the feed waits, each time twice as long.  Owners take turns.  With
- * the process goes what that code may have left in its session.
- *
+ * The steps run code of the table's owner, so they run in a process of their
+ * own.  The database's worker starts it if a feed has such partitions, one
+ * process at a time (maintenance_plan.c).  It ends if it has no more to do, or
+ * if its turn is over.  If a step takes longer than a limit, it ends the
+ * process, in a way that no code can catch.  Then the feed waits, each time
+ * twice as long, and owners take turns.  What that code may have left in its
+ * session ends with the process.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -62,30 +62,30 @@ PGDLLEXPORT void feedpub_maintenance_main(Datum main_arg);
 
 PG_FUNCTION_INFO_V1(feedpub_stamp_some);
 
-/* how many rows are stamped in one step, and into how many a second is cut */
+/* rows that are stamped in one step, and steps that share a second's rate */
 #define STEP_ROWS			1000
 #define STEPS_A_SECOND		10
 
-/* when a step ends the process, and how long a turn is, in ms */
+/* after how long a step ends the process, and how long a turn is, in ms */
 #define STEP_LIMIT			7000
 #define TURN				3000
 
 /* how long a locked row is waited for, in ms */
 #define ROW_WAIT			100
 
-/* What is stamped, as its row in feedpub._stamping tells. */
+/* What is stamped: a row of feedpub._stamping. */
 typedef struct Work
 {
 	Oid			partition;
 	uint64		since;
 	FeedpubRestamp pass;
-	bool		settled;		/* the pass began when all xids below had ended */
+	bool		settled;		/* all xids below had ended at its start */
 } Work;
 
 /* of the process */
 static TimeoutId limit;
 
-/* a row for each partition that is not done, of this since; an xid only if one lacks */
+/* a row for each partition that is not done; draws an xid only if one lacks */
 static FeedpubStatement prepare_rows = {
 	.sql = "INSERT INTO feedpub._stamping AS s (feed, partition, since)"
 		   " SELECT p.feed, p.partition, p.since FROM feedpub._partition p"
@@ -109,7 +109,7 @@ static FeedpubStatement set_running = {
 	.argtypes = {REGCLASSOID, BOOLOID},
 };
 
-/* all of them run no more, or the next turn would seem to have been killed */
+/* clears running in all: else the next turn would count as one that failed */
 static FeedpubStatement note_error = {
 	.sql = "UPDATE feedpub._stamping SET running = false,"
 		   "  last_error = CASE WHEN done THEN last_error ELSE $2 END,"
@@ -119,7 +119,7 @@ static FeedpubStatement note_error = {
 	.argtypes = {REGCLASSOID, TEXTOID},
 };
 
-/* rows that could not be stamped, in the partitions that there are */
+/* rows that could not be stamped, in the partitions that are listed */
 static FeedpubStatement count_failed = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(s.failed), 0)::pg_catalog.int8"
 		   " FROM feedpub._partition p"
@@ -131,7 +131,7 @@ static FeedpubStatement count_failed = {
 	.argtypes = {REGCLASSOID},
 };
 
-/* they are looked for again */
+/* look for failed rows again */
 static FeedpubStatement retry_failed = {
 	.sql = "UPDATE feedpub._stamping SET done = false, failed = 0, pass_file = 0,"
 		   "  last_error = NULL, last_error_at = NULL"
@@ -140,7 +140,7 @@ static FeedpubStatement retry_failed = {
 	.argtypes = {REGCLASSOID},
 };
 
-/* that which has waited longest */
+/* the partition that has waited longest */
 static FeedpubStatement choose_partition = {
 	.sql = "SELECT p.partition, p.since, s.pass_file, s.pass_kind, s.pass_xid, s.pass_pos,"
 		   "  s.pass_tid, s.pass_found, s.pass_failed, s.pass_settled,"
@@ -184,8 +184,8 @@ static void run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed,
  * feedpub._stamp_some(feed regclass, max_rows integer) returns bigint
  *
  * A step for the partitions of a feed, by hand.  Returns how many rows it
- * stamped; NULL if nothing is to be done, or not before other transactions end.
- * Not for PUBLIC.
+ * stamped; NULL if nothing is to be done, or not before other transactions
+ * end.  Not for PUBLIC.
  */
 Datum
 feedpub_stamp_some(PG_FUNCTION_ARGS)
@@ -199,8 +199,9 @@ feedpub_stamp_some(PG_FUNCTION_ARGS)
 }
 
 /*
- * Stamp some rows of one of a feed's partitions, in a transaction of its own, in
- * READ COMMITTED.  If another process is at it, that is waited for or not.
+ * Stamp some rows of one of a feed's partitions, in a transaction of its own,
+ * in READ COMMITTED.  If another process does so, waits for it if wait is
+ * true, else does nothing.
  */
 void
 feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
@@ -216,7 +217,7 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 		return;
 	if (write_state(&prepare_rows, values, NULL) > 0 && wait)
 	{
-		/* a partition is waited for without a transaction id: in the next step */
+		/* wait for a partition without a transaction id: in the next step */
 		step->outcome = FEEDPUB_STAMPING_GOES_ON;
 		step->npending = 1;
 		return;
@@ -234,7 +235,7 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 	rel = try_relation_open(work.partition, NoLock);
 
 	/*
-	 * Is it the partition that the pass speaks for?  Our lock keeps it as it is
+	 * Is the partition still as the pass has it?  Our lock keeps it as it is
 	 * from here on.
 	 */
 	if (rel == NULL ||
@@ -268,13 +269,13 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
 		if (done)
 			step->outcome = FEEDPUB_STAMPING_GOES_ON;
 		if (work.since == FEEDPUB_SINCE_NEVER)
-			feedpub_shmem_mark(&feed, 1, false);	/* the publisher admits it now */
+			feedpub_shmem_mark(&feed, 1, false);	/* it can be admitted */
 	}
 	save_work(feed, &work, done);
 }
 
 /*
- * Note why a process ended before its time.
+ * Note why a process ended early.
  */
 void
 feedpub_maintenance_note_error(Oid feed, const char *error)
@@ -285,20 +286,20 @@ feedpub_maintenance_note_error(Oid feed, const char *error)
 }
 
 /*
- * Look for those rows again that have been given up.
+ * Look again for rows that could not be stamped.
  */
 void
 feedpub_maintenance_retry(Oid feed)
 {
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
 
-	/* a step that is under way would write its own state over it */
+	/* a step that is running would overwrite it */
 	(void) lock_feed(feed, true);
 	(void) write_state(&retry_failed, values, NULL);
 }
 
 /*
- * How many they are.
+ * How many rows could not be stamped.
  */
 int64
 feedpub_maintenance_failed(Oid feed)
@@ -316,7 +317,8 @@ feedpub_maintenance_failed(Oid feed)
 }
 
 /*
- * One process at a time stamps rows of a feed's partitions.
+ * Take the lock under which one process at a time stamps rows of a feed's
+ * partitions.
  */
 static bool
 lock_feed(Oid feed, bool wait)
@@ -360,8 +362,8 @@ choose_work(Oid feed, Work *work, int *npending)
 }
 
 /*
- * Write how far a partition has got, after a step or in its stead.  Where a pass
- * has ended, another begins.
+ * Write the progress of a partition, after a step or instead of one.  If a
+ * pass has ended, the next one begins.
  */
 static void
 save_work(Oid feed, const Work *work, bool done)
@@ -412,7 +414,8 @@ write_state(FeedpubStatement *statement, Datum *values, const char *nulls)
  */
 
 /*
- * The handler of the limit: as die(), from within.  No code catches FATAL.
+ * The handler of the limit: what die() does, from within.  No code catches
+ * FATAL.
  */
 static void
 end_process(void)
@@ -429,7 +432,7 @@ step_once(Oid feed, void *arg)
 		STEP_ROWS :
 		Min(Max(feedpub_stamping_rate / STEPS_A_SECOND, 1), STEP_ROWS);
 
-	/* a batch that has the rows makes them durable */
+	/* the batch that has the rows makes them durable */
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	feedpub_maintenance_step(feed, rows, false, (FeedpubStamping *) arg);
@@ -459,7 +462,7 @@ note_failure(Oid feed, void *arg)
 }
 
 /*
- * Stamp rows of one feed's partitions.  The arguments are in bgw_extra: the
+ * Stamp rows of one feed's partitions.  bgw_extra has the arguments: the
  * database and the feed.
  */
 void
@@ -520,7 +523,7 @@ feedpub_maintenance_main(Datum main_arg)
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 
-		/* it may tell of rows: it is for the table's owner */
+		/* the message may tell of rows: it is for the table's owner */
 		ereport(LOG,
 				(errmsg("could not stamp rows of feed with OID %u", arguments[1]),
 				 errdetail("feedpub.republishing tells its owner why.")));

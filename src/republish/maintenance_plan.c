@@ -1,13 +1,11 @@
 /*-------------------------------------------------------------------------
- *
  * maintenance_plan.c
- *	  When the process that stamps rows is started, and for which feed: a part
- *	  of the database's worker (worker.c).
+ *	  When the database's worker (worker.c) starts the process that stamps
+ *	  rows, and for which feed.
  *
  * One process runs at a time (maintenance.c).  If its last turn failed, or was
  * ended by the limit, or found only locks, its feed waits, each time twice as
  * long.  Owners take turns.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -23,25 +21,25 @@
 #include "republish/republish.h"
 
 /* the waits of a feed: after a failure, or for locks; in ms */
-#define FIRST_PENANCE		1000
-#define LAST_PENANCE		(3600 * 1000)
+#define FIRST_REST		1000
+#define LAST_REST		(3600 * 1000)
 #define FIRST_RETRY			100
 #define LAST_RETRY			10000
 
 /* What the worker knows of a feed with such partitions. */
-typedef struct Patient
+typedef struct StampingTask
 {
 	Oid			feed;			/* hash key, must be first */
 	Oid			owner;
 	bool		pending;
-	int			failures;		/* one after the other */
+	int			failures;		/* in succession */
 	int			waits;
-	int64		stamped;		/* so far, as far as is known */
+	int64		stamped;		/* up to now, as far as is known */
 	TimestampTz not_before;
 	TimestampTz served_at;
-} Patient;
+} StampingTask;
 
-static HTAB *patients = NULL;
+static HTAB *tasks = NULL;
 static BackgroundWorkerHandle *process = NULL;
 static Oid	process_feed;
 static TimestampTz process_started;
@@ -50,7 +48,7 @@ static FeedpubStatement list_feeds = {
 	.sql = "SELECT p.feed, c.relowner, pg_catalog.sum(COALESCE(s.stamped, 0))::pg_catalog.int8,"
 		   "  COALESCE(pg_catalog.bool_or(s.running), false),"
 		   "  pg_catalog.bool_or(s.done IS NOT TRUE),"
-		   /* of a process, not of a row: those are of their step's time */
+		   /* an error of a process; one of a row has its step's time */
 		   "  pg_catalog.max(s.last_error_at) FILTER (WHERE s.last_error_at"
 		   "   > COALESCE(s.stepped_at, '-infinity'))"
 		   " FROM feedpub._partition p"
@@ -64,8 +62,8 @@ static FeedpubStatement list_feeds = {
 
 static void see_end(void);
 static int64 longer_wait(int64 first, int *nwaits, int64 last);
-static Patient *choose_patient(void);
-static void start_process(Patient *patient);
+static StampingTask *choose_task(void);
+static void start_process(StampingTask *task);
 
 /*
  * The next wait, in ms: each time twice as long, up to the last.
@@ -80,31 +78,31 @@ longer_wait(int64 first, int *nwaits, int64 last)
 }
 
 /*
- * See which feeds have rows to be stamped, and what the last process did.  In a
- * transaction.
+ * Look which feeds have rows to be stamped, and at the result of the last
+ * process.  In a transaction.
  */
 void
 feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 {
 	HASH_SEQ_STATUS status;
-	Patient    *patient;
+	StampingTask *task;
 	FeedpubRole caller;
 	Oid			killed = InvalidOid;
 	uint64		n;
 
-	if (patients == NULL)
+	if (tasks == NULL)
 	{
 		HASHCTL		ctl = {0};
 
 		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(Patient);
+		ctl.entrysize = sizeof(StampingTask);
 		ctl.hcxt = TopMemoryContext;
-		patients = hash_create("feedpub maintenance", 16, &ctl,
-							   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		tasks = hash_create("feedpub maintenance", 16, &ctl,
+							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
-	hash_seq_init(&status, patients);
-	while ((patient = hash_seq_search(&status)) != NULL)
-		patient->pending = false;
+	hash_seq_init(&status, tasks);
+	while ((task = hash_seq_search(&status)) != NULL)
+		task->pending = false;
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&list_feeds, NULL, NULL);
 	for (uint64 i = 0; i < n; i++)
@@ -114,19 +112,19 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 		Oid			feed = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
 		int64		stamped = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
 
-		patient = hash_search(patients, &feed, HASH_ENTER, &found);
+		task = hash_search(tasks, &feed, HASH_ENTER, &found);
 		if (!found)
 		{
-			MemSet(patient, 0, sizeof(Patient));
-			patient->feed = feed;
-			patient->stamped = stamped;
+			MemSet(task, 0, sizeof(StampingTask));
+			task->feed = feed;
+			task->stamped = stamped;
 		}
-		stats->stamped += Max(stamped - patient->stamped, 0);
-		patient->pending = DatumGetBool(feedpub_store_value(i, 5, &isnull));
-		patient->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
+		stats->stamped += Max(stamped - task->stamped, 0);
+		task->pending = DatumGetBool(feedpub_store_value(i, 5, &isnull));
+		task->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
 		if (process == NULL && process_feed == feed)
 		{
-			/* what its last turn came to */
+			/* the result of its last turn */
 			bool		was_killed = DatumGetBool(feedpub_store_value(i, 4, &isnull));
 			Datum		at = feedpub_store_value(i, 6, &isnull);
 			int64		wait_ms = 0;
@@ -134,24 +132,24 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 			if (was_killed)
 				killed = feed;
 			if (was_killed || (!isnull && DatumGetTimestampTz(at) >= process_started))
-				wait_ms = longer_wait(FIRST_PENANCE, &patient->failures, LAST_PENANCE);
-			else if (stamped == patient->stamped)
-				wait_ms = longer_wait(FIRST_RETRY, &patient->waits, LAST_RETRY);
+				wait_ms = longer_wait(FIRST_REST, &task->failures, LAST_REST);
+			else if (stamped == task->stamped)
+				wait_ms = longer_wait(FIRST_RETRY, &task->waits, LAST_RETRY);
 			else
-				patient->failures = patient->waits = 0;
-			patient->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+				task->failures = task->waits = 0;
+			task->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
 		}
-		patient->stamped = stamped;
+		task->stamped = stamped;
 	}
 	if (process == NULL)
 		process_feed = InvalidOid;
-	hash_seq_init(&status, patients);
-	while ((patient = hash_seq_search(&status)) != NULL)
+	hash_seq_init(&status, tasks);
+	while ((task = hash_seq_search(&status)) != NULL)
 	{
-		if (patient->pending)
+		if (task->pending)
 			continue;
-		patient->failures = patient->waits = 0;
-		patient->not_before = 0;
+		task->failures = task->waits = 0;
+		task->not_before = 0;
 	}
 	feedpub_store_end(&caller);
 	if (OidIsValid(killed))
@@ -167,10 +165,10 @@ feedpub_maintenance_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	HASH_SEQ_STATUS status;
-	Patient    *patient;
+	StampingTask *task;
 	long		wait_ms = LONG_MAX;
 
-	if (patients == NULL)
+	if (tasks == NULL)
 		return wait_ms;
 	if (process != NULL)
 		see_end();
@@ -178,22 +176,23 @@ feedpub_maintenance_run(void)
 		return wait_ms;
 	if (OidIsValid(process_feed))
 		return 0;
-	patient = choose_patient();
-	if (patient != NULL)
-		start_process(patient);
+	task = choose_task();
+	if (task != NULL)
+		start_process(task);
 	if (process != NULL)
 		return wait_ms;
-	hash_seq_init(&status, patients);
-	while ((patient = hash_seq_search(&status)) != NULL)
+	hash_seq_init(&status, tasks);
+	while ((task = hash_seq_search(&status)) != NULL)
 	{
-		if (patient->pending)
-			wait_ms = Min(wait_ms, Max(TimestampDifferenceMilliseconds(now, patient->not_before), FIRST_RETRY));
+		if (task->pending)
+			wait_ms = Min(wait_ms, Max(TimestampDifferenceMilliseconds(now, task->not_before), FIRST_RETRY));
 	}
 	return wait_ms;
 }
 
 /*
- * End the process: the worker ends, maybe since others want the database.
+ * End the process, since the worker ends, for example because other databases
+ * wait for one.
  */
 void
 feedpub_maintenance_end(void)
@@ -203,7 +202,7 @@ feedpub_maintenance_end(void)
 }
 
 /*
- * Has the process ended?  Then the next plan tells what it came to.
+ * Note if the process has ended.  The next plan reads its result.
  */
 static void
 see_end(void)
@@ -217,37 +216,37 @@ see_end(void)
 }
 
 /*
- * Of the feeds whose time has come, one of the owner that has been served the
- * longest time ago.
+ * Of the feeds whose wait is over, one of the owner that has waited longest
+ * for a turn.
  */
-static Patient *
-choose_patient(void)
+static StampingTask *
+choose_task(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	HASH_SEQ_STATUS status;
-	Patient    *patient;
-	Patient    *chosen = NULL;
+	StampingTask *task;
+	StampingTask *chosen = NULL;
 	TimestampTz chosen_owner = 0;
 
-	hash_seq_init(&status, patients);
-	while ((patient = hash_seq_search(&status)) != NULL)
+	hash_seq_init(&status, tasks);
+	while ((task = hash_seq_search(&status)) != NULL)
 	{
 		HASH_SEQ_STATUS others;
-		Patient    *other;
+		StampingTask *other;
 		TimestampTz owner = 0;
 
-		if (!patient->pending || patient->not_before > now)
+		if (!task->pending || task->not_before > now)
 			continue;
-		hash_seq_init(&others, patients);
+		hash_seq_init(&others, tasks);
 		while ((other = hash_seq_search(&others)) != NULL)
 		{
-			if (other->owner == patient->owner)
+			if (other->owner == task->owner)
 				owner = Max(owner, other->served_at);
 		}
 		if (chosen == NULL || owner < chosen_owner ||
-			(owner == chosen_owner && patient->served_at < chosen->served_at))
+			(owner == chosen_owner && task->served_at < chosen->served_at))
 		{
-			chosen = patient;
+			chosen = task;
 			chosen_owner = owner;
 		}
 	}
@@ -255,10 +254,10 @@ choose_patient(void)
 }
 
 static void
-start_process(Patient *patient)
+start_process(StampingTask *task)
 {
 	BackgroundWorker worker;
-	Oid			arguments[2] = {MyDatabaseId, patient->feed};
+	Oid			arguments[2] = {MyDatabaseId, task->feed};
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
 	MemSet(&worker, 0, sizeof(worker));
@@ -271,14 +270,14 @@ start_process(Patient *patient)
 	strlcpy(worker.bgw_function_name, "feedpub_maintenance_main", BGW_MAXLEN);
 	memcpy(worker.bgw_extra, arguments, sizeof(arguments));
 	worker.bgw_notify_pid = MyProcPid;
-	patient->served_at = GetCurrentTimestamp();
-	process_started = patient->served_at;
+	task->served_at = GetCurrentTimestamp();
+	process_started = task->served_at;
 	if (RegisterDynamicBackgroundWorker(&worker, &process))
-		process_feed = patient->feed;
+		process_feed = task->feed;
 	else
 	{
 		process = NULL;
-		patient->not_before = TimestampTzPlusMilliseconds(patient->served_at, LAST_RETRY);
+		task->not_before = TimestampTzPlusMilliseconds(task->served_at, LAST_RETRY);
 	}
 	MemoryContextSwitchTo(oldcontext);
 }

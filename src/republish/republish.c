@@ -1,13 +1,10 @@
 /*-------------------------------------------------------------------------
- *
  * republish.c
  *	  Publishing all rows of a table feed again, or those that are not in the
  *	  feed: feed_republish().
  *
- * One row, or those that meet a condition, are published again by an UPDATE
- * that sets feed_xid to NULL.  This is for those that are too many for one
- * transaction.
- *
+ * An UPDATE that sets feed_xid to NULL publishes one row again, or those that
+ * meet a condition.  This is for more rows than fit in one transaction.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -35,7 +32,7 @@ PG_FUNCTION_INFO_V1(feed_republish);
 /* how many rows are stamped in one transaction */
 #define STEP_ROWS		1000
 
-/* how long a locked row is waited for before another pass, in ms */
+/* how long the next pass waits for a locked row, in ms */
 #define ROW_WAIT		1000
 
 /* how often progress is reported, in ms */
@@ -50,21 +47,23 @@ static void begin_transaction(void);
 static Relation begin_step(Oid feed, Oid relid);
 
 /*
- * PROCEDURE feed_republish(feed regclass, unstamped_only boolean DEFAULT false)
+ * PROCEDURE feed_republish(feed regclass, unstamped_only boolean DEFAULT
+ * false)
  *
  * Publishes all rows of a table feed again that were written before the call,
- * or only those that are not in the feed: without a stamp, or with one of
- * another feed, or of a time when the partition was not in this one.  In steps,
- * each in a transaction of its own, which is why it cannot run inside a
- * transaction block (25001).  Interrupted, it is called again.
+ * or only those that are not in the feed: rows without a stamp, or with a
+ * stamp of another feed, or of a time when the partition was not in this one.
+ * It works in steps, each in a transaction of its own, so it cannot run inside
+ * a transaction block (25001).  If it is interrupted, it can be called again.
  *
  * It is an UPDATE as the table's owner, in a security-restricted operation:
- * triggers fire, and checks are made.  A row of which the UPDATE fails is left
- * as it is, with a WARNING.  Locked rows are waited for.  For the owner.
+ * triggers fire, and checks are made.  If the UPDATE of a row fails, the row
+ * is left as it is, with a WARNING.  Locked rows are waited for.  For the
+ * owner only.
  *
- * Errors: 42809 when it is no table feed; 55000 when the feed lacks its index,
- * row security holds for the owner, or a rule replaces UPDATE; 25006 on a
- * standby; 42501.
+ * Errors: 42809 if it is no table feed; 55000 if the feed lacks its index, row
+ * security holds for the owner, or a rule replaces UPDATE; 25006 on a standby;
+ * 42501.
  */
 Datum
 feed_republish(PG_FUNCTION_ARGS)
@@ -114,7 +113,7 @@ require_table_feed(Oid relid)
 	FeedpubFeed feed;
 
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
+		feedpub_registry_get(relid, &feed); /* raises the error */
 	if (!feedpub_registry_is_table(relid))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -131,7 +130,7 @@ find_tables(Oid feed)
 	Relation	rel;
 	List	   *tables;
 
-	/* what inherits from a plain table is no part of its feed */
+	/* a table that inherits from a plain table is not in its feed */
 	if (get_rel_relkind(feed) != RELKIND_PARTITIONED_TABLE)
 		return list_make1_oid(feed);
 	rel = relation_open(feed, AccessShareLock);
@@ -141,7 +140,8 @@ find_tables(Oid feed)
 }
 
 /*
- * Each is as it must be, whatever the session's default is.
+ * Begin a transaction in READ COMMITTED that may write, whatever the session's
+ * defaults are.
  */
 static void
 begin_transaction(void)
@@ -152,8 +152,8 @@ begin_transaction(void)
 }
 
 /*
- * Begin a transaction of a step: lock the table, and see that it may be done.
- * Returns NULL if the table is not there any more.
+ * Begin a transaction of a step: lock the table, and check that the step is
+ * allowed.  Returns NULL if the table is not there any more.
  */
 static Relation
 begin_step(Oid feed, Oid relid)
@@ -256,8 +256,8 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 }
 
 /*
- * Admit the partitions that are not yet, as a publisher does; but rows of another
- * history are no obstacle here.
+ * Admit the partitions that are not admitted yet, as a publisher does, but
+ * also if rows are of another history.
  */
 static void
 admit_partitions(Oid relid)
@@ -274,8 +274,8 @@ admit_partitions(Oid relid)
 }
 
 /*
- * Stamp the rows of partitions that came with them, as the background does, and
- * note which are done.
+ * Stamp the rows that partitions came with, as the background process does,
+ * and note which partitions are done.
  */
 static void
 stamp_outside(Oid feed)
@@ -294,7 +294,7 @@ stamp_outside(Oid feed)
 			break;
 		if (step.outcome == FEEDPUB_STAMPING_WAITS && again)
 		{
-			/* rows of another server may have kept one out */
+			/* rows of another server may have kept a partition out */
 			admit_partitions(feed);
 			again = false;
 		}

@@ -15,49 +15,51 @@ typedef enum FeedpubRestampKind
 {
 	FEEDPUB_RESTAMP_UNSTAMPED,	/* without a stamp, or with half of one */
 	FEEDPUB_RESTAMP_OLD,		/* with an xid below a bound */
-	FEEDPUB_RESTAMP_FOREIGN,	/* with one that this server has not assigned */
+	FEEDPUB_RESTAMP_FOREIGN,	/* one that this server has not assigned */
 	FEEDPUB_RESTAMP_END,
 } FeedpubRestampKind;
 
-/* The rows of a table that are to be stamped anew, and how far that has got. */
+/*
+ * The rows of a table that are to be stamped anew, and the state of the pass.
+ */
 typedef struct FeedpubRestamp
 {
 	Oid			relid;
 	uint64		below;			/* the bound; 0: there are no old ones */
-	bool		foreign;		/* look for them as well, ... */
-	bool		only_foreign;	/* ... or for nothing else */
+	bool		foreign;		/* look for those with foreign stamps, too */
+	bool		only_foreign;	/* look for those only */
 
 	/* where the pass is */
 	FeedpubRestampKind kind;
-	Oid			file;			/* which its row identifiers are of */
+	Oid			file;			/* the table's file, which tid is of */
 	uint64		xid;
 	int64		pos;
 	ItemPointerData tid;
-	int64		found;			/* in it, but those that failed */
-	int64		moved;			/* of these have been stamped */
-	int64		failed;			/* or a trigger has suppressed */
+	int64		found;			/* in this pass, without those that failed */
+	int64		moved;			/* of these, how many have been stamped */
+	int64		failed;			/* also those that a trigger suppressed */
 	bool		ended;
 
 	/* of the step */
 	int64		stamped;
-	int64		left;			/* rows that others have locked, or changed */
+	int64		left;			/* rows that are locked, or have changed */
 	ItemPointerData left_tid;	/* one of them */
-	char	   *error;			/* what the last that failed has raised */
+	char	   *error;			/* what the last failed row has raised */
 	ItemPointerData error_tid;
 } FeedpubRestamp;
 
-/* What a step for the partitions of a feed came to. */
+/* The result of a step for the partitions of a feed. */
 typedef enum FeedpubStampingOutcome
 {
-	FEEDPUB_STAMPING_NOTHING,	/* nothing is to be done, or another is at it */
-	FEEDPUB_STAMPING_WAITS,		/* for locks, or transactions that still run */
+	FEEDPUB_STAMPING_NOTHING,	/* nothing to do, or another process does it */
+	FEEDPUB_STAMPING_WAITS,		/* for locks, or running transactions */
 	FEEDPUB_STAMPING_GOES_ON,
 } FeedpubStampingOutcome;
 
 typedef struct FeedpubStamping
 {
 	FeedpubStampingOutcome outcome;
-	int			npending;		/* partitions that have such rows, or may have */
+	int			npending;		/* partitions that may have such rows */
 	int64		stamped;
 } FeedpubStamping;
 

@@ -1,42 +1,43 @@
 /*-------------------------------------------------------------------------
- *
  * restamp.c
  *	  Giving rows a new stamp, some at a time.
  *
- * This is the one step that does it, for feed_republish() (republish.c) and for
- * partitions that come with rows (maintenance.c).  It is what an owner would
- * write, an UPDATE that sets feed_xid to NULL: checks are made and triggers
- * fire as for any other.  All of them are the owner's code, so the step runs as
- * the table's owner, in a security-restricted operation (role.c), and never in
- * a process that publishes.  Deferred triggers fail there, so none is deferred.
+ * This is the one step that does it, for feed_republish() (republish.c) and
+ * for partitions that come with rows (maintenance.c).  It is what an owner
+ * would write, an UPDATE that sets feed_xid to NULL: checks are made and
+ * triggers fire as for any other UPDATE.  All of them are the owner's code, so
+ * the step runs as the table's owner, in a security-restricted operation
+ * (role.c), and never in a process that publishes.  Deferred triggers fail
+ * there, so none is deferred.
  *
- * A pass looks for rows of one kind after the other:
+ * A pass looks for rows of one kind after the other.
  *
- * Those without a stamp, or with half of one, are in no index.  They are looked
- * for in the order of the table, some pages at a time.  A row does not move
- * before it has been found, for any UPDATE of such a row stamps it (change.c);
- * so a row that is passed has a stamp, or was locked.
+ * Rows without a stamp, or with half of one, are in no index.  They are looked
+ * for in the order of the table, some pages at a time.  Such a row does not
+ * move before it has been found, for any UPDATE of it stamps it (change.c).
+ * So a row that a pass has left has a stamp, or was locked.
  *
- * Those with an xid below a bound, and those with one that this server has not
+ * Rows with an xid below a bound, and rows with one that this server has not
  * assigned, are looked for in the order of the index on the stamp.  An UPDATE
- * that keeps a row's stamp keeps its place there.  Rows of equal stamps are
- * told by their row identifiers, so that no step ends between them for good.
+ * that keeps a row's stamp keeps its position there.  Rows of equal stamps are
+ * told by their row identifiers, so a step that ends between them loses none.
  *
  * A step finds some rows, locks those that can be locked at once, and updates
- * these.  Those that are locked, or have changed meanwhile, are left to another
+ * these.  Rows that are locked, or have changed meanwhile, are left to another
  * pass: passes are repeated until one finds only rows that cannot be stamped.
- * The place of a pass is of one file of the table; in another it begins again.
+ * The position of a pass is of one file of the table; in another file it
+ * begins again.
  *
- * If the UPDATE fails, each row is tried alone, in a subtransaction.  A row that
- * fails then, or that a trigger suppresses or gives another stamp, is counted,
- * and stops nothing.
+ * If the UPDATE fails, each row is tried alone, in a subtransaction.  If a row
+ * fails then, or a trigger suppresses it or gives it another stamp, the row is
+ * counted, and stops nothing.
  *
  * feed_begin_history() has all rows stamped in one transaction, in order.
  *
  * Waiting.  The rows of a step stay locked until it commits, so the step waits
- * for nothing long: lock_timeout is below any useful deadlock_timeout.  Between
- * two passes a row that is left is waited for, without a transaction id.
- *
+ * for nothing long: its lock_timeout is below any useful deadlock_timeout.
+ * Between two passes, a row that was left is waited for, without a transaction
+ * id.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -64,14 +65,14 @@
 
 #include "republish/republish.h"
 
-/* how many pages are searched at once, and for how long in a step, in ms */
+/* pages that are searched at once, and how long a step searches, in ms */
 #define WINDOW			32
 #define SEARCH_TIME		200
 
 /* after how long a step stamps no more rows, in ms */
 #define UPDATE_TIME		1000
 
-/* how many rows are read at once that are stamped in their order */
+/* how many rows are read at once if they are stamped in order */
 #define ROWS_AT_ONCE	1000
 
 /* how long a step waits for a lock that a trigger or a check takes, in ms */
@@ -94,7 +95,7 @@ static void note_failure(FeedpubRestamp *pass, ItemPointer tid,
 static Datum tid_array(Datum *tids, int n);
 
 /*
- * Refuse a table of which an UPDATE would leave out rows without an error.
+ * Refuse a table if an UPDATE would leave out rows without an error.
  */
 void
 feedpub_restamp_check(Relation rel)
@@ -124,7 +125,8 @@ feedpub_restamp_check(Relation rel)
 
 /*
  * Begin a pass over a table: its rows without a stamp, those with an xid below
- * a bound, 0 if there is none, and maybe those of another server.
+ * a bound (0: none), and, if foreign is true, those with stamps of another
+ * server.
  */
 void
 feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid, uint64 below,
@@ -154,7 +156,7 @@ rewind_pass(FeedpubRestamp *pass, Relation rel)
 }
 
 /*
- * Go on to the next kind of rows.
+ * Continue with the next kind of rows.
  */
 static void
 next_kind(FeedpubRestamp *pass)
@@ -171,9 +173,9 @@ next_kind(FeedpubRestamp *pass)
 }
 
 /*
- * Stamp some rows of a table, in a transaction of the caller's, who has locked
- * the table and checked it; each of these steps begins in one of its own, in
- * READ COMMITTED.
+ * Stamp some rows of a table, in a transaction of the caller's.  The caller
+ * has locked the table and checked it.  Each of these steps begins in a
+ * transaction of its own, in READ COMMITTED.
  */
 void
 feedpub_restamp_some(FeedpubRestamp *pass, Relation rel, int max_rows)
@@ -211,9 +213,9 @@ feedpub_restamp_some(FeedpubRestamp *pass, Relation rel, int max_rows)
 }
 
 /*
- * Wait until a row that was left is not locked any more, for so long.  Returns
- * whether that is so.  Nothing is kept locked but until the caller ends the
- * transaction, which has no xid while it waits.
+ * Wait until a row that was left is not locked any more, for at most
+ * timeout_ms.  Returns whether that is so.  The row stays locked until the
+ * caller ends the transaction, which has no xid while it waits.
  */
 bool
 feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
@@ -244,7 +246,7 @@ feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 		error = CopyErrorData();
 		FlushErrorState();
 		RollbackAndReleaseCurrentSubTransaction();
-		/* a row that has moved to another partition meanwhile is left no more */
+		/* if the row has moved to another partition, it is left no more */
 		if (error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE)
 			done = true;
 		else if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
@@ -261,9 +263,9 @@ feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 }
 
 /*
- * Stamp all rows of a table that have a stamp, in the order of their positions,
- * in the caller's transaction, who has locked the table against all but
- * readers.  An outbox, of which no UPDATE is allowed, lets this one through.
+ * Stamp all rows of a table that have a stamp, in the order of their
+ * positions, in the caller's transaction.  The caller has locked the table
+ * against all but readers.  An outbox allows no UPDATE but this one.
  */
 void
 feedpub_restamp_all(Relation rel)
@@ -361,7 +363,8 @@ begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller)
 }
 
 /*
- * Rows without a stamp, or with half of one, after the place of the pass.
+ * Find rows without a stamp, or with half of one, after the position of the
+ * pass.
  */
 static int
 find_unstamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
@@ -406,9 +409,9 @@ find_unstamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
 }
 
 /*
- * Rows with a stamp that is not in the feed any more, after the place of the
- * pass.  The server's next xid is that of the snapshot that reads: whatever it
- * sees was stamped before.
+ * Find rows with a stamp that is not in the feed any more, after the position
+ * of the pass.  The bound of foreign stamps is the next xid of the snapshot
+ * that reads: all that it sees was stamped before.
  */
 static int
 find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
@@ -448,8 +451,8 @@ find_stamped(FeedpubRestamp *pass, Relation rel, int max_rows, Datum *tids)
 }
 
 /*
- * Lock those of the rows that can be locked at once and are where they were
- * found.  Returns how many; they replace those in tids.
+ * Lock the rows that can be locked at once and are where they were found.
+ * Returns how many; they replace those in tids.
  */
 static int
 lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
@@ -503,9 +506,9 @@ lock_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 }
 
 /*
- * Update the rows, some at once, each time twice as many; if that fails each
- * alone.  However slow triggers are, a step is not ended by its limit before it
- * has stamped one: the rows for which there is no time are left.
+ * Update the rows, some at once, each time twice as many; if that fails, each
+ * alone.  However slow triggers are, a step stamps at least one row before its
+ * limit ends it: the rows for which there is no time are left.
  */
 static void
 update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
@@ -533,8 +536,8 @@ update_rows(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 }
 
 /*
- * Update some of the rows.  Returns whether they are done with: if one alone
- * fails it is.
+ * Update some of the rows.  Returns whether they are done: if a single row
+ * fails, it is.
  */
 static bool
 try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
@@ -603,8 +606,9 @@ try_update(FeedpubRestamp *pass, Relation rel, Datum *tids, int n)
 
 /*
  * How many of the rows have got a stamp of this transaction?  A trigger that
- * comes after the one that stamps may have put another into them.  They would
- * be found in each pass again, and there would be no last one.
+ * fires after the stamping one may have put another stamp into them.  If such
+ * rows counted as stamped, each pass would find them again, and there would be
+ * no last pass.
  */
 static int64
 count_stamped(SPITupleTable *table, int64 n)
