@@ -75,7 +75,7 @@ SELECT reads();
 -- Set back, in each of the ways
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('c', '3');
 ALTER SEQUENCE :seq RESTART;
-SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ has been given out$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT guard, problem ~ '^sequence .* was set back: position [0-9]+ has been assigned$' AS problem, cure FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
 SELECT reads();
 SELECT setval('"Odd ""Name"", with a comma_feed_pos_seq"', 1, false);

@@ -1,8 +1,6 @@
 /*-------------------------------------------------------------------------
- *
  * admin.h
- *	  What the owner of a feed calls: create, attach, check, repair.
- *
+ *	  The functions for the owner of a feed: create, attach, check, repair.
  *-------------------------------------------------------------------------
  */
 #ifndef FEEDPUB_ADMIN_H
@@ -15,10 +13,10 @@ typedef struct FeedpubProblem
 {
 	const char *guard;			/* which guard, one word */
 	char	   *problem;		/* what is wrong, a sentence */
-	char	   *cure;			/* SQL that puts it right, or NULL */
-	bool		by_hand;		/* which only the client can run */
-	bool		apart;			/* whatever else is cured */
-	bool		as_caller;		/* it makes a relation */
+	char	   *cure;			/* SQL that repairs it, or NULL */
+	bool		by_hand;		/* only a client can run the cure */
+	bool		apart;			/* its cure changes no other problem */
+	bool		as_caller;		/* the cure makes a relation */
 } FeedpubProblem;
 
 /* in check.c */

@@ -1,23 +1,22 @@
 /*-------------------------------------------------------------------------
- *
  * attach.c
- *	  Making an ordinary table a feed of its changes, and an ordinary table
+ *	  Making a user's table a feed of its changes, and an ordinary table
  *	  again.
  *
  * A table feed is a table of the user's with two more columns, the stamp, an
- * index on them and triggers that write them.  All but the index is a change
- * of the catalogs, made with ordinary DDL as the caller, under a lock that
- * lets no writer in, so that whatever is written since is stamped; what was
- * there before has no stamp, and is batch 0 (initial.c).
+ * index on them, and triggers that write them.  All but the index is a change
+ * of the system catalogs, made with ordinary DDL as the caller.  It is made
+ * under a lock that excludes writers, so all that is written since is stamped.
+ * What was there before has no stamp, and is the initial snapshot (initial.c).
  *
  * The lock is asked for in attempts, short ones at first: while it waits, it
- * keeps everybody else from the table.
+ * blocks all other sessions that need the table.
  *
  * The index covers the stamped rows only, so it is empty at first, but making
- * it reads the table.  A small one is read at once; for a larger one the
- * statement is handed to the caller, since no function can run CREATE INDEX
- * CONCURRENTLY.  Writers are stamped meanwhile, and readers told to wait.
- *
+ * it reads the table.  That of a small table is made at once.  For a larger
+ * one the statement is returned to the caller, since no function can run
+ * CREATE INDEX CONCURRENTLY.  Meanwhile writers stamp their rows, and readers
+ * get an error that tells them to wait.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -52,13 +51,13 @@
 PG_FUNCTION_INFO_V1(feed_attach);
 PG_FUNCTION_INFO_V1(feed_detach);
 
-/* up to how many pages a table's index is made at once: some milliseconds */
+/* up to how many pages the index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
 
 /*
- * The lock is waited for this long at first, then twice as long at each
- * attempt, up to the last; after each, others have twice that time for
- * themselves.  All of it ends after so long, or lock_timeout.
+ * The first attempt waits this long for the lock, and each further one twice
+ * as long, up to the last.  After each attempt, other sessions have twice its
+ * time.  All of it ends after LOCK_TOTAL_MS, or lock_timeout.
  */
 #define LOCK_FIRST_WAIT_MS	100
 #define LOCK_LAST_WAIT_MS	2000
@@ -84,24 +83,25 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  *
  * Makes a table a feed of its changes.  key is a unique index on columns that
  * are not null; by default the primary key.  columns are those whose change
- * publishes a row, by default all; the key's always do.  Without deletes,
- * DELETE and TRUNCATE leave no trace in the feed.
+ * publishes a row, by default all; a change of the key always does.  Without
+ * deletes, DELETE and TRUNCATE publish nothing.
  *
- * Returns NULL when the feed is ready, else the statement, CREATE INDEX
+ * Returns NULL if the feed is ready, else the statement, CREATE INDEX
  * CONCURRENTLY, that is still to be run.  May be called again at any time, and
  * then completes what is missing; key, columns and deletes stay as they were.
  *
- * Only the owner may, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table
- * until the transaction ends; waits for it in attempts of up to two
- * seconds, for half a minute or lock_timeout.  Errors: 42809 for what is no ordinary table or an
- * outbox, 0A000 for temporary and unlogged tables, partitions, tables with
- * inheritance, and higher isolation, 55000 when there is no key, 42703 for an
- * unknown column, 22004, 42701 when columns of the stamp's names are there, 55P03,
- * 42501.
+ * For the owner only, in READ COMMITTED.  Takes ACCESS EXCLUSIVE on the table
+ * until the transaction ends.  Waits for it in attempts of up to two seconds,
+ * for half a minute or lock_timeout.
+ *
+ * Errors: 42809 if it is no ordinary table, or an outbox; 0A000 for temporary
+ * and unlogged tables, partitions, tables with inheritance, and higher
+ * isolation; 55000 if there is no key; 42703 for an unknown column; 42701 if
+ * columns of the stamp's names are there; 22004, 55P03, 42501.
  *
  * A partitioned table is one feed with all its partitions, which are locked as
- * it is.  Of it the index of each larger partition is a statement of its own:
- * call again after each, until nothing is returned.
+ * it is.  The index of each larger partition is a statement of its own: call
+ * again after each, until NULL is returned.
  */
 Datum
 feed_attach(PG_FUNCTION_ARGS)
@@ -129,11 +129,11 @@ feed_attach(PG_FUNCTION_ARGS)
 	feedpub_require_owner(relid);
 	rel = feedpub_registry_open(relid);
 	refuse_other_tables(rel);
-	relation_close(rel, AccessShareLock);	/* not in the way of another caller */
+	relation_close(rel, AccessShareLock);	/* does not block another caller */
 
 	if (!feedpub_registry_is_registered(relid))
 		lock_table(relid);
-	if (!feedpub_registry_is_registered(relid)) /* nobody else was first */
+	if (!feedpub_registry_is_registered(relid)) /* no other was first */
 	{
 		rel = feedpub_registry_open(relid);
 		refuse_other_tables(rel);
@@ -156,7 +156,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	else if (!PG_ARGISNULL(1))
 		replace_lost_key(relid, PG_GETARG_OID(1));
 
-	/* the rest is what feed_repair() would put back */
+	/* the rest is what feed_repair() would restore */
 	CommandCounterIncrement();
 	feedpub_repair_feed(relid);
 	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
@@ -167,7 +167,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	}
 	statement = make_index(relid);
 
-	/* so that batch 0 is durable (initial.c) */
+	/* so that the initial snapshot is durable (initial.c) */
 	ForceSyncCommit();
 	if (statement == NULL)
 		PG_RETURN_NULL();
@@ -184,14 +184,14 @@ feed_attach(PG_FUNCTION_ARGS)
  * feed_detach(feed regclass, cascade boolean DEFAULT false)
  * returns void, VOLATILE
  *
- * Makes a table feed an ordinary table again: its triggers, the columns of the
- * stamp with their index and sequence, its batches and tombstones go.  The
- * rows stay as they are.  Refuses if there are subscriptions; with cascade,
- * these are removed as well.
+ * Makes a table feed an ordinary table again.  Removes its triggers, the
+ * columns of the stamp with their index and sequence, its batches and
+ * tombstones.  The rows stay as they are.  Refuses if there are subscriptions;
+ * with cascade, these are removed as well.
  *
- * Only the owner may.  Locks as feed_attach() does.  Errors: 42809 when it is
- * no table feed, 22004, 2BP01 when there are subscriptions, or something else
- * depends on the columns, 55P03, 42501.
+ * For the owner only.  Locks as feed_attach() does.
+ * Errors: 42809 if it is no table feed, 22004, 2BP01 if there are subscriptions
+ * or something else depends on the columns, 55P03, 42501.
  */
 Datum
 feed_detach(PG_FUNCTION_ARGS)
@@ -206,7 +206,7 @@ feed_detach(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	for (int i = 0; i < 2; i++)
 	{
-		/* before the lock, which keeps others out, and again under it */
+		/* before the lock, which blocks other sessions, and again under it */
 		require_table_feed(relid);
 		if (!PG_GETARG_BOOL(1))
 			feedpub_registry_refuse_subscribed(relid, "detach");
@@ -261,7 +261,7 @@ require_table_feed(Oid relid)
 	FeedpubFeed feed;
 
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
+		feedpub_registry_get(relid, &feed); /* raises the error */
 	feedpub_require_owner(relid);
 	if (!feedpub_registry_is_table(relid))
 		ereport(ERROR,
@@ -311,7 +311,7 @@ refuse_other_tables(Relation rel)
 }
 
 /*
- * Refuse a partitioned table some of whose partitions cannot be part of a feed.
+ * Refuse a partitioned table if one of its partitions cannot be in a feed.
  */
 static void
 refuse_other_partitions(Relation rel)
@@ -340,8 +340,7 @@ refuse_other_partitions(Relation rel)
 }
 
 /*
- * The index that is to be the key: the one that was named, or the primary
- * key.
+ * The index that is to be the key: the one that was named, or the primary key.
  */
 static Oid
 choose_key(Relation rel, Oid keyid, bool deletes)
@@ -388,9 +387,9 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 }
 
 /*
- * Give a feed that has lost its key another, for a key that was named.  What
- * was deleted before has the old key, by which nobody can be told any more, so
- * consumers begin again.
+ * If a feed has lost its key and a key was named, make that the key.  Older
+ * tombstones have the old key, by which no consumer can find the row any more,
+ * so consumers begin again.
  */
 static void
 replace_lost_key(Oid relid, Oid keyid)
@@ -411,8 +410,8 @@ replace_lost_key(Oid relid, Oid keyid)
 }
 
 /*
- * Make the trigger that stamps, with the columns that it compares.  The
- * others are made by feedpub_repair_feed().
+ * Make the trigger that stamps, with the columns that it compares.
+ * feedpub_repair_feed() makes the others.
  */
 static void
 create_stamp_trigger(Oid relid, ArrayType *columns)
@@ -450,7 +449,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 }
 
 /*
- * Make the index if it is not there, or return the statement that does it.
+ * Make the index if it is missing, or return the statement that does.
  */
 static char *
 make_index(Oid relid)
@@ -463,7 +462,7 @@ make_index(Oid relid)
 		RelationGetNumberOfBlocks(rel) <= SMALL_TABLE;
 	char	   *statement = feedpub_relation_index_cure(rel, !is_small);
 
-	/* DDL wants a table that nobody has open */
+	/* DDL needs a table that is not open */
 	relation_close(rel, NoLock);
 	if (is_there)
 		return NULL;
@@ -477,11 +476,11 @@ make_index(Oid relid)
 
 /*
  * The same for a partitioned table.  Its own index, and that of each partition
- * that is partitioned, holds nothing and is made at once, not valid; then each
- * partition gets its own, one after the other, small ones at once, the others by
- * the caller; each that is there is attached to the one above it.  With the
- * last of them the server makes those above valid (tablecmds.c:
- * validatePartitionedIndex).  Partitions that come meanwhile have theirs.
+ * that is partitioned, holds nothing and is made at once, not valid.  Then
+ * each partition gets its own, one after the other: small ones at once, the
+ * others by the caller.  Each index that is there is attached to the one above
+ * it.  With the last of them the server makes those above valid (tablecmds.c:
+ * validatePartitionedIndex).  Partitions that are added meanwhile have theirs.
  */
 static char *
 make_indexes(Oid relid)
@@ -493,7 +492,7 @@ make_indexes(Oid relid)
 	Relation	rel = feedpub_registry_open(relid);
 	bool		is_locked = CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
 
-	/* which would otherwise wait for those who write, and keep others off */
+	/* DDL would wait for writers without a limit, and block other sessions */
 	if (!OidIsValid(find_index(rel, InvalidOid)) && !is_locked)
 	{
 		lock_table(relid);
@@ -529,7 +528,7 @@ make_indexes(Oid relid)
 			at_once = true;
 		}
 		cure = feedpub_relation_index_cure(rel, !at_once);
-		relation_close(rel, NoLock);	/* DDL wants it so */
+		relation_close(rel, NoLock);	/* for the DDL */
 		if (!OidIsValid(index) && !at_once)
 		{
 			if (statement == NULL)
@@ -547,7 +546,8 @@ make_indexes(Oid relid)
 		{
 			/*
 			 * That locks the index, and all that becomes valid with it, tables
-			 * too, against everybody; so lock all, in the order of the tables.
+			 * too, against all other sessions.  So lock all, in the order of
+			 * the tables.
 			 */
 			if (!is_locked)
 				lock_table(relid);
@@ -559,8 +559,9 @@ make_indexes(Oid relid)
 }
 
 /*
- * A table's index on the stamp that is a partition of the given one, or could
- * become it; of a partitioned table also one that is not valid yet.
+ * The table's index on the stamp that is a partition of the given index, or
+ * could become one.  If the table is partitioned, the index may be one that is
+ * not valid yet.
  */
 static Oid
 find_index(Relation rel, Oid parent)
@@ -586,18 +587,20 @@ find_index(Relation rel, Oid parent)
 }
 
 /*
- * Lock a table against everybody.
+ * Lock a table against all other sessions.
  *
- * While the lock is waited for, nobody else gets one: writers and readers who
- * come queue behind us.  So it is waited for a moment only, then given up, and
- * asked for again when they have gone through.  But where transactions overlap
- * without end, it cannot be had in less time than the one that is the last
- * to begin before us takes; so each attempt is longer than the one before.
- * Nobody is kept waiting for more than two seconds, nor for more than a third
- * of the time, and transactions of up to two seconds are outlasted.  Two
- * seconds are also more than deadlock_timeout by default, after which the
- * server cancels an autovacuum that is in the way; a reader of an hour makes
- * us give up.
+ * While the lock is waited for, no other session gets one: new writers and
+ * readers queue after us.  So it is waited for a short time only, then given
+ * up, and asked for again when they have had theirs.  But if transactions
+ * overlap without end, a wait succeeds only if it is as long as the
+ * transaction that is the last to begin before it.  So each attempt is longer
+ * than the one before.
+ *
+ * No session is blocked for more than two seconds, nor for more than a third
+ * of the time, and the lock is had if transactions take up to two seconds.
+ * Two seconds are also more than the default of deadlock_timeout, after which
+ * the server cancels an autovacuum that holds a conflicting lock.  If a reader
+ * takes an hour, we give up.
  */
 static void
 lock_table(Oid relid)
@@ -610,7 +613,7 @@ lock_table(Oid relid)
 	{
 		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
 
-		/* the last attempt, with what time there is, says what it waited for */
+		/* the last attempt, with the time that is left, raises the error */
 		if (try_lock_table(relid, (int) Max(Min(wait_ms, left), 1),
 						   left <= wait_ms))
 			return;
@@ -624,8 +627,8 @@ lock_table(Oid relid)
 }
 
 /*
- * Wait for the lock for so long.  Returns whether it was had, or raises the
- * server's error if that is asked for.
+ * Wait for the lock, for wait_ms.  Returns whether we have it.  If the attempt
+ * is the last one, raises the server's error instead of returning false.
  */
 static bool
 try_lock_table(Oid relid, int wait_ms, bool is_last)

@@ -1,18 +1,16 @@
 /*-------------------------------------------------------------------------
- *
  * check.c
- *	  Whether a feed still stands: feed_check().
+ *	  Whether a feed has all that it needs: feed_check().
  *
- * An outbox is an ordinary table of its owner's, who can undo whatever
- * protects it.  Here each guard is looked at in the catalogs, with a sentence
- * that names what is wrong and the SQL that puts it right.  feed_create()
- * makes a bare table and runs those same cures, so there is one description
- * of what a feed needs; feed_check() shows the problems, feed_repair() runs
- * the cures (repair.c).  The sequence is check_sequence.c's, the triggers and
- * the partitions are check_trigger.c's.
+ * An outbox is an ordinary table of its owner's, who can undo all that
+ * protects it.  Here each guard is looked at in the system catalogs, with a
+ * sentence that names what is wrong and the SQL that repairs it.
+ * feed_create() makes a bare table and runs those same cures, so there is one
+ * description of what a feed needs.  feed_check() shows the problems,
+ * feed_repair() runs the cures (repair.c).  check_sequence.c looks at the
+ * sequence, check_trigger.c at the triggers and the partitions.
  *
  * All functions expect the caller to hold a lock on the table.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -72,7 +70,7 @@ feedpub_check_problems(Oid relid)
 }
 
 /*
- * The same in a word or two, from the catalogs alone, for a list of many
+ * The same in a word or two, from the system catalogs only, for a list of many
  * feeds: "ready", or what is wrong.
  */
 const char *
@@ -95,9 +93,9 @@ feedpub_check_state(Relation rel)
 }
 
 /*
- * Does a feed's table have it, and each of its partitions?  The server takes an
- * index of a partition for one if it finds the predicates equal after it has
- * run what is constant in them; we do not.
+ * Does a feed's table have its index, and each of its partitions?  The server
+ * runs what is constant in predicates before it compares them, so it may
+ * attach a partition with an index that has another one.  Here nothing is run.
  */
 bool
 feedpub_check_has_indexes(Relation rel)
@@ -137,7 +135,7 @@ find_problems(FeedpubCheck *cxt)
 	check_column(cxt, cxt->xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
 	check_column(cxt, cxt->pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
 
-	/* without the columns there is nothing more to look at */
+	/* without the columns there is nothing more to check */
 	if (cxt->xid_attno == InvalidAttrNumber || cxt->pos_attno == InvalidAttrNumber)
 		return;
 	check_index(cxt);
@@ -154,7 +152,10 @@ find_problems(FeedpubCheck *cxt)
 		check_history(cxt);
 }
 
-/* An unlogged feed loses its rows in a crash, and keeps its consumers. */
+/*
+ * If a feed is unlogged, a crash removes its rows, and consumers do not
+ * notice.
+ */
 static void
 check_table(FeedpubCheck *cxt)
 {
@@ -181,7 +182,10 @@ check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
 
 	if (attno == InvalidAttrNumber)
 	{
-		/* a stamp of which half is lost is not put back: rows have the other */
+		/*
+		 * if half of the stamp is lost, it is not restored: rows have the
+		 * other half
+		 */
 		bool		both = cxt->xid_attno == InvalidAttrNumber &&
 			cxt->pos_attno == InvalidAttrNumber && cxt->last.sync_id == 0;
 
@@ -236,8 +240,9 @@ check_index(FeedpubCheck *cxt)
 }
 
 /*
- * The statement that makes a table feed's index; of a partitioned one that of
- * the first partition that has none.  feed_attach() knows how to go on.
+ * The statement that makes a table feed's index.  If the table is partitioned:
+ * the index of the first partition without one; feed_attach() returns the next
+ * statement.
  */
 static char *
 next_index(Relation rel)
@@ -260,7 +265,7 @@ next_index(Relation rel)
 	return cure;
 }
 
-/* Another default is the owner's choice, none breaks the writers. */
+/* Another default is the owner's choice; without one, writers get an error. */
 static void
 check_default(FeedpubCheck *cxt)
 {
@@ -301,20 +306,23 @@ check_key(FeedpubCheck *cxt)
 							  NULL);
 
 		/*
-		 * Consumers begin again then: that is its owner's decision.  Looked
-		 * for where no lock is waited for, that of a type.
+		 * Consumers begin again then, which the owner decides.  Not looked
+		 * for if that may wait for a lock: that of a composite type.
 		 */
 		if (input == FEEDPUB_INPUT_PLAIN && !cxt->catalogs_only &&
 			feedpub_tombstone_some_unreadable(cxt->rel, index))
 			feedpub_check_add(cxt, "key",
-							  pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() hands such deletes out with nulls"),
+							  pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() delivers such deletes with nulls"),
 							  history_cure(cxt))
 				->by_hand = true;
 		index_close(index, AccessShareLock);
 	}
 }
 
-/* Rows that partitions came with, which the background has given up. */
+/*
+ * Rows that partitions came with, and that the background process could not
+ * stamp.
+ */
 static void
 check_failed_rows(FeedpubCheck *cxt)
 {
@@ -328,7 +336,7 @@ check_failed_rows(FeedpubCheck *cxt)
 			->by_hand = true;
 }
 
-/* In transactions of its own, so not feed_repair()'s. */
+/* It needs transactions of its own, so feed_repair() cannot run it. */
 static char *
 republish_cure(FeedpubCheck *cxt, const char *unstamped_only)
 {
@@ -379,7 +387,8 @@ check_history(FeedpubCheck *cxt)
 }
 
 /*
- * Is it of a kind that a feed's table can be?  An outbox cannot be partitioned.
+ * Can a relation of its kind be a feed's table?  An outbox cannot be
+ * partitioned.
  */
 static bool
 was_feed(Oid relid)
@@ -397,9 +406,9 @@ was_feed(Oid relid)
 }
 
 /*
- * Is this a feed, or a table that was one and lost its registration (a
- * restore of the schema alone, DROP EXTENSION and a new one)?  Returns
- * whether it is registered; raises an error when it is neither.
+ * Is this a feed, or a table that was one and lost its registration (by a
+ * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?
+ * Returns whether it is registered; raises an error if it is neither.
  */
 bool
 feedpub_check_is_registered(Oid relid)
@@ -411,7 +420,7 @@ feedpub_check_is_registered(Oid relid)
 		(!was_feed(relid) ||
 		 get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) != XID8OID ||
 		 get_atttype(relid, get_attnum(relid, FEEDPUB_POS_COLUMN)) != INT8OID))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
+		feedpub_registry_get(relid, &feed); /* raises the error */
 	return registered;
 }
 
@@ -419,12 +428,12 @@ feedpub_check_is_registered(Oid relid)
  * feed_check(feed regclass)
  * returns TABLE (guard text, problem text, cure text)
  *
- * Tells whether everything that a feed rests on still stands: one row for
- * each thing that does not, none when all is well.  guard is persistence,
- * inheritance, columns, index, sequence, default, check, trigger, key, rows,
- * history or registration; cure is SQL that puts it right, which feed_repair() runs, or
+ * Tells whether a feed has all that it needs: one row for each thing that is
+ * missing or wrong, none if all is well.  guard is persistence, inheritance,
+ * columns, index, sequence, default, check, trigger, key, rows, history or
+ * registration.  cure is SQL that repairs it, which feed_repair() runs, or
  * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
- * when it is no feed, 42501.
+ * if it is no feed, 42501.
  */
 Datum
 feed_check(PG_FUNCTION_ARGS)

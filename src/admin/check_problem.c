@@ -14,7 +14,7 @@
 #include "admin/check.h"
 
 /*
- * Add a problem.  cure is NULL where only the owner can decide what to do.
+ * Add a problem.  cure is NULL if only the owner can decide what to do.
  */
 FeedpubProblem *
 feedpub_check_add(FeedpubCheck *cxt, const char *guard, char *problem, char *cure)
@@ -35,7 +35,8 @@ feedpub_check_is_partitioned(const FeedpubCheck *cxt)
 }
 
 /*
- * A relation's name as an argument that no other function can take.
+ * A relation's name as a constant of type regclass, so that no other function
+ * can be meant.
  */
 char *
 feedpub_check_regclass(const char *name)

@@ -1,9 +1,7 @@
 /*-------------------------------------------------------------------------
- *
  * check_sequence.c
- *	  Whether a feed's sequence is there, durable, and ahead of every position
- *	  that it has given: part of feed_check().
- *
+ *	  Whether a feed's sequence is there, durable, and after every position
+ *	  that it has assigned: part of feed_check().
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -25,7 +23,7 @@
 
 #include "admin/check.h"
 
-/* of how many entries the largest position is taken to be the newest */
+/* the largest position among so many entries counts as the newest */
 #define NEWEST_ENTRIES	1000
 
 static List *tables_of(FeedpubCheck *cxt);
@@ -33,8 +31,8 @@ static int64 largest_pos(FeedpubCheck *cxt, int64 nentries);
 static int64 largest_in_index(Relation rel, Oid indexid, int64 nentries);
 
 /*
- * The sequence: there, durable, and one that never gives out a number that is
- * smaller than one before.
+ * Check the sequence: there, durable, and one that never assigns a number that
+ * is smaller than an earlier one.
  */
 void
 feedpub_check_sequence(FeedpubCheck *cxt)
@@ -54,7 +52,7 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 									quoted, largest_pos(cxt, PG_INT64_MAX) + 1);
 		Oid			owner = cxt->rel->rd_rel->relowner;
 
-		/* a column's sequence must be its table's owner's */
+		/* the owner of the table must own a column's sequence */
 		if (owner != GetUserId())
 			cure = psprintf("%s; ALTER SEQUENCE %s OWNER TO %s; ALTER SEQUENCE %s",
 							cure, quoted, quote_identifier(GetUserNameFromId(owner, false)), quoted);
@@ -102,20 +100,20 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 						  psprintf("ALTER SEQUENCE %s SET LOGGED", name));
 
 	/*
-	 * Restarted?  The newest entries of the index tell, all of them what the
-	 * cure must be.  They are read before the sequence: a writer in
-	 * between can only raise it.
+	 * Was it restarted?  The newest entries of the index tell, and all of them
+	 * tell the value that it needs.  They are read before the sequence: a
+	 * writer in between can only raise it.
 	 */
 	newest = largest_pos(cxt, NEWEST_ENTRIES);
 	if (newest > feedpub_relation_last_pos(cxt->seqid))
 		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s was set back: position " INT64_FORMAT " has been given out",
+						  psprintf("sequence %s was set back: position " INT64_FORMAT " has been assigned",
 								   name, newest),
 						  psprintf("SELECT pg_catalog.setval(%s, " INT64_FORMAT "::pg_catalog.int8)",
 								   feedpub_check_regclass(name), largest_pos(cxt, PG_INT64_MAX)));
 }
 
-/* The tables that the feed's rows are in. */
+/* The tables that have the feed's rows. */
 static List *
 tables_of(FeedpubCheck *cxt)
 {
@@ -125,11 +123,12 @@ tables_of(FeedpubCheck *cxt)
 }
 
 /*
- * The largest position that is known to have been given out: in a table feed
- * the last batch's and that of the tombstones, whose positions must not come
- * again; and among so many of the newest entries of each index,
- * whoever's they are and whether their rows live; 0 if there is none.  Only
- * the index is read: row security hides nothing from it.
+ * The largest position that is known to have been assigned; 0 if there is
+ * none.  In a table feed these are that of the last batch and those of the
+ * tombstones, whose positions must not come again.  In both kinds of feeds
+ * these are nentries of the newest entries of each index, whether their rows
+ * are visible or not.  Only the index is read: row security hides nothing from
+ * it.
  */
 static int64
 largest_pos(FeedpubCheck *cxt, int64 nentries)

@@ -28,8 +28,8 @@ static void check_clone(FeedpubCheck *cxt, const char *function, int16 timing,
 static void check_before_truncate(FeedpubCheck *cxt);
 
 /*
- * The triggers: those that stamp, leave tombstones, refuse an UPDATE of an
- * outbox, and keep positions in order when there is a TRUNCATE.
+ * Check the triggers: those that stamp, write tombstones, refuse an UPDATE of
+ * an outbox, and keep positions in order if there is a TRUNCATE.
  */
 void
 feedpub_check_triggers(FeedpubCheck *cxt)
@@ -104,7 +104,10 @@ check_trigger(FeedpubCheck *cxt, const char *name, const char *function,
 							   name, event, cxt->table, each, function));
 }
 
-/* What changes a row after it was stamped may change its key unseen, or the stamp. */
+/*
+ * A trigger after the one that stamps may change the key unnoticed, or the
+ * stamp.
+ */
 static void
 check_later_triggers(FeedpubCheck *cxt)
 {
@@ -134,9 +137,9 @@ check_later_triggers(FeedpubCheck *cxt)
 }
 
 /*
- * The partitions: the clones of the row triggers, which fire as they were made
- * but may be disabled one by one, and the trigger for TRUNCATE of a single
- * partition, which the server does not clone.
+ * Check the partitions.  Each has clones of the row triggers, which fire as
+ * they were made to, but may be disabled one by one.  Each needs a trigger for
+ * TRUNCATE of a single partition, which the server does not clone.
  */
 void
 feedpub_check_partitions(FeedpubCheck *cxt)
@@ -174,7 +177,10 @@ feedpub_check_partitions(FeedpubCheck *cxt)
 		{
 			check_clone(&partition, "_note_delete", TRIGGER_TYPE_AFTER, "publishes deletes");
 
-			/* as long as nobody has looked, later partitions have none */
+			/*
+			 * Partitions that are added later have none until feed_repair()
+			 * makes it, which the views do not report.
+			 */
 			if (!partition.catalogs_only)
 				check_before_truncate(&partition);
 		}

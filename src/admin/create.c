@@ -1,14 +1,12 @@
 /*-------------------------------------------------------------------------
- *
  * create.c
  *	  Making and dropping outbox feeds, and choosing the default one.
  *
- * A feed's table is made with ordinary DDL, through SPI, as the caller: it is
- * his, with his defaults for tablespace and access method, and event
- * triggers and auditing see it.  All names are qualified and quoted, so that
- * his search_path does not matter.  Only feedpub._feed is written as its own
- * owner (registry.c).
- *
+ * A feed's table is made with ordinary DDL, through SPI, as the caller.  So
+ * the caller owns it, its defaults for tablespace and access method hold, and
+ * event triggers and auditing see it.  All names are qualified and quoted, so
+ * the caller's search_path does not matter.  Only feedpub._feed is written as
+ * its own owner (registry_write.c).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -47,23 +45,24 @@ static void require_outbox(Oid relid);
  * returns regclass, VOLATILE
  *
  * Makes an outbox: an insert-only table whose rows are messages, stamped as
- * they are written.  name is an SQL name, qualified and quoted as in SQL;
- * payload_type, the type of column data, is jsonb, json, text or bytea.  The
+ * they are written.  name is an SQL name, qualified and quoted as in SQL.
+ * payload_type is the type of column data: jsonb, json, text or bytea.  The
  * first jsonb outbox of a database becomes its default feed.
  *
- * With if_not_exists, an outbox of the caller's that has this name already is
- * returned as it is, with a NOTICE; as with CREATE TABLE IF NOT EXISTS, its
- * payload may be of another type, and of two sessions that make it at once one
+ * If if_not_exists is true and the caller has an outbox of this name, it is
+ * returned as it is, with a NOTICE.  As with CREATE TABLE IF NOT EXISTS, its
+ * payload may be of another type, and if two sessions make it at once, one
  * gets an error.
  *
  * The table belongs to the caller, who needs CREATE on its schema.  Locks
  * nothing that was there before, but with if_not_exists takes ACCESS SHARE on
- * what it returns.  Errors: 42602 and 42601 for a bad name, 42P07 when it is
- * taken, 42809 when it is and if_not_exists is given, by what is no outbox,
- * 22023 for another payload_type, 22004, 0A000 for a temporary table or schema
- * feedpub, 42501.
+ * what it returns.
  *
- * The columns are those of the outbox in O. Dudycz, "How Postgres sequences
+ * Errors: 42602 and 42601 for a bad name, 42P07 if it is taken, 42809 if
+ * if_not_exists is given and what has the name is no outbox, 22023 for another
+ * payload_type, 22004, 0A000 for a temporary table or schema feedpub, 42501.
+ *
+ * The columns are those of the outbox in O.  Dudycz, "How Postgres sequences
  * issues can impact your messaging guarantees", 2022, plus stamp, key and
  * headers.
  */
@@ -112,7 +111,7 @@ feed_create(PG_FUNCTION_ARGS)
 							  table, format_type_be_qualified(type)));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
-	/* the rest is what feed_repair() would put back */
+	/* the rest is what feed_repair() would restore */
 	feedpub_repair_feed(relid);
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
@@ -120,8 +119,8 @@ feed_create(PG_FUNCTION_ARGS)
 }
 
 /*
- * The caller's outbox of a name, locked, or InvalidOid if there is nothing of
- * that name.
+ * The caller's outbox of a name, locked, or InvalidOid if nothing has that
+ * name.
  */
 static Oid
 find_outbox(const RangeVar *rv, Oid namespaceid)
@@ -130,7 +129,7 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 
 	while (OidIsValid(relid = get_relname_relid(rv->relname, namespaceid)))
 	{
-		/* before the lock: nothing of others is locked on the way */
+		/* before the lock, so that no other role's relation is locked */
 		feedpub_require_owner(relid);
 		if (!feedpub_registry_is_registered(relid) || feedpub_registry_is_table(relid))
 			ereport(ERROR,
@@ -138,14 +137,14 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 					 errmsg("\"%s\" is not an outbox", rv->relname)));
 		LockRelationOid(relid, AccessShareLock);
 		if (relid == get_relname_relid(rv->relname, namespaceid))
-			return relid;		/* it has not been dropped or renamed meanwhile */
+			return relid;		/* neither dropped nor renamed meanwhile */
 		UnlockRelationOid(relid, AccessShareLock);
 	}
 	return InvalidOid;
 }
 
 /*
- * Where a new feed goes, as CREATE TABLE would choose.
+ * The schema of a new feed, as CREATE TABLE would choose it.
  */
 static Oid
 choose_namespace(RangeVar *rv)
@@ -172,16 +171,16 @@ choose_namespace(RangeVar *rv)
  * returns void, VOLATILE
  *
  * Drops an outbox with its rows, as DROP TABLE does, but refuses if it has
- * subscriptions; with cascade, these are removed as well.  With if_exists,
- * that there is no relation of this name is a NOTICE.
+ * subscriptions; with cascade, these are removed as well.  If if_exists is
+ * true and no relation has this name, it is a NOTICE.
  *
  * feed is an SQL name, qualified and quoted as in SQL, and looked up as
- * regclass does.  It is no regclass, since the value of one that is missing
- * cannot be made, so the call would fail before if_exists is looked at.
+ * regclass does.  It is no regclass: if the relation were missing, the
+ * conversion would fail before if_exists could be looked at.
  *
- * Only the owner may.  Takes ACCESS EXCLUSIVE on the table.  Errors: 42P01
- * when there is none, 42809 when it is no outbox, 22004, 42501, 2BP01 when
- * there are subscriptions, or something else depends on it.
+ * For the owner only.  Takes ACCESS EXCLUSIVE on the table.
+ * Errors: 42P01 if there is none, 42809 if it is no outbox, 22004, 42501, 2BP01
+ * if there are subscriptions or something else depends on it.
  */
 Datum
 feed_drop(PG_FUNCTION_ARGS)
@@ -196,7 +195,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
 	cascade = PG_GETARG_BOOL(2);
 
-	/* looks the name up again after it has waited, so what is dropped has it */
+	/* looks the name up again after a wait, so what is dropped has the name */
 	relid = RangeVarGetRelidExtended(rv, AccessExclusiveLock,
 									 PG_GETARG_BOOL(1) ? RVR_MISSING_OK : 0,
 									 check_drop, &cascade);
@@ -207,7 +206,9 @@ feed_drop(PG_FUNCTION_ARGS)
 		PG_RETURN_VOID();
 	}
 
-	/* it may have been detached, given away or subscribed to while we waited */
+	/*
+	 * meanwhile it may have got another owner or subscriptions, or be no feed
+	 */
 	check_drop(rv, relid, InvalidOid, &cascade);
 
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
@@ -216,8 +217,8 @@ feed_drop(PG_FUNCTION_ARGS)
 }
 
 /*
- * Raise an error unless the caller may drop what a name means; called before
- * it is locked, so that nothing of others is.
+ * Raise an error unless the caller may drop what has the name.  Called before
+ * it is locked, so that no other role's relation is locked.
  */
 static void
 check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
@@ -238,7 +239,7 @@ require_outbox(Oid relid)
 	FeedpubFeed feed;
 
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* says what it is not */
+		feedpub_registry_get(relid, &feed); /* raises the error */
 	feedpub_require_owner(relid);
 	if (feedpub_registry_is_table(relid))
 		ereport(ERROR,
@@ -252,9 +253,8 @@ require_outbox(Oid relid)
  *
  * Chooses the feed that feed_fetch(after_xid, after_pos, "limit") reads.  It
  * must be an outbox whose first columns are those of feed_create() with
- * payload jsonb.  The caller must own it, and the present default feed too,
- * or the database.  Errors: 42809 when it is no feed or has other columns,
- * 42501.
+ * payload jsonb.  The caller must own it, and the present default feed too, or
+ * the database.  Errors: 42809 if it is no feed or has other columns, 42501.
  */
 Datum
 feed_set_default(PG_FUNCTION_ARGS)
@@ -295,10 +295,10 @@ feed_set_default(PG_FUNCTION_ARGS)
 /*
  * feed_set_channel(feed regclass, channel text) returns void
  *
- * Has each batch of a feed announced by one NOTIFY on this channel, with the
- * newest cursor as payload, sent by whoever publishes; NULL ends that.
- * Writers never NOTIFY.  Only the owner may.  Waits for a publisher of the feed
- * and holds up others until the transaction ends.  Errors: 42809 when it is no
+ * From now on the publisher announces each batch of a feed by one NOTIFY on
+ * this channel, with the newest cursor as payload; NULL ends that.  Writers
+ * never NOTIFY.  For the owner only.  Waits for a publisher of the feed, and
+ * makes others wait until the transaction ends.  Errors: 42809 if it is no
  * feed, 22023 for a channel that NOTIFY would not take, 42501.
  */
 Datum

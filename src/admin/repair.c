@@ -1,11 +1,9 @@
 /*-------------------------------------------------------------------------
- *
  * repair.c
- *	  Putting back what a feed's owner has undone: feed_repair().
+ *	  Restoring what a feed's owner has undone: feed_repair().
  *
  * Runs the cures that feed_check() names (check.c), as the caller or as the
  * table's owner.
- *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -23,9 +21,9 @@
 PG_FUNCTION_INFO_V1(feed_repair);
 
 /*
- * Run the cures of all that is wrong with a feed, for a caller who owns
- * it.  Returns how many were run.  A cure may uncover the next problem (a
- * default needs the sequence first), so we look again until nothing changes.
+ * Run the cures of all that is wrong with a feed.  The caller owns it.
+ * Returns how many were run.  A cure may reveal the next problem (a default
+ * needs the sequence first), so the checks are repeated until no cure is run.
  */
 int
 feedpub_repair_feed(Oid relid)
@@ -81,11 +79,11 @@ has_partial_index(Relation rel)
 /*
  * feed_repair(feed regclass) returns integer
  *
- * Puts back what feed_check() names and has a cure for, and registers the
- * table again where that was lost.  Returns how many things it put right.
- * Only the owner may.  Locks: those of the ALTER TABLE statements it runs,
- * up to ACCESS EXCLUSIVE on the table; none when nothing is wrong.  Errors:
- * 42809 when it is no feed, 42501, and whatever a cure raises.
+ * Restores what feed_check() names and has a cure for, and registers the table
+ * again if that was lost.  Returns how many things it repaired.  For the owner
+ * only.  Locks: those of the ALTER TABLE statements that it runs, up to ACCESS
+ * EXCLUSIVE on the table; none if nothing is wrong.  Errors: 42809 if it is no
+ * feed, 42501, and whatever a cure raises.
  */
 Datum
 feed_repair(PG_FUNCTION_ARGS)
