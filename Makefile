@@ -48,6 +48,7 @@ OBJS = \
 	src/read/initial.o \
 	src/read/json.o \
 	src/read/json_value.o \
+	src/read/listen.o \
 	src/read/page.o \
 	src/read/page_check.o \
 	src/read/page_entry.o \
@@ -61,6 +62,7 @@ OBJS = \
 	src/republish/restamp.o \
 	src/server/launcher.o \
 	src/server/shmem.o \
+	src/server/shmem_listen.o \
 	src/server/shmem_mark.o \
 	src/server/shmem_worker.o \
 	src/subscription/ack.o \

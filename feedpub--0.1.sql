@@ -407,6 +407,13 @@ AS 'MODULE_PATHNAME', 'feed_set_channel';
 COMMENT ON FUNCTION feed_set_channel(pg_catalog.regclass, pg_catalog.text) IS
 	'Has each batch of a feed announced by a NOTIFY on a channel. NULL ends that.';
 
+CREATE FUNCTION feed_listen(feed pg_catalog.regclass)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_listen';
+COMMENT ON FUNCTION feed_listen(pg_catalog.regclass) IS
+	'Has each batch of a feed announced for an hour by a NOTIFY on the channel that it returns.';
+
 CREATE FUNCTION feed_check(feed pg_catalog.regclass,
 	OUT guard pg_catalog.text, OUT problem pg_catalog.text,
 	OUT cure pg_catalog.text)

@@ -171,6 +171,49 @@ SELECT feed_drop('loud');
 SELECT feed_create('loud');
 SELECT channel IS NULL AS none FROM feedpub.feeds WHERE feed = 'loud'::regclass;
 
+--
+-- feed_listen(): the extension's own channel, without the owner
+--
+SELECT dblink_exec('listener', 'LISTEN feedpub');
+INSERT INTO loud (message_type, data) VALUES ('x', '1');
+CALL feed_publish('loud');
+SELECT * FROM notified();
+GRANT SELECT ON loud TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+BEGIN;
+SELECT feed_listen('loud');
+ROLLBACK;
+RESET ROLE;
+INSERT INTO loud (message_type, data) VALUES ('y', '1');
+CALL feed_publish('loud');
+SELECT channel, by_publisher, payload_length = length('loud'::regclass::oid::text) AS is_oid FROM notified();
+-- Other feeds are not announced, nor a step without a batch.
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('z', '1');
+CALL feed_publish('"Odd ""Name"", with a comma"');
+CALL feed_publish('loud');
+SELECT count(*) FROM notified() WHERE channel = 'feedpub';
+-- With the owner's channel there are two.
+SELECT feed_set_channel('loud', 'outbox');
+INSERT INTO loud (message_type, data) VALUES ('w', '1');
+CALL feed_publish('loud');
+SELECT channel, by_publisher FROM notified() ORDER BY channel;
+REVOKE SELECT ON loud FROM regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+SELECT feed_listen('loud');
+\echo :SQLSTATE
+RESET ROLE;
+SELECT feed_listen('feedpub._feed');
+\echo :SQLSTATE
+-- When there is no room for more feeds, all are announced.
+SELECT count(feed_create('many_' || n)) FROM generate_series(1, 65) n;
+INSERT INTO many_1 (message_type, data) VALUES ('v', '1');
+CALL feed_publish('many_1');
+SELECT count(*) FROM notified();
+SELECT count(feed_listen(('many_' || n)::regclass)) FROM generate_series(2, 65) n;
+INSERT INTO many_1 (message_type, data) VALUES ('v', '2');
+CALL feed_publish('many_1');
+SELECT channel, by_publisher FROM notified();
+
 SELECT dblink_disconnect('listener'), dblink_disconnect('sender');
 DROP FUNCTION notified, connect;
 DROP EXTENSION dblink;

@@ -22,6 +22,9 @@
 /* The schema of our tables, views and internal functions. */
 #define FEEDPUB_SCHEMA					"feedpub"
 
+/* The channel on which feed_listen() has batches announced. */
+#define FEEDPUB_CHANNEL					"feedpub"
+
 /* The columns of the stamp. */
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"

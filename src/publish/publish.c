@@ -130,7 +130,7 @@ feed_publish(PG_FUNCTION_ARGS)
 		{
 			SPI_commit();
 			feedpub_shmem_wake_waiters(relid);
-			if (done.announce)
+			if (done.announce || feedpub_shmem_is_listened(relid))
 				feedpub_publish_notify(relid);
 		}
 	}
@@ -303,29 +303,31 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 }
 
 /*
- * Send the NOTIFY that the feed's owner asked for, with the cursor of the
- * newest batch as payload.  Does nothing if the owner has ended it since.
+ * Announce the newest batch: by a NOTIFY on the channel that the feed's owner
+ * set, with the cursor of the batch as payload, and by one on our own channel if
+ * feed_listen() asked for it.  Does nothing if the owner has ended it since.
  *
- * It is sent in a transaction of its own, after the batch.  So a full queue
- * does not stop publishing, and the cluster-wide lock that a NOTIFY takes at
- * commit is held while nothing else is done.
+ * This has a transaction of its own, after the batch's.  So a full queue does
+ * not stop publishing, and the cluster-wide lock that a NOTIFY takes at commit
+ * is held while nothing else is done.
  */
 void
 feedpub_publish_notify(Oid relid)
 {
 	char	   *channel = feedpub_registry_channel(relid);
-	char	   *payload;
+	bool		is_listened = feedpub_shmem_is_listened(relid);
 	FeedpubBatch last;
 	Snapshot	snapshot;
 
-	if (channel == NULL)
+	if (channel == NULL && !is_listened)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	payload = text_to_cstring(feedpub_cursor_at_end(relid, &last, snapshot));
+	if (last.sync_id > 0 && channel != NULL)
+		Async_Notify(channel, text_to_cstring(feedpub_cursor_at_end(relid, &last, snapshot)));
+	if (last.sync_id > 0 && is_listened)
+		Async_Notify(FEEDPUB_CHANNEL, psprintf("%u", relid));
 	UnregisterSnapshot(snapshot);
-	if (last.sync_id > 0)
-		Async_Notify(channel, payload);
 }
 
 /*

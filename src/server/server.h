@@ -28,6 +28,7 @@ typedef struct FeedpubPrepared
 #define FEEDPUB_MAX_DIRTY		48
 #define FEEDPUB_MAX_PREPARED	16
 #define FEEDPUB_MAX_ASKED		8
+#define FEEDPUB_MAX_LISTENED	64
 
 /* What the workers of a database have done since the server started. */
 typedef struct FeedpubWorkerStats
@@ -84,6 +85,10 @@ extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 extern void feedpub_shmem_wake_waiters(Oid relid);
+
+/* in shmem_listen.c */
+extern bool feedpub_shmem_listen(Oid feed, TimestampTz until);
+extern bool feedpub_shmem_is_listened(Oid feed);
 
 /* in shmem_mark.c */
 extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);

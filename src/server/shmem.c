@@ -270,6 +270,8 @@ feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 		entry->wanted = entry->stopped = false;
 		entry->launched_at = 0;
 		entry->ndirty = entry->nprepared = 0;
+		MemSet(entry->listened, 0, sizeof(entry->listened));
+		entry->all_listened_until = 0;
 		MemSet(&entry->stats, 0, sizeof(FeedpubWorkerStats));
 		entry->error_at = 0;
 	}

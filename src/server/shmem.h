@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  The structs in shared memory, for shmem.c, shmem_mark.c and
- *	  shmem_worker.c.
+ *	  The structs in shared memory, for shmem.c, shmem_listen.c,
+ *	  shmem_mark.c and shmem_worker.c.
  *
  * The head of shmem.c says which lock protects what.
  *
@@ -32,6 +32,13 @@ typedef struct AskedLook
 	uint64		answered;
 } AskedLook;
 
+/* A feed whose batches are announced: shmem_listen.c. */
+typedef struct ListenedFeed
+{
+	Oid			feed;
+	TimestampTz until;
+} ListenedFeed;
+
 struct FeedpubDatabase
 {
 	slock_t		mutex;
@@ -48,6 +55,8 @@ struct FeedpubDatabase
 	int			nprepared;
 	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
 	AskedLook	asked[FEEDPUB_MAX_ASKED];
+	ListenedFeed listened[FEEDPUB_MAX_LISTENED];
+	TimestampTz all_listened_until;
 
 	/* for feedpub.workers */
 	TimestampTz started_at;		/* the worker that is there */

@@ -533,7 +533,9 @@ publish_one(FeedState *state)
 			feedpub_shmem_wake_waiters(state->relid);
 
 		/* the publisher before may have ended between a batch and its NOTIFY */
-		if ((published > 0 && published_as.announce) || !state->announced)
+		if ((published > 0 &&
+			 (published_as.announce || feedpub_shmem_is_listened(state->relid))) ||
+			!state->announced)
 			state->announced = run_step("announcing", announce, state->relid);
 	}
 	state->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);

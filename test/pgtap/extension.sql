@@ -59,6 +59,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_fetch(anyelement,xid8,bigint,integer)',
 	'function feed_xid_head(regclass)',
 	'function feed_set_channel(regclass,text)',
+	'function feed_listen(regclass)',
 	'function feed_publish(regclass)',
 	'function feed_read(anyelement,text,integer,integer,integer)',
 	'function feed_page(regclass,text,integer,integer,integer)',

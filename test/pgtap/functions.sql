@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(36 * 11 + 4 + 50);
+SELECT plan(37 * 11 + 4 + 51);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -19,6 +19,7 @@ INSERT INTO meant VALUES
 	('feed_fetch', 'feed anyelement, after_xid xid8, after_pos bigint, "limit" integer', 'SETOF anyelement', 'v', false, 's', 100),
 	('feed_xid_head', 'feed regclass, OUT after_xid xid8, OUT after_pos bigint', 'record', 'v', false, 's', 0),
 	('feed_set_channel', 'feed regclass, channel text', 'void', 'v', false, 'u', 0),
+	('feed_listen', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_read', 'feed anyelement, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
 	('feed_page', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'r', 0),
@@ -76,6 +77,7 @@ INSERT INTO with_null VALUES
 	($c$feed_detach(0, NULL)$c$, 'cascade'),
 	($c$feed_set_default(NULL)$c$, 'feed'),
 	($c$feed_set_channel(NULL, 'c')$c$, 'feed'),
+	($c$feed_listen(NULL)$c$, 'feed'),
 	($c$feed_check(NULL)$c$, 'feed'),
 	($c$feed_repair(NULL)$c$, 'feed'),
 	($c$feed_begin_history(NULL)$c$, 'feed'),

@@ -162,6 +162,22 @@ is($heard[-1]{cursor}, sql($node, q(SELECT feed_head('outbox'))),
 	'the cursor is the head');
 
 #
+# A reader can have a feed announced on the extension's own channel.
+#
+$listener->query_safe('LISTEN feedpub');
+insert('silent', 1);
+ok(await_published($node, 'silent'), 'published');
+is(sql($node, q(SELECT feed_listen('silent'))), 'feedpub', 'feed_listen() tells the channel');
+listen_on();
+@heard = ();
+insert('silent', 2);
+ok(await_heard(1), 'the worker announces the batch on it');
+is("$heard[0]{channel} $heard[0]{cursor}",
+	'feedpub ' . sql($node, q(SELECT 'silent'::regclass::oid)),
+	'the payload is the OID of the feed');
+@heard = ();
+
+#
 # A NOTIFY that fails, as it does when its queue is full: here, because the
 # channel's name is one that feed_set_channel() would not take.
 #
