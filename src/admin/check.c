@@ -425,15 +425,17 @@ feedpub_check_is_registered(Oid relid)
 }
 
 /*
- * feed_check(feed regclass)
- * returns TABLE (guard text, problem text, cure text)
+ * feed_check(feed regclass) returns TABLE (guard text, problem text, cure
+ * text), VOLATILE
  *
  * Tells whether a feed has all that it needs: one row for each thing that is
- * missing or wrong, none if all is well.  guard is persistence, inheritance,
- * columns, index, sequence, default, check, trigger, key, rows, history or
- * registration.  cure is SQL that repairs it, which feed_repair() runs, or
- * NULL.  Needs SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809
- * if it is no feed, 42501.
+ * missing or wrong, none if all is well. guard is persistence, inheritance,
+ * columns, index, sequence, default, trigger, key, rows, history or
+ * registration. cure is SQL that repairs it, or NULL. feed_repair() runs the
+ * cures, except those whose time the owner has to choose: the index of a table
+ * feed, feed_republish(), and feed_begin_history() if rows are foreign or keys
+ * cannot be read.  Needs SELECT on the table; takes ACCESS SHARE on it.
+ * Errors: 42809 if it is no feed, 42501.
  */
 Datum
 feed_check(PG_FUNCTION_ARGS)

@@ -115,7 +115,7 @@ feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
 			 errdetail("The cursor's transaction id is %llu, but the next one of this server is %llu.",
 					   (unsigned long long) U64FromFullTransactionId(after_xid),
 					   (unsigned long long) U64FromFullTransactionId(next)),
-			 errhint("The cursor is another server's, or this one was restored or replaced since.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
+			 errhint("The cursor is from another server, or this one has been restored or replaced since.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
 }
 
 /*

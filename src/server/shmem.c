@@ -267,9 +267,11 @@ feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 	if (entry->worker_pid == 0 && entry->dbid == dbid)
 	{
 		entry->dbid = InvalidOid;
-		entry->wanted = entry->stopped = false;
+		entry->wanted = entry->stopped = entry->refused = false;
 		entry->launched_at = 0;
 		entry->ndirty = entry->nprepared = 0;
+		for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
+			entry->asked[i].answered = entry->asked[i].asked;
 		MemSet(entry->listened, 0, sizeof(entry->listened));
 		entry->all_listened_until = 0;
 		MemSet(&entry->stats, 0, sizeof(FeedpubWorkerStats));

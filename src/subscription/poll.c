@@ -157,8 +157,8 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * locked until the transaction ends.
  *
  * A parked entry that is due (feed_retry(), feed_nack()) comes alone, before
- * new entries.  If it has failed with the committed cursor where it is, it
- * comes after them.
+ * new entries, if the committed cursor is after it.  If it has failed with the
+ * committed cursor where it is now, it comes after new entries.
  *
  * Needs the rights of the subscription's owner, and SELECT on the table, whose
  * row security it obeys.  Without a name it works on a standby.  Errors: 42704

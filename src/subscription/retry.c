@@ -205,10 +205,10 @@ static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
  * feed_retry(name text, cursor text DEFAULT NULL) returns integer, VOLATILE
  *
  * Has a parked entry delivered again; without a cursor, all parked entries of
- * the subscription.  They come with the next polls, one each, before new
- * entries, and thus after entries of the same key that have been delivered
- * since.  Returns how many.  Waits for open transactions that have
- * acknowledged in their shards.  Errors: 42704, 42501.
+ * the subscription.  Once the committed cursor is after them, they come with
+ * the next polls, one each, before new entries, and thus after entries of the
+ * same key that have been delivered since.  Returns how many.  Waits for open
+ * transactions that have acknowledged in their shards.  Errors: 42704, 42501.
  */
 Datum
 feed_retry(PG_FUNCTION_ARGS)
