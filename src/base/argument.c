@@ -12,6 +12,7 @@
  */
 #include "postgres.h"
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 #include "base/base.h"
@@ -31,4 +32,32 @@ feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("argument \"%s\" must not be null", names[i])));
 	}
+}
+
+/*
+ * An interval in ms, a month having 30 days.  It is cut where it is too long to
+ * be added to a time.
+ */
+int64
+feedpub_argument_ms(const Interval *interval)
+{
+	double		ms = (double) interval->time / 1000.0 +
+		((double) interval->month * DAYS_PER_MONTH + interval->day) * SECS_PER_DAY * 1000.0;
+
+	return (int64) Max(Min(ms, 1e15), -1e15);
+}
+
+/*
+ * A timeout in ms.
+ */
+int64
+feedpub_argument_timeout(const Interval *timeout)
+{
+	int64		ms = feedpub_argument_ms(timeout);
+
+	if (ms < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout must not be negative")));
+	return ms;
 }

@@ -8,6 +8,7 @@
 #ifndef FEEDPUB_BASE_H
 #define FEEDPUB_BASE_H
 
+#include "datatype/timestamp.h"
 #include "fmgr.h"
 
 #include "base/compat.h"
@@ -43,6 +44,8 @@ typedef struct FeedpubRole
 /* in argument.c */
 extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 								   const char *const *names);
+extern int64 feedpub_argument_ms(const Interval *interval);
+extern int64 feedpub_argument_timeout(const Interval *timeout);
 
 /* in attempt.c */
 extern char *feedpub_attempt(void (*work)(void *arg), void *arg);

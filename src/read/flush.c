@@ -76,7 +76,7 @@ feed_flush(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
-	timeout_ms = feedpub_wait_timeout(PG_GETARG_INTERVAL_P(1));
+	timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(1));
 	feedpub_wait_check_feed(relid);
 	check_transaction(relid);
 	await_look(relid, timeout_ms);

@@ -79,6 +79,20 @@ feedpub_initial_pos(ItemPointer tid)
 }
 
 /*
+ * A hash of the history of the feed, this database and this server.
+ */
+static uint32
+hash_history(const FeedpubFloor *floor)
+{
+	uint64		system_id = GetSystemIdentifier();
+	uint32		hash = murmurhash32(floor->history);
+
+	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
+	hash = hash_combine(hash, murmurhash32((uint32) system_id));
+	return hash_combine(hash, murmurhash32(MyDatabaseId));
+}
+
+/*
  * A fingerprint of the file that the table is in, in this history of the feed,
  * this database and this server.  A restored table may be in a file of the
  * same number, with its rows elsewhere.
@@ -86,13 +100,7 @@ feedpub_initial_pos(ItemPointer tid)
 uint32
 feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 {
-	uint64		system_id = GetSystemIdentifier();
-	uint32		hash = murmurhash32(floor->history);
-
-	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
-	hash = hash_combine(hash, murmurhash32((uint32) system_id));
-	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
-	return hash_combine(hash, murmurhash32(heap->rd_rel->relfilenode));
+	return hash_combine(hash_history(floor), murmurhash32(heap->rd_rel->relfilenode));
 }
 
 /*
@@ -104,13 +112,7 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 uint32
 feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
 {
-	uint64		system_id = GetSystemIdentifier();
-	uint32		hash = murmurhash32(floor->history);
-
-	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
-	hash = hash_combine(hash, murmurhash32((uint32) system_id));
-	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
-	return (hash & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
+	return (hash_history(floor) & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
 }
 
 /*

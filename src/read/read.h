@@ -193,7 +193,6 @@ extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 extern void feedpub_page_scan(FeedpubPageScan *scan);
 
 /* in wait.c */
-extern int64 feedpub_wait_timeout(const Interval *timeout);
 extern void feedpub_wait_check_feed(Oid relid);
 extern void feedpub_wait_sleep(int64 timeout_ms);
 extern void feedpub_wait_sleep_in(ConditionVariable *queue,

@@ -153,23 +153,7 @@ parse_timeout(FunctionCallInfo fcinfo)
 	static const char *const names[] = {"feed", "after", "timeout"};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	return feedpub_wait_timeout(PG_GETARG_INTERVAL_P(2));
-}
-
-/*
- * A timeout in ms.
- */
-int64
-feedpub_wait_timeout(const Interval *timeout)
-{
-	double		ms = (double) timeout->time / 1000.0 +
-		((double) timeout->month * DAYS_PER_MONTH + timeout->day) * SECS_PER_DAY * 1000.0;
-
-	if (ms < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("timeout must not be negative")));
-	return (int64) Min(ms, 1e15);
+	return feedpub_argument_timeout(PG_GETARG_INTERVAL_P(2));
 }
 
 /*

@@ -106,8 +106,7 @@ feed_ack(PG_FUNCTION_ARGS)
 	FeedpubReceipt receipt;
 	FeedpubAck	result;
 
-	for (int i = 0; i < lengthof(names); i++)
-		feedpub_subscription_refuse_null(fcinfo, i, names[i]);
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
 	result = feedpub_ack_page(&sub, &receipt, feedpub_receipt_draw());

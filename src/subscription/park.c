@@ -153,8 +153,9 @@ static bool is_same_entry(const FeedpubPageRow *row,
 Datum
 feed_park(PG_FUNCTION_ARGS)
 {
-	feedpub_subscription_refuse_null(fcinfo, 0, "name");
-	feedpub_subscription_refuse_null(fcinfo, 1, "receipt");
+	static const char *const names[] = {"name", "receipt"};
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PG_RETURN_BOOL(park(fcinfo, 2, NULL));
 }
 
@@ -173,13 +174,12 @@ feed_park(PG_FUNCTION_ARGS)
 Datum
 feed_nack(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"name", "receipt", "delay"};
 	int64		delay;
 	TimestampTz retry_at;
 
-	feedpub_subscription_refuse_null(fcinfo, 0, "name");
-	feedpub_subscription_refuse_null(fcinfo, 1, "receipt");
-	feedpub_subscription_refuse_null(fcinfo, 2, "delay");
-	delay = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(2));
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	delay = feedpub_argument_ms(PG_GETARG_INTERVAL_P(2));
 	if (delay < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

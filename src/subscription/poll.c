@@ -217,14 +217,10 @@ feed_poll_rows(PG_FUNCTION_ARGS)
 static void
 begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 {
-	static const char *const names[] = {"name", "max_rows", NULL, "timeout"};
+	static const char *const names[] = {NULL, "name", "max_rows", NULL, "timeout"};
 	text	   *name;
 
-	for (int i = 0; i < lengthof(names); i++)
-	{
-		if (names[i] != NULL)
-			feedpub_subscription_refuse_null(fcinfo, first_arg + i, names[i]);
-	}
+	feedpub_argument_check(fcinfo, lengthof(names) - 1 + first_arg, &names[1 - first_arg]);
 	MemSet(poll, 0, sizeof(Poll));
 	name = PG_GETARG_TEXT_PP(first_arg);
 	poll->max_rows = PG_GETARG_INT32(first_arg + 1);
@@ -239,11 +235,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 		PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 		poll->consumer = PG_GETARG_TEXT_PP(first_arg + 2);
 	}
-	poll->timeout_ms = feedpub_subscription_ms(PG_GETARG_INTERVAL_P(first_arg + 3));
-	if (poll->timeout_ms < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("timeout must not be negative")));
+	poll->timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(first_arg + 3));
 	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	if (!PG_ARGISNULL(first_arg + 4))

@@ -213,12 +213,13 @@ static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
 Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Datum		values[2];
 	uint64		n;
 
-	feedpub_subscription_refuse_null(fcinfo, 0, "name");
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);

@@ -137,7 +137,8 @@ feed_subscribe_at(PG_FUNCTION_ARGS)
 static Datum
 subscribe(FunctionCallInfo fcinfo, bool at_time)
 {
-	static const char *const names[] = {"name", "feed", "start", "shards", "lease"};
+	static const char *const names[] = {"name", "feed", "start", "shards", "lease",
+										NULL, "if_not_exists"};
 	text	   *name;
 	Oid			feed;
 	int			shards;
@@ -148,9 +149,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	Datum		values[8];
 	NameData	owner_name;
 
-	for (int i = 0; i < lengthof(names); i++)
-		feedpub_subscription_refuse_null(fcinfo, i, names[i]);
-	feedpub_subscription_refuse_null(fcinfo, 6, "if_not_exists");
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	name = PG_GETARG_TEXT_PP(0);
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
@@ -207,7 +206,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 static void
 check_limits(int shards, const Interval *lease, int max_attempts)
 {
-	int64		lease_ms = feedpub_subscription_ms(lease);
+	int64		lease_ms = feedpub_argument_ms(lease);
 
 	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
 		ereport(ERROR,
@@ -445,14 +444,14 @@ feed_seek_at(PG_FUNCTION_ARGS)
 static Datum
 seek(FunctionCallInfo fcinfo, bool at_time)
 {
+	static const char *const names[] = {"name", "start"};
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Relation	heap;
 	text	   *cursor;
 	Datum		values[3];
 
-	feedpub_subscription_refuse_null(fcinfo, 0, "name");
-	feedpub_subscription_refuse_null(fcinfo, 1, "start");
+	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	PreventCommandIfReadOnly("feed_seek()");
 	heap = feedpub_registry_open(sub.feed);

@@ -84,19 +84,6 @@ feedpub_subscription_may_know(Oid owner, Oid feed)
 		(get_rel_name(feed) != NULL && feedpub_may_select(feed));
 }
 
-/*
- * Refuse NULL as an argument.  Error 22004.
- */
-void
-feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
-								 const char *name)
-{
-	if (PG_ARGISNULL(arg))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("argument \"%s\" must not be null", name)));
-}
-
 void
 feedpub_subscription_check_name(const text *name, const char *what)
 {
@@ -106,18 +93,6 @@ feedpub_subscription_check_name(const text *name, const char *what)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("%s must have 1 to %d bytes", what, MAX_NAME)));
-}
-
-/*
- * An interval in ms.  A month has 30 days.
- */
-int64
-feedpub_subscription_ms(const Interval *interval)
-{
-	double		ms = (double) interval->time / 1000.0 +
-		((double) interval->month * DAYS_PER_MONTH + interval->day) * SECS_PER_DAY * 1000.0;
-
-	return (int64) Max(Min(ms, 1e15), -1e15);
 }
 
 /*
@@ -179,7 +154,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 													 DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
 		sub->lease = palloc_object(Interval);
 		*sub->lease = *DatumGetIntervalP(feedpub_store_value(0, 5, &isnull));
-		sub->lease_ms = feedpub_subscription_ms(sub->lease);
+		sub->lease_ms = feedpub_argument_ms(sub->lease);
 		value = feedpub_store_value(0, 6, &isnull);
 		sub->max_attempts = isnull ? 0 : DatumGetInt32(value);
 		value = feedpub_store_value(0, 7, &isnull);

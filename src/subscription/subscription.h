@@ -147,9 +147,6 @@ extern text *feedpub_start_at(Oid feed, TimestampTz at);
 extern void feedpub_subscription_load(text *name, const text *consumer,
 									  int shard_wanted,
 									  FeedpubSubscription *sub);
-extern int64 feedpub_subscription_ms(const Interval *interval);
-extern void feedpub_subscription_refuse_null(FunctionCallInfo fcinfo, int arg,
-											 const char *name);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
 extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
