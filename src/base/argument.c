@@ -12,6 +12,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
@@ -35,7 +37,7 @@ feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 }
 
 /*
- * An interval in ms, a month having 30 days.  It is cut where it is too long to
+ * An interval in whole ms, rounded down, a month having 30 days.  It is cut where it is too long to
  * be added to a time.
  */
 int64
@@ -44,7 +46,7 @@ feedpub_argument_ms(const Interval *interval)
 	double		ms = (double) interval->time / 1000.0 +
 		((double) interval->month * DAYS_PER_MONTH + interval->day) * SECS_PER_DAY * 1000.0;
 
-	return (int64) Max(Min(ms, 1e15), -1e15);
+	return (int64) floor(Max(Min(ms, 1e15), -1e15));
 }
 
 /*
