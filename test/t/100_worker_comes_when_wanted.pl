@@ -134,6 +134,18 @@ refused($node, 'SELECT feed_stop_worker()', '42501', 'permission denied',
 is(read_all($node, 'outbox', after => \$cursor), 'seven', 'all is read');
 
 # A reader that finds something starts it as well, after a crash with a backlog.
+# If there is no room for a worker, it is seen at once which reader asks for one.
+my $asked = q(SELECT worker FROM feedpub.feeds WHERE feed = 'outbox'::regclass);
+$node->append_conf('postgresql.conf', 'feedpub.max_workers = 0');
+$node->stop('immediate');
+$node->start;
+is(sql($node, q(SET feedpub.read_wait = 0; SELECT op FROM feed_read(NULL::outbox, '', 1))),
+	'upsert', 'without room for a worker: a reader finds something');
+is(sql($node, $asked), 'none', 'one that does not want to wait asks for no worker');
+is(sql($node, q(SELECT op FROM feed_read(NULL::outbox, '', 1))), 'upsert', 'so does any other');
+is(sql($node, $asked), 'refused', 'which asks for a worker');
+
+$node->append_conf('postgresql.conf', 'feedpub.max_workers = 8');
 $node->stop('immediate');
 $node->start;
 sql($node, sprintf $insert, 'backlog');
