@@ -74,6 +74,7 @@ static char *make_indexes(Oid relid);
 static Oid	find_index(Relation rel, Oid parent);
 static void lock_table(Oid relid);
 static void drop_triggers(Oid relid);
+static void lock_until(Oid relid, TimestampTz end);
 static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
 /*
@@ -94,7 +95,7 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  * until the transaction ends.  Waits for it in attempts of up to two seconds,
  * for half a minute or lock_timeout.
  *
- * Errors: 42809 if it is no ordinary table, or an outbox; 0A000 for temporary
+ * Errors: 25006 on a standby, 22023 for an empty list of columns, 42P01, 42809 if it is no ordinary table, or an outbox; 0A000 for temporary
  * and unlogged tables, partitions, tables with inheritance, and higher
  * isolation; 55000 if there is no key; 42703 for an unknown column; 42701 if
  * columns of the stamp's names are there; 22004, 55P03, 42501.
@@ -587,17 +588,17 @@ find_index(Relation rel, Oid parent)
 }
 
 /*
- * Lock a table against all other sessions.
+ * Lock a table against all other sessions, and its partitions.
  *
  * While the lock is waited for, no other session gets one: new writers and
  * readers queue after us.  So it is waited for a short time only, then given
  * up, and asked for again when they have had theirs.  But if transactions
- * overlap without end, a wait succeeds only if it is as long as the
- * transaction that is the last to begin before it.  So each attempt is longer
- * than the one before.
+ * overlap without end, a wait succeeds only if it is as long as the longest
+ * transaction that began before it.  So each attempt is longer than the one
+ * before.
  *
  * No session is blocked for more than two seconds, nor for more than a third
- * of the time, and the lock is had if transactions take up to two seconds.
+ * of the time.  The lock is obtained if transactions take up to two seconds.
  * Two seconds are also more than the default of deadlock_timeout, after which
  * the server cancels an autovacuum that holds a conflicting lock.  If a reader
  * takes an hour, we give up.
@@ -627,7 +628,23 @@ lock_table(Oid relid)
 }
 
 /*
- * Wait for the lock, for wait_ms.  Returns whether we have it.  If the attempt
+ * Lock a table, its partitions and theirs, up to a time.
+ */
+static void
+lock_until(Oid relid, TimestampTz end)
+{
+	ListCell   *lc;
+
+	LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end), 1);
+	LockRelationOid(relid, AccessExclusiveLock);
+	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
+		return;
+	foreach(lc, find_inheritance_children(relid, NoLock))
+		lock_until(lfirst_oid(lc), end);
+}
+
+/*
+ * Wait for the locks, for wait_ms.  Returns whether we have it.  If the attempt
  * is the last one, raises the server's error instead of returning false.
  */
 static bool
@@ -641,10 +658,7 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		LockTimeout = wait_ms;
-		LockRelationOid(relid, AccessExclusiveLock);
-		if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-			(void) find_all_inheritors(relid, AccessExclusiveLock, NULL);
+		lock_until(relid, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms));
 		LockTimeout = save_timeout;
 		ReleaseCurrentSubTransaction();
 		locked = true;

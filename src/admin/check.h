@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * check.h
- *	  What the files of feed_check() share: check.c, check_sequence.c and
- *	  check_trigger.c.
+ *	  What the files of feed_check() share: check.c, check_problem.c,
+ *	  check_sequence.c and check_trigger.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +25,7 @@ typedef struct FeedpubCheck
 	List	   *problems;
 } FeedpubCheck;
 
-/* in check.c */
+/* in check_problem.c */
 extern FeedpubProblem *feedpub_check_add(FeedpubCheck *cxt, const char *guard,
 										 char *problem, char *cure);
 extern bool feedpub_check_is_partitioned(const FeedpubCheck *cxt);

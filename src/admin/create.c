@@ -62,7 +62,7 @@ static void require_outbox(Oid relid);
  * if_not_exists is given and what has the name is no outbox, 22023 for another
  * payload_type, 22004, 0A000 for a temporary table or schema feedpub, 42501.
  *
- * The columns are those of the outbox in O.  Dudycz, "How Postgres sequences
+ * The columns are those of the outbox in O. Dudycz, "How Postgres sequences
  * issues can impact your messaging guarantees", 2022, plus stamp, key and
  * headers.
  */

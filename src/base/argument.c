@@ -37,8 +37,8 @@ feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 }
 
 /*
- * An interval in whole ms, rounded down, a month having 30 days.  It is cut where it is too long to
- * be added to a time.
+ * An interval in whole ms, rounded down.  A month has 30 days.  It is cut if
+ * it is too long to be added to a time.
  */
 int64
 feedpub_argument_ms(const Interval *interval)

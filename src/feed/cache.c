@@ -7,12 +7,13 @@
  * one, partition.c partitions, write/change.c the tables whose rows it stamps.
  * Relcache invalidation makes an entry invalid: of its table, of a relation
  * that the entry depends on, or of feedpub._feed, which each change of the
- * registry invalidates.  Entries are never freed, so a pointer to one stays
+ * registry invalidates, but for the floor, which is not cached.  Entries are never freed, so a pointer to one stays
  * good; what it says has to be looked up again if it is not valid.
  *
  * An invalidation can come during the look-up of an entry, which opens
  * relations.  So feedpub_cache_begin() is called before the look-up, and after
- * it feedpub_cache_end(), which makes the entry valid only if none came.  An
+ * it feedpub_cache_end(), which says whether none came, so that the entry is
+ * valid.  (registry.c keeps what it has found in any case, and says why.)  An
  * entry that is not valid serves its caller, whose lock on the table keeps what
  * matters from changing.
  *

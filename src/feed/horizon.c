@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * horizon.c
- *	  The only file that reasons about transaction ids and snapshots: how far
+ *	  What xid order needs of transaction ids and snapshots: how far
  *	  xid order may be read, whether a row may be delivered yet, and whether
  *	  stamps and cursors are of this server's history.
  *

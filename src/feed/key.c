@@ -327,7 +327,7 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 						RelationGetRelationName(rel)),
 				 errdetail("There is a domain inside the type of the key's column \"%s\".",
 						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
-				 errhint("Run feed_check() to see what is missing.")));
+				 errhint("Detach the table, change the type, and attach it again.")));
 	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
 					  TYPALIGN_INT, &read.texts, &text_nulls, &ntexts);
 
@@ -445,8 +445,8 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
  * classes of its columns' types decide.
  *
  * This is checked at each page, since a column's type and collation may
- * change.  A change that gives the shard's texts another form ends its history
- * (feed_attach()).
+ * change.  If feed_attach() finds another key than before, it begins a new
+ * history.
  */
 void
 feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)

@@ -35,8 +35,8 @@
  *	  it.  Nor has a reader in xid order whose snapshot does not see the list's
  *	  row: the publisher's xid was running then, so the reader's horizon is not
  *	  after that xid, and since is (fetch.c).
- * 3. Transactions that begin after the list's row is visible stamp all other
- *	  rows anew, so their xids are not below since.  Writers with smaller xids
+ * 3. The steps that stamp all other rows anew begin after the list's row is
+ *	  visible, so their xids are not below since.  Writers with smaller xids
  *	  may still write such rows.  So passes are repeated until a pass that
  *	  began after all those writers had ended finds none.
  * 4. Any UPDATE of a row that is not in the feed stamps it (change.c), so a
@@ -460,7 +460,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 /*
  * Open all partitions, and lock their indexes, before the first one gets the
  * publisher a transaction id: with one it waits for no lock that another
- * session may hold without a limit.  The locks are kept, see 1.  above.
+ * session may hold without a limit.  The locks are kept, see 1. above.
  */
 static List *
 open_all(Relation heap)

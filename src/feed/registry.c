@@ -125,7 +125,7 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		attnums;
 		bool		no_names;
 
-		/* the row of a dropped table means nothing; feed_create() sweeps it */
+		/* the row of a dropped table means nothing; the next registration removes it */
 		if (get_rel_name(oid) == NULL)
 			continue;
 		row->is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;

@@ -302,11 +302,12 @@ feedpub_cursor_refuse(Oid relid)
 			 errdetail("This server has not published the batch that the cursor points to."),
 			 RecoveryInProgress() ?
 				 errhint("If a history of the feed has begun on the primary, try again when this standby has it.  Otherwise begin again from '', a copy of a table as an empty one.") :
-				 errhint("The cursor is from another server, or this one has been restored or replaced since.  Begin again from '', a copy of a table as an empty one.  Subscriptions do so with feed_seek().  feed_head() would leave out what lies between.")));
+				 errhint("The cursor is from another server, or this one has been restored or replaced since.  Begin again from '', with an empty copy if you keep one.  A subscription does so with feed_seek().  feed_head() would leave out what lies between.")));
 }
 
 /*
- * Do two such fingerprints tell the partitions of a feed by the same OIDs?
+ * Were two cursors of the initial snapshot made where OIDs mean the same
+ * partitions?  Given their fingerprints.
  */
 bool
 feedpub_cursor_same_partitions(uint32 a, uint32 b)

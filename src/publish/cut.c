@@ -131,8 +131,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 										nnews * sizeof(NewTransaction *));
 		for (int i = 0; i < nnews; i++)
 		{
-			int			part = i / per_part;
-
+			part = i / per_part;
 			news[i].part = part;
 			by_xid[i] = &news[i];
 

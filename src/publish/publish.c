@@ -246,7 +246,8 @@ lock_publishing(Oid relid, FeedpubPublishWait how)
  *
  * To be called first in a transaction, whose isolation and durability are set
  * here.  The caller commits.  Then it wakes the sessions that wait for the
- * feed, and calls feedpub_publish_notify() if *done says so.
+ * feed.  If *done says so, or the feed is listened to, it calls
+ * feedpub_publish_notify().
  *
  * Returns the number of transactions published.  Returns FEEDPUB_PUBLISH_BUSY
  * if it would have to wait for something that how does not include, or if the
@@ -305,7 +306,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 /*
  * Announce the newest batch: by a NOTIFY on the channel that the feed's owner
  * set, with the cursor of the batch as payload, and by one on our own channel if
- * feed_listen() asked for it.  Does nothing if the owner has ended it since.
+ * feed_listen() asked for it.  Does nothing if there is neither any more.
  *
  * This has a transaction of its own, after the batch's.  So a full queue does
  * not stop publishing, and the cluster-wide lock that a NOTIFY takes at commit

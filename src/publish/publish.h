@@ -149,7 +149,10 @@ extern bool feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 									  Snapshot snapshot);
 
 /* in cut.c */
-extern int	feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last, const FeedpubSnapshot *snapshot, List *runs, FeedpubRunReader *reader, int *ntransactions);
+extern int	feedpub_cut_batches(const FeedpubFeed *feed,
+								const FeedpubBatch *last,
+								const FeedpubSnapshot *snapshot, List *runs,
+								FeedpubRunReader *reader, int *ntransactions);
 
 /* in expire.c */
 extern int64 feedpub_expire_step(Oid relid);

@@ -134,7 +134,7 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * for a cursor or a feed from another history, 40001 if the transaction's
  * snapshot is older than a partition.
  *
- * The idea: O.  Dudycz, "How Postgres sequences issues can impact your
+ * The idea: O. Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
  */
 Datum
@@ -264,7 +264,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		PopActiveSnapshot();
 
 	/*
-	 * Only then may the rows be returned.  In a table feed rows are passed
+	 * Before the rows are returned, their commits must be on disk.  In a table feed rows are passed
 	 * that have another stamp by now; a crash must not bring them back either.
 	 */
 	feedpub_horizon_make_durable(req->xids, req->nxids, req->horizon);

@@ -41,10 +41,10 @@
 
 PG_FUNCTION_INFO_V1(feed_flush);
 
-/* how often it is seen whether there is a worker, in ms */
+/* how often the wait looks for a worker, in ms */
 #define RECHECK_INTERVAL	1000
 
-/* and, where more feeds are waited for than have room, whether there is some */
+/* how often it asks again if all entries for requests are taken, in ms */
 #define FULL_INTERVAL		50
 
 static void check_transaction(Oid relid);
@@ -62,7 +62,7 @@ static void check_worker(Oid relid);
  * stamped anew.  Holds the query's snapshot while it waits.
  *
  * Needs SELECT on the table.  Errors: 42809 if it is no feed, 22023 for a
- * negative timeout, 42501, 57014 at the timeout; 55000 if nothing could come:
+ * negative timeout, 42501, PF001, 57014 at the timeout; 55000 if nothing could come:
  * without a worker, on a standby, with a transaction id, or if the caller's
  * own locks keep the worker from the feed.
  */
@@ -118,7 +118,8 @@ check_transaction(Oid relid)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("feed \"%s\" cannot be flushed in a transaction that has locked it",
-							get_rel_name(relid))));
+							get_rel_name(relid)),
+					 errhint("Commit first.")));
 	}
 }
 
@@ -177,5 +178,5 @@ check_worker(Oid relid)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" cannot be flushed: this database has no worker",
 						get_rel_name(relid)),
-				 errhint("CALL feed_publish() publishes by hand, feed_start_worker() starts a worker.")));
+				 errhint("Start a worker with feed_start_worker(), or publish with CALL feed_publish().")));
 }

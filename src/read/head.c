@@ -158,7 +158,7 @@ check_floor(Oid relid, text *cursor, Snapshot snapshot)
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
 				 errmsg("deletes of feed \"%s\" after that stamp have expired",
 						get_rel_name(relid)),
-				 errhint("Begin again from '', and with nothing.")));
+				 errhint("Empty your copy and begin again from ''.")));
 	return cursor;
 }
 

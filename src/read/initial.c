@@ -49,7 +49,7 @@
 
 #include "read/read.h"
 
-/* how many of the table's pages are looked at before the reader is asked */
+/* how many of the table's pages are looked at before the caller checks its limits */
 #define WINDOW	64
 
 struct FeedpubInitialScan
@@ -106,8 +106,9 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
 /*
  * The same for a partition, whose cursors have its OID.  Half of it tells in
  * which history of the feed, database and server the OID is that partition's,
- * the other half in which file it is.  Files get their numbers from a counter,
- * so two files of one partition differ in that half.
+ * the other half in which file it is.  Files get their numbers from a counter.
+ * So two files of one partition differ in that half, unless their numbers
+ * differ by a multiple of 65,536.
  */
 uint32
 feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)

@@ -37,7 +37,7 @@
 
 #include "read/read.h"
 
-/* As much may lie in memory of the columns that have been written. */
+/* The memory of written values is freed when it is larger than this. */
 #define MAX_KEPT_BYTES		(1024 * 1024)
 
 /* Room for a time as text. */

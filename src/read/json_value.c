@@ -11,8 +11,8 @@
  * base type.  Everything else is a string, which the type's output function
  * makes; only a superuser can make such a function.
  *
- * What is written has a bound.  A value that would exceed it is refused before
- * memory is taken for it.  Text of control characters is six times as long in
+ * What is written has a bound.  Text that would exceed it is refused before
+ * memory is taken for it, what an output function makes when it is there.  Text of control characters is six times as long in
  * JSON.
  *
  *-------------------------------------------------------------------------

@@ -34,7 +34,7 @@ PG_FUNCTION_INFO_V1(feed_listen);
  * transaction.  Starts the worker if there is none.
  *
  * Needs SELECT on the table.  Takes ACCESS SHARE on it.  Errors: 42809 if it is
- * no feed, 42501, 22004, 25006 on a standby, where LISTEN fails too, 53400 if
+ * no feed, 42501, 22004, PF001, 25006 on a standby, where LISTEN fails too, 53400 if
  * too many databases have feeds.
  */
 Datum
@@ -51,7 +51,7 @@ feed_listen(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("batches of this database cannot be announced"),
-				 errdetail("More than %d databases have feeds.", FEEDPUB_MAX_DATABASES),
+				 errdetail("There is no room in shared memory for another database with feeds."),
 				 errhint("Read again from time to time.")));
 	(void) feedpub_launcher_ensure(InvalidOid);
 	PG_RETURN_TEXT_P(cstring_to_text(FEEDPUB_CHANNEL));

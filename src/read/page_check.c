@@ -121,5 +121,5 @@ feedpub_page_check_floor(FeedpubPageScan *scan)
 				 errmsg("cursor of feed \"%s\" has expired",
 						RelationGetRelationName(scan->page->heap)),
 				 errdetail("Deletes that it has not got past are no longer retained."),
-				 errhint("Begin again from '', a subscription with feed_seek(..., 'earliest'), and with nothing: rows that are gone are not announced.")));
+				 errhint("Empty your copy and begin again from '', with a subscription by feed_seek(..., 'earliest'): rows that are gone are not announced.")));
 }

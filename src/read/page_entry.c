@@ -1,9 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * page_entry.c
- *	  The entries of a page: rows and deletes, and whether the reader may see
- *
- * them.
+ *	  The entries of a page: rows and deletes.
  *
  * Rows are fetched by the row identifiers in the index, tombstones from their
  * table.  If the executor would do more than read

@@ -252,7 +252,7 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 				(errmsg("%lld rows of \"%s\" could not be published again",
 						(long long) failed, name),
 				 errdetail("The last error: %s.", error),
-				 errhint("Mend them, and call feed_republish(..., unstamped_only => true).")));
+				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
 }
 
 /*

@@ -67,7 +67,7 @@ feedpub_launcher_ensure(Oid relid)
 	entry = feedpub_shmem_database();
 	if (OidIsValid(relid))
 		feedpub_shmem_mark(&relid, 1, false);
-	if (feedpub_shmem_needs_worker(entry, 5000, OidIsValid(relid)))
+	if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, OidIsValid(relid)))
 		feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(MyDatabaseId, DEBUG1));
 	state = feedpub_shmem_worker_state(entry);
 	return state == FEEDPUB_WORKER_RUNNING || state == FEEDPUB_WORKER_NONE;
@@ -94,7 +94,7 @@ feedpub_launcher_warn(Oid relid)
 					get_rel_name(relid)),
 			 stopped ? errdetail("feed_stop_worker() has stopped it.") :
 					   errdetail("The server had no room for one."),
-			 stopped ? errhint("feed_start_worker() starts it, CALL feed_publish() publishes by hand.") :
+			 stopped ? errhint("Start it with feed_start_worker(), or publish with CALL feed_publish().") :
 					   errhint("You might need to increase \"%s\" or \"%s\".  CALL feed_publish() publishes by hand.",
 							   "feedpub.max_workers", "max_worker_processes")));
 }

@@ -15,8 +15,8 @@
  * A database in which there is a feed has one entry.  It is given back after
  * the database was dropped; until then backends keep a pointer to it.
  *
- * Locks: each entry's mutex protects its fields, and nothing is called while
- * it is held.  The struct's mutex is held while an entry is taken or given
+ * Locks: each entry's mutex protects its fields, the struct's mutex those of
+ * a free entry.  Nothing that can fail or wait is called while one is held.  The struct's mutex is held while an entry is taken or given
  * back.  If a process needs both, it takes the struct's first.  A latch
  * belongs to a PGPROC, which stays in shared memory for ever: if a process
  * sets the latch of a worker that has just ended, it wakes another process for

@@ -132,7 +132,7 @@ begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
 	receipt.state = retried != NULL ? retried->state : shard->state;
 	receipt.page = feedpub_receipt_draw();
 
-	/* the end of one, and all of the other, change with each entry */
+	/* the receipt's end and the whole cursor change with each entry */
 	delivery->receipt = palloc(VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH + 1);
 	SET_VARSIZE(delivery->receipt, VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH);
 	feedpub_receipt_print(&receipt, VARDATA(delivery->receipt));

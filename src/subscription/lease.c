@@ -19,14 +19,15 @@
  * the order of their names.  From that each computes its share, gives back
  * shards above it, and takes free shards up to it.  They do this whenever a
  * third of the lease has passed.  So a new consumer has its share after about
- * that time.  If a consumer dies, its shards come free when its leases end.
+ * that time.  If a consumer crashes, its shards are free when its leases end.
  *
  * Clocks may be put back: a lease whose end is more than two leases from now
  * counts as run out.
  *
- * Locks: rows of feedpub._shard are locked before all others, several of them
- * in the order of their numbers.  No poll waits for a row of
- * feedpub._consumer.
+ * Locks: a poll waits for no row: it skips those of feedpub._shard that are
+ * locked, and no session waits for its row of feedpub._consumer but those that
+ * remove it.  Statements that wait for rows of feedpub._shard lock them in the
+ * order of their numbers.
  *
  *-------------------------------------------------------------------------
  */

@@ -22,9 +22,9 @@
  * snapshot that is not older than the one that saw the entry parked: an older
  * one may not see the row yet.
  *
- * Retried entries come before new ones.  If one has failed again, it does so
- * only if the committed cursor has moved since, or nothing is new: so neither
- * starve.
+ * Retried entries come before new ones.  An entry that has failed again comes
+ * before new ones only if the committed cursor has moved since.  So neither kind
+ * waits for ever.
  *
  * If an entry is discarded before the committed cursor has passed it, its row
  * stays, with retry_at -infinity, since pages must leave it out.  It is removed

@@ -364,7 +364,7 @@ refuse_taken_name(text *name)
 						text_to_cstring(name))));
 	ereport(ERROR,
 			(errcode(ERRCODE_DUPLICATE_OBJECT),
-			 errmsg("could not make a subscription of this name"),
+			 errmsg("cannot make a subscription of this name"),
 			 errhint("Choose another name.")));
 }
 

@@ -44,7 +44,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to start the worker"),
-				 errdetail("Only a role that may read a feed may.")));
+				 errdetail("Only a role that may read a feed may start it.")));
 	if (entry == NULL || !IsUnderPostmaster)
 	{
 		ereport(WARNING,

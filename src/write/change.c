@@ -195,7 +195,7 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
  * stamp if it is new, or if one of the columns named in the trigger's
  * arguments changes (any column if there are none), or if feed_xid is set to
  * NULL, which asks for a new stamp.  Raises PF004 if the statement writes the
- * stamp.
+ * stamp.  In replica role neither holds: an UPDATE keeps the stamp.
  */
 Datum
 feedpub_stamp_row(PG_FUNCTION_ARGS)
@@ -606,7 +606,7 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 }
 
 /*
- * Set a feed's sequence forward after TRUNCATE ...  RESTART IDENTITY, so that
+ * Set a feed's sequence forward after TRUNCATE ... RESTART IDENTITY, so that
  * positions go on.
  *
  * Between the statement's BEFORE and AFTER triggers the server sets the
