@@ -21,9 +21,11 @@ OBJS = \
 	src/base/role.o \
 	src/feed/cache.o \
 	src/feed/catalog.o \
+	src/feed/durable.o \
 	src/feed/history.o \
 	src/feed/horizon.o \
 	src/feed/key.o \
+	src/feed/own_ddl.o \
 	src/feed/partition.o \
 	src/feed/partition_list.o \
 	src/feed/registry.o \
@@ -37,10 +39,10 @@ OBJS = \
 	src/publish/cursor.o \
 	src/publish/cut.o \
 	src/publish/expire.o \
-	src/publish/merge.o \
-	src/publish/news.o \
+	src/publish/merge_batches.o \
 	src/publish/publish.o \
 	src/publish/run.o \
+	src/publish/unpublished.o \
 	src/read/access.o \
 	src/read/fetch.o \
 	src/read/flush.o \
@@ -78,9 +80,10 @@ OBJS = \
 	src/subscription/subscription.o \
 	src/worker/control.o \
 	src/worker/worker.o \
-	src/write/change.o \
+	src/write/message_id.o \
 	src/write/stamp.o \
-	src/write/tombstone.o
+	src/write/tombstone.o \
+	src/write/wake.o
 DATA = feedpub--0.1.sql
 PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 

@@ -7,7 +7,7 @@
  * log_change(log) is a row trigger, AFTER INSERT OR UPDATE: unless an UPDATE
  * changes nothing, it writes the row's xid, a position from the
  * sequence <log>_seq and its key, the table's first column, a bigint, into the
- * table named.  It does what src/write/change.c does, by the same means, and leaves
+ * table named.  It does what src/write/stamp.c does, by the same means, and leaves
  * out what costs little there: what it knows of a table is never invalidated.
  *
  *-------------------------------------------------------------------------

@@ -196,6 +196,17 @@ SELECT feed_repair(:'odd');
 RESET ROLE;
 SELECT feed_repair(:'odd');
 
+-- Detaching a table leaves alone a feed that inherits from it.
+CREATE TABLE parent (id int PRIMARY KEY);
+CREATE TABLE child (id int PRIMARY KEY);
+SELECT feed_attach('parent'), feed_attach('child');
+ALTER TABLE child INHERIT parent;
+SELECT feed_detach('parent');
+SELECT tgname FROM pg_trigger WHERE tgrelid = 'child'::regclass AND NOT tgisinternal ORDER BY tgname COLLATE "C";
+ALTER TABLE child NO INHERIT parent;
+SELECT feed_detach('child');
+DROP TABLE child, parent;
+
 DROP FUNCTION undo, works;
 SELECT feed_detach(:'odd');
 DROP TABLE :odd;

@@ -29,6 +29,10 @@ import threading
 import psycopg
 from psycopg import sql
 
+# Statements are not prepared, so that it works through pgbouncer in
+# transaction mode.
+CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None}
+
 PAGE = 500
 stop = threading.Event()
 
@@ -96,8 +100,8 @@ def work(options):
     failures = 0
     while not stop.is_set():
         try:
-            with psycopg.connect(options.source, autocommit=True, connect_timeout=10) as source, \
-                 psycopg.connect(options.target, autocommit=True, connect_timeout=10) as target:
+            with psycopg.connect(options.source, **CONNECTION) as source, \
+                 psycopg.connect(options.target, **CONNECTION) as target:
                 copy = Copy(target, options.feed, options.table)
                 while not stop.is_set():
                     try:

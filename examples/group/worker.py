@@ -26,6 +26,10 @@ import threading
 
 import psycopg
 
+# Statements are not prepared, so that it works through pgbouncer in
+# transaction mode.
+CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None}
+
 PAGE = 100
 RETRY_AFTER = "10 s"
 
@@ -92,7 +96,7 @@ def work(subscription, consumer):
     while not stop.is_set():
         try:
             # autocommit: no transaction is open while it waits
-            with psycopg.connect(autocommit=True, connect_timeout=10,
+            with psycopg.connect(**CONNECTION,
                                  application_name=consumer) as conn:
                 while not stop.is_set():
                     take_page(conn, subscription, consumer)

@@ -22,6 +22,10 @@ import threading
 
 import psycopg
 
+# Statements are not prepared, so that it works through pgbouncer in
+# transaction mode.
+CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None}
+
 PAGE = 100
 stop = threading.Event()
 
@@ -63,8 +67,8 @@ def work(source_dsn, feed, target_dsn):
     failures = 0
     while not stop.is_set():
         try:
-            with psycopg.connect(source_dsn, autocommit=True, connect_timeout=10) as source, \
-                 psycopg.connect(target_dsn, autocommit=True, connect_timeout=10) as target:
+            with psycopg.connect(source_dsn, **CONNECTION) as source, \
+                 psycopg.connect(target_dsn, **CONNECTION) as target:
                 target.execute("INSERT INTO inbox_cursor (feed) VALUES (%s)"
                                " ON CONFLICT DO NOTHING", (feed,))
                 while not stop.is_set():

@@ -95,10 +95,11 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  * until the transaction ends.  Waits for it in attempts of up to two seconds,
  * for half a minute or lock_timeout.
  *
- * Errors: 25006 on a standby, 22023 for an empty list of columns, 42P01, 42809 if it is no ordinary table, or an outbox; 0A000 for temporary
- * and unlogged tables, partitions, tables with inheritance, and higher
- * isolation; 55000 if there is no key; 42703 for an unknown column; 42701 if
- * columns of the stamp's names are there; 22004, 55P03, 42501.
+ * Errors: 25006 on a standby, 22023 for an empty list of columns, 42P01, 42809
+ * if it is no ordinary table, or an outbox; 0A000 for temporary and unlogged
+ * tables, partitions, tables with inheritance, and higher isolation; 55000 if
+ * there is no key; 42703 for an unknown column; 42701 if columns of the stamp's
+ * names are there; 22004, 55P03, 42501.
  *
  * A partitioned table is one feed with all its partitions, which are locked as
  * it is.  The index of each larger partition is a statement of its own: call
@@ -200,6 +201,7 @@ feed_detach(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"feed", "cascade"};
 	Oid			relid;
 	char	   *table;
+	List	   *partitions = NIL;
 	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -215,8 +217,16 @@ feed_detach(PG_FUNCTION_ARGS)
 			lock_table(relid);
 	}
 	table = feedpub_relation_name(relid);
-	foreach(lc, find_all_inheritors(relid, NoLock, NULL))
-		drop_triggers(lfirst_oid(lc));
+	drop_triggers(relid);
+
+	/* not of a table that inherits from it, nor of a feed of its own */
+	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		partitions = find_all_inheritors(relid, NoLock, NULL);
+	foreach(lc, partitions)
+	{
+		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
+			drop_triggers(lfirst_oid(lc));
+	}
 	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();

@@ -4,7 +4,7 @@
  *	  What this backend knows of tables, until their definitions change.
  *
  * A cache is a hash table by the OID of a table.  registry.c keeps feeds in
- * one, partition.c partitions, write/change.c the tables whose rows it stamps.
+ * one, partition.c partitions, write/stamp.c the tables whose rows it stamps.
  * Relcache invalidation makes an entry invalid: of its table, of a relation
  * that the entry depends on, or of feedpub._feed, which each change of the
  * registry invalidates, but for the floor, which is not cached.  Entries are never freed, so a pointer to one stays

@@ -139,17 +139,20 @@ extern bool feedpub_catalog_route(Relation table, int nkeys,
 								  const Datum *values, Oid *partition);
 extern FeedpubInput feedpub_catalog_input(Oid type);
 
+/* in durable.c */
+extern void feedpub_durable_commits(const FullTransactionId *xids,
+									int nxids,
+									FullTransactionId horizon);
+extern void feedpub_durable_all(void);
+
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
 								  const FeedpubPartitions *partitions);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
-extern bool feedpub_horizon_sees_table(Snapshot snapshot, Relation rel);
-extern void feedpub_horizon_select(struct _SPI_plan *plan, Datum *values,
-								   Relation feed);
+extern bool feedpub_horizon_sees_table(Snapshot snapshot, Oid relid);
 extern void feedpub_horizon_push(Snapshot snapshot);
-extern void feedpub_horizon_refuse_own_ddl(Relation table);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid,
 											   FullTransactionId next);
 extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
@@ -159,10 +162,6 @@ extern bool feedpub_horizon_committed(FullTransactionId xid);
 extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
 										Snapshot snapshot,
 										FullTransactionId *stamp);
-extern void feedpub_horizon_make_durable(const FullTransactionId *xids,
-										 int nxids,
-										 FullTransactionId horizon);
-extern void feedpub_horizon_flush_all(void);
 
 /* in key.c */
 extern const char *feedpub_key_problem(Relation rel, Relation index);
@@ -184,6 +183,11 @@ extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
 								AttrNumber *attnos);
 extern void feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel);
 extern int	feedpub_key_shard(Datum key, int shards);
+
+/* in own_ddl.c */
+extern void feedpub_own_ddl_refuse(Relation table);
+extern void feedpub_own_ddl_select(struct _SPI_plan *plan, Datum *values,
+								   Relation feed);
 
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);

@@ -39,7 +39,7 @@
  *	  visible, so their xids are not below since.  Writers with smaller xids
  *	  may still write such rows.  So passes are repeated until a pass that
  *	  began after all those writers had ended finds none.
- * 4. Any UPDATE of a row that is not in the feed stamps it (change.c), so a
+ * 4. Any UPDATE of a row that is not in the feed stamps it (stamp.c), so a
  *	  pass in the order of the table misses none: the new version either is in
  *	  the feed, or was written by one of those writers.  What a writer knows of
  *	  since is invalidated when the partition is attached, which locks the
@@ -186,11 +186,11 @@ add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 bool
 feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot)
 {
-	if (!feedpub_horizon_sees_table(snapshot, partitions->table))
+	if (!feedpub_horizon_sees_table(snapshot, RelationGetRelid(partitions->table)))
 		return false;
 	for (int i = 0; i < partitions->n && partitions->is_partitioned; i++)
 	{
-		if (!feedpub_horizon_sees_table(snapshot, partitions->partitions[i].heap))
+		if (!feedpub_horizon_sees_table(snapshot, RelationGetRelid(partitions->partitions[i].heap)))
 			return false;
 	}
 	return true;

@@ -466,8 +466,8 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 			*state = "other history";
 		else
 			set_value(row, ANUM_STATS_UNPUBLISHED,
-					  BoolGetDatum(feedpub_news_exist(&feed, heap, snapshot,
-													  &last.snapshot)));
+					  BoolGetDatum(feedpub_unpublished_exists(&feed, heap, snapshot,
+															  &last.snapshot)));
 	}
 }
 

@@ -154,7 +154,7 @@ write_batches(Oid relid, const FeedpubBatch *last,
 		for (int i = begin; i < end && !lives; i++)
 		{
 			for (FeedpubRun *run = news[i].runs; run != NULL && !lives; run = run->sibling)
-				lives = feedpub_news_run_lives(reader, run);
+				lives = feedpub_unpublished_run_lives(reader, run);
 		}
 		if (!lives)
 			break;

@@ -399,7 +399,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
 	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
 	if (list_length(runs) >= feedpub_max_batch_transactions ||
-		feedpub_news_some_live(reader, runs))
+		feedpub_unpublished_some_live(reader, runs))
 		nwritten = feedpub_cut_batches(feed, &last, &now, runs, reader, &nnews);
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);

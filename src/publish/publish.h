@@ -157,15 +157,15 @@ extern int	feedpub_cut_batches(const FeedpubFeed *feed,
 /* in expire.c */
 extern int64 feedpub_expire_step(Oid relid);
 
-/* in merge.c */
+/* in merge_batches.c */
 extern int	feedpub_merge_step(Oid relid, int64 *merged_to, bool *more);
 
-/* in news.c */
-extern bool feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
-							   Snapshot snapshot,
-							   const FeedpubSnapshot *last);
-extern bool feedpub_news_run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
-extern bool feedpub_news_some_live(FeedpubRunReader *reader, List *runs);
+/* in unpublished.c */
+extern bool feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
+									   Snapshot snapshot,
+									   const FeedpubSnapshot *last);
+extern bool feedpub_unpublished_run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
+extern bool feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs);
 
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,

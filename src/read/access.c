@@ -103,5 +103,5 @@ void
 feedpub_access_make_durable(FullTransactionId publisher, Snapshot snapshot)
 {
 	if (FullTransactionIdIsValid(publisher))
-		feedpub_horizon_make_durable(&publisher, 1, feedpub_horizon(snapshot));
+		feedpub_durable_commits(&publisher, 1, feedpub_horizon(snapshot));
 }

@@ -234,7 +234,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	may_read_directly = feedpub_access_is_direct(req->heap);
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
-	feedpub_horizon_refuse_own_ddl(req->heap);
+	feedpub_own_ddl_refuse(req->heap);
 	partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	feedpub_history_check(&req->feed, partitions);
 
@@ -267,9 +267,9 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	 * Before the rows are returned, their commits must be on disk.  In a table feed rows are passed
 	 * that have another stamp by now; a crash must not bring them back either.
 	 */
-	feedpub_horizon_make_durable(req->xids, req->nxids, req->horizon);
+	feedpub_durable_commits(req->xids, req->nxids, req->horizon);
 	if (!req->feed.is_outbox && req->nxids > 0)
-		feedpub_horizon_flush_all();
+		feedpub_durable_all();
 	relation_close(req->heap, NoLock);
 }
 
@@ -518,7 +518,7 @@ read_planned(FetchRequest *req)
 	values[2] = FullTransactionIdGetDatum(req->horizon);
 	values[3] = Int64GetDatum((int64) req->limit);
 	SPI_connect();
-	feedpub_horizon_select(keep_plan(req), values, req->heap);
+	feedpub_own_ddl_select(keep_plan(req), values, req->heap);
 
 	/* what note_xid() keeps must outlive SPI's memory */
 	req->maxxids = (int) SPI_processed;
@@ -661,7 +661,7 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	relation_close(heap, NoLock);
 
 	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));
-	feedpub_horizon_flush_all();
+	feedpub_durable_all();
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");

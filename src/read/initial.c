@@ -9,7 +9,7 @@
  * Why no row is lost between the initial snapshot and the batches.  The table
  * became a feed under a lock that let no writer in (feed_attach()).  So every
  * row that is written since is stamped, and an UPDATE of a row of the initial
- * snapshot stamps its new version (write/change.c).  A row without a stamp
+ * snapshot stamps its new version (write/stamp.c).  A row without a stamp
  * stays as it is and where it is until it is updated or deleted.  Take the
  * page that covers its row identifier, and the snapshot that the page reads
  * with.

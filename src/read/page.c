@@ -18,7 +18,7 @@
  *
  * What is in a batch does not depend on who reads it or when, and a batch
  * never changes: one that others were merged into is another batch
- * (publish/merge.c).  So the same rows are after a cursor (batch, position)
+ * (publish/merge_batches.c).  So the same rows are after a cursor (batch, position)
  * for every reader.  A page that goes on from the last row of the page before
  * leaves none out and delivers none twice.
  *
@@ -233,7 +233,7 @@ begin_scan(FeedpubPageScan *scan)
 	if (page->request.shards > 1)
 		feedpub_key_check_shards(feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)
-		feedpub_horizon_refuse_own_ddl(page->heap);
+		feedpub_own_ddl_refuse(page->heap);
 }
 
 /*
@@ -271,8 +271,8 @@ is_to_wait(FeedpubPageScan *scan)
 		!page->request.hurried && feedpub_read_wait > 0 &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
-		feedpub_news_exist(&page->feed, page->heap, scan->snapshot,
-						   &scan->last.snapshot);
+		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
+								   &scan->last.snapshot);
 }
 
 /*

@@ -482,7 +482,7 @@ select_rows(FeedpubPageScan *scan, const char *sql, int nargs, Oid *argtypes,
 	if (plan == NULL)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(scan->page->heap));
-	feedpub_horizon_select(plan, values, scan->page->heap);
+	feedpub_own_ddl_select(plan, values, scan->page->heap);
 }
 
 /*

@@ -153,7 +153,7 @@ make_durable(FeedpubPageScan *scan)
 		scan->page->passed.fingerprint != scan->page->request.after.fingerprint;
 
 	if (scan->missed || (has_moved && !scan->page->feed.is_outbox))
-		feedpub_horizon_flush_all();
+		feedpub_durable_all();
 	else
 		feedpub_access_make_durable(scan->publisher, scan->snapshot);
 }

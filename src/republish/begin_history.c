@@ -74,8 +74,7 @@ static bool has_foreign_rows(Relation rel);
  *
  * Errors: 42809 if it is no feed, 22004, 42501; 55000 if the index is missing,
  * row security holds for the owner, a rule replaces UPDATE, or a trigger keeps
- * a row from being stamped; 0A000 if rows are to be stamped in REPEATABLE READ
- * or SERIALIZABLE; and whatever the UPDATE raises.
+ * a row from being stamped; 0A000 in REPEATABLE READ or SERIALIZABLE; and whatever the UPDATE raises.
  */
 Datum
 feed_begin_history(PG_FUNCTION_ARGS)
@@ -87,6 +86,12 @@ feed_begin_history(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_begin_history()");
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
+						"feed_begin_history"),
+				 errdetail("It would not see rows and subscriptions that others have committed since.")));
 	relid = PG_GETARG_OID(0);
 	rel = feedpub_registry_open(relid);
 	if (!feedpub_registry_is_registered(relid))
@@ -96,12 +101,6 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	feedpub_batch_lock(relid, true);
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE && has_foreign_rows(rel))
 	{
-		if (IsolationUsesXactSnapshot())
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
-							"feed_begin_history"),
-					 errdetail("It would not see rows that others have committed since.")));
 		LockRelationOid(relid, ExclusiveLock);
 		feedpub_restamp_check(rel);
 		feedpub_restamp_all(rel);
@@ -109,7 +108,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	feedpub_registry_begin_history(relid);
 
 	/* all rows are news, also if none was written here */
-	feedpub_stamp_note(relid, GetTopFullTransactionId());
+	feedpub_wake_note(relid, GetTopFullTransactionId());
 	relation_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

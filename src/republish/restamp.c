@@ -14,7 +14,7 @@
  *
  * Rows without a stamp, or with half of one, are in no index.  They are looked
  * for in the order of the table, some pages at a time.  Such a row does not
- * move before it has been found, for any UPDATE of it stamps it (change.c).
+ * move before it has been found, for any UPDATE of it stamps it (stamp.c).
  * So a row that a pass has left has a stamp, or was locked.
  *
  * Rows with an xid below a bound, and rows with one that this server has not
@@ -276,14 +276,14 @@ feedpub_restamp_all(Relation rel)
 	AfterTriggerSetState(immediate);
 	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), &caller);
 	SPI_connect();
-	feedpub_change_stamped_anew = RelationGetRelid(rel);
+	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
 	{
 		update_in_order(rel);
 	}
 	PG_FINALLY();
 	{
-		feedpub_change_stamped_anew = InvalidOid;
+		feedpub_stamp_anew = InvalidOid;
 	}
 	PG_END_TRY();
 	SPI_finish();

@@ -612,8 +612,8 @@ has_news(const FeedpubSubscription *sub)
 	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
 	if (feedpub_check_has_indexes(heap))
-		result = feedpub_news_exist(&feed, heap, GetActiveSnapshot(),
-									&last.snapshot);
+		result = feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(),
+											&last.snapshot);
 
 	/* a wait must not block an ALTER TABLE */
 	relation_close(heap, AccessShareLock);

@@ -329,7 +329,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		CHECK_FOR_INTERRUPTS();
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
-		feedpub_horizon_refuse_own_ddl(page->heap);
+		feedpub_own_ddl_refuse(page->heap);
 		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{
@@ -353,7 +353,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 
 	/* the row may have been committed after what is published and durable */
 	if (found != NULL)
-		feedpub_horizon_flush_all();
+		feedpub_durable_all();
 	return found;
 }
 

@@ -1,146 +1,640 @@
 /*-------------------------------------------------------------------------
  *
  * stamp.c
- *	  What comes with a writer's rows: a message's id, and a mark for the
- *	  worker when the transaction has committed.
+ *	  The triggers that run inside a writer's statement on a feed.
+ *
+ * A BEFORE ROW trigger stamps each message that is inserted into an outbox,
+ * whatever stamp it brings.  A message is never updated: consumers may have
+ * read it.
+ *
+ * A BEFORE ROW trigger stamps each row of a table feed that is inserted, or
+ * whose published columns change.  Its name sorts last, so that it runs after
+ * other triggers have changed the row.  If a trigger sorts after it
+ * nevertheless, every UPDATE stamps, since it cannot be known what that
+ * trigger will change.  A deleted row leaves a tombstone.  So does a row whose
+ * key changes, for its old key, and TRUNCATE, before it begins.  The triggers
+ * are ENABLE ALWAYS: rows that logical replication brings get stamps of this
+ * server.
+ *
+ * A row of the initial snapshot was there before the table became a feed, and
+ * has no stamp.  Every UPDATE stamps it: its new version may lie before the
+ * position that a reader of the initial snapshot has reached (initial.c).
+ * Every UPDATE also stamps a row that is not in the feed since its partition
+ * came with it (partition.c).
+ *
+ * Order of events: the trigger is called with the old row locked (trigger.c:
+ * GetTupleForTrigger).  So the position is taken after the transaction that
+ * changed the row before has ended, and changes of one row are in the order of
+ * their positions.  The xid is assigned before the position is taken.
+ *
+ * A tombstone may be written for a key that lives.  An INSERT takes its
+ * position before it waits on the unique index, so its position may be smaller
+ * than that of the DELETE for which it waited.  And if a row moves to another
+ * partition, it is inserted into the new one before it is deleted from the old
+ * one.  Readers do not deliver a tombstone whose key lives in the snapshot of
+ * the page (feedpub_entry_key_lives()).
+ *
+ * Partitions have clones of the row triggers.  A clone is called with the
+ * partition: its columns may have other numbers than those of the feed's
+ * table, and the sequence, the key and the tombstones are that table's.  An
+ * UPDATE that moves a row to another partition fires the triggers of UPDATE
+ * and DELETE on the old one and of INSERT on the new one.  The key contains
+ * the partition key, so it has changed, and the old key gets two tombstones: a
+ * consumer is told twice.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/tableam.h"
 #include "access/xact.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_trigger.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
 #include "fmgr.h"
-#include "port/pg_bswap.h"
-#include "utils/timestamp.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/datum.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
 
 #include "write/write.h"
 
-PG_FUNCTION_INFO_V1(feedpub_message_id);
-
-/* Random bytes, fetched in bulk: the system call is what costs most. */
-static uint8 randomness[4096];
-static int	randomness_used = sizeof(randomness);
+PG_FUNCTION_INFO_V1(feedpub_stamp_message);
+PG_FUNCTION_INFO_V1(feedpub_stamp_row);
+PG_FUNCTION_INFO_V1(feedpub_note_delete);
+PG_FUNCTION_INFO_V1(feedpub_note_truncate);
 
 /*
- * The feeds to which this transaction has written, for a mark when it has
- * committed.  Most transactions write to one.  If there are more than
- * MAX_STAMPED, stamped_more stands for all feeds.
+ * What the triggers need to know of a table.  Relcache invalidation of the
+ * table, its sequence or the registry makes an entry invalid.  Entries are
+ * never freed.
  */
-#define MAX_STAMPED	8
+typedef struct TrackedTable
+{
+	FeedpubCached head;			/* its feed: the table, or its partitioned table */
+	AttrNumber	xid_attno;
+	AttrNumber	pos_attno;
+	bool		deletes;
+	uint64		since;			/* of a partition (partition.c) */
+	int			nkeys;			/* 0: the key is not there */
+	AttrNumber	keys[INDEX_MAX_KEYS];
+	bool		always;			/* every UPDATE stamps */
+	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
 
-static Oid	stamped[MAX_STAMPED];
-static int	nstamped = 0;
-static bool stamped_more = false;
-static TransactionId stamped_xid;
+	/* of a truncated feed; invalidation keeps these */
+	FullTransactionId truncated_by;
+	SubTransactionId truncating;	/* while its partitions are, too */
+	int64		truncated_at;	/* later positions are larger */
+} TrackedTable;
 
-static void tell_worker(XactEvent event, void *arg);
+/* the outbox whose rows this backend is stamping anew, or InvalidOid */
+Oid			feedpub_stamp_anew = InvalidOid;
+
+static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
+
+static Datum stamp_tuple(const TrackedTable *table, Relation rel,
+						 HeapTuple tuple);
+static void note_feed_truncate(TrackedTable *table);
+static bool is_truncated_with_all(Oid feed);
+static TrackedTable *find_table(Relation rel);
+static void learn_table(TrackedTable *table, Relation rel);
+static void learn_columns(TrackedTable *table, Relation rel,
+						  const Trigger *trigger);
+static bool is_outside(const TrackedTable *table, TupleTableSlot *slot);
+static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
+						  AttrNumber attno);
+static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
+						TupleTableSlot *new_slot);
+static void keep_position(const TrackedTable *table, const TrackedTable *feed);
+static void leave_tombstone(const TrackedTable *table, Relation rel,
+							TupleTableSlot *slot);
+static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 
 /*
- * feedpub._message_id() returns text
+ * feedpub._stamp_message() returns trigger
  *
- * The default of message_id: a UUID of version 7 (RFC 9562), so that ids of
- * neighbouring messages are neighbours in a consumer's index too.  48 bits of
- * milliseconds, 12 of their fraction, 62 of strong randomness.
+ * BEFORE INSERT OR UPDATE, FOR EACH ROW, on an outbox: stamps a new message,
+ * and raises PF004 for an UPDATE.  BEFORE UPDATE, FOR EACH STATEMENT: raises
+ * PF004 also if the UPDATE finds no row, or ON CONFLICT DO UPDATE no conflict,
+ * so that such a statement fails when it is tried first.  (Logical replication
+ * does not call triggers of statements.)  Only the UPDATE that stamps the
+ * messages of an outbox anew may pass (restamp.c).
  */
 Datum
-feedpub_message_id(PG_FUNCTION_ARGS)
+feedpub_stamp_message(PG_FUNCTION_ARGS)
 {
-	static const char hex[] = "0123456789abcdef";
-	uint8		id[16];
-	uint64		now;
-	uint64		micros;
-	text	   *result;
-	char	   *p;
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
 
-	/* microseconds since 1970 */
-	now = (uint64) (GetCurrentTimestamp() +
-					(POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY);
-	micros = now % 1000;
-	now = pg_hton64((now / 1000) << 16 | 0x7000 | (micros * 4096 / 1000));
-
-	if (randomness_used + 8 > sizeof(randomness))
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
+		!(TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) ||
+		  (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) &&
+		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger before INSERT, or a trigger before UPDATE",
+						"_stamp_message")));
+	rel = trigdata->tg_relation;
+	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) &&
+		RelationGetRelid(rel) == feedpub_stamp_anew)
 	{
-		if (!pg_strong_random(randomness, sizeof(randomness)))
-			ereport(ERROR,
-					(errcode(ERRCODE_INTERNAL_ERROR),
-					 errmsg("could not generate random values")));
-		randomness_used = 0;
-	}
-	memcpy(id, &now, 8);
-	memcpy(id + 8, randomness + randomness_used, 8);
-	randomness_used += 8;
-	id[8] = (id[8] & 0x3f) | 0x80;	/* the variant */
+		TrackedTable *table = find_table(rel);
 
-	result = (text *) palloc(VARHDRSZ + 36);
-	SET_VARSIZE(result, VARHDRSZ + 36);
-	p = VARDATA(result);
-	for (int i = 0; i < 16; i++)
-	{
-		if (i == 4 || i == 6 || i == 8 || i == 10)
-			*p++ = '-';
-		*p++ = hex[id[i] >> 4];
-		*p++ = hex[id[i] & 0xf];
+		if (!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
+			PG_RETURN_POINTER(NULL);
+		if (slot_attisnull(trigdata->tg_newslot, table->xid_attno))
+			return stamp_tuple(table, rel, trigdata->tg_newtuple);
 	}
-	PG_RETURN_TEXT_P(result);
+	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_GUARDED),
+				 errmsg("cannot update outbox feed \"%s\"",
+						RelationGetRelationName(rel)),
+				 errdetail("Consumers may have read its messages already."),
+				 errhint("Insert a new message.  ON CONFLICT DO NOTHING and DELETE are allowed.")));
+	return stamp_tuple(find_table(rel), rel, trigdata->tg_trigtuple);
 }
 
 /*
- * Note a feed to which the transaction writes.  A rolled-back savepoint does
- * not remove the note: the worker looks once for nothing.
+ * Returns the row with a new stamp.  The xid is assigned first, then the
+ * position.  The caller needs no right on the sequence: it belongs to feed_pos
+ * of the feed's table, so with the right to INSERT the owner has granted the
+ * right to advance it.
  */
-void
-feedpub_stamp_note(Oid relid, FullTransactionId xid)
+static Datum
+stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 {
-	static bool registered = false;
+	FullTransactionId xid = GetTopFullTransactionId();
+	int			columns[2] = {table->xid_attno, table->pos_attno};
+	bool		nulls[2] = {false, false};
+	Datum		values[2];
 
-	if (nstamped > 0 && stamped[nstamped - 1] == relid)
-		return;
-	if (!registered)
-	{
-		RegisterXactCallback(tell_worker, NULL);
-		registered = true;
-	}
-	for (int i = 0; i < nstamped; i++)
-	{
-		if (stamped[i] == relid)
-			return;
-	}
-
-	/* now, since it may have to be looked up, which a callback must not do */
-	(void) feedpub_shmem_database();
-	stamped_xid = XidFromFullTransactionId(xid);
-	if (nstamped < MAX_STAMPED && OidIsValid(relid))
-		stamped[nstamped++] = relid;
-	else
-		stamped_more = true;
+	values[0] = FullTransactionIdGetDatum(xid);
+	values[1] = Int64GetDatum(nextval_internal(table->head.seqid, false));
+	feedpub_wake_note(table->head.feed, xid);
+	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
+													 2, columns, values, nulls));
 }
 
 /*
- * At the end of a transaction that wrote to feeds, set marks for the worker.
- * The commit is visible by now (xact.c: CommitTransaction calls this after
- * ProcArrayEndTransaction), so a process that is woken sees it.  An earlier
- * mark would lose the wake-up: the worker would look, find nothing, and take
- * the mark.  After PREPARE no callback runs when the transaction commits, so
- * its feeds are put on watch.
+ * feedpub._stamp_row(columns...)  returns trigger
+ *
+ * BEFORE INSERT OR UPDATE, FOR EACH ROW, on a table feed: gives the row a new
+ * stamp if it is new, or if one of the columns named in the trigger's
+ * arguments changes (any column if there are none), or if feed_xid is set to
+ * NULL, which asks for a new stamp.  Raises PF004 if the statement writes the
+ * stamp.  In replica role neither holds: an UPDATE keeps the stamp.
+ */
+Datum
+feedpub_stamp_row(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
+	TrackedTable *table;
+	HeapTuple	result;
+	bool		is_update;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
+		TRIGGER_FIRED_BY_DELETE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger before INSERT or UPDATE",
+						"_stamp_row")));
+	rel = trigdata->tg_relation;
+	table = find_table(rel);
+	is_update = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
+	result = is_update ? trigdata->tg_newtuple : trigdata->tg_trigtuple;
+
+	if (is_update)
+	{
+		TupleTableSlot *old_slot = trigdata->tg_trigslot;
+		TupleTableSlot *new_slot = trigdata->tg_newslot;
+		bool		is_replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
+		bool		is_new = is_outside(table, old_slot);
+		bool		is_asked = slot_attisnull(new_slot, table->xid_attno);
+		bool		is_written = values_differ(old_slot, new_slot, table->xid_attno) ||
+			values_differ(old_slot, new_slot, table->pos_attno);
+
+		for (int i = 0; i < table->nkeys && table->deletes; i++)
+		{
+			if (values_differ(old_slot, new_slot, table->keys[i]))
+			{
+				leave_tombstone(table, rel, old_slot);
+				break;
+			}
+		}
+
+		/* logical replication brings another server's stamp */
+		if (is_written && !is_asked && !is_replica)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEED_GUARDED),
+					 errmsg("cannot write the stamp of feed \"%s\"",
+							RelationGetRelationName(rel)),
+					 errdetail("Columns %s and %s are set by a trigger when a row changes.",
+							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+					 errhint("To publish a row again, set %s to NULL.", FEEDPUB_XID_COLUMN)));
+		if (!is_new && !(is_asked && !is_replica) && !table->always &&
+			!has_changed(table, old_slot, new_slot))
+		{
+			int			columns[2] = {table->xid_attno, table->pos_attno};
+			Datum		values[2];
+			bool		nulls[2];
+
+			if (!is_written)
+				PG_RETURN_POINTER(result);
+			for (int i = 0; i < 2; i++)
+				values[i] = slot_getattr(old_slot, columns[i], &nulls[i]);
+			PG_RETURN_POINTER(heap_modify_tuple_by_cols(result, RelationGetDescr(rel),
+														2, columns, values, nulls));
+		}
+	}
+
+	return stamp_tuple(table, rel, result);
+}
+
+/*
+ * Is a row not in the feed: has it no xid or no position, or did its partition
+ * come with it (partition.c)?
+ */
+static inline bool
+is_outside(const TrackedTable *table, TupleTableSlot *slot)
+{
+	bool		isnull;
+	Datum		xid = slot_getattr(slot, table->xid_attno, &isnull);
+
+	return isnull || slot_attisnull(slot, table->pos_attno) ||
+		U64FromFullTransactionId(DatumGetFullTransactionId(xid)) < table->since;
+}
+
+/*
+ * feedpub._note_delete() returns trigger
+ *
+ * AFTER DELETE, FOR EACH ROW, on a table feed: leaves a tombstone.
+ */
+Datum
+feedpub_note_delete(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TrackedTable *table;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_AFTER(trigdata->tg_event) ||
+		!TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a row trigger after DELETE",
+						"_note_delete")));
+	table = find_table(trigdata->tg_relation);
+	if (table->deletes)
+		leave_tombstone(table, trigdata->tg_relation, trigdata->tg_trigslot);
+	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * feedpub._note_truncate() returns trigger
+ *
+ * BEFORE TRUNCATE, FOR EACH STATEMENT, on a feed: leaves the tombstone of a
+ * TRUNCATE.  Its position is larger than those of all rows that the TRUNCATE
+ * removes: the statement locks all its tables before it calls any trigger, so
+ * the writers of these rows have ended, or are this transaction.  What the
+ * statement's AFTER triggers and later transactions write gets larger
+ * positions.  (What its BEFORE triggers write into the feed is removed with
+ * the rest.)
+ *
+ * The same on a partition: leaves a tombstone for each row, unless the whole
+ * feed is being truncated, which the trigger on the partitioned table has
+ * noted.  (The server calls that one first if the statement names the table,
+ * tablecmds.c: ExecuteTruncateGuts.  If the statement names partitions before
+ * it, their deletes are published as well.)  A table that was a partition
+ * keeps the trigger, which does nothing there.
+ *
+ * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: undoes what RESTART IDENTITY
+ * did to its sequence (keep_position), unless a row of another trigger already
+ * has.
+ */
+Datum
+feedpub_note_truncate(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	Relation	rel;
+	Oid			feed;
+	TrackedTable *table;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a trigger on TRUNCATE",
+						"_note_truncate")));
+	rel = trigdata->tg_relation;
+	feed = feedpub_partition_feed(RelationGetRelid(rel));
+	if (!OidIsValid(feed))
+		PG_RETURN_POINTER(NULL);
+	if (feed == RelationGetRelid(rel))
+	{
+		table = find_table(rel);
+		if (TRIGGER_FIRED_BEFORE(trigdata->tg_event))
+			note_feed_truncate(table);
+		else
+			table->truncating = InvalidSubTransactionId;
+	}
+	else if (TRIGGER_FIRED_BEFORE(trigdata->tg_event) &&
+			 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+			 !is_truncated_with_all(feed))
+	{
+		table = find_table(rel);
+		if (table->deletes)
+			leave_all_tombstones(table, rel);
+	}
+	PG_RETURN_POINTER(NULL);
+}
+
+static void
+note_feed_truncate(TrackedTable *table)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int64		pos = nextval_internal(table->head.seqid, false);
+
+	table->truncated_by = xid;
+	table->truncating = GetCurrentSubTransactionId();
+	table->truncated_at = pos;
+	if (!table->deletes)
+		return;
+	feedpub_tombstone_write(table->head.feed, xid, pos, (Datum) 0);
+	feedpub_wake_note(table->head.feed, xid);
+}
+
+/*
+ * Is a feed being truncated as a whole?  If that TRUNCATE has failed, its
+ * subtransaction is not the current one any more.
+ */
+static bool
+is_truncated_with_all(Oid feed)
+{
+	TrackedTable *table = feedpub_cache_find(&tables, feed);
+
+	return table != NULL &&
+		FullTransactionIdIsValid(table->truncated_by) &&
+		FullTransactionIdEquals(table->truncated_by, GetTopFullTransactionIdIfAny()) &&
+		table->truncating == GetCurrentSubTransactionId();
+}
+
+static TrackedTable *
+find_table(Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	TrackedTable *table;
+
+	table = feedpub_cache_enter(&tables, relid);
+	if (!table->head.valid)
+		learn_table(table, rel);
+	return table;
+}
+
+/*
+ * Look up what the triggers need to know of a table.  The writer's statement
+ * holds a lock on it, so its definition cannot change meanwhile.  The registry
+ * can: then the entry serves this row only.
  */
 static void
-tell_worker(XactEvent event, void *arg)
+learn_table(TrackedTable *table, Relation rel)
 {
-	if (nstamped == 0 && !stamped_more)
-		return;
-	switch (event)
+	Oid			relid = RelationGetRelid(rel);
+	Oid			stamp_row = feedpub_relation_function("_stamp_row", 0, NULL);
+	const Trigger *trigger = NULL;
+	FeedpubKey	key;
+	Oid			keyid;
+	uint64		before = feedpub_cache_begin();
+
+	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
+	table->head.feed = feedpub_partition_feed(relid);
+	table->since = 0;
+	table->head.seqid = InvalidOid;
+	if (OidIsValid(table->head.feed))
+		table->head.seqid = feedpub_relation_sequence(table->head.feed);
+	if (table->xid_attno == InvalidAttrNumber ||
+		get_atttype(relid, table->xid_attno) != XID8OID ||
+		!OidIsValid(table->head.seqid) ||
+		get_atttype(relid, table->pos_attno) != INT8OID)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("rows of feed \"%s\" cannot be stamped",
+						RelationGetRelationName(rel)),
+				 errdetail("Column %s, column %s or its sequence is missing or has been altered.",
+						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
+
+	/* if the registry has no row, no deletes until feed_repair() */
+	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
-		case XACT_EVENT_COMMIT:
-			feedpub_shmem_mark(stamped, nstamped, stamped_more);
-			break;
-		case XACT_EVENT_PREPARE:
-			feedpub_shmem_watch(stamped, nstamped, stamped_more, stamped_xid);
-			break;
-		case XACT_EVENT_ABORT:
-			break;
-		default:
-			return;				/* not its end */
+		table->deletes = false;
+		table->nkeys = 0;
+		keep_position(table, table);
+		table->head.valid = feedpub_cache_end(before);
+		return;
 	}
-	nstamped = 0;
-	stamped_more = false;
+	if (table->head.feed != relid)
+	{
+		feedpub_registry_stored_key(table->head.feed, &key, &table->deletes);
+		feedpub_key_of_partition(table->head.feed, relid, &key);
+		keyid = InvalidOid;
+		table->since = feedpub_partition_since(table->head.feed, rel);
+	}
+	else
+		feedpub_registry_key(rel, &key, &keyid, &table->deletes);
+	if (OidIsValid(keyid))
+		table->nkeys = feedpub_key_columns(keyid, table->keys);
+	else
+		table->nkeys = feedpub_key_attnos(rel, &key, table->keys);
+
+	table->always = false;
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *t = &rel->trigdesc->triggers[i];
+
+		if (t->tgfoid == stamp_row)
+			trigger = t;
+		else if (trigger != NULL && TRIGGER_FOR_ROW(t->tgtype) &&
+				 TRIGGER_FOR_BEFORE(t->tgtype) && TRIGGER_FOR_UPDATE(t->tgtype))
+			table->always = true;
+	}
+	learn_columns(table, rel, trigger);
+	keep_position(table, table->head.feed == relid ? table : feedpub_cache_find(&tables, table->head.feed));
+	table->head.valid = feedpub_cache_end(before);
+}
+
+/*
+ * The columns to compare: those named in the trigger's arguments, or all.  If
+ * one of them is gone, renamed or computed from others, all are compared: one
+ * stamp too many does no harm.
+ */
+static void
+learn_columns(TrackedTable *table, Relation rel, const Trigger *trigger)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		all = trigger == NULL || trigger->tgnargs == 0;
+
+	MemSet(table->published, 0, sizeof(table->published));
+	for (int i = 0; !all && i < trigger->tgnargs; i++)
+	{
+		AttrNumber	attno = get_attnum(RelationGetRelid(rel), trigger->tgargs[i]);
+
+		if (attno <= 0 || TupleDescAttr(desc, attno - 1)->attgenerated != '\0')
+			all = true;
+		else
+			table->published[attno - 1] = true;
+	}
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (att->attisdropped || att->attgenerated != '\0' ||
+			i + 1 == table->xid_attno || i + 1 == table->pos_attno)
+			table->published[i] = false;
+		else if (all)
+			table->published[i] = true;
+	}
+	for (int i = 0; i < table->nkeys; i++)
+		table->published[table->keys[i] - 1] = true;
+}
+
+/*
+ * Does a column differ between two versions of a row?  Values that are stored
+ * out of line are not read: an UPDATE that does not write one keeps its
+ * pointer, and one that writes it anew counts as a change.
+ */
+static bool
+values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber attno)
+{
+	Form_pg_attribute att = TupleDescAttr(a->tts_tupleDescriptor, attno - 1);
+	bool		anull;
+	bool		bnull;
+	Datum		avalue = slot_getattr(a, attno, &anull);
+	Datum		bvalue = slot_getattr(b, attno, &bnull);
+
+	if (anull || bnull)
+		return anull != bnull;
+	if (att->attlen == -1 &&
+		(VARATT_IS_EXTERNAL(DatumGetPointer(avalue)) ||
+		 VARATT_IS_EXTERNAL(DatumGetPointer(bvalue))))
+		return VARSIZE_ANY(DatumGetPointer(avalue)) != VARSIZE_ANY(DatumGetPointer(bvalue)) ||
+			memcmp(DatumGetPointer(avalue), DatumGetPointer(bvalue),
+				   VARSIZE_ANY(DatumGetPointer(avalue))) != 0;
+	return !datum_image_eq(avalue, bvalue, att->attbyval, att->attlen);
+}
+
+static bool
+has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
+			TupleTableSlot *new_slot)
+{
+	int			natts = old_slot->tts_tupleDescriptor->natts;
+
+	for (int i = 0; i < natts; i++)
+	{
+		if (table->published[i] && values_differ(old_slot, new_slot, i + 1))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Leave a tombstone for a row.
+ */
+static void
+leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
+{
+	FullTransactionId xid;
+	Datum		key;
+
+	if (table->nkeys == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has no key", RelationGetRelationName(rel)),
+				 errdetail("A delete is published by the row's key."),
+				 errhint("Run feed_check() to see what is missing, or feed_detach() to stop publishing the table.")));
+	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
+	xid = GetTopFullTransactionId();
+	feedpub_tombstone_write(table->head.feed, xid,
+							nextval_internal(table->head.seqid, false), key);
+	feedpub_wake_note(table->head.feed, xid);
+}
+
+/*
+ * Leave a tombstone for each row of a partition that is about to be truncated,
+ * since the other partitions keep their rows.  Rows that are deleted already
+ * have theirs.
+ */
+static void
+leave_all_tombstones(const TrackedTable *table, Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub truncate",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
+		CHECK_FOR_INTERRUPTS();
+		leave_tombstone(table, rel, slot);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * Set a feed's sequence forward after TRUNCATE ... RESTART IDENTITY, so that
+ * positions go on.
+ *
+ * Between the statement's BEFORE and AFTER triggers the server sets the
+ * sequence back, in a new file.  That invalidates what is cached of the feed
+ * and its partitions.  So this function is called before the next position is
+ * taken: for a row that another AFTER trigger writes, or in our own AFTER
+ * trigger.  No other session can be before it, since the sequence is locked
+ * until the transaction ends.  The positions that were taken after our BEFORE
+ * trigger are those of tombstones, which are kept, and of rows that are gone.
+ * If the TRUNCATE is rolled back, the old file is there again, and it has the
+ * position of the TRUNCATE.
+ *
+ * This runs as the extension's owner: the writer need not have a right on the
+ * sequence, and to set it forward runs no other role's code.
+ */
+static void
+keep_position(const TrackedTable *table, const TrackedTable *feed)
+{
+	FeedpubRole caller;
+	int64		largest;
+
+	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
+		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
+		feedpub_relation_last_pos(table->head.seqid) >= feed->truncated_at)
+		return;
+	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->head.feed));
+	feedpub_store_begin(&caller);
+	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->head.seqid),
+							   Int64GetDatum(largest));
+	feedpub_store_end(&caller);
 }

@@ -13,11 +13,11 @@
 
 #include "feed/feed.h"
 
-/* in change.c */
-extern Oid	feedpub_change_stamped_anew;
-
 /* in stamp.c */
-extern void feedpub_stamp_note(Oid relid, FullTransactionId xid);
+extern Oid	feedpub_stamp_anew;
+
+/* in wake.c */
+extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
 
 /* in tombstone.c */
 extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);

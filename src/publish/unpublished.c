@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * news.c
+ * unpublished.c
  *	  Whether rows have become visible that are in no batch yet.
  *-------------------------------------------------------------------------
  */
@@ -17,8 +17,8 @@
  * this, so it looks at a few transactions only.
  */
 bool
-feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
-				   Snapshot snapshot, const FeedpubSnapshot *last)
+feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
+						   Snapshot snapshot, const FeedpubSnapshot *last)
 {
 	FeedpubPartitions *partitions;
 	FeedpubRunReader *reader;
@@ -34,7 +34,7 @@ feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
 
 	/* if so many transactions have no visible row, the publisher decides */
-	found = list_length(runs) >= MAX_LOOK || feedpub_news_some_live(reader, runs);
+	found = list_length(runs) >= MAX_LOOK || feedpub_unpublished_some_live(reader, runs);
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);
 	return found;
@@ -46,13 +46,13 @@ feedpub_news_exist(const FeedpubFeed *feed, Relation heap,
  * they wrote.
  */
 bool
-feedpub_news_some_live(FeedpubRunReader *reader, List *runs)
+feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs)
 {
 	ListCell   *lc;
 
 	foreach(lc, runs)
 	{
-		if (feedpub_news_run_lives(reader, lfirst(lc)))
+		if (feedpub_unpublished_run_lives(reader, lfirst(lc)))
 			return true;
 	}
 	return false;
@@ -64,7 +64,7 @@ feedpub_news_some_live(FeedpubRunReader *reader, List *runs)
  * ids are of another cluster, a wait for the next news.
  */
 bool
-feedpub_news_run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
+feedpub_unpublished_run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
 {
 	for (int i = 0; i < run->nentries; i++)
 	{

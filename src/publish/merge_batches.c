@@ -1,5 +1,5 @@
 /*-------------------------------------------------------------------------
- * merge.c
+ * merge_batches.c
  *	  Merging old batches.
  *
  * Batches older than feedpub.batch_retention, and those before the newest
