@@ -133,7 +133,7 @@ feedpub_ack_check(const text *name, FeedpubAck result)
 				(errcode(ERRCODE_FEED_LEASE_LOST),
 				 errmsg("lost the page of subscription \"%s\"",
 						text_to_cstring(name)),
-				 errdetail("Its entries have been delivered to another consumer, or the subscription was moved."),
+				 errdetail("Another page was acknowledged, another consumer has the shard, or the subscription was moved."),
 				 errhint("Roll back what was done with them, and poll again.")));
 }
 
