@@ -7,8 +7,9 @@
  * one, partition.c partitions, write/stamp.c the tables whose rows it stamps.
  * Relcache invalidation makes an entry invalid: of its table, of a relation
  * that the entry depends on, or of feedpub._feed, which each change of the
- * registry invalidates, but for the floor, which is not cached.  Entries are never freed, so a pointer to one stays
- * good; what it says has to be looked up again if it is not valid.
+ * registry invalidates, but for the floor, which is not cached.  Entries are
+ * never freed, so a pointer to one stays good.  If an entry is not valid, what
+ * it says has to be looked up again.
  *
  * An invalidation can come during the look-up of an entry, which opens
  * relations.  So feedpub_cache_begin() is called before the look-up, and after

@@ -62,9 +62,9 @@ static void check_worker(Oid relid);
  * stamped anew.  Holds the query's snapshot while it waits.
  *
  * Needs SELECT on the table.  Errors: 42809 if it is no feed, 22023 for a
- * negative timeout, 42501, PF001, 57014 at the timeout; 55000 if nothing could come:
- * without a worker, on a standby, with a transaction id, or if the caller's
- * own locks keep the worker from the feed.
+ * negative timeout, 42501, PF001, 57014 at the timeout; 55000 if nothing could
+ * come: without a worker, on a standby, with a transaction id, or if the
+ * caller's own locks keep the worker from the feed.
  */
 Datum
 feed_flush(PG_FUNCTION_ARGS)

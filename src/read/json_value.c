@@ -12,8 +12,8 @@
  * makes; only a superuser can make such a function.
  *
  * What is written has a bound.  Text that would exceed it is refused before
- * memory is taken for it, what an output function makes when it is there.  Text of control characters is six times as long in
- * JSON.
+ * memory is taken for it.  What an output function makes is refused when it is
+ * there.  Text of control characters is six times as long in JSON.
  *
  *-------------------------------------------------------------------------
  */

@@ -29,13 +29,14 @@ PG_FUNCTION_INFO_V1(feed_listen);
  * Has each batch of a feed announced for an hour from now, by a NOTIFY on the
  * channel that it returns, with the feed's OID as payload.  A program that
  * listens on calls it again before the hour is over, and after the server was
- * started.  Order: LISTEN, feed_listen(), read; then wait for a notification.
- * Nothing is written, and the call takes effect at once, whatever becomes of the
- * transaction.  Starts the worker if there is none.
+ * started.  Order: LISTEN and commit, for LISTEN takes effect at commit;
+ * feed_listen(); read; then wait for a notification.  Nothing is written, and
+ * the call takes effect at once, whatever becomes of the transaction.  Starts
+ * the worker if there is none.
  *
  * Needs SELECT on the table.  Takes ACCESS SHARE on it.  Errors: 42809 if it is
- * no feed, 42501, 22004, PF001, 25006 on a standby, where LISTEN fails too, 53400 if
- * too many databases have feeds.
+ * no feed, 42501, 22004, PF001, 25006 on a standby, where LISTEN fails too,
+ * 53400 if too many databases have feeds.
  */
 Datum
 feed_listen(PG_FUNCTION_ARGS)

@@ -24,10 +24,9 @@
  * Clocks may be put back: a lease whose end is more than two leases from now
  * counts as run out.
  *
- * Locks: a poll waits for no row: it skips those of feedpub._shard that are
- * locked, and no session waits for its row of feedpub._consumer but those that
- * remove it.  Statements that wait for rows of feedpub._shard lock them in the
- * order of their numbers.
+ * Locks: a poll waits for no row of feedpub._shard or feedpub._consumer.  It
+ * skips those that are locked.  Statements that wait for rows of feedpub._shard
+ * lock them in the order of their numbers.
  *
  *-------------------------------------------------------------------------
  */
