@@ -116,6 +116,7 @@ UPDATE feedpub._batch SET fingerprint = -1 WHERE feed = 'kv'::regclass AND sync_
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.
+SET lock_timeout = '1s';
 BEGIN;
 LOCK TABLE kv IN ACCESS EXCLUSIVE MODE;
 PREPARE TRANSACTION 'regress_feedpub';
@@ -133,6 +134,7 @@ DROP SEQUENCE kv_feed_pos_seq;
 PREPARE TRANSACTION 'regress_feedpub';
 SELECT * FROM kv_state;
 ROLLBACK PREPARED 'regress_feedpub';
+RESET lock_timeout;
 -- and leaves no lock.
 BEGIN;
 SELECT * FROM kv_state;
