@@ -39,6 +39,7 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "read/read.h"
 
@@ -166,7 +167,10 @@ void
 feedpub_page_read(FeedpubPage *page)
 {
 	FeedpubPageScan scan = {.page = page};
+	int64		left = feedpub_read_wait;
+	TimestampTz end;
 	bool		pushed = false;
+	bool		waited = false;
 
 	feedpub_access_keep_memory();
 	begin_scan(&scan);
@@ -179,20 +183,27 @@ feedpub_page_read(FeedpubPage *page)
 		open_partitions(&scan, GetActiveSnapshot());
 	}
 	scan_batches(&scan);
-	if (is_to_wait(&scan) &&
-		feedpub_wait_for_batch(page->feed.relid, &page->passed,
-							   feedpub_read_wait, FEEDPUB_WAIT_CHECKED))
+	end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), left);
+	while (left > 0 && is_to_wait(&scan) &&
+		   feedpub_wait_for_batch(page->feed.relid, &page->passed, left,
+								  FEEDPUB_WAIT_CHECKED))
 	{
+		/* the snapshot without own changes, and the one of the turn before */
 		PopActiveSnapshot();
+		if (waited)
+			PopActiveSnapshot();
+		waited = true;
 		PushActiveSnapshot(GetLatestSnapshot());
 		open_partitions(&scan, GetActiveSnapshot());
 		page->nrows = 0;
 		page->nbytes = 0;
 		scan.npassed = 0;
 		scan_batches(&scan);
-		PopActiveSnapshot();
+		left = (end - GetCurrentTimestamp()) / 1000;
 	}
 	PopActiveSnapshot();
+	if (waited)
+		PopActiveSnapshot();
 	if (pushed)
 		PopActiveSnapshot();
 	if (scan.key != NULL)
@@ -258,9 +269,11 @@ scan_batches(FeedpubPageScan *scan)
  * A session that commits a row and reads at once must not get an empty page.
  * If the page has nothing to deliver, but rows have been committed that are not
  * published yet, the worker is woken, and started if there is none, and what it
- * publishes within feedpub.read_wait is read with a new snapshot.  Not if the
- * snapshot must stay, nor where nothing is published.  A transaction that has
- * an id does not wait (feedpub_wait_may_sleep()).
+ * publishes within feedpub.read_wait is read with a new snapshot.  The batch
+ * that comes may have been begun before that commit, and its rows may be gone.
+ * So this is asked after each batch.  Not if the snapshot must stay, nor where
+ * nothing is published.  A transaction that has an id does not wait
+ * (feedpub_wait_may_sleep()).
  */
 static bool
 is_to_wait(FeedpubPageScan *scan)
@@ -268,7 +281,7 @@ is_to_wait(FeedpubPageScan *scan)
 	const FeedpubPage *page = scan->page;
 
 	return !page->more && !has_entry(page) &&
-		!page->request.hurried && feedpub_read_wait > 0 &&
+		!page->request.hurried &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
