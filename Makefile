@@ -143,9 +143,11 @@ ISOLATION = \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \
+	reindex-against-readers \
 	republish-against-writers \
 	savepoints \
 	set-default-at-once \
+	subscribe-against-ddl \
 	subscription-acks \
 	subscription-detached \
 	subscription-history \

@@ -70,9 +70,8 @@
  * its rows, as it is from the table.  Nothing is published for them, since
  * their keys are not known any more.
  *
- * Lock order: the table, then partitions as the server opens them, then
- * indexes.  While the table is locked no partition can be detached or dropped
- * (partdesc.c).
+ * While the table is locked no partition can be detached or dropped
+ * (partdesc.c).  The order of locks is in feed.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -120,6 +119,7 @@ static FeedpubCache infos = {"feedpub partitions", sizeof(PartitionInfo)};
 
 static PartitionInfo *find_info(Oid feed, Relation rel);
 static void add_partitions(Relation rel, List **partitions, LOCKMODE unlock);
+static void lock_indexes(Oid indexid, Oid keyid);
 static List *open_all(Relation heap);
 static bool has_foreign(Oid feed, Relation rel);
 
@@ -219,6 +219,8 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 		partitions->n = 1;
 		partitions->partitions = palloc0_object(FeedpubPartition);
 		partitions->partitions[0].heap = heap;
+		if (keep_locks)
+			lock_indexes(feed->indexid, feed->keyid);
 		partitions->partitions[0].index = index_open(feed->indexid, AccessShareLock);
 		partitions->partitions[0].xid_attno = feed->xid_attno;
 		partitions->partitions[0].keyid = feed->keyid;
@@ -258,6 +260,8 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 							RelationGetRelationName(heap),
 							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("Run feed_check() to see what is missing.")));
+		if (keep_locks)
+			lock_indexes(info->indexid, info->keyid);
 		partition->index = index_open(info->indexid, AccessShareLock);
 		partition->xid_attno = info->xid_attno;
 		partition->keyid = info->keyid;
@@ -268,6 +272,20 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 	list_free_deep(rows);
 	list_free(oids);
 	return partitions;
+}
+
+/*
+ * Lock the indexes of a table through which a feed is read, keyid if there is
+ * one, in the order of their OIDs (feed.h).
+ */
+static void
+lock_indexes(Oid indexid, Oid keyid)
+{
+	if (OidIsValid(keyid) && keyid < indexid)
+		LockRelationOid(keyid, AccessShareLock);
+	LockRelationOid(indexid, AccessShareLock);
+	if (OidIsValid(keyid) && keyid > indexid)
+		LockRelationOid(keyid, AccessShareLock);
 }
 
 /*

@@ -170,18 +170,19 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 }
 
 /*
- * Lock a feed's history until the transaction ends: with ROW EXCLUSIVE while a
- * subscription is created or moved, with EXCLUSIVE while another history
- * begins.  If these ran at the same time, the subscription would keep a cursor
- * of the history before.
+ * Lock a feed's history until the transaction ends: with ROW EXCLUSIVE before a
+ * row of feedpub._shard is added or locked, with EXCLUSIVE while another
+ * history begins.  If these ran at the same time, a subscription would keep a
+ * cursor of the history before.  Returns whether the lock was taken; without
+ * wait it is not if another transaction has or wants a conflicting one.
  */
-void
-feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode)
+bool
+feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode, bool wait)
 {
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_shard"), relid, 0);
-	(void) LockAcquire(&tag, lockmode, false, false);
+	return LockAcquire(&tag, lockmode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
 /*

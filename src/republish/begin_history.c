@@ -66,8 +66,8 @@ static bool has_foreign_rows(Relation rel);
  * Subscriptions begin again; but if a table's deletes are published, its
  * subscriptions keep their cursor, and are refused until feed_seek().
  *
- * For the owner only.  Waits for a publisher, and for transactions that make
- * or move a subscription.  Takes ACCESS SHARE on the table, or EXCLUSIVE if
+ * For the owner only.  Waits for a publisher, and for transactions that make or
+ * move a subscription, acknowledge, or have taken leases.  Takes ACCESS SHARE on the table, or EXCLUSIVE if
  * rows are stamped: writers wait, readers do not.  The rows are stamped by an
  * UPDATE, as the table's owner: triggers fire, and checks are made.  All
  * constraints are immediate for the rest of the transaction.
@@ -93,11 +93,11 @@ feed_begin_history(PG_FUNCTION_ARGS)
 						"feed_begin_history"),
 				 errdetail("It would not see rows and subscriptions that others have committed since.")));
 	relid = PG_GETARG_OID(0);
-	rel = feedpub_registry_open(relid);
 	if (!feedpub_registry_is_registered(relid))
 		feedpub_registry_get(relid, &feed); /* raises the error */
 	feedpub_require_owner(relid);
-	feedpub_registry_lock_history(relid, ExclusiveLock);
+	(void) feedpub_registry_lock_history(relid, ExclusiveLock, true);
+	rel = feedpub_registry_open(relid);
 	feedpub_batch_lock(relid, true);
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE && has_foreign_rows(rel))
 	{

@@ -156,6 +156,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	if (cursor_is_ahead(sub->feed, &receipt->parsed))
 		feedpub_cursor_refuse(sub->feed);
 
+	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	bind_receipt(sub, receipt, values);
 	values[4] = PointerGetDatum(receipt->cursor);
 	values[5] = Int64GetDatum(new_state);
@@ -223,6 +224,7 @@ feedpub_ack_lock_page(const FeedpubSubscription *sub,
 	bool		isnull;
 	bool		found;
 
+	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	bind_receipt(sub, receipt, values);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&lock_shard_of_page, values, NULL) > 0;
@@ -249,6 +251,7 @@ feedpub_ack_lock_shard(const FeedpubSubscription *sub,
 	bool		isnull;
 	bool		found;
 
+	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(receipt->shard);
 	values[2] = Int64GetDatum(receipt->page);

@@ -25,8 +25,9 @@
  * counts as run out.
  *
  * Locks: a poll waits for no row of feedpub._shard or feedpub._consumer.  It
- * skips those that are locked.  Statements that wait for rows of feedpub._shard
- * lock them in the order of their numbers.
+ * skips those that are locked, and locks none if a history begins.  Statements
+ * that wait for rows of feedpub._shard lock them in the order of their numbers.
+ * The order of all locks is in feed/feed.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -183,6 +184,7 @@ feedpub_lease_lock_all(const FeedpubSubscription *sub)
 	FeedpubRole caller;
 	Datum		values[1];
 
+	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub->name);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&lock_shards, values, NULL);
@@ -260,6 +262,10 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	}
 	if (!feedpub_lease_is_due(sub, consumer))
 		return nown;
+
+	/* a history that begins has all rows locked, or soon will */
+	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+		return 0;
 
 	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
 		sub->seen_until > too_far(sub, now))
@@ -403,6 +409,7 @@ feed_leave(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), -1, &sub);
+	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
 	values[2] = Int32GetDatum(0);

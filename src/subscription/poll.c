@@ -515,6 +515,8 @@ move_past_filtered(Poll *poll)
 		if (!reached->given || reached->state != shard->state ||
 			(shard == poll->shard && poll->retried == NULL))
 			continue;
+		if (!feedpub_registry_lock_history(poll->sub.feed, RowExclusiveLock, false))
+			return;
 		values[0] = PointerGetDatum(poll->sub.name);
 		values[1] = Int32GetDatum(shard->shard);
 		values[2] = Int64GetDatum(shard->state);

@@ -221,6 +221,7 @@ feed_retry(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
 	feedpub_store_begin(&caller);
@@ -248,6 +249,7 @@ feed_discard(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
 	feedpub_store_begin(&caller);
@@ -370,6 +372,8 @@ forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
 	bool		locked;
 	ListCell   *lc;
 
+	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+		return 0;
 	foreach(lc, cursors)
 		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
 	values[0] = PointerGetDatum(sub->name);

@@ -159,17 +159,8 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
+	/* the table comes after the role and the name (feed/feed.h) */
 	PreventCommandIfReadOnly("feed_subscribe()");
-	heap = feedpub_registry_open(feed); /* so that it is not dropped */
-	cursor = find_start(fcinfo, 2, feed, at_time);
-	if (shards > 1)
-	{
-		FeedpubFeed found;
-
-		feedpub_registry_get(feed, &found);
-		feedpub_key_check_shards(&found, heap);
-	}
-
 	values[0] = PointerGetDatum(name);
 	values[1] = ObjectIdGetDatum(feed);
 	namestrcpy(&owner_name, GetUserNameFromId(GetUserId(), false));
@@ -187,8 +178,17 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 
 		if (existing == NULL)
 			refuse_taken_name(name);
-		relation_close(heap, NoLock);
 		PG_RETURN_TEXT_P(existing);
+	}
+
+	heap = feedpub_registry_open(feed);
+	cursor = find_start(fcinfo, 2, feed, at_time);
+	if (shards > 1)
+	{
+		FeedpubFeed found;
+
+		feedpub_registry_get(feed, &found);
+		feedpub_key_check_shards(&found, heap);
 	}
 
 	/* one of that name, dropped with its feed, may have left its state */
@@ -232,7 +232,7 @@ find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
 {
 	text	   *cursor;
 
-	feedpub_registry_lock_history(feed, RowExclusiveLock);
+	(void) feedpub_registry_lock_history(feed, RowExclusiveLock, true);
 	PushActiveSnapshot(GetLatestSnapshot());
 	cursor = at_time ?
 		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :
@@ -454,12 +454,12 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	PreventCommandIfReadOnly("feed_seek()");
+	feedpub_lease_lock_all(&sub);
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed, at_time);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PointerGetDatum(cursor);
 	values[2] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_lease_lock_all(&sub);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&move_shards, values, NULL);
 	feedpub_store_end(&caller);
