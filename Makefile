@@ -170,6 +170,7 @@ ISOLATION = \
 	table-partition-snapshot \
 	table-policy-lookup \
 	table-prepared \
+	table-relcache-reset \
 	table-sequence-set-back \
 	table-serializable \
 	table-truncate \

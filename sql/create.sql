@@ -413,6 +413,14 @@ DROP TABLE fifth;
 GRANT CREATE ON SCHEMA public TO regress_feedpub_ann, regress_feedpub_bob;
 SET ROLE regress_feedpub_ann;
 SELECT feed_create('anns');
+-- One that this transaction has dropped is nobody's, and no default.
+BEGIN;
+SELECT feed_create('more');
+DROP TABLE anns;
+SELECT feed_set_default('more');
+DROP TABLE more;
+SELECT feed_start_worker();
+ROLLBACK;
 RESET ROLE;
 SELECT feed, is_default FROM feedpub.feeds ORDER BY feed::text;
 -- But not of one that is there, unless it owns that too, or the database.

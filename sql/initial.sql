@@ -146,6 +146,13 @@ SELECT feed_attach(:'odd');
 SELECT pages(1);
 SELECT feed_detach(:'odd');
 
+-- All rows of a table of more pages than are looked at in two turns
+TRUNCATE :odd;
+INSERT INTO :odd SELECT i, 'old', repeat('x', 7000) FROM generate_series(1, 130) i;
+SELECT feed_attach(:'odd');
+SELECT count(*), count(DISTINCT (entry).id) AS ids FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000) WHERE op = 'upsert';
+SELECT feed_detach(:'odd');
+
 --
 -- Readers under row security, and with rights on columns
 --

@@ -57,6 +57,11 @@ SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
 -- What is no receipt
 SELECT feed_ack('mail', 'no receipt');
 SELECT feed_ack('mail', '');
+-- One that is cut off, with more digits after it in its row
+CREATE TABLE cut (receipt text, next "char");
+INSERT INTO cut VALUES ('1p' || repeat('0', 34), '0');
+SELECT feed_ack('mail', receipt) FROM cut;
+DROP TABLE cut;
 SELECT ack('mail', left(:'end', 36)), ack('mail', left(:'end', 40)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', :'end' || 'x'), ack('mail', NULL);
 SELECT ack('mail', overlay(:'end' placing upper(substr(:'end', 6, 32)) from 6 for 32)) AS upper_case;
 -- Two that were delivered the same rows: one of them wins, whatever the other

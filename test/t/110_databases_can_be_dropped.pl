@@ -55,6 +55,10 @@ for my $preload ('', 'feedpub')
 		"$how: a worker in each database");
 	my $stays = await_worker($node, 'stays');
 	my $cursor = sql($node, q(SELECT feed_head('outbox')), db => 'copied');
+	sql($node, q(CREATE TABLE kv (k int PRIMARY KEY); INSERT INTO kv VALUES (1), (2), (3); SELECT feed_attach('kv')),
+		db => 'copied');
+	my $one = sql($node, q(SELECT cursor FROM feed_read(NULL::kv, '', 1) WHERE op = 'upsert'), db => 'copied');
+	my $further = "SELECT string_agg((entry).k::text, ',') FROM feed_read(NULL::kv, '$one', 9)";
 
 	# Each waits up to 5 s for others to leave, and fails if they do not.
 	sql($node, 'DROP DATABASE dropped');
@@ -94,6 +98,10 @@ for my $preload ('', 'feedpub')
 		"$how: the copy has all rows");
 	await_worker($node, $_) for qw(copy copied);
 
+	# Its tables are in files of the same numbers.
+	is(sql($node, $further, db => 'copied'), '2,3', "$how: the initial snapshot goes on");
+	is(sql($node, $further, db => 'copy'), '1,2,3', "$how: in the copy it begins again");
+
 	# Dropped while it publishes, and while the row is not published yet
 	for my $round (1 .. 2)
 	{
@@ -120,6 +128,15 @@ for my $preload ('', 'feedpub')
 	sql($node, "DROP DATABASE $_")
 	  for 'copy', 'copied', 'stays', '"Odd ""Name"';
 	ok(await_no_worker($node), "$how: with the databases, all workers are gone");
+
+	# The launcher sees after five seconds that a database is gone, and goes
+	# there no more.
+	next unless $preload;
+	sql($node, 'CREATE EXTENSION feedpub');
+	my $end = sql($node, "SELECT clock_timestamp() + interval '40 s'");
+	my $gone = 'SELECT count(*) FROM feedpub._workers() WHERE datid NOT IN (SELECT oid FROM pg_database)';
+	$node->poll_query_until('postgres', "SELECT ($gone) = 0 OR clock_timestamp() > '$end'");
+	is(sql($node, $gone), 0, "$how: no worker is wanted for one that is gone");
 }
 
 $node->stop;
