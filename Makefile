@@ -115,6 +115,7 @@ ISOLATION = \
 	page-boundary \
 	prepared-transaction \
 	published-against-drop \
+	published-all-cancelled \
 	published-all-against-drop \
 	published-all-goes-on \
 	published-by-worker \
@@ -133,6 +134,7 @@ ISOLATION = \
 	published-open-writers \
 	published-own-rows \
 	published-page-boundary \
+	published-partition-locked \
 	published-prepared-transaction \
 	published-publisher-defaults \
 	published-rewritten \
@@ -166,6 +168,7 @@ ISOLATION = \
 	table-key-change \
 	table-old-snapshot \
 	table-partition-attached \
+	table-partition-detached \
 	table-partition-moves \
 	table-partition-snapshot \
 	table-policy-lookup \
@@ -179,6 +182,7 @@ ISOLATION = \
 	three-transactions \
 	unrelated-writer \
 	update-refused \
+	waiters-against-drop \
 	xid-head-open-writer
 ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
 	--temp-instance=tmp_check/isolation \

@@ -82,16 +82,18 @@ void
 feedpub_launcher_warn(Oid relid)
 {
 	static bool warned = false;
+	char	   *name = get_rel_name(relid);
 	bool		stopped;
 
-	if (warned || feedpub_launcher_ensure(InvalidOid))
+	/* no name: dropped meanwhile */
+	if (warned || name == NULL || feedpub_launcher_ensure(InvalidOid))
 		return;
 	warned = true;
 	stopped = feedpub_shmem_worker_state(feedpub_shmem_database()) == FEEDPUB_WORKER_STOPPED;
 	ereport(WARNING,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("feed \"%s\" is not being published: this database has no worker",
-					get_rel_name(relid)),
+					name),
 			 stopped ? errdetail("feed_stop_worker() has stopped it.") :
 					   errdetail("The server had no room for one."),
 			 stopped ? errhint("Start it with feed_start_worker(), or publish with CALL feed_publish().") :
