@@ -26,6 +26,9 @@ BEGIN
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;
 END $$;
+-- A character that is no digit, anywhere
+SELECT DISTINCT attempt(overlay(head PLACING 'g' FROM i FOR 1)) AS malformed
+	FROM feed_head('"Odd ""Name"", with a comma"') head, generate_series(1, length(head)) i;
 
 --
 -- The layout: version, history, kind, batch, position, whether the batch is a

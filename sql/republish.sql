@@ -72,10 +72,14 @@ SELECT * FROM follow('kv');
 -- All, in the order in which they were; again, and again none but all
 --
 INSERT INTO kv VALUES ('a', '1'), ('c', '2'), ('b', '3');
+-- Steps wait for locks for less than this time.
+SET deadlock_timeout = '1 ms';
 CALL feed_republish('kv');
 CALL feed_publish('kv');
 SELECT entry -> 'key' ->> 'k' AS k FROM follow('kv');
+SET deadlock_timeout = '10 s';
 CALL feed_republish('kv', unstamped_only => true);
+RESET deadlock_timeout;
 CALL feed_publish('kv');
 SELECT count(*) FROM follow('kv');
 -- More than a step takes, with and without stamps

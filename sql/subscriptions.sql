@@ -63,6 +63,7 @@ INSERT INTO cut VALUES ('1p' || repeat('0', 34), '0');
 SELECT feed_ack('mail', receipt) FROM cut;
 DROP TABLE cut;
 SELECT ack('mail', left(:'end', 36)), ack('mail', left(:'end', 40)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', :'end' || 'x'), ack('mail', NULL);
+SELECT DISTINCT ack('mail', overlay(:'end' placing 'g' from i for 1)) AS malformed FROM generate_series(1, length(:'end')) i;
 SELECT ack('mail', overlay(:'end' placing upper(substr(:'end', 6, 32)) from 6 for 32)) AS upper_case;
 -- Two that were delivered the same rows: one of them wins, whatever the other
 -- one's page had after them.

@@ -16,6 +16,7 @@
 
 #include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "funcapi.h"
 
 #include "base/base.h"
 
@@ -34,6 +35,19 @@ feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 					 errmsg("argument \"%s\" must not be null", names[i])));
 	}
+}
+
+/*
+ * The row type that a function returns.
+ */
+TupleDesc
+feedpub_argument_row_type(FunctionCallInfo fcinfo)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return desc;
 }
 
 /*

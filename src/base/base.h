@@ -8,6 +8,7 @@
 #ifndef FEEDPUB_BASE_H
 #define FEEDPUB_BASE_H
 
+#include "access/tupdesc.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 
@@ -44,6 +45,7 @@ typedef struct FeedpubRole
 /* in argument.c */
 extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 								   const char *const *names);
+extern TupleDesc feedpub_argument_row_type(FunctionCallInfo fcinfo);
 extern int64 feedpub_argument_ms(const Interval *interval);
 extern int64 feedpub_argument_timeout(const Interval *timeout);
 

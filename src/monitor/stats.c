@@ -356,8 +356,7 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 	}
 	close_feed(&opened);
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = feedpub_argument_row_type(fcinfo);
 	values[0] = FullTransactionIdGetDatum(horizon);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));
@@ -395,8 +394,7 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 	TupleDesc	desc;
 	StatsRow	row;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = feedpub_argument_row_type(fcinfo);
 	memset(row.nulls, true, sizeof(row.nulls));
 	if (feedpub_registry_is_registered(relid))
 	{

@@ -99,8 +99,8 @@ feed_publish(PG_FUNCTION_ARGS)
 	List	   *feeds;
 	ListCell   *lc;
 
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
+	/* the server calls a procedure with a CallContext only */
+	if (castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block",

@@ -292,10 +292,8 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
 	if (req->ncolumns == 0)
 		req->desc = CreateTupleDescCopy(RelationGetDescr(req->heap));
-	else if (rsinfo->expectedDesc != NULL)
+	else
 		req->desc = CreateTupleDescCopy(rsinfo->expectedDesc);
-	else if (get_call_result_type(fcinfo, NULL, &req->desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
 	req->store = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
 									   false, work_mem);
 	rsinfo->returnMode = SFRM_Materialize;
@@ -663,8 +661,7 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));
 	feedpub_durable_all();
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = feedpub_argument_row_type(fcinfo);
 	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(horizon - 1));
 	values[1] = Int64GetDatum(PG_INT64_MAX);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),

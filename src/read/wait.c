@@ -112,8 +112,8 @@ feed_await(PG_FUNCTION_ARGS)
 	Datum		values[1];
 	bool		nulls[1] = {false};
 
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
+	/* the server calls a procedure with a CallContext only */
+	if (castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block",
@@ -127,8 +127,7 @@ feed_await(PG_FUNCTION_ARGS)
 	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);
 	SPI_finish();
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = feedpub_argument_row_type(fcinfo);
 	values[0] = BoolGetDatum(arrived);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
 													  values, nulls)));

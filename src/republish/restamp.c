@@ -79,6 +79,7 @@
 #define LOCK_WAIT		500
 
 static void update_in_order(Relation rel);
+static int	get_lock_wait(void);
 static void begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller);
 static void rewind_pass(FeedpubRestamp *pass, Relation rel);
 static void next_kind(FeedpubRestamp *pass);
@@ -192,7 +193,7 @@ feedpub_restamp_some(FeedpubRestamp *pass, Relation rel, int max_rows)
 	if (pass->file != rel->rd_rel->relfilenode)
 		rewind_pass(pass, rel);
 	AfterTriggerSetState(immediate);
-	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), &caller);
+	begin_as_owner(rel, get_lock_wait(), &caller);
 	SPI_connect();
 	do
 	{
@@ -274,7 +275,7 @@ feedpub_restamp_all(Relation rel)
 	FeedpubRole caller;
 
 	AfterTriggerSetState(immediate);
-	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), &caller);
+	begin_as_owner(rel, get_lock_wait(), &caller);
 	SPI_connect();
 	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
@@ -344,6 +345,16 @@ update_in_order(Relation rel)
 	}
 	SPI_cursor_close(rows);
 	SPI_freeplan(update);
+}
+
+/*
+ * How long a step waits for a lock: less than deadlock_timeout, so that in a
+ * deadlock the step gives way, and no writer is cancelled.
+ */
+static int
+get_lock_wait(void)
+{
+	return Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1);
 }
 
 static void

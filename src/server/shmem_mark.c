@@ -7,6 +7,8 @@
  * look at the feed.  So if a mark is taken, the look after it sees the commit;
  * if a look does not see a commit, that commit's mark is still to come.
  *
+ * What only the worker calls needs no check: the worker has claimed the entry.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -115,9 +117,7 @@ feedpub_shmem_read_marks(Oid *dirty, bool *all)
 {
 	int			ndirty = 0;
 
-	*all = true;
-	if (feedpub_database == NULL)
-		return 0;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	*all = feedpub_database->all_dirty;
 	ndirty = feedpub_database->ndirty;
@@ -134,8 +134,7 @@ feedpub_shmem_read_marks(Oid *dirty, bool *all)
 void
 feedpub_shmem_take_mark(Oid feed)
 {
-	if (feedpub_database == NULL)
-		return;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	for (int i = 0; i < feedpub_database->ndirty; i++)
 	{
@@ -157,8 +156,7 @@ feedpub_shmem_take_watch(FeedpubPrepared *prepared)
 {
 	int			nprepared = 0;
 
-	if (feedpub_database == NULL)
-		return 0;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	nprepared = feedpub_database->nprepared;
 	memcpy(prepared, feedpub_database->prepared, nprepared * sizeof(FeedpubPrepared));
@@ -227,8 +225,7 @@ feedpub_shmem_read_asked(Oid *feeds)
 {
 	int			n = 0;
 
-	if (feedpub_database == NULL)
-		return 0;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
 	{
@@ -248,8 +245,7 @@ void
 feedpub_shmem_take_asked(Oid feed, uint64 *numbers)
 {
 	MemSet(numbers, 0, FEEDPUB_MAX_ASKED * sizeof(uint64));
-	if (feedpub_database == NULL)
-		return;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
 	{
@@ -268,8 +264,7 @@ feedpub_shmem_answer(const uint64 *numbers)
 {
 	bool		any = false;
 
-	if (feedpub_database == NULL)
-		return false;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
 	{

@@ -227,8 +227,7 @@ feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
 {
 	int			failing = delta->failing;
 
-	if (feedpub_database == NULL)
-		return;
+	Assert(feedpub_database != NULL);
 	SpinLockAcquire(&feedpub_database->mutex);
 	feedpub_database->stats.turns += delta->turns;
 	feedpub_database->stats.wakeups += delta->wakeups;
@@ -252,6 +251,7 @@ feedpub_shmem_note_error(Oid feed, const char *error)
 	int			length = pg_mbcliplen(error, strlen(error),
 									  FEEDPUB_ERROR_LENGTH - 1);
 
+	/* a worker that has not claimed the entry yet */
 	if (feedpub_database == NULL)
 		return;
 	SpinLockAcquire(&feedpub_database->mutex);

@@ -46,8 +46,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	int64		number;
 	bool		found;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
+	desc = feedpub_argument_row_type(fcinfo);
 	desc = BlessTupleDesc(desc);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &cursor);
 	if (!feedpub_registry_is_registered(feed) ||

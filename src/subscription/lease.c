@@ -197,9 +197,11 @@ feedpub_lease_lock_all(const FeedpubSubscription *sub)
 bool
 feedpub_lease_is_of(const FeedpubShard *shard, const text *consumer)
 {
-	return shard->consumer != NULL &&
-		strlen(shard->consumer) == VARSIZE_ANY_EXHDR(consumer) &&
-		memcmp(shard->consumer, VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)) == 0;
+	const char *name = VARDATA_ANY(consumer);
+	int			length = VARSIZE_ANY_EXHDR(consumer);
+
+	return shard->consumer != NULL && strlen(shard->consumer) == length &&
+		memcmp(shard->consumer, name, length) == 0;
 }
 
 /*

@@ -533,9 +533,7 @@ values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber attno)
 	if (att->attlen == -1 &&
 		(VARATT_IS_EXTERNAL(DatumGetPointer(avalue)) ||
 		 VARATT_IS_EXTERNAL(DatumGetPointer(bvalue))))
-		return VARSIZE_ANY(DatumGetPointer(avalue)) != VARSIZE_ANY(DatumGetPointer(bvalue)) ||
-			memcmp(DatumGetPointer(avalue), DatumGetPointer(bvalue),
-				   VARSIZE_ANY(DatumGetPointer(avalue))) != 0;
+		return !datumIsEqual(avalue, bvalue, att->attbyval, att->attlen);
 	return !datum_image_eq(avalue, bvalue, att->attbyval, att->attlen);
 }
 

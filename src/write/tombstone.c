@@ -100,11 +100,11 @@ feedpub_tombstone_largest_pos(Oid feed)
 	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
 	{
 		bool		isnull;
+		Datum		pos = index_getattr(scan->xs_itup, ANUM_TOMBSTONE_POS,
+										RelationGetDescr(index), &isnull);
 
 		CHECK_FOR_INTERRUPTS();
-		largest = Max(largest,
-					  DatumGetInt64(index_getattr(scan->xs_itup, ANUM_TOMBSTONE_POS,
-												  RelationGetDescr(index), &isnull)));
+		largest = Max(largest, DatumGetInt64(pos));
 	}
 	index_endscan(scan);
 	index_close(index, NoLock);
