@@ -51,5 +51,38 @@ for my $preload ('', 'feedpub')
 	is($served, $databases, "$how: each database had a worker");
 }
 
+#
+# All at a time: one more than there is room for does without shared memory,
+# until one of the others is dropped.
+#
+$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+$node->restart;
+my $room = 32;
+
+for my $n (1 .. $room + 1)
+{
+	sql($node, "CREATE DATABASE full_$n TEMPLATE template_feed");
+	next if $n > $room;
+	sql($node, q(SELECT feed_listen('outbox')), db => "full_$n") eq 'feedpub'
+	  or die 'feed_listen() does not answer';
+}
+my $last = 'full_' . ($room + 1);
+
+refused($node, q(SELECT feed_listen('outbox')), '53400',
+	'There is no room in shared memory for another database', 'one database too many', db => $last);
+refused($node, q(SELECT feed_flush('outbox')), '55000', 'has no worker',
+	'feed_flush() has no worker there', db => $last);
+is( sql($node, q(SET client_min_messages = error; SELECT feed_start_worker(), feed_stop_worker()),
+		db => $last),
+	'f|f', 'there is none to start or to stop');
+sql($node, <<'SQL', db => $last);
+INSERT INTO outbox (message_type, message_key, data) VALUES ('A', 'k', '1');
+CALL feed_publish();
+SQL
+is(read_all($node, 'outbox', db => $last), 'k', 'publishing by hand and reading work there');
+sql($node, 'DROP DATABASE full_1');
+is(sql($node, q(SELECT feed_listen('outbox')), db => $last),
+	'feedpub', 'when another database is dropped there is room');
+
 $node->stop;
 done_testing();

@@ -211,6 +211,26 @@ refused(
 	'57014',
 	'statement timeout',
 	'no shared memory: a writer\'s session can still be cancelled');
+
+# Readers and consumers too: what needs shared memory says so, all else goes on.
+my $quiet = 'SET client_min_messages = error; ';
+is(sql($node, $quiet . 'SELECT feed_start_worker(), feed_stop_worker()'),
+	'f|f', 'no shared memory: no worker to start or to stop');
+is(sql($node, 'SELECT count(*) FROM feedpub.workers'),
+	0, 'no shared memory: none is listed');
+is(sql($node, "SELECT worker FROM feedpub.feeds WHERE feed = 'feed1'::regclass"),
+	'refused', 'no shared memory: the view says so');
+refused($node, q(SELECT feed_listen('feed1')),
+	'53400', 'cannot be announced', 'no shared memory: feed_listen()');
+refused($node, q(SELECT feed_flush('feed1', '1 min')),
+	'55000', 'no worker', 'no shared memory: feed_flush()');
+sql($node, 'CALL feed_publish()');
+my $head = sql($node, q(SELECT feed_head('feed1')));
+my $waiting = background($node, "CALL feed_await('feed1', '$head', '1 h')");
+$waiting->await_wait or die 'feed_await does not wait';
+writes('no shared memory: a row that is waited for', insert_sql('feed1'));
+sql($node, q(CALL feed_publish('feed1')));
+is($waiting->finish, 't', 'no shared memory: a session that waits finds the batch');
 $taker->quit;
 
 unlike($node->log_content, qr/PANIC|was terminated by signal/,
