@@ -221,6 +221,32 @@ ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_locks WHER
 	'the lock went with the process');
 ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub maintenance')),
 	'no process stays when there is nothing to do');
+
+#
+# Nine feeds wait at a time, eight of them of one owner: the other owner has the
+# first turn or the second.
+#
+sql($node, 'SELECT feed_stop_worker()');
+$node->poll_query_until('postgres',
+	q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub worker'))
+  or die 'the worker does not stop';
+for my $n (1 .. 9)
+{
+	my $owner = $n < 9 ? 'regress_feedpub_owner' : 'regress_feedpub_other';
+
+	sql($node, <<"SQL");
+CREATE TABLE turn_$n (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
+ALTER TABLE turn_$n OWNER TO $owner;
+SELECT feed_attach('turn_$n');
+SQL
+	attach("turn_$n", "turn_${n}_0", 0, 3, code => "ALTER TABLE turn_${n}_0 OWNER TO $owner");
+}
+sql($node, 'SELECT feed_start_worker()');
+await_state("turn_${_}_0", "state = 'done'", "feed $_ of nine has its turn") for 1 .. 9;
+my $stamps = join ' UNION ALL ',
+  map { "SELECT $_ AS n, (SELECT feed_xid FROM turn_$_ ORDER BY feed_xid LIMIT 1) AS stamp" } 1 .. 9;
+is( sql($node, "SELECT count(*) < 2 FROM ($stamps) a, ($stamps) b WHERE a.stamp < b.stamp AND b.n = 9"),
+	't', 'owners take turns');
 unlike($node->log_content, qr/PANIC|TRAP/, 'no crash');
 $node->stop;
 done_testing();
