@@ -4,6 +4,8 @@
 #   sql(NODE, QUERY, ...)       runs a query, returns its unaligned output
 #   refused(NODE, QUERY, CODE, PATTERN, TEST)
 #                               tests that a query fails with this SQLSTATE
+#   is_soon(NODE, CONDITION, TEST)
+#                               tests that a condition comes true within 40 s
 #   fetch_all(NODE, FEED, ...)  the rows of a feed, read page by page
 #   burn_xids(NODE, N)          lets the server assign N transaction ids
 #
@@ -19,7 +21,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(feedpub_node sql refused fetch_all burn_xids);
+our @EXPORT = qw(feedpub_node sql refused is_soon fetch_all burn_xids);
 
 # Makes and starts a server in the C locale and UTF8.  Options: conf, lines
 # for postgresql.conf; extension, whether to make it in database postgres
@@ -72,6 +74,20 @@ sub refused
 	my ($status, $stdout, $stderr) = $node->psql($options{db} // 'postgres',
 		$query, extra_params => \@extra);
 	like($stderr, qr/ERROR:  \Q$code\E: .*$pattern/s, $test);
+	return;
+}
+
+# For what a server does by itself, in a few seconds or never: that it does not
+# is a failed test here, where poll_query_until() alone runs out of time.
+sub is_soon
+{
+	my ($node, $condition, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $end = sql($node, "SELECT clock_timestamp() + interval '40 s'");
+
+	$node->poll_query_until('postgres',
+		"SELECT ($condition) OR clock_timestamp() > '$end'");
+	is(sql($node, "SELECT $condition"), 't', $test);
 	return;
 }
 

@@ -208,11 +208,13 @@ SQL
 attach('owner', 'owner_3', 30000, 3, user => 'regress_feedpub_owner', code => 'ALTER TABLE owner_3 ADD CHECK (does_owner(v)) NOT VALID');
 ok( $node->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711)),
 	'a step is in it');
+my $pid = sql($node, q(SELECT COALESCE(max(pid), 0) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711));
 sql($node, q(INSERT INTO kv VALUES (40001, 'meanwhile')));
 ok( $node->poll_query_until('postgres',
 		q(SELECT NOT unpublished FROM feedpub.feeds WHERE feed = 'kv'::regclass)),
 	'publishing goes on meanwhile');
 attach('other', 'other_1', 10000, 3, user => 'regress_feedpub_other');
+is_soon($node, "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)", 'its process ends');
 await_state('owner_3', q(state = 'failing' AND last_error = 'a step took too long and was ended'), 'it is ended');
 is_done('other', 'other_1', 3, 'another owner has its turn');
 does('');
