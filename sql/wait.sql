@@ -80,7 +80,9 @@ BEGIN;
 SELECT pg_current_xact_id() IS NOT NULL AS has_xid;
 SET LOCAL statement_timeout = '50 s';
 SET LOCAL feedpub.read_wait = '60 s';
-SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '1 h');
+SELECT clock_timestamp() AS began \gset
+SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), '20 s');
+SELECT clock_timestamp() < timestamptz :'began' + '20 s' AS at_once;
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 h');
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('"Odd ""Name"", with a comma"'), 10);
 SELECT json_array_length(feed_page('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), 10) -> 'entries') AS entries;
