@@ -231,6 +231,11 @@ INSERT INTO :odd VALUES (1);
 SELECT feed_attach(:'odd');
 DELETE FROM :odd;
 SELECT count(*) FROM feedpub._tombstone;
+-- Without the columns of its key a delete could not be published: it is refused.
+ALTER TABLE :odd DROP COLUMN id;
+INSERT INTO :odd VALUES ('keyless');
+DELETE FROM :odd;
+\echo :SQLSTATE
 DROP PROCEDURE came;
 DROP TABLE :odd, head;
 SELECT feed_create('outbox');

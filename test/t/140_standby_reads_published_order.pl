@@ -130,6 +130,10 @@ for my $standby (@standbys)
 		'25006', 'during recovery', "$name: feed_publish is refused");
 	refused($standby, 'SELECT feed_start_worker()',
 		'25006', 'during recovery', "$name: feed_start_worker is refused");
+	refused($standby, q(CALL feed_republish('outbox')),
+		'25006', 'during recovery', "$name: feed_republish is refused");
+	refused($standby, q(SELECT feed_flush('outbox')),
+		'55000', 'during recovery', "$name: feed_flush is refused");
 	refused($standby, "SELECT $_", '25006', 'during recovery', "$name: $_ is refused")
 	  for q(feed_begin_history('outbox')), q(feed_drop('outbox')),
 	  q(feed_set_channel('outbox', 'news')), q(feed_attach('outbox')), q(feed_detach('outbox'));
