@@ -166,6 +166,7 @@ ISOLATION = \
 	table-initial-pages \
 	table-initial-rewritten \
 	table-key-change \
+	table-key-retyped \
 	table-old-snapshot \
 	table-partition-attached \
 	table-partition-detached \

@@ -25,6 +25,8 @@ CREATE TABLE feedpub._feed (
 	-- the table's OID
 	key pg_catalog.name[],
 	key_attnums pg_catalog.int2[],
+	-- and by type, as it was when the history began; a dump has the names
+	key_types pg_catalog.regtype[],
 	-- of a table feed: are deletes published?
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
 	-- the floor: batch and position up to which tombstones have expired
@@ -435,7 +437,7 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_begin_history';
 COMMENT ON FUNCTION feed_begin_history(pg_catalog.regclass) IS
-	'Makes a restored feed usable. Its batches and deletes are forgotten, all rows are published again in their order, and older cursors are refused.';
+	'Makes a feed usable that was restored, or whose key has got another type. Its batches and deletes are forgotten, all rows are published again in their order, and older cursors are refused.';
 
 --
 -- Reading in xid order

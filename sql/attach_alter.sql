@@ -47,12 +47,19 @@ SELECT * FROM entries();
 ALTER TABLE :odd ALTER "renamed ""v""" TYPE varchar(3) USING left("renamed ""v""", 3);
 SELECT * FROM entries();
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 100);
--- The key's type, as long as the old texts are of the new one too
-ALTER TABLE :odd ALTER key TYPE bigint;
-UPDATE :odd SET later = 'later' WHERE key = 1;
-DELETE FROM :odd WHERE key = 2;
+-- The key's type: with another one, another history begins.
+ALTER TABLE :odd ALTER key TYPE text;
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 100);
+SELECT feed_attach(:'odd');
+SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 100);
+CALL feed_publish(:'odd');
+UPDATE head SET cursor = feed_head(:'odd');
+UPDATE :odd SET later = 'later' WHERE key = '1';
+DELETE FROM :odd WHERE key = '2';
 CALL feed_publish(:'odd');
 SELECT * FROM entries();
+-- A length is no other type, nor is varchar.
+ALTER TABLE :odd ALTER key TYPE varchar(9);
 SELECT steady(e) AS e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;
 ALTER TABLE :odd ALTER key TYPE text;
 SELECT steady(e) AS e FROM json_array_elements(feed_page(:'odd', (SELECT cursor FROM head), 100) -> 'entries') e;

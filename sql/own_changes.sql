@@ -191,6 +191,7 @@ CALL try('INSERT INTO kv VALUES (1, 1)', 'INSERT INTO part VALUES (''a'', 2) ON 
 CALL try('TRUNCATE kv');
 CALL try('ALTER TABLE kv ADD COLUMN c int');
 CALL try('ALTER TABLE kv ALTER COLUMN v TYPE bigint');
+CALL try('ALTER TABLE kv ALTER COLUMN k TYPE bytea USING k::bytea');
 CALL try('CLUSTER kv USING kv_pkey');
 CALL try('TRUNCATE part_b');
 CALL try('ALTER TABLE part DETACH PARTITION part_a');

@@ -241,7 +241,7 @@ SELECT feed_retry('copy');
 SELECT op, (entry).k, (entry).t, (entry)."?", attempt FROM feed_poll_rows(NULL::"t t", 'copy', 1);
 CALL drain('copy');
 
--- The key's type changes: parked rows are found by their stamps; if these are
+-- The keys' values change: parked rows are found by their stamps; if these are
 -- gone too, the entries stay parked and are not forgotten.
 UPDATE "t t" SET t = 'typed';
 CALL feed_publish();

@@ -384,8 +384,8 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 				 errmsg("index \"%s\" cannot be the key of a feed",
 						RelationGetRelationName(index)),
 				 errdetail("The index %s.", problem)));
-	if (deletes &&
-		feedpub_key_input(rel, index, &attno) == FEEDPUB_INPUT_RUNS_CODE)
+	attno = feedpub_key_runs_code(rel, index);
+	if (deletes && attno != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("index \"%s\" cannot be the key by which deletes are published",

@@ -89,7 +89,9 @@ feedpub_check_state(Relation rel)
 	if (!feedpub_check_has_indexes(rel))
 		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
 	first = linitial(cxt.problems);
-	return strcmp(first->guard, "key") == 0 ? "no key" : "unguarded";
+	if (strcmp(first->guard, "key") == 0)
+		return first->cure == NULL ? "no key" : "key changed";
+	return "unguarded";
 }
 
 /*
@@ -293,28 +295,21 @@ check_key(FeedpubCheck *cxt)
 		feedpub_check_add(cxt, "key",
 						  pstrdup("the table has lost the key by which deletes are published"),
 						  NULL);
+	if (OidIsValid(keyid) && feedpub_key_is_retyped(cxt->rel, keyid, &key))
+		feedpub_check_add(cxt, "key",
+						  pstrdup("the type of a key column has changed, so the feed cannot be read until another history begins"),
+						  history_cure(cxt))
+			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
 	if (deletes && OidIsValid(keyid))
 	{
 		Relation	index = index_open(keyid, AccessShareLock);
-		AttrNumber	attno;
-		FeedpubInput input = feedpub_key_input(cxt->rel, index, &attno);
+		AttrNumber	attno = feedpub_key_runs_code(cxt->rel, index);
 
-		if (input == FEEDPUB_INPUT_RUNS_CODE)
+		if (attno != 0)
 			feedpub_check_add(cxt, "key",
 							  psprintf("there is a domain inside the type of the key's column %s, whose checks are not run for readers: deletes cannot be read",
 									   quote_identifier(get_attname(RelationGetRelid(cxt->rel), attno, false))),
 							  NULL);
-
-		/*
-		 * Consumers begin again then, which the owner decides.  Not looked
-		 * for if that may wait for a lock: that of a composite type.
-		 */
-		if (input == FEEDPUB_INPUT_PLAIN && !cxt->catalogs_only &&
-			feedpub_tombstone_some_unreadable(cxt->rel, index))
-			feedpub_check_add(cxt, "key",
-							  pstrdup("rows were deleted whose keys are no values of the key's columns any more: feed_read() delivers such deletes with nulls"),
-							  history_cure(cxt))
-				->by_hand = true;
 		index_close(index, AccessShareLock);
 	}
 }
@@ -433,9 +428,9 @@ feedpub_check_is_registered(Oid relid)
  * columns, index, sequence, default, trigger, key, rows, history or
  * registration. cure is SQL that repairs it, or NULL. feed_repair() runs the
  * cures, except those whose time the owner has to choose: the index of a table
- * feed, feed_republish(), and feed_begin_history() if rows are foreign or keys
- * cannot be read.  Needs SELECT on the table; takes ACCESS SHARE on it.
- * Errors: 42809 if it is no feed, 42501.
+ * feed, feed_republish(), and feed_begin_history() if rows are foreign.  Needs
+ * SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809 if it is no
+ * feed, 42501.
  */
 Datum
 feed_check(PG_FUNCTION_ARGS)

@@ -52,8 +52,8 @@ static bool find_value(Relation table, Relation rel, AttrNumber attno,
 					   const Datum *values, Datum *value);
 static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
 						   Datum *values);
-static FeedpubInput input_of_composite(Oid relid);
-static FeedpubInput input_of_range(Oid type);
+static bool composite_runs_code(Oid relid);
+static bool range_runs_code(Oid type);
 
 /*
  * A node tree of an index's row in pg_index, or NULL.
@@ -225,40 +225,38 @@ find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
 }
 
 /*
- * What does the input function of a type, which is no domain, do?  If there is
- * a domain inside the type, it runs that domain's checks.  If the type is
- * composite, it opens, and so locks, the relation that describes the type.
- * Only a superuser can create a base type.
+ * Does the input function of a type, which is no domain, run an owner's code?
+ * If there is a domain inside the type, it runs that domain's checks.  Only a
+ * superuser can create a base type.
  */
-FeedpubInput
-feedpub_catalog_input(Oid type)
+bool
+feedpub_catalog_input_runs_code(Oid type)
 {
 	Oid			element = get_element_type(type);
 
 	check_stack_depth();
 	if (OidIsValid(element))
-		return feedpub_catalog_input(element);
+		return feedpub_catalog_input_runs_code(element);
 	switch (get_typtype(type))
 	{
 		case TYPTYPE_BASE:
 		case TYPTYPE_ENUM:
-			return FEEDPUB_INPUT_PLAIN;
+			return false;
 		case TYPTYPE_COMPOSITE:
-			return input_of_composite(get_typ_typrelid(type));
+			return composite_runs_code(get_typ_typrelid(type));
 		case TYPTYPE_RANGE:
-			return input_of_range(type);
+			return range_runs_code(type);
 		case TYPTYPE_MULTIRANGE:
-			return input_of_range(get_multirange_range(type));
+			return range_runs_code(get_multirange_range(type));
 		default:
-			return FEEDPUB_INPUT_RUNS_CODE;
+			return true;
 	}
 }
 
-static FeedpubInput
-input_of_composite(Oid relid)
+static bool
+composite_runs_code(Oid relid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	FeedpubInput most = FEEDPUB_INPUT_LOCKS;
 	int			natts;
 
 	if (!HeapTupleIsValid(tuple))
@@ -270,17 +268,17 @@ input_of_composite(Oid relid)
 		Oid			type = get_atttype(relid, i);
 
 		/* a dropped column has none */
-		if (OidIsValid(type))
-			most = Max(most, feedpub_catalog_input(type));
+		if (OidIsValid(type) && feedpub_catalog_input_runs_code(type))
+			return true;
 	}
-	return most;
+	return false;
 }
 
 /*
  * A range type can have a function that makes its values canonical.
  */
-static FeedpubInput
-input_of_range(Oid type)
+static bool
+range_runs_code(Oid type)
 {
 	HeapTuple	tuple = SearchSysCache1(RANGETYPE, ObjectIdGetDatum(type));
 	Oid			subtype;
@@ -300,7 +298,6 @@ input_of_range(Oid type)
 		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
 		ReleaseSysCache(tuple);
 	}
-	if (language != INTERNALlanguageId && language != ClanguageId)
-		return FEEDPUB_INPUT_RUNS_CODE;
-	return feedpub_catalog_input(subtype);
+	return (language != INTERNALlanguageId && language != ClanguageId) ||
+		feedpub_catalog_input_runs_code(subtype);
 }

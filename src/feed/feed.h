@@ -61,6 +61,7 @@ typedef struct FeedpubFeed
 	bool		is_partitioned; /* a table feed whose rows are in partitions */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
+	bool		is_retyped;		/* the key has other types than it had */
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
@@ -105,16 +106,9 @@ typedef struct FeedpubKey
 	int			ncolumns;
 	NameData	names[INDEX_MAX_KEYS];
 	AttrNumber	attnos[INDEX_MAX_KEYS];
+	Oid			types[INDEX_MAX_KEYS];	/* since the history began */
 	bool		numbers_hold;	/* of this table, not of a dump's */
 } FeedpubKey;
-
-/* What a type's input function does, the worst last. */
-typedef enum FeedpubInput
-{
-	FEEDPUB_INPUT_PLAIN,
-	FEEDPUB_INPUT_LOCKS,		/* the relation of a composite type */
-	FEEDPUB_INPUT_RUNS_CODE,	/* of a domain's owner, too */
-} FeedpubInput;
 
 /* What every entry of a cache begins with. */
 typedef struct FeedpubCached
@@ -159,7 +153,7 @@ extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
 								  const AttrNumber *attnos,
 								  const Datum *values, Oid *partition);
-extern FeedpubInput feedpub_catalog_input(Oid type);
+extern bool feedpub_catalog_input_runs_code(Oid type);
 
 /* in durable.c */
 extern void feedpub_durable_commits(const FullTransactionId *xids,
@@ -170,6 +164,7 @@ extern void feedpub_durable_all(void);
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
 								  const FeedpubPartitions *partitions);
+extern void feedpub_history_check_key(const FeedpubFeed *feed, Relation table);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
@@ -187,7 +182,11 @@ extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
 
 /* in key.c */
 extern const char *feedpub_key_problem(Relation rel, Relation index);
-extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums);
+extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums,
+							 Datum types);
+extern Oid	feedpub_key_type(Relation rel, AttrNumber attno);
+extern bool feedpub_key_is_retyped(Relation rel, Oid keyid,
+								   const FeedpubKey *key);
 extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
 extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 							   AttrNumber *attnos);
@@ -195,10 +194,9 @@ extern void feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
-extern FeedpubInput feedpub_key_input(Relation rel, Relation index,
-									  AttrNumber *attno);
-extern bool feedpub_key_values(Relation rel, Relation index, Datum key,
-							   Datum *values, bool *nulls);
+extern AttrNumber feedpub_key_runs_code(Relation rel, Relation index);
+extern const char *feedpub_key_values(Relation rel, Relation index, Datum key,
+									  Datum *values);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,

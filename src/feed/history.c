@@ -8,6 +8,8 @@
  * this server's xids say nothing about theirs.  feed_begin_history() begins
  * another history.
  *
+ * A history also ends when a column of the key gets another type.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -62,4 +64,40 @@ feedpub_history_check(const FeedpubFeed *feed,
 		feedpub_partition_note_history(partitions);
 	else
 		feedpub_registry_note_history(feed->relid);
+}
+
+/*
+ * Raise PF001 if a column of the key has another type than when the history
+ * began: the keys of deleted rows are texts of the type before, and consumers
+ * know the rows by its values.
+ *
+ * Neither writers nor the publisher look, so they go on.  What they write and
+ * publish is forgotten when another history begins.
+ *
+ * ALTER TABLE takes ACCESS EXCLUSIVE, so a page, which holds ACCESS SHARE from
+ * before its feed is looked up, is read wholly before it or after it.  After
+ * it, the invalidation has come with the lock, and the page is refused until
+ * feed_begin_history() has committed.  That holds ACCESS SHARE to its end, so
+ * the types that it stores are those that the columns have then.  From then on
+ * the old cursors are refused because they have the old history.
+ *
+ * Only a snapshot from between the two still sees the old history, with new
+ * types.  Its page has keys that are values of these, or an error, and its
+ * cursors are refused by the next snapshot.
+ *
+ * If it is the reader's own transaction that has altered the table, the reader
+ * is told that instead, for the old type may come back with a rollback.
+ */
+void
+feedpub_history_check_key(const FeedpubFeed *feed, Relation table)
+{
+	if (!feed->is_retyped)
+		return;
+	feedpub_own_ddl_refuse(table);
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("the type of a key column of feed \"%s\" has changed",
+					RelationGetRelationName(table)),
+			 errdetail("Consumers know its rows by keys of the type before."),
+			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

@@ -5,10 +5,10 @@
  *
  * A key is the columns of a unique index on columns that are not null: the
  * primary key, or an index that was named.  A deleted row's key is kept as
- * texts, as the types' output functions write it, so that it survives a dump,
- * and a change of type if the texts are values of the new type.  If they are
- * not, it is still the key by which consumers know the row: feed_page()
- * delivers the text, and a function that returns typed rows delivers nulls.
+ * texts, as the types' output functions write it, so that it survives a dump.
+ * It is read by the same types: the registry keeps those that the columns had
+ * when the feed's history began, and if a column has another by now, readers
+ * are refused until another history begins (history.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -35,14 +35,12 @@
 
 #include "feed/feed.h"
 
-/* The texts of a key from one to before another, to be read as values. */
+/* A key that was kept as texts, to be read as values. */
 typedef struct KeyTexts
 {
 	Relation	rel;
 	Relation	index;
-	Datum	   *texts;
-	int			from;
-	int			to;
+	Datum		key;
 	Datum	   *values;
 } KeyTexts;
 
@@ -83,27 +81,62 @@ feedpub_key_problem(Relation rel, Relation index)
 }
 
 /*
- * A key as the registry keeps it: the names and the numbers of its columns.
+ * A key as the registry keeps it: names, numbers and types of its columns.
  */
 void
-feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums)
+feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums, Datum types)
 {
 	Datum	   *name_values;
 	Datum	   *attnum_values;
+	Datum	   *type_values;
 	bool	   *nulls;
 	int			nnames;
 	int			nattnums;
+	int			ntypes;
 
 	deconstruct_array(DatumGetArrayTypeP(names), NAMEOID, NAMEDATALEN, false,
 					  TYPALIGN_CHAR, &name_values, &nulls, &nnames);
 	deconstruct_array(DatumGetArrayTypeP(attnums), INT2OID, sizeof(int16), true,
 					  TYPALIGN_SHORT, &attnum_values, &nulls, &nattnums);
-	key->ncolumns = Min(Min(nnames, nattnums), INDEX_MAX_KEYS);
+	deconstruct_array(DatumGetArrayTypeP(types), REGTYPEOID, sizeof(Oid), true,
+					  TYPALIGN_INT, &type_values, &nulls, &ntypes);
+	key->ncolumns = Min(Min(nnames, Min(nattnums, ntypes)), INDEX_MAX_KEYS);
 	for (int i = 0; i < key->ncolumns; i++)
 	{
 		namestrcpy(&key->names[i], NameStr(*DatumGetName(name_values[i])));
 		key->attnos[i] = DatumGetInt16(attnum_values[i]);
+		key->types[i] = DatumGetObjectId(type_values[i]);
 	}
+}
+
+/*
+ * The type by which the texts of a column are read, as the registry keeps it.
+ * Of a domain it is the base type.  varchar and text read and write the same
+ * texts, and a length matters to neither.
+ */
+Oid
+feedpub_key_type(Relation rel, AttrNumber attno)
+{
+	Oid			type = getBaseType(TupleDescAttr(RelationGetDescr(rel), attno - 1)->atttypid);
+
+	return type == VARCHAROID ? TEXTOID : type;
+}
+
+/*
+ * Has a column of the key another type than when the feed's history began?
+ */
+bool
+feedpub_key_is_retyped(Relation rel, Oid keyid, const FeedpubKey *key)
+{
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	int			nkeys = feedpub_key_columns(keyid, attnos);
+
+	for (int i = 0; i < nkeys; i++)
+	{
+		if (feedpub_key_type(rel, attnos[i]) != key->types[i])
+			return true;
+	}
+	return false;
 }
 
 /*
@@ -274,53 +307,40 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 }
 
 /*
- * What the input functions of a key's columns do, the worst of them.  Those of
- * the base types count, since a domain's check is its owner's code.  *attno is
- * the column that has it; it is not set for FEEDPUB_INPUT_PLAIN.
+ * The first column of a key whose texts are not read without running an
+ * owner's code, or 0.  Those of a domain are read by its base type, since a
+ * domain's check is its owner's code.
  */
-FeedpubInput
-feedpub_key_input(Relation rel, Relation index, AttrNumber *attno)
+AttrNumber
+feedpub_key_runs_code(Relation rel, Relation index)
 {
-	FeedpubInput most = FEEDPUB_INPUT_PLAIN;
-
 	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
 	{
-		AttrNumber	column = index->rd_index->indkey.values[i];
-		Oid			type = TupleDescAttr(RelationGetDescr(rel), column - 1)->atttypid;
-		FeedpubInput input = feedpub_catalog_input(getBaseType(type));
+		AttrNumber	attno = index->rd_index->indkey.values[i];
 
-		if (input > most)
-		{
-			most = input;
-			*attno = column;
-		}
+		if (feedpub_catalog_input_runs_code(feedpub_key_type(rel, attno)))
+			return attno;
 	}
-	return most;
+	return 0;
 }
 
 /*
  * The values of a key that was kept as texts, in the order of the index.
- * Returns false if some are no values of their columns any more, since the
- * type was changed or lost a value.  Those are null then, and no row can have
- * such a key.
+ * Returns NULL, or the error of an input function: a type may have lost a
+ * value, as an enum can.  A row that is gone must not stop a reader.
  *
- * This runs no owner's code: feed_attach() makes sure of that, but a type may
- * have changed after it.  Then the page is refused with 55000.  The delete
- * must not be left out, and it must not be delivered either, since a row may
- * have its key.
+ * This runs no owner's code: feed_attach() makes sure of that, but a composite
+ * type may have changed after it.  Then the page is refused with 55000.  The
+ * delete must not be left out, and it must not be delivered either, since a
+ * row may have its key.
  */
-bool
-feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
-				   bool *nulls)
+const char *
+feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 {
-	KeyTexts	read = {.rel = rel, .index = index, .values = values};
-	bool	   *text_nulls;
-	int			ntexts;
-	int			nkeys = index->rd_index->indnkeyatts;
-	bool		all;
-	AttrNumber	attno;
+	KeyTexts	read = {.rel = rel, .index = index, .key = key, .values = values};
+	AttrNumber	attno = feedpub_key_runs_code(rel, index);
 
-	if (feedpub_key_input(rel, index, &attno) == FEEDPUB_INPUT_RUNS_CODE)
+	if (attno != 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("deletes of feed \"%s\" cannot be read",
@@ -328,45 +348,36 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values,
 				 errdetail("There is a domain inside the type of the key's column \"%s\".",
 						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
 				 errhint("Detach the table, change the type, and attach it again.")));
-	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
-					  TYPALIGN_INT, &read.texts, &text_nulls, &ntexts);
-
-	/*
-	 * An input function may raise any error, and a row that is gone must not
-	 * stop a reader.
-	 */
-	read.to = nkeys;
-	all = ntexts == nkeys && feedpub_attempt(read_values, &read) == NULL;
-	for (int i = 0; i < nkeys; i++)
-	{
-		read.from = i;
-		read.to = i + 1;
-		nulls[i] = !all &&
-			(ntexts != nkeys || feedpub_attempt(read_values, &read) != NULL);
-	}
-	return all;
+	return feedpub_attempt(read_values, &read);
 }
 
 /*
- * Read the values, by the columns' base types.
+ * Read the values, by the columns' base types.  The length or precision that a
+ * column has by now is not applied: the key was what its text says.
  */
 static void
 read_values(void *arg)
 {
 	KeyTexts   *read = arg;
+	Form_pg_index form = read->index->rd_index;
+	Datum	   *texts;
+	bool	   *nulls;
+	int			ntexts;
 
-	for (int i = read->from; i < read->to; i++)
+	deconstruct_array(DatumGetArrayTypeP(read->key), TEXTOID, -1, false,
+					  TYPALIGN_INT, &texts, &nulls, &ntexts);
+	if (ntexts != form->indnkeyatts)
+		elog(ERROR, "a key of %d columns was kept as %d texts",
+			 form->indnkeyatts, ntexts);
+	for (int i = 0; i < ntexts; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(read->rel),
-											  read->index->rd_index->indkey.values[i] - 1);
-		int32		typmod = att->atttypmod;
-		Oid			type = getBaseTypeAndTypmod(att->atttypid, &typmod);
 		Oid			input;
 		Oid			param;
 
-		getTypeInputInfo(type, &input, &param);
-		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(read->texts[i]),
-											   param, typmod);
+		getTypeInputInfo(feedpub_key_type(read->rel, form->indkey.values[i]),
+						 &input, &param);
+		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
+											   param, -1);
 	}
 }
 

@@ -43,12 +43,13 @@
 #define ANUM_FEED_CHANNEL		4
 #define ANUM_FEED_KEY			5
 #define ANUM_FEED_KEY_ATTNUMS	6
-#define ANUM_FEED_DELETES		7
-#define ANUM_FEED_FLOOR_SYNC_ID	8
-#define ANUM_FEED_FLOOR_POS		9
-#define ANUM_FEED_HISTORY		10
-#define ANUM_FEED_KEY_TABLE		11
-#define NATTS_FEED				12
+#define ANUM_FEED_KEY_TYPES		7
+#define ANUM_FEED_DELETES		8
+#define ANUM_FEED_FLOOR_SYNC_ID	9
+#define ANUM_FEED_FLOOR_POS		10
+#define ANUM_FEED_HISTORY		11
+#define ANUM_FEED_KEY_TABLE		12
+#define NATTS_FEED				13
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -123,6 +124,7 @@ scan_registry(Oid relid, RegistryRow *row)
 										RelationGetDescr(registry), &isnull);
 		Datum		names;
 		Datum		attnums;
+		Datum		types;
 		bool		no_names;
 
 		/* the row of a dropped table means nothing; the next registration removes it */
@@ -136,8 +138,10 @@ scan_registry(Oid relid, RegistryRow *row)
 							 RelationGetDescr(registry), &no_names);
 		attnums = heap_getattr(tuple, ANUM_FEED_KEY_ATTNUMS,
 							   RelationGetDescr(registry), &isnull);
-		if (!no_names && !isnull)
-			feedpub_key_load(&row->key, names, attnums);
+		types = heap_getattr(tuple, ANUM_FEED_KEY_TYPES,
+							 RelationGetDescr(registry), &isnull);
+		if (!no_names)
+			feedpub_key_load(&row->key, names, attnums, types);
 		row->key.numbers_hold =
 			DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_KEY_TABLE,
 										  RelationGetDescr(registry), &isnull)) == oid &&
@@ -279,6 +283,8 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	fresh.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
+	fresh.is_retyped = OidIsValid(fresh.keyid) &&
+		feedpub_key_is_retyped(rel, fresh.keyid, &row.key);
 	fresh.relid = relid;
 	fresh.indexid = feedpub_relation_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);

@@ -229,8 +229,8 @@ feedpub_registry_begin_history(Oid relid)
 }
 
 /*
- * Set a table feed's key, an index or InvalidOid if it is not known, and
- * whether its deletes are published.
+ * Set a table feed's key, an index or InvalidOid if it is not known, with the
+ * types that it has now, and whether its deletes are published.
  */
 void
 feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
@@ -239,22 +239,27 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 	int			nkeys = OidIsValid(keyid) ? feedpub_key_columns(keyid, attnos) : 0;
 	Datum		names[INDEX_MAX_KEYS];
 	Datum		numbers[INDEX_MAX_KEYS];
+	Datum		types[INDEX_MAX_KEYS];
 	Oid			nameout = F_ARRAY_OUT;
-	Datum		arrays[2];
+	Datum		arrays[3];
 
 	for (int i = 0; i < nkeys; i++)
 	{
 		names[i] = NameGetDatum(&TupleDescAttr(RelationGetDescr(rel), attnos[i] - 1)->attname);
 		numbers[i] = Int16GetDatum(attnos[i]);
+		types[i] = ObjectIdGetDatum(feedpub_key_type(rel, attnos[i]));
 	}
 	arrays[0] = PointerGetDatum(construct_array(names, nkeys, NAMEOID, NAMEDATALEN,
 												false, TYPALIGN_CHAR));
 	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_table = $1, deletes = %s"
+	arrays[2] = PointerGetDatum(construct_array(types, nkeys, OIDOID, sizeof(Oid),
+												true, TYPALIGN_INT));
+	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_types = %s, key_table = $1, deletes = %s"
 							" WHERE feed = $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
+							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[2])),
 							deletes ? "true" : "false"),
 				   RelationGetRelid(rel), NULL);
 }

@@ -17,7 +17,8 @@
  *
  * If the JSON of a row cannot be made, because it would be too large or an
  * output function fails, the rows after it are delivered all the same.  Its
- * entry has "error", SQLSTATE and message, instead of "row".
+ * entry has "error", SQLSTATE and message, instead of "row".  So has a delete
+ * whose key cannot be read, instead of the key.
  *
  *-------------------------------------------------------------------------
  */
@@ -92,8 +93,7 @@ static void append_key(JsonMaker *maker);
 static void append_row(JsonMaker *maker);
 static void begin_text(StringInfo out);
 static void end_text(StringInfo out, int start);
-static void append_object(JsonMaker *maker, const JsonShape *shape,
-						  Datum key);
+static void append_object(JsonMaker *maker, const JsonShape *shape);
 static void append_time(JsonMaker *maker, TimestampTz time);
 
 #define APPEND(out, literal) \
@@ -237,6 +237,13 @@ make_entries(void *arg)
 			maker->next++;
 			continue;
 		}
+		if (page->rows[maker->next].error != NULL)
+		{
+			maker->error = page->rows[maker->next].error;
+			maker->with_key = false;
+			make_broken_entry(maker);
+			continue;
+		}
 		begin_entry(maker);
 		append_key(maker);
 		if (maker->entry.row->op == FEEDPUB_OP_UPSERT)
@@ -363,7 +370,7 @@ append_key(JsonMaker *maker)
 	else
 		begin_text(out);
 	entry->key = out->len;
-	append_object(maker, key, entry->row->texts);
+	append_object(maker, key);
 	entry->key_length = out->len - entry->key;
 	if (!maker->is_whole)
 		end_text(out, entry->key);
@@ -380,7 +387,7 @@ append_row(JsonMaker *maker)
 	else
 		begin_text(out);
 	entry->value = out->len;
-	append_object(maker, &maker->row, (Datum) 0);
+	append_object(maker, &maker->row);
 	entry->value_length = out->len - entry->value;
 	if (!maker->is_whole)
 		end_text(out, entry->value);
@@ -420,29 +427,19 @@ feedpub_json_row(const FeedpubJsonEntry *entry)
 }
 
 /*
- * Append an object of columns of the entry's row.  If a column of a deleted
- * row's key has no value any more, its text is appended, as a string.
+ * Append an object of columns of the entry's row.
  *
  * The memory of the values is several times that of the row, and is freed with
  * it.  Of a large page it would be tens of megabytes, and getting them from
  * the system takes as long as all the rest.
  */
 static void
-append_object(JsonMaker *maker, const JsonShape *shape, Datum key)
+append_object(JsonMaker *maker, const JsonShape *shape)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(maker->context);
 	FeedpubJsonValues *values = maker->values;
 	StringInfo	out = maker->out;
-	Datum	   *texts = NULL;
-	int			ntexts = 0;
 
-	if (key != (Datum) 0)
-	{
-		bool	   *nulls;
-
-		deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
-						  TYPALIGN_INT, &texts, &nulls, &ntexts);
-	}
 	if (shape->natts == 0)
 		appendStringInfoChar(out, '{');
 	for (int i = 0; i < shape->natts; i++)
@@ -453,13 +450,9 @@ append_object(JsonMaker *maker, const JsonShape *shape, Datum key)
 		if (!maker->nulls[column])
 			feedpub_jsonvalue_append(values, out, shape->types[i],
 									 maker->columns[column]);
-		else if (i < ntexts)
-			feedpub_jsonvalue_append(values, out,
-									 feedpub_jsonvalue_type(values, TEXTOID),
-									 texts[i]);
 		else
 			APPEND(out, "null");
-		if (texts == NULL && maker->context->mem_allocated > MAX_KEPT_BYTES)
+		if (maker->context->mem_allocated > MAX_KEPT_BYTES)
 			MemoryContextReset(maker->context);
 	}
 	appendStringInfoChar(out, '}');

@@ -205,49 +205,55 @@ is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
  *
  * A key lives if the database finds a living one equal, though its text may be
  * another, as of 1.0 and 1.00.  For a reader of one shard that matters only if
- * the key's type was changed, from char(3) to char(5) for example: if the
- * living key is in another shard then, the readers of this shard are told of
- * the delete.
+ * a length was changed, from char(3) to char(5) for example: if the living key
+ * is in another shard then, the readers of this shard are told of the delete.
  *
- * If a text is no value of its column any more, no row has that key.  A
- * consumer may have one nevertheless, from before the type changed.  So the
- * delete is delivered, with what is left of its key.
+ * If a text is no value of its column any more, no row has that key, but a
+ * consumer may.  So the delete is delivered without it, with the error.
  */
 static bool
 read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
 {
-	TupleDesc	desc = RelationGetDescr(scan->page->heap);
-	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
-	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+	Datum		keys[INDEX_MAX_KEYS];
+	bool		has_key;
 	Datum		key;
 	Datum		living;
 
-	MemSet(nulls, true, desc->natts * sizeof(bool));
 	if (!scan->sees_all)
 		return false;
-	row->op = FEEDPUB_OP_TRUNCATE;
-	if (feedpub_tombstone_key(slot, &key))
+	has_key = feedpub_tombstone_key(slot, &key);
+	row->op = has_key ? FEEDPUB_OP_DELETE : FEEDPUB_OP_TRUNCATE;
+	if (has_key)
 	{
-		Datum		keys[INDEX_MAX_KEYS];
-		bool		key_nulls[INDEX_MAX_KEYS];
-
-		row->op = FEEDPUB_OP_DELETE;
-		if (!feedpub_key_values(scan->page->heap, scan->key, key, keys, key_nulls))
-			row->texts = PointerGetDatum(DatumGetArrayTypePCopy(key));
-		else if (feedpub_entry_key_lives(scan, keys, &living) &&
-				 (scan->page->request.shards == 1 ||
-				  feedpub_key_shard(living, scan->page->request.shards) == scan->page->request.shard))
+		row->error = feedpub_key_values(scan->page->heap, scan->key, key, keys);
+		if (row->error == NULL && feedpub_entry_key_lives(scan, keys, &living) &&
+			(scan->page->request.shards == 1 ||
+			 feedpub_key_shard(living, scan->page->request.shards) == scan->page->request.shard))
 			return false;
-		for (int i = 0; i < scan->key->rd_index->indnkeyatts; i++)
-		{
-			AttrNumber	attno = scan->key->rd_index->indkey.values[i];
-
-			values[attno - 1] = keys[i];
-			nulls[attno - 1] = key_nulls[i];
-		}
 	}
-	row->entry = heap_form_tuple(desc, values, nulls);
+	row->entry = feedpub_entry_of_key(scan, has_key && row->error == NULL ? keys : NULL);
 	return true;
+}
+
+/*
+ * A row of the table that has a key and else nulls, or only nulls.
+ */
+HeapTuple
+feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys)
+{
+	TupleDesc	desc = RelationGetDescr(scan->page->heap);
+	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
+
+	MemSet(nulls, true, desc->natts * sizeof(bool));
+	for (int i = 0; keys != NULL && i < scan->key->rd_index->indnkeyatts; i++)
+	{
+		AttrNumber	attno = scan->key->rd_index->indkey.values[i];
+
+		values[attno - 1] = keys[i];
+		nulls[attno - 1] = false;
+	}
+	return heap_form_tuple(desc, values, nulls);
 }
 
 /*

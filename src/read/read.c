@@ -42,9 +42,8 @@ PG_FUNCTION_INFO_V1(feed_read);
  * the key and else nulls, and 'truncate', whose entry has only nulls.  A last
  * entry 'end', which has no row, says how far the page got if its last row
  * does not.  The page after '' that finds nothing has one: with its cursor the
- * consumer is told of whatever is removed afterwards.  If a key column was
- * changed so that it cannot have a deleted row's value any more, it is null
- * too; feed_page() has its text.
+ * consumer is told of whatever is removed afterwards.  A key that is no value
+ * of its type any more is null too; feed_page() has the error.
  *
  * With shard and shards, only entries are returned whose keys are in shard, 0
  * to shards - 1 (feed/key.c).

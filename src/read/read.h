@@ -37,7 +37,7 @@ typedef struct FeedpubPageRow
 	FeedpubOp	op;
 	HeapTuple	entry; /* the row, columns out of line as they are;
 								 * NULL when hidden */
-	Datum		texts;			/* a delete whose key is no value any more: it */
+	const char *error;			/* why a delete has no key, or NULL */
 } FeedpubPageRow;
 
 /* What a reader asks for. */
@@ -183,6 +183,7 @@ extern void feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *p
 									  TupleTableSlot *slot);
 extern bool feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values,
 									Datum *living);
+extern HeapTuple feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys);
 extern bool feedpub_entry_is_full(const FeedpubPageScan *scan);
 extern void feedpub_entry_hide_rows(FeedpubPageScan *scan);
 extern char *feedpub_entry_columns(Relation heap);

@@ -83,6 +83,9 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	Oid			relid;
 	FeedpubFeed feed;
 	Relation	rel;
+	FeedpubKey	key;
+	Oid			keyid;
+	bool		deletes;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_begin_history()");
@@ -105,6 +108,9 @@ feed_begin_history(PG_FUNCTION_ARGS)
 		feedpub_restamp_check(rel);
 		feedpub_restamp_all(rel);
 	}
+	feedpub_registry_key(rel, &key, &keyid, &deletes);
+	if (OidIsValid(keyid))
+		feedpub_registry_set_key(rel, keyid, deletes);	/* its types now */
 	feedpub_registry_begin_history(relid);
 
 	/* all rows are news, also if none was written here */

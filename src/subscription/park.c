@@ -304,8 +304,8 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	values[11] = Int64GetDatum(row->cursor.pos);
 	values[12] = TimestampTzGetDatum(row->published_at);
 	nulls[12] = row->published_at == 0 ? 'n' : ' ';
-	if (OidIsValid(page.feed.keyid))
-		values[13] = row->texts != (Datum) 0 ? row->texts : key_of_row(&page, row);
+	if (OidIsValid(page.feed.keyid) && row->error == NULL)
+		values[13] = key_of_row(&page, row);
 	else
 		nulls[13] = 'n';
 	values[14] = PointerGetDatum(kept.key);

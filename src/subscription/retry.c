@@ -332,6 +332,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
 		feedpub_own_ddl_refuse(page->heap);
+		feedpub_history_check_key(&page->feed, page->heap);
 		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{
@@ -402,8 +403,6 @@ make_page(FeedpubPage *page, const FeedpubRetried *entry, HeapTuple row)
 	page->rows[0].entry = row;
 	page->rows[0].xid = entry->xid;
 	page->rows[0].published_at = entry->published_at;
-	if (entry->unreadable)
-		page->rows[0].texts = entry->key_texts;
 	feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
 }
 
@@ -519,7 +518,7 @@ read_table_entry(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 		if (*row != NULL)
 			return ENTRY_FOUND;
 	}
-	if (entry->key_texts == (Datum) 0 || !OidIsValid(scan->page->feed.keyid))
+	if (!OidIsValid(scan->page->feed.keyid))
 		return ENTRY_UNKNOWN;
 	scan->key = index_open(scan->page->feed.keyid, AccessShareLock);
 	scan->partitions = feedpub_partition_open(&scan->page->feed, scan->page->heap, NULL, true);
@@ -555,11 +554,11 @@ read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 	StringInfoData condition;
 	Relation	index = scan->key;
 	Datum		values[INDEX_MAX_KEYS];
-	bool		nulls[INDEX_MAX_KEYS];
 	Oid			argtypes[INDEX_MAX_KEYS];
 	int			nkeys = index->rd_index->indnkeyatts;
 
-	if (!feedpub_key_values(scan->page->heap, index, entry->key_texts, values, nulls))
+	if (entry->key_texts == (Datum) 0 ||
+		feedpub_key_values(scan->page->heap, index, entry->key_texts, values) != NULL)
 		return ENTRY_UNKNOWN;	/* the row may have it in another form */
 	initStringInfo(&condition);
 	for (int i = 0; i < nkeys; i++)
@@ -595,36 +594,25 @@ operator_namespace(Oid operator)
 }
 
 /*
- * Make a row of the key alone, if no row has the key now.  If the caller is
+ * Make a row of the key alone, if no row has the key now.  If the key cannot be
+ * read, there is no row, and the entry comes as it was kept.  If the caller is
  * subject to row security, it gets no deletes.
  */
 static Fate
 read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
-	TupleDesc	desc = RelationGetDescr(scan->page->heap);
-	Datum	   *values = palloc0(desc->natts * sizeof(Datum));
-	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 	Datum		keys[INDEX_MAX_KEYS];
-	bool		key_nulls[INDEX_MAX_KEYS];
 	Datum		living;
-	bool		lives;
 
 	if (!scan->sees_all)
 		return ENTRY_UNKNOWN;
-	entry->unreadable = !feedpub_key_values(scan->page->heap, scan->key, entry->key_texts, keys, key_nulls);
+	if (entry->key_texts == (Datum) 0 ||
+		feedpub_key_values(scan->page->heap, scan->key, entry->key_texts, keys) != NULL)
+		return ENTRY_FOUND;
 	scan->snapshot = GetActiveSnapshot();
-	lives = !entry->unreadable && feedpub_entry_key_lives(scan, keys, &living);
-	if (lives)
+	if (feedpub_entry_key_lives(scan, keys, &living))
 		return ENTRY_GONE;
-	MemSet(nulls, true, desc->natts * sizeof(bool));
-	for (int i = 0; i < scan->key->rd_index->indnkeyatts; i++)
-	{
-		AttrNumber	attno = scan->key->rd_index->indkey.values[i];
-
-		values[attno - 1] = keys[i];
-		nulls[attno - 1] = key_nulls[i];
-	}
-	*row = heap_form_tuple(desc, values, nulls);
+	*row = feedpub_entry_of_key(scan, keys);
 	return ENTRY_FOUND;
 }
 

@@ -72,7 +72,6 @@ typedef struct FeedpubRetried
 	int64		pos;
 	TimestampTz published_at;	/* 0: not known */
 	Datum		key_texts;		/* of a table feed's key; 0 without one */
-	bool		unreadable;		/* key_texts are no values any more */
 	text	   *key;			/* JSON, as it was parked, or NULL */
 	text	   *row;
 	bool		discarded;

@@ -24,7 +24,6 @@
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
@@ -37,9 +36,6 @@
 #define ANUM_TOMBSTONE_POS		3
 #define ANUM_TOMBSTONE_KEY		4
 #define NATTS_TOMBSTONE			4
-
-/* how many are searched for keys that cannot be read any more */
-#define OLDEST_TOMBSTONES		10000
 
 /*
  * Open the table, and its index if it is asked for.
@@ -122,50 +118,4 @@ feedpub_tombstone_key(TupleTableSlot *slot, Datum *key)
 
 	*key = slot_getattr(slot, ANUM_TOMBSTONE_KEY, &isnull);
 	return !isnull;
-}
-
-/*
- * Are there tombstones whose keys are no values of their columns any more?
- * Looks at the oldest OLDEST_TOMBSTONES, which are from before the columns
- * changed.
- */
-bool
-feedpub_tombstone_some_unreadable(Relation rel, Relation index)
-{
-	Relation	tombstone_index;
-	Relation	table = feedpub_tombstone_open(AccessShareLock, &tombstone_index);
-	IndexScanDesc scan = feedpub_index_beginscan(table, tombstone_index,
-												 GetActiveSnapshot(), 1);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "feedpub tombstone",
-												  ALLOCSET_SMALL_SIZES);
-	ScanKeyData key;
-	bool		found = false;
-
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(RelationGetRelid(rel)));
-	index_rescan(scan, &key, 1, NULL, 0);
-	for (int i = 0; i < OLDEST_TOMBSTONES && !found; i++)
-	{
-		MemoryContext oldcontext;
-		Datum		texts;
-		Datum		values[INDEX_MAX_KEYS];
-		bool		nulls[INDEX_MAX_KEYS];
-
-		CHECK_FOR_INTERRUPTS();
-		if (!index_getnext_slot(scan, ForwardScanDirection, slot))
-			break;
-		oldcontext = MemoryContextSwitchTo(context);
-		found = feedpub_tombstone_key(slot, &texts) &&
-			!feedpub_key_values(rel, index, texts, values, nulls);
-		MemoryContextSwitchTo(oldcontext);
-		MemoryContextReset(context);
-	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(tombstone_index, NoLock);
-	table_close(table, NoLock);
-	MemoryContextDelete(context);
-	return found;
 }

@@ -25,6 +25,5 @@ extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
 extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
-extern bool feedpub_tombstone_some_unreadable(Relation rel, Relation index);
 
 #endif							/* FEEDPUB_WRITE_H */
