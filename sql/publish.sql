@@ -457,6 +457,32 @@ CALL feed_publish('closed');
 ROLLBACK PREPARED 'regress_feedpub';
 CALL feed_publish('closed');
 
+-- Many transactions get their ids in one order and their positions in the
+-- opposite one: the snapshot of each batch lists all those that come later.
+SELECT feed_create('inverse');
+DO $$
+BEGIN
+	FOR i IN 1..24 LOOP
+		PERFORM dblink_connect('inverse_' || i, format('dbname=%L user=%L host=%L port=%L', current_database(), current_user,
+			split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')));
+		PERFORM dblink_exec('inverse_' || i, 'BEGIN');
+		PERFORM dblink_exec('inverse_' || i, 'DO $x$BEGIN PERFORM pg_current_xact_id(); END$x$');
+	END LOOP;
+	FOR i IN REVERSE 24..1 LOOP
+		PERFORM dblink_exec('inverse_' || i, format('INSERT INTO inverse (message_type, data) VALUES (%L, ''1'')', i));
+	END LOOP;
+	FOR i IN 1..24 LOOP
+		PERFORM dblink_exec('inverse_' || i, 'COMMIT');
+		PERFORM dblink_disconnect('inverse_' || i);
+	END LOOP;
+END $$;
+SET feedpub.max_batch_transactions = 1;
+CALL feed_publish('inverse');
+RESET feedpub.max_batch_transactions;
+SELECT count(*) AS batches, max((SELECT count(*) FROM pg_snapshot_xip(snapshot))) AS longest FROM feedpub._batch WHERE feed = 'inverse'::regclass;
+SELECT string_agg((entry).message_type, ' ' ORDER BY cursor COLLATE "C") FROM feed_read(NULL::inverse, '', 100) WHERE op = 'upsert';
+SELECT feed_drop('inverse');
+
 DROP FUNCTION check_batches, inverted_in_xid_order;
 DROP VIEW published, counted, content;
 DROP PROCEDURE write_in_turns, connect;
