@@ -323,8 +323,8 @@ SELECT feed_park('two', 'x', NULL);
 INSERT INTO limits (message_type, data) VALUES ('n', '3');
 CALL feed_publish();
 SELECT receipts[1] AS receipt FROM page(NULL, 'two', 1) \gset
-SELECT feed_park('two', overlay(:'receipt' placing '0000000000000000' from 64 for 16), NULL);
-SELECT feed_park('two', overlay(:'receipt' placing '7fffffffffffffff' from 64 for 16), NULL);
+SELECT feed_park('two', overlay(:'receipt' placing '0000000000000000' from 72 for 16), NULL);
+SELECT feed_park('two', overlay(:'receipt' placing '7fffffffffffffff' from 72 for 16), NULL);
 SELECT feed_park('two', overlay(:'receipt' placing '0123456789abcdef' from 6 for 16), NULL);
 SELECT feed_park('three', :'receipt', NULL);
 SELECT feed_discard('three', '');

@@ -45,24 +45,32 @@ SELECT ack('mail', :'end'), ack('mail', :'middle');
 SELECT feed_ack('mail', :'end', strict => false);
 -- Never beyond what there is, nor into another history
 SELECT receipt AS end FROM feed_poll('mail', 1) \gset
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 48 for 16));
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 64 for 16));
-SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 39 for 8));
+SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 56 for 16));
+SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 72 for 16));
+SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 47 for 8));
 -- of another state, page or shard
 SELECT feed_ack('mail', overlay(:'end' placing '0123456789abcdef' from 6 for 16));
 SELECT ack('mail', overlay(:'end' placing '0123456789abcdef0123456789abcdef' from 6 for 32));
 SELECT feed_ack('mail', overlay(:'end' placing '0123456789abcdef' from 6 for 16), false);
 SELECT ack('mail', overlay(:'end' placing '3ff' from 3 for 3)), ack('mail', overlay(:'end' placing '800' from 3 for 3));
 SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
+-- Of another subscription, which is no reason to poll again
+SELECT feed_subscribe('mail too', :'feed', 'earliest') <> '' AS placed;
+SELECT feed_ack('mail too', :'end', strict => false);
+SELECT ack('mail too', :'end');
+SELECT * FROM feed_poll('mail too', ack => :'end');
+SELECT feed_nack('mail too', :'end');
+SELECT feed_unsubscribe('mail too');
+SELECT feed_ack('mail too', :'end');
 -- What is no receipt
 SELECT feed_ack('mail', 'no receipt');
 SELECT feed_ack('mail', '');
 -- One that is cut off, with more digits after it in its row
 CREATE TABLE cut (receipt text, next "char");
-INSERT INTO cut VALUES ('1p' || repeat('0', 34), '0');
+INSERT INTO cut VALUES ('1p' || repeat('0', 42), '0');
 SELECT feed_ack('mail', receipt) FROM cut;
 DROP TABLE cut;
-SELECT ack('mail', left(:'end', 36)), ack('mail', left(:'end', 40)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', :'end' || 'x'), ack('mail', NULL);
+SELECT ack('mail', left(:'end', 44)), ack('mail', left(:'end', 48)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', overlay(:'end' placing 'x' from 38)), ack('mail', :'end' || 'x'), ack('mail', NULL);
 SELECT DISTINCT ack('mail', overlay(:'end' placing 'g' from i for 1)) AS malformed FROM generate_series(1, length(:'end')) i;
 SELECT ack('mail', overlay(:'end' placing upper(substr(:'end', 6, 32)) from 6 for 32)) AS upper_case;
 -- Two that were delivered the same rows: one of them wins, whatever the other
@@ -196,6 +204,17 @@ SELECT feed_subscribe('last', :'feed') <> '' AS placed;
 SELECT feed_drop(:'feed', cascade => true);
 SELECT count(*) FROM feedpub._subscription;
 SELECT count(*) FROM feedpub._shard;
-DROP TABLE kv, other;
+-- If the table is dropped, the subscription is left, and says so.
+SELECT feed_attach('kv');
+SELECT feed_subscribe('left', 'kv', 'earliest') <> '' AS placed;
+SELECT receipt FROM feed_poll('left', 1) \gset
+DROP TABLE kv;
+SELECT feed_poll('left');
+SELECT feed_poll('left', ack => :'receipt');
+SELECT feed_ack('left', :'receipt');
+SELECT feed_nack('left', :'receipt');
+SELECT feed_seek('left', 'latest');
+SELECT feed_unsubscribe('left');
+DROP TABLE other;
 DROP FUNCTION ack;
 SELECT feed_start_worker() IS NOT NULL AS started;

@@ -94,8 +94,8 @@ static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
  *
  * Needs the rights of the subscription's owner, and SELECT on the feed's
  * table.  Locks the shard's row until the transaction ends.  Errors: PF003,
- * PF005, 42704 if there is no such subscription, 22023 for a malformed
- * receipt, PF001 for one of another history, 25006, 40001 in higher isolation,
+ * PF005, 42704 if there is no such subscription, 22023 for a malformed receipt
+ * or one of another subscription, PF001 for one of another history, 25006, 40001 in higher isolation,
  * 42501.
  */
 Datum
@@ -150,7 +150,9 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	FeedpubAck	result = FEEDPUB_ACK_LOST;
 
 	PreventCommandIfReadOnly("feed_ack()");
+	feedpub_subscription_require_feed(sub);
 	feedpub_require_select(sub->feed);
+	feedpub_receipt_check(receipt, sub->name);
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
 		return ack_retried(sub, receipt);
 	if (cursor_is_ahead(sub->feed, &receipt->parsed))

@@ -57,7 +57,7 @@ typedef struct Delivery
 } Delivery;
 
 static void begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
-						   const FeedpubShard *shard,
+						   const text *name, const FeedpubShard *shard,
 						   const FeedpubRetried *retried);
 static void set_entry(Delivery *delivery, const FeedpubPageRow *row,
 					  int published_at_column);
@@ -72,12 +72,13 @@ static void put(Delivery *delivery);
  */
 void
 feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
-					 const FeedpubShard *shard, const FeedpubRetried *retried)
+					 const text *name, const FeedpubShard *shard,
+					 const FeedpubRetried *retried)
 {
 	Delivery	delivery;
 	StringInfoData json;
 
-	begin_delivery(&delivery, rsinfo, shard, retried);
+	begin_delivery(&delivery, rsinfo, name, shard, retried);
 	delivery.values[POLL_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
 	initStringInfo(&json);
 	if (retried != NULL && page->rows[0].entry == NULL)
@@ -92,12 +93,12 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
  */
 void
 feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
-						  const FeedpubShard *shard,
+						  const text *name, const FeedpubShard *shard,
 						  const FeedpubRetried *retried)
 {
 	Delivery	delivery;
 
-	begin_delivery(&delivery, rsinfo, shard, retried);
+	begin_delivery(&delivery, rsinfo, name, shard, retried);
 	delivery.values[ROWS_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
 	for (int i = 0; i < page->nrows; i++)
 	{
@@ -118,7 +119,7 @@ feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 }
 
 static void
-begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
+begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo, const text *name,
 			   const FeedpubShard *shard, const FeedpubRetried *retried)
 {
 	FeedpubReceipt receipt = {0};
@@ -131,6 +132,7 @@ begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
 	receipt.shard = shard->shard;
 	receipt.state = retried != NULL ? retried->state : shard->state;
 	receipt.page = feedpub_receipt_draw();
+	receipt.name = feedpub_receipt_name(name);
 
 	/* the receipt's end and the whole cursor change with each entry */
 	delivery->receipt = palloc(VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH + 1);

@@ -208,7 +208,9 @@ park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
 	PreventCommandIfReadOnly(retry_at ? "feed_nack()" : "feed_park()");
+	feedpub_subscription_require_feed(&sub);
 	feedpub_require_select(sub.feed);
+	feedpub_receipt_check(&receipt, sub.name);
 	is_retry = receipt.kind == FEEDPUB_RECEIPT_RETRY;
 	found = is_retry ?
 		feedpub_ack_lock_shard(&sub, &receipt, &committed, &is_settled) :

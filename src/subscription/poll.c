@@ -175,7 +175,7 @@ feed_poll(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
 		feedpub_delivery_put((ReturnSetInfo *) fcinfo->resultinfo, poll.page,
-							 poll.shard, poll.retried);
+							 poll.sub.name, poll.shard, poll.retried);
 	close_page(&poll);
 	return (Datum) 0;
 }
@@ -205,7 +205,7 @@ feed_poll_rows(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
 		feedpub_delivery_put_rows((ReturnSetInfo *) fcinfo->resultinfo,
-								  poll.page, poll.shard, poll.retried);
+								  poll.page, poll.sub.name, poll.shard, poll.retried);
 	close_page(&poll);
 	return (Datum) 0;
 }
@@ -238,6 +238,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 	poll->timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(first_arg + 3));
 	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
+	feedpub_subscription_require_feed(&poll->sub);
 	if (!PG_ARGISNULL(first_arg + 4))
 		acknowledge(poll, PG_GETARG_TEXT_PP(first_arg + 4));
 	poll->reached = palloc0(poll->sub.nshards * sizeof(Reached));

@@ -6,9 +6,10 @@
  * A receipt says which page an entry is from, and in which state of the shard
  * that page was read:
  *
- *		version, 1 | kind, 1 | shard, 3 | state, 16 | page, 16 | cursor
+ *		version, 1 | kind, 1 | shard, 3 | state, 16 | page, 16 | name, 8 | cursor
  *
- * kind says whether the page was leased to a consumer with a name, or is a
+ * name is a hash of the subscription's name, so that a receipt that is given to
+ * another one is told apart from one that no longer counts.  kind says whether the page was leased to a consumer with a name, or is a
  * parked entry that is delivered again.  Numbers are hexadecimal.
  *
  * state and page are 64 random bits each.  A new state is drawn at each change
@@ -44,6 +45,7 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 
@@ -56,6 +58,7 @@
 #define SHARD_AT	2
 #define STATE_AT	5
 #define PAGE_AT		21
+#define NAME_AT		37
 
 static bool get_hex(const char *p, int ndigits, uint64 *value);
 
@@ -81,10 +84,34 @@ feedpub_receipt_draw(void)
 void
 feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer)
 {
-	snprintf(buffer, LENGTH + 1, "%c%c%03x%016llx%016llx",
+	snprintf(buffer, LENGTH + 1, "%c%c%03x%016llx%016llx%08x",
 			 VERSION, receipt->kind, receipt->shard,
 			 (unsigned long long) receipt->state,
-			 (unsigned long long) receipt->page);
+			 (unsigned long long) receipt->page, receipt->name);
+}
+
+/*
+ * What a receipt keeps of the name of its subscription.
+ */
+uint32
+feedpub_receipt_name(const text *name)
+{
+	return hash_bytes((const unsigned char *) VARDATA_ANY(name),
+					  VARSIZE_ANY_EXHDR(name));
+}
+
+/*
+ * Error 22023 if a receipt is of another subscription.
+ */
+void
+feedpub_receipt_check(const FeedpubReceipt *receipt, const text *name)
+{
+	if (receipt->name != feedpub_receipt_name(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("receipt belongs to another subscription than \"%s\"",
+						text_to_cstring(name)),
+				 errhint("Use a receipt that feed_poll() returned for this subscription.")));
 }
 
 /*
@@ -98,13 +125,15 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 	uint64		shard;
 	uint64		state;
 	uint64		page;
+	uint64		name;
 
 	if (length < LENGTH || p[0] != VERSION ||
 		(p[1] != FEEDPUB_RECEIPT_PLAIN && p[1] != FEEDPUB_RECEIPT_LEASED &&
 		 p[1] != FEEDPUB_RECEIPT_RETRY) ||
 		!get_hex(p + SHARD_AT, STATE_AT - SHARD_AT, &shard) ||
 		!get_hex(p + STATE_AT, PAGE_AT - STATE_AT, &state) ||
-		!get_hex(p + PAGE_AT, LENGTH - PAGE_AT, &page))
+		!get_hex(p + PAGE_AT, NAME_AT - PAGE_AT, &page) ||
+		!get_hex(p + NAME_AT, LENGTH - NAME_AT, &name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed receipt: \"%s\"",
@@ -114,6 +143,7 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 	receipt->shard = (int) shard;
 	receipt->state = (int64) state;
 	receipt->page = (int64) page;
+	receipt->name = (uint32) name;
 	receipt->cursor = cstring_to_text_with_len(p + LENGTH, length - LENGTH);
 	feedpub_cursor_parse(receipt->cursor, &receipt->parsed);
 }

@@ -454,6 +454,7 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	PreventCommandIfReadOnly("feed_seek()");
+	feedpub_subscription_require_feed(&sub);
 	feedpub_lease_lock_all(&sub);
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed, at_time);

@@ -120,7 +120,23 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
- * The same without the check.  Returns false if it does not exist.
+ * Error 42P01 if a subscription's feed has been dropped.  Its name is not known
+ * any more.
+ */
+void
+feedpub_subscription_require_feed(const FeedpubSubscription *sub)
+{
+	if (get_rel_name(sub->feed) == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("feed of subscription \"%s\" does not exist",
+						text_to_cstring(sub->name)),
+				 errdetail("Its table has been dropped."),
+				 errhint("Use feed_unsubscribe() to remove the subscription.")));
+}
+
+/*
+ * feedpub_subscription_load() without the check.  Returns false if it does not exist.
  */
 bool
 feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,

@@ -44,6 +44,7 @@ typedef struct FeedpubReceipt
 	int			shard;
 	int64		state;			/* of the shard, or of the parked entry */
 	int64		page;
+	uint32		name;			/* a hash of the subscription's name */
 	text	   *cursor;
 	FeedpubCursor parsed;		/* the same cursor */
 } FeedpubReceipt;
@@ -53,7 +54,7 @@ typedef struct FeedpubReceipt
 #define FEEDPUB_RECEIPT_RETRY	'r' /* of a parked entry */
 
 /* length of a receipt up to its cursor */
-#define FEEDPUB_RECEIPT_PREFIX	37
+#define FEEDPUB_RECEIPT_PREFIX	45
 
 /* What an acknowledgement did. */
 typedef enum FeedpubAck
@@ -97,10 +98,12 @@ extern bool feedpub_ack_lock_shard(const FeedpubSubscription *sub,
 /* in delivery.c */
 extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
 								 const FeedpubPage *page,
+								 const text *name,
 								 const FeedpubShard *shard,
 								 const FeedpubRetried *retried);
 extern void feedpub_delivery_put_rows(ReturnSetInfo *rsinfo,
 									  const FeedpubPage *page,
+									  const text *name,
 									  const FeedpubShard *shard,
 									  const FeedpubRetried *retried);
 
@@ -122,6 +125,9 @@ extern void feedpub_park_hide(const FeedpubSubscription *sub,
 
 /* in receipt.c */
 extern int64 feedpub_receipt_draw(void);
+extern uint32 feedpub_receipt_name(const text *name);
+extern void feedpub_receipt_check(const FeedpubReceipt *receipt,
+								  const text *name);
 extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
 extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
 
@@ -146,6 +152,7 @@ extern text *feedpub_start_at(Oid feed, TimestampTz at);
 extern void feedpub_subscription_load(text *name, const text *consumer,
 									  int shard_wanted,
 									  FeedpubSubscription *sub);
+extern void feedpub_subscription_require_feed(const FeedpubSubscription *sub);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
 extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
