@@ -458,6 +458,14 @@ end_turn(Oid feed, void *arg)
 static void
 note_failure(Oid feed, void *arg)
 {
+	char	   *name = get_rel_name(feed);
+
+	/* the message may tell of rows: it is for the table's owner */
+	ereport(LOG,
+			(name != NULL ?
+				 errmsg("could not stamp rows of feed \"%s\"", name) :
+				 errmsg("could not stamp rows of feed with OID %u", feed),
+			 errdetail("feedpub.republishing tells its owner why.")));
 	feedpub_maintenance_note_error(feed, (char *) arg);
 }
 
@@ -522,11 +530,6 @@ feedpub_maintenance_main(Datum main_arg)
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
-
-		/* the message may tell of rows: it is for the table's owner */
-		ereport(LOG,
-				(errmsg("could not stamp rows of feed with OID %u", arguments[1]),
-				 errdetail("feedpub.republishing tells its owner why.")));
 		AbortCurrentTransaction();
 		FlushErrorState();
 		RESUME_INTERRUPTS();

@@ -376,12 +376,17 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 {
 	MemoryContext context = CurrentMemoryContext;
 	volatile bool done = false;
+	char *volatile name = NULL;
 
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, activity);
 	PG_TRY();
 	{
 		StartTransactionCommand();
+
+		/* for an error, after which nothing can be looked up */
+		if (OidIsValid(relid))
+			name = get_rel_name(relid);
 		if (step != publish)
 			PushActiveSnapshot(GetTransactionSnapshot());
 		step(relid);
@@ -396,7 +401,9 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 
 		HOLD_INTERRUPTS();
 		MemoryContextSwitchTo(context);
-		if (OidIsValid(relid))
+		if (name != NULL)
+			errcontext("%s feed \"%s\"", activity, name);
+		else if (OidIsValid(relid))
 			errcontext("%s feed with OID %u", activity, relid);
 		else
 			errcontext("%s", activity);

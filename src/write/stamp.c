@@ -108,6 +108,7 @@ static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 static void note_feed_truncate(TrackedTable *table);
 static bool is_truncated_with_all(Oid feed);
 static TrackedTable *find_table(Relation rel);
+static const char *feed_name(const TrackedTable *table, Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
 static void learn_columns(TrackedTable *table, Relation rel,
 						  const Trigger *trigger);
@@ -243,7 +244,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEED_GUARDED),
 					 errmsg("cannot write the stamp of feed \"%s\"",
-							RelationGetRelationName(rel)),
+							feed_name(table, rel)),
 					 errdetail("Columns %s and %s are set by a trigger when a row changes.",
 							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("To publish a row again, set %s to NULL.", FEEDPUB_XID_COLUMN)));
@@ -407,6 +408,17 @@ find_table(Relation rel)
 }
 
 /*
+ * The name of a table's feed, for messages; the table's own if it is of none.
+ */
+static const char *
+feed_name(const TrackedTable *table, Relation rel)
+{
+	char	   *name = get_rel_name(table->head.feed);
+
+	return name != NULL ? name : RelationGetRelationName(rel);
+}
+
+/*
  * Look up what the triggers need to know of a table.  The writer's statement
  * holds a lock on it, so its definition cannot change meanwhile.  The registry
  * can: then the entry serves this row only.
@@ -435,7 +447,7 @@ learn_table(TrackedTable *table, Relation rel)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("rows of feed \"%s\" cannot be stamped",
-						RelationGetRelationName(rel)),
+						feed_name(table, rel)),
 				 errdetail("Column %s, column %s or its sequence is missing or has been altered.",
 						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
@@ -563,7 +575,7 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	if (table->nkeys == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has no key", RelationGetRelationName(rel)),
+				 errmsg("feed \"%s\" has no key", feed_name(table, rel)),
 				 errdetail("A delete is published by the row's key."),
 				 errhint("Run feed_check() to see what is missing, or feed_detach() to stop publishing the table.")));
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
