@@ -221,9 +221,7 @@ SELECT feed_drop('subscribed', cascade => true);
 SELECT count(*) FROM feedpub._subscription;
 SELECT count(*) FROM feedpub._shard;
 CREATE VIEW on_outbox AS SELECT message_type FROM outbox;
-\set VERBOSITY terse
-SELECT feed_drop('outbox');
-\set VERBOSITY default
+SELECT feed_drop('outbox', cascade => true);
 \echo :SQLSTATE
 SELECT message_type FROM feed_fetch('0', 0, 10);
 DROP VIEW on_outbox;

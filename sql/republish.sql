@@ -228,6 +228,14 @@ CALL feed_republish('mine');
 ALTER TABLE mine DISABLE RULE instead;
 CALL feed_republish('mine');
 DROP RULE instead ON mine;
+-- So is what its owner may not update, with a way out.
+REVOKE UPDATE ON mine FROM CURRENT_USER;
+CALL feed_republish('mine');
+GRANT UPDATE (feed_xid) ON mine TO CURRENT_USER;
+REVOKE SELECT ON mine FROM CURRENT_USER;
+CALL feed_republish('mine');
+GRANT SELECT ON mine TO CURRENT_USER;
+CALL feed_republish('mine');
 RESET ROLE;
 DROP TABLE mine, stage, before;
 

@@ -36,6 +36,7 @@ PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
 static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
+static void add_drop_hint(void *arg);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
 static void require_outbox(Oid relid);
 
@@ -189,6 +190,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	RangeVar   *rv;
 	bool		cascade;
 	Oid			relid;
+	ErrorContextCallback drop_context = {0};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_drop()");
@@ -211,9 +213,24 @@ feed_drop(PG_FUNCTION_ARGS)
 	 */
 	check_drop(rv, relid, InvalidOid, &cascade);
 
+	drop_context.callback = add_drop_hint;
+	drop_context.previous = error_context_stack;
+	error_context_stack = &drop_context;
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
+	error_context_stack = drop_context.previous;
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
+}
+
+/*
+ * If other objects depend on the table, the server's hint names a CASCADE that
+ * is not ours.
+ */
+static void
+add_drop_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
+		errhint("Drop them first: cascade => true removes subscriptions only.");
 }
 
 /*

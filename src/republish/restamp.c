@@ -53,6 +53,7 @@
 #include "rewrite/rewriteDefine.h"
 #include "storage/bufmgr.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
@@ -96,20 +97,32 @@ static void note_failure(FeedpubRestamp *pass, ItemPointer tid,
 static Datum tid_array(Datum *tids, int n);
 
 /*
- * Refuse a table if an UPDATE would leave out rows without an error.
+ * Refuse a table if an UPDATE would leave out rows without an error, or if its
+ * owner may not make it.
  */
 void
 feedpub_restamp_check(Relation rel)
 {
 	const char *name = RelationGetRelationName(rel);
+	Oid			relid = RelationGetRelid(rel);
+	Oid			owner = rel->rd_rel->relowner;
 
-	if (check_enable_rls(RelationGetRelid(rel), rel->rd_rel->relowner, true) == RLS_ENABLED)
+	if (check_enable_rls(relid, owner, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("rows of \"%s\" cannot be published again", name),
 				 errdetail("Row security hides rows from the table's owner."),
-				 errhint("ALTER TABLE ... NO FORCE ROW LEVEL SECURITY, or run UPDATE ... SET %s = NULL as a role that bypasses row security.",
-						 FEEDPUB_XID_COLUMN)));
+				 errhint("ALTER TABLE ... NO FORCE ROW LEVEL SECURITY, and try again.")));
+	if (pg_class_aclcheck(relid, owner, ACL_SELECT) != ACLCHECK_OK ||
+		(pg_class_aclcheck(relid, owner, ACL_UPDATE) != ACLCHECK_OK &&
+		 pg_attribute_aclcheck(relid, get_attnum(relid, FEEDPUB_XID_COLUMN), owner, ACL_UPDATE) != ACLCHECK_OK))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("rows of \"%s\" cannot be published again", name),
+				 errdetail("The table's owner lacks SELECT or UPDATE on it."),
+				 errhint("GRANT SELECT, UPDATE ON %s TO %s, and try again.",
+						 feedpub_relation_name(relid),
+						 quote_identifier(GetUserNameFromId(owner, false)))));
 	for (int i = 0; rel->rd_rules != NULL && i < rel->rd_rules->numLocks; i++)
 	{
 		RewriteRule *rule = rel->rd_rules->rules[i];
