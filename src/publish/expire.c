@@ -15,11 +15,39 @@
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "utils/lsyscache.h"
 
 #include "publish/publish.h"
 
 PG_FUNCTION_INFO_V1(feedpub_expire_tombstones);
+
+/* removes nothing before some are a quarter older than they have to be */
+static FeedpubStatement delete_old = {
+	.sql = "WITH floor AS ("
+		   " SELECT b.sync_id, b.last_pos, b.snapshot FROM feedpub._batch b"
+		   " WHERE b.feed = $1"
+		   "  AND b.published_at <= pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $2)"
+		   "  AND b.sync_id < (SELECT pg_catalog.max(l.sync_id) FROM feedpub._batch l"
+		   "   WHERE l.feed = $1)"
+		   " ORDER BY b.sync_id DESC LIMIT 1),"
+		   " old AS ("
+		   " SELECT b.snapshot FROM feedpub._batch b"
+		   " WHERE b.feed = $1"
+		   "  AND b.published_at <= pg_catalog.clock_timestamp() - pg_catalog.make_interval(secs => $2 * 1.25)"
+		   " ORDER BY b.sync_id DESC LIMIT 1),"
+		   " due AS ("
+		   " SELECT f.* FROM floor f WHERE EXISTS ("
+		   "  SELECT FROM old, feedpub._tombstone t"
+		   "  WHERE t.feed = $1"
+		   "   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
+		   " moved AS ("
+		   " UPDATE feedpub._feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos"
+		   " FROM due d WHERE f.feed = $1)"
+		   " DELETE FROM feedpub._tombstone t USING due d"
+		   " WHERE t.feed = $1"
+		   "  AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, d.snapshot)",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, FLOAT8OID},
+};
 
 /*
  * feedpub._expire_tombstones(feed regclass) returns bigint
@@ -34,41 +62,13 @@ feedpub_expire_tombstones(PG_FUNCTION_ARGS)
 }
 
 /*
- * Remove the old tombstones of a feed.  Returns how many.  Runs with the
- * caller's rights, which must be those of the extension's owner.  Takes the
- * publishing lock; if it is not free, removes nothing.
+ * Remove the old tombstones of a feed.  Returns how many.  Takes the publishing
+ * lock; if it is not free, removes nothing.
  */
 int64
 feedpub_expire_step(Oid relid)
 {
-	/* removes nothing before some are a quarter older than they have to be */
-	static const char *const sql =
-		"WITH floor AS ("
-		" SELECT b.sync_id, b.last_pos, b.snapshot FROM feedpub._batch b"
-		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
-		"  AND b.published_at OPERATOR(pg_catalog.<=)"
-		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2))"
-		"  AND b.sync_id OPERATOR(pg_catalog.<) (SELECT pg_catalog.max(l.sync_id) FROM feedpub._batch l"
-		"   WHERE l.feed OPERATOR(pg_catalog.=) $1)"
-		" ORDER BY b.sync_id DESC LIMIT 1),"
-		" old AS ("
-		" SELECT b.snapshot FROM feedpub._batch b"
-		" WHERE b.feed OPERATOR(pg_catalog.=) $1"
-		"  AND b.published_at OPERATOR(pg_catalog.<=)"
-		"   (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) pg_catalog.make_interval(secs => $2 OPERATOR(pg_catalog.*) 1.25))"
-		" ORDER BY b.sync_id DESC LIMIT 1),"
-		" due AS ("
-		" SELECT f.* FROM floor f WHERE EXISTS ("
-		"  SELECT FROM old, feedpub._tombstone t"
-		"  WHERE t.feed OPERATOR(pg_catalog.=) $1"
-		"   AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, old.snapshot))),"
-		" moved AS ("
-		" UPDATE feedpub._feed f SET floor_sync_id = d.sync_id, floor_pos = d.last_pos"
-		" FROM due d WHERE f.feed OPERATOR(pg_catalog.=) $1)"
-		" DELETE FROM feedpub._tombstone t USING due d"
-		" WHERE t.feed OPERATOR(pg_catalog.=) $1"
-		"  AND pg_catalog.pg_visible_in_snapshot(t.feed_xid, d.snapshot)";
-	Oid			argtypes[2] = {REGCLASSOID, FLOAT8OID};
+	FeedpubRole caller;
 	Datum		values[2];
 	int64		ngone;
 
@@ -77,10 +77,8 @@ feedpub_expire_step(Oid relid)
 		return 0;
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = Float8GetDatum((double) feedpub_tombstone_retention);
-	SPI_connect();
-	if (SPI_execute_with_args(sql, 2, argtypes, values, NULL, false, 0) != SPI_OK_DELETE)
-		elog(ERROR, "could not expire the tombstones of feed \"%s\"", get_rel_name(relid));
-	ngone = (int64) SPI_processed;
-	SPI_finish();
+	feedpub_store_begin(&caller);
+	ngone = (int64) feedpub_store_run(&delete_old, values, NULL);
+	feedpub_store_end(&caller);
 	return ngone;
 }
