@@ -12,8 +12,8 @@
  * Why no row is skipped.  The horizon is that of the snapshot that reads
  * (horizon.c).  So after the cursor every row below the horizon is visible now
  * or never.  The consumer goes on from the last row that was delivered, which
- * is below the horizon.  Why none comes twice: (feed_xid, feed_pos) is unique,
- * and the scan starts after the cursor.  What the caller's own transaction has
+ * is below the horizon.  Why none comes twice, but for one case below:
+ * (feed_xid, feed_pos) is unique, and the scan starts after the cursor.  What the caller's own transaction has
  * done is not seen (feedpub_horizon_push()).
  *
  * The scan does what the executor would do, except for checking rights, row
