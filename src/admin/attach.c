@@ -454,7 +454,7 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 	if (nnames == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("columns must not be empty")));
+				 errmsg("argument \"columns\" must not be empty")));
 	appendStringInfoChar(&sql, ')');
 	feedpub_role_run_as_owner(relid, sql.data);
 }

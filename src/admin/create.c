@@ -335,7 +335,7 @@ feed_set_channel(PG_FUNCTION_ARGS)
 	if (channel != NULL && (channel[0] == '\0' || strlen(channel) >= NAMEDATALEN))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("channel name must have 1 to %d bytes", NAMEDATALEN - 1)));
+				 errmsg("argument \"channel\" must have 1 to %d bytes", NAMEDATALEN - 1)));
 
 	/*
 	 * A publisher looks for a channel under this lock, which it holds to the

@@ -74,6 +74,6 @@ feedpub_argument_timeout(const Interval *timeout)
 	if (ms < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("timeout must not be negative")));
+				 errmsg("argument \"timeout\" must not be negative")));
 	return ms;
 }

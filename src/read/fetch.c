@@ -206,13 +206,13 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 	if (req->after_pos < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("position of a cursor must not be negative")));
+				 errmsg("argument \"after_pos\" must not be negative")));
 
 	limit = PG_GETARG_INT32(argno + 2);
 	if (limit < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("limit must be at least 1")));
+				 errmsg("argument \"limit\" must be at least 1")));
 	req->limit = Min(limit, feedpub_max_page_rows);
 }
 

@@ -104,7 +104,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 	if (PG_GETARG_INT64(2) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("feed_pos must not be negative")));
+				 errmsg("argument \"feed_pos\" must not be negative")));
 	check_readable(relid, &feed, &last);
 	feedpub_horizon_refuse_foreign(&feed, xid);
 	if (!feedpub_batch_sees(&last.snapshot, U64FromFullTransactionId(xid)))

@@ -133,13 +133,13 @@ feedpub_page_arguments(FunctionCallInfo fcinfo, FeedpubPageRequest *request)
 	if (max_rows < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_rows must be at least 1")));
+				 errmsg("argument \"max_rows\" must be at least 1")));
 	request->max_rows = Min(max_rows, feedpub_max_page_rows);
 
 	if (PG_ARGISNULL(3) != PG_ARGISNULL(4))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shard and shards must be given together")));
+				 errmsg("arguments \"shard\" and \"shards\" must be given together")));
 	request->shards = 1;
 	if (!PG_ARGISNULL(3))
 	{
@@ -149,11 +149,11 @@ feedpub_page_arguments(FunctionCallInfo fcinfo, FeedpubPageRequest *request)
 	if (request->shards < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shards must be at least 1")));
+				 errmsg("argument \"shards\" must be at least 1")));
 	if (request->shard < 0 || request->shard >= request->shards)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shard must be at least 0 and less than shards")));
+				 errmsg("argument \"shard\" must be at least 0 and less than \"shards\"")));
 }
 
 /*

@@ -183,7 +183,7 @@ feed_nack(PG_FUNCTION_ARGS)
 	if (delay < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("delay must not be negative")));
+				 errmsg("argument \"delay\" must not be negative")));
 	retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
 	PG_RETURN_BOOL(park(fcinfo, 3, &retry_at));
 }

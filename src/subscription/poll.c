@@ -227,7 +227,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 	if (poll->max_rows < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_rows must be at least 1")));
+				 errmsg("argument \"max_rows\" must be at least 1")));
 	poll->max_rows = Min(poll->max_rows, feedpub_max_page_rows);
 	if (!PG_ARGISNULL(first_arg + 2))
 	{

@@ -211,15 +211,15 @@ check_limits(int shards, const Interval *lease, int max_attempts)
 	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("shards must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
+				 errmsg("argument \"shards\" must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
 	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("lease must be between one second and one day")));
+				 errmsg("argument \"lease\" must be between one second and one day")));
 	if (max_attempts < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("max_attempts must be at least 1")));
+				 errmsg("argument \"max_attempts\" must be at least 1")));
 }
 
 /*

@@ -92,7 +92,7 @@ feedpub_subscription_check_name(const text *name, const char *what)
 	if (length < 1 || length > MAX_NAME)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must have 1 to %d bytes", what, MAX_NAME)));
+				 errmsg("argument \"%s\" must have 1 to %d bytes", what, MAX_NAME)));
 }
 
 /*
