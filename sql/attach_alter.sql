@@ -177,6 +177,10 @@ DROP EXTENSION feedpub CASCADE;
 INSERT INTO next VALUES (2);
 DELETE FROM next WHERE id = 1;
 SELECT id, feed_pos FROM next;
+-- Without its triggers it can be repaired to no feed.
+CREATE EXTENSION feedpub;
+SELECT feed_repair('next');
+\echo :SQLSTATE
 ROLLBACK;
 SELECT feed_detach('next');
 DROP TABLE next, head;
