@@ -159,7 +159,9 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
-	/* the table comes after the role and the name (feed/feed.h) */
+	/* the table is locked after the role and the name (feed/feed.h) */
+	if (feedpub_registry_is_registered(feed))
+		feedpub_require_select(feed);
 	PreventCommandIfReadOnly("feed_subscribe()");
 	values[0] = PointerGetDatum(name);
 	values[1] = ObjectIdGetDatum(feed);
