@@ -98,8 +98,8 @@ static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
  * Errors: 25006 on a standby, 22023 for an empty list of columns, 42P01, 42809
  * if it is no ordinary table, or an outbox; 0A000 for temporary and unlogged
  * tables, partitions, tables with inheritance, and higher isolation; 55000 if
- * there is no key; 42703 for an unknown column; 42701 if columns of the stamp's
- * names are there; 22004, 55P03, 42501.
+ * there is no key; 42703 for an unknown column; 42701 if columns of the
+ * stamp's names are there; 22004, 55P03, 42501.
  *
  * A partitioned table is one feed with all its partitions, which are locked as
  * it is.  The index of each larger partition is a statement of its own: call
@@ -192,8 +192,8 @@ feed_attach(PG_FUNCTION_ARGS)
  * with cascade, these are removed as well.
  *
  * For the owner only.  Locks as feed_attach() does.
- * Errors: 42809 if it is no table feed, 22004, 2BP01 if there are subscriptions
- * or something else depends on the columns, 55P03, 42501.
+ * Errors: 42809 if it is no table feed, 22004, 2BP01 if there are
+ * subscriptions or something else depends on the columns, 55P03, 42501.
  */
 Datum
 feed_detach(PG_FUNCTION_ARGS)
@@ -654,8 +654,9 @@ lock_until(Oid relid, TimestampTz end)
 }
 
 /*
- * Wait for the locks, for wait_ms.  Returns whether we have it.  If the attempt
- * is the last one, raises the server's error instead of returning false.
+ * Wait for the locks, for wait_ms.  Returns whether we have it.  If the
+ * attempt is the last one, raises the server's error instead of returning
+ * false.
  */
 static bool
 try_lock_table(Oid relid, int wait_ms, bool is_last)

@@ -180,8 +180,8 @@ choose_namespace(RangeVar *rv)
  * conversion would fail before if_exists could be looked at.
  *
  * For the owner only.  Takes ACCESS EXCLUSIVE on the table.
- * Errors: 42P01 if there is none, 42809 if it is no outbox, 22004, 42501, 2BP01
- * if there are subscriptions or something else depends on it.
+ * Errors: 42P01 if there is none, 42809 if it is no outbox, 22004, 42501,
+ * 2BP01 if there are subscriptions or something else depends on it.
  */
 Datum
 feed_drop(PG_FUNCTION_ARGS)

@@ -15,8 +15,8 @@
  * relations.  So feedpub_cache_begin() is called before the look-up, and after
  * it feedpub_cache_end(), which says whether none came, so that the entry is
  * valid.  (registry.c keeps what it has found in any case, and says why.)  An
- * entry that is not valid serves its caller, whose lock on the table keeps what
- * matters from changing.
+ * entry that is not valid serves its caller, whose lock on the table keeps
+ * what matters from changing.
  *
  *-------------------------------------------------------------------------
  */
@@ -97,7 +97,8 @@ feedpub_cache_find(FeedpubCache *cache, Oid relid)
 }
 
 /*
- * The entry of a table.  A new one is zero but for the OID, so it is not valid.
+ * The entry of a table.  A new one is zero but for the OID, so it is not
+ * valid.
  */
 void *
 feedpub_cache_enter(FeedpubCache *cache, Oid relid)

@@ -3,8 +3,8 @@
  * feed.h
  *	  What a feed is: its registration, its table, key and partitions; xids.
  *
- * The order of locks, of all that feeds have.  A function that waits for one of
- * them has taken none of those after it:
+ * The order of locks, of all that feeds have.  A function that waits for one
+ * of them has taken none of those after it:
  *
  * 1. the role whose shards are counted, then the name of a subscription, which
  *	  is its row in feedpub._subscription (feed_subscribe());
@@ -12,13 +12,13 @@
  * 3. rows of feedpub._shard by number, then parked entries;
  * 4. the feed's table;
  * 5. the publishing lock (feedpub_batch_lock());
- * 6. the table's partitions by OID, and the indexes of each table by OID, as the
- *	  planner and REINDEX TABLE lock them.
+ * 6. the table's partitions by OID, and the indexes of each table by OID,
+ *	  as the planner and REINDEX TABLE lock them.
  *
  * There are two exceptions.  feed_begin_history() needs ACCESS SHARE on the
  * table before it knows whether it needs EXCLUSIVE: readers and publishers do
- * not conflict with that.  What drops or detaches a feed locks the table first,
- * and then skips rows that are locked.
+ * not conflict with that.  What drops or detaches a feed locks the table
+ * first, and then skips rows that are locked.
  *
  * A transaction of several statements may poll, which locks the table, and
  * acknowledge later.  Only DDL on that table conflicts with it.  So a

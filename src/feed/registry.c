@@ -127,7 +127,10 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		types;
 		bool		no_names;
 
-		/* the row of a dropped table means nothing; the next registration removes it */
+		/*
+		 * The row of a dropped table means nothing; the next registration
+		 * removes it.
+		 */
 		if (get_rel_name(oid) == NULL)
 			continue;
 		row->is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;

@@ -170,8 +170,8 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 }
 
 /*
- * Lock a feed's history until the transaction ends: with ROW EXCLUSIVE before a
- * row of feedpub._shard is added or locked, with EXCLUSIVE while another
+ * Lock a feed's history until the transaction ends: with ROW EXCLUSIVE before
+ * a row of feedpub._shard is added or locked, with EXCLUSIVE while another
  * history begins.  If these ran at the same time, a subscription would keep a
  * cursor of the history before.  Returns whether the lock was taken; without
  * wait it is not if another transaction has or wants a conflicting one.

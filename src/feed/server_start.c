@@ -8,17 +8,17 @@
  * restart: that is a new start.  So is a promotion: a standby draws none
  * before it is promoted.  All databases share one id.
  *
- * Fingerprints of batches are made of it (batch.c), and cursors carry it.  What
- * a server loses, in a crash or because it was not replicated, was made by a
- * start that does not go on: the server continues as another start.
+ * Fingerprints of batches are made of it (batch.c), and cursors carry it.
+ * What a server loses, in a crash or because it was not replicated, was made
+ * by a start that does not go on: the server continues as another start.
  *
  * feedpub._server_start has one row: the start that has published last in this
  * database.  The first batch of a start writes it, in its transaction.  A
  * snapshot that sees a batch sees the row of its start, or of a later one: the
  * row is written under a lock that is held to the end of the transaction, and
  * a publisher that does not see it waits for that lock.  Only
- * publishers take it.  After it a publisher locks only our own tables, in modes
- * that conflict with none that a publisher holds, so it takes part in no
+ * publishers take it.  After it a publisher locks only our own tables, in
+ * modes that conflict with none that a publisher holds, so it takes part in no
  * deadlock.
  *
  * A page carries the id of the server that serves it.  A primary serves its

@@ -320,8 +320,8 @@ estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
 }
 
 /*
- * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting bigint)
- * VOLATILE
+ * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting
+ * bigint) VOLATILE
  *
  * Estimates how many rows of a feed are not below the horizon: the number of
  * positions that were assigned after that of the last row below it.  It counts

@@ -62,8 +62,8 @@ feedpub_expire_tombstones(PG_FUNCTION_ARGS)
 }
 
 /*
- * Remove the old tombstones of a feed.  Returns how many.  Takes the publishing
- * lock; if it is not free, removes nothing.
+ * Remove the old tombstones of a feed.  Returns how many.  Takes the
+ * publishing lock; if it is not free, removes nothing.
  */
 int64
 feedpub_expire_step(Oid relid)

@@ -305,8 +305,8 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 
 /*
  * Announce the newest batch: by a NOTIFY on the channel that the feed's owner
- * set, with the cursor of the batch as payload, and by one on our own channel if
- * feed_listen() asked for it.  Does nothing if there is neither any more.
+ * set, with the cursor of the batch as payload, and by one on our own channel
+ * if feed_listen() asked for it.  Does nothing if there is neither any more.
  *
  * This has a transaction of its own, after the batch's.  So a full queue does
  * not stop publishing, and the cluster-wide lock that a NOTIFY takes at commit

@@ -13,8 +13,8 @@
  * (horizon.c).  So after the cursor every row below the horizon is visible now
  * or never.  The consumer goes on from the last row that was delivered, which
  * is below the horizon.  Why none comes twice, but for one case below:
- * (feed_xid, feed_pos) is unique, and the scan starts after the cursor.  What the caller's own transaction has
- * done is not seen (feedpub_horizon_push()).
+ * (feed_xid, feed_pos) is unique, and the scan starts after the cursor.  What
+ * the caller's own transaction has done is not seen (feedpub_horizon_push()).
  *
  * The scan does what the executor would do, except for checking rights, row
  * security, and columns that are computed when they are read.  If the table
@@ -264,8 +264,9 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		PopActiveSnapshot();
 
 	/*
-	 * Before the rows are returned, their commits must be on disk.  In a table feed rows are passed
-	 * that have another stamp by now; a crash must not bring them back either.
+	 * Before the rows are returned, their commits must be on disk.  In a table
+	 * feed rows are passed that have another stamp by now; a crash must not
+	 * bring them back either.
 	 */
 	feedpub_durable_commits(req->xids, req->nxids, req->horizon);
 	if (!req->feed.is_outbox && req->nxids > 0)

@@ -41,9 +41,9 @@
 #include "read/read.h"
 
 /*
- * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES, and
- * the client's encoding may make it three times as long: less than the 1 GB
- * that a message can have.
+ * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES,
+ * and the client's encoding may make it three times as long: less than the 1
+ * GB that a message can have.
  */
 #define MAX_OBJECT_BYTES	(240 * 1024 * 1024)
 
@@ -276,8 +276,8 @@ append_time(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Da
 }
 
 /*
- * Append a jsonb value, as the server's JsonbToCString() does, which would copy
- * each string and write it character by character, and knows no bound.
+ * Append a jsonb value, as the server's JsonbToCString() does, which would
+ * copy each string and write it character by character, and knows no bound.
  */
 static void
 append_jsonb(FeedpubJsonValues *values, StringInfo out, Jsonb *jsonb)
@@ -506,7 +506,10 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 	static const char hex[] = "0123456789abcdef";
 	const char *end = s + len;
 
-	/* before memory is taken; the length of others is checked when they are there */
+	/*
+	 * Before memory is taken; the length of others is checked when they are
+	 * there.
+	 */
 	if (len > MAX_OBJECT_BYTES / 12)
 		check_room(values, out, escaped_length(s, len));
 	enlargeStringInfo(out, len + 2);

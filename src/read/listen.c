@@ -34,8 +34,8 @@ PG_FUNCTION_INFO_V1(feed_listen);
  * the call takes effect at once, whatever becomes of the transaction.  Starts
  * the worker if there is none.
  *
- * Needs SELECT on the table.  Takes ACCESS SHARE on it.  Errors: 42809 if it is
- * no feed, 42501, 22004, PF001, 25006 on a standby, where LISTEN fails too,
+ * Needs SELECT on the table.  Takes ACCESS SHARE on it.  Errors: 42809 if it
+ * is no feed, 42501, 22004, PF001, 25006 on a standby, where LISTEN fails too,
  * 53400 if too many databases have feeds.
  */
 Datum

@@ -18,9 +18,9 @@
  *
  * What is in a batch does not depend on who reads it or when, and a batch
  * never changes: one that others were merged into is another batch
- * (publish/merge_batches.c).  So the same rows are after a cursor (batch, position)
- * for every reader.  A page that goes on from the last row of the page before
- * leaves none out and delivers none twice.
+ * (publish/merge_batches.c).  So the same rows are after a cursor (batch,
+ * position) for every reader.  A page that goes on from the last row of the
+ * page before leaves none out and delivers none twice.
  *
  * Rows are read without what the reader's own transaction has done
  * (feedpub_horizon_push()).
@@ -212,7 +212,8 @@ feedpub_page_read(FeedpubPage *page)
 }
 
 /*
- * Look the feed up, check the caller's rights, open its partitions and its key.
+ * Look the feed up, check the caller's rights, open its partitions and its
+ * key.
  */
 static void
 begin_scan(FeedpubPageScan *scan)
@@ -249,8 +250,8 @@ begin_scan(FeedpubPageScan *scan)
 }
 
 /*
- * Read the batches with the active snapshot, and leave another one pushed: that
- * of the rows.
+ * Read the batches with the active snapshot, and leave another one pushed:
+ * that of the rows.
  */
 static void
 scan_batches(FeedpubPageScan *scan)
@@ -268,12 +269,12 @@ scan_batches(FeedpubPageScan *scan)
  * Is the publisher to be waited for?
  *
  * A session that commits a row and reads at once must not get an empty page.
- * If the page has nothing to deliver, but rows have been committed that are not
- * published yet, the worker is woken, and started if there is none, and what it
- * publishes within feedpub.read_wait is read with a new snapshot.  The batch
- * that comes may have been begun before that commit, and its rows may be gone.
- * So this is asked after each batch.  Not if the snapshot must stay, nor where
- * nothing is published.  A transaction that has an id does not wait
+ * If the page has nothing to deliver, but rows have been committed that are
+ * not published yet, the worker is woken, and started if there is none, and
+ * what it publishes within feedpub.read_wait is read with a new snapshot.  The
+ * batch that comes may have been begun before that commit, and its rows may be
+ * gone.  So this is asked after each batch.  Not if the snapshot must stay,
+ * nor where nothing is published.  A transaction that has an id does not wait
  * (feedpub_wait_may_sleep()).
  */
 static bool

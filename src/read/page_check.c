@@ -3,9 +3,9 @@
  * page_check.c
  *	  Whether a page can begin at its cursor.
  *
- * A cursor is refused if it is of another history, if its batch is another than
- * this server has published, or if deletes after it have expired.  If its batch
- * is only not here yet, the page is empty.
+ * A cursor is refused if it is of another history, if its batch is another
+ * than this server has published, or if deletes after it have expired.  If its
+ * batch is only not here yet, the page is empty.
  *
  *-------------------------------------------------------------------------
  */

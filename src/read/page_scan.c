@@ -78,7 +78,10 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	if (!scan->page->passed.given)
 		feedpub_entry_pass(scan, &beginning, 0);
 
-	/* from the batch before, whose snapshot is needed; mostly its number is one less */
+	/*
+	 * From the batch before, whose snapshot is needed; mostly its number is
+	 * one less.
+	 */
 	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&scan->page->request.after) - 1, 1),
 								  scan->state);
 	for (;;)

@@ -52,9 +52,9 @@ PG_FUNCTION_INFO_V1(feed_read);
  * the table.  Works in read-only transactions and on standbys.  Errors: 42809
  * if it is no feed, 22023 for a malformed cursor, a bad max_rows or shard,
  * PF001 for a cursor from another history, PF002 for one that has expired,
- * 42501; 40001 if the transaction's snapshot is older than the table, 55000 if the
- * feed lacks something or this transaction has altered it, 0A000 if it cannot be
- * divided into shards.
+ * 42501; 40001 if the transaction's snapshot is older than the table, 55000 if
+ * the feed lacks something or this transaction has altered it, 0A000 if it
+ * cannot be divided into shards.
  */
 Datum
 feed_read(PG_FUNCTION_ARGS)

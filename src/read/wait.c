@@ -78,8 +78,8 @@ static bool is_merged_here(Oid relid, const FeedpubCursor *after);
  * if nothing came in time.  Looks once if the transaction has a transaction
  * id.  Holds a snapshot while it waits; feed_await() does not.  Starts the
  * worker if there is none.  Needs SELECT on the table.  Errors: 42809 if it is
- * no feed, 22023 for a malformed cursor or a negative timeout, 42501, PF001 for a cursor
- * or a feed from another history.
+ * no feed, 22023 for a malformed cursor or a negative timeout, 42501, PF001
+ * for a cursor or a feed from another history.
  */
 Datum
 feed_wait(PG_FUNCTION_ARGS)

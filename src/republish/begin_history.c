@@ -66,15 +66,17 @@ static bool has_foreign_rows(Relation rel);
  * Subscriptions begin again; but if a table's deletes are published, its
  * subscriptions keep their cursor, and are refused until feed_seek().
  *
- * For the owner only.  Waits for a publisher, and for transactions that make or
- * move a subscription, acknowledge, or have taken leases.  Takes ACCESS SHARE on the table, or EXCLUSIVE if
- * rows are stamped: writers wait, readers do not.  The rows are stamped by an
- * UPDATE, as the table's owner: triggers fire, and checks are made.  All
- * constraints are immediate for the rest of the transaction.
+ * For the owner only.  Waits for a publisher, and for transactions that make
+ * or move a subscription, acknowledge, or have taken leases.  Takes ACCESS
+ * SHARE on the table, or EXCLUSIVE if rows are stamped: writers wait, readers
+ * do not.  The rows are stamped by an UPDATE, as the table's owner: triggers
+ * fire, and checks are made.  All constraints are immediate for the rest of
+ * the transaction.
  *
  * Errors: 42809 if it is no feed, 22004, 42501; 55000 if the index is missing,
  * row security holds for the owner, a rule replaces UPDATE, or a trigger keeps
- * a row from being stamped; 0A000 in REPEATABLE READ or SERIALIZABLE; and whatever the UPDATE raises.
+ * a row from being stamped; 0A000 in REPEATABLE READ or SERIALIZABLE; and
+ * whatever the UPDATE raises.
  */
 Datum
 feed_begin_history(PG_FUNCTION_ARGS)

@@ -16,11 +16,12 @@
  * the database was dropped; until then backends keep a pointer to it.
  *
  * Locks: each entry's mutex protects its fields, the struct's mutex those of
- * a free entry.  Nothing that can fail or wait is called while one is held.  The struct's mutex is held while an entry is taken or given
- * back.  If a process needs both, it takes the struct's first.  A latch
- * belongs to a PGPROC, which stays in shared memory for ever: if a process
- * sets the latch of a worker that has just ended, it wakes another process for
- * nothing, and does no harm.
+ * a free entry.  Nothing that can fail or wait is called while one is held.
+ * The struct's mutex is held while an entry is taken or given back.  If a
+ * process needs both, it takes the struct's first.  A latch belongs to a
+ * PGPROC, which stays in shared memory for ever: if a process sets the latch
+ * of a worker that has just ended, it wakes another process for nothing, and
+ * does no harm.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,8 +3,8 @@
  * shmem_listen.c
  *	  Feeds whose batches are announced on the extension's own channel.
  *
- * feed_listen() enters a feed here, for an hour; a publisher that has committed
- * a batch looks here, and sends a NOTIFY if the feed is entered.
+ * feed_listen() enters a feed here, for an hour; a publisher that has
+ * committed a batch looks here, and sends a NOTIFY if the feed is entered.
  *
  * Why no batch is missed: the caller of feed_listen() looks for batches after
  * the call.  If its look does not see a batch, the batch was committed after

@@ -95,8 +95,8 @@ static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
  * Needs the rights of the subscription's owner, and SELECT on the feed's
  * table.  Locks the shard's row until the transaction ends.  Errors: PF003,
  * PF005, 42704 if there is no such subscription, 22023 for a malformed receipt
- * or one of another subscription, PF001 for one of another history, 25006, 40001 in higher isolation,
- * 42501.
+ * or one of another subscription, PF001 for one of another history, 25006,
+ * 40001 in higher isolation, 42501.
  */
 Datum
 feed_ack(PG_FUNCTION_ARGS)

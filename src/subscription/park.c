@@ -5,9 +5,9 @@
  *	  with, so that it can go on with the others.
  *
  * They write a row into feedpub._parked_entry: the entry's cursor, its stamp,
- * and key and row as JSON, as they are then.  feed_poll() leaves parked entries
- * out of its pages.  So the consumer may go on at once, acknowledge what comes
- * after them, or crash and poll again.
+ * and key and row as JSON, as they are then.  feed_poll() leaves parked
+ * entries out of its pages.  So the consumer may go on at once, acknowledge
+ * what comes after them, or crash and poll again.
  *
  * Parking an entry draws a new state and leaves the page's number, as
  * acknowledging does (receipt.c): another page that has this entry no longer

@@ -8,10 +8,10 @@
  *
  *		version, 1 | kind, 1 | shard, 3 | state, 16 | page, 16 | name, 8 | cursor
  *
- * name is a hash of the subscription's name, so that a receipt that is given to
- * another one is told apart from one that no longer counts.  kind says whether
- * the page was leased to a consumer with a name, or is a parked entry that is
- * delivered again.  Numbers are hexadecimal.
+ * name is a hash of the subscription's name, so that a receipt that is given
+ * to another one is told apart from one that no longer counts.  kind says
+ * whether the page was leased to a consumer with a name, or is a parked entry
+ * that is delivered again.  Numbers are hexadecimal.
  *
  * state and page are 64 random bits each.  A new state is drawn at each change
  * of the shard's row that decides what may be acknowledged: the committed

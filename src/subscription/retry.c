@@ -23,12 +23,12 @@
  * one may not see the row yet.
  *
  * Retried entries come before new ones.  An entry that has failed again comes
- * before new ones only if the committed cursor has moved since.  So neither kind
- * waits for ever.
+ * before new ones only if the committed cursor has moved since.  So neither
+ * kind waits for ever.
  *
  * If an entry is discarded before the committed cursor has passed it, its row
- * stays, with retry_at -infinity, since pages must leave it out.  It is removed
- * when it would be due.
+ * stays, with retry_at -infinity, since pages must leave it out.  It is
+ * removed when it would be due.
  *
  * Locks: as in park.c.  If a poll has nothing left to do for an entry, it
  * waits for no lock to remove it.
@@ -594,9 +594,9 @@ operator_namespace(Oid operator)
 }
 
 /*
- * Make a row of the key alone, if no row has the key now.  If the key cannot be
- * read, there is no row, and the entry comes as it was kept.  If the caller is
- * subject to row security, it gets no deletes.
+ * Make a row of the key alone, if no row has the key now.  If the key cannot
+ * be read, there is no row, and the entry comes as it was kept.  If the caller
+ * is subject to row security, it gets no deletes.
  */
 static Fate
 read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)

@@ -120,8 +120,8 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
- * Error 42P01 if a subscription's feed has been dropped.  Its name is not known
- * any more.
+ * Error 42P01 if a subscription's feed has been dropped.  Its name is not
+ * known any more.
  */
 void
 feedpub_subscription_require_feed(const FeedpubSubscription *sub)
@@ -136,7 +136,8 @@ feedpub_subscription_require_feed(const FeedpubSubscription *sub)
 }
 
 /*
- * feedpub_subscription_load() without the check.  Returns false if it does not exist.
+ * feedpub_subscription_load() without the check.  Returns false if it does not
+ * exist.
  */
 bool
 feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,

@@ -539,7 +539,9 @@ publish_one(FeedState *state)
 		if (feedpub_shmem_answer(asked) || published > 0)
 			feedpub_shmem_wake_waiters(state->relid);
 
-		/* the publisher before may have ended between a batch and its NOTIFY */
+		/*
+		 * The publisher before may have ended between a batch and its NOTIFY.
+		 */
 		if ((published > 0 &&
 			 (published_as.announce || feedpub_shmem_is_listened(state->relid))) ||
 			!state->announced)
