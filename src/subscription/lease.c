@@ -27,7 +27,7 @@
  * Locks: a poll waits for no row of feedpub._shard or feedpub._consumer.  It
  * skips those that are locked, and locks none if a history begins.  Statements
  * that wait for rows of feedpub._shard lock them in the order of their
- * numbers. The order of all locks is in feed/feed.h.
+ * numbers.  The order of all locks is in feed/feed.h.
  *
  *-------------------------------------------------------------------------
  */

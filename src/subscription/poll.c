@@ -396,8 +396,8 @@ look(Poll *poll)
 	int			first = 0;
 
 	/*
-	 * Begin with any of them, so that a busy shard does not wait for ever
-	 * others.
+	 * Begin with any of them, so that a busy shard does not keep the others
+	 * waiting for ever.
 	 */
 	if (poll->nshards > 1)
 		first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, poll->nshards - 1);
