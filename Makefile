@@ -22,6 +22,7 @@ OBJS = \
 	src/feed/cache.o \
 	src/feed/catalog.o \
 	src/feed/durable.o \
+	src/feed/floor.o \
 	src/feed/history.o \
 	src/feed/horizon.o \
 	src/feed/key.o \
@@ -38,7 +39,6 @@ OBJS = \
 	src/publish/batch.o \
 	src/publish/cursor.o \
 	src/publish/cut.o \
-	src/publish/expire.o \
 	src/publish/merge_batches.o \
 	src/publish/publish.o \
 	src/publish/run.o \
@@ -58,10 +58,14 @@ OBJS = \
 	src/read/read.o \
 	src/read/wait.o \
 	src/republish/begin_history.o \
-	src/republish/maintenance.o \
-	src/republish/maintenance_plan.o \
 	src/republish/republish.o \
 	src/republish/restamp.o \
+	src/republish/stamping.o \
+	src/retention/expire.o \
+	src/retention/policy.o \
+	src/retention/purge.o \
+	src/retention/remove.o \
+	src/retention/retain.o \
 	src/server/launcher.o \
 	src/server/shmem.o \
 	src/server/shmem_listen.o \
@@ -79,6 +83,8 @@ OBJS = \
 	src/subscription/subscribe.o \
 	src/subscription/subscription.o \
 	src/worker/control.o \
+	src/worker/maintenance.o \
+	src/worker/maintenance_plan.o \
 	src/worker/worker.o \
 	src/write/message_id.o \
 	src/write/stamp.o \
@@ -95,7 +101,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
-	initial consume shards expire expire_merged merge_cursors own_rows own_changes \
+	initial consume shards expire expire_merged retain merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \

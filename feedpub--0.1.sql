@@ -29,12 +29,11 @@ CREATE TABLE feedpub._feed (
 	key_types pg_catalog.regtype[],
 	-- of a table feed: are deletes published?
 	deletes pg_catalog.bool NOT NULL DEFAULT false,
-	-- the floor: batch and position up to which tombstones have expired
-	floor_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
-	floor_pos pg_catalog.int8 NOT NULL DEFAULT 0,
-	-- a random number; cursors of another history are refused
-	history pg_catalog.int4 NOT NULL DEFAULT 0,
 	key_table pg_catalog.oid,
+	-- feed_retain()
+	keep pg_catalog.interval,
+	max_age pg_catalog.interval,
+	max_size pg_catalog.int8,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
@@ -43,7 +42,7 @@ CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default
 -- channel and the internal ones: a role that knows the channel can LISTEN
 -- without any right.
 GRANT SELECT ON feedpub._feed TO pg_database_owner;
-GRANT SELECT (feed, kind, is_default, key, deletes, created_at) ON feedpub._feed TO PUBLIC;
+GRANT SELECT (feed, kind, is_default, key, deletes, keep, max_age, max_size, created_at) ON feedpub._feed TO PUBLIC;
 COMMENT ON TABLE feedpub._feed IS
 	'The registry of feeds: one row for each feed. feed_create(), feed_attach(), feed_drop(), feed_detach() and their kin write it.';
 -- Rows of dropped tables are not dumped: their feed would be a bare number.
@@ -76,6 +75,55 @@ COMMENT ON TABLE feedpub._batch IS
 	'The batches of each feed in published order. The publisher writes them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._batch',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+-- The history of a feed, a random number, and its floor: the end of the batch
+-- up to which rows or deletes have been removed.  merged and fingerprint are
+-- those of that batch.  Of an outbox also the largest stamp that was removed.
+-- A move inserts a row and deletes the one before, so that the newest is the
+-- first in a backward scan.
+CREATE TABLE feedpub._floor (
+	feed pg_catalog.regclass NOT NULL,
+	history pg_catalog.int4 NOT NULL,
+	sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
+	pos pg_catalog.int8 NOT NULL DEFAULT 0,
+	merged pg_catalog.bool NOT NULL DEFAULT false,
+	fingerprint pg_catalog.int4 NOT NULL DEFAULT 0,
+	removed_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
+	removed_pos pg_catalog.int8 NOT NULL DEFAULT 0,
+	moved_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	PRIMARY KEY (feed, sync_id)
+);
+GRANT SELECT ON feedpub._floor TO pg_database_owner;
+COMMENT ON TABLE feedpub._floor IS
+	'The history and the floor of each feed. The worker and feed_purge() move the floor.';
+SELECT pg_catalog.pg_extension_config_dump('feedpub._floor',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
+-- How far the rows before the floor have been removed: all rows up to the end
+-- of batch sync_id, and of those before the floor all with xids below from_xid.
+-- pass_sync_id to pass_failed tell how far the current pass is.  It is not
+-- dumped: then a pass begins at the first row.
+CREATE TABLE feedpub._removal (
+	feed pg_catalog.regclass PRIMARY KEY,
+	sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
+	from_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
+	running pg_catalog.bool NOT NULL DEFAULT false,
+	removed pg_catalog.int8 NOT NULL DEFAULT 0,
+	-- rows that the last pass has left: locked ones, and those that failed
+	locked pg_catalog.int8 NOT NULL DEFAULT 0,
+	failed pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
+	pass_pos pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_locked pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_failed pg_catalog.int8 NOT NULL DEFAULT 0,
+	last_error pg_catalog.text,
+	last_error_at pg_catalog.timestamptz
+);
+-- The message of an error may have data of rows, so PUBLIC may not read it.
+GRANT SELECT ON feedpub._removal TO pg_database_owner;
+COMMENT ON TABLE feedpub._removal IS
+	'How far the rows before the floor of each outbox have been removed. Background workers and feed_purge() write it.';
 
 -- The server start that has published last here: one row.  It is not dumped,
 -- since it means nothing on another server.
@@ -324,6 +372,15 @@ AS 'MODULE_PATHNAME', 'feedpub_workers';
 COMMENT ON FUNCTION feedpub._workers() IS
 	'Returns the workers of all databases, and their counters.';
 
+CREATE FUNCTION feedpub._retention(feed pg_catalog.regclass,
+	OUT floor pg_catalog.text, OUT floor_moved_at pg_catalog.timestamptz,
+	OUT oldest pg_catalog.timestamptz, OUT held_by pg_catalog.text)
+RETURNS record
+LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_retention';
+COMMENT ON FUNCTION feedpub._retention(pg_catalog.regclass) IS
+	'Returns the floor of a feed, and what holds it back, as feedpub.feeds shows them.';
+
 CREATE FUNCTION feedpub._merge_batches(feed pg_catalog.regclass)
 RETURNS pg_catalog.int4
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
@@ -332,13 +389,13 @@ REVOKE ALL ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._merge_batches(pg_catalog.regclass) IS
 	'Merges the batches of a feed that are older than feedpub.batch_retention. Returns how many batches were removed.';
 
-CREATE FUNCTION feedpub._expire_tombstones(feed pg_catalog.regclass)
+CREATE FUNCTION feedpub._move_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_expire_tombstones';
-REVOKE ALL ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) FROM PUBLIC;
-COMMENT ON FUNCTION feedpub._expire_tombstones(pg_catalog.regclass) IS
-	'Removes the tombstones of a feed that are older than feedpub.tombstone_retention. Returns how many.';
+AS 'MODULE_PATHNAME', 'feedpub_move_floor';
+REVOKE ALL ON FUNCTION feedpub._move_floor(pg_catalog.regclass) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._move_floor(pg_catalog.regclass) IS
+	'Moves the floor of a feed to where its policy has it. Returns how many batches of an outbox, or tombstones of a table feed, were removed.';
 
 CREATE FUNCTION feedpub._stamp_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
 RETURNS pg_catalog.int8
@@ -394,6 +451,22 @@ LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_republish';
 COMMENT ON PROCEDURE feed_republish(pg_catalog.regclass, pg_catalog.bool) IS
 	'Publishes all rows of a table feed again, in steps. With unstamped_only, it publishes only the rows that are not in the feed.';
+
+CREATE FUNCTION feed_retain(feed pg_catalog.regclass,
+	keep pg_catalog.interval DEFAULT NULL, max_age pg_catalog.interval DEFAULT NULL,
+	max_size pg_catalog.int8 DEFAULT NULL)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_retain';
+COMMENT ON FUNCTION feed_retain(pg_catalog.regclass, pg_catalog.interval, pg_catalog.interval, pg_catalog.int8) IS
+	'Sets how long rows of an outbox, or deletes of a table feed, are retained.';
+
+CREATE PROCEDURE feed_purge(feed pg_catalog.regclass, before pg_catalog.text,
+	INOUT purged pg_catalog.int8 DEFAULT NULL)
+LANGUAGE C
+AS 'MODULE_PATHNAME', 'feed_purge';
+COMMENT ON PROCEDURE feed_purge(pg_catalog.regclass, pg_catalog.text, pg_catalog.int8) IS
+	'Removes the rows of an outbox, or the deletes of a table feed, up to a cursor.';
 
 CREATE FUNCTION feed_set_default(feed pg_catalog.regclass)
 RETURNS pg_catalog.void
@@ -498,6 +571,13 @@ LANGUAGE C VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
+
+CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feed_floor';
+COMMENT ON FUNCTION feed_floor(pg_catalog.regclass) IS
+	'Returns the oldest cursor that is accepted: where what is retained begins.';
 
 CREATE FUNCTION feed_head(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
@@ -733,10 +813,18 @@ CREATE VIEW feedpub.feeds AS
 		s.last_published,
 		s.unpublished,
 		s.worker,
+		f.keep,
+		f.max_age,
+		f.max_size,
+		r.floor,
+		r.floor_moved_at,
+		r.oldest,
+		r.held_by,
 		f.created_at
 	FROM feedpub._feed f
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
 	CROSS JOIN LATERAL feedpub._feed_stats(f.feed) s
+	CROSS JOIN LATERAL feedpub._retention(f.feed) r
 	LEFT JOIN pg_catalog.pg_attribute a
 		ON a.attrelid OPERATOR(pg_catalog.=) c.oid
 		AND f.kind OPERATOR(pg_catalog.=) 'outbox'
@@ -747,6 +835,20 @@ COMMENT ON VIEW feedpub.feeds IS
 	'The feeds of this database, with their state.';
 COMMENT ON COLUMN feedpub.feeds.state IS
 	'ready, or what is wrong: feed_check() tells more.';
+COMMENT ON COLUMN feedpub.feeds.keep IS
+	'How long rows are kept after they were published, and then until every subscription has acknowledged them.';
+COMMENT ON COLUMN feedpub.feeds.max_age IS
+	'The age at which rows are removed even so.';
+COMMENT ON COLUMN feedpub.feeds.max_size IS
+	'The size of what is kept at most, in bytes, an estimate.';
+COMMENT ON COLUMN feedpub.feeds.floor IS
+	'The oldest cursor that is accepted; NULL if nothing has been removed.';
+COMMENT ON COLUMN feedpub.feeds.floor_moved_at IS
+	'When the floor moved there.';
+COMMENT ON COLUMN feedpub.feeds.oldest IS
+	'When the oldest batch after the floor was published.';
+COMMENT ON COLUMN feedpub.feeds.held_by IS
+	'What holds retention back: a subscription, locked rows, or an error. For the owner of the feed and members of pg_read_all_stats.';
 COMMENT ON COLUMN feedpub.feeds.payload_type IS
 	'The type of data, in an outbox.';
 COMMENT ON COLUMN feedpub.feeds.key IS

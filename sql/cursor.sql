@@ -50,7 +50,7 @@ SELECT n, length(cursor), octet_length(cursor), left(cursor, 1) AS version, subs
 SELECT bool_and(('x' || substr(cursor, 27, 16))::bit(64)::bigint = feed_pos) AS positions,
 	bool_and(('x' || substr(cursor, 44, 8))::bit(32)::int = b.fingerprint) AS fingerprints,
 	bool_and(('x' || substr(cursor, 2, 8))::bit(32)::int = f.history) AS histories
-	FROM cursors LEFT JOIN (feedpub._batch b JOIN feedpub._feed f USING (feed)) ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
+	FROM cursors LEFT JOIN (feedpub._batch b JOIN feedpub._floor f USING (feed)) ON b.feed = '"Odd ""Name"", with a comma"'::regclass AND b.sync_id = ('x' || substr(cursor, 11, 16))::bit(64)::bigint;
 -- All are of this start, and another session's as well.
 SELECT count(DISTINCT start) AS starts, bool_or(start = repeat('0', 16)) AS zero, min(start) = (SELECT lpad(to_hex(id), 16, '0') FROM feedpub._server_start) AS written
 	FROM (SELECT substr(cursor, 52, 16) AS start FROM cursors UNION ALL SELECT substr(feed_head('other'), 52, 16)) s;
@@ -75,7 +75,7 @@ SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with 
 SELECT count(*), min((entry).feed_pos) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 3), 1000);
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT overlay(cursor PLACING '7fffffffffffffff' FROM 27) FROM cursors WHERE n = 320), 1000);
 -- The beginning, in words
-SELECT history AS own FROM feedpub._feed WHERE feed = '"Odd ""Name"", with a comma"'::regclass \gset
+SELECT history AS own FROM feedpub._floor WHERE feed = '"Odd ""Name"", with a comma"'::regclass \gset
 SELECT attempt(''), attempt('1' || lpad(to_hex(:own), 8, '0') || 'a' || repeat('0', 89)), attempt('1' || lpad(to_hex(:own), 8, '0') || 'b' || repeat('0', 89));
 
 --

@@ -11,6 +11,8 @@ BEGIN
 		PERFORM pg_stat_clear_snapshot();
 	END LOOP;
 END $$;
+-- Details tell times.
+\set VERBOSITY terse
 SET feedpub.read_wait = 0;
 CREATE TABLE "Odd ""Name"", with a comma" (id int PRIMARY KEY, v text);
 CREATE VIEW tab AS SELECT id, v FROM "Odd ""Name"", with a comma";
@@ -57,14 +59,14 @@ EXCEPTION WHEN SQLSTATE 'PF002' THEN
 	RETURN SQLSTATE || ': ' || SQLERRM;
 END $$;
 CREATE VIEW state AS
-	SELECT floor_sync_id, floor_pos, (SELECT string_agg(key[1], ' ' ORDER BY feed_pos) FROM feedpub._tombstone t WHERE t.feed = f.feed) AS tombstones
-	FROM feedpub._feed f WHERE f.feed = '"Odd ""Name"", with a comma"'::regclass;
+	SELECT sync_id AS floor_sync_id, pos AS floor_pos, (SELECT string_agg(key[1], ' ' ORDER BY feed_pos) FROM feedpub._tombstone t WHERE t.feed = f.feed) AS tombstones
+	FROM feedpub._floor f WHERE f.feed = '"Odd ""Name"", with a comma"'::regclass;
 -- Batches get older.
 CREATE PROCEDURE grow_old(by interval, up_to bigint DEFAULT NULL) LANGUAGE sql AS $$
 	UPDATE feedpub._batch SET published_at = published_at - by
 	WHERE feed = '"Odd ""Name"", with a comma"'::regclass AND (up_to IS NULL OR sync_id <= up_to)
 $$;
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 -- A subscription that has read nothing yet
 SELECT feed_subscribe('early', '"Odd ""Name"", with a comma"', 'earliest') <> '' AS subscribed;
@@ -106,22 +108,26 @@ CALL go_back();
 -- Not before they are a quarter older than they need be
 --
 SHOW feedpub.tombstone_retention;
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 CALL grow_old('8 days 17 hours');
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 -- The last batch never expires: a consumer that is at its beginning gets it.
 CALL grow_old('2 hours', 1);
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 -- All that are old enough go at once, with those that are a quarter older.
 SELECT name, consume(name) FROM start ORDER BY name;
 -- What is refused does not say so by an empty page.
 DO $$
+DECLARE
+	detail text;
+	hint text;
 BEGIN
 	PERFORM feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'in initial'), 10);
 EXCEPTION WHEN OTHERS THEN
-	RAISE NOTICE '%: %', SQLSTATE, SQLERRM;
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	RAISE NOTICE '%: % % %', SQLSTATE, SQLERRM, regexp_replace(detail, 'since [-0-9]+ .*', 'since ...'), hint;
 END $$;
 SELECT feed_page('"Odd ""Name"", with a comma"', (SELECT cursor FROM start WHERE name = 'inside batch 2'), 10);
 \echo :SQLSTATE
@@ -131,11 +137,9 @@ SELECT feed_cursor('"Odd ""Name"", with a comma"', '0', 0);
 \echo :SQLSTATE
 -- No subscription begins there, and one that has got there has expired.  One that
 -- has read nothing has missed nothing.
-\set VERBOSITY terse
 SELECT feed_subscribe('late', '"Odd ""Name"", with a comma"', published_at::text)
 	FROM feedpub._batch WHERE feed = '"Odd ""Name"", with a comma"'::regclass ORDER BY sync_id LIMIT 1;
 \echo :SQLSTATE
-\set VERBOSITY default
 SELECT name, expired FROM feedpub.subscriptions;
 SELECT count(*) AS entries FROM feed_poll('early', 1);
 UPDATE feedpub._shard SET cursor = (SELECT cursor FROM start WHERE name = 'inside batch 2') WHERE subscription = 'early';
@@ -155,7 +159,7 @@ SELECT consume('new');
 --
 -- Nothing old, nothing to do
 --
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 -- -1 keeps all.
 CREATE EXTENSION dblink;
@@ -175,7 +179,7 @@ LOAD 'feedpub';
 SET feedpub.read_wait = 0;
 SHOW feedpub.tombstone_retention;
 CALL grow_old('100 years');
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 -- At once, but for the last batch
 ALTER SYSTEM SET feedpub.tombstone_retention = 0;
@@ -187,7 +191,7 @@ SET feedpub.read_wait = 0;
 SELECT consume('new, in initial');
 INSERT INTO tab VALUES (2, 'last');
 CALL feed_publish();
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 SELECT consume('new, in initial');
 SELECT consume('new');
@@ -196,7 +200,7 @@ INSERT INTO tab VALUES (3, 'last');
 CALL feed_publish();
 INSERT INTO tab VALUES (4, 'last');
 CALL feed_publish();
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 TABLE state;
 SELECT consume('new');
 -- A TRUNCATE is a tombstone too.
@@ -208,7 +212,7 @@ CALL feed_publish();
 INSERT INTO tab VALUES (9, 'after TRUNCATE');
 CALL feed_publish();
 SELECT consume('before TRUNCATE');
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 SELECT name, consume(name) FROM consumer WHERE name IN ('before TRUNCATE', 'stays there', 'new') ORDER BY name;
 
 --
@@ -223,7 +227,7 @@ SELECT dblink_connect('other', format('dbname=%L user=%L host=%L port=%L', curre
 	split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port')));
 BEGIN ISOLATION LEVEL REPEATABLE READ;
 SELECT 1 AS snapshot;
-SELECT n FROM dblink('other', $$SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"')$$) AS t (n bigint);
+SELECT n FROM dblink('other', $$SELECT feedpub._move_floor('"Odd ""Name"", with a comma"')$$) AS t (n bigint);
 SELECT op, (entry).id, (entry).v FROM consumer, feed_read(NULL::"Odd ""Name"", with a comma", cursor, 10) WHERE name = 'before TRUNCATE';
 COMMIT;
 SELECT consume('before TRUNCATE');
@@ -240,7 +244,7 @@ SELECT new, old.cursor AS between, (old.entry).id
 	FROM dblink('other', $$SELECT cursor FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1)$$) AS t (new text),
 	feed_read(NULL::"Odd ""Name"", with a comma", new, 10) old WHERE (old.entry).id = 12 \gset
 COMMIT;
-SELECT :id AS id, feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT :id AS id, feedpub._move_floor('"Odd ""Name"", with a comma"');
 SELECT substr(:'between', 68, 16) < substr(:'new', 68, 16) AS older_base;
 SELECT count(*) > 0 AS goes_on FROM feed_read(NULL::"Odd ""Name"", with a comma", :'new', 10);
 SELECT feed_page('"Odd ""Name"", with a comma"', :'between', 10);
@@ -249,30 +253,30 @@ DELETE FROM tab WHERE id > 11;
 CALL feed_publish();
 INSERT INTO tab VALUES (12, 'last');
 CALL feed_publish();
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"') AS gone;
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"') AS gone;
 -- Not while another session publishes, and not for a rolled-back transaction
 DELETE FROM tab WHERE id = 10;
 CALL feed_publish();
 INSERT INTO tab VALUES (11, 'last');
 CALL feed_publish();
 BEGIN;
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
-SELECT n FROM dblink('other', $$SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"')$$) AS t (n bigint);
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
+SELECT n FROM dblink('other', $$SELECT feedpub._move_floor('"Odd ""Name"", with a comma"')$$) AS t (n bigint);
 ROLLBACK;
 TABLE state;
 
 --
 -- Others
 --
-SELECT floor_sync_id AS untouched FROM feedpub._feed WHERE feed = 'other'::regclass;
+SELECT sync_id AS untouched FROM feedpub._floor WHERE feed = 'other'::regclass;
 SELECT feed_create('outbox');
-SELECT feedpub._expire_tombstones('outbox');
-SELECT feedpub._expire_tombstones('consumer');
-SELECT feedpub._expire_tombstones(NULL) IS NULL AS nothing;
+SELECT feedpub._move_floor('outbox');
+SELECT feedpub._move_floor('consumer');
+SELECT feedpub._move_floor(NULL) IS NULL AS nothing;
 CREATE ROLE regress_feedpub_reader;
 GRANT ALL ON "Odd ""Name"", with a comma" TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
-SELECT feedpub._expire_tombstones('"Odd ""Name"", with a comma"');
+SELECT feedpub._move_floor('"Odd ""Name"", with a comma"');
 \echo :SQLSTATE
 RESET ROLE;
 

@@ -60,7 +60,7 @@ BEGIN
 	END LOOP;
 END $$;
 CALL let_old();
-SELECT feedpub._expire_tombstones('tab');
+SELECT feedpub._move_floor('tab');
 -- A consumer that begins gets all, in large pages and in small ones.
 SELECT consume('', 100), consume('', 2), consume('', 1);
 
@@ -96,12 +96,12 @@ SELECT merge();
 SELECT point, consume(cursor, 100) FROM cursors ORDER BY n;
 INSERT INTO cursors (point, cursor) SELECT 'between the deletes, merged', p ->> 'cursor' FROM feed_page('tab', '', 1) p;
 INSERT INTO cursors (point, cursor) SELECT 'after the deletes, merged', r.cursor FROM feed_read(NULL::tab, '', 3) r WHERE (entry).id = 22;
-SELECT feedpub._expire_tombstones('tab');
+SELECT feedpub._move_floor('tab');
 SELECT point, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
 SELECT consume('', 100);
 ROLLBACK;
 BEGIN;
-SELECT feedpub._expire_tombstones('tab');
+SELECT feedpub._move_floor('tab');
 SELECT point, consume(cursor, 100) FROM cursors ORDER BY n;
 SELECT merge();
 SELECT point, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;

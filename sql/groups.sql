@@ -258,7 +258,7 @@ DELETE FROM kv WHERE k = 3;
 CALL feed_publish('kv');
 SELECT feed_subscribe('copy', 'kv', 'latest') AS start \gset
 UPDATE feedpub._batch SET published_at = published_at - interval '1 year' WHERE feed = 'kv'::regclass;
-SELECT feedpub._expire_tombstones('kv');
+SELECT feedpub._move_floor('kv');
 SELECT cursor AS first FROM feed_read(NULL::kv, '', 1) \gset
 SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000000000002' FROM 68), 100) ORDER BY cursor DESC LIMIT 1 \gset
 SELECT substr(:'last', 68, 16) < substr(:'start', 68, 16) AS older_base, feedpub._cursor_moves(:'start', :'last'), feedpub._cursor_moves(:'last', :'start'), feedpub._cursor_moves(:'first', :'last');

@@ -155,7 +155,7 @@ SELECT * FROM compare();
 -- Batch, position, and whether it is merged with its fingerprint
 CREATE FUNCTION forge(batch bigint, pos bigint, fingerprint text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub._feed WHERE feed = 'outbox'::regclass)
+	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub._floor WHERE feed = 'outbox'::regclass)
 		|| 'b' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint || repeat('0', 48), 10));
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;

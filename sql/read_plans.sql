@@ -33,8 +33,8 @@ CREATE FUNCTION page(after text, max_rows int, OUT buffers int, OUT rows int) LA
 $$;
 -- The cursor after a row of a batch, by its position
 CREATE FUNCTION cursor_at(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
-	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(pos), 16, '0') || '0' || lpad(to_hex(fingerprint), 8, '0') || repeat('0', 48)
-	FROM feedpub._batch JOIN feedpub._feed USING (feed) WHERE feed = 'big'::regclass AND sync_id = k
+	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(cursor_at.pos), 16, '0') || '0' || lpad(to_hex(b.fingerprint), 8, '0') || repeat('0', 48)
+	FROM feedpub._batch b JOIN feedpub._floor f USING (feed) WHERE feed = 'big'::regclass AND b.sync_id = cursor_at.k
 $$;
 -- An empty feed
 SELECT rows, buffers <= 10 AS bounded FROM page('', 100);

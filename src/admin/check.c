@@ -321,7 +321,7 @@ check_key(FeedpubCheck *cxt)
 static void
 check_failed_rows(FeedpubCheck *cxt)
 {
-	int64		nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_maintenance_failed(RelationGetRelid(cxt->rel)) : 0;
+	int64		nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_stamping_failed(RelationGetRelid(cxt->rel)) : 0;
 
 	if (nfailed > 0)
 		feedpub_check_add(cxt, "rows",

@@ -60,6 +60,7 @@ extern int	feedpub_publish_synchronous_commit;
 extern int	feedpub_max_subscription_shards;
 extern int	feedpub_naptime;
 extern int	feedpub_publish_interval;
+extern int	feedpub_removal_rate;
 extern int	feedpub_read_wait;
 extern int	feedpub_max_workers;
 extern int	feedpub_batch_retention;

@@ -26,6 +26,7 @@ int			feedpub_batch_retention = 7 * SECS_PER_DAY;
 int			feedpub_max_unmerged_batches = 1000000;
 int			feedpub_tombstone_retention = 7 * SECS_PER_DAY;
 int			feedpub_stamping_rate = 5000;
+int			feedpub_removal_rate = 20000;
 int			feedpub_publish_synchronous_commit = SYNCHRONOUS_COMMIT_ON;
 
 /* the values of synchronous_commit, without its synonyms */
@@ -137,6 +138,16 @@ feedpub_guc_define(void)
 							"Zero sets no limit.",
 							&feedpub_stamping_rate,
 							5000,
+							0, INT_MAX,
+							PGC_SIGHUP,
+							0,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("feedpub.removal_rate",
+							"Sets how many rows before the floor of an outbox are removed in a second, in the background.",
+							"Zero sets no limit.",
+							&feedpub_removal_rate,
+							20000,
 							0, INT_MAX,
 							PGC_SIGHUP,
 							0,

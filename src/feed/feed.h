@@ -9,10 +9,11 @@
  * 1. the role whose shards are counted, then the name of a subscription, which
  *	  is its row in feedpub._subscription (feed_subscribe());
  * 2. the feed's history (feedpub_registry_lock_history());
- * 3. rows of feedpub._shard by number, then parked entries;
- * 4. the feed's table;
- * 5. the publishing lock (feedpub_batch_lock());
- * 6. the table's partitions by OID, and the indexes of each table by OID,
+ * 3. the feed's floor (feedpub_floor_lock());
+ * 4. rows of feedpub._shard by number, then parked entries;
+ * 5. the feed's table;
+ * 6. the publishing lock (feedpub_batch_lock());
+ * 7. the table's partitions by OID, and the indexes of each table by OID,
  *	  as the planner and REINDEX TABLE lock them.
  *
  * There are two exceptions.  feed_begin_history() needs ACCESS SHARE on the
@@ -89,12 +90,17 @@ typedef struct FeedpubPartitions
 	FeedpubPartition *partitions;
 } FeedpubPartitions;
 
-/* How far tombstones have expired, and the feed's history. */
+/* Up to where rows or deletes have been removed: the end of a batch. */
 typedef struct FeedpubFloor
 {
-	int64		sync_id;
-	int64		pos;
-	uint32		history;		/* random */
+	uint32		history;		/* the feed's random number */
+	int64		sync_id;		/* its number; 0: nothing has been removed */
+	int64		pos;			/* its last position */
+	bool		merged;
+	uint32		fingerprint;
+	uint64		removed_xid;	/* of an outbox: the largest stamp removed */
+	int64		removed_pos;
+	TimestampTz moved_at;
 } FeedpubFloor;
 
 /* No row of such a partition is in the feed (partition.c). */
@@ -160,6 +166,12 @@ extern void feedpub_durable_commits(const FullTransactionId *xids,
 									int nxids,
 									FullTransactionId horizon);
 extern void feedpub_durable_all(void);
+
+/* in floor.c */
+extern void feedpub_floor_read(Oid feed, Snapshot snapshot,
+							   FeedpubFloor *floor);
+extern uint32 feedpub_floor_history(Oid feed, Snapshot snapshot);
+extern bool feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait);
 
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
@@ -235,8 +247,6 @@ extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern Oid	feedpub_registry_table(const char *name);
 extern void feedpub_registry_check_version(Relation table, int natts);
-extern void feedpub_registry_floor(Oid relid, Snapshot snapshot,
-								   FeedpubFloor *floor);
 extern bool feedpub_registry_is_table(Oid relid);
 extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
 								 bool *deletes);

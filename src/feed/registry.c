@@ -45,10 +45,7 @@
 #define ANUM_FEED_KEY_ATTNUMS	6
 #define ANUM_FEED_KEY_TYPES		7
 #define ANUM_FEED_DELETES		8
-#define ANUM_FEED_FLOOR_SYNC_ID	9
-#define ANUM_FEED_FLOOR_POS		10
-#define ANUM_FEED_HISTORY		11
-#define ANUM_FEED_KEY_TABLE		12
+#define ANUM_FEED_KEY_TABLE		9
 #define NATTS_FEED				13
 
 /* What the registry says of a feed. */
@@ -182,39 +179,6 @@ feedpub_registry_is_registered(Oid relid)
 	RegistryRow row;
 
 	return OidIsValid(relid) && scan_registry(relid, &row) == relid;
-}
-
-/*
- * A feed's floor, the position up to which its tombstones have expired, and
- * its history.  It is not cached: a page reads the floor with the snapshot
- * with which it reads the tombstones, so that it cannot miss both.
- */
-void
-feedpub_registry_floor(Oid relid, Snapshot snapshot, FeedpubFloor *floor)
-{
-	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
-	TupleDesc	desc = RelationGetDescr(registry);
-	Oid			indexid = get_relname_relid("_feed_pkey",
-											RelationGetNamespace(registry));
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	MemSet(floor, 0, sizeof(FeedpubFloor));
-	ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(registry, indexid, true, snapshot, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		bool		isnull;
-
-		floor->sync_id = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_SYNC_ID, desc, &isnull));
-		floor->pos = DatumGetInt64(heap_getattr(tuple, ANUM_FEED_FLOOR_POS, desc, &isnull));
-		floor->history = DatumGetUInt32(heap_getattr(tuple, ANUM_FEED_HISTORY, desc, &isnull));
-	}
-	systable_endscan(scan);
-	table_close(registry, AccessShareLock);
 }
 
 /*

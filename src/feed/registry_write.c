@@ -26,6 +26,7 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "feed/feed.h"
 
@@ -95,6 +96,12 @@ forget_published(Oid relid)
 				   " WHERE feed = $1",
 				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
+				   " WHERE feed = $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub._floor"
+				   " WHERE feed = $1",
+				   relid, NULL);
+	write_registry("DELETE FROM feedpub._removal"
 				   " WHERE feed = $1",
 				   relid, NULL);
 }
@@ -175,6 +182,8 @@ feedpub_registry_refuse_subscribed(Oid relid, const char *what)
  * history begins.  If these ran at the same time, a subscription would keep a
  * cursor of the history before.  Returns whether the lock was taken; without
  * wait it is not if another transaction has or wants a conflicting one.
+ *
+ * With ROW SHARE while rows before the floor are removed.
  */
 bool
 feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode, bool wait)
@@ -194,17 +203,27 @@ feedpub_registry_begin_history(Oid relid)
 {
 	int32		history;
 	int64		state;
+	FeedpubFloor floor;
 
 	if (!pg_strong_random(&history, sizeof(history)) ||
 		!pg_strong_random(&state, sizeof(state)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("could not generate random values")));
+
+	/*
+	 * Rows that keep their stamps keep their order of xids.  So there a cursor
+	 * before a row that was removed is refused as before, unless that row had
+	 * a stamp of another server.
+	 */
+	feedpub_floor_read(relid, GetLatestSnapshot(), &floor);
+	if (floor.removed_xid >= U64FromFullTransactionId(ReadNextFullTransactionId()))
+		floor.removed_xid = floor.removed_pos = 0;
 	forget_published(relid);
-	write_registry(psprintf("UPDATE feedpub._feed SET floor_sync_id = 0, floor_pos = 0,"
-							" history = %d"
-							" WHERE feed = $1",
-							history),
+	write_registry(psprintf("INSERT INTO feedpub._floor (feed, history, removed_xid, removed_pos)"
+							" SELECT feed, %d, '" UINT64_FORMAT "', " INT64_FORMAT
+							" FROM feedpub._feed WHERE feed = $1",
+							history, floor.removed_xid, floor.removed_pos),
 				   relid, NULL);
 
 	/*
@@ -304,41 +323,19 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 void
 feedpub_registry_sweep(void)
 {
-	write_registry("DELETE FROM feedpub._batch b USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid = f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE b.feed = gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone t USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid = f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE t.feed = gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._partition p USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid = f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed = gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._stamping p USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid = f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE p.feed = gone.feed",
-				   InvalidOid, NULL);
-	write_registry("DELETE FROM feedpub._feed f USING ("
-				   " SELECT f.feed FROM feedpub._feed f"
-				   " WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "  WHERE c.oid = f.feed)"
-				   " FOR UPDATE SKIP LOCKED) gone"
-				   " WHERE f.feed = gone.feed",
-				   InvalidOid, NULL);
+	/* the registry's own row goes last: it tells what is to be removed */
+	static const char *const tables[] = {"_batch", "_tombstone", "_partition", "_stamping",
+										 "_floor", "_removal", "_feed"};
+
+	for (int i = 0; i < lengthof(tables); i++)
+		write_registry(psprintf("DELETE FROM feedpub.%s t USING ("
+								" SELECT f.feed FROM feedpub._feed f"
+								" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+								"  WHERE c.oid = f.feed)"
+								" FOR UPDATE SKIP LOCKED) gone"
+								" WHERE t.feed = gone.feed",
+								tables[i]),
+					   InvalidOid, NULL);
 	sweep_subscriptions();
 }
 

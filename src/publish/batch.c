@@ -441,11 +441,9 @@ make_seed(Oid feed, Oid table)
 		Oid			table;
 		Oid			feed;
 	} parts;					/* no padding */
-	FeedpubFloor floor;
 
-	feedpub_registry_floor(feed, GetActiveSnapshot(), &floor);
 	parts.start = feedpub_server_start_of_batches();
-	parts.history = floor.history;
+	parts.history = feedpub_floor_history(feed, GetActiveSnapshot());
 	parts.database = MyDatabaseId;
 	parts.table = table;
 	parts.feed = feed;

@@ -33,6 +33,7 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+#include "utils/timestamp.h"
 
 #include "publish/publish.h"
 
@@ -244,12 +245,10 @@ get_hex(const char **p, int ndigits, uint64 *value)
 text *
 feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 {
-	FeedpubFloor floor;
 	FeedpubCursor cursor = {0};
 
-	feedpub_registry_floor(feed, snapshot, &floor);
 	cursor.given = true;
-	cursor.history = floor.history;
+	cursor.history = feedpub_floor_history(feed, snapshot);
 	cursor.sync_id = batch->sync_id;
 	cursor.pos = batch->last_pos;
 	cursor.merged = batch->is_merged;
@@ -262,8 +261,29 @@ feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 }
 
 /*
- * Is a cursor of a table feed before the floor, with its position and with its
- * base?  See feedpub_page_check_floor().
+ * The cursor of the floor.  If nothing has been removed, it is before the
+ * first batch.
+ */
+void
+feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
+						FeedpubCursor *cursor)
+{
+	*cursor = (FeedpubCursor){
+		.given = true,
+		.history = floor->history,
+		.sync_id = floor->sync_id,
+		.pos = floor->pos,
+		.merged = floor->merged,
+		.fingerprint = floor->fingerprint,
+		.server_start = feedpub_server_start_of_page(snapshot),
+		.base = feedpub_registry_is_table(feed) ? floor->sync_id : 0,
+	};
+}
+
+/*
+ * Is a cursor before the floor?  In a table feed it must be with its position
+ * and with its base (feedpub_page_check_floor()); cursors of an outbox have
+ * base 0.
  *
  * If the floor is the end of a merged batch, a cursor at the end of the
  * youngest batch in it has passed all of it.
@@ -277,7 +297,8 @@ feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 	bool		has_passed;
 
 	if (!after->given || after->base >= floor->sync_id ||
-		feedpub_cursor_batch(after) > floor->sync_id)
+		feedpub_cursor_batch(after) > floor->sync_id ||
+		(feedpub_cursor_batch(after) == floor->sync_id && after->pos >= floor->pos))
 		return false;
 	if (feedpub_cursor_batch(after) < floor->sync_id)
 		return true;
@@ -286,7 +307,31 @@ feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 		batch.sync_id == floor->sync_id &&
 		feedpub_batch_passed(&batch, after) >= floor->pos;
 	feedpub_batch_end(batches);
-	return !has_passed && after->pos < floor->pos;
+	return !has_passed;
+}
+
+/*
+ * Refuse such a cursor: raises PF002.
+ */
+void
+feedpub_cursor_refuse_expired(Oid feed, const FeedpubCursor *after,
+							  const FeedpubFloor *floor, Snapshot snapshot)
+{
+	bool		is_table;
+
+	if (!feedpub_cursor_is_expired(feed, after, floor, snapshot))
+		return;
+	is_table = feedpub_registry_is_table(feed);
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+			 errmsg("cursor of feed \"%s\" has expired", get_rel_name(feed)),
+			 errdetail(is_table ?
+						   "Deletes that it has not got past are no longer retained since %s." :
+						   "Rows after it are no longer retained since %s.",
+					   timestamptz_to_str(floor->moved_at)),
+			 is_table ?
+				 errhint("Empty your copy and begin again from '', with a subscription by feed_seek(..., 'earliest'): rows that are gone are not announced.") :
+				 errhint("Begin again from '', with a subscription by feed_seek(..., 'earliest'): what is retained comes then.")));
 }
 
 /*

@@ -26,6 +26,9 @@
  *
  * No row is skipped: what was after a cursor still is.
  *
+ * The batch at whose end the floor of an outbox is stays as it is.  Its
+ * snapshot is the one before the next batch, and tells which rows are removed.
+ *
  * A standby that lags and an old snapshot do not see the merged batch, so a
  * cursor in it could be taken for one in the youngest.  For this the cursor
  * says that it is of a merged batch (feedpub_page_check_cursor).
@@ -92,6 +95,7 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
 	FeedpubBatch last;
+	FeedpubFloor floor;
 	TimestampTz old = GetCurrentTimestamp() - feedpub_batch_retention * USECS_PER_SEC;
 	MergeGroup	group = {0};
 	int			nlooked = 0;
@@ -104,6 +108,9 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 									ALLOCSET_DEFAULT_SIZES);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	feedpub_floor_read(relid, snapshot, &floor);
+	if (!feedpub_registry_is_table(relid))
+		*merged_to = Max(*merged_to, floor.sync_id);
 	batches = feedpub_batch_begin(relid, *merged_to + 1, snapshot);
 	oldcontext = MemoryContextSwitchTo(context);
 	while (feedpub_batch_next(batches, &batch))

@@ -144,6 +144,11 @@ extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 extern void feedpub_cursor_refuse(Oid relid);
 extern text *feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,
 								   Snapshot snapshot);
+extern void feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor,
+									Snapshot snapshot, FeedpubCursor *cursor);
+extern void feedpub_cursor_refuse_expired(Oid feed, const FeedpubCursor *after,
+										  const FeedpubFloor *floor,
+										  Snapshot snapshot);
 extern bool feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 									  const FeedpubFloor *floor,
 									  Snapshot snapshot);
@@ -153,9 +158,6 @@ extern int	feedpub_cut_batches(const FeedpubFeed *feed,
 								const FeedpubBatch *last,
 								const FeedpubSnapshot *snapshot, List *runs,
 								FeedpubRunReader *reader, int *ntransactions);
-
-/* in expire.c */
-extern int64 feedpub_expire_step(Oid relid);
 
 /* in merge_batches.c */
 extern int	feedpub_merge_step(Oid relid, int64 *merged_to, bool *more);

@@ -56,6 +56,7 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/xid8.h"
 
@@ -115,6 +116,7 @@ static void read_partitions(FetchRequest *req, FeedpubPartitions *partitions,
 							ScanKey keys);
 static void read_planned(FetchRequest *req);
 static SPIPlanPtr keep_plan(FetchRequest *req);
+static void check_floor(const FetchRequest *req);
 static void check_history(const FeedpubFeed *feed, Relation heap);
 
 /*
@@ -131,8 +133,8 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * the table.  May wait for a WAL flush if writers commit asynchronously.
  * Works in read-only transactions and on standbys.  Errors: 42809 if it is no
  * feed, 22004, 22023 for a cursor or limit that is out of range, 42501, PF001
- * for a cursor or a feed from another history, 40001 if the transaction's
- * snapshot is older than a partition.
+ * for a cursor or a feed from another history, PF002 if rows after the cursor
+ * have been removed, 40001 if the snapshot is older than a partition.
  *
  * The idea: O. Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
@@ -251,6 +253,8 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 		feedpub_partition_close(partitions);
 		partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	}
+	if (req->feed.is_outbox && FullTransactionIdIsValid(req->after_xid))
+		check_floor(req);
 	feedpub_horizon_push(GetActiveSnapshot());
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
@@ -272,6 +276,32 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	if (!req->feed.is_outbox && req->nxids > 0)
 		feedpub_durable_all();
 	relation_close(req->heap, NoLock);
+}
+
+/*
+ * Refuse a cursor after which rows of an outbox have been removed.  The floor
+ * is read with the active snapshot, as the rows are.
+ *
+ * In xid order the rows that are removed are not the first ones: a batch has
+ * later xids than some that are published after it.  A consumer whose cursor
+ * is at or beyond the largest stamp that was removed has been delivered all of
+ * them.  One before it lacks at least the row with that stamp.
+ */
+static void
+check_floor(const FetchRequest *req)
+{
+	uint64		xid = U64FromFullTransactionId(req->after_xid);
+	FeedpubFloor floor;
+
+	feedpub_floor_read(req->feed.relid, GetActiveSnapshot(), &floor);
+	if (xid < floor.removed_xid ||
+		(xid == floor.removed_xid && req->after_pos < floor.removed_pos))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
+				 errmsg("cursor of feed \"%s\" has expired", RelationGetRelationName(req->heap)),
+				 errdetail("Rows after it are no longer retained since %s.",
+						   timestamptz_to_str(floor.moved_at)),
+				 errhint("Begin again from ('0', 0), with the rows that are retained.")));
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * head.c
- *	  Cursors to begin at: feed_head() and feed_cursor().
+ *	  Cursors to begin at: feed_head(), feed_floor() and feed_cursor().
  *
  * feed_head() is the end of what is published. feed_cursor() is where a
  * consumer in xid order goes on in published order.
@@ -21,6 +21,7 @@
 
 #include "read/read.h"
 
+PG_FUNCTION_INFO_V1(feed_floor);
 PG_FUNCTION_INFO_V1(feed_head);
 PG_FUNCTION_INFO_V1(feed_cursor);
 
@@ -66,6 +67,36 @@ feedpub_head_of(Oid relid)
 	feedpub_batch_refuse_foreign(&feed, &last);
 	feedpub_access_make_durable(last.publisher, GetActiveSnapshot());
 	return feedpub_cursor_at_end(relid, &last, GetActiveSnapshot());
+}
+
+/*
+ * feed_floor(feed regclass) returns text, VOLATILE
+ *
+ * Returns the cursor of the floor, the oldest one that is accepted: the rows
+ * of an outbox before it, or the deletes of a table feed, have been removed.
+ * If none have been, it is the cursor before the first batch.  A consumer that
+ * wants the living rows of a table begins at '', not here.
+ *
+ * Needs SELECT on the table.  Errors: 42809 if it is no feed, 42501, PF001 for
+ * a feed from another history.
+ */
+Datum
+feed_floor(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"feed"};
+	Snapshot	snapshot = GetActiveSnapshot();
+	FeedpubCursor cursor;
+	FeedpubFeed feed;
+	FeedpubFloor floor;
+	FeedpubBatch last;
+	Oid			relid;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
+	check_readable(relid, &feed, &last);
+	feedpub_floor_read(relid, snapshot, &floor);
+	feedpub_cursor_at_floor(relid, &floor, snapshot, &cursor);
+	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }
 
 /*
@@ -142,7 +173,7 @@ check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)
 }
 
 /*
- * Refuse a cursor after which deletes have expired.
+ * Refuse a cursor after which rows or deletes have been removed.
  */
 static text *
 check_floor(Oid relid, text *cursor, Snapshot snapshot)
@@ -151,14 +182,15 @@ check_floor(Oid relid, text *cursor, Snapshot snapshot)
 	FeedpubFloor floor;
 
 	feedpub_cursor_parse(cursor, &parsed);
-	feedpub_registry_floor(relid, snapshot, &floor);
-	if (feedpub_registry_is_table(relid) &&
-		feedpub_cursor_is_expired(relid, &parsed, &floor, snapshot))
+	feedpub_floor_read(relid, snapshot, &floor);
+	if (feedpub_cursor_is_expired(relid, &parsed, &floor, snapshot))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("deletes of feed \"%s\" after that stamp have expired",
-						get_rel_name(relid)),
-				 errhint("Empty your copy and begin again from ''.")));
+				 errmsg("%s of feed \"%s\" after that stamp have been removed",
+						feedpub_registry_is_table(relid) ? "deletes" : "rows", get_rel_name(relid)),
+				 feedpub_registry_is_table(relid) ?
+					 errhint("Empty your copy and begin again from ''.") :
+					 errhint("Begin again from '', with the rows that are retained.")));
 	return cursor;
 }
 
@@ -170,10 +202,14 @@ static bool
 find_batch(Oid feed, int64 last, uint64 xid, Snapshot snapshot,
 		   FeedpubBatch *batch)
 {
-	int64		low = 1;		/* no batch before it is wanted */
+	int64		low;			/* no batch before it is wanted */
 	int64		high = last;	/* nor one after it */
 	bool		found = false;
+	FeedpubFloor floor;
 
+	/* an outbox has no batch before its floor */
+	feedpub_floor_read(feed, snapshot, &floor);
+	low = feedpub_registry_is_table(feed) ? 1 : Max(floor.sync_id, 1);
 	while (low <= high)
 	{
 		int64		middle = low + (high - low) / 2;

@@ -82,10 +82,10 @@ feedpub_initial_pos(ItemPointer tid)
  * A hash of the history of the feed, this database and this server.
  */
 static uint32
-hash_history(const FeedpubFloor *floor)
+hash_history(uint32 history)
 {
 	uint64		system_id = GetSystemIdentifier();
-	uint32		hash = murmurhash32(floor->history);
+	uint32		hash = murmurhash32(history);
 
 	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
 	hash = hash_combine(hash, murmurhash32((uint32) system_id));
@@ -98,9 +98,9 @@ hash_history(const FeedpubFloor *floor)
  * same number, with its rows elsewhere.
  */
 uint32
-feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
+feedpub_initial_fingerprint(Relation heap, uint32 history)
 {
-	return hash_combine(hash_history(floor), murmurhash32(heap->rd_rel->relfilenode));
+	return hash_combine(hash_history(history), murmurhash32(heap->rd_rel->relfilenode));
 }
 
 /*
@@ -111,9 +111,9 @@ feedpub_initial_fingerprint(Relation heap, const FeedpubFloor *floor)
  * differ by a multiple of 65,536.
  */
 uint32
-feedpub_initial_partition_fingerprint(Relation heap, const FeedpubFloor *floor)
+feedpub_initial_partition_fingerprint(Relation heap, uint32 history)
 {
-	return (hash_history(floor) & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
+	return (hash_history(history) & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
 }
 
 /*

@@ -27,7 +27,7 @@
 bool
 feedpub_page_check_history(FeedpubPageScan *scan)
 {
-	FeedpubFloor now;
+	uint32		now;
 	Snapshot	latest;
 
 	if (!scan->page->request.after.given || scan->page->request.after.history == scan->floor.history)
@@ -35,9 +35,9 @@ feedpub_page_check_history(FeedpubPageScan *scan)
 	if (!RecoveryInProgress() && !IsInParallelMode())
 	{
 		latest = RegisterSnapshot(GetLatestSnapshot());
-		feedpub_registry_floor(scan->page->feed.relid, latest, &now);
+		now = feedpub_floor_history(scan->page->feed.relid, latest);
 		UnregisterSnapshot(latest);
-		if (scan->page->request.after.history == now.history)
+		if (scan->page->request.after.history == now)
 			return false;
 	}
 	feedpub_cursor_refuse(scan->page->feed.relid);
@@ -58,7 +58,7 @@ feedpub_page_check_history(FeedpubPageScan *scan)
 bool
 feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 {
-	const FeedpubCursor *after = &scan->page->request.after;
+	const FeedpubCursor *after = &scan->from;
 
 	if (feedpub_cursor_batch(after) == 0)
 		return true;
@@ -87,8 +87,11 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 }
 
 /*
- * Check that no delete after the cursor that its consumer needs has expired,
- * and set the base of the page's own cursors.
+ * Check that nothing after the cursor that its consumer needs has been
+ * removed, set where the page begins, and the base of its own cursors.
+ *
+ * In an outbox the rows before the floor are gone, so a cursor before it is
+ * refused.  Without a cursor the page begins at the floor.
  *
  * The living rows of a table feed keep positions before the floor of its
  * deletes.  So a consumer that begins now has cursors before the floor for a
@@ -111,15 +114,18 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 void
 feedpub_page_check_floor(FeedpubPageScan *scan)
 {
+	const FeedpubCursor *after = &scan->page->request.after;
+	Oid			relid = scan->page->feed.relid;
+
+	scan->from = *after;
+	feedpub_cursor_refuse_expired(relid, after, &scan->floor, scan->state);
+	if (scan->page->feed.is_outbox)
+	{
+		if (!after->given && scan->floor.sync_id > 0)
+			feedpub_cursor_at_floor(relid, &scan->floor, scan->state, &scan->from);
+		return;
+	}
 	scan->base = scan->last.sync_id;
-	if (scan->page->request.after.given)
-		scan->base = Min(scan->base, scan->page->request.after.base);
-	if (feedpub_cursor_is_expired(scan->page->feed.relid, &scan->page->request.after, &scan->floor,
-								  scan->state))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("cursor of feed \"%s\" has expired",
-						RelationGetRelationName(scan->page->heap)),
-				 errdetail("Deletes that it has not got past are no longer retained."),
-				 errhint("Empty your copy and begin again from '', with a subscription by feed_seek(..., 'earliest'): rows that are gone are not announced.")));
+	if (after->given)
+		scan->base = Min(scan->base, after->base);
 }

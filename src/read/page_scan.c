@@ -40,6 +40,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	Oid			relid = scan->page->feed.relid;
 	MemoryContext contexts[2];
 	FeedpubBatchScan *batches;
+	int64		first;
 	bool		has_before = false;
 	FeedpubBatch beginning = {0};
 	bool		checked = false;
@@ -53,7 +54,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 
 	scan->page->passed = scan->page->request.after;
 	scan->server_start = feedpub_server_start_of_page(scan->state);
-	feedpub_registry_floor(relid, scan->state, &scan->floor);
+	feedpub_floor_read(relid, scan->state, &scan->floor);
 	if (!feedpub_page_check_history(scan))
 	{
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
@@ -64,8 +65,8 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		/* at once, not when the initial snapshot has been read */
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
 		feedpub_batch_refuse_foreign(&scan->page->feed, &scan->last);
-		feedpub_page_check_floor(scan);
 	}
+	feedpub_page_check_floor(scan);
 	if (!scan->page->feed.is_outbox && scan->page->request.after.initial && !read_initial(scan))
 	{
 		scan->page->more = true;
@@ -75,15 +76,19 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	}
 
 	/* no page ends with an empty cursor, which knows no history */
-	if (!scan->page->passed.given)
+	if (!scan->page->passed.given && scan->from.given)
+		scan->page->passed = scan->from;
+	else if (!scan->page->passed.given)
 		feedpub_entry_pass(scan, &beginning, 0);
 
 	/*
 	 * From the batch before, whose snapshot is needed; mostly its number is
-	 * one less.
+	 * one less.  Before the floor there is none.
 	 */
-	batches = feedpub_batch_begin(relid, Max(feedpub_cursor_batch(&scan->page->request.after) - 1, 1),
-								  scan->state);
+	first = Max(feedpub_cursor_batch(&scan->from) - 1, 1);
+	if (scan->page->feed.is_outbox)
+		first = Max(first, scan->floor.sync_id);
+	batches = feedpub_batch_begin(relid, first, scan->state);
 	for (;;)
 	{
 		MemoryContext oldcontext;
@@ -96,7 +101,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		oldcontext = MemoryContextSwitchTo(contexts[turn]);
 		found = feedpub_batch_next(batches, &batch);
 		MemoryContextSwitchTo(oldcontext);
-		if (found && batch.sync_id < feedpub_cursor_batch(&scan->page->request.after))
+		if (found && batch.sync_id < feedpub_cursor_batch(&scan->from))
 		{
 			scan->last = batch;
 			has_before = true;
@@ -114,8 +119,8 @@ feedpub_page_scan(FeedpubPageScan *scan)
 			scan->page->more = true;
 			break;
 		}
-		if (batch.sync_id == feedpub_cursor_batch(&scan->page->request.after))
-			after_pos = feedpub_batch_passed(&batch, &scan->page->request.after);
+		if (batch.sync_id == feedpub_cursor_batch(&scan->from))
+			after_pos = feedpub_batch_passed(&batch, &scan->from);
 		if (after_pos < batch.last_pos)
 		{
 			if (!has_before)
@@ -181,8 +186,8 @@ read_initial(FeedpubPageScan *scan)
 		bool		is_partition = scan->partitions->is_partitioned;
 		int64		table = is_partition ? RelationGetRelid(partition->heap) : 0;
 		uint32		file = is_partition ?
-			feedpub_initial_partition_fingerprint(partition->heap, &scan->floor) :
-			feedpub_initial_fingerprint(partition->heap, &scan->floor);
+			feedpub_initial_partition_fingerprint(partition->heap, scan->floor.history) :
+			feedpub_initial_fingerprint(partition->heap, scan->floor.history);
 
 		if (partition->since > 0)
 			continue;

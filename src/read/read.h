@@ -75,6 +75,7 @@ typedef struct FeedpubPageScan
 	bool		direct;			/* no executor needed */
 	bool		sees_all;		/* no row security */
 	FeedpubFloor floor;			/* before which the page cannot begin */
+	FeedpubCursor from;			/* where it begins: the request's, or the floor */
 	int64		base;			/* and server_start: what its cursors carry */
 	uint64		server_start;
 	int			npassed;		/* rows and batches without a row in the page */
@@ -125,10 +126,8 @@ extern text *feedpub_head_of(Oid relid);
 
 /* in initial.c */
 extern int64 feedpub_initial_pos(ItemPointer tid);
-extern uint32 feedpub_initial_fingerprint(Relation heap,
-										  const FeedpubFloor *floor);
-extern uint32 feedpub_initial_partition_fingerprint(Relation heap,
-													const FeedpubFloor *floor);
+extern uint32 feedpub_initial_fingerprint(Relation heap, uint32 history);
+extern uint32 feedpub_initial_partition_fingerprint(Relation heap, uint32 history);
 extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
 												 AttrNumber xid_attno,
 												 Snapshot snapshot,

@@ -191,14 +191,15 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int64		number = feedpub_cursor_batch(after);
 	bool		is_other = false;
+	FeedpubFloor floor;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	feedpub_floor_read(relid, snapshot, &floor);
 	if (after->given && !history_checked)
 	{
-		FeedpubFloor floor;
-
-		feedpub_registry_floor(relid, snapshot, &floor);
 		is_other = after->history != floor.history;
+		if (!is_other)
+			feedpub_cursor_refuse_expired(relid, after, &floor, snapshot);
 	}
 	UnregisterSnapshot(snapshot);
 	if (is_other || (last.sync_id == 0 && number > 0))
@@ -218,6 +219,10 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 		feedpub_registry_is_table(relid))
 		return true;			/* the initial snapshot */
 	if (after->merged && RecoveryInProgress() && !is_merged_here(relid, after))
+		return false;
+
+	/* '' of an outbox begins at its floor */
+	if (!after->given && last.sync_id == floor.sync_id)
 		return false;
 	return last.sync_id > number ||
 		(last.sync_id == number && last.last_pos > after->pos);

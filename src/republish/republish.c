@@ -43,7 +43,6 @@ static void require_table_feed(Oid relid);
 static void republish_table(Oid feed, Oid relid, bool unstamped_only);
 static void admit_partitions(Oid relid);
 static void stamp_outside(Oid feed);
-static void begin_transaction(void);
 static Relation begin_step(Oid feed, Oid relid);
 
 /*
@@ -143,8 +142,8 @@ find_tables(Oid feed)
  * Begin a transaction in READ COMMITTED that may write, whatever the session's
  * defaults are.
  */
-static void
-begin_transaction(void)
+void
+feedpub_republish_begin_transaction(void)
 {
 	SPI_commit();
 	XactIsoLevel = XACT_READ_COMMITTED;
@@ -160,7 +159,7 @@ begin_step(Oid feed, Oid relid)
 {
 	Relation	rel;
 
-	begin_transaction();
+	feedpub_republish_begin_transaction();
 	rel = try_relation_open(relid, RowExclusiveLock);
 	if (rel == NULL || !feedpub_registry_is_registered(feed) ||
 		feedpub_partition_feed(relid) != feed)
@@ -265,7 +264,7 @@ admit_partitions(Oid relid)
 	FeedpubFeed feed;
 	Relation	heap;
 
-	begin_transaction();
+	feedpub_republish_begin_transaction();
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
@@ -283,13 +282,13 @@ stamp_outside(Oid feed)
 	FeedpubStamping step;
 	bool		again = true;
 
-	begin_transaction();
-	feedpub_maintenance_retry(feed);
+	feedpub_republish_begin_transaction();
+	feedpub_stamping_retry(feed);
 	for (;;)
 	{
 		CHECK_FOR_INTERRUPTS();
-		begin_transaction();
-		feedpub_maintenance_step(feed, STEP_ROWS, true, &step);
+		feedpub_republish_begin_transaction();
+		feedpub_stamping_step(feed, STEP_ROWS, true, &step);
 		if (step.npending == 0 || step.outcome == FEEDPUB_STAMPING_NOTHING)
 			break;
 		if (step.outcome == FEEDPUB_STAMPING_WAITS && again)

@@ -63,20 +63,12 @@ typedef struct FeedpubStamping
 	int64		stamped;
 } FeedpubStamping;
 
-/* in maintenance.c */
-extern void feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
-									 FeedpubStamping *step);
-extern void feedpub_maintenance_retry(Oid feed);
-extern int64 feedpub_maintenance_failed(Oid feed);
-extern void feedpub_maintenance_note_error(Oid feed, const char *error);
-
-/* in maintenance_plan.c */
-extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
-extern long feedpub_maintenance_run(void);
-extern void feedpub_maintenance_end(void);
+/* in republish.c */
+extern void feedpub_republish_begin_transaction(void);
 
 /* in restamp.c */
 extern void feedpub_restamp_check(Relation rel);
+extern void feedpub_restamp_begin_as_owner(Relation rel, FeedpubRole *caller);
 extern void feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid,
 								  uint64 below, bool foreign);
 extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
@@ -84,5 +76,14 @@ extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
 extern void feedpub_restamp_all(Relation rel);
 extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
 								 int timeout_ms);
+
+/* in stamping.c */
+extern void feedpub_stamping_step(Oid feed, int max_rows, bool wait,
+								  FeedpubStamping *step);
+extern void feedpub_stamping_retry(Oid feed);
+extern int64 feedpub_stamping_failed(Oid feed);
+extern void feedpub_stamping_note_error(Oid feed, const char *error);
+extern void feedpub_stamping_begin_turn(Oid feed);
+extern void feedpub_stamping_end_turn(Oid feed);
 
 #endif							/* FEEDPUB_REPUBLISH_H */

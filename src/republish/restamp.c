@@ -80,7 +80,6 @@
 #define LOCK_WAIT		500
 
 static void update_in_order(Relation rel);
-static int	get_lock_wait(void);
 static void begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller);
 static void rewind_pass(FeedpubRestamp *pass, Relation rel);
 static void next_kind(FeedpubRestamp *pass);
@@ -206,7 +205,7 @@ feedpub_restamp_some(FeedpubRestamp *pass, Relation rel, int max_rows)
 	if (pass->file != rel->rd_rel->relfilenode)
 		rewind_pass(pass, rel);
 	AfterTriggerSetState(immediate);
-	begin_as_owner(rel, get_lock_wait(), &caller);
+	feedpub_restamp_begin_as_owner(rel, &caller);
 	SPI_connect();
 	do
 	{
@@ -288,7 +287,7 @@ feedpub_restamp_all(Relation rel)
 	FeedpubRole caller;
 
 	AfterTriggerSetState(immediate);
-	begin_as_owner(rel, get_lock_wait(), &caller);
+	feedpub_restamp_begin_as_owner(rel, &caller);
 	SPI_connect();
 	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
@@ -361,13 +360,14 @@ update_in_order(Relation rel)
 }
 
 /*
- * How long a step waits for a lock: less than deadlock_timeout, so that in a
- * deadlock the step gives way, and no writer is cancelled.
+ * Become the owner of a table for a step, which waits for a lock for less than
+ * deadlock_timeout: in a deadlock the step gives way, and no writer is
+ * cancelled.
  */
-static int
-get_lock_wait(void)
+void
+feedpub_restamp_begin_as_owner(Relation rel, FeedpubRole *caller)
 {
-	return Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1);
+	begin_as_owner(rel, Max(Min(LOCK_WAIT, DeadlockTimeout / 2), 1), caller);
 }
 
 static void

@@ -286,10 +286,13 @@ cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
 	if (!cursor->given)
 		return false;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	feedpub_registry_floor(feed, snapshot, &floor);
+	feedpub_floor_read(feed, snapshot, &floor);
 	if (cursor->history != floor.history)
 		feedpub_cursor_refuse(feed);
-	if (feedpub_cursor_batch(cursor) == 0)
+
+	/* the batch of a delivered row may have been removed since */
+	if (feedpub_cursor_batch(cursor) == 0 ||
+		(!feedpub_registry_is_table(feed) && cursor->sync_id < floor.sync_id))
 	{
 		UnregisterSnapshot(snapshot);
 		return false;

@@ -74,12 +74,8 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	values[1] = TimestampTzGetDatum(found ? batch.published_at : 0);
 	nulls[0] = false;
 	nulls[1] = !found;
-	values[2] = BoolGetDatum(false);
+	feedpub_floor_read(feed, snapshot, &floor);
+	values[2] = BoolGetDatum(feedpub_cursor_is_expired(feed, &cursor, &floor, snapshot));
 	nulls[2] = false;
-	if (feedpub_registry_is_table(feed))
-	{
-		feedpub_registry_floor(feed, snapshot, &floor);
-		values[2] = BoolGetDatum(feedpub_cursor_is_expired(feed, &cursor, &floor, snapshot));
-	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
 }

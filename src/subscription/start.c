@@ -87,14 +87,16 @@ earliest_cursor(Oid feed)
 	FeedpubCursor cursor = {.given = true};
 	FeedpubFloor floor;
 
-	feedpub_registry_floor(feed, snapshot, &floor);
+	feedpub_floor_read(feed, snapshot, &floor);
+	if (!feedpub_registry_is_table(feed))
+	{
+		feedpub_cursor_at_floor(feed, &floor, snapshot, &cursor);
+		return feedpub_cursor_text(&cursor);
+	}
 	cursor.history = floor.history;
 	cursor.server_start = feedpub_server_start_of_page(snapshot);
-	if (feedpub_registry_is_table(feed))
-	{
-		cursor.initial = true;
-		cursor.base = PG_INT64_MAX;
-	}
+	cursor.initial = true;
+	cursor.base = PG_INT64_MAX;
 	return feedpub_cursor_text(&cursor);
 }
 
@@ -111,12 +113,12 @@ feedpub_start_at(Oid feed, TimestampTz at)
 	FeedpubFloor floor = {0};
 	FeedpubBatch found = {0};
 	FeedpubBatch batch;
-	int64		low = 0;		/* published by then, or the beginning */
+	int64		low;			/* published by then, or the beginning */
 	int64		high;			/* published later, or none */
 
 	feedpub_require_select(feed);
-	if (feedpub_registry_is_table(feed))
-		feedpub_registry_floor(feed, snapshot, &floor);
+	feedpub_floor_read(feed, snapshot, &floor);
+	low = feedpub_registry_is_table(feed) ? 0 : Max(floor.sync_id - 1, 0);
 	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
 	high = batch.sync_id + 1;
 	while (low < high - 1)
@@ -134,14 +136,16 @@ feedpub_start_at(Oid feed, TimestampTz at)
 			found = batch;
 		low = middle;
 	}
-	if (found.sync_id == 0)
+	if (found.sync_id == 0 && (floor.sync_id == 0 || feedpub_registry_is_table(feed)))
 		return earliest_cursor(feed);
 	if (found.sync_id < floor.sync_id)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("deletes of feed \"%s\" are no longer retained from that time on",
-						get_rel_name(feed)),
-				 errhint("Begin with an empty copy from 'earliest', or begin from 'latest'.")));
+				 errmsg("%s of feed \"%s\" are no longer retained from that time on",
+						feedpub_registry_is_table(feed) ? "deletes" : "rows", get_rel_name(feed)),
+				 feedpub_registry_is_table(feed) ?
+					 errhint("Begin with an empty copy from 'earliest', or begin from 'latest'.") :
+					 errhint("Begin from 'earliest', with what is retained, or from 'latest'.")));
 	return feedpub_cursor_at_end(feed, &found, snapshot);
 }
 

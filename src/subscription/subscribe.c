@@ -235,6 +235,7 @@ find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
 	text	   *cursor;
 
 	(void) feedpub_registry_lock_history(feed, RowExclusiveLock, true);
+	(void) feedpub_floor_lock(feed, ShareLock, true);
 	PushActiveSnapshot(GetLatestSnapshot());
 	cursor = at_time ?
 		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :

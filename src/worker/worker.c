@@ -53,7 +53,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "republish/republish.h"
+#include "worker/worker.h"
 
 PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
@@ -72,6 +72,9 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
 /* old batches are merged once in so many naps: 10 minutes by default */
 #define NAPS_PER_MERGE		600
+
+/* the floors of outboxes are moved once in so many naps: 10 s by default */
+#define NAPS_PER_RETENTION	10
 
 /* What the worker knows of a feed. */
 typedef struct FeedState
@@ -95,6 +98,7 @@ static int64 merged_to;			/* what merge() did */
 static bool merge_more;
 static FeedpubWorkerStats stats;	/* not in shared memory yet */
 static bool some_prepared;		/* what count_prepared() found */
+static List *retained_feeds = NIL;	/* what list_retained() found */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
@@ -114,6 +118,7 @@ static void publish_one(FeedState *state);
 static int	retry_wait(int nfailures);
 static void merge_some(void);
 static void plan_merges(void);
+static void move_floors(void);
 static long next_due(void);
 
 /*
@@ -126,6 +131,7 @@ feedpub_worker_main(Datum main_arg)
 	HASHCTL		ctl = {0};
 	TimestampTz looked_around = 0;
 	TimestampTz merged = GetCurrentTimestamp();
+	TimestampTz retained = merged;
 	long		maintenance_wait = LONG_MAX;
 	ListCell   *lc;
 
@@ -198,6 +204,12 @@ feedpub_worker_main(Datum main_arg)
 			merged = now;
 		}
 		merge_some();
+		if (TimestampDifferenceExceeds(retained, now,
+									   Min(feedpub_naptime, INT_MAX / NAPS_PER_RETENTION) * NAPS_PER_RETENTION))
+		{
+			move_floors();
+			retained = now;
+		}
 		maintenance_wait = feedpub_maintenance_run();
 
 		stats.turns++;
@@ -352,7 +364,23 @@ merge(Oid relid)
 	limit_waits();
 	(void) feedpub_merge_step(relid, &merged_to, &merge_more);
 	if (!merge_more)
-		(void) feedpub_expire_step(relid);
+		(void) feedpub_retain_step(relid);
+}
+
+static void
+list_retained(Oid relid)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+
+	retained_feeds = list_copy(feedpub_retain_list());
+	MemoryContextSwitchTo(oldcontext);
+}
+
+static void
+retain(Oid relid)
+{
+	limit_waits();
+	(void) feedpub_retain_step(relid);
 }
 
 static void
@@ -609,6 +637,22 @@ plan_merges(void)
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 		state->merge_due = true;
+}
+
+/*
+ * Move the floors of the outboxes that have a policy.  Called from time to
+ * time.
+ */
+static void
+move_floors(void)
+{
+	ListCell   *lc;
+
+	retained_feeds = NIL;
+	(void) run_step("looking for policies", list_retained, InvalidOid);
+	foreach(lc, retained_feeds)
+		(void) run_step("moving the floor of", retain, lfirst_oid(lc));
+	list_free(retained_feeds);
 }
 
 /*

@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._tombstone,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition}') $$, 'registry, batches, tombstones, subscriptions, and partitions are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._floor,feedpub._tombstone,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition}') $$, 'registry, batches, tombstones, subscriptions, and partitions are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -18,6 +18,8 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'schema feedpub',
 	'table feedpub._feed',
 	'table feedpub._batch',
+	'table feedpub._floor',
+	'table feedpub._removal',
 	'table feedpub._server_start',
 	'table feedpub._tombstone',
 	'table feedpub._subscription',
@@ -43,14 +45,18 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._feed_stats(regclass)',
 	'function feedpub._workers()',
+	'function feedpub._retention(regclass)',
 	'function feedpub._merge_batches(regclass)',
-	'function feedpub._expire_tombstones(regclass)',
+	'function feedpub._move_floor(regclass)',
 	'function feedpub._stamp_some(regclass,integer)',
 	'function feed_create(text,regtype,boolean)',
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',
 	'function feed_detach(regclass,boolean)',
 	'function feed_republish(regclass,boolean)',
+	'function feed_retain(regclass,interval,interval,bigint)',
+	'function feed_purge(regclass,text,bigint)',
+	'function feed_floor(regclass)',
 	'function feed_set_default(regclass)',
 	'function feed_check(regclass)',
 	'function feed_repair(regclass)',
@@ -99,7 +105,7 @@ LOAD 'feedpub';
 SELECT set_eq($$ SELECT name FROM pg_settings WHERE name LIKE 'feedpub.%' $$, array['feedpub.batch_retention',
 	'feedpub.max_batch_transactions', 'feedpub.max_page_rows', 'feedpub.max_subscription_shards', 'feedpub.max_unmerged_batches', 'feedpub.max_workers',
 	'feedpub.naptime', 'feedpub.publish_interval', 'feedpub.publish_synchronous_commit',
-	'feedpub.read_wait', 'feedpub.stamping_rate', 'feedpub.tombstone_retention'], 'its settings');
+	'feedpub.read_wait', 'feedpub.removal_rate', 'feedpub.stamping_rate', 'feedpub.tombstone_retention'], 'its settings');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_page_rows' $$,
 	$$ VALUES ('superuser', 'integer', '10000', '1', '1000000') $$, 'feedpub.max_page_rows');
 SELECT results_eq($$ SELECT context, vartype, boot_val, min_val, max_val FROM pg_settings WHERE name = 'feedpub.max_subscription_shards' $$,

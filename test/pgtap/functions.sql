@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(37 * 11 + 4 + 51);
+SELECT plan(40 * 11 + 4 + 53);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,6 +9,7 @@ INSERT INTO meant VALUES
 	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
+	('feed_retain', 'feed regclass, keep interval DEFAULT NULL::interval, max_age interval DEFAULT NULL::interval, max_size bigint DEFAULT NULL::bigint', 'void', 'v', false, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', false, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', false, 'u', 1),
 	('feed_repair', 'feed regclass', 'integer', 'v', false, 'u', 0),
@@ -23,6 +24,7 @@ INSERT INTO meant VALUES
 	('feed_read', 'feed anyelement, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'r', 100),
 	('feed_page', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'r', 0),
+	('feed_floor', 'feed regclass', 'text', 'v', false, 'r', 0),
 	('feed_head', 'feed regclass', 'text', 'v', false, 'r', 0),
 	('feed_cursor', 'feed regclass, feed_xid xid8, feed_pos bigint', 'text', 'v', false, 'r', 0),
 	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:00:10''::interval', 'text', 'v', false, 'u', 0),
@@ -45,6 +47,7 @@ INSERT INTO meant VALUES
 	('feed_discard', 'name text, cursor text', 'integer', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
 	('feed_republish', 'IN feed regclass, IN unstamped_only boolean DEFAULT false', NULL, 'v', false, 'u', 0, 'p'),
+	('feed_purge', 'IN feed regclass, IN before text, INOUT purged bigint DEFAULT NULL::bigint', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_await', 'IN feed regclass, IN after text, IN timeout interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');
 
@@ -75,6 +78,8 @@ INSERT INTO with_null VALUES
 	($c$feed_attach(0, deletes => NULL)$c$, 'deletes'),
 	($c$feed_detach(NULL)$c$, 'feed'),
 	($c$feed_detach(0, NULL)$c$, 'cascade'),
+	($c$feed_retain(NULL)$c$, 'feed'),
+	($c$feed_floor(NULL)$c$, 'feed'),
 	($c$feed_set_default(NULL)$c$, 'feed'),
 	($c$feed_set_channel(NULL, 'c')$c$, 'feed'),
 	($c$feed_listen(NULL)$c$, 'feed'),

@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(16 * 9 + 2);
+SELECT plan(17 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -17,12 +17,13 @@ INSERT INTO meant VALUES
 		'OUT failing_feeds integer, OUT last_error text, OUT last_error_at timestamp with time zone, OUT last_error_feed oid', 'SETOF record', 'v', false, 'r');
 INSERT INTO meant VALUES
 	('_subscription_owner', 'owner oid, owner_name name, system_id bigint', 'oid', 's', true, 's'),
+	('_retention', 'feed regclass, OUT floor text, OUT floor_moved_at timestamp with time zone, OUT oldest timestamp with time zone, OUT held_by text', 'record', 'v', true, 'r'),
 	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES
 	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),
 	('_cursor_moves', 'a text, b text', 'boolean', 'i', true, 's', false),
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
-	('_expire_tombstones', 'feed regclass', 'bigint', 'v', true, 'u', false),
+	('_move_floor', 'feed regclass', 'bigint', 'v', true, 'u', false),
 	('_stamp_some', 'feed regclass, max_rows integer', 'bigint', 'v', true, 'u', false);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result

@@ -1,13 +1,14 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(18 * 7 + 56);
+SELECT plan(20 * 7 + 75);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
-	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], key_types regtype[], deletes boolean, floor_sync_id bigint, floor_pos bigint, history integer, '
-		'key_table oid, created_at timestamp with time zone'),
+	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], key_types regtype[], deletes boolean, '
+		'key_table oid, keep interval, max_age interval, max_size bigint, created_at timestamp with time zone'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
-		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, worker text, created_at timestamp with time zone'),
+		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, worker text, '
+		'keep interval, max_age interval, max_size bigint, floor text, floor_moved_at timestamp with time zone, oldest timestamp with time zone, held_by text, created_at timestamp with time zone'),
 	('workers', 'v', 'database name, pid integer, state text, started_at timestamp with time zone, turns bigint, wakeups bigint, batches bigint, transactions bigint, rows_stamped bigint, errors bigint, '
 		'failing_feeds integer, last_error_at timestamp with time zone, last_error text, last_error_feed regclass'),
 	('waiting', 'v', 'feed regclass, horizon xid8, waiting bigint'),
@@ -18,6 +19,9 @@ INSERT INTO meant VALUES
 INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
+	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_removal', 'r', 'feed regclass, sync_id bigint, from_xid xid8, running boolean, removed bigint, locked bigint, failed bigint, pass_sync_id bigint, pass_xid xid8, pass_pos bigint, pass_locked bigint, pass_failed bigint, '
+		'last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_server_start', 'r', 'id bigint, written_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
@@ -44,7 +48,7 @@ INSERT INTO meant VALUES
 UPDATE meant SET options = '{fillfactor=30}' WHERE name = '_shard';
 UPDATE meant SET options = '{fillfactor=50}' WHERE name = '_consumer';
 -- A channel is for readers of its feed.
-UPDATE meant SET reader = 'pg_database_owner'::regrole, public_columns = '{feed,kind,is_default,key,deletes,created_at}' WHERE name = '_feed';
+UPDATE meant SET reader = 'pg_database_owner'::regrole, public_columns = '{feed,kind,is_default,key,deletes,keep,max_age,max_size,created_at}' WHERE name = '_feed';
 -- Functions of others are not called with rows that are not theirs.
 UPDATE meant SET options = '{security_barrier=true}' WHERE name IN ('subscriptions', 'shards', 'parked');
 CREATE TEMP VIEW present AS
@@ -83,6 +87,9 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._server_sta
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._batch', 'SELECT'), 'nor feedpub._batch');
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._stamping', p), p || ' on feedpub._stamping is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._floor', p), p || ' on feedpub._floor is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._removal', p), p || ' on feedpub._removal is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', t, 'SELECT'), 'nor may PUBLIC read ' || t) FROM unnest(array['feedpub._floor', 'feedpub._removal']) t;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -96,6 +103,12 @@ SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._feed'
 -- What feedpub._batch keeps: one row a number
 SELECT col_is_pk('feedpub', '_batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._batch'::regclass $$, 'it has no trigger either');
+
+-- What feedpub._floor and feedpub._removal keep
+SELECT col_is_pk('feedpub', '_floor', array['feed', 'sync_id'], 'a floor is read from the end of its index');
+SELECT indexes_are('feedpub', '_floor', array['_floor_pkey']);
+SELECT col_is_pk('feedpub', '_removal', 'feed', 'a feed has one removal');
+SELECT is_empty(format('SELECT tgname FROM pg_trigger WHERE tgrelid = %L::regclass', t), t || ' has no trigger either') FROM unnest(array['feedpub._floor', 'feedpub._removal']) t;
 
 -- What feedpub._tombstone keeps: one entry a position, by which it is read
 SELECT col_is_pk('feedpub', '_tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');

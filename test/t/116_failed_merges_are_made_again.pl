@@ -41,7 +41,7 @@ CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	RAISE 'not now';
 END $$;
-CREATE CONSTRAINT TRIGGER fail AFTER UPDATE OF floor_sync_id ON feedpub._feed
+CREATE CONSTRAINT TRIGGER fail AFTER INSERT ON feedpub._floor
 	DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fail();
 SELECT feed_start_worker();
 SQL
@@ -52,7 +52,7 @@ ok( comes_true($node, q((SELECT errors >= 2 FROM feedpub.workers WHERE database 
 $node->wait_for_log(qr/(?:ERROR:  not now(?s:.*?)merging batches of feed(?s:.*?)){2}/);
 is(sql($node, $batches), 5, 'it has merged nothing');
 
-sql($node, 'DROP TRIGGER fail ON feedpub._feed');
+sql($node, 'DROP TRIGGER fail ON feedpub._floor');
 ok(comes_true($node, '(SELECT count(*) = 0 FROM feedpub._tombstone)', 200),
 	'when nothing stops it, deletes expire');
 is(sql($node, $batches), 3, 'and the same batches are merged');

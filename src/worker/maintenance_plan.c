@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  * maintenance_plan.c
- *	  When the database's worker (worker.c) starts the process that stamps
- *	  rows, and for which feed.
+ *	  When the database's worker (worker.c) starts the process that stamps or
+ *	  removes rows, and for which feed.
  *
  * One process runs at a time (maintenance.c).  If its last turn failed, or was
  * ended by the limit, or found only locks, its feed waits, each time twice as
@@ -18,7 +18,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "republish/republish.h"
+#include "worker/worker.h"
 
 /* the waits of a feed: after a failure, or for locks; in ms */
 #define FIRST_REST		1000
@@ -26,18 +26,19 @@
 #define FIRST_RETRY			100
 #define LAST_RETRY			10000
 
-/* What the worker knows of a feed with such partitions. */
-typedef struct StampingTask
+/* What the worker knows of a feed with such work. */
+typedef struct MaintenanceTask
 {
 	Oid			feed;			/* hash key, must be first */
 	Oid			owner;
 	bool		pending;
 	int			failures;		/* in succession */
 	int			waits;
-	int64		stamped;		/* up to now, as far as is known */
+	bool		is_removal;
+	int64		done;			/* rows up to now, as far as is known */
 	TimestampTz not_before;
 	TimestampTz served_at;
-} StampingTask;
+} MaintenanceTask;
 
 static HTAB *tasks = NULL;
 static BackgroundWorkerHandle *process = NULL;
@@ -50,20 +51,30 @@ static FeedpubStatement list_feeds = {
 		   "  pg_catalog.bool_or(s.done IS NOT TRUE),"
 		   /* an error of a process; one of a row has its step's time */
 		   "  pg_catalog.max(s.last_error_at) FILTER (WHERE s.last_error_at"
-		   "   > COALESCE(s.stepped_at, '-infinity'))"
+		   "   > COALESCE(s.stepped_at, '-infinity')), false"
 		   " FROM feedpub._partition p"
 		   " JOIN pg_catalog.pg_class c ON c.oid = p.feed"
 		   " LEFT JOIN feedpub._stamping s ON s.feed = p.feed"
 		   "  AND s.partition = p.partition"
 		   "  AND s.since = p.since"
 		   " WHERE p.since > '0'"
-		   " GROUP BY p.feed, c.relowner",
+		   " GROUP BY p.feed, c.relowner"
+		   " UNION ALL"
+		   " SELECT f.feed, c.relowner, COALESCE(r.removed, 0), COALESCE(r.running, false),"
+		   "  f.sync_id > COALESCE(r.sync_id, 0),"
+		   /* as above: rows that failed hold up no others */
+		   "  CASE WHEN r.failed = 0 THEN r.last_error_at END, true"
+		   " FROM feedpub._floor f"
+		   " JOIN pg_catalog.pg_class c ON c.oid = f.feed"
+		   " JOIN feedpub._feed g ON g.feed = f.feed AND g.kind = 'outbox'"
+		   " LEFT JOIN feedpub._removal r ON r.feed = f.feed"
+		   " WHERE f.sync_id > 0",
 };
 
 static void see_end(void);
 static int64 longer_wait(int64 first, int *nwaits, int64 last);
-static StampingTask *choose_task(void);
-static void start_process(StampingTask *task);
+static MaintenanceTask *choose_task(void);
+static void start_process(MaintenanceTask *task);
 
 /*
  * The next wait, in ms: each time twice as long, up to the last.
@@ -85,9 +96,10 @@ void
 feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 {
 	HASH_SEQ_STATUS status;
-	StampingTask *task;
+	MaintenanceTask *task;
 	FeedpubRole caller;
 	Oid			killed = InvalidOid;
+	bool		killed_removal = false;
 	uint64		n;
 
 	if (tasks == NULL)
@@ -95,7 +107,7 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 		HASHCTL		ctl = {0};
 
 		ctl.keysize = sizeof(Oid);
-		ctl.entrysize = sizeof(StampingTask);
+		ctl.entrysize = sizeof(MaintenanceTask);
 		ctl.hcxt = TopMemoryContext;
 		tasks = hash_create("feedpub maintenance", 16, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
@@ -110,16 +122,18 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 		bool		isnull;
 		bool		found;
 		Oid			feed = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
-		int64		stamped = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
+		int64		done = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
 
 		task = hash_search(tasks, &feed, HASH_ENTER, &found);
 		if (!found)
 		{
-			MemSet(task, 0, sizeof(StampingTask));
+			MemSet(task, 0, sizeof(MaintenanceTask));
 			task->feed = feed;
-			task->stamped = stamped;
+			task->done = done;
 		}
-		stats->stamped += Max(stamped - task->stamped, 0);
+		task->is_removal = DatumGetBool(feedpub_store_value(i, 7, &isnull));
+		if (!task->is_removal)
+			stats->stamped += Max(done - task->done, 0);
 		task->pending = DatumGetBool(feedpub_store_value(i, 5, &isnull));
 		task->owner = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
 		if (process == NULL && process_feed == feed)
@@ -130,16 +144,19 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 			int64		wait_ms = 0;
 
 			if (was_killed)
+			{
 				killed = feed;
+				killed_removal = task->is_removal;
+			}
 			if (was_killed || (!isnull && DatumGetTimestampTz(at) >= process_started))
 				wait_ms = longer_wait(FIRST_REST, &task->failures, LAST_REST);
-			else if (stamped == task->stamped)
+			else if (done == task->done)
 				wait_ms = longer_wait(FIRST_RETRY, &task->waits, LAST_RETRY);
 			else
 				task->failures = task->waits = 0;
 			task->not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
 		}
-		task->stamped = stamped;
+		task->done = done;
 	}
 	if (process == NULL)
 		process_feed = InvalidOid;
@@ -152,8 +169,10 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 		task->not_before = 0;
 	}
 	feedpub_store_end(&caller);
-	if (OidIsValid(killed))
-		feedpub_maintenance_note_error(killed, "a step took too long and was ended");
+	if (killed_removal)
+		feedpub_removal_end_turn(killed, "a step took too long and was ended");
+	else if (OidIsValid(killed))
+		feedpub_stamping_note_error(killed, "a step took too long and was ended");
 }
 
 /*
@@ -165,7 +184,7 @@ feedpub_maintenance_run(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	HASH_SEQ_STATUS status;
-	StampingTask *task;
+	MaintenanceTask *task;
 	long		wait_ms = LONG_MAX;
 
 	if (tasks == NULL)
@@ -219,20 +238,20 @@ see_end(void)
  * Of the feeds whose wait is over, one of the owner that has waited longest
  * for a turn.
  */
-static StampingTask *
+static MaintenanceTask *
 choose_task(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	HASH_SEQ_STATUS status;
-	StampingTask *task;
-	StampingTask *chosen = NULL;
+	MaintenanceTask *task;
+	MaintenanceTask *chosen = NULL;
 	TimestampTz chosen_owner = 0;
 
 	hash_seq_init(&status, tasks);
 	while ((task = hash_seq_search(&status)) != NULL)
 	{
 		HASH_SEQ_STATUS others;
-		StampingTask *other;
+		MaintenanceTask *other;
 		TimestampTz owner = 0;
 
 		if (!task->pending || task->not_before > now)
@@ -254,7 +273,7 @@ choose_task(void)
 }
 
 static void
-start_process(StampingTask *task)
+start_process(MaintenanceTask *task)
 {
 	BackgroundWorker worker;
 	Oid			arguments[2] = {MyDatabaseId, task->feed};

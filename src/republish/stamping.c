@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
- * maintenance.c
- *	  Stamping the rows that partitions came with, in the background.
+ * stamping.c
+ *	  Stamping the rows that partitions came with, in steps.
  *
  * A partition that is admitted later (partition.c) may have rows that are not
  * in the feed.  They are stamped anew in steps (restamp.c).  Each step is a
@@ -19,14 +19,6 @@
  * in the feed, until they end.  If since is FEEDPUB_SINCE_NEVER, only the rows
  * with stamps of another server are stamped, and then the publisher looks
  * again.
- *
- * The steps run code of the table's owner, so they run in a process of their
- * own.  The database's worker starts it if a feed has such partitions, one
- * process at a time (maintenance_plan.c).  It ends if it has no more to do, or
- * if its turn is over.  If a step takes longer than a limit, it ends the
- * process, in a way that no code can catch.  Then the feed waits, each time
- * twice as long, and owners take turns.  What that code may have left in its
- * session ends with the process.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -37,38 +29,20 @@
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "postmaster/bgworker.h"
-#include "postmaster/interrupt.h"
-#include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timeout.h"
 #include "utils/timestamp.h"
-#include "utils/wait_event.h"
 #include "utils/xid8.h"
 
 #include "republish/republish.h"
 
-PGDLLEXPORT void feedpub_maintenance_main(Datum main_arg);
-
 PG_FUNCTION_INFO_V1(feedpub_stamp_some);
-
-/* rows that are stamped in one step, and steps that share a second's rate */
-#define STEP_ROWS			1000
-#define STEPS_A_SECOND		10
-
-/* after how long a step ends the process, and how long a turn is, in ms */
-#define STEP_LIMIT			7000
-#define TURN				3000
 
 /* how long a locked row is waited for, in ms */
 #define ROW_WAIT			100
@@ -81,9 +55,6 @@ typedef struct Work
 	FeedpubRestamp pass;
 	bool		settled;		/* all xids below had ended at its start */
 } Work;
-
-/* of the process */
-static TimeoutId limit;
 
 /* a row for each partition that is not done; draws an xid only if one lacks */
 static FeedpubStatement prepare_rows = {
@@ -176,9 +147,6 @@ static bool choose_work(Oid feed, Work *work, int *npending);
 static void save_work(Oid feed, const Work *work, bool done);
 static uint64 write_state(FeedpubStatement *statement, Datum *values,
 						  const char *nulls);
-static void end_process(void);
-static void run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed,
-							   void *arg);
 
 /*
  * feedpub._stamp_some(feed regclass, max_rows integer) returns bigint
@@ -192,7 +160,7 @@ feedpub_stamp_some(PG_FUNCTION_ARGS)
 {
 	FeedpubStamping step;
 
-	feedpub_maintenance_step(PG_GETARG_OID(0), PG_GETARG_INT32(1), false, &step);
+	feedpub_stamping_step(PG_GETARG_OID(0), PG_GETARG_INT32(1), false, &step);
 	if (step.outcome != FEEDPUB_STAMPING_GOES_ON)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(step.stamped);
@@ -204,8 +172,8 @@ feedpub_stamp_some(PG_FUNCTION_ARGS)
  * true, else does nothing.
  */
 void
-feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
-						 FeedpubStamping *step)
+feedpub_stamping_step(Oid feed, int max_rows, bool wait,
+					  FeedpubStamping *step)
 {
 	Work		work;
 	Relation	rel;
@@ -278,7 +246,7 @@ feedpub_maintenance_step(Oid feed, int max_rows, bool wait,
  * Note why a process ended early.
  */
 void
-feedpub_maintenance_note_error(Oid feed, const char *error)
+feedpub_stamping_note_error(Oid feed, const char *error)
 {
 	Datum		values[2] = {ObjectIdGetDatum(feed), CStringGetTextDatum(error)};
 
@@ -289,7 +257,7 @@ feedpub_maintenance_note_error(Oid feed, const char *error)
  * Look again for rows that could not be stamped.
  */
 void
-feedpub_maintenance_retry(Oid feed)
+feedpub_stamping_retry(Oid feed)
 {
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
 
@@ -302,7 +270,7 @@ feedpub_maintenance_retry(Oid feed)
  * How many rows could not be stamped.
  */
 int64
-feedpub_maintenance_failed(Oid feed)
+feedpub_stamping_failed(Oid feed)
 {
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
 	FeedpubRole caller;
@@ -410,36 +378,10 @@ write_state(FeedpubStatement *statement, Datum *values, const char *nulls)
 }
 
 /*
- * The process
+ * A turn of the process (worker/maintenance.c) begins.
  */
-
-/*
- * The handler of the limit: what die() does, from within.  No code catches
- * FATAL.
- */
-static void
-end_process(void)
-{
-	InterruptPending = true;
-	ProcDiePending = true;
-	SetLatch(MyLatch);
-}
-
-static void
-step_once(Oid feed, void *arg)
-{
-	int			rows = feedpub_stamping_rate == 0 ?
-		STEP_ROWS :
-		Min(Max(feedpub_stamping_rate / STEPS_A_SECOND, 1), STEP_ROWS);
-
-	/* the batch that has the rows makes them durable */
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	feedpub_maintenance_step(feed, rows, false, (FeedpubStamping *) arg);
-}
-
-static void
-begin_turn(Oid feed, void *arg)
+void
+feedpub_stamping_begin_turn(Oid feed)
 {
 	Datum		values[2] = {ObjectIdGetDatum(feed), BoolGetDatum(true)};
 
@@ -447,108 +389,10 @@ begin_turn(Oid feed, void *arg)
 	(void) write_state(&set_running, values, NULL);
 }
 
-static void
-end_turn(Oid feed, void *arg)
+void
+feedpub_stamping_end_turn(Oid feed)
 {
 	Datum		values[2] = {ObjectIdGetDatum(feed), BoolGetDatum(false)};
 
 	(void) write_state(&set_running, values, NULL);
-}
-
-static void
-note_failure(Oid feed, void *arg)
-{
-	char	   *name = get_rel_name(feed);
-
-	/* the message may tell of rows: it is for the table's owner */
-	ereport(LOG,
-			(name != NULL ?
-				 errmsg("could not stamp rows of feed \"%s\"", name) :
-				 errmsg("could not stamp rows of feed with OID %u", feed),
-			 errdetail("feedpub.republishing tells its owner why.")));
-	feedpub_maintenance_note_error(feed, (char *) arg);
-}
-
-/*
- * Stamp rows of one feed's partitions.  bgw_extra has the arguments: the
- * database and the feed.
- */
-void
-feedpub_maintenance_main(Datum main_arg)
-{
-	Oid			arguments[2];
-	MemoryContext context = AllocSetContextCreate(TopMemoryContext,
-												  "feedpub maintenance",
-												  ALLOCSET_DEFAULT_SIZES);
-	TimestampTz began = GetCurrentTimestamp();
-	int			nwaits = 0;
-
-	memcpy(arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(arguments[0], InvalidOid, 0);
-	limit = RegisterTimeout(USER_TIMEOUT, end_process);
-	feedpub_guc_pin();
-	pgstat_report_appname("feedpub maintenance");
-
-	PG_TRY();
-	{
-		FeedpubStamping step;
-
-		run_in_transaction(begin_turn, arguments[1], NULL);
-		do
-		{
-			TimestampTz now = GetCurrentTimestamp();
-
-			CHECK_FOR_INTERRUPTS();
-			MemoryContextReset(context);
-			MemoryContextSwitchTo(context);
-			enable_timeout_after(limit, STEP_LIMIT);
-			run_in_transaction(step_once, arguments[1], &step);
-			disable_timeout(limit, false);
-			nwaits = step.outcome == FEEDPUB_STAMPING_WAITS ? nwaits + 1 : 0;
-			if (feedpub_stamping_rate > 0 && step.stamped > 0)
-			{
-				int64		ms = step.stamped * 1000 / feedpub_stamping_rate -
-					TimestampDifferenceMilliseconds(now, GetCurrentTimestamp());
-
-				if (ms > 0)
-					(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-									 ms, feedpub_wait_event("FeedpubMaintenance"));
-				ResetLatch(MyLatch);
-			}
-		} while (step.npending > 0 && nwaits < step.npending &&
-				 !TimestampDifferenceExceeds(began, GetCurrentTimestamp(), TURN));
-		run_in_transaction(end_turn, arguments[1], NULL);
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		disable_timeout(limit, false);
-		HOLD_INTERRUPTS();
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		AbortCurrentTransaction();
-		FlushErrorState();
-		RESUME_INTERRUPTS();
-		run_in_transaction(note_failure, arguments[1], error->message);
-	}
-	PG_END_TRY();
-	proc_exit(0);
-}
-
-static void
-run_in_transaction(void (*step)(Oid feed, void *arg), Oid feed, void *arg)
-{
-	SetCurrentStatementStartTimestamp();
-	pgstat_report_activity(STATE_RUNNING, "stamping rows");
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	step(feed, arg);
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-	pgstat_report_stat(false);
-	pgstat_report_activity(STATE_IDLE, NULL);
 }

@@ -1,0 +1,142 @@
+/*-------------------------------------------------------------------------
+ *
+ * purge.c
+ *	  Removing rows by hand: feed_purge().
+ *
+ * It does what the worker and its process for maintenance do: the floor moves
+ * in a transaction of its own, and then the rows before it are removed in
+ * steps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "utils/lsyscache.h"
+
+#include "retention/retention.h"
+
+/* how many rows are removed in one transaction */
+#define STEP_ROWS		1000
+
+PG_FUNCTION_INFO_V1(feed_purge);
+
+static int64 remove_all(Oid relid);
+static Datum result(int64 purged);
+
+/*
+ * PROCEDURE feed_purge(feed regclass, before text,
+ * INOUT purged bigint DEFAULT NULL)
+ *
+ * Removes the rows of an outbox, or the deletes of a table feed, up to a
+ * cursor: whole batches, so those of the cursor's own batch only if it is at
+ * the batch's end.  purged is how many.  The floor moves there, and older
+ * cursors are refused (PF002).  It works in steps, each in a transaction of
+ * its own, so it cannot run inside a transaction block (25001).  If it is
+ * interrupted, what is before the floor is removed in the background.
+ *
+ * It is a DELETE as the table's owner, in a security-restricted operation:
+ * triggers fire, and foreign keys act.  If the DELETE of a row fails, or it is
+ * locked, the row is left, with a WARNING; it is not delivered any more.  For
+ * the owner only.
+ *
+ * Errors: 42809 if it is no feed, 22004; 22023 if before is no cursor; 55000
+ * if a subscription has not acknowledged everything before the cursor, or row
+ * security holds for the owner, or a rule replaces DELETE; PF001 for a cursor
+ * of another history; 25006 on a standby; 42501.
+ */
+Datum
+feed_purge(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"feed", "before"};
+	FeedpubCursor before;
+	FeedpubFeed feed;
+	Oid			relid;
+	int64		purged = 0;
+	int64		n;
+
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", "feed_purge")));
+	if (RecoveryInProgress())
+		ereport(ERROR,
+				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
+				 errmsg("feeds cannot be purged during recovery")));
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	relid = PG_GETARG_OID(0);
+	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &before);
+	if (!before.given)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"before\" must be a cursor"),
+				 errhint("Use feed_head(), or a cursor as it was delivered.")));
+	feedpub_registry_get(relid, &feed);
+	feedpub_require_owner(relid);
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		feedpub_republish_begin_transaction();
+		if (!feedpub_registry_is_registered(relid))
+			break;
+		n = feedpub_retain_move_to(relid, &before);
+		if (!feed.is_outbox)
+			purged += n;
+	} while (n > 0);
+	if (feed.is_outbox)
+		purged = remove_all(relid);
+	SPI_commit();
+	SPI_finish();
+	return result(purged);
+}
+
+/*
+ * Remove what is before the floor.  Returns how many rows.
+ */
+static int64
+remove_all(Oid relid)
+{
+	FeedpubRemoval removal = {0};
+	FeedpubRemovalOutcome outcome;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		feedpub_republish_begin_transaction();
+		outcome = feedpub_removal_step(&removal, relid, STEP_ROWS, true);
+	} while (outcome == FEEDPUB_REMOVAL_GOES_ON);
+	if (removal.failed > 0 || removal.locked > 0)
+		ereport(WARNING,
+				(errmsg("%lld rows of \"%s\" before the floor could not be removed",
+						(long long) (removal.failed + removal.locked), get_rel_name(relid)),
+				 removal.failed > 0 ?
+					 errdetail("The last error: %s.", removal.error) :
+					 errdetail("Other sessions have locked them."),
+				 errhint("They are not delivered any more.  If the feed has a policy, the worker tries again.")));
+	return removal.removed;
+}
+
+/*
+ * The row that the procedure returns.
+ */
+static Datum
+result(int64 purged)
+{
+	TupleDesc	desc = CreateTemplateTupleDesc(1);
+	Datum		values[1] = {Int64GetDatum(purged)};
+	bool		nulls[1] = {false};
+
+	TupleDescInitEntry(desc, 1, "purged", INT8OID, -1, 0);
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}

@@ -1,0 +1,588 @@
+/*-------------------------------------------------------------------------
+ *
+ * retain.c
+ *	  Where the floor of a feed goes.
+ *
+ * The owner's policy (policy.c) has three limits.  Rows are kept for "keep"
+ * after they were published, and then until every subscription has
+ * acknowledged them.  Rows older than max_age, or beyond max_size bytes, are
+ * removed even so.
+ *
+ * The floor goes over whole batches, from the oldest on, and stops at the
+ * first one that is to be kept.  So if the clock was put forward for a while,
+ * batches of that time hold back the later ones; none is removed too early
+ * because a later one has an earlier time.
+ *
+ * Why no subscription is passed.  The mover has locked the feed's floor before
+ * it takes the snapshot that reads the committed cursors.  A session that
+ * makes or moves a subscription has locked it with SHARE and keeps that until
+ * it has committed, and resolves its start with a snapshot that it takes under
+ * the lock.  So either the mover sees the subscription, or the subscription
+ * sees the floor.  An acknowledgement only moves a cursor forward.
+ *
+ * The mover holds the publishing lock, too: neither a publisher nor a merge
+ * works with batches that it removes.  The worker waits for neither lock;
+ * feed_purge() does.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "access/genam.h"
+#include "access/relation.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "retention/retention.h"
+
+/* how many batches the floor passes in one transaction */
+#define MAX_BATCHES		10000
+
+/* how many rows the size of a row is estimated from */
+#define SAMPLE_ROWS		100
+
+PG_FUNCTION_INFO_V1(feedpub_move_floor);
+
+/* What is to be kept of a feed. */
+typedef struct Policy
+{
+	TimestampTz keep;			/* batches up to then, if acknowledged, may go */
+	TimestampTz max_age;		/* batches up to then go */
+	int64		size_pos;		/* batches up to this position go */
+	List	   *interest;		/* the committed cursors in the oldest batch */
+	char	   *holder;			/* the subscription of the first of them */
+	const FeedpubCursor *passed;	/* or else: batches up to here go */
+} Policy;
+
+/* A feed whose floor is to move. */
+typedef struct Mover
+{
+	FeedpubFeed feed;
+	Relation	heap;
+	Relation	index;
+	Snapshot	snapshot;
+	FeedpubFloor floor;
+	FeedpubBatch last;
+} Mover;
+
+static FeedpubStatement list_feeds = {
+	.sql = "SELECT feed FROM feedpub._feed"
+		   " WHERE kind = 'outbox' AND (keep IS NOT NULL OR max_age IS NOT NULL OR max_size IS NOT NULL)",
+};
+
+/* for a table feed the setting is the default */
+static FeedpubStatement read_policy = {
+	.sql = "SELECT pg_catalog.clock_timestamp() - keep * $2,"
+		   " pg_catalog.clock_timestamp() - COALESCE(max_age,"
+		   "  CASE WHEN kind = 'table' AND keep IS NULL AND $3 >= 0 THEN pg_catalog.make_interval(secs => $3) END) * $2,"
+		   " max_size"
+		   " FROM feedpub._feed WHERE feed = $1",
+	.nargs = 3,
+	.argtypes = {REGCLASSOID, FLOAT8OID, INT4OID},
+};
+
+static FeedpubStatement read_cursors = {
+	.sql = "SELECT h.cursor, s.name FROM feedpub._subscription s"
+		   " JOIN feedpub._shard h ON h.subscription = s.name WHERE s.feed = $1",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
+static FeedpubStatement write_floor = {
+	.sql = "INSERT INTO feedpub._floor (feed, sync_id, pos, merged, fingerprint, removed_xid, removed_pos, history)"
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+	.nargs = 8,
+	.argtypes = {REGCLASSOID, INT8OID, INT8OID, BOOLOID, INT4OID, XID8OID, INT8OID, INT4OID},
+};
+
+static FeedpubStatement delete_floors = {
+	.sql = "DELETE FROM feedpub._floor WHERE feed = $1 AND sync_id < $2",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, INT8OID},
+};
+
+/* from the floor before on: older entries of the index may be dead */
+static FeedpubStatement delete_batches = {
+	.sql = "DELETE FROM feedpub._batch WHERE feed = $1 AND sync_id < $2 AND sync_id >= $3",
+	.nargs = 3,
+	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
+};
+
+static int64 move(Oid feed, const FeedpubCursor *before);
+static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
+static bool choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target);
+static bool choose_before(const Mover *mover, const FeedpubCursor *before,
+						  FeedpubBatch *target);
+static void load_policy(const Mover *mover, double scale, Policy *policy);
+static void load_interest(const Mover *mover, Policy *policy);
+static bool has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch);
+static bool may_go(const Policy *policy, const FeedpubBatch *batch);
+static uint64 run(FeedpubStatement *statement, Datum *values);
+static uint64 write_move(const Mover *mover, const FeedpubBatch *target);
+static void find_largest(const Mover *mover, const FeedpubBatch *target,
+						 uint64 *xid, int64 *pos);
+static int64 row_size(const Mover *mover);
+
+/*
+ * feedpub._move_floor(feed regclass) returns bigint
+ *
+ * The worker's step, by hand.  Returns how many batches of an outbox, or
+ * tombstones of a table feed, were removed.  Not for PUBLIC.
+ */
+Datum
+feedpub_move_floor(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_INT64(feedpub_retain_step(PG_GETARG_OID(0)));
+}
+
+/*
+ * The outboxes with a policy.
+ */
+List *
+feedpub_retain_list(void)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *feeds = NIL;
+	FeedpubRole caller;
+	uint64		n;
+
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&list_feeds, NULL, NULL);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+
+		feeds = lappend_oid(feeds, DatumGetObjectId(feedpub_store_value(i, 1, &isnull)));
+	}
+	feedpub_store_end(&caller);
+	return feeds;
+}
+
+/*
+ * Move the floor of a feed to where its policy has it.  Returns how much was
+ * removed of our own tables.  Does nothing if a lock is not free.
+ */
+int64
+feedpub_retain_step(Oid feed)
+{
+	if (!feedpub_floor_lock(feed, ExclusiveLock, false) ||
+		!ConditionalLockRelationOid(feed, AccessShareLock) ||
+		!feedpub_batch_lock(feed, false))
+		return 0;
+	return move(feed, NULL);
+}
+
+/*
+ * Move it towards a cursor, over whole batches.  Waits for the locks.  Returns
+ * as feedpub_retain_step() does; 0 if it is there.
+ */
+int64
+feedpub_retain_move_to(Oid feed, const FeedpubCursor *before)
+{
+	(void) feedpub_floor_lock(feed, ExclusiveLock, true);
+	LockRelationOid(feed, AccessShareLock);
+	(void) feedpub_batch_lock(feed, true);
+	return move(feed, before);
+}
+
+/*
+ * Open a feed.  Returns false if there is nothing to move over.
+ */
+static bool
+begin(Mover *mover, Oid relid)
+{
+	bool		found = false;
+
+	MemSet(mover, 0, sizeof(Mover));
+	mover->heap = try_relation_open(relid, AccessShareLock);
+	mover->snapshot = RegisterSnapshot(GetLatestSnapshot());
+	PushActiveSnapshot(mover->snapshot);
+	if (mover->heap != NULL && feedpub_registry_find(relid, &mover->feed))
+	{
+		mover->index = index_open(mover->feed.indexid, AccessShareLock);
+		feedpub_floor_read(relid, mover->snapshot, &mover->floor);
+		feedpub_batch_last(relid, PG_INT64_MAX, mover->snapshot, &mover->last);
+		found = mover->last.sync_id > 0 && !feedpub_batch_is_foreign(&mover->last);
+	}
+	return found;
+}
+
+static void
+end(Mover *mover)
+{
+	PopActiveSnapshot();
+	UnregisterSnapshot(mover->snapshot);
+	if (mover->index != NULL)
+		index_close(mover->index, NoLock);
+	if (mover->heap != NULL)
+		relation_close(mover->heap, NoLock);
+}
+
+/*
+ * The subscription that holds back the floor, or NULL.
+ */
+char *
+feedpub_retain_holder(Oid relid)
+{
+	Mover		mover;
+	FeedpubBatch batch;
+	char	   *holder = NULL;
+
+	if (begin(&mover, relid))
+	{
+		FeedpubBatchScan *batches = feedpub_batch_begin(relid, mover.floor.sync_id + 1,
+														mover.snapshot);
+		Policy		policy;
+
+		load_policy(&mover, 1, &policy);
+		if (feedpub_batch_next(batches, &batch) && batch.published_at <= policy.keep &&
+			!may_go(&policy, &batch))
+			holder = psprintf("subscription \"%s\"", policy.holder);
+		feedpub_batch_end(batches);
+	}
+	end(&mover);
+	return holder;
+}
+
+static int64
+move(Oid relid, const FeedpubCursor *before)
+{
+	Mover		mover;
+	FeedpubBatch target;
+	FeedpubBatch old;
+	bool		moves = false;
+	int64		nremoved = 0;
+
+	if (begin(&mover, relid))
+	{
+		if (before != NULL)
+			moves = choose_before(&mover, before, &target);
+		else if (mover.feed.is_outbox)
+			moves = choose_by_policy(&mover, 1, &target);
+		else if (choose_by_policy(&mover, 1.25, &old))
+		{
+			/* not before some are a quarter older than they have to be */
+			moves = feedpub_expire_is_due(relid, &old) && choose_by_policy(&mover, 1, &target);
+		}
+		if (moves)
+			nremoved = (int64) write_move(&mover, &target);
+	}
+	end(&mover);
+	return nremoved;
+}
+
+/*
+ * Choose the batch at whose end the floor may be.  Returns false if the floor
+ * stays.  The times of the policy are taken scale times as long.
+ */
+static bool
+choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target)
+{
+	Policy		policy;
+
+	load_policy(mover, scale, &policy);
+	return choose(mover, &policy, target);
+}
+
+/*
+ * The same for the batches up to a cursor.  Raises 55000 if a subscription
+ * needs something of them.
+ */
+static bool
+choose_before(const Mover *mover, const FeedpubCursor *before, FeedpubBatch *target)
+{
+	Policy		policy = {.keep = DT_NOBEGIN, .max_age = DT_NOBEGIN, .size_pos = -1};
+	Oid			feed = mover->feed.relid;
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	ListCell   *lc;
+
+	if (before->history != mover->floor.history)
+		feedpub_cursor_refuse(feed);
+	if (feedpub_cursor_batch(before) <= mover->floor.sync_id)
+		return false;
+	batches = feedpub_batch_begin(feed, before->sync_id, mover->snapshot);
+	if (!feedpub_batch_next(batches, &batch) || !feedpub_batch_knows(&batch, before))
+		feedpub_cursor_refuse(feed);
+	feedpub_batch_end(batches);
+	load_interest(mover, &policy);
+	foreach(lc, policy.interest)
+	{
+		if (feedpub_cursor_compare(lfirst(lc), before) < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("a subscription of feed \"%s\" has not acknowledged everything before that cursor",
+							get_rel_name(feed)),
+					 errhint("feedpub.subscriptions shows how far each is.  Use feed_seek() or feed_unsubscribe() for one that is to be passed.")));
+	}
+	policy.passed = before;
+	return choose(mover, &policy, target);
+}
+
+static bool
+choose(const Mover *mover, const Policy *policy, FeedpubBatch *target)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	int			n = 0;
+
+	batches = feedpub_batch_begin(mover->feed.relid, mover->floor.sync_id + 1, mover->snapshot);
+	while (n < MAX_BATCHES && feedpub_batch_next(batches, &batch) && may_go(policy, &batch))
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		/* the last batch of a table feed stays: the next newcomer's base */
+		if (!mover->feed.is_outbox && batch.sync_id == mover->last.sync_id)
+			break;
+		*target = batch;
+		n++;
+	}
+	feedpub_batch_end(batches);
+	return n > 0;
+}
+
+static void
+load_policy(const Mover *mover, double scale, Policy *policy)
+{
+	Datum		values[3] = {ObjectIdGetDatum(mover->feed.relid), Float8GetDatum(scale),
+							 Int32GetDatum(feedpub_tombstone_retention)};
+	int64		max_size = -1;
+	FeedpubRole caller;
+
+	*policy = (Policy){.keep = DT_NOBEGIN, .max_age = DT_NOBEGIN, .size_pos = -1};
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(&read_policy, values, NULL) > 0)
+	{
+		bool		isnull;
+		Datum		value = feedpub_store_value(0, 1, &isnull);
+
+		if (!isnull)
+			policy->keep = DatumGetTimestampTz(value);
+		value = feedpub_store_value(0, 2, &isnull);
+		if (!isnull)
+			policy->max_age = DatumGetTimestampTz(value);
+		value = feedpub_store_value(0, 3, &isnull);
+		if (!isnull)
+			max_size = DatumGetInt64(value);
+	}
+	feedpub_store_end(&caller);
+	if (max_size >= 0)
+		policy->size_pos = mover->last.last_pos - max_size / row_size(mover);
+	if (policy->keep != DT_NOBEGIN)
+		load_interest(mover, policy);
+}
+
+/*
+ * Find the committed cursors that are in the oldest batch.  Those that are
+ * refused anyway, of another history or before the floor, hold back nothing.
+ */
+static void
+load_interest(const Mover *mover, Policy *policy)
+{
+	Oid			feed = mover->feed.relid;
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubRole caller;
+	uint64		n;
+
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(&read_cursors, values, NULL);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < n; i++)
+	{
+		bool		isnull;
+		FeedpubCursor cursor;
+		int64		number;
+
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 1, &isnull)), &cursor);
+		number = feedpub_cursor_batch(&cursor);
+		if (cursor.given &&
+			(cursor.history != mover->floor.history ||
+			 feedpub_cursor_is_expired(feed, &cursor, &mover->floor, mover->snapshot)))
+			continue;
+		if (policy->interest != NIL &&
+			number < feedpub_cursor_batch(linitial(policy->interest)))
+			policy->interest = NIL;
+		if (policy->interest == NIL)
+			policy->holder = TextDatumGetCString(feedpub_store_value(i, 2, &isnull));
+		if (policy->interest == NIL ||
+			number == feedpub_cursor_batch(linitial(policy->interest)))
+			policy->interest = lappend(policy->interest, memcpy(palloc_object(FeedpubCursor), &cursor, sizeof(cursor)));
+	}
+	feedpub_store_end(&caller);
+}
+
+/*
+ * Is a cursor at the end of a batch, or after it?
+ */
+static bool
+has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch)
+{
+	int64		number = feedpub_cursor_batch(cursor);
+
+	return number > batch->sync_id ||
+		(number == batch->sync_id && feedpub_batch_passed(batch, cursor) >= batch->last_pos);
+}
+
+/*
+ * May a batch go?
+ */
+static bool
+may_go(const Policy *policy, const FeedpubBatch *batch)
+{
+	ListCell   *lc;
+
+	if (policy->passed != NULL)
+		return has_passed(policy->passed, batch);
+	if (batch->published_at <= policy->max_age || batch->last_pos <= policy->size_pos)
+		return true;
+	if (batch->published_at > policy->keep)
+		return false;
+	foreach(lc, policy->interest)
+	{
+		if (!has_passed(lfirst(lc), batch))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Run a statement as the owner of our tables.  Returns the number of rows.
+ */
+static uint64
+run(FeedpubStatement *statement, Datum *values)
+{
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(statement, values, NULL);
+	feedpub_store_end(&caller);
+	return nrows;
+}
+
+/*
+ * Move the floor to the end of a batch.  Returns how many batches of an outbox
+ * are gone, or how many tombstones.
+ *
+ * The move is on disk before it is visible, and with it the floor's batch: a
+ * page that begins at the floor delivers its cursor.
+ */
+static uint64
+write_move(const Mover *mover, const FeedpubBatch *target)
+{
+	uint64		xid = 0;
+	int64		pos = 0;
+	Datum		values[8];
+
+	ForceSyncCommit();
+	if (mover->feed.is_outbox)
+		find_largest(mover, target, &xid, &pos);
+	values[0] = ObjectIdGetDatum(mover->feed.relid);
+	values[1] = Int64GetDatum(target->sync_id);
+	values[2] = Int64GetDatum(target->last_pos);
+	values[3] = BoolGetDatum(target->is_merged);
+	values[4] = UInt32GetDatum(target->fingerprint);
+	values[5] = UInt64GetDatum(xid);
+	values[6] = Int64GetDatum(pos);
+	values[7] = UInt32GetDatum(mover->floor.history);
+	(void) run(&write_floor, values);
+	(void) run(&delete_floors, values);
+	if (mover->feed.is_outbox)
+	{
+		values[2] = Int64GetDatum(mover->floor.sync_id);
+		return run(&delete_batches, values);
+	}
+	return feedpub_expire_remove(mover->feed.relid, target);
+}
+
+/*
+ * Find the largest stamp before a floor: that of a row that the snapshot of
+ * its batch sees.  The index is read backwards from the xmax of that snapshot,
+ * and transactions that it does not see are skipped.
+ */
+static void
+find_largest(const Mover *mover, const FeedpubBatch *target, uint64 *xid, int64 *pos)
+{
+	IndexScanDesc scan = feedpub_index_beginscan(mover->heap, mover->index, mover->snapshot, 2);
+	TupleTableSlot *slot = table_slot_create(mover->heap, NULL);
+	uint64		below = target->snapshot.xmax;
+	bool		found = false;
+	ScanKeyData keys[2];
+
+	*xid = mover->floor.removed_xid;
+	*pos = mover->floor.removed_pos;
+	while (!found)
+	{
+		uint64		at;
+		bool		isnull;
+
+		CHECK_FOR_INTERRUPTS();
+		ScanKeyInit(&keys[0], 1, BTLessStrategyNumber, F_XID8LT,
+					FullTransactionIdGetDatum(FullTransactionIdFromU64(below)));
+		ScanKeyInit(&keys[1], 1, BTGreaterEqualStrategyNumber, F_XID8GE,
+					FullTransactionIdGetDatum(FullTransactionIdFromU64(*xid)));
+		index_rescan(scan, keys, 2, NULL, 0);
+		if (!index_getnext_slot(scan, BackwardScanDirection, slot))
+			break;
+		at = DatumGetUInt64(slot_getattr(slot, mover->feed.xid_attno, &isnull));
+		found = feedpub_batch_sees(&target->snapshot, at);
+		if (found)
+		{
+			*pos = Max(DatumGetInt64(slot_getattr(slot, mover->feed.pos_attno, &isnull)),
+					   at == *xid ? *pos : 0);
+			*xid = at;
+		}
+		below = at;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * The size of a row, in bytes, as the newest ones have it: with the values
+ * that are stored out of line.
+ */
+static int64
+row_size(const Mover *mover)
+{
+	IndexScanDesc scan = feedpub_index_beginscan(mover->heap, mover->index, mover->snapshot, 0);
+	TupleTableSlot *slot = table_slot_create(mover->heap, NULL);
+	int64		size = 0;
+	int			n = 0;
+
+	index_rescan(scan, NULL, 0, NULL, 0);
+	while (n < SAMPLE_ROWS && index_getnext_slot(scan, BackwardScanDirection, slot))
+	{
+		slot_getallattrs(slot);
+		size += sizeof(HeapTupleHeaderData);
+		for (int i = 0; i < slot->tts_tupleDescriptor->natts; i++)
+		{
+			Form_pg_attribute att = TupleDescAttr(slot->tts_tupleDescriptor, i);
+
+			if (!slot->tts_isnull[i])
+				size += att->attlen == -1 ? (int64) toast_datum_size(slot->tts_values[i]) :
+											Max(att->attlen, 0);
+		}
+		n++;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return Max(n > 0 ? size / n : 1, 1);
+}
