@@ -21,6 +21,11 @@ SELECT relkind, amname, relpersistence, relowner = current_user::regrole AS mine
                   AND d.objid IN (c.oid, 'outbox_feed_pos_seq'::regclass)) AS member
   FROM pg_class c JOIN pg_am a ON a.oid = relam
  WHERE c.oid = 'outbox'::regclass;
+-- Its storage parameters are for retention.  Its owner may set others.
+SELECT c.reloptions, t.reloptions AS toast FROM pg_class c JOIN pg_class t ON t.oid = c.reltoastrelid
+ WHERE c.oid = 'outbox'::regclass;
+ALTER TABLE outbox SET (vacuum_truncate = on, fillfactor = 90);
+SELECT feed_repair('outbox'), reloptions FROM pg_class WHERE oid = 'outbox'::regclass;
 -- feedpub.feeds lists the feeds of the database.
 SELECT feed, kind, owner = current_user AS mine, payload_type, is_default, created_at <= now() AS created
   FROM feedpub.feeds;

@@ -29,6 +29,24 @@
 
 #include "admin/admin.h"
 
+/*
+ * What autovacuum needs to keep up with retention (retention/remove.c), which
+ * removes the oldest rows, page after page.
+ *
+ * Autovacuum begins when a twentieth of the rows is dead, not a fifth: that is
+ * space which new rows cannot use yet.  A fiftieth would be too little, for
+ * VACUUM leaves the index alone if fewer pages than that have dead rows.
+ *
+ * It does not give back the pages at the end of the file.  That would take
+ * ACCESS EXCLUSIVE on the table: writers would wait, and a standby would cancel
+ * its readers.
+ *
+ * The TOAST table has its own: if it has any, it does not inherit the others.
+ */
+#define STORAGE_PARAMETERS \
+	"autovacuum_vacuum_scale_factor = 0.05, vacuum_truncate = off," \
+	" toast.autovacuum_vacuum_scale_factor = 0.05, toast.vacuum_truncate = off"
+
 PG_FUNCTION_INFO_V1(feed_create);
 PG_FUNCTION_INFO_V1(feed_drop);
 PG_FUNCTION_INFO_V1(feed_set_default);
@@ -108,7 +126,8 @@ feed_create(PG_FUNCTION_ARGS)
 							  " message_key pg_catalog.text,"
 							  " data %s NOT NULL,"
 							  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),"
-							  " headers pg_catalog.jsonb)",
+							  " headers pg_catalog.jsonb)"
+							  " WITH (" STORAGE_PARAMETERS ")",
 							  table, format_type_be_qualified(type)));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
