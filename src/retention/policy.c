@@ -17,7 +17,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -52,7 +51,7 @@ static FeedpubStatement read_removal = {
 };
 
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);
-static char *find_holder(Oid feed, const FeedpubFloor *floor);
+static char *find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot);
 
 /*
  * feed_retain(feed regclass, keep interval DEFAULT NULL,
@@ -83,6 +82,8 @@ feed_retain(PG_FUNCTION_ARGS)
 	FeedpubRole caller;
 	Datum		values[4];
 	char		nulls[] = "    ";
+	bool		has_keep;
+	bool		has_max_age;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandIfReadOnly("feed_retain()");
@@ -90,7 +91,9 @@ feed_retain(PG_FUNCTION_ARGS)
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);
-	if (check_interval(fcinfo, 1, "keep", 0) & check_interval(fcinfo, 2, "max_age", 1) &&
+	has_keep = check_interval(fcinfo, 1, "keep", 0);
+	has_max_age = check_interval(fcinfo, 2, "max_age", 1);
+	if (has_keep && has_max_age &&
 		feedpub_argument_ms(PG_GETARG_INTERVAL_P(2)) < feedpub_argument_ms(PG_GETARG_INTERVAL_P(1)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -143,9 +146,9 @@ check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least)
  *
  * The floor of a feed and when it moved, NULL if it never has; when the oldest
  * batch after it was published; and what holds it back, or the rows before it:
- * a subscription, locked rows, an error.  NULLs if the caller may not read the
+ * a subscription, a limit, locked rows, an error.  NULLs if the caller may not read the
  * feed and is no member of pg_read_all_stats, held_by also if it does not own
- * the feed.  Waits for no lock.
+ * the feed.  Looks at our own tables only, so it waits for no lock.
  */
 Datum
 feedpub_retention(PG_FUNCTION_ARGS)
@@ -156,10 +159,8 @@ feedpub_retention(PG_FUNCTION_ARGS)
 	Datum		values[4] = {0};
 	bool		nulls[4] = {true, true, true, true};
 
-	if (feedpub_registry_is_registered(feed) && (sees_all || feedpub_may_select(feed)) &&
-		ConditionalLockRelationOid(feed, AccessShareLock))
+	if (feedpub_registry_is_registered(feed) && (sees_all || feedpub_may_select(feed)))
 	{
-		Relation	heap = try_relation_open(feed, NoLock);
 		Snapshot	snapshot = GetActiveSnapshot();
 		FeedpubFloor floor;
 		FeedpubCursor cursor;
@@ -180,17 +181,13 @@ feedpub_retention(PG_FUNCTION_ARGS)
 		if (!nulls[2])
 			values[2] = TimestampTzGetDatum(batch.published_at);
 		feedpub_batch_end(batches);
-		if (heap != NULL && (sees_all || feedpub_owns_relation(feed, GetUserId())))
-			holder = find_holder(feed, &floor);
+		if (sees_all || feedpub_owns_relation(feed, GetUserId()))
+			holder = find_holder(feed, &floor, snapshot);
 		if (holder != NULL)
 		{
 			values[3] = CStringGetTextDatum(holder);
 			nulls[3] = false;
 		}
-		if (heap != NULL)
-			relation_close(heap, AccessShareLock);
-		else
-			UnlockRelationOid(feed, AccessShareLock);
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }
@@ -200,7 +197,7 @@ feedpub_retention(PG_FUNCTION_ARGS)
  * nothing does.
  */
 static char *
-find_holder(Oid feed, const FeedpubFloor *floor)
+find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot)
 {
 	Datum		values[2] = {ObjectIdGetDatum(feed), Int64GetDatum(floor->sync_id)};
 	MemoryContext context = CurrentMemoryContext;
@@ -217,5 +214,5 @@ find_holder(Oid feed, const FeedpubFloor *floor)
 			holder = MemoryContextStrdup(context, TextDatumGetCString(value));
 	}
 	feedpub_store_end(&caller);
-	return holder != NULL ? holder : feedpub_retain_holder(feed);
+	return holder != NULL ? holder : feedpub_retain_holder(feed, floor, snapshot);
 }

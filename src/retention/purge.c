@@ -38,15 +38,16 @@ static Datum result(int64 purged);
  *
  * Removes the rows of an outbox, or the deletes of a table feed, up to a
  * cursor: whole batches, so those of the cursor's own batch only if it is at
- * the batch's end.  purged is how many.  The floor moves there, and older
- * cursors are refused (PF002).  It works in steps, each in a transaction of
+ * the batch's end.  purged is how many this
+ * call has removed.  The floor moves there, and older cursors are refused
+ * (PF002).  It works in steps, each in a transaction of
  * its own, so it cannot run inside a transaction block (25001).  If it is
  * interrupted, what is before the floor is removed in the background.
  *
  * It is a DELETE as the table's owner, in a security-restricted operation:
  * triggers fire, and foreign keys act.  If the DELETE of a row fails, or it is
- * locked, the row is left, with a WARNING; it is not delivered any more.  For
- * the owner only.
+ * locked, the row is left, with a WARNING; in published order it is not
+ * delivered any more.  For the owner only.
  *
  * Errors: 42809 if it is no feed, 22004; 22023 if before is no cursor; 55000
  * if a subscription has not acknowledged everything before the cursor, or row
@@ -90,6 +91,7 @@ feed_purge(PG_FUNCTION_ARGS)
 		feedpub_republish_begin_transaction();
 		if (!feedpub_registry_is_registered(relid))
 			break;
+		feedpub_require_owner(relid);	/* it may have changed */
 		n = feedpub_retain_move_to(relid, &before);
 		if (!feed.is_outbox)
 			purged += n;
@@ -122,7 +124,8 @@ remove_all(Oid relid)
 						(long long) (removal.failed + removal.locked), get_rel_name(relid)),
 				 removal.failed > 0 ?
 					 errdetail("The last error: %s.", removal.error) :
-					 errdetail("Other sessions have locked them."),
+					 errdetail("Other sessions have locked them%s%s.",
+							   removal.error[0] != '\0' ? "; " : "", removal.error),
 				 errhint("They are not delivered any more.  If the feed has a policy, the worker tries again.")));
 	return removal.removed;
 }

@@ -25,13 +25,20 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
+#include "access/multixact.h"
 #include "access/relation.h"
+#include "access/subtrans.h"
+#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "rewrite/rewriteDefine.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -62,7 +69,7 @@ static FeedpubStatement save_pass = {
 		   "  pass_sync_id, pass_xid, pass_pos, pass_locked, pass_failed, last_error, last_error_at)"
 		   " VALUES ($1, CASE WHEN $3 AND $8 + $9 = 0 THEN $2 ELSE 0 END, $4, $5, $8, $9,"
 		   "  CASE WHEN $3 THEN 0 ELSE $2 END, $6, $7, $8, $9, $10,"
-		   "  CASE WHEN $10 IS NOT NULL THEN pg_catalog.clock_timestamp() END)"
+		   "  CASE WHEN $9 > 0 THEN pg_catalog.clock_timestamp() END)"
 		   " ON CONFLICT (feed) DO UPDATE SET"
 		   "  sync_id = GREATEST(r.sync_id, EXCLUDED.sync_id),"
 		   "  from_xid = GREATEST(r.from_xid, EXCLUDED.from_xid),"
@@ -72,7 +79,7 @@ static FeedpubStatement save_pass = {
 		   "  pass_sync_id = EXCLUDED.pass_sync_id, pass_xid = EXCLUDED.pass_xid, pass_pos = EXCLUDED.pass_pos,"
 		   "  pass_locked = EXCLUDED.pass_locked, pass_failed = EXCLUDED.pass_failed,"
 		   "  last_error = CASE WHEN $3 THEN $10 ELSE COALESCE($10, r.last_error) END,"
-		   "  last_error_at = CASE WHEN $10 IS NOT NULL THEN EXCLUDED.last_error_at"
+		   "  last_error_at = CASE WHEN $9 > 0 THEN EXCLUDED.last_error_at"
 		   "   WHEN NOT $3 THEN r.last_error_at END",
 	.nargs = 10,
 	.argtypes = {REGCLASSOID, INT8OID, BOOLOID, XID8OID, INT8OID, XID8OID, INT8OID, INT8OID, INT8OID, TEXTOID},
@@ -104,6 +111,7 @@ static int	find_rows(FeedpubRemoval *removal, Relation rel, const FeedpubBatch *
 static void remove_rows(FeedpubRemoval *removal, Relation rel, Datum *tids, int n);
 static bool try_remove(FeedpubRemoval *removal, Relation rel, Datum *tids, int n,
 					   bool skip_locked);
+static void note_holder(FeedpubRemoval *removal, Relation rel, ItemPointer tid);
 
 /*
  * Remove some rows, in a transaction of the caller's, in READ COMMITTED.  If
@@ -114,6 +122,7 @@ FeedpubRemovalOutcome
 feedpub_removal_step(FeedpubRemoval *removal, Oid feed, int max_rows, bool wait)
 {
 	FeedpubRemovalOutcome outcome = FEEDPUB_REMOVAL_NOTHING;
+	FeedpubFeed registered;		/* raises an error without an index */
 	FeedpubFloor floor;
 	FeedpubBatch batch;
 	Relation	rel;
@@ -133,7 +142,7 @@ feedpub_removal_step(FeedpubRemoval *removal, Oid feed, int max_rows, bool wait)
 		return outcome;
 	PushActiveSnapshot(GetLatestSnapshot());
 	feedpub_floor_read(feed, GetActiveSnapshot(), &floor);
-	if (floor.sync_id > 0 && feedpub_registry_is_registered(feed) &&
+	if (floor.sync_id > 0 && feedpub_registry_find(feed, &registered) &&
 		begin(removal, feed, floor.sync_id))
 	{
 		check_table(rel);
@@ -220,12 +229,14 @@ begin(FeedpubRemoval *removal, Oid feed, int64 sync_id)
 
 	if (removal->sync_id == sync_id)
 		return true;
+	feedpub_removal_save(removal, feed, false);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&begin_pass, values, NULL) > 0;
 	if (found)
 	{
-		MemSet(removal, 0, sizeof(FeedpubRemoval));
 		removal->sync_id = sync_id;
+		removal->pos = removal->locked = removal->failed = 0;
+		removal->error[0] = '\0';
 		removal->xid = DatumGetUInt64(feedpub_store_value(0, 1, &isnull));
 		if (DatumGetBool(feedpub_store_value(0, 2, &isnull)))
 		{
@@ -264,7 +275,7 @@ feedpub_removal_save(FeedpubRemoval *removal, Oid feed, bool ended)
 	values[8] = Int64GetDatum(removal->failed);
 	values[9] = CStringGetTextDatum(removal->error);
 	feedpub_store_begin(&caller);
-	(void) feedpub_store_run(&save_pass, values, removal->error[0] == '\0' ? "         n" : NULL);
+	(void) feedpub_store_run(&save_pass, values, whole ? "         n" : NULL);
 	feedpub_store_end(&caller);
 	removal->saved = removal->removed;
 	if (ended)
@@ -386,6 +397,7 @@ try_remove(FeedpubRemoval *removal, Relation rel, Datum *tids, int n, bool skip_
 	PG_TRY();
 	{
 		int64		nremoved;
+		bool		isnull;
 
 		if (SPI_execute_with_args(psprintf(skip_locked ?
 											   "DELETE FROM ONLY %s WHERE ctid = ANY (ARRAY("
@@ -397,10 +409,16 @@ try_remove(FeedpubRemoval *removal, Relation rel, Datum *tids, int n, bool skip_
 		nremoved = (int64) SPI_processed;
 		if (nremoved < n)
 		{
-			if (SPI_execute_with_args(psprintf("SELECT FROM ONLY %s WHERE ctid = ANY ($1)", table),
+			if (SPI_execute_with_args(psprintf("SELECT ctid FROM ONLY %s WHERE ctid = ANY ($1)", table),
 									  1, argtypes, values, NULL, false, 0) != SPI_OK_SELECT)
 				elog(ERROR, "could not read \"%s\"", RelationGetRelationName(rel));
 			left = (int64) SPI_processed;
+			if (skip_locked && left > 0)
+			{
+				Datum		tid = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+
+				note_holder(removal, rel, (ItemPointer) DatumGetPointer(tid));
+			}
 		}
 		ReleaseCurrentSubTransaction();
 		removal->removed += nremoved;
@@ -438,4 +456,49 @@ try_remove(FeedpubRemoval *removal, Relation rel, Datum *tids, int n, bool skip_
 	else if (!locked && n == 1)
 		removal->failed++;
 	return done || n == 1;
+}
+
+/*
+ * Note who has locked a row, for feedpub.feeds.  Nothing if it is not locked
+ * any more.
+ */
+static void
+note_holder(FeedpubRemoval *removal, Relation rel, ItemPointer tid)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TransactionId xid = InvalidTransactionId;
+	bool		is_multi = false;
+
+	if (removal->error[0] == '\0' && TTS_IS_BUFFERTUPLE(slot) &&
+		table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot))
+	{
+		BufferHeapTupleTableSlot *row = (BufferHeapTupleTableSlot *) slot;
+
+		LockBuffer(row->buffer, BUFFER_LOCK_SHARE);
+		xid = HeapTupleHeaderGetRawXmax(row->base.tuple->t_data);
+		is_multi = (row->base.tuple->t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0;
+		LockBuffer(row->buffer, BUFFER_LOCK_UNLOCK);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	if (is_multi)
+	{
+		MultiXactMember *members;
+		int			n = GetMultiXactIdMembers(xid, &members, false, false);
+
+		xid = InvalidTransactionId;
+		for (int i = 0; i < n; i++)
+		{
+			if (TransactionIdIsInProgress(members[i].xid))
+				xid = members[i].xid;
+		}
+	}
+	if (TransactionIdIsNormal(xid) && TransactionIdIsInProgress(xid))
+	{
+		int			pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+
+		if (pid != 0)
+			snprintf(removal->error, sizeof(removal->error), "one is locked by process %d", pid);
+		else
+			strlcpy(removal->error, "one is locked by a prepared transaction", sizeof(removal->error));
+	}
 }

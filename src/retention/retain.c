@@ -66,6 +66,7 @@ typedef struct Policy
 	int64		size_pos;		/* batches up to this position go */
 	List	   *interest;		/* the committed cursors in the oldest batch */
 	char	   *holder;			/* the subscription of the first of them */
+	char	   *limit;			/* the argument that keeps what is younger */
 	const FeedpubCursor *passed;	/* or else: batches up to here go */
 } Policy;
 
@@ -90,7 +91,9 @@ static FeedpubStatement read_policy = {
 	.sql = "SELECT pg_catalog.clock_timestamp() - keep * $2,"
 		   " pg_catalog.clock_timestamp() - COALESCE(max_age,"
 		   "  CASE WHEN kind = 'table' AND keep IS NULL AND $3 >= 0 THEN pg_catalog.make_interval(secs => $3) END) * $2,"
-		   " max_size"
+		   " max_size,"
+		   " CASE WHEN keep IS NOT NULL THEN 'keep' WHEN max_age IS NOT NULL THEN 'max_age'"
+		   "  WHEN max_size IS NOT NULL THEN 'max_size' END"
 		   " FROM feedpub._feed WHERE feed = $1",
 	.nargs = 3,
 	.argtypes = {REGCLASSOID, FLOAT8OID, INT4OID},
@@ -136,6 +139,7 @@ static uint64 run(FeedpubStatement *statement, Datum *values);
 static uint64 write_move(const Mover *mover, const FeedpubBatch *target);
 static void find_largest(const Mover *mover, const FeedpubBatch *target,
 						 uint64 *xid, int64 *pos);
+static int64 size_limit(const Mover *mover, int64 max_size);
 static int64 row_size(const Mover *mover);
 
 /*
@@ -235,28 +239,25 @@ end(Mover *mover)
 }
 
 /*
- * The subscription that holds back the floor, or NULL.
+ * What holds back a floor: a subscription, or a limit of the policy; NULL if
+ * nothing does.  For a view, so it waits for no lock and does not look at the
+ * table: what max_size would remove counts as held, too.
  */
 char *
-feedpub_retain_holder(Oid relid)
+feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot)
 {
-	Mover		mover;
+	Mover		mover = {.feed.relid = relid, .snapshot = snapshot, .floor = *floor};
+	FeedpubBatchScan *batches = feedpub_batch_begin(relid, floor->sync_id + 1, snapshot);
 	FeedpubBatch batch;
+	Policy		policy;
 	char	   *holder = NULL;
 
-	if (begin(&mover, relid))
-	{
-		FeedpubBatchScan *batches = feedpub_batch_begin(relid, mover.floor.sync_id + 1,
-														mover.snapshot);
-		Policy		policy;
-
-		load_policy(&mover, 1, &policy);
-		if (feedpub_batch_next(batches, &batch) && batch.published_at <= policy.keep &&
-			!may_go(&policy, &batch))
-			holder = psprintf("subscription \"%s\"", policy.holder);
-		feedpub_batch_end(batches);
-	}
-	end(&mover);
+	load_policy(&mover, 1, &policy);
+	if (feedpub_batch_next(batches, &batch) && !may_go(&policy, &batch))
+		holder = batch.published_at <= policy.keep ?
+			psprintf("subscription \"%s\"", policy.holder) :
+			policy.limit;
+	feedpub_batch_end(batches);
 	return holder;
 }
 
@@ -362,6 +363,7 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 {
 	Datum		values[3] = {ObjectIdGetDatum(mover->feed.relid), Float8GetDatum(scale),
 							 Int32GetDatum(feedpub_tombstone_retention)};
+	MemoryContext context = CurrentMemoryContext;
 	int64		max_size = -1;
 	FeedpubRole caller;
 
@@ -380,10 +382,13 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 		value = feedpub_store_value(0, 3, &isnull);
 		if (!isnull)
 			max_size = DatumGetInt64(value);
+		value = feedpub_store_value(0, 4, &isnull);
+		if (!isnull)
+			policy->limit = MemoryContextStrdup(context, TextDatumGetCString(value));
 	}
 	feedpub_store_end(&caller);
-	if (max_size >= 0)
-		policy->size_pos = mover->last.last_pos - max_size / row_size(mover);
+	if (max_size >= 0 && mover->heap != NULL)
+		policy->size_pos = size_limit(mover, max_size);
 	if (policy->keep != DT_NOBEGIN)
 		load_interest(mover, policy);
 }
@@ -553,6 +558,27 @@ find_largest(const Mover *mover, const FeedpubBatch *target, uint64 *xid, int64 
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * The position up to which batches are beyond max_size bytes, or -1.
+ *
+ * Positions alone would count rows that were rolled back.  So the rows that
+ * the server counts are taken to be spread evenly over the positions: its
+ * statistics, or after a crash, which forgets these, the last VACUUM's count.
+ */
+static int64
+size_limit(const Mover *mover, int64 max_size)
+{
+	Oid			relid = mover->feed.relid;
+	double		npositions = mover->last.last_pos - mover->floor.pos;
+	double		nrows = Max(mover->heap->rd_rel->reltuples,
+							DatumGetInt64(DirectFunctionCall1(pg_stat_get_live_tuples, ObjectIdGetDatum(relid))));
+	double		nkept = (double) max_size / row_size(mover);
+
+	if (nrows <= nkept || npositions <= nkept)
+		return -1;
+	return mover->last.last_pos - (int64) (nkept * Max(npositions / nrows, 1));
 }
 
 /*

@@ -47,6 +47,6 @@ extern void feedpub_removal_end_turn(Oid feed, const char *error);
 extern int64 feedpub_retain_step(Oid feed);
 extern int64 feedpub_retain_move_to(Oid feed, const FeedpubCursor *before);
 extern List *feedpub_retain_list(void);
-extern char *feedpub_retain_holder(Oid feed);
+extern char *feedpub_retain_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot);
 
 #endif							/* FEEDPUB_RETENTION_H */
