@@ -55,6 +55,11 @@ TABLE state;
 SELECT name, expired FROM feedpub.subscriptions;
 -- It is refused until it seeks.
 SELECT feed_poll('absent');
+-- Until then it holds back nothing.
+SELECT feed_retain('limited', '0');
+SELECT feedpub._move_floor('limited');
+TABLE state;
+CALL messages('c');
 SELECT feed_seek('absent', 'earliest') = feed_floor('limited') AS at_floor;
 SELECT (entry).message_type FROM feed_poll_rows(NULL::limited, 'absent');
 SELECT feed_unsubscribe('absent');
@@ -68,7 +73,7 @@ SELECT feedpub._move_floor('limited');
 TABLE state;
 CALL ages('limited', '1 day', '1 day');
 SELECT feedpub._move_floor('limited');
--- The clock was a day behind when g was published: it goes with f, which came
+-- The clock was a day slow when g was published: it goes with f, which came
 -- before.
 CALL messages('f');
 CALL messages('g');

@@ -28,7 +28,7 @@ my $operations = slurp_file("$root/docs/operations.md");
 my $node = feedpub_node(
 	'primary',
 	allows_streaming => 1,
-	conf => "shared_preload_libraries = 'feedpub'\nfeedpub.publish_interval = 0");
+	conf => "shared_preload_libraries = 'feedpub'\nfeedpub.publish_interval = 0\nfeedpub.naptime = 100ms");
 my %monitor = (user => 'regress_feedpub_monitor');
 
 sql($node, <<'SQL');
@@ -246,6 +246,25 @@ $holder->quit;
 await_raised('FeedpubSubscriptionLag mail', 'it does');
 sql($node, q(SELECT feed_seek('mail', 'latest')));
 await_raised('', 'and it is read');
+
+#
+# Retention: a subscription that lags, rows that cannot be removed, and a
+# subscription that has expired
+#
+sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s')));
+sql($node, q(SELECT feed_subscribe('slow', '"Odd ""Name"", with a comma"', 'earliest')));
+await_raised('FeedpubSubscriptionLag slow', 'a subscription that lags');
+sql($node, q(UPDATE feedpub._batch SET published_at = published_at - interval '61 min'));
+my $retention = q(FeedpubRetentionHeldBack "Odd ""Name"");
+await_raised("FeedpubSubscriptionLag slow\n$retention", 'and holds back retention for an hour');
+sql($node, q(CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'never'; END $$;
+	CREATE TRIGGER forbid BEFORE DELETE ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION forbid()));
+sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s', '1 min')));
+await_raised("FeedpubSubscriptionLag slow\nFeedpubSubscriptionExpired slow\n$retention", 'it has expired, and rows cannot be removed');
+sql($node, q(SELECT feed_seek('slow', 'earliest')));
+await_raised($retention, 'it begins again');
+sql($node, q(DROP TRIGGER forbid ON "Odd ""Name"", with a comma"));
+await_raised('', 'the rows are gone');
 
 #
 # On a standby
