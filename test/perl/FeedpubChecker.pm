@@ -74,18 +74,21 @@ sub seed
 	return;
 }
 
-# Connects, and runs a statement with the session's settings, if given.  If the
-# run has crashes, it waits until the server is there again.
+# Connects to a node, or to the one that code returns, and runs a statement with
+# the session's settings, if given.  If the run has crashes, it waits until the
+# server is there again.
 sub connect_to
 {
 	my ($self, $node, $user, $name, $settings) = @_;
 	my $dbh;
 	my $connect = sub {
+		my $at = ref $node eq 'CODE' ? $node->() : $node;
+
 		$dbh = DBI->connect(
 			'dbi:Pg:dbname=postgres;host='
-			  . $node->host
+			  . $at->host
 			  . ';port='
-			  . $node->port
+			  . $at->port
 			  . ";application_name=$name",
 			$user, '',
 			{
@@ -241,13 +244,14 @@ sub crash_if_due
 	}
 	else
 	{
-		# a worker, if there is one, and a session that cannot end by itself
+		# the background processes that there are, and a session that cannot end
+		# by itself
 		my $offset = -s $node->logfile;
 		my $victim = $self->connect_to($node, 'postgres', 'victim');
 		my $pids = $victim->selectcol_arrayref(<<'SQL');
 SELECT pid FROM pg_stat_activity
-WHERE backend_type = 'feedpub worker' OR pid = pg_backend_pid()
-ORDER BY backend_type <> 'feedpub worker'
+WHERE backend_type IN ('feedpub worker', 'feedpub maintenance') OR pid = pg_backend_pid()
+ORDER BY pid = pg_backend_pid()
 SQL
 
 		$self->say('crashing');

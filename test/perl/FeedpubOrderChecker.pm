@@ -437,7 +437,7 @@ SQL
 my $page = q(SELECT feed_page('outbox', ?, ?)::text);
 
 # How a consumer reads, and what it waits by when there is nothing.
-my %way = (
+our %way = (
 	read => { query => $read, user => 'regress_feedpub_reader' },
 	page => { query => $page, user => 'regress_feedpub_reader' },
 	wait => {
