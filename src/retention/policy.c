@@ -41,8 +41,8 @@ static FeedpubStatement set_policy = {
 static FeedpubStatement read_removal = {
 	.sql = "SELECT CASE WHEN locked + failed > 0"
 		   "  THEN pg_catalog.concat_ws(' and ',"
-		   "   CASE WHEN locked > 0 THEN locked || ' locked rows' END,"
-		   "   CASE WHEN failed > 0 THEN failed || ' rows that failed' END) ||"
+		   "   CASE WHEN locked = 1 THEN '1 locked row' WHEN locked > 1 THEN locked || ' locked rows' END,"
+		   "   CASE WHEN failed = 1 THEN '1 row that failed' WHEN failed > 1 THEN failed || ' rows that failed' END) ||"
 		   "   COALESCE(': ' || last_error, '')"
 		   "  ELSE last_error END"
 		   " FROM feedpub._removal WHERE feed = $1 AND sync_id < $2",

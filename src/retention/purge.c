@@ -120,13 +120,14 @@ remove_all(Oid relid)
 	} while (outcome == FEEDPUB_REMOVAL_GOES_ON);
 	if (removal.failed > 0 || removal.locked > 0)
 		ereport(WARNING,
-				(errmsg("%lld rows of \"%s\" before the floor could not be removed",
-						(long long) (removal.failed + removal.locked), get_rel_name(relid)),
-				 removal.failed > 0 ?
-					 errdetail("The last error: %s.", removal.error) :
-					 errdetail("Other sessions have locked them%s%s.",
-							   removal.error[0] != '\0' ? "; " : "", removal.error),
-				 errhint("They are not delivered any more.  If the feed has a policy, the worker tries again.")));
+				(errmsg_plural("%lld row of \"%s\" before the floor could not be removed",
+							   "%lld rows of \"%s\" before the floor could not be removed",
+							   removal.failed + removal.locked,
+							   (long long) (removal.failed + removal.locked), get_rel_name(relid)),
+				 removal.failed > 0			  ? errdetail("The last error: %s.", removal.error) :
+					 removal.error[0] != '\0' ? errdetail("A row is %s.", removal.error) :
+												errdetail("Other sessions had locked them."),
+				 errhint("They are not delivered in published order any more.  If the feed has a policy, the worker tries again.")));
 	return removal.removed;
 }
 

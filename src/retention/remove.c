@@ -497,8 +497,8 @@ note_holder(FeedpubRemoval *removal, Relation rel, ItemPointer tid)
 		int			pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
 
 		if (pid != 0)
-			snprintf(removal->error, sizeof(removal->error), "one is locked by process %d", pid);
+			snprintf(removal->error, sizeof(removal->error), "locked by process %d", pid);
 		else
-			strlcpy(removal->error, "one is locked by a prepared transaction", sizeof(removal->error));
+			strlcpy(removal->error, "locked by a prepared transaction", sizeof(removal->error));
 	}
 }

@@ -68,7 +68,7 @@ $locker->query_safe(q(BEGIN; SELECT FROM outbox WHERE message_type = 'c' FOR UPD
 is(acknowledge('d'), 't', 'a locked row is acknowledged');
 is_soon($node, "($there) = 'cef'", 'the next row is removed');
 my $pid = $locker->query_safe('SELECT pg_backend_pid()');
-is_soon($node, "($held) = '1 locked rows: one is locked by process $pid'", 'and the view tells who has locked one');
+is_soon($node, "($held) = '1 locked row: locked by process $pid'", 'and the view tells who has locked one');
 is(sql($node, q(SELECT string_agg((entry).message_type, '') FROM feed_read(NULL::outbox))), 'ef', 'which is not delivered any more');
 $locker->query_safe('COMMIT');
 $locker->quit;
@@ -82,7 +82,7 @@ sql($node, q(ALTER TABLE outbox ADD UNIQUE (message_id);
 	ALTER TABLE refers OWNER TO owner));
 is(acknowledge('f'), 't', 'a row that another table refers to is acknowledged');
 is_soon($node, "($there) = 'e'", 'the next row is removed');
-is_soon($node, "($held) ~ '^1 rows that failed: .*foreign key'", 'the view tells why one is left');
+is_soon($node, "($held) ~ '^1 row that failed: .*foreign key'", 'the view tells why one is left');
 sql($node, 'DROP TABLE refers');
 is_soon($node, "($there) IS NULL", 'it is removed when it can be');
 
