@@ -127,7 +127,7 @@ remove_all(Oid relid)
 				 removal.failed > 0			  ? errdetail("The last error: %s.", removal.error) :
 					 removal.error[0] != '\0' ? errdetail("A row is %s.", removal.error) :
 												errdetail("Other sessions had locked them."),
-				 errhint("They are not delivered in published order any more.  If the feed has a policy, the worker tries again.")));
+				 errhint("They are not delivered in published order any more.  The worker tries again.")));
 	return removal.removed;
 }
 
