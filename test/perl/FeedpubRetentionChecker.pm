@@ -607,6 +607,7 @@ sub work
 	my ($self, $name, $life) = @_;
 	my $work = $work{$name};
 	my $unseen = 0;
+	my $news = Time::HiRes::time();
 	my $dbh;
 
 	$self->seed($name, $life);
@@ -618,7 +619,10 @@ sub work
 			$dbh //= $self->connect_to(sub { $self->node_of(0) }, 'regress_feedpub_reader', $name);
 			begin_anew($dbh, $work) if $work->{fresh} && !$quiet && chance(5);
 			$count = $self->work_page($dbh, $work, $name, $quiet);
-			return 0 if !$count && $quiet && has_all($dbh, $work);
+			$news = Time::HiRes::time() if $count || !$quiet;
+			# what has not come by then is lost
+			return 0
+			  if !$count && $quiet && (has_all($dbh, $work) || Time::HiRes::time() > $news + 20);
 			pause(0.1) if !$count;
 			pause(4) if $work->{seeks} && !$quiet && chance(4);
 			1;
