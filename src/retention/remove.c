@@ -122,7 +122,7 @@ FeedpubRemovalOutcome
 feedpub_removal_step(FeedpubRemoval *removal, Oid feed, int max_rows, bool wait)
 {
 	FeedpubRemovalOutcome outcome = FEEDPUB_REMOVAL_NOTHING;
-	FeedpubFeed registered;		/* raises an error without an index */
+	FeedpubFeed registered;		/* reading it raises an error without an index */
 	FeedpubFloor floor;
 	FeedpubBatch batch;
 	Relation	rel;
@@ -146,6 +146,10 @@ feedpub_removal_step(FeedpubRemoval *removal, Oid feed, int max_rows, bool wait)
 		begin(removal, feed, floor.sync_id))
 	{
 		check_table(rel);
+
+		/* if it came with a dump, it sees rows that were written here since */
+		feedpub_batch_last(feed, PG_INT64_MAX, GetActiveSnapshot(), &batch);
+		feedpub_batch_refuse_foreign(&registered, &batch);
 		feedpub_batch_last(feed, floor.sync_id + 1, GetActiveSnapshot(), &batch);
 		if (batch.sync_id != floor.sync_id)
 			elog(ERROR, "feed \"%s\" has no batch at its floor", RelationGetRelationName(rel));
@@ -163,6 +167,7 @@ feedpub_removal_step(FeedpubRemoval *removal, Oid feed, int max_rows, bool wait)
 			SPI_finish();
 			feedpub_role_end(&caller);
 		}
+		pfree(tids);
 		outcome = FEEDPUB_REMOVAL_GOES_ON;
 		if (n < max_rows)
 		{
