@@ -184,7 +184,7 @@ WHERE t.feed = '$feed' AND $after pg_visible_in_snapshot(feed_xid, snapshot)
 	AND $not_there EXISTS (SELECT FROM $feed o WHERE (o.feed_xid, o.feed_pos) = (t.feed_xid, t.feed_pos)))
 SQL
 }
-sql($standby, q(ALTER SYSTEM SET feedpub.removal_rate = 0));
+sql($standby, q(LOAD 'feedpub'; ALTER SYSTEM SET feedpub.removal_rate = 0));
 sql($standby, q(SELECT pg_reload_conf()));
 for my $feed (qw(outbox kept))
 {
