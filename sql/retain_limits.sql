@@ -134,6 +134,35 @@ SELECT feed_begin_history('limited');
 CALL feed_publish('limited');
 CALL feed_purge('limited', feed_head('limited'));
 SELECT count(*) FROM limited;
+-- A cursor at the end of the youngest batch of some that were merged has passed
+-- all of them, though its position is before those of a reader in the middle.
+SELECT feed_create('other');
+BEGIN;
+INSERT INTO other (message_type, data) VALUES ('open', '{}');
+PREPARE TRANSACTION 'regress_feedpub open';
+BEGIN;
+INSERT INTO limited (message_type, data) VALUES ('a', '{}');
+PREPARE TRANSACTION 'regress_feedpub late';
+CALL messages('b');
+CALL messages('c');
+COMMIT PREPARED 'regress_feedpub late';
+CALL feed_publish('limited');
+SELECT feed_head('limited') AS youngest \gset
+CALL messages('d');
+UPDATE feedpub._batch SET published_at = '2000-01-01' WHERE feed = 'limited'::regclass;
+SET feedpub.max_batch_transactions = 3;
+SELECT feedpub._merge_batches('limited');
+SELECT feed_subscribe('reader', 'limited', 'earliest') = feed_floor('limited') AS at_floor;
+SELECT feed_ack('reader', max(receipt COLLATE "C")) FROM feed_poll('reader', 2);
+CALL feed_purge('limited', :'youngest');
+SELECT string_agg((entry).message_type, '' ORDER BY cursor COLLATE "C") FROM feed_poll_rows(NULL::limited, 'reader', 1);
+SELECT feed_ack('reader', receipt) FROM feed_poll('reader', 1);
+CALL feed_purge('limited', :'youngest');
+SELECT (entry).message_type FROM feed_poll_rows(NULL::limited, 'reader');
+SELECT feed_unsubscribe('reader');
+ROLLBACK PREPARED 'regress_feedpub open';
+RESET feedpub.max_batch_transactions;
+SELECT feed_drop('other');
 DROP VIEW state;
 SELECT feed_drop('limited');
 DROP PROCEDURE messages;

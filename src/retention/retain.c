@@ -134,6 +134,8 @@ static bool choose_before(const Mover *mover, const FeedpubCursor *before,
 static void load_policy(const Mover *mover, double scale, Policy *policy);
 static void load_interest(const Mover *mover, Policy *policy);
 static bool has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch);
+static bool is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
+					  const FeedpubBatch *batch);
 static bool may_go(const Policy *policy, const FeedpubBatch *batch);
 static uint64 run(FeedpubStatement *statement, Datum *values);
 static uint64 write_move(const Mover *mover, const FeedpubBatch *target);
@@ -321,17 +323,17 @@ choose_before(const Mover *mover, const FeedpubCursor *before, FeedpubBatch *tar
 	batches = feedpub_batch_begin(feed, before->sync_id, mover->snapshot);
 	if (!feedpub_batch_next(batches, &batch) || !feedpub_batch_knows(&batch, before))
 		feedpub_cursor_refuse(feed);
-	feedpub_batch_end(batches);
 	load_interest(mover, &policy);
 	foreach(lc, policy.interest)
 	{
-		if (feedpub_cursor_compare(lfirst(lc), before) < 0)
+		if (is_before(lfirst(lc), before, &batch))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("a subscription of feed \"%s\" has not acknowledged everything before that cursor",
 							get_rel_name(feed)),
 					 errhint("feedpub.subscriptions shows how far each is.  Use feed_seek() or feed_unsubscribe() for one that is to be passed.")));
 	}
+	feedpub_batch_end(batches);
 	policy.passed = before;
 	return choose(mover, &policy, target);
 }
@@ -443,6 +445,21 @@ has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch)
 
 	return number > batch->sync_id ||
 		(number == batch->sync_id && feedpub_batch_passed(batch, cursor) >= batch->last_pos);
+}
+
+/*
+ * Is a cursor before another one, which is in a batch?  Positions alone do not
+ * tell: if others were merged into the batch, its youngest one may have ended
+ * at a position that is not the last.
+ */
+static bool
+is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
+		  const FeedpubBatch *batch)
+{
+	if (feedpub_cursor_batch(cursor) != batch->sync_id ||
+		feedpub_cursor_batch(other) != batch->sync_id)
+		return feedpub_cursor_compare(cursor, other) < 0;
+	return feedpub_batch_passed(batch, cursor) < feedpub_batch_passed(batch, other);
 }
 
 /*
