@@ -42,6 +42,7 @@
  *	-s seconds	no variant is timed for longer than this, but for the call
  *				that it is in; cut ones are marked
  *	-w calls	calls before, of each variant, that are not timed
+ *	-r rate		no variant has more calls a second than this: turns wait
  *	-c cpu		runs this client and its backends on one processor: without
  *				it wake-ups across processors decide what is measured
  *	-e option	options of each session, as in PGOPTIONS
@@ -638,13 +639,15 @@ main(int argc, char **argv)
 	int			cpu = -1;
 	int			order[MAX_VARIANTS];
 	double		limit = 1e9;
+	double		rate = 0;
+	double		start;
 	const char *options = "";
 	char	   *line = NULL;
 	size_t		size = 0;
 	ssize_t		length;
 	int			option;
 
-	while ((option = getopt(argc, argv, "an:t:s:w:c:C:e:")) != -1)
+	while ((option = getopt(argc, argv, "an:t:s:w:c:C:e:r:")) != -1)
 		switch (option)
 		{
 			case 'a':
@@ -670,6 +673,9 @@ main(int argc, char **argv)
 				break;
 			case 'e':
 				options = optarg;
+				break;
+			case 'r':
+				rate = atof(optarg);
 				break;
 			default:
 				return 1;
@@ -698,9 +704,14 @@ main(int argc, char **argv)
 		if (variants[i].method != ONCE && variants[i].method != WRITE)
 			variants[i].cpu = -cpu_of_variant(&variants[i]);
 
+	start = now();
 	for (int turn = 0; turns == 0 || turn < turns; turn++)
 	{
 		int			open = 0;
+		double		early = rate > 0 ? start + turn * calls * clients / rate - now() : 0;
+
+		if (early > 0)
+			usleep((useconds_t) (early * 1e6));
 
 		for (int i = nvariants - 1; i > 0; i--)
 		{

@@ -26,13 +26,15 @@ my %parts = (
 	initial => \&initial,
 	attach => \&attach,
 	stamping => \&stamping,
-	subscriptions => \&subscriptions);
+	subscriptions => \&subscriptions,
+	retention => \&retention);
 
-# The parts of the published order, of table feeds and of subscriptions; they
-# use the tools here.
+# The parts of the published order, of table feeds, of subscriptions and of
+# retention; they use the tools here.
 require "$work/tree/bench/published.pl";
 require "$work/tree/bench/tables.pl";
 require "$work/tree/bench/subscriptions.pl";
+require "$work/tree/bench/retention.pl";
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
@@ -642,7 +644,7 @@ for my $part (@ARGV)
 }
 for my $part (
 	qw(writers copy pages drain latency wakeup batches publisher idle tables
-	churn initial attach stamping subscriptions))
+	churn initial attach stamping subscriptions retention))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }

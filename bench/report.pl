@@ -14,6 +14,7 @@ my $dir = $ARGV[0];
 require "$ENV{WORK}/tree/bench/report_published.pl";
 require "$ENV{WORK}/tree/bench/report_tables.pl";
 require "$ENV{WORK}/tree/bench/report_subscriptions.pl";
+require "$ENV{WORK}/tree/bench/report_retention.pl";
 
 my @sizes = qw(10k 1m 10m);
 my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
@@ -307,7 +308,8 @@ sub goals
 		  if @touched;
 	}
 	push @lines, published_goals(), table_goals(),
-	  subscription_goals();
+	  subscription_goals(),
+	  retention_goals();
 	return @lines;
 }
 
@@ -581,3 +583,4 @@ EOF
 published_sections();
 table_sections();
 subscription_sections();
+retention_sections();
