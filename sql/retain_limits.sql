@@ -134,6 +134,21 @@ SELECT feed_begin_history('limited');
 CALL feed_publish('limited');
 CALL feed_purge('limited', feed_head('limited'));
 SELECT count(*) FROM limited;
+-- An error may tell of rows: only the owner sees its text.
+CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'secret %', OLD.message_type; END $$;
+CREATE TRIGGER tell AFTER DELETE ON limited FOR EACH ROW EXECUTE FUNCTION tell();
+CALL messages('a');
+CALL feed_purge('limited', feed_head('limited'));
+CREATE ROLE regress_feedpub_monitor;
+GRANT pg_read_all_stats TO regress_feedpub_monitor;
+SELECT held_by FROM feedpub.feeds WHERE feed = 'limited'::regclass;
+SET ROLE regress_feedpub_monitor;
+SELECT held_by FROM feedpub.feeds WHERE feed = 'limited'::regclass;
+RESET ROLE;
+DROP ROLE regress_feedpub_monitor;
+DROP TRIGGER tell ON limited;
+DROP FUNCTION tell();
+CALL feed_purge('limited', feed_head('limited'));
 -- A cursor at the end of the youngest batch of some that were merged has passed
 -- all of them, though its position is before those of a reader in the middle.
 SELECT feed_create('other');

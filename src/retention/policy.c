@@ -43,15 +43,17 @@ static FeedpubStatement read_removal = {
 		   "  THEN pg_catalog.concat_ws(' and ',"
 		   "   CASE WHEN locked = 1 THEN '1 locked row' WHEN locked > 1 THEN locked || ' locked rows' END,"
 		   "   CASE WHEN failed = 1 THEN '1 row that failed' WHEN failed > 1 THEN failed || ' rows that failed' END) ||"
-		   "   COALESCE(': ' || last_error, '')"
-		   "  ELSE last_error END"
+		   "   CASE WHEN $3 THEN COALESCE(': ' || last_error, '') ELSE '' END"
+		   "  WHEN $3 THEN last_error"
+		   "  WHEN last_error IS NOT NULL THEN 'an error' END"
 		   " FROM feedpub._removal WHERE feed = $1 AND sync_id < $2",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, INT8OID},
+	.nargs = 3,
+	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
 };
 
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);
-static char *find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot);
+static char *find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
+						 bool is_owner);
 
 /*
  * feed_retain(feed regclass, keep interval DEFAULT NULL,
@@ -166,6 +168,7 @@ feedpub_retention(PG_FUNCTION_ARGS)
 		FeedpubCursor cursor;
 		FeedpubBatchScan *batches;
 		FeedpubBatch batch;
+		bool		is_owner = feedpub_owns_relation(feed, GetUserId());
 		char	   *holder = NULL;
 
 		feedpub_floor_read(feed, snapshot, &floor);
@@ -181,8 +184,8 @@ feedpub_retention(PG_FUNCTION_ARGS)
 		if (!nulls[2])
 			values[2] = TimestampTzGetDatum(batch.published_at);
 		feedpub_batch_end(batches);
-		if (sees_all || feedpub_owns_relation(feed, GetUserId()))
-			holder = find_holder(feed, &floor, snapshot);
+		if (sees_all || is_owner)
+			holder = find_holder(feed, &floor, snapshot, is_owner);
 		if (holder != NULL)
 		{
 			values[3] = CStringGetTextDatum(holder);
@@ -194,12 +197,14 @@ feedpub_retention(PG_FUNCTION_ARGS)
 
 /*
  * What holds back the floor, or the removal of what is before it; NULL if
- * nothing does.
+ * nothing does.  The message of an error may have data of rows: it is for the
+ * table's owner.
  */
 static char *
-find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot)
+find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot, bool is_owner)
 {
-	Datum		values[2] = {ObjectIdGetDatum(feed), Int64GetDatum(floor->sync_id)};
+	Datum		values[3] = {ObjectIdGetDatum(feed), Int64GetDatum(floor->sync_id),
+							 BoolGetDatum(is_owner)};
 	MemoryContext context = CurrentMemoryContext;
 	char	   *holder = NULL;
 	FeedpubRole caller;
