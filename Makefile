@@ -101,7 +101,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
-	initial consume shards expire expire_merged retain retain_limits purge merge_cursors own_rows own_changes \
+	initial consume shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
@@ -153,6 +153,10 @@ ISOLATION = \
 	reader-snapshot \
 	reindex-against-readers \
 	republish-against-writers \
+	retention-against-publishers \
+	retention-against-subscribers \
+	retention-old-snapshot \
+	retention-open-transactions \
 	savepoints \
 	set-default-at-once \
 	subscribe-against-ddl \
