@@ -63,6 +63,7 @@ feed_purge(PG_FUNCTION_ARGS)
 	Oid			relid;
 	int64		purged = 0;
 	int64		n;
+	bool		moved;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
 		castNode(CallContext, fcinfo->context)->atomic)
@@ -92,10 +93,10 @@ feed_purge(PG_FUNCTION_ARGS)
 		if (!feedpub_registry_is_registered(relid))
 			break;
 		feedpub_require_owner(relid);	/* it may have changed */
-		n = feedpub_retain_move_to(relid, &before);
+		moved = feedpub_retain_move_to(relid, &before, &n);
 		if (!feed.is_outbox)
 			purged += n;
-	} while (n > 0);
+	} while (moved);
 	if (feed.is_outbox)
 		purged = remove_all(relid);
 	SPI_commit();

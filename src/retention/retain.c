@@ -126,7 +126,7 @@ static FeedpubStatement delete_batches = {
 	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
 };
 
-static int64 move(Oid feed, const FeedpubCursor *before);
+static bool move(Oid feed, const FeedpubCursor *before, int64 *removed);
 static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
 static bool choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target);
 static bool choose_before(const Mover *mover, const FeedpubCursor *before,
@@ -187,24 +187,27 @@ feedpub_retain_list(void)
 int64
 feedpub_retain_step(Oid feed)
 {
+	int64		removed;
+
 	if (!feedpub_floor_lock(feed, ExclusiveLock, false) ||
 		!ConditionalLockRelationOid(feed, AccessShareLock) ||
 		!feedpub_batch_lock(feed, false))
 		return 0;
-	return move(feed, NULL);
+	(void) move(feed, NULL, &removed);
+	return removed;
 }
 
 /*
  * Move it towards a cursor, over whole batches.  Waits for the locks.  Returns
- * as feedpub_retain_step() does; 0 if it is there.
+ * false if it is there; *removed is as feedpub_retain_step() returns it.
  */
-int64
-feedpub_retain_move_to(Oid feed, const FeedpubCursor *before)
+bool
+feedpub_retain_move_to(Oid feed, const FeedpubCursor *before, int64 *removed)
 {
 	(void) feedpub_floor_lock(feed, ExclusiveLock, true);
 	LockRelationOid(feed, AccessShareLock);
 	(void) feedpub_batch_lock(feed, true);
-	return move(feed, before);
+	return move(feed, before, removed);
 }
 
 /*
@@ -263,15 +266,15 @@ feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot)
 	return holder;
 }
 
-static int64
-move(Oid relid, const FeedpubCursor *before)
+static bool
+move(Oid relid, const FeedpubCursor *before, int64 *removed)
 {
 	Mover		mover;
 	FeedpubBatch target;
 	FeedpubBatch old;
 	bool		moves = false;
-	int64		nremoved = 0;
 
+	*removed = 0;
 	if (begin(&mover, relid))
 	{
 		if (before != NULL)
@@ -284,10 +287,10 @@ move(Oid relid, const FeedpubCursor *before)
 			moves = feedpub_expire_is_due(relid, &old) && choose_by_policy(&mover, 1, &target);
 		}
 		if (moves)
-			nremoved = (int64) write_move(&mover, &target);
+			*removed = (int64) write_move(&mover, &target);
 	}
 	end(&mover);
-	return nremoved;
+	return moves;
 }
 
 /*
@@ -589,10 +592,11 @@ size_limit(const Mover *mover, int64 max_size)
 {
 	Oid			relid = mover->feed.relid;
 	double		npositions = mover->last.last_pos - mover->floor.pos;
-	double		nrows = Max(mover->heap->rd_rel->reltuples,
-							DatumGetInt64(DirectFunctionCall1(pg_stat_get_live_tuples, ObjectIdGetDatum(relid))));
+	double		nrows = DatumGetInt64(DirectFunctionCall1(pg_stat_get_live_tuples, ObjectIdGetDatum(relid)));
 	double		nkept = (double) max_size / row_size(mover);
 
+	if (nrows == 0)
+		nrows = mover->heap->rd_rel->reltuples;
 	if (nrows <= nkept || npositions <= nkept)
 		return -1;
 	return mover->last.last_pos - (int64) (nkept * Max(npositions / nrows, 1));

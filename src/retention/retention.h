@@ -45,7 +45,7 @@ extern void feedpub_removal_end_turn(Oid feed, const char *error);
 
 /* in retain.c */
 extern int64 feedpub_retain_step(Oid feed);
-extern int64 feedpub_retain_move_to(Oid feed, const FeedpubCursor *before);
+extern bool feedpub_retain_move_to(Oid feed, const FeedpubCursor *before, int64 *removed);
 extern List *feedpub_retain_list(void);
 extern char *feedpub_retain_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot);
 

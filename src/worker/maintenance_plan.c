@@ -23,6 +23,7 @@
 /* the waits of a feed: after a failure, or for locks; in ms */
 #define FIRST_REST		1000
 #define LAST_REST		(3600 * 1000)
+#define LAST_REMOVAL_REST	(600 * 1000)
 #define FIRST_RETRY			100
 #define LAST_RETRY			10000
 
@@ -61,9 +62,7 @@ static FeedpubStatement list_feeds = {
 		   " GROUP BY p.feed, c.relowner"
 		   " UNION ALL"
 		   " SELECT f.feed, c.relowner, COALESCE(r.removed, 0), COALESCE(r.running, false),"
-		   "  f.sync_id > COALESCE(r.sync_id, 0),"
-		   /* as above: rows that failed hold up no others */
-		   "  CASE WHEN r.failed = 0 THEN r.last_error_at END, true"
+		   "  f.sync_id > COALESCE(r.sync_id, 0), r.last_error_at, true"
 		   " FROM feedpub._floor f"
 		   " JOIN pg_catalog.pg_class c ON c.oid = f.feed"
 		   " JOIN feedpub._feed g ON g.feed = f.feed AND g.kind = 'outbox'"
@@ -149,7 +148,8 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 				killed_removal = task->is_removal;
 			}
 			if (was_killed || (!isnull && DatumGetTimestampTz(at) >= process_started))
-				wait_ms = longer_wait(FIRST_REST, &task->failures, LAST_REST);
+				wait_ms = longer_wait(FIRST_REST, &task->failures,
+									  task->is_removal ? LAST_REMOVAL_REST : LAST_REST);
 			else if (done == task->done)
 				wait_ms = longer_wait(FIRST_RETRY, &task->waits, LAST_RETRY);
 			else

@@ -76,6 +76,9 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* the floors of outboxes are moved once in so many naps: 10 s by default */
 #define NAPS_PER_RETENTION	10
 
+/* how many floors are moved before publishing goes on */
+#define FLOORS_A_TURN		4
+
 /* What the worker knows of a feed. */
 typedef struct FeedState
 {
@@ -98,7 +101,7 @@ static int64 merged_to;			/* what merge() did */
 static bool merge_more;
 static FeedpubWorkerStats stats;	/* not in shared memory yet */
 static bool some_prepared;		/* what count_prepared() found */
-static List *retained_feeds = NIL;	/* what list_retained() found */
+static List *retained_feeds = NIL;	/* whose floors are still to be moved */
 static List *watched = NIL;		/* of FeedpubPrepared */
 static uint64 seen_completions = 0;
 
@@ -118,6 +121,7 @@ static void publish_one(FeedState *state);
 static int	retry_wait(int nfailures);
 static void merge_some(void);
 static void plan_merges(void);
+static void list_retained(Oid relid);
 static void move_floors(void);
 static long next_due(void);
 
@@ -204,12 +208,14 @@ feedpub_worker_main(Datum main_arg)
 			merged = now;
 		}
 		merge_some();
-		if (TimestampDifferenceExceeds(retained, now,
+		if (retained_feeds == NIL &&
+			TimestampDifferenceExceeds(retained, now,
 									   Min(feedpub_naptime, INT_MAX / NAPS_PER_RETENTION) * NAPS_PER_RETENTION))
 		{
-			move_floors();
+			(void) run_step("looking for policies", list_retained, InvalidOid);
 			retained = now;
 		}
+		move_floors();
 		maintenance_wait = feedpub_maintenance_run();
 
 		stats.turns++;
@@ -640,19 +646,17 @@ plan_merges(void)
 }
 
 /*
- * Move the floors of the outboxes that have a policy.  Called from time to
- * time.
+ * Move the floors of some feeds.  Each move is written to disk, and publishing
+ * goes on between turns.
  */
 static void
 move_floors(void)
 {
-	ListCell   *lc;
-
-	retained_feeds = NIL;
-	(void) run_step("looking for policies", list_retained, InvalidOid);
-	foreach(lc, retained_feeds)
-		(void) run_step("moving the floor of", retain, lfirst_oid(lc));
-	list_free(retained_feeds);
+	for (int i = 0; i < FLOORS_A_TURN && retained_feeds != NIL; i++)
+	{
+		(void) run_step("moving the floor of", retain, llast_oid(retained_feeds));
+		retained_feeds = list_delete_last(retained_feeds);
+	}
 }
 
 /*
@@ -666,6 +670,8 @@ next_due(void)
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
 
+	if (retained_feeds != NIL)
+		return 0;
 	if (watched != NIL)
 		timeout = Min(timeout, WATCH_INTERVAL);
 	hash_seq_init(&status, states);
