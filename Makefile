@@ -18,6 +18,7 @@ OBJS = \
 	src/base/argument.o \
 	src/base/attempt.o \
 	src/base/guc.o \
+	src/base/restricted.o \
 	src/base/role.o \
 	src/feed/cache.o \
 	src/feed/catalog.o \
@@ -102,7 +103,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
 	initial consume shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
-	json broken page_bytes wait_locks flush \
+	json broken page_bytes wait_locks flush restricted \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -405,6 +405,15 @@ REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4)
 COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
 	'Stamps some of the rows that a partition came with. Returns how many.';
 
+-- It gives no right, so all roles may call it.
+CREATE FUNCTION feedpub._restricted(statement pg_catalog.text,
+	VARIADIC arguments pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_restricted';
+COMMENT ON FUNCTION feedpub._restricted(pg_catalog.text, pg_catalog.text[]) IS
+	'Runs a statement as the caller, whose code cannot change the role and leaves nothing to be run later. Returns the first column of its rows.';
+
 --
 -- Making, checking and removing feeds
 --

@@ -1,0 +1,187 @@
+/*-------------------------------------------------------------------------
+ *
+ * restricted.c
+ *	  A statement whose code cannot leave the caller's role:
+ *	  feedpub._restricted().
+ *
+ * A server that logs in as one role and does each request as another, with SET
+ * LOCAL ROLE, has a gap.  Code of users runs in its statements: row security,
+ * triggers, defaults, functions.  Such code can call set_config('role', ...)
+ * and become any role that the login role may become.  So the server runs each
+ * statement of a request by this function.
+ *
+ * The statement runs as the current user, with the user's rights, in a
+ * security-restricted operation.  Why its code reaches no other role:
+ *
+ * - The server refuses to set "role" and "session_authorization", in whichever
+ *	 way (42501).  A function that is SECURITY DEFINER runs as its owner, which
+ *	 is what the owner wants, but in the same operation: it cannot change the
+ *	 role either, and when it returns, the role is the caller's again.
+ * - No code is left to run after the operation.  A trigger that would be
+ *	 deferred to the commit is refused (42501), also after SET CONSTRAINTS in
+ *	 the statement's own code.  A caller that sends SET CONSTRAINTS ALL
+ *	 IMMEDIATE before has such triggers run here.  A cursor WITH HOLD, which
+ *	 would be read at commit, a prepared statement and LISTEN are refused.
+ *	 Another cursor ends with the transaction, unread.
+ * - Temporary tables and views are refused: the next statement of the session
+ *	 would find them before those of other schemas.  A function or a type in
+ *	 pg_temp is not refused.  It does no harm before the caller's DISCARD ALL
+ *	 removes it, because the statements of the caller qualify these names.
+ * - Settings, "search_path" too, are set back at the end.
+ * - All rows are read, and made text, before the operation ends: row security,
+ *	 functions and the output functions of types run inside.
+ *
+ * If an error is raised, the abort of the transaction or subtransaction
+ * restores role and settings.
+ *
+ * The search_path is the caller's, in which the names of feeds in arguments
+ * are looked up.  To pin it would protect nothing, because all code here runs
+ * as the caller anyway.  The statement itself is the server's, and must not
+ * mean what others put into that path: its names and operators are qualified.
+ *
+ * A caller gets no right by this function.  So all roles may call it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "catalog/pg_type.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/plancache.h"
+
+#include "base/base.h"
+
+PG_FUNCTION_INFO_V1(feedpub_restricted);
+
+static void run(const char *statement, ArrayType *arguments,
+				ReturnSetInfo *rsinfo);
+static void check_statement(SPIPlanPtr plan);
+static Datum first_column(HeapTuple tuple, TupleDesc desc, bool *isnull);
+
+/*
+ * feedpub._restricted(statement text, VARIADIC arguments text[] DEFAULT '{}')
+ * returns SETOF text, VOLATILE
+ *
+ * Runs one SELECT, INSERT, UPDATE, DELETE or MERGE, whose parameters are of
+ * type text, as the current user in a security-restricted operation.  Returns
+ * the first column of its rows as text; no rows if it returns none.
+ *
+ * Locks and errors are those of the statement.  Further errors: 22023 if it is
+ * anything else or more than one statement, 42501 for what is refused in a
+ * security-restricted operation.
+ */
+Datum
+feedpub_restricted(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"statement", "arguments"};
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+
+	GetUserIdAndSecContext(&userid, &sec_context);
+	SetUserIdAndSecContext(userid, sec_context | SECURITY_RESTRICTED_OPERATION);
+	nestlevel = NewGUCNestLevel();
+	run(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_ARRAYTYPE_P(1),
+		(ReturnSetInfo *) fcinfo->resultinfo);
+	AtEOXact_GUC(false, nestlevel);
+	SetUserIdAndSecContext(userid, sec_context);
+	return (Datum) 0;
+}
+
+static void
+run(const char *statement, ArrayType *arguments, ReturnSetInfo *rsinfo)
+{
+	SPIPlanPtr	plan;
+	Oid		   *argtypes;
+	Datum	   *values;
+	bool	   *isnull;
+	char	   *nulls;
+	int			nargs;
+	int			rc;
+
+	SPI_connect();
+	deconstruct_array(arguments, TEXTOID, -1, false, TYPALIGN_INT,
+					  &values, &isnull, &nargs);
+	argtypes = palloc(nargs * sizeof(Oid));
+	nulls = palloc(nargs * sizeof(char));
+	for (int i = 0; i < nargs; i++)
+	{
+		argtypes[i] = TEXTOID;
+		nulls[i] = isnull[i] ? 'n' : ' ';
+	}
+	plan = SPI_prepare(statement, nargs, argtypes);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", statement,
+			 SPI_result_code_string(SPI_result));
+	check_statement(plan);
+	rc = SPI_execute_plan(plan, values, nulls, false, 0);
+	if (rc < 0)
+		elog(ERROR, "could not run \"%s\": %s", statement,
+			 SPI_result_code_string(rc));
+
+	for (uint64 i = 0; SPI_tuptable != NULL && i < SPI_tuptable->numvals; i++)
+	{
+		bool		is_null;
+		Datum		value = first_column(SPI_tuptable->vals[i],
+										 SPI_tuptable->tupdesc, &is_null);
+
+		CHECK_FOR_INTERRUPTS();
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, &value,
+							 &is_null);
+	}
+	SPI_finish();
+}
+
+/*
+ * Refuse all but one statement that is no utility statement.  What a rule adds
+ * to it is part of it.
+ */
+static void
+check_statement(SPIPlanPtr plan)
+{
+	List	   *sources = SPI_plan_get_plan_sources(plan);
+	bool		is_allowed = list_length(sources) == 1;
+
+	if (is_allowed)
+	{
+		CachedPlanSource *source = linitial(sources);
+		ListCell   *cell;
+
+		foreach(cell, source->query_list)
+		{
+			Query	   *query = lfirst_node(Query, cell);
+
+			if (query->canSetTag && query->commandType == CMD_UTILITY)
+				is_allowed = false;
+		}
+	}
+	if (!is_allowed)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"statement\" must be one SELECT, INSERT, UPDATE, DELETE or MERGE")));
+}
+
+/*
+ * The first column of a row as text.  A page is not copied for that.
+ */
+static Datum
+first_column(HeapTuple tuple, TupleDesc desc, bool *isnull)
+{
+	Oid			type = desc->natts > 0 ? SPI_gettypeid(desc, 1) : InvalidOid;
+	char	   *value;
+
+	if (type == TEXTOID || type == JSONOID)
+		return SPI_getbinval(tuple, desc, 1, isnull);
+	value = type != InvalidOid ? SPI_getvalue(tuple, desc, 1) : NULL;
+	*isnull = value == NULL;
+	return value != NULL ? CStringGetTextDatum(value) : (Datum) 0;
+}
