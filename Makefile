@@ -218,10 +218,11 @@ SOURCES = $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)
 $(OBJS): $(HEADERS)
 
 .PHONY: format format-check headerscheck
+FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(srcdir)/http/*.[ch])
 format:
-	perl test/format $(SOURCES) $(HEADERS)
+	perl test/format $(FORMATTED)
 format-check:
-	perl test/format --check $(SOURCES) $(HEADERS)
+	perl test/format --check $(FORMATTED)
 # Each header must compile with nothing but postgres.h before it.
 headerscheck:
 	set -e; for h in $(HEADERS); do \

@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * http.h
+ *	  What the files of feedpub-http share.
+ *
+ * Threads: libmicrohttpd has one, which runs the handlers of server.c and what
+ * they call, and never waits for the database.  Each thread of the pool has a
+ * connection to the database and makes jobs, one after the other.  The
+ * listener has one connection and wakes requests that wait.
+ *
+ * A request belongs to libmicrohttpd's thread while its connection is not
+ * suspended.  Before the request is handed to the pool or to the listener, its
+ * connection is suspended; the other thread touches the request for the last
+ * time when it resumes the connection.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_HTTP_H
+#define FEEDPUB_HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <libpq-fe.h>
+#include <microhttpd.h>
+
+#define lengthof(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Settings; config.c says what they mean. */
+typedef struct HttpConfig
+{
+	char	   *listen;
+	char	   *admin;
+	char	   *database;
+	int			pool;
+	char	   *anonymous_role;
+	int			max_connections;
+	int			max_limit;
+	int			max_age;
+	int			max_wait;
+	int			drain;
+	char	   *cors_origins;
+	char	   *log_level;
+} HttpConfig;
+
+typedef enum HttpLogLevel
+{
+	HTTP_LOG_DEBUG,
+	HTTP_LOG_INFO,
+	HTTP_LOG_WARNING,
+	HTTP_LOG_ERROR
+} HttpLogLevel;
+
+/* Text that grows. */
+typedef struct HttpText
+{
+	char	   *data;
+	size_t		length;
+	size_t		size;
+} HttpText;
+
+/* What a job reads; pool.c has the statements. */
+typedef enum HttpRead
+{
+	HTTP_READ_FEEDS,			/* the list of feeds */
+	HTTP_READ_BEGIN,			/* the kind of a feed, and its floor */
+	HTTP_READ_PAGE				/* a page, whole */
+} HttpRead;
+
+#define HTTP_MAX_ARGUMENTS 5
+
+/* The outcome of a job.  The requests that share it count in refs. */
+typedef struct HttpResult
+{
+	int			refs;
+	uint64_t	started;		/* http_wait_clock() before it was read */
+	PGresult   *rows;			/* or NULL, and then: */
+	char		sqlstate[6];	/* "" if the database was not to be had */
+	char	   *message;
+} HttpResult;
+
+typedef struct HttpRequest HttpRequest;
+
+struct HttpRequest
+{
+	struct MHD_Connection *connection;
+	char	   *path;			/* as it was sent */
+	char	   *method;
+	bool		begun;			/* the handler has seen the whole request */
+
+	/* what it asks for */
+	char	   *feed;
+	char	   *after;			/* never NULL */
+	char		limit[12];
+	char	   *shard;			/* or NULL */
+	char	   *shards;
+	int			wait;			/* s */
+
+	/* what is to be done when the connection has been resumed */
+	enum MHD_Result (*go_on)(HttpRequest *request);
+	HttpResult *result;
+	HttpRequest *next_of_job;
+
+	/* a request that waits; protected by the lock of wait.c */
+	Oid			oid;
+	int64_t		deadline;		/* ms, by http_now() */
+	bool		woken;			/* by news, not by the deadline */
+	HttpRequest *next_waiting;
+	HttpRequest *previous_waiting;
+};
+
+/* in admin.c */
+extern bool http_admin_start(const char *address);
+extern void http_admin_stop(void);
+
+/* in config.c */
+extern const HttpConfig *http_config(void);
+extern bool http_config_load(int argc, char **argv, int *status);
+extern bool http_config_reload(void);
+
+/* in listener.c */
+extern void http_listener_start(void);
+extern void http_listener_stop(void);
+extern void http_listener_nudge(void);
+extern bool http_listener_ready(void);
+
+/* in log.c */
+extern void http_log_level(const char *level);
+extern void http_log(HttpLogLevel level, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+
+/* in memory.c */
+extern void *http_alloc(size_t size);
+extern char *http_copy(const char *string);
+extern void http_text_add(HttpText *text, const char *data, size_t length);
+extern void http_text_print(HttpText *text, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+extern void http_text_json(HttpText *text, const char *string);
+extern int64_t http_now(void);
+
+/* in page.c */
+extern enum MHD_Result http_page_begin(HttpRequest *request);
+extern enum MHD_Result http_feeds_begin(HttpRequest *request);
+extern bool http_page_tail(const HttpResult *result, const char **cursor,
+						   bool *more);
+
+/* in pool.c */
+extern void http_pool_start(int threads);
+extern void http_pool_stop(void);
+extern bool http_pool_ready(void);
+extern void http_pool_read(HttpRequest *request, HttpRead read, bool listen,
+						   enum MHD_Result (*go_on)(HttpRequest *request));
+extern PGconn *http_pool_connect(const char *application);
+extern bool http_pool_is_standby(PGconn *connection);
+extern void http_result_release(HttpResult *result);
+
+/* in problem.c */
+extern enum MHD_Result http_problem(HttpRequest *request, unsigned status,
+									const char *detail);
+extern enum MHD_Result http_problem_result(HttpRequest *request);
+
+/* in request.c */
+extern char *http_request_decode(const char *string, size_t length);
+extern const char *http_request_parse(HttpRequest *request, const char *name);
+extern bool http_request_accepts(const char *accept, const char *type);
+
+/* in server.c */
+extern bool http_server_start(void);
+extern void http_server_drain(void);
+extern void http_server_stop(void);
+extern bool http_server_draining(void);
+extern struct MHD_Daemon *http_server_daemon(const char *address,
+											 unsigned flags,
+											 MHD_AccessHandlerCallback handler,
+											 bool main);
+extern const char *http_header(HttpRequest *request, const char *name);
+extern enum MHD_Result http_respond(HttpRequest *request, unsigned status,
+									struct MHD_Response *response);
+extern struct MHD_Response *http_response_text(HttpText *text,
+											   const char *type);
+extern void http_resume(HttpRequest *request);
+
+/* in wait.c */
+extern uint64_t http_wait_clock(void);
+extern bool http_wait(HttpRequest *request, Oid feed, uint64_t since,
+					  int64_t deadline);
+extern void http_wait_news(Oid feed);
+extern void http_wait_news_of_all(void);
+extern void http_wait_end_all(void);
+extern int	http_wait_sweep(void);
+
+#endif							/* FEEDPUB_HTTP_H */

@@ -1,0 +1,57 @@
+/*-------------------------------------------------------------------------
+ *
+ * log.c
+ *	  The log: a line an event on standard error, "time level message".
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+static const char *const level_names[] = {"debug", "info", "warning", "error"};
+
+/* Written by the main thread, read by all; any value that is seen will do. */
+static volatile HttpLogLevel least = HTTP_LOG_INFO;
+
+/* Log what has this level or a higher one. */
+void
+http_log_level(const char *level)
+{
+	for (size_t i = 0; i < lengthof(level_names); i++)
+		if (strcasecmp(level, level_names[i]) == 0)
+			least = i;
+}
+
+/*
+ * Messages can have what a client sent: control characters become spaces, so
+ * that a client cannot write a line of the log.
+ */
+void
+http_log(HttpLogLevel level, const char *format, ...)
+{
+	HttpText	text = {0};
+	char		when[32];
+	time_t		now = time(NULL);
+	struct tm parts;
+	char		message[1024];
+	va_list		arguments;
+
+	if (level < least)
+		return;
+	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+	va_start(arguments, format);
+	vsnprintf(message, sizeof(message), format, arguments);
+	va_end(arguments);
+	for (char *c = message; *c != '\0'; c++)
+		if ((unsigned char) *c < ' ' || *c == 0x7f)
+			*c = ' ';
+	http_text_print(&text, "%s %s %s\n", when, level_names[level], message);
+	fputs(text.data, stderr);
+	free(text.data);
+}

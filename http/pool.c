@@ -1,0 +1,494 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.c
+ *	  The connections to the database, and the jobs that they make.
+ *
+ * A request becomes a job, or joins one that is queued and reads the same.  It
+ * never joins one that runs: that one's snapshot may be older than what the
+ * request was woken for.
+ *
+ * A job is one pipelined round trip, a transaction of its own.  When its
+ * requests have been resumed, the session is cleared by DISCARD ALL, so
+ * nothing that an owner's code left in it meets the next request.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Job
+{
+	struct Job *next;
+	HttpRequest *requests;
+	HttpRead	read;
+	bool		listen;			/* are batches to be announced? */
+	char	   *role;			/* or "" */
+	char	   *arguments[HTTP_MAX_ARGUMENTS];
+} Job;
+
+/* What a thread of the pool knows of its connection. */
+typedef struct Session
+{
+	PGconn	   *connection;		/* or NULL */
+	char	   *schema;			/* of the extension's functions, quoted */
+} Session;
+
+/* The first column of the rows is the result; %s is the extension's schema. */
+static const char *const statements[] = {
+	[HTTP_READ_FEEDS] =
+		"SELECT pg_catalog.json_build_object('feeds', coalesce("
+		"	pg_catalog.json_agg(pg_catalog.json_build_object("
+		"		'name', pg_catalog.format('%%I.%%I', n.nspname, c.relname),"
+		"		'kind', f.kind) ORDER BY n.nspname, c.relname), '[]'))::text"
+		" FROM feedpub.feeds f"
+		" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed"
+		" JOIN pg_catalog.pg_namespace n"
+		"	ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+		" WHERE pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
+		"	AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')",
+
+	[HTTP_READ_BEGIN] =
+		"SELECT CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger"
+		"	WHERE tgrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
+		"		AND tgfoid OPERATOR(pg_catalog.=)"
+		"			'feedpub._stamp_message()'::pg_catalog.regprocedure)"
+		"	THEN %1$s.feed_floor($1::pg_catalog.regclass) ELSE '' END",
+
+	[HTTP_READ_PAGE] =
+		"SELECT t FROM ("
+		"	SELECT 1 AS n, pg_catalog.concat($1::pg_catalog.regclass::oid, ' ',"
+		"		EXISTS (SELECT FROM pg_catalog.pg_trigger"
+		"			WHERE tgrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
+		"				AND tgfoid OPERATOR(pg_catalog.=)"
+		"					'feedpub._stamp_message()'::pg_catalog.regprocedure)) AS t"
+		"	UNION ALL"
+		"	SELECT 2, %1$s.feed_page($1::pg_catalog.regclass, $2, $3::int,"
+		"		$4::int, $5::int)::text) s ORDER BY n",
+};
+
+static const char *const listen_statement =
+	"SELECT %1$s.feed_listen($1::pg_catalog.regclass)";
+
+/* Protects the queue, and what follows it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
+static Job *first_job;
+static Job **last_job = &first_job;
+static bool ending;
+static int	connected;			/* sessions that have a connection */
+
+static pthread_t *threads;
+static int	thread_count;
+
+static bool same_text(const char *a, const char *b);
+static void free_job(Job *job);
+static void *run_pool(void *arg);
+static bool connect_session(Session *session);
+static void disconnect_session(Session *session);
+static bool send_statement(Session *session, const char *statement,
+						   const Job *job, int count);
+static bool run_job(Session *session, const Job *job, HttpResult *result);
+static void take_error(HttpResult *result, const PGresult *error);
+static void clear_session(Session *session);
+static void hand_out(Job *job, HttpResult *result);
+
+void
+http_pool_start(int count)
+{
+	threads = http_alloc(count * sizeof(pthread_t));
+	for (thread_count = 0; thread_count < count; thread_count++)
+		if (pthread_create(&threads[thread_count], NULL, run_pool, NULL) != 0)
+			abort();
+}
+
+/* Ends the threads.  No request may be left. */
+void
+http_pool_stop(void)
+{
+	pthread_mutex_lock(&lock);
+	ending = true;
+	pthread_cond_broadcast(&arrived);
+	pthread_mutex_unlock(&lock);
+	for (int i = 0; i < thread_count; i++)
+		pthread_join(threads[i], NULL);
+	free(threads);
+}
+
+/* Is there a session, and so an extension of the right version? */
+bool
+http_pool_ready(void)
+{
+	bool		ready;
+
+	pthread_mutex_lock(&lock);
+	ready = connected > 0;
+	pthread_mutex_unlock(&lock);
+	return ready;
+}
+
+static bool
+same_text(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/*
+ * Suspend a request until something has been read for it.  With listen, the
+ * batches of the feed are announced from before the read on.
+ */
+void
+http_pool_read(HttpRequest *request, HttpRead read, bool listen,
+			   enum MHD_Result (*go_on)(HttpRequest *request))
+{
+	const char *role = http_config()->anonymous_role;
+	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed};
+	Job		   *job;
+
+	if (read == HTTP_READ_PAGE)
+	{
+		arguments[1] = request->after;
+		arguments[2] = request->limit;
+		arguments[3] = request->shard;
+		arguments[4] = request->shards;
+	}
+	http_result_release(request->result);
+	request->result = NULL;
+	request->go_on = go_on;
+	MHD_suspend_connection(request->connection);
+
+	pthread_mutex_lock(&lock);
+	for (job = first_job; job != NULL; job = job->next)
+	{
+		bool		same = job->read == read && job->listen == listen &&
+			strcmp(job->role, role) == 0;
+
+		for (int i = 0; same && i < HTTP_MAX_ARGUMENTS; i++)
+			same = same_text(job->arguments[i], arguments[i]);
+		if (same)
+			break;
+	}
+	if (job == NULL)
+	{
+		job = http_alloc(sizeof(Job));
+		job->read = read;
+		job->listen = listen;
+		job->role = http_copy(role);
+		for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
+			job->arguments[i] = http_copy(arguments[i]);
+		*last_job = job;
+		last_job = &job->next;
+		pthread_cond_signal(&arrived);
+	}
+	request->next_of_job = job->requests;
+	job->requests = request;
+	pthread_mutex_unlock(&lock);
+}
+
+static void
+free_job(Job *job)
+{
+	free(job->role);
+	for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
+		free(job->arguments[i]);
+	free(job);
+}
+
+void
+http_result_release(HttpResult *result)
+{
+	if (result == NULL || __sync_sub_and_fetch(&result->refs, 1) > 0)
+		return;
+	PQclear(result->rows);
+	free(result->message);
+	free(result);
+}
+
+/* The life of a thread of the pool. */
+static void *
+run_pool(void *arg)
+{
+	Session		session = {0};
+
+	/* readiness is known before the first request */
+	connect_session(&session);
+	for (;;)
+	{
+		HttpResult *result;
+		Job		   *job;
+
+		pthread_mutex_lock(&lock);
+		while (first_job == NULL && !ending)
+			pthread_cond_wait(&arrived, &lock);
+		job = first_job;
+		if (job != NULL)
+		{
+			first_job = job->next;
+			if (first_job == NULL)
+				last_job = &first_job;
+		}
+		pthread_mutex_unlock(&lock);
+		if (job == NULL)
+			break;
+
+		/* a connection that was idle may have been closed: a second try */
+		result = http_alloc(sizeof(HttpResult));
+		for (int i = 0; i < 2; i++)
+		{
+			if (session.connection == NULL && !connect_session(&session))
+				break;
+			if (run_job(&session, job, result))
+				break;
+			disconnect_session(&session);
+		}
+		hand_out(job, result);
+		if (session.connection != NULL)
+			clear_session(&session);
+	}
+	disconnect_session(&session);
+	return NULL;
+}
+
+/* Connect as --database says; NULL if it fails, which has been logged. */
+PGconn *
+http_pool_connect(const char *application)
+{
+	const char *const names[] = {"fallback_application_name", "client_encoding",
+								 "connect_timeout", "dbname", NULL};
+	const char *const values[] = {application, "UTF8", "10",
+								  http_config()->database, NULL};
+	PGconn	   *connection = PQconnectdbParams(names, values, 1);
+
+	if (PQstatus(connection) == CONNECTION_OK)
+		return connection;
+	http_log(HTTP_LOG_WARNING, "could not connect to the database: %s",
+			 PQerrorMessage(connection));
+	PQfinish(connection);
+	return NULL;
+}
+
+/* Is it a standby's?  The server says so in each connection, and when it ends. */
+bool
+http_pool_is_standby(PGconn *connection)
+{
+	const char *standby = PQparameterStatus(connection, "in_hot_standby");
+
+	return standby != NULL && strcmp(standby, "on") == 0;
+}
+
+static void
+ignore_notice(void *arg, const PGresult *notice)
+{
+}
+
+/* Connect, and look at the extension: it must be of this program's version. */
+static bool
+connect_session(Session *session)
+{
+	PGconn	   *connection = http_pool_connect("feedpub-http");
+	PGresult   *row;
+	const char *problem = NULL;
+
+	if (connection == NULL)
+		return false;
+	PQsetNoticeReceiver(connection, ignore_notice, NULL);
+	row = PQexec(connection,
+				 "SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
+				 " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
+				 " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
+				 " WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'");
+	if (PQresultStatus(row) != PGRES_TUPLES_OK)
+		problem = PQerrorMessage(connection);
+	else if (PQntuples(row) == 0)
+		problem = "it has no extension feedpub";
+	else if (strcmp(PQgetvalue(row, 0, 1), FEEDPUB_VERSION) != 0)
+		problem = "its extension feedpub has another version than feedpub-http";
+	if (problem != NULL)
+	{
+		http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
+		PQclear(row);
+		PQfinish(connection);
+		return false;
+	}
+	free(session->schema);
+	session->schema = http_copy(PQgetvalue(row, 0, 0));
+	session->connection = connection;
+	PQclear(row);
+	pthread_mutex_lock(&lock);
+	connected++;
+	pthread_mutex_unlock(&lock);
+	return true;
+}
+
+static void
+disconnect_session(Session *session)
+{
+	if (session->connection == NULL)
+		return;
+	PQfinish(session->connection);
+	session->connection = NULL;
+	free(session->schema);
+	session->schema = NULL;
+	pthread_mutex_lock(&lock);
+	connected--;
+	pthread_mutex_unlock(&lock);
+}
+
+/*
+ * Send a statement with the first arguments of a job, all of type text.  What
+ * a policy or another owner's code does then happens with the rights of the
+ * role that the job has.
+ */
+static bool
+send_statement(Session *session, const char *statement, const Job *job,
+			   int count)
+{
+	static const Oid types[HTTP_MAX_ARGUMENTS] = {25, 25, 25, 25, 25};
+	HttpText	text = {0};
+	bool		sent;
+
+	http_text_print(&text, statement, session->schema);
+	sent = PQsendQueryParams(session->connection, text.data, count, types,
+							 (const char *const *) job->arguments, NULL, NULL,
+							 0) == 1;
+	free(text.data);
+	return sent;
+}
+
+/*
+ * Make a job.  Returns false if the connection was lost, and nothing is known
+ * of it.  An error of a statement is a result.
+ */
+static bool
+run_job(Session *session, const Job *job, HttpResult *result)
+{
+	static const int counts[] = {
+		[HTTP_READ_FEEDS] = 0, [HTTP_READ_BEGIN] = 1, [HTTP_READ_PAGE] = 5};
+	PGconn	   *connection = session->connection;
+	const char *role[] = {job->role};
+	bool		sent;
+	int			before = 2;		/* results before that of the read */
+	int			ends = 0;		/* in a row */
+	bool		synced = false;
+
+	/* before the snapshot: news after this may not be in what is read */
+	result->started = http_wait_clock();
+	sent = PQenterPipelineMode(connection) == 1 &&
+		PQsendQueryParams(connection, "BEGIN READ ONLY", 0, NULL, NULL, NULL,
+						  NULL, 0) == 1;
+	if (*job->role != '\0')
+	{
+		before++;
+		sent = sent &&
+			PQsendQueryParams(connection,
+							  "SELECT pg_catalog.set_config('role', $1, true)",
+							  1, NULL, role, NULL, NULL, 0) == 1;
+	}
+	sent = sent &&
+		PQsendQueryParams(connection, "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL,
+						  NULL, NULL, NULL, 0) == 1;
+	if (job->listen && !http_pool_is_standby(connection))
+	{
+		before++;
+		sent = sent && send_statement(session, listen_statement, job, 1);
+	}
+	sent = sent &&
+		send_statement(session, statements[job->read], job, counts[job->read]) &&
+		PQsendQueryParams(connection, "COMMIT", 0, NULL, NULL, NULL, NULL,
+						  0) == 1 &&
+		PQpipelineSync(connection) == 1;
+
+	/* two ends in a row: libpq expects no more, so the sync is lost */
+	for (int i = 0; sent && !synced && ends < 2 &&
+		 PQstatus(connection) == CONNECTION_OK;)
+	{
+		PGresult   *rows = PQgetResult(connection);
+
+		if (rows == NULL)
+		{
+			i++;				/* the end of a statement's results */
+			ends++;
+			continue;
+		}
+		ends = 0;
+		switch (PQresultStatus(rows))
+		{
+			case PGRES_PIPELINE_SYNC:
+				synced = true;
+				break;
+			case PGRES_TUPLES_OK:
+				if (i == before)
+				{
+					result->rows = rows;
+					continue;
+				}
+				break;
+			case PGRES_FATAL_ERROR:
+				take_error(result, rows);
+				break;
+			default:
+				break;
+		}
+		PQclear(rows);
+	}
+	if (synced && (result->rows != NULL || result->sqlstate[0] != '\0'))
+		return PQexitPipelineMode(connection) == 1;
+
+	http_log(HTTP_LOG_WARNING, "lost the connection to the database: %s",
+			 PQerrorMessage(connection));
+	PQclear(result->rows);
+	result->rows = NULL;
+	result->sqlstate[0] = '\0';
+	return false;
+}
+
+static void
+take_error(HttpResult *result, const PGresult *error)
+{
+	const char *sqlstate = PQresultErrorField(error, PG_DIAG_SQLSTATE);
+	const char *message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
+
+	if (sqlstate == NULL || result->sqlstate[0] != '\0')
+		return;
+	snprintf(result->sqlstate, sizeof(result->sqlstate), "%s", sqlstate);
+	free(result->message);
+	result->message = http_copy(message != NULL ? message : "");
+}
+
+/* Make a session as it was when it was new; close it if that fails. */
+static void
+clear_session(Session *session)
+{
+	PGconn	   *connection = session->connection;
+	PGresult   *done;
+	bool		good = true;
+
+	if (PQtransactionStatus(connection) != PQTRANS_IDLE)
+		PQclear(PQexec(connection, "ROLLBACK"));
+	done = PQexec(connection, "DISCARD ALL");
+	good = PQresultStatus(done) == PGRES_COMMAND_OK;
+	PQclear(done);
+	if (!good)
+		disconnect_session(session);
+}
+
+/* Give a job's result to its requests, and resume them. */
+static void
+hand_out(Job *job, HttpResult *result)
+{
+	HttpRequest *request;
+	HttpRequest *next;
+
+	for (request = job->requests; request != NULL; request = request->next_of_job)
+		result->refs++;
+	for (request = job->requests; request != NULL; request = next)
+	{
+		next = request->next_of_job;
+		request->result = result;
+		http_resume(request);
+	}
+	free_job(job);
+}

@@ -1,0 +1,177 @@
+/*-------------------------------------------------------------------------
+ *
+ * request.c
+ *	  What a request says: names, arguments, Accept.
+ *
+ * libmicrohttpd gives paths and arguments as they were sent (server.c sees to
+ * that), for its own decoding ends a string at "%00" and lets what is
+ * malformed pass.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static int	hex(char c);
+static const char *take_argument(HttpRequest *request, const char *name,
+								 char **value);
+static bool take_number(const char *value, long least, long most, long *number);
+
+static int
+hex(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decode what is percent-encoded; NULL if it is malformed or has a NUL. */
+char *
+http_request_decode(const char *string, size_t length)
+{
+	char	   *decoded = http_alloc(length + 1);
+	size_t		end = 0;
+
+	for (size_t i = 0; i < length; i++)
+	{
+		int			c = (unsigned char) string[i];
+
+		if (c == '%')
+		{
+			int			high = i + 1 < length ? hex(string[i + 1]) : -1;
+			int			low = i + 2 < length ? hex(string[i + 2]) : -1;
+
+			c = high < 0 || low < 0 ? 0 : high * 16 + low;
+			i += 2;
+		}
+		if (c == '\0')
+		{
+			free(decoded);
+			return NULL;
+		}
+		decoded[end++] = c;
+	}
+	return decoded;
+}
+
+/* Decode an argument into *value, NULL if it is not there. */
+static const char *
+take_argument(HttpRequest *request, const char *name, char **value)
+{
+	const char *raw = MHD_lookup_connection_value(request->connection,
+												  MHD_GET_ARGUMENT_KIND, name);
+
+	*value = NULL;
+	if (raw == NULL)
+		return NULL;
+	*value = http_request_decode(raw, strlen(raw));
+	return *value == NULL ? "an argument is not percent-encoded correctly" : NULL;
+}
+
+static bool
+take_number(const char *value, long least, long most, long *number)
+{
+	char	   *end;
+
+	if (*value < '0' || *value > '9' || strlen(value) > 9)
+		return false;
+	*number = strtol(value, &end, 10);
+	return *end == '\0' && *number >= least && *number <= most;
+}
+
+/*
+ * Take the name of a feed, as it was sent, and the arguments of a read.
+ * Returns what is wrong, or NULL.
+ */
+const char *
+http_request_parse(HttpRequest *request, const char *name)
+{
+	char	   *limit = NULL;
+	char	   *wait = NULL;
+	const char *problem;
+	long		number;
+
+	request->feed = http_request_decode(name, strlen(name));
+	if (request->feed == NULL)
+		return "the path is not percent-encoded correctly";
+	if ((problem = take_argument(request, "after", &request->after)) != NULL ||
+		(problem = take_argument(request, "shard", &request->shard)) != NULL ||
+		(problem = take_argument(request, "shards", &request->shards)) != NULL)
+		return problem;
+	if ((request->shard != NULL && !take_number(request->shard, 0, INT32_MAX, &number)) ||
+		(request->shards != NULL && !take_number(request->shards, 1, INT32_MAX, &number)))
+		return "arguments \"shard\" and \"shards\" must be numbers";
+	if (request->after == NULL)
+		request->after = http_copy("");
+
+	problem = take_argument(request, "limit", &limit);
+	number = 100;
+	if (problem == NULL && limit != NULL && !take_number(limit, 1, INT32_MAX, &number))
+		problem = "argument \"limit\" must be a number, at least 1";
+	if (number > http_config()->max_limit)
+		number = http_config()->max_limit;
+	snprintf(request->limit, sizeof(request->limit), "%d", (int) number);
+	free(limit);
+	if (problem != NULL)
+		return problem;
+
+	problem = take_argument(request, "wait", &wait);
+	number = 0;
+	if (problem == NULL && wait != NULL && !take_number(wait, 0, INT32_MAX, &number))
+		problem = "argument \"wait\" must be a number of seconds";
+	if (number > http_config()->max_wait)
+		number = http_config()->max_wait;
+	request->wait = number;
+	free(wait);
+	return problem;
+}
+
+/*
+ * Does an Accept header take a type?  Of the ranges that match it the most
+ * exact one decides, and takes it unless its quality is 0.
+ */
+bool
+http_request_accepts(const char *accept, const char *type)
+{
+	size_t		family = strcspn(type, "/") + 1;
+	double		quality = 0;
+	int			exactness = 0;
+
+	if (accept == NULL)
+		return true;
+	for (const char *range = accept; *range != '\0';)
+	{
+		size_t		whole = strcspn(range, ",");
+		const char *next = range + whole + (range[whole] == ',' ? 1 : 0);
+		size_t		length;
+		int			exact = 0;
+
+		while (whole > 0 && (*range == ' ' || *range == '\t'))
+		{
+			range++;
+			whole--;
+		}
+		length = strcspn(range, ";, \t");
+		if (length == strlen(type) && strncasecmp(range, type, length) == 0)
+			exact = 3;
+		else if (length == family + 1 && range[family] == '*' &&
+				 strncasecmp(range, type, family) == 0)
+			exact = 2;
+		else if (length == 3 && strncmp(range, "*/*", 3) == 0)
+			exact = 1;
+		if (exact > exactness)
+		{
+			const char *q = memmem(range, whole, "q=", 2);
+
+			exactness = exact;
+			quality = q != NULL ? strtod(q + 2, NULL) : 1;
+		}
+		range = next;
+	}
+	return quality > 0;
+}

@@ -1,0 +1,326 @@
+/*-------------------------------------------------------------------------
+ *
+ * server.c
+ *	  The listener for HTTP: routes, and what all responses have.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/*
+ * Memory of a connection, for the request's line and headers and then for the
+ * response's; what is longer gets 414 or 431.
+ */
+#define CONNECTION_MEMORY 8192
+
+/* s after which a connection without traffic is closed */
+#define IDLE_TIMEOUT 60
+
+static struct MHD_Daemon *server;
+static volatile bool draining;
+static int	requests;			/* that have begun and not ended; atomic */
+
+static size_t keep_encoded(void *arg, struct MHD_Connection *connection,
+						   char *string);
+static enum MHD_Result handle(void *arg, struct MHD_Connection *connection,
+							  const char *path, const char *method,
+							  const char *version, const char *body,
+							  size_t *length, void **state);
+static enum MHD_Result route(HttpRequest *request);
+static enum MHD_Result answer_options(HttpRequest *request);
+static void end_request(void *arg, struct MHD_Connection *connection,
+						void **state, enum MHD_RequestTerminationCode code);
+static bool allows_origin(const char *origin);
+
+/* request.c decodes. */
+static size_t
+keep_encoded(void *arg, struct MHD_Connection *connection, char *string)
+{
+	return strlen(string);
+}
+
+/*
+ * Listen on an address, "host:port" or "[host]:port".  The main server's
+ * connections can be suspended.  NULL if it fails, which has been logged.
+ */
+struct MHD_Daemon *
+http_server_daemon(const char *address, unsigned flags,
+				   MHD_AccessHandlerCallback handler, bool main)
+{
+	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
+	struct addrinfo *found;
+	struct MHD_Daemon *made = NULL;
+	const char *colon = strrchr(address, ':');
+	char	   *host = http_copy(address);
+	char	   *name = host;
+	int			on = 1;
+	int			listener;
+
+	if (colon != NULL)
+		host[colon - address] = '\0';
+	if (*name == '[' && name[strlen(name) - 1] == ']')
+	{
+		name[strlen(name) - 1] = '\0';
+		name++;
+	}
+	if (colon == NULL ||
+		getaddrinfo(*name ? name : NULL, colon + 1, &hints, &found) != 0)
+	{
+		http_log(HTTP_LOG_ERROR, "address \"%s\" is not HOST:PORT", address);
+		free(host);
+		return NULL;
+	}
+	free(host);
+
+	listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (listener < 0 ||
+		setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+		bind(listener, found->ai_addr, found->ai_addrlen) != 0 ||
+		listen(listener, 1024) != 0)
+		http_log(HTTP_LOG_ERROR, "could not listen on \"%s\": %m", address);
+	else
+		made = MHD_start_daemon(flags | MHD_USE_EPOLL_INTERNAL_THREAD, 0,
+								NULL, NULL, handler, NULL,
+								MHD_OPTION_LISTEN_SOCKET, listener,
+								MHD_OPTION_CONNECTION_LIMIT,
+								main ? (unsigned) http_config()->max_connections : 100U,
+								MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+								(size_t) CONNECTION_MEMORY,
+								MHD_OPTION_CONNECTION_TIMEOUT,
+								(unsigned) IDLE_TIMEOUT,
+								MHD_OPTION_UNESCAPE_CALLBACK, keep_encoded, NULL,
+								MHD_OPTION_NOTIFY_COMPLETED,
+								main ? end_request : NULL, NULL,
+								MHD_OPTION_END);
+	if (made == NULL && listener >= 0)
+		close(listener);
+	freeaddrinfo(found);
+	return made;
+}
+
+bool
+http_server_start(void)
+{
+	server = http_server_daemon(http_config()->listen,
+								MHD_ALLOW_SUSPEND_RESUME, handle, true);
+	return server != NULL;
+}
+
+/*
+ * Take no new clients, wake all requests that wait, and wait until all have
+ * been answered, but not longer than --drain says.
+ */
+void
+http_server_drain(void)
+{
+	int64_t		end = http_now() + http_config()->drain * INT64_C(1000);
+	int			listener;
+
+	draining = true;
+	listener = MHD_quiesce_daemon(server);
+	if (listener >= 0)
+		close(listener);
+	while (__sync_fetch_and_add(&requests, 0) > 0 && http_now() < end)
+	{
+		http_wait_end_all();
+		usleep(20000);
+	}
+}
+
+/*
+ * A connection that is suspended cannot be closed, so if requests are left,
+ * the end of the process closes them.
+ */
+void
+http_server_stop(void)
+{
+	int			left = __sync_fetch_and_add(&requests, 0);
+
+	if (left == 0)
+		MHD_stop_daemon(server);
+	else
+	{
+		http_log(HTTP_LOG_WARNING, "%d requests have not ended", left);
+		_exit(0);
+	}
+}
+
+bool
+http_server_draining(void)
+{
+	return draining;
+}
+
+/*
+ * Called by libmicrohttpd when a request's headers are there, when its body
+ * is, and each time that the connection has been resumed.
+ */
+static enum MHD_Result
+handle(void *arg, struct MHD_Connection *connection, const char *path,
+	   const char *method, const char *version, const char *body,
+	   size_t *length, void **state)
+{
+	HttpRequest *request = *state;
+	enum MHD_Result (*go_on)(HttpRequest *);
+
+	if (request == NULL)
+	{
+		__sync_add_and_fetch(&requests, 1);
+		request = http_alloc(sizeof(HttpRequest));
+		request->connection = connection;
+		request->path = http_copy(path);
+		request->method = http_copy(method);
+		*state = request;
+		return MHD_YES;
+	}
+	if (*length > 0)
+	{
+		*length = 0;			/* no request of ours has a body */
+		return MHD_YES;
+	}
+	if (!request->begun)
+	{
+		request->begun = true;
+		return route(request);
+	}
+	go_on = request->go_on;
+	if (go_on == NULL)
+		return MHD_YES;
+	request->go_on = NULL;
+	return go_on(request);
+}
+
+static enum MHD_Result
+route(HttpRequest *request)
+{
+	const char *path = request->path;
+	const char *method = request->method;
+
+	http_log(HTTP_LOG_DEBUG, "%s %s", method, path);
+	if (strcmp(path, "/feeds") != 0 && strncmp(path, "/feeds/", 7) != 0)
+		return http_problem(request, 404, "there is no such resource");
+	if (strcmp(method, "OPTIONS") == 0)
+		return answer_options(request);
+	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+		return http_problem(request, 405, "feeds can only be read");
+	if (strcmp(path, "/feeds") == 0)
+		return http_feeds_begin(request);
+	return http_page_begin(request);
+}
+
+static enum MHD_Result
+answer_options(HttpRequest *request)
+{
+	struct MHD_Response *response =
+		MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+
+	MHD_add_response_header(response, "Allow", "GET, HEAD, OPTIONS");
+	if (allows_origin(http_header(request, "Origin")))
+	{
+		MHD_add_response_header(response, "Access-Control-Allow-Methods",
+								"GET, HEAD, OPTIONS");
+		MHD_add_response_header(response, "Access-Control-Allow-Headers",
+								"Authorization, If-None-Match");
+		MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
+	}
+	return http_respond(request, 204, response);
+}
+
+/* Called by libmicrohttpd when a request has ended, however it has. */
+static void
+end_request(void *arg, struct MHD_Connection *connection, void **state,
+			enum MHD_RequestTerminationCode code)
+{
+	HttpRequest *request = *state;
+
+	if (request == NULL)
+		return;
+	*state = NULL;
+	http_result_release(request->result);
+	free(request->path);
+	free(request->method);
+	free(request->feed);
+	free(request->after);
+	free(request->shard);
+	free(request->shards);
+	free(request);
+	__sync_sub_and_fetch(&requests, 1);
+}
+
+const char *
+http_header(HttpRequest *request, const char *name)
+{
+	return MHD_lookup_connection_value(request->connection, MHD_HEADER_KIND,
+									   name);
+}
+
+/* May pages of this origin read? */
+static bool
+allows_origin(const char *origin)
+{
+	const char *list = http_config()->cors_origins;
+
+	if (origin == NULL)
+		return false;
+	while (*list != '\0')
+	{
+		size_t		length;
+
+		list += strspn(list, ", ");
+		length = strcspn(list, ", ");
+		if ((length == 1 && *list == '*') ||
+			(length == strlen(origin) && strncasecmp(list, origin, length) == 0))
+			return true;
+		list += length;
+	}
+	return false;
+}
+
+/* Give a response the headers that all have, and send it. */
+enum MHD_Result
+http_respond(HttpRequest *request, unsigned status,
+			 struct MHD_Response *response)
+{
+	const char *origin = http_header(request, "Origin");
+	enum MHD_Result sent;
+
+	MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+	MHD_add_response_header(response, "Vary", *http_config()->cors_origins ? "Accept, Authorization, Origin" : "Accept, Authorization");
+	if (allows_origin(origin))
+	{
+		MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
+		MHD_add_response_header(response, "Access-Control-Expose-Headers",
+								"ETag, Location, Retry-After");
+	}
+	if (draining)
+		MHD_add_response_header(response, "Connection", "close");
+	sent = MHD_queue_response(request->connection, status, response);
+	MHD_destroy_response(response);
+	return sent;
+}
+
+/* A response with this text, which is freed with it. */
+struct MHD_Response *
+http_response_text(HttpText *text, const char *type)
+{
+	struct MHD_Response *response =
+		MHD_create_response_from_buffer(text->length, text->data,
+										MHD_RESPMEM_MUST_FREE);
+
+	MHD_add_response_header(response, "Content-Type", type);
+	return response;
+}
+
+/* Give a request back to libmicrohttpd's thread. */
+void
+http_resume(HttpRequest *request)
+{
+	MHD_resume_connection(request->connection);
+}

@@ -1,0 +1,144 @@
+# FeedpubHttp.pm: what the tests of feedpub-http share.
+#
+#   http_start(NODE, option => value, ...)  starts feedpub-http for a server's
+#                      database postgres, and waits until it answers.  Options:
+#                      user (postgres), file (a configuration file), all others
+#                      are flags, with _ for -
+#   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
+#                      its JSON in {json} and its cursor in {cursor}
+#   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
+#                      has been sent
+#   read_until(SOCKET, PATTERN)             what comes, until it matches
+#   http_stop(HTTP)    ends it by SIGTERM, and returns its exit status
+#
+# HTTP is a hash: pid, port, admin (a port), url, log (a file).
+package FeedpubHttp;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use File::Basename;
+use HTTP::Tiny;
+use IO::Select;
+use IO::Socket::INET;
+use JSON::PP;
+use POSIX ();
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+our @EXPORT = qw(http_start get send_request read_until http_stop);
+
+my $PROGRAM = dirname(__FILE__) . '/../../http/feedpub-http';
+my $started = 0;
+my %running;
+
+sub http_start
+{
+	my ($node, %options) = @_;
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $admin = PostgreSQL::Test::Cluster::get_free_port();
+	my $user = delete $options{user} // 'postgres';
+	my $http = {
+		port => $port,
+		admin => $admin,
+		url => "http://127.0.0.1:$port",
+		log => "$PostgreSQL::Test::Utils::log_path/feedpub-http."
+		  . basename($0, '.pl') . '.' . ++$started . '.log'
+	};
+	my @flags = ("--listen=127.0.0.1:$port", "--admin=127.0.0.1:$admin",
+		'--database=' . $node->connstr('postgres') . " user=$user");
+
+	push @flags, '--config', delete $options{file} if $options{file};
+	push @flags, map { '--' . tr/_/-/r . "=$options{$_}" } sort keys %options;
+	$http->{pid} = fork // die "could not fork: $!";
+	if (!$http->{pid})
+	{
+		open STDERR, '>>', $http->{log} or POSIX::_exit(1);
+		open STDOUT, '>&', \*STDERR or POSIX::_exit(1);
+		exec { $PROGRAM } $PROGRAM, @flags or POSIX::_exit(1);
+	}
+	$running{ $http->{pid} } = 1;
+	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		return $http
+		  if HTTP::Tiny->new(timeout => 5)
+		  ->get("http://127.0.0.1:$admin/ready")->{status} == 200;
+		die 'feedpub-http ended: ' . slurp_file($http->{log})
+		  if waitpid($http->{pid}, POSIX::WNOHANG()) > 0;
+		select undef, undef, undef, 0.1;
+	}
+	die 'feedpub-http did not start: ' . slurp_file($http->{log});
+}
+
+sub get
+{
+	my ($http, $path, %headers) = @_;
+	my $method = delete $headers{method} // 'GET';
+	my $response = HTTP::Tiny->new(
+		max_redirect => delete $headers{redirects} // 5,
+		timeout => $PostgreSQL::Test::Utils::timeout_default)
+	  ->request($method, "$http->{url}$path", { headers => \%headers });
+
+	$response->{content} //= q();
+	if (($response->{headers}{'content-type'} // '') =~ /json$/
+		&& $response->{content} ne '')
+	{
+		$response->{json} = decode_json($response->{content});
+		$response->{cursor} = $response->{json}{cursor};
+	}
+	return $response;
+}
+
+sub send_request
+{
+	my ($http, $path, %headers) = @_;
+	my $socket = IO::Socket::INET->new(
+		PeerAddr => '127.0.0.1',
+		PeerPort => $http->{port}) or die "could not connect: $!";
+
+	print $socket "GET $path HTTP/1.1\r\nHost: localhost\r\n",
+	  (map { "$_: $headers{$_}\r\n" } sort keys %headers), "\r\n";
+	$socket->flush;
+	return $socket;
+}
+
+# Returns what came, also if the other side closed or time ran out.
+sub read_until
+{
+	my ($socket, $pattern) = @_;
+	my $end = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $text = '';
+
+	while ($text !~ $pattern && time < $end)
+	{
+		next unless IO::Select->new($socket)->can_read(1);
+		last unless sysread($socket, $text, 65536, length $text);
+	}
+	return $text;
+}
+
+sub http_stop
+{
+	my ($http) = @_;
+
+	kill 'TERM', $http->{pid};
+	waitpid $http->{pid}, 0;
+	delete $running{ $http->{pid} };
+	return $?;
+}
+
+END
+{
+	my $status = $?;
+
+	for my $pid (keys %running)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+	}
+	$? = $status;
+}
+
+1;
