@@ -581,6 +581,15 @@ AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
 
+CREATE FUNCTION feedpub._page_rows(feed pg_catalog.regclass,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+RETURNS SETOF pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
+AS 'MODULE_PATHNAME', 'feedpub_page_rows';
+COMMENT ON FUNCTION feedpub._page_rows(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+	'Reads a page of a feed in published order: its entries as JSON, a row each, and a last row with its cursor.';
+
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL RESTRICTED

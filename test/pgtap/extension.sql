@@ -50,6 +50,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._move_floor(regclass)',
 	'function feedpub._stamp_some(regclass,integer)',
 	'function feedpub._restricted(text,text[])',
+	'function feedpub._page_rows(regclass,text,integer,integer,integer)',
 	'function feed_create(text,regtype,boolean)',
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',

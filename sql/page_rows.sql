@@ -1,0 +1,82 @@
+-- feedpub._page_rows(): the same pages as feed_page(), a row for each entry.
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+CREATE ROLE regress_feedpub_reader;
+RESET client_min_messages;
+-- Here batches are made by hand: no worker, and reads do not wait for one.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
+SET feedpub.read_wait = 0;
+CREATE TABLE "Odd ""Name" (k text PRIMARY KEY, v text);
+SELECT feed_attach('"Odd ""Name"');
+
+-- The page that the rows make, put together as feed_page() does
+CREATE FUNCTION joined(feed regclass, after text, max_rows int, shard int DEFAULT NULL, shards int DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
+	WITH r AS MATERIALIZED (SELECT row, n, count(*) OVER () AS rows FROM feedpub._page_rows(feed, after, max_rows, shard, shards) WITH ORDINALITY AS p (row, n))
+	SELECT '{"entries": [' || coalesce(string_agg(row, ', ' ORDER BY n) FILTER (WHERE n < rows), '') || '], ' || substr(max(row) FILTER (WHERE n = rows), 2) FROM r
+$$;
+-- Pages from the beginning to the end; returns how many there were.
+CREATE FUNCTION follow(feed regclass, max_rows int, shard int DEFAULT NULL, shards int DEFAULT NULL, OUT pages int, OUT entries int, OUT cursors int, OUT differences int) LANGUAGE plpgsql AS $$
+DECLARE
+	page text;
+	after text := '';
+BEGIN
+	pages := 0; entries := 0; cursors := 0; differences := 0;
+	LOOP
+		page := feed_page(feed, after, max_rows, shard, shards);
+		IF page IS DISTINCT FROM joined(feed, after, max_rows, shard, shards) THEN
+			differences := differences + 1;
+		END IF;
+		-- each row begins with its cursor, at a fixed place
+		SELECT cursors + count(*) FILTER (WHERE substr(row, 13, length(after_row)) = after_row)
+		  INTO cursors
+		  FROM feedpub._page_rows(feed, after, max_rows, shard, shards) row, LATERAL (SELECT row::json ->> 'cursor' AS after_row) c;
+		pages := pages + 1;
+		entries := entries + json_array_length(page::json -> 'entries');
+		after := page::json ->> 'cursor';
+		EXIT WHEN NOT (page::json ->> 'more')::bool;
+	END LOOP;
+END $$;
+SELECT * FROM follow('"Odd ""Name"', 3);
+INSERT INTO "Odd ""Name" SELECT 'key ' || i, CASE WHEN i % 3 > 0 THEN E'Odd "\\\n' || i END FROM generate_series(1, 10) i;
+CALL feed_publish();
+DELETE FROM "Odd ""Name" WHERE k = 'key 4';
+CALL feed_publish();
+SELECT * FROM follow('"Odd ""Name"', 3);
+SELECT * FROM follow('"Odd ""Name"', 100);
+SELECT * FROM follow('"Odd ""Name"', 1);
+SELECT sum(entries) AS entries, sum(differences) AS differences FROM generate_series(0, 2) s, follow('"Odd ""Name"', 2, s, 3);
+-- TRUNCATE, and rows that are gone
+TRUNCATE "Odd ""Name";
+INSERT INTO "Odd ""Name" VALUES ('key 1', 'x');
+CALL feed_publish();
+SELECT * FROM follow('"Odd ""Name"', 100);
+-- By the function that runs the statements of a server
+SELECT count(*) AS rows, max(r::json ->> 'more') AS more
+  FROM feedpub._restricted('SELECT feedpub._page_rows($1::pg_catalog.regclass, $2, $3::pg_catalog.int4)', '"Odd ""Name"', '', '100') r;
+-- Errors and rights are those of feed_page().
+\set VERBOSITY terse
+SELECT feedpub._page_rows(NULL);
+SELECT feedpub._page_rows('"Odd ""Name"', NULL);
+SELECT feedpub._page_rows('"Odd ""Name"', 'x');
+SELECT feedpub._page_rows('"Odd ""Name"', '', 0);
+SELECT feedpub._page_rows('feedpub._feed');
+SET ROLE regress_feedpub_reader;
+SELECT feedpub._page_rows('"Odd ""Name"');
+RESET ROLE;
+GRANT SELECT ON "Odd ""Name" TO regress_feedpub_reader;
+ALTER TABLE "Odd ""Name" ENABLE ROW LEVEL SECURITY;
+CREATE POLICY none ON "Odd ""Name" USING (false);
+SET ROLE regress_feedpub_reader;
+SELECT * FROM follow('"Odd ""Name"', 100);
+RESET ROLE;
+
+SET client_min_messages = warning;
+DROP FUNCTION joined, follow;
+DROP TABLE "Odd ""Name";
+DROP ROLE regress_feedpub_reader;
