@@ -588,7 +588,7 @@ RETURNS SETOF pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
 AS 'MODULE_PATHNAME', 'feedpub_page_rows';
 COMMENT ON FUNCTION feedpub._page_rows(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
-	'Reads a page of a feed in published order: its entries as JSON, a row each, and a last row with its cursor.';
+	'Reads a page of a feed in published order: its entries as JSON, a row each, and a last row with its end.';
 
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.text

@@ -52,6 +52,8 @@ static const Setting settings[] = {
 	 "how long caches may keep a full page of an outbox"},
 	{"max-wait", "SECONDS", "60", 0, 3600, true, FIELD(max_wait),
 	 "the longest wait of a long-poll"},
+	{"heartbeat", "SECONDS", "15", 1, 3600, true, FIELD(heartbeat),
+	 "how often an event stream without events sends a comment"},
 	{"drain", "SECONDS", "10", 0, 3600, true, FIELD(drain),
 	 "how long requests may take to end after SIGTERM"},
 	{"cors-origins", "ORIGIN,...", "", 0, 0, true, FIELD(cors_origins),

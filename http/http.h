@@ -39,6 +39,7 @@ typedef struct HttpConfig
 	int			max_limit;
 	int			max_age;
 	int			max_wait;
+	int			heartbeat;
 	int			drain;
 	char	   *cors_origins;
 	char	   *log_level;
@@ -60,15 +61,22 @@ typedef struct HttpText
 	size_t		size;
 } HttpText;
 
-/* What a job reads; pool.c has the statements. */
-typedef enum HttpRead
-{
-	HTTP_READ_FEEDS,			/* the list of feeds */
-	HTTP_READ_BEGIN,			/* the kind of a feed, and its floor */
-	HTTP_READ_PAGE				/* a page, whole */
-} HttpRead;
+#define HTTP_MAX_ARGUMENTS 6
 
-#define HTTP_MAX_ARGUMENTS 5
+/*
+ * What a job runs: one SELECT, INSERT, UPDATE or DELETE.  Its parameters are
+ * of type text, the first column of its rows is the result.  %1$s is the
+ * extension's schema, so a % of its own is %%.  What it names is qualified, the
+ * operators too.
+ */
+typedef struct HttpStatement
+{
+	const char *text;
+	int			nargs;
+	bool		writes;			/* then it is run once, for one request */
+	bool		listens; /* the first argument is a feed, whose batches
+								 * are announced from before the read on */
+} HttpStatement;
 
 /* The outcome of a job.  The requests that share it count in refs. */
 typedef struct HttpResult
@@ -78,18 +86,50 @@ typedef struct HttpResult
 	PGresult   *rows;			/* or NULL, and then: */
 	char		sqlstate[6];	/* "" if the database was not to be had */
 	char	   *message;
+
+	/* made once, by libmicrohttpd's thread */
+	HttpText	body;
+	uint64_t	hash;			/* of it; 0: not yet */
 } HttpResult;
 
+/* The end of a page, the last row of feedpub._page_rows(). */
+typedef struct HttpPage
+{
+	int			nentries;		/* the rows before it, an object each */
+	const char *cursor;			/* not terminated */
+	int			cursor_length;
+	bool		more;
+	Oid			feed;
+	bool		is_outbox;
+} HttpPage;
+
 typedef struct HttpRequest HttpRequest;
+typedef struct HttpStream HttpStream;
+
+typedef enum HttpFormat
+{
+	HTTP_FORMAT_PAGE,
+	HTTP_FORMAT_EVENTS,			/* an event stream */
+	HTTP_FORMAT_LINES			/* NDJSON */
+} HttpFormat;
 
 struct HttpRequest
 {
 	struct MHD_Connection *connection;
 	char	   *path;			/* as it was sent */
 	char	   *method;
+	const char *allowed;		/* the methods of its route */
 	bool		begun;			/* the handler has seen the whole request */
+	HttpText	body;			/* of a POST */
+
+	/* whose request it is: token.c */
+	char	   *role;			/* "": the login role */
+	char	   *claims;			/* JSON for request.jwt.claims, or "" */
+	bool		is_private;		/* the response depends on credentials */
+	int64_t		expires;		/* when the token does, in s since 1970; or 0 */
 
 	/* what it asks for */
+	HttpFormat	format;
 	char	   *feed;
 	char	   *after;			/* never NULL */
 	char		limit[12];
@@ -100,6 +140,7 @@ struct HttpRequest
 	/* what is to be done when the connection has been resumed */
 	enum MHD_Result (*go_on)(HttpRequest *request);
 	HttpResult *result;
+	HttpStream *stream;
 	HttpRequest *next_of_job;
 
 	/* a request that waits; protected by the lock of wait.c */
@@ -141,18 +182,23 @@ extern int64_t http_now(void);
 
 /* in page.c */
 extern enum MHD_Result http_page_begin(HttpRequest *request);
+extern void http_page_run(HttpRequest *request, const HttpStatement *statement,
+						  enum MHD_Result (*go_on)(HttpRequest *request));
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
-extern bool http_page_tail(const HttpResult *result, const char **cursor,
-						   bool *more);
+extern void http_page_end(const HttpResult *result, HttpPage *page);
+extern const HttpStatement http_page_statement;
+extern const HttpStatement http_page_statement_listens;
 
 /* in pool.c */
 extern void http_pool_start(int threads);
 extern void http_pool_stop(void);
 extern bool http_pool_ready(void);
-extern void http_pool_read(HttpRequest *request, HttpRead read, bool listen,
-						   enum MHD_Result (*go_on)(HttpRequest *request));
+extern void http_pool_run(HttpRequest *request, const HttpStatement *statement,
+						  const char *const *arguments,
+						  enum MHD_Result (*go_on)(HttpRequest *request));
 extern PGconn *http_pool_connect(const char *application);
 extern bool http_pool_is_standby(PGconn *connection);
+extern bool http_result_failed(const HttpResult *result);
 extern void http_result_release(HttpResult *result);
 
 /* in problem.c */
@@ -163,7 +209,7 @@ extern enum MHD_Result http_problem_result(HttpRequest *request);
 /* in request.c */
 extern char *http_request_decode(const char *string, size_t length);
 extern const char *http_request_parse(HttpRequest *request, const char *name);
-extern bool http_request_accepts(const char *accept, const char *type);
+extern double http_request_quality(const char *accept, const char *type);
 
 /* in server.c */
 extern bool http_server_start(void);
@@ -180,6 +226,13 @@ extern enum MHD_Result http_respond(HttpRequest *request, unsigned status,
 extern struct MHD_Response *http_response_text(HttpText *text,
 											   const char *type);
 extern void http_resume(HttpRequest *request);
+
+/* in stream.c */
+extern enum MHD_Result http_stream_begin(HttpRequest *request);
+extern void http_stream_free(HttpStream *stream);
+
+/* in token.c */
+extern enum MHD_Result http_token_take(HttpRequest *request, bool *refused);
 
 /* in wait.c */
 extern uint64_t http_wait_clock(void);

@@ -17,10 +17,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How a page of feed_page() ends, after its cursor. */
-static const char *const tail_more = "\", \"more\": true}";
-static const char *const tail_last = "\", \"more\": false}";
-static const char *const head_empty = "{\"entries\": [], ";
+static const HttpStatement feeds_statement = {
+	.text =
+		"SELECT pg_catalog.json_build_object('feeds', coalesce("
+		"	pg_catalog.json_agg(pg_catalog.json_build_object("
+		"		'name', pg_catalog.format('%%I.%%I', n.nspname, c.relname),"
+		"		'kind', f.kind) ORDER BY n.nspname, c.relname), '[]'))::text"
+		" FROM feedpub.feeds f"
+		" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed"
+		" JOIN pg_catalog.pg_namespace n"
+		"	ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+		" WHERE pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
+		"	AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"};
+
+/* The floor of an outbox; nothing for a table feed. */
+static const HttpStatement begin_statement = {
+	.nargs = 1,
+	.text =
+		"SELECT CASE WHEN f.kind OPERATOR(pg_catalog.=) 'outbox'"
+		"	THEN %1$s.feed_floor(f.feed) ELSE '' END"
+		" FROM feedpub._feed f"
+		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
+
+#define PAGE_TEXT \
+	"SELECT feedpub._page_rows($1::pg_catalog.regclass, $2," \
+	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
+
+const HttpStatement http_page_statement = {.text = PAGE_TEXT, .nargs = 5};
+const HttpStatement http_page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
 static enum MHD_Result begin_answer(HttpRequest *request);
@@ -28,8 +52,8 @@ static enum MHD_Result page_read(HttpRequest *request);
 static enum MHD_Result page_answer(HttpRequest *request);
 static enum MHD_Result page_woken(HttpRequest *request);
 static enum MHD_Result send_page(HttpRequest *request);
-static enum MHD_Result send_json(HttpRequest *request, int row,
-								 const char *cursor, const char *caching);
+static enum MHD_Result send_json(HttpRequest *request, const char *cursor,
+								 const char *caching);
 static void add_argument(void *arg, const char *name, const char *value);
 static enum MHD_Result each_argument(void *arg, enum MHD_ValueKind kind,
 									 const char *name, const char *value);
@@ -39,27 +63,52 @@ static void release_result(void *arg);
 enum MHD_Result
 http_feeds_begin(HttpRequest *request)
 {
-	http_pool_read(request, HTTP_READ_FEEDS, false, feeds_answer);
+	http_pool_run(request, &feeds_statement, NULL, feeds_answer);
 	return MHD_YES;
 }
 
 static enum MHD_Result
 feeds_answer(HttpRequest *request)
 {
-	if (request->result->sqlstate[0] != '\0' || request->result->rows == NULL)
+	if (http_result_failed(request->result))
 		return http_problem_result(request);
-	return send_json(request, 0, "feeds", "no-cache");
+	if (request->result->body.data == NULL)
+		http_text_print(&request->result->body, "%s",
+						PQgetvalue(request->result->rows, 0, 0));
+	return send_json(request, "feeds", "no-cache");
 }
 
 /* GET /feeds/NAME */
 enum MHD_Result
 http_page_begin(HttpRequest *request)
 {
+	/* of equal quality, the first */
+	static const struct
+	{
+		const char *type;
+		HttpFormat	format;
+	} formats[] = {
+		{"application/json", HTTP_FORMAT_PAGE},
+		{"text/event-stream", HTTP_FORMAT_EVENTS},
+		{"application/x-ndjson", HTTP_FORMAT_LINES},
+	};
+	const char *accept = http_header(request, "Accept");
 	const char *problem;
+	double		best = 0;
 
-	if (!http_request_accepts(http_header(request, "Accept"),
-							  "application/json"))
-		return http_problem(request, 406, "a feed is application/json");
+	for (size_t i = 0; i < lengthof(formats); i++)
+	{
+		double		quality = http_request_quality(accept, formats[i].type);
+
+		if (quality > best)
+		{
+			best = quality;
+			request->format = formats[i].format;
+		}
+	}
+	if (best <= 0)
+		return http_problem(request, 406, "a feed is application/json, "
+										  "text/event-stream or application/x-ndjson");
 	problem = http_request_parse(request, request->path + strlen("/feeds/"));
 	if (problem != NULL)
 		return http_problem(request, 400, problem);
@@ -69,10 +118,12 @@ http_page_begin(HttpRequest *request)
 		(*request->feed >= '0' && *request->feed <= '9'))
 		return http_problem(request, 404, "there is no such feed");
 
+	if (request->format != HTTP_FORMAT_PAGE)
+		return http_stream_begin(request);
 	request->deadline = http_now() + request->wait * INT64_C(1000);
 	if (*request->after != '\0')
 		return page_read(request);
-	http_pool_read(request, HTTP_READ_BEGIN, false, begin_answer);
+	http_page_run(request, &begin_statement, begin_answer);
 	return MHD_YES;
 }
 
@@ -84,8 +135,10 @@ begin_answer(HttpRequest *request)
 	HttpText	url = {0};
 	const char *floor;
 
-	if (request->result->sqlstate[0] != '\0' || request->result->rows == NULL)
+	if (http_result_failed(request->result))
 		return http_problem_result(request);
+	if (PQntuples(request->result->rows) == 0)
+		return page_read(request);	/* no feed, which this says */
 	floor = PQgetvalue(request->result->rows, 0, 0);
 	if (*floor == '\0')
 		return page_read(request);
@@ -126,8 +179,20 @@ add_argument(void *arg, const char *name, const char *value)
 static enum MHD_Result
 page_read(HttpRequest *request)
 {
-	http_pool_read(request, HTTP_READ_PAGE, request->wait > 0, page_answer);
+	http_page_run(request, request->wait > 0 ? &http_page_statement_listens : &http_page_statement,
+				  page_answer);
 	return MHD_YES;
+}
+
+/* Run a statement with the arguments of a page. */
+void
+http_page_run(HttpRequest *request, const HttpStatement *statement,
+			  enum MHD_Result (*go_on)(HttpRequest *request))
+{
+	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
+												 request->shard, request->shards};
+
+	http_pool_run(request, statement, arguments, go_on);
 }
 
 /* A page has been read: answer, or wait for news if it is empty. */
@@ -135,19 +200,18 @@ static enum MHD_Result
 page_answer(HttpRequest *request)
 {
 	const HttpResult *result = request->result;
+	HttpPage	page;
 
-	if (result->sqlstate[0] != '\0' || result->rows == NULL)
+	if (http_result_failed(result))
 		return http_problem_result(request);
+	http_page_end(result, &page);
 	if (request->wait > 0 && http_now() < request->deadline &&
-		strncmp(PQgetvalue(result->rows, 1, 0), head_empty,
-				strlen(head_empty)) == 0)
+		page.nentries == 0 && !page.more)
 	{
-		Oid			feed = strtoul(PQgetvalue(result->rows, 0, 0), NULL, 10);
-
 		request->go_on = page_woken;
-		if (http_wait(request, feed, result->started, request->deadline))
+		if (http_wait(request, page.feed, result->started, request->deadline))
 		{
-			http_log(HTTP_LOG_DEBUG, "a request waits for feed %u", feed);
+			http_log(HTTP_LOG_DEBUG, "a request waits for feed %u", page.feed);
 			return MHD_YES;
 		}
 		if (!http_server_draining())
@@ -163,69 +227,79 @@ page_woken(HttpRequest *request)
 													   send_page(request);
 }
 
-/* Where the page's cursor is, which has 99 characters, and whether it is full. */
-bool
-http_page_tail(const HttpResult *result, const char **cursor, bool *more)
+/* What the last row of feedpub._page_rows() says. */
+void
+http_page_end(const HttpResult *result, HttpPage *page)
 {
-	const char *page = PQgetvalue(result->rows, 1, 0);
-	size_t		length = PQgetlength(result->rows, 1, 0);
-	size_t		tail;
+	const char *end;
 
-	*more = length > strlen(tail_more) &&
-		strcmp(page + length - strlen(tail_more), tail_more) == 0;
-	tail = strlen(*more ? tail_more : tail_last);
-	if (length < tail + 99)
-		return false;
-	*cursor = page + length - tail - 99;
-	return true;
+	page->nentries = PQntuples(result->rows) - 1;
+	page->cursor = PQgetvalue(result->rows, page->nentries, 0);
+	page->cursor_length = strcspn(page->cursor, " ");
+	end = page->cursor + page->cursor_length;
+	page->more = strncmp(end, " more ", 6) == 0;
+	end = strchr(end + 1, ' ') + 1;
+	page->feed = strtoul(end, NULL, 10);
+	page->is_outbox = strcmp(end + strcspn(end, " "), " outbox") == 0;
 }
 
 static enum MHD_Result
 send_page(HttpRequest *request)
 {
-	const char *kind = strchr(PQgetvalue(request->result->rows, 0, 0), ' ');
-	const char *cursor;
+	HttpText   *body = &request->result->body;
 	HttpText	caching = {0};
 	enum MHD_Result sent;
-	bool		more;
+	HttpPage	page;
 
-	if (!http_page_tail(request->result, &cursor, &more))
-		return http_problem(request, 500, "the page has no cursor");
-	if (more && kind != NULL && kind[1] == 't' && http_config()->max_age > 0)
+	http_page_end(request->result, &page);
+	if (body->data == NULL)
+	{
+		http_text_print(body, "{\"entries\": [");
+		for (int i = 0; i < page.nentries; i++)
+		{
+			if (i > 0)
+				http_text_add(body, ", ", 2);
+			http_text_add(body, PQgetvalue(request->result->rows, i, 0),
+						  PQgetlength(request->result->rows, i, 0));
+		}
+		http_text_print(body, "], \"cursor\": \"%.*s\", \"more\": %s}",
+						page.cursor_length, page.cursor,
+						page.more ? "true" : "false");
+	}
+	if (page.more && page.is_outbox && http_config()->max_age > 0)
 		http_text_print(&caching, "%s, max-age=%d, immutable",
-						http_header(request, "Authorization") != NULL ?
-							"private" :
-							"public",
+						request->is_private ? "private" : "public",
 						http_config()->max_age);
 	else
 		http_text_print(&caching, "no-cache");
-	sent = send_json(request, 1, cursor, caching.data);
+	sent = send_json(request, page.cursor, caching.data);
 	free(caching.data);
 	return sent;
 }
 
 /*
- * Send a row of the result.  The ETag has the cursor, so that two pages of
+ * Send the body of the result.  The ETag has the cursor, so that two pages of
  * which one has more are never taken for equal, and a hash (FNV-1a) for what
  * else can change: rows that were deleted, columns that were added.
  */
 static enum MHD_Result
-send_json(HttpRequest *request, int row, const char *cursor,
-		  const char *caching)
+send_json(HttpRequest *request, const char *cursor, const char *caching)
 {
 	HttpResult *result = request->result;
-	char	   *json = PQgetvalue(result->rows, row, 0);
-	size_t		length = PQgetlength(result->rows, row, 0);
 	const char *known = http_header(request, "If-None-Match");
-	uint64_t	hash = UINT64_C(0xcbf29ce484222325);
 	struct MHD_Response *response;
 	HttpText	etag = {0};
 	bool		same;
 
-	for (size_t i = 0; i < length; i++)
-		hash = (hash ^ (unsigned char) json[i]) * UINT64_C(0x100000001b3);
-	http_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, "\""),
-					cursor, (unsigned long long) hash);
+	if (result->hash == 0)
+	{
+		result->hash = UINT64_C(0xcbf29ce484222325);
+		for (size_t i = 0; i < result->body.length; i++)
+			result->hash = (result->hash ^ (unsigned char) result->body.data[i]) *
+				UINT64_C(0x100000001b3);
+	}
+	http_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, " "),
+					cursor, (unsigned long long) result->hash);
 	same = known != NULL && has_etag(known, etag.data);
 	if (same)
 		response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
@@ -233,7 +307,8 @@ send_json(HttpRequest *request, int row, const char *cursor,
 	{
 		__sync_add_and_fetch(&result->refs, 1);
 		response =
-			MHD_create_response_from_buffer_with_free_callback_cls(length, json,
+			MHD_create_response_from_buffer_with_free_callback_cls(result->body.length,
+																   result->body.data,
 																   release_result,
 																   result);
 		MHD_add_response_header(response, "Content-Type", "application/json");

@@ -24,9 +24,9 @@ typedef struct Job
 {
 	struct Job *next;
 	HttpRequest *requests;
-	HttpRead	read;
-	bool		listen;			/* are batches to be announced? */
+	const HttpStatement *statement;
 	char	   *role;			/* or "" */
+	char	   *claims;
 	char	   *arguments[HTTP_MAX_ARGUMENTS];
 } Job;
 
@@ -36,39 +36,6 @@ typedef struct Session
 	PGconn	   *connection;		/* or NULL */
 	char	   *schema;			/* of the extension's functions, quoted */
 } Session;
-
-/* The first column of the rows is the result; %s is the extension's schema. */
-static const char *const statements[] = {
-	[HTTP_READ_FEEDS] =
-		"SELECT pg_catalog.json_build_object('feeds', coalesce("
-		"	pg_catalog.json_agg(pg_catalog.json_build_object("
-		"		'name', pg_catalog.format('%%I.%%I', n.nspname, c.relname),"
-		"		'kind', f.kind) ORDER BY n.nspname, c.relname), '[]'))::text"
-		" FROM feedpub.feeds f"
-		" JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed"
-		" JOIN pg_catalog.pg_namespace n"
-		"	ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
-		" WHERE pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
-		"	AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')",
-
-	[HTTP_READ_BEGIN] =
-		"SELECT CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_trigger"
-		"	WHERE tgrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
-		"		AND tgfoid OPERATOR(pg_catalog.=)"
-		"			'feedpub._stamp_message()'::pg_catalog.regprocedure)"
-		"	THEN %1$s.feed_floor($1::pg_catalog.regclass) ELSE '' END",
-
-	[HTTP_READ_PAGE] =
-		"SELECT t FROM ("
-		"	SELECT 1 AS n, pg_catalog.concat($1::pg_catalog.regclass::oid, ' ',"
-		"		EXISTS (SELECT FROM pg_catalog.pg_trigger"
-		"			WHERE tgrelid OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
-		"				AND tgfoid OPERATOR(pg_catalog.=)"
-		"					'feedpub._stamp_message()'::pg_catalog.regprocedure)) AS t"
-		"	UNION ALL"
-		"	SELECT 2, %1$s.feed_page($1::pg_catalog.regclass, $2, $3::int,"
-		"		$4::int, $5::int)::text) s ORDER BY n",
-};
 
 static const char *const listen_statement =
 	"SELECT %1$s.feed_listen($1::pg_catalog.regclass)";
@@ -89,8 +56,9 @@ static void free_job(Job *job);
 static void *run_pool(void *arg);
 static bool connect_session(Session *session);
 static void disconnect_session(Session *session);
-static bool send_statement(Session *session, const char *statement,
-						   const Job *job, int count);
+static bool send_statement(Session *session, const char *text, const Job *job,
+						   int nargs);
+static bool is_open(PGconn *connection);
 static bool run_job(Session *session, const Job *job, HttpResult *result);
 static void take_error(HttpResult *result, const PGresult *error);
 static void clear_session(Session *session);
@@ -137,36 +105,28 @@ same_text(const char *a, const char *b)
 }
 
 /*
- * Suspend a request until something has been read for it.  With listen, the
- * batches of the feed are announced from before the read on.
+ * Suspend a request until a statement has been run for it.
  */
 void
-http_pool_read(HttpRequest *request, HttpRead read, bool listen,
-			   enum MHD_Result (*go_on)(HttpRequest *request))
+http_pool_run(HttpRequest *request, const HttpStatement *statement,
+			  const char *const *arguments,
+			  enum MHD_Result (*go_on)(HttpRequest *request))
 {
-	const char *role = http_config()->anonymous_role;
-	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed};
 	Job		   *job;
 
-	if (read == HTTP_READ_PAGE)
-	{
-		arguments[1] = request->after;
-		arguments[2] = request->limit;
-		arguments[3] = request->shard;
-		arguments[4] = request->shards;
-	}
 	http_result_release(request->result);
 	request->result = NULL;
 	request->go_on = go_on;
 	MHD_suspend_connection(request->connection);
 
 	pthread_mutex_lock(&lock);
-	for (job = first_job; job != NULL; job = job->next)
+	for (job = statement->writes ? NULL : first_job; job != NULL; job = job->next)
 	{
-		bool		same = job->read == read && job->listen == listen &&
-			strcmp(job->role, role) == 0;
+		bool		same = job->statement == statement &&
+			strcmp(job->role, request->role) == 0 &&
+			strcmp(job->claims, request->claims) == 0;
 
-		for (int i = 0; same && i < HTTP_MAX_ARGUMENTS; i++)
+		for (int i = 0; same && i < statement->nargs; i++)
 			same = same_text(job->arguments[i], arguments[i]);
 		if (same)
 			break;
@@ -174,10 +134,10 @@ http_pool_read(HttpRequest *request, HttpRead read, bool listen,
 	if (job == NULL)
 	{
 		job = http_alloc(sizeof(Job));
-		job->read = read;
-		job->listen = listen;
-		job->role = http_copy(role);
-		for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
+		job->statement = statement;
+		job->role = http_copy(request->role);
+		job->claims = http_copy(request->claims);
+		for (int i = 0; i < statement->nargs; i++)
 			job->arguments[i] = http_copy(arguments[i]);
 		*last_job = job;
 		last_job = &job->next;
@@ -192,9 +152,17 @@ static void
 free_job(Job *job)
 {
 	free(job->role);
+	free(job->claims);
 	for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
 		free(job->arguments[i]);
 	free(job);
+}
+
+/* The rows of a statement that was not committed are no result either. */
+bool
+http_result_failed(const HttpResult *result)
+{
+	return result->sqlstate[0] != '\0' || result->rows == NULL;
 }
 
 void
@@ -204,6 +172,7 @@ http_result_release(HttpResult *result)
 		return;
 	PQclear(result->rows);
 	free(result->message);
+	free(result->body.data);
 	free(result);
 }
 
@@ -236,7 +205,9 @@ run_pool(void *arg)
 
 		/* a connection that was idle may have been closed: a second try */
 		result = http_alloc(sizeof(HttpResult));
-		for (int i = 0; i < 2; i++)
+		if (session.connection != NULL && !is_open(session.connection))
+			disconnect_session(&session);
+		for (int i = 0; i < (job->statement->writes ? 1 : 2); i++)
 		{
 			if (session.connection == NULL && !connect_session(&session))
 				break;
@@ -338,24 +309,40 @@ disconnect_session(Session *session)
 }
 
 /*
- * Send a statement with the first arguments of a job, all of type text.  What
- * a policy or another owner's code does then happens with the rights of the
- * role that the job has.
+ * Send a statement with the first arguments of a job, all of type text.  Code
+ * of users that it runs cannot leave the role: feedpub._restricted().
  */
 static bool
-send_statement(Session *session, const char *statement, const Job *job,
-			   int count)
+send_statement(Session *session, const char *text, const Job *job, int nargs)
 {
-	static const Oid types[HTTP_MAX_ARGUMENTS] = {25, 25, 25, 25, 25};
-	HttpText	text = {0};
+	static const Oid types[HTTP_MAX_ARGUMENTS + 1] = {25, 25, 25, 25, 25, 25, 25};
+	const char *values[HTTP_MAX_ARGUMENTS + 1];
+	HttpText	statement = {0};
+	HttpText	call = {0};
 	bool		sent;
 
-	http_text_print(&text, statement, session->schema);
-	sent = PQsendQueryParams(session->connection, text.data, count, types,
-							 (const char *const *) job->arguments, NULL, NULL,
-							 0) == 1;
-	free(text.data);
+	http_text_print(&statement, text, session->schema);
+	http_text_print(&call, "SELECT feedpub._restricted($1");
+	values[0] = statement.data;
+	for (int i = 0; i < nargs; i++)
+	{
+		http_text_print(&call, ", $%d", i + 2);
+		values[i + 1] = job->arguments[i];
+	}
+	http_text_print(&call, ")");
+	sent = PQsendQueryParams(session->connection, call.data, nargs + 1, types,
+							 values, NULL, NULL, 0) == 1;
+	free(statement.data);
+	free(call.data);
 	return sent;
+}
+
+/* Has the server closed a connection that was idle? */
+static bool
+is_open(PGconn *connection)
+{
+	return PQconsumeInput(connection) == 1 &&
+		PQstatus(connection) == CONNECTION_OK;
 }
 
 /*
@@ -365,9 +352,9 @@ send_statement(Session *session, const char *statement, const Job *job,
 static bool
 run_job(Session *session, const Job *job, HttpResult *result)
 {
-	static const int counts[] = {
-		[HTTP_READ_FEEDS] = 0, [HTTP_READ_BEGIN] = 1, [HTTP_READ_PAGE] = 5};
+	const HttpStatement *statement = job->statement;
 	PGconn	   *connection = session->connection;
+	const char *claims[] = {job->claims};
 	const char *role[] = {job->role};
 	bool		sent;
 	int			before = 2;		/* results before that of the read */
@@ -377,8 +364,18 @@ run_job(Session *session, const Job *job, HttpResult *result)
 	/* before the snapshot: news after this may not be in what is read */
 	result->started = http_wait_clock();
 	sent = PQenterPipelineMode(connection) == 1 &&
-		PQsendQueryParams(connection, "BEGIN READ ONLY", 0, NULL, NULL, NULL,
-						  NULL, 0) == 1;
+		PQsendQueryParams(connection,
+						  statement->writes ? "BEGIN" : "BEGIN READ ONLY", 0,
+						  NULL, NULL, NULL, NULL, 0) == 1;
+	if (*job->claims != '\0')
+	{
+		before++;
+		sent = sent &&
+			PQsendQueryParams(connection,
+							  "SELECT pg_catalog.set_config("
+							  "'request.jwt.claims', $1, true)",
+							  1, NULL, claims, NULL, NULL, 0) == 1;
+	}
 	if (*job->role != '\0')
 	{
 		before++;
@@ -390,13 +387,13 @@ run_job(Session *session, const Job *job, HttpResult *result)
 	sent = sent &&
 		PQsendQueryParams(connection, "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL,
 						  NULL, NULL, NULL, 0) == 1;
-	if (job->listen && !http_pool_is_standby(connection))
+	if (statement->listens && !http_pool_is_standby(connection))
 	{
 		before++;
 		sent = sent && send_statement(session, listen_statement, job, 1);
 	}
 	sent = sent &&
-		send_statement(session, statements[job->read], job, counts[job->read]) &&
+		send_statement(session, statement->text, job, statement->nargs) &&
 		PQsendQueryParams(connection, "COMMIT", 0, NULL, NULL, NULL, NULL,
 						  0) == 1 &&
 		PQpipelineSync(connection) == 1;

@@ -43,6 +43,8 @@ title(unsigned status)
 	{
 		case 400:
 			return "Bad Request";
+		case 401:
+			return "Unauthorized";
 		case 403:
 			return "Forbidden";
 		case 404:
@@ -55,6 +57,8 @@ title(unsigned status)
 			return "Conflict";
 		case 410:
 			return "Gone";
+		case 413:
+			return "Content Too Large";
 		case 503:
 			return "Service Unavailable";
 		default:
@@ -85,7 +89,7 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 	if (status == 503)
 		MHD_add_response_header(response, "Retry-After", "1");
 	if (status == 405)
-		MHD_add_response_header(response, "Allow", "GET, HEAD, OPTIONS");
+		MHD_add_response_header(response, "Allow", request->allowed);
 	return http_respond(request, status, response);
 }
 

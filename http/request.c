@@ -108,6 +108,17 @@ http_request_parse(HttpRequest *request, const char *name)
 		return "arguments \"shard\" and \"shards\" must be numbers";
 	if (request->after == NULL)
 		request->after = http_copy("");
+	if (request->format == HTTP_FORMAT_EVENTS)
+	{
+		/* an EventSource that reconnects has its first URL, and goes on */
+		const char *last = http_header(request, "Last-Event-ID");
+
+		if (last != NULL)
+		{
+			free(request->after);
+			request->after = http_copy(last);
+		}
+	}
 
 	problem = take_argument(request, "limit", &limit);
 	number = 100;
@@ -132,18 +143,18 @@ http_request_parse(HttpRequest *request, const char *name)
 }
 
 /*
- * Does an Accept header take a type?  Of the ranges that match it the most
- * exact one decides, and takes it unless its quality is 0.
+ * The quality that an Accept header gives a type, 0 if it refuses it.  Of the
+ * ranges that match the type the most exact one decides.
  */
-bool
-http_request_accepts(const char *accept, const char *type)
+double
+http_request_quality(const char *accept, const char *type)
 {
 	size_t		family = strcspn(type, "/") + 1;
 	double		quality = 0;
 	int			exactness = 0;
 
 	if (accept == NULL)
-		return true;
+		return 1;
 	for (const char *range = accept; *range != '\0';)
 	{
 		size_t		whole = strcspn(range, ",");
@@ -173,5 +184,5 @@ http_request_accepts(const char *accept, const char *type)
 		}
 		range = next;
 	}
-	return quality > 0;
+	return quality;
 }

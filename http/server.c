@@ -20,8 +20,23 @@
  */
 #define CONNECTION_MEMORY 8192
 
+/* bytes of a request's body */
+#define MAX_BODY (1024 * 1024)
+
 /* s after which a connection without traffic is closed */
 #define IDLE_TIMEOUT 60
+
+typedef struct Route
+{
+	const char *path;			/* a "/" at its end: with a name after it */
+	const char *methods;		/* as Allow says them */
+	enum MHD_Result (*begin)(HttpRequest *request);
+} Route;
+
+static const Route routes[] = {
+	{"/feeds", "GET, HEAD, OPTIONS", http_feeds_begin},
+	{"/feeds/", "GET, HEAD, OPTIONS", http_page_begin},
+};
 
 static struct MHD_Daemon *server;
 static volatile bool draining;
@@ -34,6 +49,8 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection,
 							  const char *version, const char *body,
 							  size_t *length, void **state);
 static enum MHD_Result route(HttpRequest *request);
+static const Route *find_route(const char *path);
+static bool is_allowed(const Route *route, const char *method);
 static enum MHD_Result answer_options(HttpRequest *request);
 static void end_request(void *arg, struct MHD_Connection *connection,
 						void **state, enum MHD_RequestTerminationCode code);
@@ -182,7 +199,10 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 	}
 	if (*length > 0)
 	{
-		*length = 0;			/* no request of ours has a body */
+		/* what is too long is read, and not kept */
+		if (request->body.length <= MAX_BODY)
+			http_text_add(&request->body, body, *length);
+		*length = 0;
 		return MHD_YES;
 	}
 	if (!request->begun)
@@ -197,22 +217,52 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 	return go_on(request);
 }
 
+static const Route *
+find_route(const char *path)
+{
+	for (size_t i = 0; i < lengthof(routes); i++)
+	{
+		size_t		length = strlen(routes[i].path);
+
+		if (routes[i].path[length - 1] == '/' ?
+				strncmp(path, routes[i].path, length) == 0 :
+				strcmp(path, routes[i].path) == 0)
+			return &routes[i];
+	}
+	return NULL;
+}
+
+static bool
+is_allowed(const Route *route, const char *method)
+{
+	size_t		length = strlen(method);
+
+	for (const char *m = route->methods; m != NULL;
+		 m = strchr(m, ' ') != NULL ? strchr(m, ' ') + 1 : NULL)
+		if (strncmp(m, method, length) == 0 && (m[length] == ',' || m[length] == '\0'))
+			return true;
+	return false;
+}
+
 static enum MHD_Result
 route(HttpRequest *request)
 {
-	const char *path = request->path;
-	const char *method = request->method;
+	const Route *route = find_route(request->path);
+	enum MHD_Result sent;
+	bool		refused;
 
-	http_log(HTTP_LOG_DEBUG, "%s %s", method, path);
-	if (strcmp(path, "/feeds") != 0 && strncmp(path, "/feeds/", 7) != 0)
+	http_log(HTTP_LOG_DEBUG, "%s %s", request->method, request->path);
+	if (route == NULL)
 		return http_problem(request, 404, "there is no such resource");
-	if (strcmp(method, "OPTIONS") == 0)
+	request->allowed = route->methods;
+	if (!is_allowed(route, request->method))
+		return http_problem(request, 405, "this method is not allowed here");
+	if (strcmp(request->method, "OPTIONS") == 0)
 		return answer_options(request);
-	if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
-		return http_problem(request, 405, "feeds can only be read");
-	if (strcmp(path, "/feeds") == 0)
-		return http_feeds_begin(request);
-	return http_page_begin(request);
+	if (request->body.length > MAX_BODY)
+		return http_problem(request, 413, "the body is too large");
+	sent = http_token_take(request, &refused);
+	return refused ? sent : route->begin(request);
 }
 
 static enum MHD_Result
@@ -221,13 +271,13 @@ answer_options(HttpRequest *request)
 	struct MHD_Response *response =
 		MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
 
-	MHD_add_response_header(response, "Allow", "GET, HEAD, OPTIONS");
+	MHD_add_response_header(response, "Allow", request->allowed);
 	if (allows_origin(http_header(request, "Origin")))
 	{
 		MHD_add_response_header(response, "Access-Control-Allow-Methods",
-								"GET, HEAD, OPTIONS");
+								request->allowed);
 		MHD_add_response_header(response, "Access-Control-Allow-Headers",
-								"Authorization, If-None-Match");
+								"Authorization, If-None-Match, Last-Event-ID");
 		MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
 	}
 	return http_respond(request, 204, response);
@@ -244,12 +294,16 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 		return;
 	*state = NULL;
 	http_result_release(request->result);
+	http_stream_free(request->stream);
 	free(request->path);
 	free(request->method);
 	free(request->feed);
 	free(request->after);
 	free(request->shard);
 	free(request->shards);
+	free(request->role);
+	free(request->claims);
+	free(request->body.data);
 	free(request);
 	__sync_sub_and_fetch(&requests, 1);
 }

@@ -18,7 +18,7 @@ SELECT feed_attach('"Odd ""Name"');
 -- The page that the rows make, put together as feed_page() does
 CREATE FUNCTION joined(feed regclass, after text, max_rows int, shard int DEFAULT NULL, shards int DEFAULT NULL) RETURNS text LANGUAGE sql AS $$
 	WITH r AS MATERIALIZED (SELECT row, n, count(*) OVER () AS rows FROM feedpub._page_rows(feed, after, max_rows, shard, shards) WITH ORDINALITY AS p (row, n))
-	SELECT '{"entries": [' || coalesce(string_agg(row, ', ' ORDER BY n) FILTER (WHERE n < rows), '') || '], ' || substr(max(row) FILTER (WHERE n = rows), 2) FROM r
+	SELECT '{"entries": [' || coalesce(string_agg(row, ', ' ORDER BY n) FILTER (WHERE n < rows), '') || '], "cursor": "' || split_part(max(row) FILTER (WHERE n = rows), ' ', 1) || '", "more": ' || (split_part(max(row) FILTER (WHERE n = rows), ' ', 2) = 'more') || '}' FROM r
 $$;
 -- Pages from the beginning to the end; returns how many there were.
 CREATE FUNCTION follow(feed regclass, max_rows int, shard int DEFAULT NULL, shards int DEFAULT NULL, OUT pages int, OUT entries int, OUT cursors int, OUT differences int) LANGUAGE plpgsql AS $$
@@ -32,10 +32,10 @@ BEGIN
 		IF page IS DISTINCT FROM joined(feed, after, max_rows, shard, shards) THEN
 			differences := differences + 1;
 		END IF;
-		-- each row begins with its cursor, at a fixed place
-		SELECT cursors + count(*) FILTER (WHERE substr(row, 13, length(after_row)) = after_row)
+		-- each entry begins with its cursor, which begins at the 13th character
+		SELECT cursors + count(*) FILTER (WHERE substr(row, 13, length(c)) = c)
 		  INTO cursors
-		  FROM feedpub._page_rows(feed, after, max_rows, shard, shards) row, LATERAL (SELECT row::json ->> 'cursor' AS after_row) c;
+		  FROM feedpub._page_rows(feed, after, max_rows, shard, shards) row, LATERAL (SELECT row::json ->> 'cursor' AS c WHERE row LIKE '{%') e;
 		pages := pages + 1;
 		entries := entries + json_array_length(page::json -> 'entries');
 		after := page::json ->> 'cursor';
@@ -57,7 +57,7 @@ INSERT INTO "Odd ""Name" VALUES ('key 1', 'x');
 CALL feed_publish();
 SELECT * FROM follow('"Odd ""Name"', 100);
 -- By the function that runs the statements of a server
-SELECT count(*) AS rows, max(r::json ->> 'more') AS more
+SELECT count(*) AS rows, max(regexp_replace(r, '^(\S+) (more|end) (\d+) (outbox|table)$', '\2 \4')) FILTER (WHERE r NOT LIKE '{%') AS end
   FROM feedpub._restricted('SELECT feedpub._page_rows($1::pg_catalog.regclass, $2, $3::pg_catalog.int4)', '"Odd ""Name"', '', '100') r;
 -- Errors and rights are those of feed_page().
 \set VERBOSITY terse

@@ -6,8 +6,9 @@
  * A server that sends entries one by one, as lines or as events, would have to
  * parse the object that feed_page() returns.  Here each entry is a row, of the
  * same text.  It begins with {"cursor": " and the cursor, whose length is
- * fixed.  The last row is what the page has besides: {"cursor": "...", "more":
- * true|false}.
+ * fixed.  The last row is what the page has besides, and what the server must
+ * know of the feed: the cursor, whether there may be more, the table's OID, and
+ * whether it is an outbox, with a space between.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,8 +40,8 @@ static void put_row(RowWriter *writer, StringInfo json);
  * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL) returns SETOF
  * text, VOLATILE
  *
- * Returns the entries of feed_page(), and a last row with its cursor and
- * "more".  Rights, locks and errors are those of feed_page().
+ * Returns the entries of feed_page(), and a last row: "CURSOR more|end OID
+ * outbox|table".  Rights, locks and errors are those of feed_page().
  */
 Datum
 feedpub_page_rows(PG_FUNCTION_ARGS)
@@ -67,8 +68,9 @@ feedpub_page_rows(PG_FUNCTION_ARGS)
 	cursor = whole ? page.passed : writer.last;
 	feedpub_cursor_print(&cursor, buffer);
 	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
-	appendStringInfo(&json, "{\"cursor\": \"%s\", \"more\": %s}",
-					 buffer, page.more || !whole ? "true" : "false");
+	appendStringInfo(&json, "%s %s %u %s", buffer,
+					 page.more || !whole ? "more" : "end", page.feed.relid,
+					 page.feed.is_outbox ? "outbox" : "table");
 	put_row(&writer, &json);
 	relation_close(page.heap, NoLock);
 	return (Datum) 0;

@@ -164,7 +164,7 @@ problem('/feeds/' . sql($node, "SELECT 'outbox'::regclass::oid"),
 problem('/feeds/a.b.c.d', 404, '42601', qr/name/, 'no name');
 problem('/', 404, undef, qr/no such resource/, 'another path');
 problem('/feeds/outbox', 406, undef, qr/application/, 'another type',
-	Accept => 'image/png, application/json;q=0, */*');
+	Accept => 'image/png, application/json;q=0');
 my $foreign = get($http, $odd)->{cursor};
 is(problem("/feeds/outbox?after=$foreign", 410, 'PF001', qr/./,
 		'a cursor of another history')->{json}{begin},

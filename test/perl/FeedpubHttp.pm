@@ -82,7 +82,7 @@ sub get
 	  ->request($method, "$http->{url}$path", { headers => \%headers });
 
 	$response->{content} //= q();
-	if (($response->{headers}{'content-type'} // '') =~ /json$/
+	if (($response->{headers}{'content-type'} // '') =~ m{[/+]json$}
 		&& $response->{content} ne '')
 	{
 		$response->{json} = decode_json($response->{content});
