@@ -27,14 +27,16 @@ my %parts = (
 	attach => \&attach,
 	stamping => \&stamping,
 	subscriptions => \&subscriptions,
-	retention => \&retention);
+	retention => \&retention,
+	http => \&http);
 
-# The parts of the published order, of table feeds, of subscriptions and of
-# retention; they use the tools here.
+# The parts of the published order, of table feeds, of subscriptions, of
+# retention and of feedpub-http; they use the tools here.
 require "$work/tree/bench/published.pl";
 require "$work/tree/bench/tables.pl";
 require "$work/tree/bench/subscriptions.pl";
 require "$work/tree/bench/retention.pl";
+require "$work/tree/bench/http.pl";
 
 # One client and its backend share the last processor.
 chomp(my $cpus = `nproc`);
@@ -644,7 +646,7 @@ for my $part (@ARGV)
 }
 for my $part (
 	qw(writers copy pages drain latency wakeup batches publisher idle tables
-	churn initial attach stamping subscriptions retention))
+	churn initial attach stamping subscriptions retention http))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
 }

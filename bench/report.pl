@@ -15,6 +15,7 @@ require "$ENV{WORK}/tree/bench/report_published.pl";
 require "$ENV{WORK}/tree/bench/report_tables.pl";
 require "$ENV{WORK}/tree/bench/report_subscriptions.pl";
 require "$ENV{WORK}/tree/bench/report_retention.pl";
+require "$ENV{WORK}/tree/bench/report_http.pl";
 
 my @sizes = qw(10k 1m 10m);
 my @writers = qw(plain feedpub article trigger counter notify pgq pgmq
@@ -309,6 +310,7 @@ sub goals
 	}
 	push @lines, published_goals(), table_goals(),
 	  subscription_goals(),
+	  http_goals(),
 	  retention_goals();
 	return @lines;
 }
@@ -583,4 +585,5 @@ EOF
 published_sections();
 table_sections();
 subscription_sections();
+http_sections();
 retention_sections();
