@@ -405,7 +405,7 @@ REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4)
 COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
 	'Stamps some of the rows that a partition came with. Returns how many.';
 
--- It gives no right, so all roles may call it.
+-- They give no right, so all roles may call them.
 CREATE FUNCTION feedpub._restricted(statement pg_catalog.text,
 	VARIADIC arguments pg_catalog.text[] DEFAULT '{}')
 RETURNS SETOF pg_catalog.text
@@ -413,6 +413,15 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_restricted';
 COMMENT ON FUNCTION feedpub._restricted(pg_catalog.text, pg_catalog.text[]) IS
 	'Runs a statement as the caller, whose code cannot change the role and leaves nothing to be run later. Returns the first column of its rows.';
+
+CREATE FUNCTION feedpub._request(role pg_catalog.text, claims pg_catalog.text,
+	read_only pg_catalog.bool, statement pg_catalog.text,
+	VARIADIC arguments pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_request';
+COMMENT ON FUNCTION feedpub._request(pg_catalog.text, pg_catalog.text, pg_catalog.bool, pg_catalog.text, pg_catalog.text[]) IS
+	'Takes a role and the claims of an access token until the end of the transaction, and runs a statement as _restricted() does.';
 
 --
 -- Making, checking and removing feeds
@@ -581,14 +590,14 @@ AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
 
-CREATE FUNCTION feedpub._page_rows(feed pg_catalog.regclass,
+CREATE FUNCTION feedpub._page_lines(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
-RETURNS SETOF pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
-AS 'MODULE_PATHNAME', 'feedpub_page_rows';
-COMMENT ON FUNCTION feedpub._page_rows(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
-	'Reads a page of a feed in published order: its entries as JSON, a row each, and a last row with its end.';
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_page_lines';
+COMMENT ON FUNCTION feedpub._page_lines(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+	'Reads a page of a feed in published order: its entries as JSON, a line each, and a last line with its end.';
 
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.text

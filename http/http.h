@@ -92,10 +92,11 @@ typedef struct HttpResult
 	uint64_t	hash;			/* of it; 0: not yet */
 } HttpResult;
 
-/* The end of a page, the last row of feedpub._page_rows(). */
+/* A page, and its end: the lines of feedpub._page_lines(). */
 typedef struct HttpPage
 {
-	int			nentries;		/* the rows before it, an object each */
+	const char *entries;		/* lines with an object each */
+	size_t		length;			/* of them; 0: there are none */
 	const char *cursor;			/* not terminated */
 	int			cursor_length;
 	bool		more;
@@ -185,7 +186,8 @@ extern enum MHD_Result http_page_begin(HttpRequest *request);
 extern void http_page_run(HttpRequest *request, const HttpStatement *statement,
 						  enum MHD_Result (*go_on)(HttpRequest *request));
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
-extern void http_page_end(const HttpResult *result, HttpPage *page);
+extern void http_page_open(const HttpResult *result, HttpPage *page);
+extern const char *http_page_next(HttpPage *page, size_t *length);
 extern const HttpStatement http_page_statement;
 extern const HttpStatement http_page_statement_listens;
 

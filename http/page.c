@@ -40,7 +40,7 @@ static const HttpStatement begin_statement = {
 		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
 
 #define PAGE_TEXT \
-	"SELECT feedpub._page_rows($1::pg_catalog.regclass, $2," \
+	"SELECT feedpub._page_lines($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
 const HttpStatement http_page_statement = {.text = PAGE_TEXT, .nargs = 5};
@@ -204,9 +204,9 @@ page_answer(HttpRequest *request)
 
 	if (http_result_failed(result))
 		return http_problem_result(request);
-	http_page_end(result, &page);
+	http_page_open(result, &page);
 	if (request->wait > 0 && http_now() < request->deadline &&
-		page.nentries == 0 && !page.more)
+		page.length == 0 && !page.more)
 	{
 		request->go_on = page_woken;
 		if (http_wait(request, page.feed, result->started, request->deadline))
@@ -227,20 +227,39 @@ page_woken(HttpRequest *request)
 													   send_page(request);
 }
 
-/* What the last row of feedpub._page_rows() says. */
+/* Find the parts of a page. */
 void
-http_page_end(const HttpResult *result, HttpPage *page)
+http_page_open(const HttpResult *result, HttpPage *page)
 {
 	const char *end;
 
-	page->nentries = PQntuples(result->rows) - 1;
-	page->cursor = PQgetvalue(result->rows, page->nentries, 0);
+	page->entries = PQgetvalue(result->rows, 0, 0);
+	end = memrchr(page->entries, '\n', PQgetlength(result->rows, 0, 0));
+	page->cursor = end != NULL ? end + 1 : page->entries;
+	page->length = page->cursor - page->entries;
 	page->cursor_length = strcspn(page->cursor, " ");
 	end = page->cursor + page->cursor_length;
 	page->more = strncmp(end, " more ", 6) == 0;
 	end = strchr(end + 1, ' ') + 1;
 	page->feed = strtoul(end, NULL, 10);
 	page->is_outbox = strcmp(end + strcspn(end, " "), " outbox") == 0;
+}
+
+/*
+ * The next entry of a page and its length, without the line break; NULL at the
+ * end.
+ */
+const char *
+http_page_next(HttpPage *page, size_t *length)
+{
+	const char *entry = page->entries;
+
+	if (page->length == 0)
+		return NULL;
+	*length = (const char *) memchr(entry, '\n', page->length) - entry;
+	page->entries += *length + 1;
+	page->length -= *length + 1;
+	return entry;
 }
 
 static enum MHD_Result
@@ -251,16 +270,19 @@ send_page(HttpRequest *request)
 	enum MHD_Result sent;
 	HttpPage	page;
 
-	http_page_end(request->result, &page);
+	http_page_open(request->result, &page);
 	if (body->data == NULL)
 	{
+		const char *entry;
+		const char *separator = "";
+		size_t		length;
+
 		http_text_print(body, "{\"entries\": [");
-		for (int i = 0; i < page.nentries; i++)
+		while ((entry = http_page_next(&page, &length)) != NULL)
 		{
-			if (i > 0)
-				http_text_add(body, ", ", 2);
-			http_text_add(body, PQgetvalue(request->result->rows, i, 0),
-						  PQgetlength(request->result->rows, i, 0));
+			http_text_add(body, separator, strlen(separator));
+			http_text_add(body, entry, length);
+			separator = ", ";
 		}
 		http_text_print(body, "], \"cursor\": \"%.*s\", \"more\": %s}",
 						page.cursor_length, page.cursor,

@@ -41,7 +41,6 @@ static const HttpStatement *statement_of(const HttpRequest *request);
 static enum MHD_Result stream_answer(HttpRequest *request);
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t room);
 static void frame_page(HttpRequest *request);
-static void add_line(HttpText *text, const char *json);
 
 void
 http_stream_free(HttpStream *stream)
@@ -160,43 +159,29 @@ frame_page(HttpRequest *request)
 {
 	HttpStream *stream = request->stream;
 	HttpText   *buffer = &stream->buffer;
-	bool		events = request->format == HTTP_FORMAT_EVENTS;
-	const PGresult *rows = request->result->rows;
 	HttpPage	page;
+	const char *entry;
+	size_t		length;
 
-	http_page_end(request->result, &page);
+	http_page_open(request->result, &page);
 	stream->feed = page.feed;
 	stream->more = page.more;
-	for (int i = 0; i < page.nentries; i++)
+	if (request->format == HTTP_FORMAT_LINES)
+		http_text_add(buffer, page.entries, page.length);
+	else
 	{
-		const char *entry = PQgetvalue(rows, i, 0);
-
-		if (events)
+		while ((entry = http_page_next(&page, &length)) != NULL)
+		{
 			http_text_print(buffer, "id: %.*s\ndata: ", page.cursor_length,
 							entry + strlen("{\"cursor\": \""));
-		add_line(buffer, entry);
-		http_text_add(buffer, "\n\n", events ? 2 : 1);
+			http_text_add(buffer, entry, length);
+			http_text_add(buffer, "\n\n", 2);
+		}
+		/* it may go further than its last entry: an id without an event */
+		if (strncmp(page.cursor, request->after, page.cursor_length) != 0)
+			http_text_print(buffer, "id: %.*s\n\n", page.cursor_length, page.cursor);
 	}
-
-	/* the page may go further than its last entry: an id without an event */
-	if (events && strncmp(page.cursor, request->after, page.cursor_length) != 0)
-		http_text_print(buffer, "id: %.*s\n\n", page.cursor_length, page.cursor);
 	free(request->after);
 	request->after = http_alloc(page.cursor_length + 1);
 	memcpy(request->after, page.cursor, page.cursor_length);
-}
-
-/*
- * Add JSON as one line.  A line break of JSON is between its tokens, where a
- * space means the same; in a string it is escaped.
- */
-static void
-add_line(HttpText *text, const char *json)
-{
-	size_t		begin = text->length;
-
-	http_text_add(text, json, strlen(json));
-	for (char *c = text->data + begin; *c != '\0'; c++)
-		if (*c == '\n' || *c == '\r')
-			*c = ' ';
 }

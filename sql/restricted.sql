@@ -170,6 +170,31 @@ DISCARD TEMP;
 SELECT to_regproc('pg_temp.later');
 SELECT DISTINCT who FROM restricted.seen ORDER BY who;
 
+-- A request in one statement: role, claims, read only, constraints.
+SET SESSION AUTHORIZATION regress_feedpub_login;
+SET attack.sql = 'SELECT 1';
+SELECT * FROM feedpub._request('regress_feedpub_reader', '{"sub": "Odd ''Name"}', true,
+	$$ SELECT current_user || current_setting('request.jwt.claims') || current_setting('transaction_read_only') $$);
+SELECT current_user, current_setting('request.jwt.claims') AS claims, current_setting('transaction_read_only') AS read_only;
+SELECT * FROM feedpub._request(NULL, NULL, false, 'SELECT current_user || current_setting(''transaction_read_only'') || $1', 'x');
+SELECT * FROM feedpub._request('regress_feedpub_reader', NULL, false, 'INSERT INTO restricted.deferred VALUES (1) RETURNING a');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'INSERT INTO restricted.deferred VALUES (1) RETURNING a');
+SELECT feedpub._request('regress_feedpub_owner', NULL, true, 'SELECT 1');
+SELECT feedpub._request('none such', NULL, true, 'SELECT 1');
+SELECT feedpub._request(NULL, NULL, NULL, 'SELECT 1');
+SET attack.sql = 'SET ROLE regress_feedpub_victim';
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.read');
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'INSERT INTO restricted.deferred VALUES (1) RETURNING a');
+-- Within such a statement there is no other role.
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, $$ SELECT feedpub._request('regress_feedpub_victim', NULL, false, 'SELECT 1') $$);
+SELECT current_user;
+RESET SESSION AUTHORIZATION;
+CREATE FUNCTION restricted.request_as_definer() RETURNS SETOF text LANGUAGE sql SECURITY DEFINER AS
+	$$ SELECT feedpub._request('regress_feedpub_victim', NULL, false, 'SELECT 1') $$;
+SET SESSION AUTHORIZATION regress_feedpub_login;
+SELECT restricted.request_as_definer();
+RESET SESSION AUTHORIZATION;
+
 -- Feeds are read and written by it; their names are looked up in the caller's
 -- path.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;

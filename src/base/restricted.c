@@ -2,7 +2,7 @@
  *
  * restricted.c
  *	  A statement whose code cannot leave the caller's role:
- *	  feedpub._restricted().
+ *	  feedpub._restricted(), and feedpub._request() for a server.
  *
  * A server that logs in as one role and does each request as another, with SET
  * LOCAL ROLE, has a gap.  Code of users runs in its statements: row security,
@@ -46,6 +46,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -58,7 +59,10 @@
 #include "base/base.h"
 
 PG_FUNCTION_INFO_V1(feedpub_restricted);
+PG_FUNCTION_INFO_V1(feedpub_request);
 
+static void run_restricted(FunctionCallInfo fcinfo, int statement);
+static void set_locally(const char *name, const char *value);
 static void run(const char *statement, ArrayType *arguments,
 				ReturnSetInfo *rsinfo);
 static void check_statement(SPIPlanPtr plan);
@@ -80,21 +84,74 @@ Datum
 feedpub_restricted(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"statement", "arguments"};
-	Oid			userid;
-	int			sec_context;
-	int			nestlevel;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	run_restricted(fcinfo, 0);
+	return (Datum) 0;
+}
+
+/*
+ * feedpub._request(role text, claims text, read_only bool, statement text,
+ * VARIADIC arguments text[] DEFAULT '{}') returns SETOF text, VOLATILE
+ *
+ * What a server does for a request, as one statement: until the end of the
+ * transaction it takes a role, and sets request.jwt.claims, unless they are
+ * null; all constraints are immediate, and nothing may be written if the
+ * request is read_only.  Then it runs the statement as _restricted() does.
+ * Errors are those of SET ROLE too.
+ *
+ * The settings are those that SET LOCAL makes, with the checks of SET: the
+ * role must be one that the session's user may take, and none can be taken
+ * inside of a SECURITY DEFINER function or of another restricted operation.
+ */
+Datum
+feedpub_request(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {NULL, NULL, "read_only", "statement", "arguments"};
+	ConstraintsSetStmt *constraints = makeNode(ConstraintsSetStmt);
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 
+	if (PG_GETARG_BOOL(2))
+		set_locally("transaction_read_only", "on");
+	if (!PG_ARGISNULL(1))
+		set_locally("request.jwt.claims", text_to_cstring(PG_GETARG_TEXT_PP(1)));
+	if (!PG_ARGISNULL(0))
+		set_locally("role", text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	AfterTriggerSetState(constraints);
+	run_restricted(fcinfo, 3);
+	return (Datum) 0;
+}
+
+/*
+ * Run the statement that is this argument, with the next one, as the current
+ * user.
+ */
+static void
+run_restricted(FunctionCallInfo fcinfo, int statement)
+{
+	Oid			userid;
+	int			sec_context;
+	int			nestlevel;
+
 	GetUserIdAndSecContext(&userid, &sec_context);
 	SetUserIdAndSecContext(userid, sec_context | SECURITY_RESTRICTED_OPERATION);
 	nestlevel = NewGUCNestLevel();
-	run(text_to_cstring(PG_GETARG_TEXT_PP(0)), PG_GETARG_ARRAYTYPE_P(1),
+	run(text_to_cstring(PG_GETARG_TEXT_PP(statement)),
+		PG_GETARG_ARRAYTYPE_P(statement + 1),
 		(ReturnSetInfo *) fcinfo->resultinfo);
 	AtEOXact_GUC(false, nestlevel);
 	SetUserIdAndSecContext(userid, sec_context);
-	return (Datum) 0;
+}
+
+/* SET LOCAL */
+static void
+set_locally(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
 }
 
 static void

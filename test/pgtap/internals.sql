@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(19 * 9 + 2);
+SELECT plan(20 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -19,7 +19,8 @@ INSERT INTO meant VALUES
 	('_subscription_owner', 'owner oid, owner_name name, system_id bigint', 'oid', 's', true, 's'),
 	('_retention', 'feed regclass, OUT floor text, OUT floor_moved_at timestamp with time zone, OUT oldest timestamp with time zone, OUT held_by text', 'record', 'v', true, 'r'),
 	('_restricted', 'statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
-	('_page_rows', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'SETOF text', 'v', false, 'r'),
+	('_request', 'role text, claims text, read_only boolean, statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
+	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'r'),
 	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES
 	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),

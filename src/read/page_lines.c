@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_lines.c
+ *	  A page of feed_page() as lines: feedpub._page_lines().
+ *
+ * A server that sends entries one by one, as lines or as events, would have to
+ * parse the object that feed_page() returns.  Here each entry is a line, of the
+ * same text.  It begins with {"cursor": " and the cursor, whose length is
+ * fixed.  The last line is what the page has besides, and what the server must
+ * know of the feed: the cursor, whether there may be more, the table's OID, and
+ * whether it is an outbox, with a space between.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "fmgr.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+
+#include "read/read.h"
+
+PG_FUNCTION_INFO_V1(feedpub_page_lines);
+
+/* A page being written. */
+typedef struct LineWriter
+{
+	StringInfoData text;
+	int			line;			/* where the line begins that is being written */
+	const FeedpubPageRow *last;
+} LineWriter;
+
+static bool end_line(FeedpubJsonEntry *entry, void *arg);
+
+/*
+ * feedpub._page_lines(feed regclass, after text DEFAULT '', max_rows int
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL) returns text,
+ * VOLATILE
+ *
+ * Returns the entries of feed_page(), a line each, and a last line without a
+ * line break: "CURSOR more|end OID outbox|table".  Rights, locks and errors are
+ * those of feed_page().
+ */
+Datum
+feedpub_page_lines(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"feed"};
+	FeedpubPage page = {0};
+	LineWriter	writer = {0};
+	StringInfo	text = &writer.text;
+	FeedpubCursor cursor;
+	char		buffer[FEEDPUB_CURSOR_LENGTH + 1];
+	bool		whole;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_page_arguments(fcinfo, &page.request);
+	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
+	feedpub_page_read(&page);
+
+	/* the text's header, then the lines: no copy */
+	initStringInfo(text);
+	appendStringInfoSpaces(text, VARHDRSZ);
+	writer.line = text->len;
+	whole = feedpub_json_entries(&page, text, end_line, &writer);
+
+	cursor = whole ? page.passed : writer.last->cursor;
+	feedpub_cursor_print(&cursor, buffer);
+	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
+	appendStringInfo(text, "%s %s %u %s", buffer,
+					 page.more || !whole ? "more" : "end", page.feed.relid,
+					 page.feed.is_outbox ? "outbox" : "table");
+	relation_close(page.heap, NoLock);
+	SET_VARSIZE(text->data, text->len);
+	PG_RETURN_TEXT_P((struct varlena *) text->data);
+}
+
+/*
+ * An entry of the page has been written: make it a line.  A line break in it is
+ * between the parts of a value of type json, where a space means the same; in a
+ * string it is escaped.  Takes as many entries as the page may be large.
+ */
+static bool
+end_line(FeedpubJsonEntry *entry, void *arg)
+{
+	LineWriter *writer = arg;
+	StringInfo	text = entry->json;
+
+	for (char *c = text->data + writer->line; c < text->data + text->len; c++)
+	{
+		if (*c == '\n' || *c == '\r')
+			*c = ' ';
+	}
+	appendStringInfoChar(text, '\n');
+	writer->line = text->len;
+	writer->last = entry->row;
+	return text->len < FEEDPUB_MAX_PAGE_BYTES;
+}
