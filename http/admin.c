@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * admin.c
- *	  GET /live and /ready, on an address of their own.
+ *	  GET /live, /ready and /metrics, on an address of their own.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,34 +11,85 @@
 
 static struct MHD_Daemon *admin;
 
+static unsigned answer(const char *path, HttpText *text);
+static void print_metrics(HttpText *text);
+
 static enum MHD_Result
 handle(void *arg, struct MHD_Connection *connection, const char *path,
 	   const char *method, const char *version, const char *body,
 	   size_t *length, void **state)
 {
-	static const char *const texts[] = {"ok\n", "not ready\n", "not found\n"};
-	static const unsigned statuses[] = {200, 503, 404};
 	struct MHD_Response *response;
 	enum MHD_Result sent;
-	int			which;
+	HttpText	text = {0};
+	unsigned	status = 405;
 
-	if (strcmp(path, "/live") == 0)
-		which = 0;
-	else if (strcmp(path, "/ready") == 0)
-		which = http_pool_ready() && http_listener_ready() &&
-				!http_server_draining() ?
-			0 :
-			1;
+	if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
+		status = answer(path, &text);
 	else
-		which = 2;
-	response = MHD_create_response_from_buffer(strlen(texts[which]),
-											   (void *) texts[which],
-											   MHD_RESPMEM_PERSISTENT);
-	MHD_add_response_header(response, "Content-Type", "text/plain");
+		http_text_print(&text, "not allowed\n");
+	response = http_response_text(&text, "text/plain; charset=utf-8");
+	if (status == 405)
+		MHD_add_response_header(response, "Allow", "GET, HEAD");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
-	sent = MHD_queue_response(connection, statuses[which], response);
+	sent = MHD_queue_response(connection, status, response);
 	MHD_destroy_response(response);
 	return sent;
+}
+
+static unsigned
+answer(const char *path, HttpText *text)
+{
+	if (strcmp(path, "/live") == 0)
+	{
+		http_text_print(text, "ok\n");
+		return 200;
+	}
+	if (strcmp(path, "/ready") == 0)
+	{
+		bool		ready = http_pool_connected() > 0 &&
+			http_listener_ready() && !http_server_draining();
+
+		http_text_print(text, ready ? "ok\n" : "not ready\n");
+		return ready ? 200 : 503;
+	}
+	if (strcmp(path, "/metrics") == 0)
+	{
+		print_metrics(text);
+		return 200;
+	}
+	http_text_print(text, "not found\n");
+	return 404;
+}
+
+/* In the text format of Prometheus. */
+static void
+print_metrics(HttpText *text)
+{
+	HttpStatistics jobs;
+
+	http_job_statistics(&jobs);
+	http_text_print(text, "# TYPE feedpub_http_responses_total counter\n");
+	for (int i = 2; i <= 5; i++)
+		http_text_print(text,
+						"feedpub_http_responses_total{status=\"%dxx\"} %llu\n",
+						i, (unsigned long long) http_responses(i));
+	http_text_print(text,
+					"# TYPE feedpub_http_jobs_total counter\n"
+					"feedpub_http_jobs_total %llu\n"
+					"# TYPE feedpub_http_jobs_joined_total counter\n"
+					"feedpub_http_jobs_joined_total %llu\n",
+					(unsigned long long) jobs.made,
+					(unsigned long long) jobs.joined);
+	http_text_print(text,
+					"# TYPE feedpub_http_connections gauge\n"
+					"feedpub_http_connections %d\n"
+					"# TYPE feedpub_http_waiting gauge\n"
+					"feedpub_http_waiting %d\n"
+					"# TYPE feedpub_http_pool_connections gauge\n"
+					"feedpub_http_pool_connections %d\n",
+					http_server_connections(), jobs.waiting,
+					http_pool_connected());
 }
 
 bool

@@ -37,7 +37,7 @@ static const Setting settings[] = {
 	{"listen", "ADDRESS:PORT", "127.0.0.1:8080", 0, 0, false, FIELD(listen),
 	 "where feeds are served"},
 	{"admin", "ADDRESS:PORT", "", 0, 0, false, FIELD(admin),
-	 "where /live and /ready are served; nowhere if it is empty"},
+	 "where /live, /ready and /metrics are served; nowhere if it is empty"},
 	{"database", "CONNINFO", "", 0, 0, true, FIELD(database),
 	 "a connection string of libpq"},
 	{"pool", "N", "4", 1, 1000, false, FIELD(pool),

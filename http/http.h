@@ -6,12 +6,13 @@
  * Threads: libmicrohttpd has one, which runs the handlers of server.c and what
  * they call, and never waits for the database.  Each thread of the pool has a
  * connection to the database and makes jobs, one after the other.  The
- * listener has one connection and wakes requests that wait.
+ * listener has one connection and hears of news.  One thread, in job.c, looks
+ * at the deadlines of requests that wait.
  *
  * A request belongs to libmicrohttpd's thread while its connection is not
- * suspended.  Before the request is handed to the pool or to the listener, its
- * connection is suspended; the other thread touches the request for the last
- * time when it resumes the connection.
+ * suspended.  Before the request gets a job, its connection is suspended; the
+ * other thread touches the request for the last time when it resumes the
+ * connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,6 +64,8 @@ typedef struct HttpText
 
 #define HTTP_MAX_ARGUMENTS 6
 
+typedef struct HttpResult HttpResult;
+
 /*
  * What a job runs: one SELECT, INSERT, UPDATE or DELETE.  Its parameters are
  * of type text, the first column of its rows is the result.  %1$s is the
@@ -76,13 +79,16 @@ typedef struct HttpStatement
 	bool		writes;			/* then it is run once, for one request */
 	bool		listens; /* the first argument is a feed, whose batches
 								 * are announced from before the read on */
+
+	/* the feed that was read, and whether a request waits for more, or NULL */
+	Oid (*feed)(const HttpResult *result, bool *empty);
 } HttpStatement;
 
 /* The outcome of a job.  The requests that share it count in refs. */
-typedef struct HttpResult
+struct HttpResult
 {
 	int			refs;
-	uint64_t	started;		/* http_wait_clock() before it was read */
+	uint64_t	started;		/* http_job_clock() before it was read */
 	PGresult   *rows;			/* or NULL, and then: */
 	char		sqlstate[6];	/* "" if the database was not to be had */
 	char	   *message;
@@ -90,7 +96,7 @@ typedef struct HttpResult
 	/* made once, by libmicrohttpd's thread */
 	HttpText	body;
 	uint64_t	hash;			/* of it; 0: not yet */
-} HttpResult;
+};
 
 /* A page, and its end: the lines of feedpub._page_lines(). */
 typedef struct HttpPage
@@ -104,8 +110,38 @@ typedef struct HttpPage
 	bool		is_outbox;
 } HttpPage;
 
+typedef struct HttpFeed HttpFeed;
+typedef struct HttpJob HttpJob;
 typedef struct HttpRequest HttpRequest;
 typedef struct HttpStream HttpStream;
+
+/* A statement, as whom it is run, and for which requests; see job.c. */
+struct HttpJob
+{
+	const HttpStatement *statement;
+	char	   *role;			/* or "" */
+	char	   *claims;
+	char	   *arguments[HTTP_MAX_ARGUMENTS];
+
+	/* protected by the lock of job.c */
+	uint64_t	hash;
+	HttpJob    *next_of_bucket;
+	HttpRequest *requests;
+	int			count;			/* of them */
+	HttpFeed   *feed;			/* that it waits for, or NULL */
+	HttpJob    *next;			/* of those that are queued, or wait for it */
+	HttpJob    *previous;		/* of those that wait for it */
+	HttpResult *result;			/* the last one, empty, or NULL */
+	int64_t		read_at;		/* ms, by http_now() */
+};
+
+/* Counts since the start, and of now. */
+typedef struct HttpStatistics
+{
+	uint64_t	made;			/* jobs */
+	uint64_t	joined;			/* requests that joined a job */
+	int			waiting;		/* requests that wait for news */
+} HttpStatistics;
 
 typedef enum HttpFormat
 {
@@ -142,14 +178,18 @@ struct HttpRequest
 	enum MHD_Result (*go_on)(HttpRequest *request);
 	HttpResult *result;
 	HttpStream *stream;
-	HttpRequest *next_of_job;
 
-	/* a request that waits; protected by the lock of wait.c */
-	Oid			oid;
-	int64_t		deadline;		/* ms, by http_now() */
-	bool		woken;			/* by news, not by the deadline */
-	HttpRequest *next_waiting;
-	HttpRequest *previous_waiting;
+	/* protected by the lock of job.c while the connection is suspended */
+	HttpJob    *job;
+	HttpRequest *next_of_job;
+	HttpRequest *previous_of_job;
+	int64_t		deadline;		/* ms, by http_now(); 0: it does not wait */
+	HttpRequest **slot;			/* of its deadline, or NULL */
+	HttpRequest *next_of_slot;
+	HttpRequest *previous_of_slot;
+	int			socket;
+	bool		is_watched;
+	bool		is_gone;		/* the client; once set, it stays */
 };
 
 /* in admin.c */
@@ -161,10 +201,25 @@ extern const HttpConfig *http_config(void);
 extern bool http_config_load(int argc, char **argv, int *status);
 extern bool http_config_reload(void);
 
+/* in job.c */
+extern void http_job_start(void);
+extern void http_job_stop(void);
+extern void http_job_statistics(HttpStatistics *copy);
+extern void http_job_add(HttpRequest *request, const HttpStatement *statement,
+						 const char *const *arguments, Oid oid,
+						 uint64_t since, int64_t deadline,
+						 enum MHD_Result (*go_on)(HttpRequest *request));
+extern void http_job_forget(HttpRequest *request);
+extern HttpJob *http_job_take(void);
+extern uint64_t http_job_clock(void);
+extern void http_job_done(HttpJob *job, HttpResult *result);
+extern void http_job_news(Oid oid);
+extern void http_job_news_of_all(void);
+extern void http_job_end_waiting(void);
+
 /* in listener.c */
 extern void http_listener_start(void);
 extern void http_listener_stop(void);
-extern void http_listener_nudge(void);
 extern bool http_listener_ready(void);
 
 /* in log.c */
@@ -185,6 +240,10 @@ extern int64_t http_now(void);
 extern enum MHD_Result http_page_begin(HttpRequest *request);
 extern void http_page_run(HttpRequest *request, const HttpStatement *statement,
 						  enum MHD_Result (*go_on)(HttpRequest *request));
+extern void http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
+						   int64_t deadline,
+						   enum MHD_Result (*go_on)(HttpRequest *request));
+extern Oid	http_page_feed(const HttpResult *result, bool *empty);
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
 extern void http_page_open(const HttpResult *result, HttpPage *page);
 extern const char *http_page_next(HttpPage *page, size_t *length);
@@ -194,7 +253,7 @@ extern const HttpStatement http_page_statement_listens;
 /* in pool.c */
 extern void http_pool_start(int threads);
 extern void http_pool_stop(void);
-extern bool http_pool_ready(void);
+extern int	http_pool_connected(void);
 extern void http_pool_run(HttpRequest *request, const HttpStatement *statement,
 						  const char *const *arguments,
 						  enum MHD_Result (*go_on)(HttpRequest *request));
@@ -218,6 +277,7 @@ extern bool http_server_start(void);
 extern void http_server_drain(void);
 extern void http_server_stop(void);
 extern bool http_server_draining(void);
+extern int	http_server_connections(void);
 extern struct MHD_Daemon *http_server_daemon(const char *address,
 											 unsigned flags,
 											 MHD_AccessHandlerCallback handler,
@@ -228,21 +288,19 @@ extern enum MHD_Result http_respond(HttpRequest *request, unsigned status,
 extern struct MHD_Response *http_response_text(HttpText *text,
 											   const char *type);
 extern void http_resume(HttpRequest *request);
+extern uint64_t http_responses(int family);
 
 /* in stream.c */
 extern enum MHD_Result http_stream_begin(HttpRequest *request);
 extern void http_stream_free(HttpStream *stream);
 
+/* in timer.c */
+extern bool http_timer_add(HttpRequest *request);
+extern void http_timer_remove(HttpRequest *request);
+extern int	http_timer_sweep(bool (*due)(HttpRequest *request, void *arg),
+							 void *arg);
+
 /* in token.c */
 extern enum MHD_Result http_token_take(HttpRequest *request, bool *refused);
-
-/* in wait.c */
-extern uint64_t http_wait_clock(void);
-extern bool http_wait(HttpRequest *request, Oid feed, uint64_t since,
-					  int64_t deadline);
-extern void http_wait_news(Oid feed);
-extern void http_wait_news_of_all(void);
-extern void http_wait_end_all(void);
-extern int	http_wait_sweep(void);
 
 #endif							/* FEEDPUB_HTTP_H */

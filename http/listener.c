@@ -26,7 +26,7 @@
 #define RETRY_INTERVAL 500		/* ms */
 
 static pthread_t thread;
-static int	nudged;				/* an eventfd: there is a new deadline */
+static int	nudged;				/* an eventfd: the server ends */
 static volatile bool ending;
 static volatile bool listening; /* is there a connection? */
 
@@ -47,7 +47,7 @@ void
 http_listener_stop(void)
 {
 	ending = true;
-	http_listener_nudge();
+	eventfd_write(nudged, 1);
 	pthread_join(thread, NULL);
 }
 
@@ -56,16 +56,6 @@ bool
 http_listener_ready(void)
 {
 	return listening;
-}
-
-/* Have the listener look at the deadlines. */
-void
-http_listener_nudge(void)
-{
-	uint64_t	one = 1;
-
-	if (write(nudged, &one, sizeof(one)) < 0)
-		return;					/* it is nudged already */
 }
 
 static void *
@@ -81,8 +71,6 @@ run_listener(void *arg)
 		struct pollfd fds[2] = {{.fd = nudged, .events = POLLIN},
 								{.fd = -1, .events = POLLIN}};
 		int64_t		now = http_now();
-		int64_t		next;
-		uint64_t	count;
 		int			timeout;
 
 		if (connection == NULL && now >= retry_at)
@@ -110,15 +98,10 @@ run_listener(void *arg)
 		}
 
 		listening = connection != NULL;
-		timeout = http_wait_sweep();
-		next = (connection != NULL ? renew_at : retry_at) - now;
-		if (timeout < 0 || timeout > next)
-			timeout = next;
+		timeout = (connection != NULL ? renew_at : retry_at) - now;
 		if (connection != NULL)
 			fds[1].fd = PQsocket(connection);
-		poll(fds, 2, timeout);
-		if (fds[0].revents != 0 && read(nudged, &count, sizeof(count)) < 0)
-			continue;
+		poll(fds, 2, timeout > 0 ? timeout : 0);
 		if (fds[1].revents != 0 && !take_news(connection))
 		{
 			http_log(HTTP_LOG_WARNING, "lost the listening connection: %s",
@@ -168,7 +151,7 @@ renew(PGconn *connection, bool standby)
 			!http_pool_is_standby(connection))
 			return false;
 	}
-	http_wait_news_of_all();
+	http_job_news_of_all();
 	return true;
 }
 
@@ -185,9 +168,9 @@ take_news(PGconn *connection)
 		Oid			feed = strtoul(news->extra, NULL, 10);
 
 		if (feed != InvalidOid)
-			http_wait_news(feed);
+			http_job_news(feed);
 		else
-			http_wait_news_of_all();
+			http_job_news_of_all();
 		PQfreemem(news);
 	}
 	return PQstatus(connection) == CONNECTION_OK;

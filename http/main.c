@@ -32,6 +32,7 @@ main(int argc, char **argv)
 	pthread_sigmask(SIG_BLOCK, &signals, NULL);
 	signal(SIGPIPE, SIG_IGN);
 
+	http_job_start();
 	http_pool_start(http_config()->pool);
 	http_listener_start();
 	if (!http_server_start())
@@ -49,6 +50,7 @@ main(int argc, char **argv)
 	http_admin_stop();
 	http_server_stop();
 	http_listener_stop();
+	http_job_stop();
 	http_pool_stop();
 	http_log(HTTP_LOG_INFO, "ended");
 	return 0;

@@ -44,13 +44,12 @@ static const HttpStatement begin_statement = {
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
 const HttpStatement http_page_statement = {.text = PAGE_TEXT, .nargs = 5};
-const HttpStatement http_page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true};
+const HttpStatement http_page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true, .feed = http_page_feed};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
 static enum MHD_Result begin_answer(HttpRequest *request);
 static enum MHD_Result page_read(HttpRequest *request);
 static enum MHD_Result page_answer(HttpRequest *request);
-static enum MHD_Result page_woken(HttpRequest *request);
 static enum MHD_Result send_page(HttpRequest *request);
 static enum MHD_Result send_json(HttpRequest *request, const char *cursor,
 								 const char *caching);
@@ -120,7 +119,6 @@ http_page_begin(HttpRequest *request)
 
 	if (request->format != HTTP_FORMAT_PAGE)
 		return http_stream_begin(request);
-	request->deadline = http_now() + request->wait * INT64_C(1000);
 	if (*request->after != '\0')
 		return page_read(request);
 	http_page_run(request, &begin_statement, begin_answer);
@@ -179,8 +177,11 @@ add_argument(void *arg, const char *name, const char *value)
 static enum MHD_Result
 page_read(HttpRequest *request)
 {
-	http_page_run(request, request->wait > 0 ? &http_page_statement_listens : &http_page_statement,
-				  page_answer);
+	if (request->wait > 0)
+		http_page_wait(request, InvalidOid, 0,
+					   http_now() + request->wait * INT64_C(1000), page_answer);
+	else
+		http_page_run(request, &http_page_statement, page_answer);
 	return MHD_YES;
 }
 
@@ -195,36 +196,39 @@ http_page_run(HttpRequest *request, const HttpStatement *statement,
 	http_pool_run(request, statement, arguments, go_on);
 }
 
-/* A page has been read: answer, or wait for news if it is empty. */
-static enum MHD_Result
-page_answer(HttpRequest *request)
+/*
+ * Read a page that is not empty, or wait for it until the deadline.  With a
+ * feed: the page was empty when the clock was "since".
+ */
+void
+http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
+			   int64_t deadline,
+			   enum MHD_Result (*go_on)(HttpRequest *request))
 {
-	const HttpResult *result = request->result;
+	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
+												 request->shard, request->shards};
+
+	http_job_add(request, &http_page_statement_listens, arguments, feed, since,
+				 deadline, go_on);
+}
+
+/* The feed of a page, and whether there is nothing yet after its cursor. */
+Oid
+http_page_feed(const HttpResult *result, bool *empty)
+{
 	HttpPage	page;
 
-	if (http_result_failed(result))
-		return http_problem_result(request);
 	http_page_open(result, &page);
-	if (request->wait > 0 && http_now() < request->deadline &&
-		page.length == 0 && !page.more)
-	{
-		request->go_on = page_woken;
-		if (http_wait(request, page.feed, result->started, request->deadline))
-		{
-			http_log(HTTP_LOG_DEBUG, "a request waits for feed %u", page.feed);
-			return MHD_YES;
-		}
-		if (!http_server_draining())
-			return page_read(request);
-	}
-	return send_page(request);
+	*empty = page.length == 0 && !page.more;
+	return page.feed;
 }
 
 static enum MHD_Result
-page_woken(HttpRequest *request)
+page_answer(HttpRequest *request)
 {
-	return request->woken && !http_server_draining() ? page_read(request) :
-													   send_page(request);
+	if (http_result_failed(request->result))
+		return http_problem_result(request);
+	return send_page(request);
 }
 
 /* Find the parts of a page. */

@@ -3,10 +3,6 @@
  * pool.c
  *	  The connections to the database, and the jobs that they make.
  *
- * A request becomes a job, or joins one that is queued and reads the same.  It
- * never joins one that runs: that one's snapshot may be older than what the
- * request was woken for.
- *
  * A job is one pipelined round trip, a transaction of its own.  When its
  * requests have been resumed, the session is cleared by DISCARD ALL, so
  * nothing that an owner's code left in it meets the next request.
@@ -20,16 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Job
-{
-	struct Job *next;
-	HttpRequest *requests;
-	const HttpStatement *statement;
-	char	   *role;			/* or "" */
-	char	   *claims;
-	char	   *arguments[HTTP_MAX_ARGUMENTS];
-} Job;
-
 /* What a thread of the pool knows of its connection. */
 typedef struct Session
 {
@@ -40,29 +26,20 @@ typedef struct Session
 static const char *const listen_statement =
 	"SELECT %1$s.feed_listen($1::pg_catalog.regclass)";
 
-/* Protects the queue, and what follows it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
-static Job *first_job;
-static Job **last_job = &first_job;
-static bool ending;
-static int	connected;			/* sessions that have a connection */
+static int	connected;			/* sessions that have a connection; atomic */
 
 static pthread_t *threads;
 static int	thread_count;
 
-static bool same_text(const char *a, const char *b);
-static void free_job(Job *job);
 static void *run_pool(void *arg);
 static bool connect_session(Session *session);
 static void disconnect_session(Session *session);
-static bool send_statement(Session *session, const char *text, const Job *job,
+static bool send_statement(Session *session, const char *text, const HttpJob *job,
 						   int nargs);
 static bool is_open(PGconn *connection);
-static bool run_job(Session *session, const Job *job, HttpResult *result);
+static bool run_job(Session *session, const HttpJob *job, HttpResult *result);
 static void take_error(HttpResult *result, const PGresult *error);
 static void clear_session(Session *session);
-static void hand_out(Job *job, HttpResult *result);
 
 void
 http_pool_start(int count)
@@ -73,35 +50,20 @@ http_pool_start(int count)
 			abort();
 }
 
-/* Ends the threads.  No request may be left. */
+/* The threads end when there are no more jobs. */
 void
 http_pool_stop(void)
 {
-	pthread_mutex_lock(&lock);
-	ending = true;
-	pthread_cond_broadcast(&arrived);
-	pthread_mutex_unlock(&lock);
 	for (int i = 0; i < thread_count; i++)
 		pthread_join(threads[i], NULL);
 	free(threads);
 }
 
-/* Is there a session, and so an extension of the right version? */
-bool
-http_pool_ready(void)
+/* How many connections are there, to an extension of the right version? */
+int
+http_pool_connected(void)
 {
-	bool		ready;
-
-	pthread_mutex_lock(&lock);
-	ready = connected > 0;
-	pthread_mutex_unlock(&lock);
-	return ready;
-}
-
-static bool
-same_text(const char *a, const char *b)
-{
-	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+	return __sync_add_and_fetch(&connected, 0);
 }
 
 /*
@@ -112,50 +74,7 @@ http_pool_run(HttpRequest *request, const HttpStatement *statement,
 			  const char *const *arguments,
 			  enum MHD_Result (*go_on)(HttpRequest *request))
 {
-	Job		   *job;
-
-	http_result_release(request->result);
-	request->result = NULL;
-	request->go_on = go_on;
-	MHD_suspend_connection(request->connection);
-
-	pthread_mutex_lock(&lock);
-	for (job = statement->writes ? NULL : first_job; job != NULL; job = job->next)
-	{
-		bool		same = job->statement == statement &&
-			strcmp(job->role, request->role) == 0 &&
-			strcmp(job->claims, request->claims) == 0;
-
-		for (int i = 0; same && i < statement->nargs; i++)
-			same = same_text(job->arguments[i], arguments[i]);
-		if (same)
-			break;
-	}
-	if (job == NULL)
-	{
-		job = http_alloc(sizeof(Job));
-		job->statement = statement;
-		job->role = http_copy(request->role);
-		job->claims = http_copy(request->claims);
-		for (int i = 0; i < statement->nargs; i++)
-			job->arguments[i] = http_copy(arguments[i]);
-		*last_job = job;
-		last_job = &job->next;
-		pthread_cond_signal(&arrived);
-	}
-	request->next_of_job = job->requests;
-	job->requests = request;
-	pthread_mutex_unlock(&lock);
-}
-
-static void
-free_job(Job *job)
-{
-	free(job->role);
-	free(job->claims);
-	for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
-		free(job->arguments[i]);
-	free(job);
+	http_job_add(request, statement, arguments, InvalidOid, 0, 0, go_on);
 }
 
 /* The rows of a statement that was not committed are no result either. */
@@ -181,30 +100,15 @@ static void *
 run_pool(void *arg)
 {
 	Session		session = {0};
+	HttpJob    *job;
 
 	/* readiness is known before the first request */
 	connect_session(&session);
-	for (;;)
+	while ((job = http_job_take()) != NULL)
 	{
-		HttpResult *result;
-		Job		   *job;
-
-		pthread_mutex_lock(&lock);
-		while (first_job == NULL && !ending)
-			pthread_cond_wait(&arrived, &lock);
-		job = first_job;
-		if (job != NULL)
-		{
-			first_job = job->next;
-			if (first_job == NULL)
-				last_job = &first_job;
-		}
-		pthread_mutex_unlock(&lock);
-		if (job == NULL)
-			break;
+		HttpResult *result = http_alloc(sizeof(HttpResult));
 
 		/* a connection that was idle may have been closed: a second try */
-		result = http_alloc(sizeof(HttpResult));
 		if (session.connection != NULL && !is_open(session.connection))
 			disconnect_session(&session);
 		for (int i = 0; i < (job->statement->writes ? 1 : 2); i++)
@@ -215,7 +119,7 @@ run_pool(void *arg)
 				break;
 			disconnect_session(&session);
 		}
-		hand_out(job, result);
+		http_job_done(job, result);
 		if (session.connection != NULL)
 			clear_session(&session);
 	}
@@ -288,9 +192,7 @@ connect_session(Session *session)
 	session->schema = http_copy(PQgetvalue(row, 0, 0));
 	session->connection = connection;
 	PQclear(row);
-	pthread_mutex_lock(&lock);
-	connected++;
-	pthread_mutex_unlock(&lock);
+	__sync_add_and_fetch(&connected, 1);
 	return true;
 }
 
@@ -303,9 +205,7 @@ disconnect_session(Session *session)
 	session->connection = NULL;
 	free(session->schema);
 	session->schema = NULL;
-	pthread_mutex_lock(&lock);
-	connected--;
-	pthread_mutex_unlock(&lock);
+	__sync_sub_and_fetch(&connected, 1);
 }
 
 /*
@@ -313,7 +213,7 @@ disconnect_session(Session *session)
  * of users that it runs cannot leave the role: feedpub._restricted().
  */
 static bool
-send_statement(Session *session, const char *text, const Job *job, int nargs)
+send_statement(Session *session, const char *text, const HttpJob *job, int nargs)
 {
 	static const Oid types[HTTP_MAX_ARGUMENTS + 1] = {25, 25, 25, 25, 25, 25, 25};
 	const char *values[HTTP_MAX_ARGUMENTS + 1];
@@ -350,7 +250,7 @@ is_open(PGconn *connection)
  * of it.  An error of a statement is a result.
  */
 static bool
-run_job(Session *session, const Job *job, HttpResult *result)
+run_job(Session *session, const HttpJob *job, HttpResult *result)
 {
 	const HttpStatement *statement = job->statement;
 	PGconn	   *connection = session->connection;
@@ -362,7 +262,7 @@ run_job(Session *session, const Job *job, HttpResult *result)
 	bool		synced = false;
 
 	/* before the snapshot: news after this may not be in what is read */
-	result->started = http_wait_clock();
+	result->started = http_job_clock();
 	sent = PQenterPipelineMode(connection) == 1 &&
 		PQsendQueryParams(connection,
 						  statement->writes ? "BEGIN" : "BEGIN READ ONLY", 0,
@@ -470,22 +370,4 @@ clear_session(Session *session)
 	PQclear(done);
 	if (!good)
 		disconnect_session(session);
-}
-
-/* Give a job's result to its requests, and resume them. */
-static void
-hand_out(Job *job, HttpResult *result)
-{
-	HttpRequest *request;
-	HttpRequest *next;
-
-	for (request = job->requests; request != NULL; request = request->next_of_job)
-		result->refs++;
-	for (request = job->requests; request != NULL; request = next)
-	{
-		next = request->next_of_job;
-		request->result = result;
-		http_resume(request);
-	}
-	free_job(job);
 }

@@ -41,6 +41,7 @@ static const Route routes[] = {
 static struct MHD_Daemon *server;
 static volatile bool draining;
 static int	requests;			/* that have begun and not ended; atomic */
+static uint64_t responses[6];	/* by the first digit of the status; atomic */
 
 static size_t keep_encoded(void *arg, struct MHD_Connection *connection,
 						   char *string);
@@ -146,7 +147,7 @@ http_server_drain(void)
 		close(listener);
 	while (__sync_fetch_and_add(&requests, 0) > 0 && http_now() < end)
 	{
-		http_wait_end_all();
+		http_job_end_waiting();
 		usleep(20000);
 	}
 }
@@ -293,6 +294,7 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	if (request == NULL)
 		return;
 	*state = NULL;
+	http_job_forget(request);
 	http_result_release(request->result);
 	http_stream_free(request->stream);
 	free(request->path);
@@ -355,6 +357,8 @@ http_respond(HttpRequest *request, unsigned status,
 	}
 	if (draining)
 		MHD_add_response_header(response, "Connection", "close");
+	if (status / 100 < lengthof(responses))
+		__sync_add_and_fetch(&responses[status / 100], 1);
 	sent = MHD_queue_response(request->connection, status, response);
 	MHD_destroy_response(response);
 	return sent;
@@ -370,6 +374,22 @@ http_response_text(HttpText *text, const char *type)
 
 	MHD_add_response_header(response, "Content-Type", type);
 	return response;
+}
+
+/* Responses whose status has this first digit. */
+uint64_t
+http_responses(int family)
+{
+	return __sync_add_and_fetch(&responses[family], 0);
+}
+
+int
+http_server_connections(void)
+{
+	const union MHD_DaemonInfo *info =
+		MHD_get_daemon_info(server, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+
+	return info->num_connections;
 }
 
 /* Give a request back to libmicrohttpd's thread. */

@@ -21,25 +21,20 @@
 /* ms after which an EventSource connects again */
 #define RETRY 1000
 
-typedef enum StreamState
-{
-	STREAM_READ,				/* a result has come, or will have when resumed */
-	STREAM_SENT,				/* the result is in the buffer */
-	STREAM_WAIT					/* waits for news */
-} StreamState;
-
 struct HttpStream
 {
-	StreamState state;
 	HttpText	buffer;
 	size_t		taken;			/* bytes of the buffer that have been sent */
-	Oid			feed;
+	bool		reads;			/* there is a result, or has been a wait */
 	bool		more;
+	Oid			feed;
+	uint64_t	started;		/* as of the result; see job.c */
 };
 
 static const HttpStatement *statement_of(const HttpRequest *request);
 static enum MHD_Result stream_answer(HttpRequest *request);
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t room);
+static int64_t heartbeat_at(void);
 static void frame_page(HttpRequest *request);
 
 void
@@ -74,9 +69,10 @@ stream_answer(HttpRequest *request)
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
 	request->stream = http_alloc(sizeof(HttpStream));
+	request->stream->reads = true;
 	if (events)
 		http_text_print(&request->stream->buffer, "retry: %d\n\n", RETRY);
-	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096,
+	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512,
 												 read_stream, request, NULL);
 	MHD_add_response_header(response, "Content-Type", events ? "text/event-stream" : "application/x-ndjson");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
@@ -96,23 +92,23 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 	HttpStream *stream = request->stream;
 	bool		events = request->format == HTTP_FORMAT_EVENTS;
 	HttpText   *buffer = &stream->buffer;
-	const HttpResult *result = request->result;
 
-	if (stream->state == STREAM_READ)
+	if (stream->reads)
 	{
-		if (http_result_failed(result))
-			return events ? MHD_CONTENT_READER_END_OF_STREAM :
-							MHD_CONTENT_READER_END_WITH_ERROR;
-		frame_page(request);
-		stream->state = STREAM_SENT;
-	}
-	else if (stream->state == STREAM_WAIT)
-	{
-		stream->state = STREAM_SENT;
-		if (!request->woken)
+		stream->reads = false;
+		if (request->result != NULL)
+		{
+			if (http_result_failed(request->result))
+				return events ? MHD_CONTENT_READER_END_OF_STREAM :
+								MHD_CONTENT_READER_END_WITH_ERROR;
+			frame_page(request);
+			http_result_release(request->result);
+			request->result = NULL;
+		}
+		if (__atomic_load_n(&request->is_gone, __ATOMIC_RELAXED))
+			return MHD_CONTENT_READER_END_WITH_ERROR;
+		if (events && buffer->length == 0 && !stream->more)
 			http_text_print(buffer, ":\n\n");
-		else
-			stream->more = true;
 	}
 
 	if (stream->taken < buffer->length)
@@ -134,20 +130,25 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 		return MHD_CONTENT_READER_END_OF_STREAM;
 	if (!stream->more && !events)
 		return MHD_CONTENT_READER_END_OF_STREAM;
-	if (!stream->more)
-	{
-		/* set before: another thread may resume the connection at once */
-		stream->state = STREAM_WAIT;
-		if (http_wait(request, stream->feed, result->started,
-					  http_now() + http_config()->heartbeat * INT64_C(1000)))
-		{
-			http_log(HTTP_LOG_DEBUG, "a stream waits");
-			return 0;
-		}
-	}
-	stream->state = STREAM_READ;
-	http_page_run(request, statement_of(request), NULL);
+
+	/* set before: another thread may resume the connection at once */
+	stream->reads = true;
+	if (stream->more)
+		http_page_run(request, statement_of(request), NULL);
+	else
+		http_page_wait(request, stream->feed, stream->started,
+					   heartbeat_at(), NULL);
 	return 0;
+}
+
+/*
+ * When a stream that waits is to send something.  Whole seconds, so that many
+ * streams are resumed together: each time costs a look at all connections.
+ */
+static int64_t
+heartbeat_at(void)
+{
+	return http_now() / 1000 * 1000 + http_config()->heartbeat * INT64_C(1000);
 }
 
 /*
@@ -165,6 +166,7 @@ frame_page(HttpRequest *request)
 
 	http_page_open(request->result, &page);
 	stream->feed = page.feed;
+	stream->started = request->result->started;
 	stream->more = page.more;
 	if (request->format == HTTP_FORMAT_LINES)
 		http_text_add(buffer, page.entries, page.length);

@@ -19,43 +19,42 @@ my $http = http_start($node, pool => 2);
 my $head = get($http, '/feeds/outbox')->{cursor};
 my $insert = "INSERT INTO %s (message_type, data) VALUES ('A', '1')";
 
-# Waits until so many requests have begun to wait.
-sub await_waiting
-{
-	my ($n) = @_;
-
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		my $waits = () = slurp_file($http->{log}) =~ /waits for feed/g;
-
-		return 1 if $waits >= $n;
-		select undef, undef, undef, 0.1;
-	}
-	return 0;
-}
-
 my $empty = get($http, "/feeds/outbox?after=$head&wait=1");
 is($empty->{status}, 200, 'at the end of the wait');
 is_deeply($empty->{json}{entries}, [], 'there are no entries');
 
-http_stop($http);
-$http = http_start($node, pool => 2, log_level => 'debug');
 my @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60") } 1 .. 20;
-ok(await_waiting(20), 'twenty wait');
+metric_is($http, 'waiting', 20, 'twenty wait');
 is(sql($node, <<'SQL'), '0', 'without a transaction');
 SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'
 	AND pid <> pg_backend_pid() AND (backend_xmin IS NOT NULL OR state <> 'idle')
 SQL
 sql($node, sprintf $insert, 'other');
+sql($node, "SELECT feed_flush('other')");
+my $made = metric($http, 'jobs_total');
 sql($node, sprintf $insert, 'outbox');
 my @answers = map { read_until($_, qr/"more": /) } @waiting;
 is(scalar(grep { /^HTTP\/1.1 200 .*"op": "upsert"/s } @answers),
 	20, 'and all get what was published');
+cmp_ok(metric($http, 'jobs_total') - $made, '<=', 2, 'which is read for all of them at once');
+is(metric($http, 'waiting'), 0, 'none waits any more');
+
+# a client that goes away
+$head = get($http, "/feeds/outbox?after=$head")->{cursor};
+@waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60", @$_) }
+  [], [], [ Accept => 'text/event-stream' ], [ Accept => 'text/event-stream' ];
+metric_is($http, 'waiting', 4, 'two long-polls and two streams');
+close $_ for @waiting[ 1, 3 ];
+metric_is($http, 'waiting', 2, 'a client that goes away is forgotten at once');
+shutdown $_, 1 for @waiting[ 0, 2 ];
+metric_is($http, 'waiting', 0, 'one that closes its side does not wait either');
+like(read_until($waiting[0], qr/"more": /), qr/"entries": \[\]/, 'it gets an empty page');
+metric_is($http, 'connections', 0, 'their connections are closed');
 
 # the database restarts while they wait
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60") } 1 .. 5;
-ok(await_waiting(25), 'five wait');
+metric_is($http, 'waiting', 5, 'five wait');
 $node->restart('immediate');
 sql($node, sprintf $insert, 'outbox');
 @answers = map { read_until($_, qr/"more": /) } @waiting;
@@ -65,7 +64,7 @@ is(scalar(grep { /^HTTP\/1.1 200 .*"op": "upsert"/s } @answers),
 # SIGTERM answers those that wait
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = (send_request($http, "/feeds/outbox?after=$head&wait=60"));
-ok(await_waiting(26), 'one waits');
+metric_is($http, 'waiting', 1, 'one waits');
 is(http_stop($http), 0, 'the server ends');
 like(read_until($waiting[0], qr/"more": /),
 	qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'after it has answered');

@@ -9,6 +9,8 @@
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
 #                      has been sent
 #   read_until(SOCKET, PATTERN)             what comes, until it matches
+#   metric(HTTP, NAME)  a number of /metrics, NAME without its feedpub_http_
+#   metric_is(HTTP, NAME, NUMBER, TEST)  tests that it becomes that
 #   http_stop(HTTP)    ends it by SIGTERM, and returns its exit status
 #
 # HTTP is a hash: pid, port, admin (a port), url, log (a file).
@@ -28,7 +30,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(http_start get send_request read_until http_stop);
+our @EXPORT = qw(http_start get send_request read_until metric metric_is http_stop);
 
 my $PROGRAM = dirname(__FILE__) . '/../../http/feedpub-http';
 my $started = 0;
@@ -117,6 +119,26 @@ sub read_until
 		last unless sysread($socket, $text, 65536, length $text);
 	}
 	return $text;
+}
+
+sub metric
+{
+	my ($http, $name) = @_;
+	my $text = HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default)
+	  ->get("http://127.0.0.1:$http->{admin}/metrics")->{content};
+
+	return $text =~ /^feedpub_http_\Q$name\E (\d+)$/m ? $1 : undef;
+}
+
+sub metric_is
+{
+	my ($http, $name, $number, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+
+	select undef, undef, undef, 0.05
+	  while (metric($http, $name) // -1) != $number && $tries-- > 0;
+	return is(metric($http, $name), $number, $test);
 }
 
 sub http_stop

@@ -1,0 +1,658 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.c
+ *	  The jobs of the pool: queued, running, or waiting for news of a feed.
+ *
+ * A job is a statement with its arguments, role and claims, and the requests
+ * that want its result.  Requests for equal reads share one job, which is found
+ * by its hash.  They never join a job that runs: its snapshot may be older than
+ * the news that they came for.  A request is resumed once, when it gets the
+ * result.
+ *
+ * Waiting costs a socket, a request and a share in a job: no connection of the
+ * pool, no transaction.  If the result of a job is empty, the requests that
+ * have time left wait with it.  News of the feed puts the job into the queue
+ * again; no request is resumed for that.
+ *
+ * Why no news is missed.  The clock is the count of news.  News arrives in this
+ * order: the clock goes on, the feed's time becomes the clock, the jobs that
+ * wait for the feed are queued.  A read takes the clock, then its snapshot, and
+ * when it has ended, either the feed's time is later than its clock, and the
+ * job is queued again, or the job begins to wait.  All of these steps but the
+ * snapshot are made under the lock.  So news that is heard after the clock was
+ * taken finds the job waiting, or the job finds it.  News that was heard before
+ * is of a batch that the snapshot sees, since it is sent when the batch
+ * commits.  A stream that has sent a page goes on by the same rule, with the
+ * clock of that page.  While the listener has no connection nothing is heard,
+ * but when it has one again, that is news of all feeds.
+ *
+ * A client that goes away.  libmicrohttpd does not look at the sockets of
+ * suspended connections.  So each request that waits is watched by an epoll of
+ * this file, from its first wait until it ends; if its client has closed the
+ * connection, or its side of it, the request is resumed and waits no more.
+ * Events are taken under the lock, and a request leaves the epoll under the
+ * lock before it is freed, so an event never has a request that is no more.
+ *
+ * The lock is held for no call that waits.  Requests are resumed after it has
+ * been released.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define JOB_BUCKETS 4096
+#define FEED_BUCKETS 64
+
+/*
+ * A request joins a read that waits, without reading, if that was made less
+ * than this many ms ago: so that many clients that come again after news make
+ * one read.  It bounds how long a right that was revoked lets a request wait.
+ */
+#define FRESH 1000
+
+/* A feed that a job has waited for, or that had news. */
+struct HttpFeed
+{
+	HttpFeed   *next;
+	Oid			oid;
+	uint64_t	news;			/* the clock when it last had news */
+	HttpJob    *waiting;
+};
+
+/* Protects all that follows, jobs, and the fields of requests that say so. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
+static HttpJob *jobs[JOB_BUCKETS];	/* reads that are queued or wait */
+static HttpJob *first_queued;
+static HttpJob **last_queued = &first_queued;
+static HttpFeed *feeds[FEED_BUCKETS];	/* never freed: as many as there are feeds */
+static uint64_t clock_now;
+static uint64_t news_of_all;	/* the clock when all feeds last had news */
+static bool ending;
+static HttpStatistics statistics;
+
+static pthread_t thread;
+static int	nudged;				/* an eventfd: there is an earlier deadline */
+static int	watcher;			/* an epoll: clients that may go away */
+
+static uint64_t add_hash(uint64_t hash, const char *text);
+static uint64_t hash_read(const HttpStatement *statement, const char *role,
+						  const char *claims, const char *const *arguments);
+static bool same_text(const char *a, const char *b);
+static HttpJob *find_job(uint64_t hash, const HttpStatement *statement,
+						 const char *role, const char *claims,
+						 const char *const *arguments);
+static void insert_job(HttpJob *job);
+static void remove_job(HttpJob *job);
+static void free_job(HttpJob *job);
+static void queue_job(HttpJob *job);
+static void let_wait(HttpJob *job, HttpFeed *feed);
+static void stop_waiting(HttpJob *job);
+static HttpFeed *find_feed(Oid oid);
+static bool has_news(const HttpFeed *feed, uint64_t since);
+static void add_request(HttpJob *job, HttpRequest *request);
+static void wake_timers(void);
+static void watch_client(HttpRequest *request);
+static void end_request(HttpRequest *request, HttpResult *result,
+						HttpRequest **ended);
+static void end_waiting(HttpRequest *request, HttpRequest **ended);
+static void resume(HttpRequest *ended);
+static void queue_waiting(HttpFeed *feed);
+static void *run_timers(void *arg);
+static bool end_late(HttpRequest *request, void *ended);
+static void take_gone(HttpRequest **ended);
+
+void
+http_job_start(void)
+{
+	struct epoll_event event = {.events = EPOLLIN};
+
+	nudged = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	watcher = epoll_create1(EPOLL_CLOEXEC);
+	if (nudged < 0 || watcher < 0 ||
+		epoll_ctl(watcher, EPOLL_CTL_ADD, nudged, &event) != 0 ||
+		pthread_create(&thread, NULL, run_timers, NULL) != 0)
+		abort();
+}
+
+/* Ends the threads.  No request may be left. */
+void
+http_job_stop(void)
+{
+	pthread_mutex_lock(&lock);
+	ending = true;
+	pthread_cond_broadcast(&arrived);
+	pthread_mutex_unlock(&lock);
+	wake_timers();
+	pthread_join(thread, NULL);
+	for (int i = 0; i < FEED_BUCKETS; i++)
+		while (feeds[i] != NULL)
+		{
+			HttpFeed   *feed = feeds[i];
+
+			feeds[i] = feed->next;
+			free(feed);
+		}
+}
+
+void
+http_job_statistics(HttpStatistics *copy)
+{
+	pthread_mutex_lock(&lock);
+	*copy = statistics;
+	pthread_mutex_unlock(&lock);
+}
+
+/* FNV-1a, of the text and its end; NULL is not "". */
+static uint64_t
+add_hash(uint64_t hash, const char *text)
+{
+	for (; text != NULL && *text != '\0'; text++)
+		hash = (hash ^ (unsigned char) *text) * UINT64_C(0x100000001b3);
+	return (hash ^ (text != NULL ? 0x100 : 0x101)) * UINT64_C(0x100000001b3);
+}
+
+static uint64_t
+hash_read(const HttpStatement *statement, const char *role, const char *claims,
+		  const char *const *arguments)
+{
+	uint64_t	hash = UINT64_C(0xcbf29ce484222325) ^ (uintptr_t) statement;
+
+	hash = add_hash(add_hash(hash, role), claims);
+	for (int i = 0; i < statement->nargs; i++)
+		hash = add_hash(hash, arguments[i]);
+	return hash;
+}
+
+static bool
+same_text(const char *a, const char *b)
+{
+	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* A job that makes this read, and does not run. */
+static HttpJob *
+find_job(uint64_t hash, const HttpStatement *statement, const char *role,
+		 const char *claims, const char *const *arguments)
+{
+	HttpJob    *job = statement->writes ? NULL : jobs[hash % JOB_BUCKETS];
+
+	for (; job != NULL; job = job->next_of_bucket)
+	{
+		bool		same = job->hash == hash && job->statement == statement &&
+			strcmp(job->role, role) == 0 && strcmp(job->claims, claims) == 0;
+
+		for (int i = 0; same && i < statement->nargs; i++)
+			same = same_text(job->arguments[i], arguments[i]);
+		if (same)
+			break;
+	}
+	return job;
+}
+
+static void
+insert_job(HttpJob *job)
+{
+	if (job->statement->writes)
+		return;
+	job->next_of_bucket = jobs[job->hash % JOB_BUCKETS];
+	jobs[job->hash % JOB_BUCKETS] = job;
+}
+
+static void
+remove_job(HttpJob *job)
+{
+	HttpJob   **link = &jobs[job->hash % JOB_BUCKETS];
+
+	if (job->statement->writes)
+		return;
+	while (*link != job)
+		link = &(*link)->next_of_bucket;
+	*link = job->next_of_bucket;
+}
+
+static void
+free_job(HttpJob *job)
+{
+	http_result_release(job->result);
+	free(job->role);
+	free(job->claims);
+	for (int i = 0; i < HTTP_MAX_ARGUMENTS; i++)
+		free(job->arguments[i]);
+	free(job);
+}
+
+/* The job neither waits nor is queued. */
+static void
+queue_job(HttpJob *job)
+{
+	job->feed = NULL;
+	job->next = NULL;
+	*last_queued = job;
+	last_queued = &job->next;
+	pthread_cond_signal(&arrived);
+}
+
+static void
+let_wait(HttpJob *job, HttpFeed *feed)
+{
+	statistics.waiting += job->count;
+	job->feed = feed;
+	job->previous = NULL;
+	job->next = feed->waiting;
+	if (feed->waiting != NULL)
+		feed->waiting->previous = job;
+	feed->waiting = job;
+}
+
+static void
+stop_waiting(HttpJob *job)
+{
+	if (job->previous != NULL)
+		job->previous->next = job->next;
+	else
+		job->feed->waiting = job->next;
+	if (job->next != NULL)
+		job->next->previous = job->previous;
+	statistics.waiting -= job->count;
+	job->feed = NULL;
+}
+
+static HttpFeed *
+find_feed(Oid oid)
+{
+	HttpFeed  **bucket = &feeds[oid % FEED_BUCKETS];
+	HttpFeed   *feed;
+
+	for (feed = *bucket; feed != NULL; feed = feed->next)
+		if (feed->oid == oid)
+			return feed;
+	feed = http_alloc(sizeof(HttpFeed));
+	feed->oid = oid;
+	feed->next = *bucket;
+	*bucket = feed;
+	return feed;
+}
+
+static bool
+has_news(const HttpFeed *feed, uint64_t since)
+{
+	return feed->news > since || news_of_all > since;
+}
+
+/*
+ * Suspend a request until a job has been made for it.  With a deadline, it
+ * waits until the result is not empty, or until then.  With a feed, what it
+ * reads was empty when the clock was "since", so it waits for news first.
+ * When it is resumed, its result is NULL if there was no news of that feed.
+ */
+void
+http_job_add(HttpRequest *request, const HttpStatement *statement,
+			 const char *const *arguments, Oid oid, uint64_t since,
+			 int64_t deadline, enum MHD_Result (*go_on)(HttpRequest *request))
+{
+	uint64_t	hash = hash_read(statement, request->role, request->claims,
+								 arguments);
+	bool		nudge = false;
+	HttpFeed   *feed = NULL;
+	HttpJob    *job;
+
+	http_result_release(request->result);
+	request->result = NULL;
+	request->go_on = go_on;
+	MHD_suspend_connection(request->connection);
+
+	pthread_mutex_lock(&lock);
+	request->deadline = http_server_draining() ? 0 : deadline;
+	if (request->deadline > 0)
+		watch_client(request);
+	if (oid != InvalidOid && request->deadline > 0)
+		feed = find_feed(oid);
+	job = find_job(hash, statement, request->role, request->claims, arguments);
+	if (job != NULL)
+	{
+		statistics.joined++;
+		if (job->feed != NULL && feed != job->feed &&
+			(feed != NULL || request->deadline == 0 || job->result == NULL ||
+			 http_now() - job->read_at >= FRESH || !http_listener_ready()))
+		{
+			stop_waiting(job);
+			queue_job(job);
+		}
+	}
+	else
+	{
+		job = http_alloc(sizeof(HttpJob));
+		job->hash = hash;
+		job->statement = statement;
+		job->role = http_copy(request->role);
+		job->claims = http_copy(request->claims);
+		for (int i = 0; i < statement->nargs; i++)
+			job->arguments[i] = http_copy(arguments[i]);
+		insert_job(job);
+		if (feed != NULL && !has_news(feed, since))
+			let_wait(job, feed);
+		else
+			queue_job(job);
+	}
+	add_request(job, request);
+	if (request->deadline > 0)
+		nudge = http_timer_add(request);
+	pthread_mutex_unlock(&lock);
+	if (nudge)
+		wake_timers();
+}
+
+/* If the counter is full, the thread is awake already. */
+static void
+wake_timers(void)
+{
+	eventfd_write(nudged, 1);
+}
+
+static void
+add_request(HttpJob *job, HttpRequest *request)
+{
+	request->job = job;
+	request->previous_of_job = NULL;
+	request->next_of_job = job->requests;
+	if (job->requests != NULL)
+		job->requests->previous_of_job = request;
+	job->requests = request;
+	job->count++;
+	if (job->feed != NULL)
+		statistics.waiting++;
+}
+
+static void
+watch_client(HttpRequest *request)
+{
+	struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
+								.data.ptr = request};
+	const union MHD_ConnectionInfo *info;
+
+	if (request->is_watched)
+		return;
+	info = MHD_get_connection_info(request->connection,
+								   MHD_CONNECTION_INFO_CONNECTION_FD);
+	request->socket = info->connect_fd;
+	request->is_watched =
+		epoll_ctl(watcher, EPOLL_CTL_ADD, request->socket, &event) == 0;
+}
+
+/* The request ends; its socket is still open. */
+void
+http_job_forget(HttpRequest *request)
+{
+	if (!request->is_watched)
+		return;
+	pthread_mutex_lock(&lock);
+	epoll_ctl(watcher, EPOLL_CTL_DEL, request->socket, NULL);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Take a request from its job, and put it into a list to be resumed. */
+static void
+end_request(HttpRequest *request, HttpResult *result, HttpRequest **ended)
+{
+	if (request->previous_of_job != NULL)
+		request->previous_of_job->next_of_job = request->next_of_job;
+	else
+		request->job->requests = request->next_of_job;
+	if (request->next_of_job != NULL)
+		request->next_of_job->previous_of_job = request->previous_of_job;
+	request->job->count--;
+	if (request->job->feed != NULL)
+		statistics.waiting--;
+	request->job = NULL;
+	if (request->slot != NULL)
+		http_timer_remove(request);
+	if (result != NULL)
+		__sync_add_and_fetch(&result->refs, 1);
+	request->result = result;
+	request->next_of_job = *ended;
+	*ended = request;
+}
+
+/* The same for a request whose job waits. */
+static void
+end_waiting(HttpRequest *request, HttpRequest **ended)
+{
+	HttpJob    *job = request->job;
+
+	end_request(request, job->result, ended);
+	if (job->requests != NULL)
+		return;
+	stop_waiting(job);
+	remove_job(job);
+	free_job(job);
+}
+
+/* Not under the lock: a request that is resumed can end, and be freed. */
+static void
+resume(HttpRequest *ended)
+{
+	while (ended != NULL)
+	{
+		HttpRequest *next = ended->next_of_job;
+
+		http_resume(ended);
+		ended = next;
+	}
+}
+
+/* The next job; NULL if there are none, and will be none. */
+HttpJob *
+http_job_take(void)
+{
+	HttpJob    *job;
+
+	pthread_mutex_lock(&lock);
+	while (first_queued == NULL && !ending)
+		pthread_cond_wait(&arrived, &lock);
+	job = first_queued;
+	if (job != NULL)
+	{
+		first_queued = job->next;
+		if (first_queued == NULL)
+			last_queued = &first_queued;
+		remove_job(job);
+		statistics.made++;
+	}
+	pthread_mutex_unlock(&lock);
+	return job;
+}
+
+/* What a read takes before its snapshot. */
+uint64_t
+http_job_clock(void)
+{
+	uint64_t	now;
+
+	pthread_mutex_lock(&lock);
+	now = clock_now;
+	pthread_mutex_unlock(&lock);
+	return now;
+}
+
+/* A job has been made: its requests go on, or wait. */
+void
+http_job_done(HttpJob *job, HttpResult *result)
+{
+	bool		empty = false;
+	int64_t		now = http_now();
+	HttpRequest *ended = NULL;
+	HttpRequest *next;
+	HttpJob    *same;
+	Oid			oid = InvalidOid;
+
+	if (job->statement->feed != NULL && !http_result_failed(result))
+		oid = job->statement->feed(result, &empty);
+	result->refs = 1;
+
+	pthread_mutex_lock(&lock);
+	for (HttpRequest *request = job->requests; request != NULL; request = next)
+	{
+		next = request->next_of_job;
+		if (!empty || request->deadline <= now || request->is_gone ||
+			http_server_draining())
+			end_request(request, result, &ended);
+	}
+	if (job->requests == NULL)
+		free_job(job);
+	else
+	{
+		HttpFeed   *feed = find_feed(oid);
+
+		/* a read that began later knows at least as much */
+		same = find_job(job->hash, job->statement, job->role, job->claims,
+						(const char *const *) job->arguments);
+		if (same == NULL)
+		{
+			http_result_release(job->result);
+			job->result = result;
+			result->refs++;
+			job->read_at = now;
+			insert_job(job);
+			if (has_news(feed, result->started))
+				queue_job(job);
+			else
+				let_wait(job, feed);
+		}
+		else
+		{
+			for (HttpRequest *request = job->requests; request != NULL;
+				 request = next)
+			{
+				next = request->next_of_job;
+				add_request(same, request);
+			}
+			free_job(job);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	resume(ended);
+	http_result_release(result);
+}
+
+static void
+queue_waiting(HttpFeed *feed)
+{
+	while (feed->waiting != NULL)
+	{
+		HttpJob    *job = feed->waiting;
+
+		stop_waiting(job);
+		queue_job(job);
+	}
+}
+
+/* A feed has news: what waits for it is read again. */
+void
+http_job_news(Oid oid)
+{
+	HttpFeed   *feed;
+
+	pthread_mutex_lock(&lock);
+	feed = find_feed(oid);
+	feed->news = ++clock_now;
+	queue_waiting(feed);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Any feed may have news. */
+void
+http_job_news_of_all(void)
+{
+	pthread_mutex_lock(&lock);
+	news_of_all = ++clock_now;
+	for (int i = 0; i < FEED_BUCKETS; i++)
+		for (HttpFeed *feed = feeds[i]; feed != NULL; feed = feed->next)
+			queue_waiting(feed);
+	pthread_mutex_unlock(&lock);
+}
+
+/*
+ * The server drains: resume all that wait.  It must be known that it does, so
+ * that what runs now does not wait afterwards.
+ */
+void
+http_job_end_waiting(void)
+{
+	HttpRequest *ended = NULL;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < FEED_BUCKETS; i++)
+		for (HttpFeed *feed = feeds[i]; feed != NULL; feed = feed->next)
+			while (feed->waiting != NULL)
+				end_waiting(feed->waiting->requests, &ended);
+	pthread_mutex_unlock(&lock);
+	resume(ended);
+}
+
+/*
+ * A thread of its own, for the others can be busy with the database: looks at
+ * deadlines, and at clients that go away.
+ */
+static void *
+run_timers(void *arg)
+{
+	bool		end = false;
+
+	while (!end)
+	{
+		struct pollfd fd = {.fd = watcher, .events = POLLIN};
+		HttpRequest *ended = NULL;
+		int			timeout;
+
+		pthread_mutex_lock(&lock);
+		timeout = http_timer_sweep(end_late, &ended);
+		take_gone(&ended);
+		end = ending;
+		pthread_mutex_unlock(&lock);
+		resume(ended);
+		if (!end)
+			poll(&fd, 1, timeout);
+	}
+	return NULL;
+}
+
+/* The deadline has come.  If the job is queued or runs, its result comes soon. */
+static bool
+end_late(HttpRequest *request, void *ended)
+{
+	if (request->job->feed == NULL)
+		return false;
+	end_waiting(request, ended);
+	return true;
+}
+
+/* End the requests whose clients went away while they waited. */
+static void
+take_gone(HttpRequest **ended)
+{
+	struct epoll_event events[64];
+	int			count;
+
+	while ((count = epoll_wait(watcher, events, lengthof(events), 0)) > 0)
+		for (int i = 0; i < count; i++)
+		{
+			HttpRequest *request = events[i].data.ptr;
+			eventfd_t	nudges;
+
+			if (request == NULL)
+				eventfd_read(nudged, &nudges);	/* it ended the sleep */
+			else if (!__atomic_exchange_n(&request->is_gone, true,
+										  __ATOMIC_RELAXED) &&
+					 request->job != NULL && request->job->feed != NULL)
+				end_waiting(request, ended);
+		}
+}
