@@ -54,6 +54,8 @@ static const Setting settings[] = {
 	 "the longest wait of a long-poll"},
 	{"heartbeat", "SECONDS", "15", 1, 3600, true, FIELD(heartbeat),
 	 "how often an event stream without events sends a comment"},
+	{"message-type", "TYPE", "message", 0, 0, true, FIELD(message_type),
+	 "the type of messages that are appended without one"},
 	{"drain", "SECONDS", "10", 0, 3600, true, FIELD(drain),
 	 "how long requests may take to end after SIGTERM"},
 	{"cors-origins", "ORIGIN,...", "", 0, 0, true, FIELD(cors_origins),

@@ -41,6 +41,7 @@ typedef struct HttpConfig
 	int			max_age;
 	int			max_wait;
 	int			heartbeat;
+	char	   *message_type;
 	int			drain;
 	char	   *cors_origins;
 	char	   *log_level;
@@ -103,17 +104,21 @@ typedef struct HttpPage
 {
 	const char *entries;		/* lines with an object each */
 	size_t		length;			/* of them; 0: there are none */
+	int			rows;			/* before the last one: durable.c */
 	const char *cursor;			/* not terminated */
 	int			cursor_length;
 	bool		more;
 	Oid			feed;
 	bool		is_outbox;
+	const char *rest;			/* what follows: durable.c */
 } HttpPage;
 
 typedef struct HttpFeed HttpFeed;
 typedef struct HttpJob HttpJob;
 typedef struct HttpRequest HttpRequest;
 typedef struct HttpStream HttpStream;
+typedef struct HttpDurable HttpDurable;
+typedef struct HttpAppend HttpAppend;
 
 /* A statement, as whom it is run, and for which requests; see job.c. */
 struct HttpJob
@@ -178,6 +183,8 @@ struct HttpRequest
 	enum MHD_Result (*go_on)(HttpRequest *request);
 	HttpResult *result;
 	HttpStream *stream;
+	HttpDurable *durable;		/* it reads by the Durable Streams protocol */
+	HttpAppend *append;
 
 	/* protected by the lock of job.c while the connection is suspended */
 	HttpJob    *job;
@@ -195,6 +202,10 @@ struct HttpRequest
 /* in admin.c */
 extern bool http_admin_start(const char *address);
 extern void http_admin_stop(void);
+
+/* in append.c */
+extern enum MHD_Result http_append_begin(HttpRequest *request);
+extern void http_append_free(HttpAppend *append);
 
 /* in config.c */
 extern const HttpConfig *http_config(void);
@@ -216,6 +227,18 @@ extern void http_job_done(HttpJob *job, HttpResult *result);
 extern void http_job_news(Oid oid);
 extern void http_job_news_of_all(void);
 extern void http_job_end_waiting(void);
+
+/* in durable.c */
+extern enum MHD_Result http_durable_begin(HttpRequest *request);
+extern void http_durable_free(HttpDurable *durable);
+extern const HttpStatement *http_durable_statement(bool listens);
+extern enum MHD_Result http_durable_send(HttpRequest *request);
+extern void http_durable_add_headers(HttpRequest *request,
+									 struct MHD_Response *response);
+extern bool http_durable_add_events(HttpRequest *request, const HttpPage *page,
+									HttpText *buffer);
+extern int64_t http_durable_end(const HttpRequest *request);
+extern const HttpStatement http_durable_statement_of_append;
 
 /* in listener.c */
 extern void http_listener_start(void);
@@ -244,11 +267,19 @@ extern void http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
 						   int64_t deadline,
 						   enum MHD_Result (*go_on)(HttpRequest *request));
 extern Oid	http_page_feed(const HttpResult *result, bool *empty);
+extern enum MHD_Result http_page_read(HttpRequest *request);
+extern enum MHD_Result http_page_send_body(HttpRequest *request,
+										   const char *cursor,
+										   const char *caching,
+										   const char *type);
+extern void http_page_go_on(HttpRequest *request, const HttpPage *page);
+extern void http_page_caching(const HttpRequest *request, const HttpPage *page,
+							  HttpText *caching);
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
 extern void http_page_open(const HttpResult *result, HttpPage *page);
 extern const char *http_page_next(HttpPage *page, size_t *length);
-extern const HttpStatement http_page_statement;
-extern const HttpStatement http_page_statement_listens;
+extern const HttpStatement *http_page_statement_of(const HttpRequest *request,
+												   bool listens);
 
 /* in pool.c */
 extern void http_pool_start(int threads);
@@ -270,6 +301,10 @@ extern enum MHD_Result http_problem_result(HttpRequest *request);
 /* in request.c */
 extern char *http_request_decode(const char *string, size_t length);
 extern const char *http_request_parse(HttpRequest *request, const char *name);
+extern const char *http_request_argument(HttpRequest *request,
+										 const char *name, char **value);
+extern int	http_request_hex(char c);
+extern bool http_request_is_name(const char *name);
 extern double http_request_quality(const char *accept, const char *type);
 
 /* in server.c */

@@ -43,16 +43,13 @@ static const HttpStatement begin_statement = {
 	"SELECT feedpub._page_lines($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
-const HttpStatement http_page_statement = {.text = PAGE_TEXT, .nargs = 5};
-const HttpStatement http_page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true, .feed = http_page_feed};
+static const HttpStatement page_statement = {.text = PAGE_TEXT, .nargs = 5};
+static const HttpStatement page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true, .feed = http_page_feed};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
 static enum MHD_Result begin_answer(HttpRequest *request);
-static enum MHD_Result page_read(HttpRequest *request);
 static enum MHD_Result page_answer(HttpRequest *request);
 static enum MHD_Result send_page(HttpRequest *request);
-static enum MHD_Result send_json(HttpRequest *request, const char *cursor,
-								 const char *caching);
 static void add_argument(void *arg, const char *name, const char *value);
 static enum MHD_Result each_argument(void *arg, enum MHD_ValueKind kind,
 									 const char *name, const char *value);
@@ -74,7 +71,7 @@ feeds_answer(HttpRequest *request)
 	if (request->result->body.data == NULL)
 		http_text_print(&request->result->body, "%s",
 						PQgetvalue(request->result->rows, 0, 0));
-	return send_json(request, "feeds", "no-cache");
+	return http_page_send_body(request, "feeds", "no-cache", "application/json");
 }
 
 /* GET /feeds/NAME */
@@ -112,15 +109,13 @@ http_page_begin(HttpRequest *request)
 	if (problem != NULL)
 		return http_problem(request, 400, problem);
 
-	/* regclass takes numbers and "-" too, which are no names */
-	if (*request->feed == '\0' || *request->feed == '-' ||
-		(*request->feed >= '0' && *request->feed <= '9'))
+	if (!http_request_is_name(request->feed))
 		return http_problem(request, 404, "there is no such feed");
 
 	if (request->format != HTTP_FORMAT_PAGE)
 		return http_stream_begin(request);
 	if (*request->after != '\0')
-		return page_read(request);
+		return http_page_read(request);
 	http_page_run(request, &begin_statement, begin_answer);
 	return MHD_YES;
 }
@@ -136,10 +131,10 @@ begin_answer(HttpRequest *request)
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
 	if (PQntuples(request->result->rows) == 0)
-		return page_read(request);	/* no feed, which this says */
+		return http_page_read(request); /* no feed, which this says */
 	floor = PQgetvalue(request->result->rows, 0, 0);
 	if (*floor == '\0')
-		return page_read(request);
+		return http_page_read(request);
 
 	http_text_print(&url, "%s?after=%s", request->path, floor);
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND,
@@ -174,15 +169,25 @@ add_argument(void *arg, const char *name, const char *value)
 							value);
 }
 
-static enum MHD_Result
-page_read(HttpRequest *request)
+/* Read a page, or wait for it, and answer. */
+enum MHD_Result
+http_page_read(HttpRequest *request)
 {
 	if (request->wait > 0)
 		http_page_wait(request, InvalidOid, 0,
 					   http_now() + request->wait * INT64_C(1000), page_answer);
 	else
-		http_page_run(request, &http_page_statement, page_answer);
+		http_page_run(request, http_page_statement_of(request, false), page_answer);
 	return MHD_YES;
+}
+
+/* What reads a page for a request. */
+const HttpStatement *
+http_page_statement_of(const HttpRequest *request, bool listens)
+{
+	if (request->durable != NULL)
+		return http_durable_statement(listens);
+	return listens ? &page_statement_listens : &page_statement;
 }
 
 /* Run a statement with the arguments of a page. */
@@ -208,8 +213,8 @@ http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
 	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
 												 request->shard, request->shards};
 
-	http_job_add(request, &http_page_statement_listens, arguments, feed, since,
-				 deadline, go_on);
+	http_job_add(request, http_page_statement_of(request, true), arguments, feed,
+				 since, deadline, go_on);
 }
 
 /* The feed of a page, and whether there is nothing yet after its cursor. */
@@ -219,7 +224,7 @@ http_page_feed(const HttpResult *result, bool *empty)
 	HttpPage	page;
 
 	http_page_open(result, &page);
-	*empty = page.length == 0 && !page.more;
+	*empty = page.rows == 0 && page.length == 0 && !page.more;
 	return page.feed;
 }
 
@@ -231,14 +236,15 @@ page_answer(HttpRequest *request)
 	return send_page(request);
 }
 
-/* Find the parts of a page. */
+/* Find the parts of a page: what is before its last row is durable.c's. */
 void
 http_page_open(const HttpResult *result, HttpPage *page)
 {
 	const char *end;
 
-	page->entries = PQgetvalue(result->rows, 0, 0);
-	end = memrchr(page->entries, '\n', PQgetlength(result->rows, 0, 0));
+	page->rows = PQntuples(result->rows) - 1;
+	page->entries = PQgetvalue(result->rows, page->rows, 0);
+	end = memrchr(page->entries, '\n', PQgetlength(result->rows, page->rows, 0));
 	page->cursor = end != NULL ? end + 1 : page->entries;
 	page->length = page->cursor - page->entries;
 	page->cursor_length = strcspn(page->cursor, " ");
@@ -246,7 +252,32 @@ http_page_open(const HttpResult *result, HttpPage *page)
 	page->more = strncmp(end, " more ", 6) == 0;
 	end = strchr(end + 1, ' ') + 1;
 	page->feed = strtoul(end, NULL, 10);
-	page->is_outbox = strcmp(end + strcspn(end, " "), " outbox") == 0;
+	page->rest = end + strcspn(end, " ");
+	page->is_outbox = strncmp(page->rest, " outbox", 7) == 0;
+	page->rest += page->rest[0] == ' ' ? 1 + strcspn(page->rest + 1, " ") : 0;
+}
+
+/* The next page begins where this one ends. */
+void
+http_page_go_on(HttpRequest *request, const HttpPage *page)
+{
+	free(request->after);
+	request->after = http_alloc(page->cursor_length + 1);
+	memcpy(request->after, page->cursor, page->cursor_length);
+}
+
+/* How long a page may be kept; the beginning is never kept. */
+void
+http_page_caching(const HttpRequest *request, const HttpPage *page,
+				  HttpText *caching)
+{
+	if (page->more && page->is_outbox && *request->after != '\0' &&
+		http_config()->max_age > 0)
+		http_text_print(caching, "%s, max-age=%d, immutable",
+						request->is_private ? "private" : "public",
+						http_config()->max_age);
+	else
+		http_text_print(caching, "no-cache");
 }
 
 /*
@@ -274,6 +305,8 @@ send_page(HttpRequest *request)
 	enum MHD_Result sent;
 	HttpPage	page;
 
+	if (request->durable != NULL)
+		return http_durable_send(request);
 	http_page_open(request->result, &page);
 	if (body->data == NULL)
 	{
@@ -292,13 +325,9 @@ send_page(HttpRequest *request)
 						page.cursor_length, page.cursor,
 						page.more ? "true" : "false");
 	}
-	if (page.more && page.is_outbox && http_config()->max_age > 0)
-		http_text_print(&caching, "%s, max-age=%d, immutable",
-						request->is_private ? "private" : "public",
-						http_config()->max_age);
-	else
-		http_text_print(&caching, "no-cache");
-	sent = send_json(request, page.cursor, caching.data);
+	http_page_caching(request, &page, &caching);
+	sent = http_page_send_body(request, page.cursor, caching.data,
+							   "application/json");
 	free(caching.data);
 	return sent;
 }
@@ -308,8 +337,9 @@ send_page(HttpRequest *request)
  * which one has more are never taken for equal, and a hash (FNV-1a) for what
  * else can change: rows that were deleted, columns that were added.
  */
-static enum MHD_Result
-send_json(HttpRequest *request, const char *cursor, const char *caching)
+enum MHD_Result
+http_page_send_body(HttpRequest *request, const char *cursor,
+					const char *caching, const char *type)
 {
 	HttpResult *result = request->result;
 	const char *known = http_header(request, "If-None-Match");
@@ -337,8 +367,10 @@ send_json(HttpRequest *request, const char *cursor, const char *caching)
 																   result->body.data,
 																   release_result,
 																   result);
-		MHD_add_response_header(response, "Content-Type", "application/json");
+		MHD_add_response_header(response, "Content-Type", type);
 	}
+	if (request->durable != NULL)
+		http_durable_add_headers(request, response);
 	MHD_add_response_header(response, "ETag", etag.data);
 	MHD_add_response_header(response, "Cache-Control", caching);
 	free(etag.data);

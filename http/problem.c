@@ -21,6 +21,7 @@ static const struct
 	{"PF002", 410},
 	{"PF003", 409},
 	{"PF005", 409},
+	{"25006", 405},
 	{"42501", 403},
 	{"42809", 404},
 	{"42P01", 404},
@@ -59,6 +60,8 @@ title(unsigned status)
 			return "Gone";
 		case 413:
 			return "Content Too Large";
+		case 501:
+			return "Not Implemented";
 		case 503:
 			return "Service Unavailable";
 		default:

@@ -16,13 +16,11 @@
 #include <string.h>
 #include <strings.h>
 
-static int	hex(char c);
-static const char *take_argument(HttpRequest *request, const char *name,
-								 char **value);
 static bool take_number(const char *value, long least, long most, long *number);
 
-static int
-hex(char c)
+/* The value of a hexadecimal digit, or -1. */
+int
+http_request_hex(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -43,8 +41,8 @@ http_request_decode(const char *string, size_t length)
 
 		if (c == '%')
 		{
-			int			high = i + 1 < length ? hex(string[i + 1]) : -1;
-			int			low = i + 2 < length ? hex(string[i + 2]) : -1;
+			int			high = i + 1 < length ? http_request_hex(string[i + 1]) : -1;
+			int			low = i + 2 < length ? http_request_hex(string[i + 2]) : -1;
 
 			c = high < 0 || low < 0 ? 0 : high * 16 + low;
 			i += 2;
@@ -60,8 +58,8 @@ http_request_decode(const char *string, size_t length)
 }
 
 /* Decode an argument into *value, NULL if it is not there. */
-static const char *
-take_argument(HttpRequest *request, const char *name, char **value)
+const char *
+http_request_argument(HttpRequest *request, const char *name, char **value)
 {
 	const char *raw = MHD_lookup_connection_value(request->connection,
 												  MHD_GET_ARGUMENT_KIND, name);
@@ -99,9 +97,9 @@ http_request_parse(HttpRequest *request, const char *name)
 	request->feed = http_request_decode(name, strlen(name));
 	if (request->feed == NULL)
 		return "the path is not percent-encoded correctly";
-	if ((problem = take_argument(request, "after", &request->after)) != NULL ||
-		(problem = take_argument(request, "shard", &request->shard)) != NULL ||
-		(problem = take_argument(request, "shards", &request->shards)) != NULL)
+	if ((problem = http_request_argument(request, "after", &request->after)) != NULL ||
+		(problem = http_request_argument(request, "shard", &request->shard)) != NULL ||
+		(problem = http_request_argument(request, "shards", &request->shards)) != NULL)
 		return problem;
 	if ((request->shard != NULL && !take_number(request->shard, 0, INT32_MAX, &number)) ||
 		(request->shards != NULL && !take_number(request->shards, 1, INT32_MAX, &number)))
@@ -120,7 +118,7 @@ http_request_parse(HttpRequest *request, const char *name)
 		}
 	}
 
-	problem = take_argument(request, "limit", &limit);
+	problem = http_request_argument(request, "limit", &limit);
 	number = 100;
 	if (problem == NULL && limit != NULL && !take_number(limit, 1, INT32_MAX, &number))
 		problem = "argument \"limit\" must be a number, at least 1";
@@ -131,7 +129,7 @@ http_request_parse(HttpRequest *request, const char *name)
 	if (problem != NULL)
 		return problem;
 
-	problem = take_argument(request, "wait", &wait);
+	problem = http_request_argument(request, "wait", &wait);
 	number = 0;
 	if (problem == NULL && wait != NULL && !take_number(wait, 0, INT32_MAX, &number))
 		problem = "argument \"wait\" must be a number of seconds";
@@ -140,6 +138,13 @@ http_request_parse(HttpRequest *request, const char *name)
 	request->wait = number;
 	free(wait);
 	return problem;
+}
+
+/* May this name a feed?  regclass takes numbers and "-" too, which do not. */
+bool
+http_request_is_name(const char *name)
+{
+	return *name != '\0' && *name != '-' && (*name < '0' || *name > '9');
 }
 
 /*

@@ -36,6 +36,7 @@ typedef struct Route
 static const Route routes[] = {
 	{"/feeds", "GET, HEAD, OPTIONS", http_feeds_begin},
 	{"/feeds/", "GET, HEAD, OPTIONS", http_page_begin},
+	{"/streams/", "GET, HEAD, POST, OPTIONS", http_durable_begin},
 };
 
 static struct MHD_Daemon *server;
@@ -278,7 +279,8 @@ answer_options(HttpRequest *request)
 		MHD_add_response_header(response, "Access-Control-Allow-Methods",
 								request->allowed);
 		MHD_add_response_header(response, "Access-Control-Allow-Headers",
-								"Authorization, If-None-Match, Last-Event-ID");
+								"Authorization, Content-Type, If-None-Match, "
+								"Last-Event-ID, Message-Key, Message-Type");
 		MHD_add_response_header(response, "Access-Control-Max-Age", "86400");
 	}
 	return http_respond(request, 204, response);
@@ -297,6 +299,8 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	http_job_forget(request);
 	http_result_release(request->result);
 	http_stream_free(request->stream);
+	http_durable_free(request->durable);
+	http_append_free(request->append);
 	free(request->path);
 	free(request->method);
 	free(request->feed);
@@ -353,7 +357,9 @@ http_respond(HttpRequest *request, unsigned status,
 	{
 		MHD_add_response_header(response, "Access-Control-Allow-Origin", origin);
 		MHD_add_response_header(response, "Access-Control-Expose-Headers",
-								"ETag, Location, Retry-After");
+								"ETag, Location, Retry-After, Stream-Cursor, "
+								"Stream-Next-Offset, Stream-SSE-Data-Encoding, "
+								"Stream-Up-To-Date");
 	}
 	if (draining)
 		MHD_add_response_header(response, "Connection", "close");

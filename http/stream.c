@@ -34,8 +34,8 @@ struct HttpStream
 static const HttpStatement *statement_of(const HttpRequest *request);
 static enum MHD_Result stream_answer(HttpRequest *request);
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t room);
-static int64_t heartbeat_at(void);
-static void frame_page(HttpRequest *request);
+static int64_t heartbeat_at(const HttpRequest *request);
+static bool frame_page(HttpRequest *request);
 
 void
 http_stream_free(HttpStream *stream)
@@ -49,7 +49,7 @@ http_stream_free(HttpStream *stream)
 static const HttpStatement *
 statement_of(const HttpRequest *request)
 {
-	return request->format == HTTP_FORMAT_EVENTS ? &http_page_statement_listens : &http_page_statement;
+	return http_page_statement_of(request, request->format == HTTP_FORMAT_EVENTS);
 }
 
 enum MHD_Result
@@ -75,7 +75,10 @@ stream_answer(HttpRequest *request)
 	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512,
 												 read_stream, request, NULL);
 	MHD_add_response_header(response, "Content-Type", events ? "text/event-stream" : "application/x-ndjson");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
+	MHD_add_response_header(response, "Cache-Control",
+							request->durable != NULL ? "no-cache" : "no-store");
+	if (request->durable != NULL)
+		http_durable_add_headers(request, response);
 	if (events)
 		MHD_add_response_header(response, "X-Accel-Buffering", "no");
 	return http_respond(request, 200, response);
@@ -101,7 +104,8 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 			if (http_result_failed(request->result))
 				return events ? MHD_CONTENT_READER_END_OF_STREAM :
 								MHD_CONTENT_READER_END_WITH_ERROR;
-			frame_page(request);
+			if (!frame_page(request))
+				return MHD_CONTENT_READER_END_OF_STREAM;
 			http_result_release(request->result);
 			request->result = NULL;
 		}
@@ -126,7 +130,7 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 	free(buffer->data);
 	memset(buffer, 0, sizeof(*buffer));
 	stream->taken = 0;
-	if (http_server_draining() && events)
+	if (events && (http_server_draining() || http_now() >= http_durable_end(request)))
 		return MHD_CONTENT_READER_END_OF_STREAM;
 	if (!stream->more && !events)
 		return MHD_CONTENT_READER_END_OF_STREAM;
@@ -137,7 +141,7 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 		http_page_run(request, statement_of(request), NULL);
 	else
 		http_page_wait(request, stream->feed, stream->started,
-					   heartbeat_at(), NULL);
+					   heartbeat_at(request), NULL);
 	return 0;
 }
 
@@ -146,16 +150,19 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
  * streams are resumed together: each time costs a look at all connections.
  */
 static int64_t
-heartbeat_at(void)
+heartbeat_at(const HttpRequest *request)
 {
-	return http_now() / 1000 * 1000 + http_config()->heartbeat * INT64_C(1000);
+	int64_t		at = http_now() / 1000 * 1000 + http_config()->heartbeat * INT64_C(1000);
+	int64_t		end = http_durable_end(request);
+
+	return at < end ? at : end;
 }
 
 /*
  * Put the entries of a page into the buffer.  Each begins with {"cursor": "
- * and its cursor.
+ * and its cursor.  Returns false if the stream is to end.
  */
-static void
+static bool
 frame_page(HttpRequest *request)
 {
 	HttpStream *stream = request->stream;
@@ -168,7 +175,12 @@ frame_page(HttpRequest *request)
 	stream->feed = page.feed;
 	stream->started = request->result->started;
 	stream->more = page.more;
-	if (request->format == HTTP_FORMAT_LINES)
+	if (request->durable != NULL)
+	{
+		if (!http_durable_add_events(request, &page, buffer))
+			return false;
+	}
+	else if (request->format == HTTP_FORMAT_LINES)
 		http_text_add(buffer, page.entries, page.length);
 	else
 	{
@@ -183,7 +195,6 @@ frame_page(HttpRequest *request)
 		if (strncmp(page.cursor, request->after, page.cursor_length) != 0)
 			http_text_print(buffer, "id: %.*s\n\n", page.cursor_length, page.cursor);
 	}
-	free(request->after);
-	request->after = http_alloc(page.cursor_length + 1);
-	memcpy(request->after, page.cursor, page.cursor_length);
+	http_page_go_on(request, &page);
+	return true;
 }
