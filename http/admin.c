@@ -88,7 +88,7 @@ print_metrics(HttpText *text)
 					"feedpub_http_waiting %d\n"
 					"# TYPE feedpub_http_pool_connections gauge\n"
 					"feedpub_http_pool_connections %d\n",
-					http_server_connections(), jobs.waiting,
+					http_connection_count(), jobs.waiting,
 					http_pool_connected());
 }
 

@@ -37,6 +37,8 @@ typedef struct HttpConfig
 	int			pool;
 	char	   *anonymous_role;
 	int			max_connections;
+	int			max_connections_per_address;
+	int			idle_timeout;
 	int			max_limit;
 	int			max_age;
 	int			max_wait;
@@ -212,6 +214,17 @@ extern const HttpConfig *http_config(void);
 extern bool http_config_load(int argc, char **argv, int *status);
 extern bool http_config_reload(void);
 
+/* in connection.c */
+extern int	http_connection_limit(void);
+extern void http_connection_notify(void *arg, struct MHD_Connection *connection,
+								   void **context,
+								   enum MHD_ConnectionNotificationCode code);
+extern bool http_connection_refused(HttpRequest *request);
+extern void http_connection_begin(HttpRequest *request);
+extern void http_connection_end(HttpRequest *request);
+extern int	http_connection_count(void);
+extern int	http_connection_sweep(void);
+
 /* in job.c */
 extern void http_job_start(void);
 extern void http_job_stop(void);
@@ -312,7 +325,6 @@ extern bool http_server_start(void);
 extern void http_server_drain(void);
 extern void http_server_stop(void);
 extern bool http_server_draining(void);
-extern int	http_server_connections(void);
 extern struct MHD_Daemon *http_server_daemon(const char *address,
 											 unsigned flags,
 											 MHD_AccessHandlerCallback handler,

@@ -600,7 +600,7 @@ http_job_end_waiting(void)
 
 /*
  * A thread of its own, for the others can be busy with the database: looks at
- * deadlines, and at clients that go away.
+ * deadlines, at clients that go away, and at those that send no request.
  */
 static void *
 run_timers(void *arg)
@@ -612,6 +612,7 @@ run_timers(void *arg)
 		struct pollfd fd = {.fd = watcher, .events = POLLIN};
 		HttpRequest *ended = NULL;
 		int			timeout;
+		int			rest;
 
 		pthread_mutex_lock(&lock);
 		timeout = http_timer_sweep(end_late, &ended);
@@ -619,6 +620,9 @@ run_timers(void *arg)
 		end = ending;
 		pthread_mutex_unlock(&lock);
 		resume(ended);
+		rest = http_connection_sweep();
+		if (timeout < 0 || timeout > rest)
+			timeout = rest;
 		if (!end)
 			poll(&fd, 1, timeout);
 	}

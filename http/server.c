@@ -23,9 +23,6 @@
 /* bytes of a request's body */
 #define MAX_BODY (1024 * 1024)
 
-/* s after which a connection without traffic is closed */
-#define IDLE_TIMEOUT 60
-
 typedef struct Route
 {
 	const char *path;			/* a "/" at its end: with a name after it */
@@ -46,6 +43,7 @@ static uint64_t responses[6];	/* by the first digit of the status; atomic */
 
 static size_t keep_encoded(void *arg, struct MHD_Connection *connection,
 						   char *string);
+static const char *path_of(const char *url);
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection,
 							  const char *path, const char *method,
 							  const char *version, const char *body,
@@ -109,14 +107,19 @@ http_server_daemon(const char *address, unsigned flags,
 								NULL, NULL, handler, NULL,
 								MHD_OPTION_LISTEN_SOCKET, listener,
 								MHD_OPTION_CONNECTION_LIMIT,
-								main ? (unsigned) http_config()->max_connections : 100U,
+								main ? (unsigned) http_connection_limit() : 100U,
+								MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+								main ? (unsigned) http_config()->max_connections_per_address : 0U,
 								MHD_OPTION_CONNECTION_MEMORY_LIMIT,
 								(size_t) CONNECTION_MEMORY,
 								MHD_OPTION_CONNECTION_TIMEOUT,
-								(unsigned) IDLE_TIMEOUT,
+								(unsigned) http_config()->idle_timeout,
+								MHD_OPTION_STRICT_FOR_CLIENT, 1,
 								MHD_OPTION_UNESCAPE_CALLBACK, keep_encoded, NULL,
 								MHD_OPTION_NOTIFY_COMPLETED,
 								main ? end_request : NULL, NULL,
+								MHD_OPTION_NOTIFY_CONNECTION,
+								main ? http_connection_notify : NULL, NULL,
 								MHD_OPTION_END);
 	if (made == NULL && listener >= 0)
 		close(listener);
@@ -177,6 +180,16 @@ http_server_draining(void)
 	return draining;
 }
 
+/* The path of a URL, which a client may send whole. */
+static const char *
+path_of(const char *url)
+{
+	if (strncasecmp(url, "http://", 7) != 0)
+		return url;
+	url += 7 + strcspn(url + 7, "/");
+	return *url != '\0' ? url : "/";
+}
+
 /*
  * Called by libmicrohttpd when a request's headers are there, when its body
  * is, and each time that the connection has been resumed.
@@ -194,7 +207,7 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 		__sync_add_and_fetch(&requests, 1);
 		request = http_alloc(sizeof(HttpRequest));
 		request->connection = connection;
-		request->path = http_copy(path);
+		request->path = http_copy(path_of(path));
 		request->method = http_copy(method);
 		*state = request;
 		return MHD_YES;
@@ -210,6 +223,7 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 	if (!request->begun)
 	{
 		request->begun = true;
+		http_connection_begin(request);
 		return route(request);
 	}
 	go_on = request->go_on;
@@ -254,6 +268,8 @@ route(HttpRequest *request)
 	bool		refused;
 
 	http_log(HTTP_LOG_DEBUG, "%s %s", request->method, request->path);
+	if (http_connection_refused(request))
+		return http_problem(request, 503, "there are too many connections");
 	if (route == NULL)
 		return http_problem(request, 404, "there is no such resource");
 	request->allowed = route->methods;
@@ -297,6 +313,7 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 		return;
 	*state = NULL;
 	http_job_forget(request);
+	http_connection_end(request);
 	http_result_release(request->result);
 	http_stream_free(request->stream);
 	http_durable_free(request->durable);
@@ -361,7 +378,7 @@ http_respond(HttpRequest *request, unsigned status,
 								"Stream-Next-Offset, Stream-SSE-Data-Encoding, "
 								"Stream-Up-To-Date");
 	}
-	if (draining)
+	if (draining || http_connection_refused(request))
 		MHD_add_response_header(response, "Connection", "close");
 	if (status / 100 < lengthof(responses))
 		__sync_add_and_fetch(&responses[status / 100], 1);
@@ -387,15 +404,6 @@ uint64_t
 http_responses(int family)
 {
 	return __sync_add_and_fetch(&responses[family], 0);
-}
-
-int
-http_server_connections(void)
-{
-	const union MHD_DaemonInfo *info =
-		MHD_get_daemon_info(server, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
-
-	return info->num_connections;
 }
 
 /* Give a request back to libmicrohttpd's thread. */
