@@ -55,6 +55,7 @@ OBJS = \
 	src/read/page.o \
 	src/read/page_check.o \
 	src/read/page_entry.o \
+	src/read/page_event.o \
 	src/read/page_lines.o \
 	src/read/page_scan.o \
 	src/read/read.o \
@@ -104,7 +105,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys \
 	initial consume shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
-	json broken page_bytes wait_locks flush restricted page_lines \
+	json broken page_bytes wait_locks flush restricted page_lines page_events \
 	monitoring delete_types subscriptions nack leases groups park subscription_rights example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -599,6 +599,15 @@ AS 'MODULE_PATHNAME', 'feedpub_page_lines';
 COMMENT ON FUNCTION feedpub._page_lines(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order: its entries as JSON, a line each, and a last line with its end.';
 
+CREATE FUNCTION feedpub._page_events(feed pg_catalog.regclass,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'feedpub_page_events';
+COMMENT ON FUNCTION feedpub._page_events(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+	'Reads a page of a feed in published order: its entries as CloudEvents, a line each, and a last line with its end.';
+
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL RESTRICTED

@@ -112,6 +112,7 @@ typedef struct HttpPage
 	bool		more;
 	Oid			feed;
 	bool		is_outbox;
+	long		retention;		/* of deletes, s; -1: not limited */
 	const char *rest;			/* what follows: durable.c */
 } HttpPage;
 

@@ -252,9 +252,10 @@ http_page_open(const HttpResult *result, HttpPage *page)
 	page->more = strncmp(end, " more ", 6) == 0;
 	end = strchr(end + 1, ' ') + 1;
 	page->feed = strtoul(end, NULL, 10);
-	page->rest = end + strcspn(end, " ");
-	page->is_outbox = strncmp(page->rest, " outbox", 7) == 0;
-	page->rest += page->rest[0] == ' ' ? 1 + strcspn(page->rest + 1, " ") : 0;
+	end = strchr(end, ' ') + 1;
+	page->is_outbox = strncmp(end, "outbox", 6) == 0;
+	end += strcspn(end, " ");
+	page->retention = strtol(end, (char **) &page->rest, 10);
 }
 
 /* The next page begins where this one ends. */

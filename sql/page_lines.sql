@@ -65,7 +65,7 @@ INSERT INTO "Odd ""Name" VALUES ('key 1', 'x');
 CALL feed_publish();
 SELECT * FROM follow('"Odd ""Name"', 100);
 -- By the function that runs the statements of a server
-SELECT count(*) AS rows, max(regexp_replace(r, '^(\S+) (more|end) (\d+) (outbox|table)$', '\2 \4')) FILTER (WHERE r NOT LIKE '{%') AS end
+SELECT count(*) AS rows, max(regexp_replace(r, '^(\S+) (more|end) (\d+) (outbox|table) (-?\d+)$', '\2 \4 \5')) FILTER (WHERE r NOT LIKE '{%') AS end
   FROM feedpub._restricted('SELECT pg_catalog.string_to_table(feedpub._page_lines($1::pg_catalog.regclass, $2, $3::pg_catalog.int4), E''\n'')', '"Odd ""Name"', '', '100') r;
 -- Errors and rights are those of feed_page().
 \set VERBOSITY terse

@@ -1,14 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * page_lines.c
- *	  A page of feed_page() as lines: feedpub._page_lines().
+ *	  A page of feed_page() as lines: feedpub._page_lines(),
+ *	  feedpub._page_events().
  *
  * A server that sends entries one by one, as lines or as events, would have to
  * parse the object that feed_page() returns.  Here each entry is a line, of the
  * same text.  It begins with {"cursor": " and the cursor, whose length is
  * fixed.  The last line is what the page has besides, and what the server must
- * know of the feed: the cursor, whether there may be more, the table's OID, and
- * whether it is an outbox, with a space between.
+ * know of the feed: the cursor, whether there may be more, the table's OID,
+ * whether it is an outbox, and for how many s deletes are retained (-1: for
+ * ever, or there are none), with a space between.
+ *
+ * feedpub._page_events() returns the same page with CloudEvents in place of
+ * entries (page_event.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -20,17 +25,21 @@
 #include "utils/rel.h"
 
 #include "read/read.h"
+#include "retention/retention.h"
 
 PG_FUNCTION_INFO_V1(feedpub_page_lines);
+PG_FUNCTION_INFO_V1(feedpub_page_events);
 
 /* A page being written. */
 typedef struct LineWriter
 {
 	StringInfoData text;
+	FeedpubEvents *events;		/* that entries are made, or NULL */
 	int			line;			/* where the line begins that is being written */
 	const FeedpubPageRow *last;
 } LineWriter;
 
+static Datum write_page(FunctionCallInfo fcinfo, bool as_events);
 static bool end_line(FeedpubJsonEntry *entry, void *arg);
 
 /*
@@ -39,11 +48,30 @@ static bool end_line(FeedpubJsonEntry *entry, void *arg);
  * VOLATILE
  *
  * Returns the entries of feed_page(), a line each, and a last line without a
- * line break: "CURSOR more|end OID outbox|table".  Rights, locks and errors are
- * those of feed_page().
+ * line break: "CURSOR more|end OID outbox|table SECONDS".  Rights, locks and errors
+ * are those of feed_page().
  */
 Datum
 feedpub_page_lines(PG_FUNCTION_ARGS)
+{
+	return write_page(fcinfo, false);
+}
+
+/*
+ * feedpub._page_events(feed regclass, after text DEFAULT '', max_rows int
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL) returns text,
+ * VOLATILE
+ *
+ * The same with CloudEvents.
+ */
+Datum
+feedpub_page_events(PG_FUNCTION_ARGS)
+{
+	return write_page(fcinfo, true);
+}
+
+static Datum
+write_page(FunctionCallInfo fcinfo, bool as_events)
 {
 	static const char *const names[] = {"feed"};
 	FeedpubPage page = {0};
@@ -57,6 +85,8 @@ feedpub_page_lines(PG_FUNCTION_ARGS)
 	feedpub_page_arguments(fcinfo, &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
+	if (as_events)
+		writer.events = feedpub_event_begin(&page);
 
 	/* the text's header, then the lines: no copy */
 	initStringInfo(text);
@@ -67,9 +97,10 @@ feedpub_page_lines(PG_FUNCTION_ARGS)
 	cursor = whole ? page.passed : writer.last->cursor;
 	feedpub_cursor_print(&cursor, buffer);
 	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
-	appendStringInfo(text, "%s %s %u %s", buffer,
+	appendStringInfo(text, "%s %s %u %s " INT64_FORMAT, buffer,
 					 page.more || !whole ? "more" : "end", page.feed.relid,
-					 page.feed.is_outbox ? "outbox" : "table");
+					 page.feed.is_outbox ? "outbox" : "table",
+					 feedpub_retention_of_deletes(&page.feed));
 	relation_close(page.heap, NoLock);
 	SET_VARSIZE(text->data, text->len);
 	PG_RETURN_TEXT_P((struct varlena *) text->data);
@@ -86,6 +117,8 @@ end_line(FeedpubJsonEntry *entry, void *arg)
 	LineWriter *writer = arg;
 	StringInfo	text = entry->json;
 
+	if (writer->events != NULL)
+		feedpub_event_make(writer->events, entry, writer->line);
 	for (char *c = text->data + writer->line; c < text->data + text->len; c++)
 	{
 		if (*c == '\n' || *c == '\r')

@@ -36,6 +36,9 @@ typedef struct FeedpubRemoval
 extern bool feedpub_expire_is_due(Oid feed, const FeedpubBatch *batch);
 extern uint64 feedpub_expire_remove(Oid feed, const FeedpubBatch *batch);
 
+/* in policy.c */
+extern int64 feedpub_retention_of_deletes(const FeedpubFeed *feed);
+
 /* in remove.c */
 extern FeedpubRemovalOutcome feedpub_removal_step(FeedpubRemoval *removal, Oid feed,
 												  int max_rows, bool wait);

@@ -52,6 +52,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._restricted(text,text[])',
 	'function feedpub._request(text,text,boolean,text,text[])',
 	'function feedpub._page_lines(regclass,text,integer,integer,integer)',
+	'function feedpub._page_events(regclass,text,integer,integer,integer)',
 	'function feed_create(text,regtype,boolean)',
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',

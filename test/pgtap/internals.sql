@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(20 * 9 + 2);
+SELECT plan(21 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -21,6 +21,7 @@ INSERT INTO meant VALUES
 	('_restricted', 'statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
 	('_request', 'role text, claims text, read_only boolean, statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
 	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'r'),
+	('_page_events', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'r'),
 	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'r');
 INSERT INTO meant VALUES
 	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),

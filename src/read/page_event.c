@@ -1,0 +1,333 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_event.c
+ *	  An entry of a page as a CloudEvent 1.0, in JSON.
+ *
+ *		id			the entry's cursor
+ *		source		"/feeds/" and the table's qualified name, percent-encoded:
+ *					the same by whichever name a consumer reads the feed
+ *		type		of an outbox message_type, of a table feed its name and
+ *					the op, as "public.kv.upsert"
+ *		subject		the key: the value of its column, of several columns a
+ *					JSON array; absent if there is none
+ *		time		when it was published; of a row of the initial snapshot,
+ *					when the feed was made
+ *		method		"DELETE" for a delete and, without a subject, a TRUNCATE
+ *		data		of an outbox the column data, of a table feed the row
+ *		messageid	message_id, of an outbox: the id of the same message after
+ *					a failover or in a restored database is another one
+ *		traceparent, tracestate
+ *					what "headers" has of these names
+ *		error		why there is no data
+ *
+ * A text of an attribute may not be empty, nor have control characters or
+ * noncharacters.  So these, and "%", are percent-encoded, and an empty text is
+ * "%00", which no other text is encoded as.  Different keys have different
+ * subjects.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/datetime.h"
+#include "utils/json.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "read/read.h"
+
+/* Events being made of a page. */
+struct FeedpubEvents
+{
+	const FeedpubPage *page;
+	TupleDesc	desc;
+	FeedpubJsonValues *values;
+	StringInfoData out;
+	char	   *source;
+	char	   *name;			/* of the table */
+	AttrNumber	keys[INDEX_MAX_KEYS];
+	int			nkeys;
+	AttrNumber	type;			/* columns of an outbox, or invalid */
+	AttrNumber	id;
+	AttrNumber	data;
+	AttrNumber	headers;
+	TimestampTz created_at;		/* 0: not looked up yet */
+	MemoryContext context;		/* of one event being made */
+	Datum	   *columns;		/* of its row */
+	bool	   *nulls;
+};
+
+static FeedpubStatement read_created_at = {
+	.sql = "SELECT created_at FROM feedpub._feed WHERE feed = $1",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
+};
+
+static bool is_allowed(const char *c, int length);
+static char *encode(const char *s, bool unreserved_only);
+static void append_attribute(FeedpubEvents *events, const char *name, const char *value);
+static char *column_text(FeedpubEvents *events, AttrNumber attno);
+static void append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno);
+static void append_type(FeedpubEvents *events, const FeedpubPageRow *row);
+static void append_subject(FeedpubEvents *events, const FeedpubJsonEntry *entry);
+static void append_time(FeedpubEvents *events, TimestampTz time);
+static void append_trace(FeedpubEvents *events);
+
+FeedpubEvents *
+feedpub_event_begin(const FeedpubPage *page)
+{
+	FeedpubEvents *events = palloc0_object(FeedpubEvents);
+	Oid			relid = page->feed.relid;
+
+	events->page = page;
+	events->desc = RelationGetDescr(page->heap);
+	events->values = feedpub_jsonvalue_begin();
+	initStringInfo(&events->out);
+	events->name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(page->heap)),
+											  RelationGetRelationName(page->heap));
+	events->source = psprintf("/feeds/%s", encode(events->name, true));
+	if (OidIsValid(page->feed.keyid))
+		events->nkeys = feedpub_key_columns(page->feed.keyid, events->keys);
+	if (page->feed.is_outbox)
+	{
+		events->keys[0] = get_attnum(relid, "message_key");
+		events->nkeys = events->keys[0] != InvalidAttrNumber ? 1 : 0;
+		events->type = get_attnum(relid, "message_type");
+		events->id = get_attnum(relid, "message_id");
+		events->data = get_attnum(relid, "data");
+		events->headers = get_attnum(relid, "headers");
+	}
+	events->context = AllocSetContextCreate(CurrentMemoryContext,
+											"feedpub event",
+											ALLOCSET_DEFAULT_SIZES);
+	events->columns = palloc(events->desc->natts * sizeof(Datum));
+	events->nulls = palloc(events->desc->natts * sizeof(bool));
+	return events;
+}
+
+/*
+ * Replace an entry, which begins at "start" in its buffer, by its event.  The
+ * entry has shown that the JSON of the row can be made.
+ */
+void
+feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(events->context);
+	const FeedpubPageRow *row = entry->row;
+	StringInfo	json = entry->json;
+	StringInfo	out = &events->out;
+	char		cursor[FEEDPUB_CURSOR_LENGTH + 1];
+
+	resetStringInfo(out);
+	feedpub_jsonvalue_limit(events->values, out);
+	heap_deform_tuple(row->entry, events->desc, events->columns, events->nulls);
+	feedpub_cursor_print(&row->cursor, cursor);
+	cursor[FEEDPUB_CURSOR_LENGTH] = '\0';
+	appendStringInfo(out, "{\"specversion\": \"1.0\", \"id\": \"%s\"", cursor);
+	append_attribute(events, "source", events->source);
+	append_type(events, row);
+	append_subject(events, entry);
+	append_time(events, row->published_at);
+	if (row->op != FEEDPUB_OP_UPSERT)
+		append_attribute(events, "method", "DELETE");
+	if (events->id != InvalidAttrNumber && !events->nulls[events->id - 1])
+		append_attribute(events, "messageid", encode(column_text(events, events->id), false));
+	append_trace(events);
+	if (entry->error != NULL)
+		append_attribute(events, "error", encode(entry->error, false));
+	else if (row->op == FEEDPUB_OP_UPSERT &&
+			 !(events->data != InvalidAttrNumber && events->nulls[events->data - 1]))
+	{
+		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
+		if (events->data != InvalidAttrNumber)
+			append_value(events, out, events->data);
+		else
+			appendBinaryStringInfo(out, json->data + entry->value, entry->value_length);
+	}
+	appendStringInfoChar(out, '}');
+
+	MemoryContextSwitchTo(oldcontext);
+	json->len = start;
+	appendBinaryStringInfo(json, out->data, out->len);
+	MemoryContextReset(events->context);
+}
+
+/*
+ * May a text of an attribute have this character?
+ */
+static bool
+is_allowed(const char *c, int length)
+{
+	unsigned char first = (unsigned char) *c;
+	pg_wchar	code;
+	char	   *utf8;
+
+	if (length == 1 && first < 0x80)
+		return first >= 0x20 && first != 0x7f && first != '%';
+	utf8 = pg_server_to_any(c, length, PG_UTF8);
+	if (pg_encoding_mblen(PG_UTF8, utf8) == 1)
+		return false;			/* a byte of SQL_ASCII */
+	code = utf8_to_unicode((unsigned char *) utf8);
+	return code >= 0xa0 && !(code >= 0xfdd0 && code <= 0xfdef) &&
+		(code & 0xfffe) != 0xfffe;
+}
+
+/*
+ * A text with what an attribute may not have percent-encoded, or with all but
+ * what a URI has as it is.
+ */
+static char *
+encode(const char *s, bool unreserved_only)
+{
+	StringInfoData out;
+
+	if (*s == '\0')
+		return pstrdup("%00");
+	initStringInfo(&out);
+	for (int length; *s != '\0'; s += length)
+	{
+		char	   *utf8;
+
+		length = pg_mblen(s);
+		if (unreserved_only ?
+				length == 1 && strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~", *s) != NULL :
+				is_allowed(s, length))
+		{
+			appendBinaryStringInfo(&out, s, length);
+			continue;
+		}
+		utf8 = pg_server_to_any(pnstrdup(s, length), length, PG_UTF8);
+		for (; *utf8 != '\0'; utf8++)
+			appendStringInfo(&out, "%%%02X", (unsigned char) *utf8);
+	}
+	return out.data;
+}
+
+static void
+append_attribute(FeedpubEvents *events, const char *name, const char *value)
+{
+	appendStringInfo(&events->out, ", \"%s\": ", name);
+	feedpub_jsonvalue_string(events->values, &events->out, value, strlen(value));
+}
+
+/*
+ * A column of type text, which is not null.
+ */
+static char *
+column_text(FeedpubEvents *events, AttrNumber attno)
+{
+	return TextDatumGetCString(events->columns[attno - 1]);
+}
+
+/*
+ * Append a column that is not null as JSON.
+ */
+static void
+append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno)
+{
+	Oid			type = TupleDescAttr(events->desc, attno - 1)->atttypid;
+
+	feedpub_jsonvalue_append(events->values, out,
+							 feedpub_jsonvalue_type(events->values, type),
+							 events->columns[attno - 1]);
+}
+
+static void
+append_type(FeedpubEvents *events, const FeedpubPageRow *row)
+{
+	const char *type;
+
+	if (events->type != InvalidAttrNumber && !events->nulls[events->type - 1])
+		type = column_text(events, events->type);
+	else
+		type = psprintf("%s.%s", events->name, feedpub_entry_op_names[row->op]);
+	append_attribute(events, "type", encode(type, false));
+}
+
+static void
+append_subject(FeedpubEvents *events, const FeedpubJsonEntry *entry)
+{
+	StringInfoData key;
+	Datum		value;
+
+	if (entry->key_length == 0)
+		return;
+	initStringInfo(&key);
+	appendStringInfoChar(&key, '[');
+	for (int i = 0; i < events->nkeys; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(&key, ',');
+		append_value(events, &key, events->keys[i]);
+	}
+	appendStringInfoChar(&key, ']');
+	if (events->nkeys > 1)
+	{
+		append_attribute(events, "subject", encode(key.data, false));
+		return;
+	}
+
+	/* one value: a string without its quotes */
+	value = DirectFunctionCall2(json_array_element_text,
+								CStringGetTextDatum(key.data), Int32GetDatum(0));
+	append_attribute(events, "subject", encode(TextDatumGetCString(value), false));
+}
+
+static void
+append_time(FeedpubEvents *events, TimestampTz time)
+{
+	char		buffer[MAXDATELEN + 1];
+	int			utc = 0;
+
+	if (time == 0 && events->created_at == 0)
+	{
+		Datum		values[1] = {ObjectIdGetDatum(events->page->feed.relid)};
+		bool		isnull;
+		FeedpubRole caller;
+
+		feedpub_store_begin(&caller);
+		if (feedpub_store_run(&read_created_at, values, NULL) > 0)
+			events->created_at = DatumGetTimestampTz(feedpub_store_value(0, 1, &isnull));
+		feedpub_store_end(&caller);
+	}
+	JsonEncodeDateTime(buffer, TimestampTzGetDatum(time != 0 ? time : events->created_at),
+					   TIMESTAMPTZOID, &utc);
+	append_attribute(events, "time", buffer);
+}
+
+/*
+ * Append the trace context, if the message has one.  What could not be one
+ * is left out.
+ */
+static void
+append_trace(FeedpubEvents *events)
+{
+	static const char *const names[] = {"traceparent", "tracestate"};
+	Jsonb	   *headers;
+
+	if (events->headers == InvalidAttrNumber || events->nulls[events->headers - 1])
+		return;
+	headers = DatumGetJsonbP(events->columns[events->headers - 1]);
+	if (!JB_ROOT_IS_OBJECT(headers))
+		return;
+	for (int i = 0; i < lengthof(names); i++)
+	{
+		JsonbValue	found;
+		bool		is_printable;
+
+		if (getKeyJsonValueFromContainer(&headers->root, names[i], strlen(names[i]), &found) == NULL ||
+			found.type != jbvString)
+			continue;
+		is_printable = found.val.string.len > 0;
+		for (int j = 0; j < found.val.string.len; j++)
+			is_printable = is_printable && found.val.string.val[j] >= 0x20 && found.val.string.val[j] < 0x7f;
+		if (is_printable)
+			append_attribute(events, names[i], pnstrdup(found.val.string.val, found.val.string.len));
+	}
+}
