@@ -47,7 +47,10 @@ static const struct
 	{"bytea", "$3::pg_catalog.bytea"},
 };
 
-/* Headers of what is not offered; if it were ignored, more would be written. */
+/*
+ * Headers of what is not offered.  If they were ignored, more would be written
+ * than was meant; after a 501 clients try again.
+ */
 static const char *const refused[] = {
 	"Stream-Seq", "Stream-Closed", "Producer-Id", "Producer-Epoch", "Producer-Seq"};
 
@@ -76,7 +79,7 @@ http_append_begin(HttpRequest *request)
 		return http_problem(request, 404, "there is no such feed");
 	for (size_t i = 0; i < lengthof(refused); i++)
 		if (http_header(request, refused[i]) != NULL)
-			return http_problem(request, 501, "sequence numbers, producers and closing are not offered");
+			return http_problem(request, 400, "sequence numbers, producers and closing are not offered");
 	if (request->body.length == 0)
 		return http_problem(request, 400, "the body is empty");
 	if (http_header(request, "Content-Type") == NULL)

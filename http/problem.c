@@ -60,8 +60,6 @@ title(unsigned status)
 			return "Gone";
 		case 413:
 			return "Content Too Large";
-		case 501:
-			return "Not Implemented";
 		case 503:
 			return "Service Unavailable";
 		default:

@@ -88,7 +88,8 @@ sub get
 		&& $response->{content} ne '')
 	{
 		$response->{json} = decode_json($response->{content});
-		$response->{cursor} = $response->{json}{cursor};
+		$response->{cursor} = $response->{json}{cursor}
+		  if ref $response->{json} eq 'HASH';
 	}
 	return $response;
 }
