@@ -203,7 +203,7 @@ take_arguments(HttpRequest *request)
 	else if (live == NULL)
 		request->wait = 0;
 	else if (request->wait == 0)
-		request->wait = http_config()->max_wait;
+		request->wait = http_config()->max_wait * 1000L;
 	if (live != NULL && offset == NULL)
 		problem = "argument \"offset\" is needed for a live read";
 	free(live);

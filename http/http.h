@@ -155,7 +155,8 @@ typedef enum HttpFormat
 {
 	HTTP_FORMAT_PAGE,
 	HTTP_FORMAT_EVENTS,			/* an event stream */
-	HTTP_FORMAT_LINES			/* NDJSON */
+	HTTP_FORMAT_LINES,			/* NDJSON */
+	HTTP_FORMAT_CLOUDEVENTS		/* a page as an array of CloudEvents */
 } HttpFormat;
 
 struct HttpRequest
@@ -180,7 +181,7 @@ struct HttpRequest
 	char		limit[12];
 	char	   *shard;			/* or NULL */
 	char	   *shards;
-	int			wait;			/* s */
+	long		wait;			/* ms */
 
 	/* what is to be done when the connection has been resumed */
 	enum MHD_Result (*go_on)(HttpRequest *request);
@@ -287,7 +288,7 @@ extern enum MHD_Result http_page_send_body(HttpRequest *request,
 										   const char *caching,
 										   const char *type);
 extern void http_page_go_on(HttpRequest *request, const HttpPage *page);
-extern void http_page_caching(const HttpRequest *request, const HttpPage *page,
+extern void http_page_caching(HttpRequest *request, const HttpPage *page,
 							  HttpText *caching);
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
 extern void http_page_open(const HttpResult *result, HttpPage *page);

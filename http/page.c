@@ -4,11 +4,24 @@
  *	  The list of feeds, and a page of a feed: GET /feeds, /feeds/NAME.
  *
  * Caching.  A full page of an outbox ("more") is final, since what is after a
- * cursor never changes.  Any other page is to be asked for again, with its
- * ETag.  The beginning of an outbox is a redirect, never kept, to a URL with
- * the cursor of the floor, which names the history and the start of the server.
- * So when a consumer is refused and begins again, its URLs are other ones, and
- * no cache can lead it to the old cursors.
+ * cursor never changes.  A full page of a table feed is not, but what has been
+ * changed in it since comes again after it.  It may be kept for a quarter of
+ * the time for which deletes are retained, so that a consumer that is led by
+ * pages out of a cache has three quarters to get past the deletes.  Any other
+ * page is to be asked for again, with its ETag.
+ *
+ * The beginning is a redirect, never kept, to a URL with the cursor of the
+ * floor, which names the history and the start of the server.  Of an outbox
+ * that is where to begin; of a table feed, which is read from its beginning,
+ * the argument "begin" only makes another URL.  When a consumer is refused, the
+ * floor has moved past its cursor, or another history or server start serves
+ * the feed.  So it begins at another URL, and no cache leads it to the old
+ * cursors again: those of a table feed have the number of the batch that the
+ * first page saw.
+ *
+ * http-feeds.org.  A consumer of CloudEvents goes on after the last event that
+ * it has got, and takes a page without events for the end.  So if what a page
+ * has passed is all hidden from the reader, the next page is read at once.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,23 +43,28 @@ static const HttpStatement feeds_statement = {
 		" WHERE pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
 		"	AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"};
 
-/* The floor of an outbox; nothing for a table feed. */
+/* The kind of a feed, and its floor. */
 static const HttpStatement begin_statement = {
 	.nargs = 1,
 	.text =
-		"SELECT CASE WHEN f.kind OPERATOR(pg_catalog.=) 'outbox'"
-		"	THEN %1$s.feed_floor(f.feed) ELSE '' END"
+		"SELECT pg_catalog.concat(f.kind, ' ', %1$s.feed_floor(f.feed))"
 		" FROM feedpub._feed f"
 		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
 
-#define PAGE_TEXT \
-	"SELECT feedpub._page_lines($1::pg_catalog.regclass, $2," \
+#define PAGE_TEXT(function) \
+	"SELECT feedpub." function "($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
-static const HttpStatement page_statement = {.text = PAGE_TEXT, .nargs = 5};
-static const HttpStatement page_statement_listens = {.text = PAGE_TEXT, .nargs = 5, .listens = true, .feed = http_page_feed};
+/* The second one announces the feed's batches. */
+static const HttpStatement page_statements[] = {
+	{.text = PAGE_TEXT("_page_lines"), .nargs = 5},
+	{.text = PAGE_TEXT("_page_lines"), .nargs = 5, .listens = true, .feed = http_page_feed}};
+static const HttpStatement cloudevents_statements[] = {
+	{.text = PAGE_TEXT("_page_events"), .nargs = 5},
+	{.text = PAGE_TEXT("_page_events"), .nargs = 5, .listens = true, .feed = http_page_feed}};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
+static bool has_begun(HttpRequest *request);
 static enum MHD_Result begin_answer(HttpRequest *request);
 static enum MHD_Result page_answer(HttpRequest *request);
 static enum MHD_Result send_page(HttpRequest *request);
@@ -87,6 +105,7 @@ http_page_begin(HttpRequest *request)
 		{"application/json", HTTP_FORMAT_PAGE},
 		{"text/event-stream", HTTP_FORMAT_EVENTS},
 		{"application/x-ndjson", HTTP_FORMAT_LINES},
+		{"application/cloudevents-batch+json", HTTP_FORMAT_CLOUDEVENTS},
 	};
 	const char *accept = http_header(request, "Accept");
 	const char *problem;
@@ -103,8 +122,8 @@ http_page_begin(HttpRequest *request)
 		}
 	}
 	if (best <= 0)
-		return http_problem(request, 406, "a feed is application/json, "
-										  "text/event-stream or application/x-ndjson");
+		return http_problem(request, 406, "a feed is application/json, text/event-stream, "
+										  "application/x-ndjson or application/cloudevents-batch+json");
 	problem = http_request_parse(request, request->path + strlen("/feeds/"));
 	if (problem != NULL)
 		return http_problem(request, 400, problem);
@@ -112,31 +131,39 @@ http_page_begin(HttpRequest *request)
 	if (!http_request_is_name(request->feed))
 		return http_problem(request, 404, "there is no such feed");
 
-	if (request->format != HTTP_FORMAT_PAGE)
+	if (request->format == HTTP_FORMAT_EVENTS || request->format == HTTP_FORMAT_LINES)
 		return http_stream_begin(request);
-	if (*request->after != '\0')
+	if (*request->after != '\0' || has_begun(request))
 		return http_page_read(request);
 	http_page_run(request, &begin_statement, begin_answer);
 	return MHD_YES;
 }
 
-/* The feed's floor is known, if it is an outbox: that is where to begin. */
+/* Has a consumer of a table feed been sent to where it begins? */
+static bool
+has_begun(HttpRequest *request)
+{
+	return MHD_lookup_connection_value(request->connection,
+									   MHD_GET_ARGUMENT_KIND, "begin") != NULL;
+}
+
+/* The feed's floor is known: send the consumer to where it begins. */
 static enum MHD_Result
 begin_answer(HttpRequest *request)
 {
 	struct MHD_Response *response;
 	HttpText	url = {0};
-	const char *floor;
+	const char *begin;
+	const char *name = request->format == HTTP_FORMAT_CLOUDEVENTS ? "lastEventId" : "after";
 
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
 	if (PQntuples(request->result->rows) == 0)
 		return http_page_read(request); /* no feed, which this says */
-	floor = PQgetvalue(request->result->rows, 0, 0);
-	if (*floor == '\0')
-		return http_page_read(request);
-
-	http_text_print(&url, "%s?after=%s", request->path, floor);
+	begin = PQgetvalue(request->result->rows, 0, 0);
+	if (strncmp(begin, "outbox ", 7) != 0)
+		name = "begin";
+	http_text_print(&url, "%s?%s=%s", request->path, name, strchr(begin, ' ') + 1);
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND,
 							  each_argument, &url);
 	response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
@@ -161,7 +188,7 @@ static void
 add_argument(void *arg, const char *name, const char *value)
 {
 	HttpText   *url = arg;
-	static const char *const kept[] = {"limit", "shard", "shards", "wait"};
+	static const char *const kept[] = {"limit", "shard", "shards", "wait", "timeout"};
 
 	for (size_t i = 0; value != NULL && i < lengthof(kept); i++)
 		if (strcmp(name, kept[i]) == 0)
@@ -175,7 +202,7 @@ http_page_read(HttpRequest *request)
 {
 	if (request->wait > 0)
 		http_page_wait(request, InvalidOid, 0,
-					   http_now() + request->wait * INT64_C(1000), page_answer);
+					   http_now() + request->wait, page_answer);
 	else
 		http_page_run(request, http_page_statement_of(request, false), page_answer);
 	return MHD_YES;
@@ -187,7 +214,9 @@ http_page_statement_of(const HttpRequest *request, bool listens)
 {
 	if (request->durable != NULL)
 		return http_durable_statement(listens);
-	return listens ? &page_statement_listens : &page_statement;
+	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
+		return &cloudevents_statements[listens];
+	return &page_statements[listens];
 }
 
 /* Run a statement with the arguments of a page. */
@@ -231,8 +260,19 @@ http_page_feed(const HttpResult *result, bool *empty)
 static enum MHD_Result
 page_answer(HttpRequest *request)
 {
+	HttpPage	page;
+
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
+	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
+	{
+		http_page_open(request->result, &page);
+		if (page.length == 0 && page.more)
+		{
+			http_page_go_on(request, &page);
+			return http_page_read(request);
+		}
+	}
 	return send_page(request);
 }
 
@@ -267,16 +307,20 @@ http_page_go_on(HttpRequest *request, const HttpPage *page)
 	memcpy(request->after, page->cursor, page->cursor_length);
 }
 
-/* How long a page may be kept; the beginning is never kept. */
+/* How long a page may be kept. */
 void
-http_page_caching(const HttpRequest *request, const HttpPage *page,
+http_page_caching(HttpRequest *request, const HttpPage *page,
 				  HttpText *caching)
 {
-	if (page->more && page->is_outbox && *request->after != '\0' &&
-		http_config()->max_age > 0)
-		http_text_print(caching, "%s, max-age=%d, immutable",
-						request->is_private ? "private" : "public",
-						http_config()->max_age);
+	long		age = http_config()->max_age;
+	const char *scope = request->is_private ? "private" : "public";
+
+	if (!page->is_outbox && page->retention >= 0 && page->retention / 4 < age)
+		age = page->retention / 4;
+	if (page->more && age > 0 &&
+		(*request->after != '\0' || (!page->is_outbox && has_begun(request))))
+		http_text_print(caching, "%s, max-age=%ld%s", scope, age,
+						page->is_outbox ? ", immutable" : "");
 	else
 		http_text_print(caching, "no-cache");
 }
@@ -303,6 +347,7 @@ send_page(HttpRequest *request)
 {
 	HttpText   *body = &request->result->body;
 	HttpText	caching = {0};
+	bool		events = request->format == HTTP_FORMAT_CLOUDEVENTS;
 	enum MHD_Result sent;
 	HttpPage	page;
 
@@ -315,20 +360,22 @@ send_page(HttpRequest *request)
 		const char *separator = "";
 		size_t		length;
 
-		http_text_print(body, "{\"entries\": [");
+		http_text_print(body, events ? "[" : "{\"entries\": [");
 		while ((entry = http_page_next(&page, &length)) != NULL)
 		{
 			http_text_add(body, separator, strlen(separator));
 			http_text_add(body, entry, length);
 			separator = ", ";
 		}
-		http_text_print(body, "], \"cursor\": \"%.*s\", \"more\": %s}",
-						page.cursor_length, page.cursor,
-						page.more ? "true" : "false");
+		http_text_print(body, "]");
+		if (!events)
+			http_text_print(body, ", \"cursor\": \"%.*s\", \"more\": %s}",
+							page.cursor_length, page.cursor,
+							page.more ? "true" : "false");
 	}
 	http_page_caching(request, &page, &caching);
 	sent = http_page_send_body(request, page.cursor, caching.data,
-							   "application/json");
+							   events ? "application/cloudevents-batch+json" : "application/json");
 	free(caching.data);
 	return sent;
 }

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <strings.h>
 
+static const char *take_wait(HttpRequest *request, const char *name, int unit);
 static bool take_number(const char *value, long least, long most, long *number);
 
 /* The value of a hexadecimal digit, or -1. */
@@ -90,7 +91,6 @@ const char *
 http_request_parse(HttpRequest *request, const char *name)
 {
 	char	   *limit = NULL;
-	char	   *wait = NULL;
 	const char *problem;
 	long		number;
 
@@ -106,6 +106,21 @@ http_request_parse(HttpRequest *request, const char *name)
 		return "arguments \"shard\" and \"shards\" must be numbers";
 	if (request->after == NULL)
 		request->after = http_copy("");
+	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
+	{
+		char	   *last;
+
+		problem = http_request_argument(request, "lastEventId", &last);
+		if (problem != NULL)
+			return problem;
+		if (last != NULL)
+		{
+			free(request->after);
+			request->after = last;
+			if (strcmp(last, "null") == 0)
+				*last = '\0';
+		}
+	}
 	if (request->format == HTTP_FORMAT_EVENTS)
 	{
 		/* an EventSource that reconnects has its first URL, and goes on */
@@ -129,13 +144,27 @@ http_request_parse(HttpRequest *request, const char *name)
 	if (problem != NULL)
 		return problem;
 
-	problem = http_request_argument(request, "wait", &wait);
-	number = 0;
-	if (problem == NULL && wait != NULL && !take_number(wait, 0, INT32_MAX, &number))
-		problem = "argument \"wait\" must be a number of seconds";
-	if (number > http_config()->max_wait)
-		number = http_config()->max_wait;
-	request->wait = number;
+	problem = take_wait(request, "wait", 1000);
+	if (problem == NULL && request->format == HTTP_FORMAT_CLOUDEVENTS)
+		problem = take_wait(request, "timeout", 1);
+	return problem;
+}
+
+/* Take an argument that says how long to wait, in a unit of so many ms. */
+static const char *
+take_wait(HttpRequest *request, const char *name, int unit)
+{
+	char	   *wait;
+	const char *problem = http_request_argument(request, name, &wait);
+	long		most = http_config()->max_wait * 1000L;
+	long		number;
+
+	if (problem != NULL || wait == NULL)
+		return problem;
+	if (take_number(wait, 0, INT32_MAX, &number))
+		request->wait = number * unit < most ? number * unit : most;
+	else
+		problem = "arguments \"wait\" and \"timeout\" must be numbers, of seconds and of milliseconds";
 	free(wait);
 	return problem;
 }
