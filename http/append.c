@@ -5,7 +5,7 @@
  *
  * Inserts messages into an outbox, as the role of the request, whose rights
  * and policies decide.  The answer is sent when the messages are published, so
- * that whoever reads after it finds them.
+ * that a read after it finds them.
  *
  * When the insert has committed, the append has succeeded.  If the messages
  * cannot be waited for then, the answer is a success too, but without the

@@ -70,8 +70,8 @@ struct HttpDurable
 	" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass) "
 
 /*
- * The messages of a page, and its last row with what they are.  An entry
- * without a value has an error, which is the message in its place.
+ * The messages of a page, and its last row with what they are.  If a
+ * value could not be made, the message is the whole entry, which has an error.
  */
 #define MESSAGES_TEXT \
 	STREAM_TEXT                                                                                           \

@@ -198,4 +198,95 @@ is(sql($node, "SELECT decode('$encoded', 'base64') = (SELECT string_agg(data, ''
 is(read_stream('/streams/nothing?offset=now&live=sse')->{status}, 404, 'an error is no stream');
 is(http_stop($http), 0, 'the server ends');
 
+# the suite, and the client that belongs to it
+SKIP:
+{
+	skip 'FEEDPUB_HTTP_LONG is not set', 1 unless $ENV{FEEDPUB_HTTP_LONG};
+	skip 'there is no npm', 1 if system('npm --version >/dev/null 2>&1');
+
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	local $ENV{npm_config_cache} = "$dir/cache";
+	command_ok(
+		[
+			'npm', 'install', '--silent', '--no-audit', '--no-fund', '--prefix', $dir,
+			'@durable-streams/server-conformance-tests@0.3.6', '@durable-streams/client@0.2.6'
+		],
+		'npm');
+	run_suite($dir);
+	run_client($dir, $_) for 'long-poll', 'sse';
+}
+
 done_testing();
+
+# Every test passes, but for those that are listed, which fail.
+sub run_suite
+{
+	my ($dir) = @_;
+	my $served = http_start($node, max_wait => 2, cors_origins => '*');
+	my %unclaimed = map { $_ => 1 } grep { /^[^#]/ }
+	  split /\n/, slurp_file("$FindBin::RealBin/durable_unclaimed.txt");
+	my %passed;
+	my %failed;
+
+	my $adapter = open my $port, '-|', 'node', "$FindBin::RealBin/durable_adapter.js", $served->{url},
+	  $node->connstr('postgres')
+	  or die "could not run node: $!";
+	local $ENV{CONFORMANCE_TEST_URL} = 'http://127.0.0.1:' . <$port> =~ s/\s//r;
+	append_to_file("$dir/suite.test.mjs", <<'JS');
+import { runConformanceTests } from "@durable-streams/server-conformance-tests"
+runConformanceTests({ baseUrl: process.env.CONFORMANCE_TEST_URL })
+JS
+	system "cd $dir && node_modules/.bin/vitest run suite.test.mjs --no-coverage"
+	  . " --reporter=json --outputFile=$dir/result.json >$dir/suite.log 2>&1";
+	kill 'TERM', $adapter;
+	close $port;
+	http_stop($served);
+
+	for my $test (map { @{ $_->{assertionResults} } }
+		@{ decode_json(slurp_file("$dir/result.json"))->{testResults} })
+	{
+		my $name = join ' > ', @{ $test->{ancestorTitles} }, $test->{title};
+
+		utf8::encode($name);
+		$passed{$name} = 1 if $test->{status} eq 'passed';
+		$failed{$name} = $test->{failureMessages}[0] if $test->{status} eq 'failed';
+	}
+	cmp_ok(scalar keys %passed, '>', 150, 'tests of the suite pass');
+	is_deeply([ grep { !$unclaimed{$_} } sort keys %failed ], [], 'all that are claimed')
+	  or diag map { "$_: $failed{$_}\n" } grep { !$unclaimed{$_} } sort keys %failed;
+	is_deeply([ grep { !exists $failed{$_} } sort keys %unclaimed ], [], 'only these');
+}
+
+# A client follows a stream while the server is killed.
+sub run_client
+{
+	my ($dir, $live) = @_;
+	my $served = http_start($node);
+	my $name = "client_$live" =~ tr/-/_/r;
+	my $text = '';
+
+	sql($node, "SELECT feed_create('$name')");
+	append_to_file("$dir/client.mjs", slurp_file("$FindBin::RealBin/durable_client.mjs"))
+	  unless -e "$dir/client.mjs";
+	my $client = open my $seen, '-|', 'node', "$dir/client.mjs", "$served->{url}/streams/$name", $live, 100
+	  or die "could not run node: $!";
+	for my $first (10, 20, 30)
+	{
+		my $port = $served->{port};
+
+		sql($node, <<"SQL");
+INSERT INTO $name (message_type, data)
+	SELECT 'A', json_build_object('n', i) FROM generate_series($first, $first + 9) i;
+SQL
+		$text .= <$seen> for 1 .. 10;
+		kill 'KILL', $served->{pid};
+		waitpid $served->{pid}, 0;
+		$served = http_start($node, listen => "127.0.0.1:$port");
+		$served->{port} = $port;
+	}
+	sql($node, "INSERT INTO $name (message_type, data) VALUES ('A', '{\"n\": 100}')");
+	$text .= <$seen>;
+	is($text, join('', map { "$_\n" } 10 .. 39, 100), "a client sees all by $live, and once");
+	close $seen;
+	http_stop($served);
+}
