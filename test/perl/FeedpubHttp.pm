@@ -2,8 +2,8 @@
 #
 #   http_start(NODE, option => value, ...)  starts feedpub-http for a server's
 #                      database postgres, and waits until it answers.  Options:
-#                      user (postgres), file (a configuration file), all others
-#                      are flags, with _ for -
+#                      user (postgres), file (a configuration file), port (a
+#                      free one), all others are flags, with _ for -
 #   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
 #                      its JSON in {json} and its cursor in {cursor}
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
@@ -39,7 +39,7 @@ my %running;
 sub http_start
 {
 	my ($node, %options) = @_;
-	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $port = delete $options{port} // PostgreSQL::Test::Cluster::get_free_port();
 	my $admin = PostgreSQL::Test::Cluster::get_free_port();
 	my $user = delete $options{user} // 'postgres';
 	my $http = {
