@@ -54,6 +54,9 @@ static const struct
 static const char *const refused[] = {
 	"Stream-Seq", "Stream-Closed", "Producer-Id", "Producer-Epoch", "Producer-Seq"};
 
+/* The methods of a stream that takes no appends. */
+#define READ_ONLY "GET, HEAD, OPTIONS"
+
 struct HttpAppend
 {
 	HttpStatement statement;
@@ -65,6 +68,7 @@ static enum MHD_Result append_insert(HttpRequest *request, const char *name,
 									 const char *type);
 static enum MHD_Result append_inserted(HttpRequest *request);
 static enum MHD_Result append_flushed(HttpRequest *request);
+static void add_hex(HttpText *hex, const HttpText *bytes);
 static bool same_media(const char *a, const char *b);
 
 /* POST /streams/NAME */
@@ -111,7 +115,7 @@ append_described(HttpRequest *request)
 		return http_problem(request, 403, "the role may not insert into this feed");
 	if (strcmp(PQgetvalue(rows, 0, 0), "outbox") != 0)
 	{
-		request->allowed = "GET, HEAD, OPTIONS";
+		request->allowed = READ_ONLY;
 		return http_problem(request, 405, "this feed is no outbox");
 	}
 	if (!same_media(http_header(request, "Content-Type"), PQgetvalue(rows, 1, 0)))
@@ -146,9 +150,7 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 	arguments[2] = request->body.data;
 	if (strcmp(type, "bytea") == 0)
 	{
-		http_text_add(&bytes, "\\x", 2);
-		for (size_t i = 0; i < request->body.length; i++)
-			http_text_print(&bytes, "%02x", (unsigned char) request->body.data[i]);
+		add_hex(&bytes, &request->body);
 		arguments[2] = bytes.data;
 	}
 	else if (memchr(request->body.data, '\0', request->body.length) != NULL)
@@ -161,10 +163,11 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 static enum MHD_Result
 append_inserted(HttpRequest *request)
 {
+	request->allowed = READ_ONLY;	/* a standby answers 405 */
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
 	if (PQntuples(request->result->rows) == 0)
-		return http_problem(request, 400, "the array has no messages");
+		return http_problem(request, 400, "there is no message in the body");
 	http_page_run(request, &flush_statement, append_flushed);
 	return MHD_YES;
 }
@@ -182,6 +185,22 @@ append_flushed(HttpRequest *request)
 		http_log(HTTP_LOG_DEBUG, "%s: an append was not waited for", request->path);
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	return http_respond(request, 204, response);
+}
+
+/* Add bytes as the text of a bytea. */
+static void
+add_hex(HttpText *hex, const HttpText *bytes)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	http_text_add(hex, "\\x", 2);
+	for (size_t i = 0; i < bytes->length; i++)
+	{
+		unsigned char byte = bytes->data[i];
+		char		pair[] = {digits[byte >> 4], digits[byte & 15]};
+
+		http_text_add(hex, pair, 2);
+	}
 }
 
 /* Are two types equal, whatever their parameters? */

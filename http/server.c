@@ -55,6 +55,7 @@ static enum MHD_Result answer_options(HttpRequest *request);
 static void end_request(void *arg, struct MHD_Connection *connection,
 						void **state, enum MHD_RequestTerminationCode code);
 static bool allows_origin(const char *origin);
+static bool is_foreign(HttpRequest *request);
 
 /* request.c decodes. */
 static size_t
@@ -277,6 +278,8 @@ route(HttpRequest *request)
 		return http_problem(request, 405, "this method is not allowed here");
 	if (strcmp(request->method, "OPTIONS") == 0)
 		return answer_options(request);
+	if (strcmp(request->method, "POST") == 0 && is_foreign(request))
+		return http_problem(request, 403, "pages of this origin may not write");
 	if (request->body.length > MAX_BODY)
 		return http_problem(request, 413, "the body is too large");
 	sent = http_token_take(request, &refused);
@@ -358,6 +361,26 @@ allows_origin(const char *origin)
 		list += length;
 	}
 	return false;
+}
+
+/*
+ * Is it a browser's request, for a page of another origin that is not listed?
+ * A browser sends some requests that write without asking first.  Old ones do
+ * not say where the page is from, or only by Origin.
+ */
+static bool
+is_foreign(HttpRequest *request)
+{
+	const char *origin = http_header(request, "Origin");
+	const char *site = http_header(request, "Sec-Fetch-Site");
+	const char *host = http_header(request, "Host");
+	const char *own = origin != NULL ? strstr(origin, "://") : NULL;
+
+	if (origin == NULL || allows_origin(origin))
+		return false;
+	if (site != NULL)
+		return strcmp(site, "same-origin") != 0;
+	return own == NULL || host == NULL || strcasecmp(own + 3, host) != 0;
 }
 
 /* Give a response the headers that all have, and send it. */

@@ -123,7 +123,12 @@ is(append('/streams/letters', 'text/plain', "a\0b")->{status}, 400, 'a NUL in te
 is(append('/streams/letters', 'text/plain', "\xff")->{status}, 400, 'text that is not UTF-8');
 is(append($odd, 'application/json', $_)->{status}, 400, "$_ is no message") for '{', '[]';
 is(append($odd, 'application/json', '1', 'Producer-Id' => 'p')->{status}, 400, 'what is not offered is refused');
+is(append($odd, 'application/json', '1', Origin => 'http://a.example')->{status},
+	403, 'a page of another origin does not write');
+is(append($odd, 'application/json', '1', Origin => $http->{url}, 'Sec-Fetch-Site' => 'cross-site')->{status},
+	403, 'as the browser says it');
 is(read_stream($odd)->{content}, $all->{content}, 'nothing of these was written');
+is(append('/streams/page', 'text/plain', 'x', Origin => $http->{url})->{status}, 204, 'a page of its own does');
 
 # HEAD, now
 my $head = read_stream($odd, method => 'HEAD');
@@ -165,6 +170,9 @@ my $soon = read_stream("/streams/letters?offset=-1&live=long-poll&cursor=$cursor
 is("$soon->{status} $soon->{content}", "200 $letters->{content}", 'what is there comes at once');
 cmp_ok($soon->{headers}{'stream-cursor'}, '>', $cursor, 'with a later cursor');
 
+like(read_until(send_request($http, '/streams/letters?offset=now&live=sse'), qr/^0\r\n\r\n/m),
+	qr/upToDate.*^0\r\n\r\n/ms, 'an event stream ends after --max-wait');
+
 http_stop($http);
 $http = http_start(
 	$node,
@@ -188,6 +196,8 @@ like(read_until($events, qr/upToDate/),
 like(read_until(send_request($http, '/streams/letters?offset=-1&live=sse'), qr/upToDate/),
 	qr/^event: data\ndata:   one\ndata:\ndata:  two\x{c3}\x{bc}xnews\n\n/m,
 	'lines and the spaces that they begin with');
+is(scalar(() = read_until(send_request($http, '/streams/letters?offset=-1&live=sse&limit=1'), qr/upToDate/) =~ /^event: control/mg),
+	4, 'each page of a stream says where it is');
 like(read_until(send_request($http, '/streams/jsonb?offset=-1&live=sse'), qr/upToDate/),
 	qr/^data:\[\{"b": \[1\]\}\]\n\n/m, 'an array');
 $text = read_until(send_request($http, '/streams/bytes?offset=-1&live=sse'), qr/upToDate/);
