@@ -3,7 +3,7 @@
 #   http_start(NODE, option => value, ...)  starts feedpub-http for a server's
 #                      database postgres, and waits until it answers.  Options:
 #                      user (postgres), file (a configuration file), port (a
-#                      free one), all others are flags, with _ for -
+#                      free one), program, all others are flags, with _ for -
 #   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
 #                      its JSON in {json} and its cursor in {cursor}
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
@@ -42,6 +42,7 @@ sub http_start
 	my $port = delete $options{port} // PostgreSQL::Test::Cluster::get_free_port();
 	my $admin = PostgreSQL::Test::Cluster::get_free_port();
 	my $user = delete $options{user} // 'postgres';
+	my $program = delete $options{program} // $PROGRAM;
 	my $http = {
 		port => $port,
 		admin => $admin,
@@ -59,7 +60,7 @@ sub http_start
 	{
 		open STDERR, '>>', $http->{log} or POSIX::_exit(1);
 		open STDOUT, '>&', \*STDERR or POSIX::_exit(1);
-		exec { $PROGRAM } $PROGRAM, @flags or POSIX::_exit(1);
+		exec { $program } $program, @flags or POSIX::_exit(1);
 	}
 	$running{ $http->{pid} } = 1;
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
