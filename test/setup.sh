@@ -147,11 +147,13 @@ feedpub_get_packages() {
 		printf '%s\n' "$_before" | grep -qx "$_v $_c" ||
 			as_root pg_dropcluster --stop "$_v" "$_c" </dev/null || true
 	done
-	# tests run their own pgbouncer
-	case " $* " in *" pgbouncer "*)
-		as_root service pgbouncer stop >/dev/null 2>&1 || true
-		as_root update-rc.d pgbouncer disable >/dev/null 2>&1 || true ;;
-	esac
+	# tests run their own
+	for _service in pgbouncer nginx varnish varnishncsa; do
+		case " $* " in *" ${_service%ncsa} "*)
+			as_root service $_service stop >/dev/null 2>&1 || true
+			as_root update-rc.d $_service disable >/dev/null 2>&1 || true ;;
+		esac
+	done
 }
 
 # Is it Debian's server, for which there are packages?

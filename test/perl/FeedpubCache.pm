@@ -253,7 +253,7 @@ sub cache_promotion
 {
 	my ($node, $get, $serve) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $new = PostgreSQL::Test::Cluster->new('new');
+	my $new = PostgreSQL::Test::Cluster->new('new_' . $node->name);
 	my @consumers;
 
 	$node->backup('base');
