@@ -2,7 +2,7 @@
 #
 # Each response says how long it may be kept, and Varnish obeys, if no grace is
 # given: a stale page can lead a consumer to a cursor that is refused.  Requests
-# with a token are passed by Varnish's own rules.
+# with credentials are passed by Varnish's own rules.
 #
 # Replace the address.
 vcl 4.1;

@@ -212,5 +212,37 @@ for (
 		$got, "Accept: $wanted");
 }
 
+# the package from npm
+SKIP:
+{
+	skip 'FEEDPUB_HTTP_LONG is not set', 1 unless $ENV{FEEDPUB_HTTP_LONG};
+	skip 'there is no npm', 1 if system('npm --version >/dev/null 2>&1');
+
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	local $ENV{npm_config_cache} = "$dir/cache";
+	command_ok([ 'npm', 'install', '--silent', '--no-audit', '--no-fund', '--prefix', $dir,
+			'cloudevents@10.0.0' ], 'npm');
+	local $ENV{NODE_PATH} = "$dir/node_modules";
+	sql($node, <<'SQL');
+SELECT feed_create('bytes', 'bytea'), feed_create('texts', 'text');
+INSERT INTO bytes (message_type, data) VALUES ('A', '\\x00ff');
+INSERT INTO texts (message_type, message_key, data) VALUES ('A', 'a', 'no JSON'), ('A', 'b', '{"a": 1}'), ('A', '', '');
+INSERT INTO hidden (message_type, message_key, data) SELECT 'shown', repeat(chr(i), 3), '{}' FROM generate_series(1, 700) i;
+INSERT INTO hidden (message_type, data) SELECT 'shown', json_build_object('a', repeat('x', 20000000)) FROM generate_series(1, 2);
+GRANT SELECT ON bytes, texts TO regress_feedpub_web;
+SELECT feed_flush('bytes'), feed_flush('texts'), feed_flush('hidden');
+SQL
+	for my $path ($odd, map { "/feeds/$_" } qw(kv %22two%20keys%22 hidden?limit=1000 bytes texts))
+	{
+		my $batch = HTTP::Tiny->new->get("$http->{url}$path", { headers => \%accept })->{content};
+		my $expected = () = $batch =~ /"specversion": "1.0"/g;
+		my ($out, $error);
+
+		IPC::Run::run([ 'node', "$FindBin::RealBin/client/cloudevents.js" ],
+			'<', \$batch, '>', \$out, '2>', \$error);
+		is($out, "$expected\n", "$path: $expected events") or diag $error;
+	}
+}
+
 http_stop($http);
 done_testing();

@@ -90,11 +90,11 @@ for my $proxy (sort keys %proxies)
 	{
 		skip "there is no $proxy", 1
 		  unless -x "/usr/sbin/$proxy" || -x "/usr/sbin/${proxy}d";
-		behind($proxy);
+		read_through($proxy);
 	}
 }
 
-sub behind
+sub read_through
 {
 	my ($proxy) = @_;
 	my $node = feedpub_node(
