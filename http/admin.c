@@ -10,6 +10,7 @@
 #include <string.h>
 
 static struct MHD_Daemon *admin;
+static HttpSource source;
 
 static unsigned answer(const char *path, HttpText *text);
 static void print_metrics(HttpText *text);
@@ -95,13 +96,16 @@ print_metrics(HttpText *text)
 bool
 http_admin_start(const char *address)
 {
-	admin = http_server_daemon(address, 0, handle, false);
+	admin = http_server_daemon(address, &source, handle, false);
 	return admin != NULL;
 }
 
-void
-http_admin_stop(void)
+/* Returns in how many ms to be called again, -1 if there is no need. */
+int64_t
+http_admin_run(void)
 {
-	if (admin != NULL)
-		MHD_stop_daemon(admin);
+	if (admin == NULL)
+		return -1;
+	MHD_run(admin);
+	return http_server_timeout(admin);
 }

@@ -8,15 +8,10 @@
  * So a connection whose request is not complete --idle-timeout seconds after it
  * was made, or after its last response, is shut down here.
  *
- * The lock protects the list.  libmicrohttpd's thread changes it, and tells
- * that a connection is closed before it closes the socket; the thread of job.c
- * shuts sockets down under the lock, so they are still those of the list.
- *
  *-------------------------------------------------------------------------
  */
 #include "http.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -37,7 +32,6 @@ typedef struct Connection
 	struct Connection *previous;
 } Connection;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Connection *first;		/* of those without a request, the oldest */
 static Connection *last;
 static int	open_connections;
@@ -88,7 +82,6 @@ http_connection_notify(void *arg, struct MHD_Connection *connection,
 {
 	Connection *c = *context;
 
-	pthread_mutex_lock(&lock);
 	if (code == MHD_CONNECTION_NOTIFY_STARTED)
 	{
 		c = http_alloc(sizeof(Connection));
@@ -104,7 +97,6 @@ http_connection_notify(void *arg, struct MHD_Connection *connection,
 		free(c);
 		*context = NULL;
 	}
-	pthread_mutex_unlock(&lock);
 }
 
 /* The oldest is the first, for all have the same time. */
@@ -157,9 +149,7 @@ http_connection_refused(HttpRequest *request)
 void
 http_connection_begin(HttpRequest *request)
 {
-	pthread_mutex_lock(&lock);
 	unlist(connection_of(request));
-	pthread_mutex_unlock(&lock);
 }
 
 /* The request has ended, and there may be another. */
@@ -168,10 +158,8 @@ http_connection_end(HttpRequest *request)
 {
 	Connection *connection = connection_of(request);
 
-	pthread_mutex_lock(&lock);
 	unlist(connection);
 	list(connection);
-	pthread_mutex_unlock(&lock);
 }
 
 int
@@ -179,9 +167,7 @@ http_connection_count(void)
 {
 	int			count;
 
-	pthread_mutex_lock(&lock);
 	count = open_connections;
-	pthread_mutex_unlock(&lock);
 	return count;
 }
 
@@ -196,7 +182,6 @@ http_connection_sweep(void)
 	int64_t		now = http_now();
 	int64_t		rest = limit;
 
-	pthread_mutex_lock(&lock);
 	while (first != NULL && first->since + limit <= now)
 	{
 		Connection *connection = first;
@@ -206,6 +191,5 @@ http_connection_sweep(void)
 	}
 	if (first != NULL)
 		rest = first->since + limit - now;
-	pthread_mutex_unlock(&lock);
 	return rest;
 }

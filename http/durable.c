@@ -88,8 +88,8 @@ struct HttpDurable
 	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"                             \
 	"	$5::pg_catalog.int4), E'\\n') line"
 
-static const HttpStatement messages_statement = {.text = MESSAGES_TEXT, .nargs = 5};
-static const HttpStatement messages_statement_listens = {.text = MESSAGES_TEXT, .nargs = 5, .listens = true, .feed = http_page_feed};
+const HttpStatement http_durable_statement = {
+	.text = MESSAGES_TEXT, .nargs = 5, .feed = http_page_feed};
 
 /* The last row of a page that is empty, at the head. */
 static const HttpStatement head_statement = {
@@ -235,12 +235,6 @@ head_answer(HttpRequest *request)
 	http_page_go_on(request, &page);
 	durable->is_head = false;
 	return request->format == HTTP_FORMAT_EVENTS ? http_stream_begin(request) : http_page_read(request);
-}
-
-const HttpStatement *
-http_durable_statement(bool listens)
-{
-	return listens ? &messages_statement_listens : &messages_statement;
 }
 
 void

@@ -3,16 +3,10 @@
  * http.h
  *	  What the files of feedpub-http share.
  *
- * Threads: libmicrohttpd has one, which runs the handlers of server.c and what
- * they call, and never waits for the database.  Each thread of the pool has a
- * connection to the database and makes jobs, one after the other.  The
- * listener has one connection and hears of news.  One thread, in job.c, looks
- * at the deadlines of requests that wait.
- *
- * A request belongs to libmicrohttpd's thread while its connection is not
- * suspended.  Before the request gets a job, its connection is suspended; the
- * other thread touches the request for the last time when it resumes the
- * connection.
+ * The process has one thread and one loop (main.c, loop.c): libmicrohttpd, the
+ * connections to the database, signals and deadlines are called from it, and
+ * nothing of them waits.  So nothing is locked.  A request whose answer has to
+ * be waited for is suspended, and resumed when there is a result.
  *
  *-------------------------------------------------------------------------
  */
@@ -80,8 +74,6 @@ typedef struct HttpStatement
 	const char *text;
 	int			nargs;
 	bool		writes;			/* then it is run once, for one request */
-	bool		listens; /* the first argument is a feed, whose batches
-								 * are announced from before the read on */
 
 	/* the feed that was read, and whether a request waits for more, or NULL */
 	Oid (*feed)(const HttpResult *result, bool *empty);
@@ -96,7 +88,7 @@ struct HttpResult
 	char		sqlstate[6];	/* "" if the database was not to be had */
 	char	   *message;
 
-	/* made once, by libmicrohttpd's thread */
+	/* made once */
 	HttpText	body;
 	uint64_t	hash;			/* of it; 0: not yet */
 };
@@ -116,6 +108,39 @@ typedef struct HttpPage
 	const char *rest;			/* what follows: durable.c */
 } HttpPage;
 
+/* A descriptor of the loop. */
+typedef struct HttpSource HttpSource;
+struct HttpSource
+{
+	void (*ready)(HttpSource *source, uint32_t events);
+	int			fd;
+	uint32_t	events;
+	bool		is_watched;
+};
+
+typedef enum HttpSessionState
+{
+	HTTP_SESSION_CLOSED,
+	HTTP_SESSION_CONNECTING,
+	HTTP_SESSION_OPEN
+} HttpSessionState;
+
+/* A connection to the database, and what its owner does with it. */
+typedef struct HttpSession HttpSession;
+struct HttpSession
+{
+	HttpSource	source;			/* the first member */
+	const char *application;
+	HttpSessionState state;
+	PGconn	   *connection;
+	int			syncs;			/* that have not been received */
+	int64_t		deadline;		/* ms; when to close it, or to connect; 0: none */
+	bool		has_failed;		/* the last attempt */
+	void (*opened)(HttpSession *session);
+	void (*received)(HttpSession *session, PGresult *result);
+	void (*closed)(HttpSession *session);
+};
+
 typedef struct HttpFeed HttpFeed;
 typedef struct HttpJob HttpJob;
 typedef struct HttpRequest HttpRequest;
@@ -131,7 +156,8 @@ struct HttpJob
 	char	   *claims;
 	char	   *arguments[HTTP_MAX_ARGUMENTS];
 
-	/* protected by the lock of job.c */
+	bool		listens;		/* feed_listen() is called before it is read */
+	int			tries;			/* on connections that were lost */
 	uint64_t	hash;
 	HttpJob    *next_of_bucket;
 	HttpRequest *requests;
@@ -190,8 +216,7 @@ struct HttpRequest
 	HttpDurable *durable;		/* it reads by the Durable Streams protocol */
 	HttpAppend *append;
 
-	/* protected by the lock of job.c while the connection is suspended */
-	HttpJob    *job;
+	HttpJob    *job;			/* while it is suspended */
 	HttpRequest *next_of_job;
 	HttpRequest *previous_of_job;
 	int64_t		deadline;		/* ms, by http_now(); 0: it does not wait */
@@ -205,7 +230,7 @@ struct HttpRequest
 
 /* in admin.c */
 extern bool http_admin_start(const char *address);
-extern void http_admin_stop(void);
+extern int64_t http_admin_run(void);
 
 /* in append.c */
 extern enum MHD_Result http_append_begin(HttpRequest *request);
@@ -229,24 +254,27 @@ extern int	http_connection_sweep(void);
 
 /* in job.c */
 extern void http_job_start(void);
-extern void http_job_stop(void);
 extern void http_job_statistics(HttpStatistics *copy);
 extern void http_job_add(HttpRequest *request, const HttpStatement *statement,
 						 const char *const *arguments, Oid oid,
 						 uint64_t since, int64_t deadline,
 						 enum MHD_Result (*go_on)(HttpRequest *request));
 extern void http_job_forget(HttpRequest *request);
+extern bool http_job_is_queued(void);
 extern HttpJob *http_job_take(void);
 extern uint64_t http_job_clock(void);
 extern void http_job_done(HttpJob *job, HttpResult *result);
+extern void http_job_again(HttpJob *job);
 extern void http_job_news(Oid oid);
 extern void http_job_news_of_all(void);
+extern void http_job_forget_listening(void);
 extern void http_job_end_waiting(void);
+extern int64_t http_job_sweep(void);
 
 /* in durable.c */
 extern enum MHD_Result http_durable_begin(HttpRequest *request);
 extern void http_durable_free(HttpDurable *durable);
-extern const HttpStatement *http_durable_statement(bool listens);
+extern const HttpStatement http_durable_statement;
 extern enum MHD_Result http_durable_send(HttpRequest *request);
 extern void http_durable_add_headers(HttpRequest *request,
 									 struct MHD_Response *response);
@@ -257,8 +285,14 @@ extern const HttpStatement http_durable_statement_of_append;
 
 /* in listener.c */
 extern void http_listener_start(void);
-extern void http_listener_stop(void);
 extern bool http_listener_ready(void);
+extern int64_t http_listener_sweep(int64_t now);
+
+/* in loop.c */
+extern void http_loop_start(void);
+extern void http_loop_watch(HttpSource *source, int fd, uint32_t events);
+extern void http_loop_forget(HttpSource *source);
+extern void http_loop_wait(int64_t timeout);
 
 /* in log.c */
 extern void http_log_level(const char *level);
@@ -268,6 +302,7 @@ extern void http_log(HttpLogLevel level, const char *format, ...)
 /* in memory.c */
 extern void *http_alloc(size_t size);
 extern char *http_copy(const char *string);
+extern void http_text_room(HttpText *text, size_t length);
 extern void http_text_add(HttpText *text, const char *data, size_t length);
 extern void http_text_print(HttpText *text, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
@@ -293,18 +328,16 @@ extern void http_page_caching(HttpRequest *request, const HttpPage *page,
 extern enum MHD_Result http_feeds_begin(HttpRequest *request);
 extern void http_page_open(const HttpResult *result, HttpPage *page);
 extern const char *http_page_next(HttpPage *page, size_t *length);
-extern const HttpStatement *http_page_statement_of(const HttpRequest *request,
-												   bool listens);
+extern const HttpStatement *http_page_statement_of(const HttpRequest *request);
 
 /* in pool.c */
-extern void http_pool_start(int threads);
-extern void http_pool_stop(void);
+extern void http_pool_start(int count);
 extern int	http_pool_connected(void);
+extern void http_pool_work(void);
+extern int64_t http_pool_sweep(int64_t now);
 extern void http_pool_run(HttpRequest *request, const HttpStatement *statement,
 						  const char *const *arguments,
 						  enum MHD_Result (*go_on)(HttpRequest *request));
-extern PGconn *http_pool_connect(const char *application);
-extern bool http_pool_is_standby(PGconn *connection);
 extern bool http_result_failed(const HttpResult *result);
 extern void http_result_release(HttpResult *result);
 
@@ -324,13 +357,14 @@ extern double http_request_quality(const char *accept, const char *type);
 
 /* in server.c */
 extern bool http_server_start(void);
-extern void http_server_drain(void);
-extern void http_server_stop(void);
+extern int64_t http_server_run(void);
+extern bool http_server_drain(void);
 extern bool http_server_draining(void);
 extern struct MHD_Daemon *http_server_daemon(const char *address,
-											 unsigned flags,
+											 HttpSource *source,
 											 MHD_AccessHandlerCallback handler,
 											 bool main);
+extern int64_t http_server_timeout(struct MHD_Daemon *daemon);
 extern const char *http_header(HttpRequest *request, const char *name);
 extern enum MHD_Result http_respond(HttpRequest *request, unsigned status,
 									struct MHD_Response *response);
@@ -339,12 +373,23 @@ extern struct MHD_Response *http_response_text(HttpText *text,
 extern void http_resume(HttpRequest *request);
 extern uint64_t http_responses(int family);
 
+/* in session.c */
+extern void http_session_open(HttpSession *session);
+extern void http_session_close(HttpSession *session, const char *reason);
+extern int64_t http_session_sweep(HttpSession *session, int64_t now);
+extern void http_session_hurry(HttpSession *session);
+extern void http_session_send(HttpSession *session, const char *text,
+							  int nargs, const char *const *arguments);
+extern void http_session_sync(HttpSession *session);
+extern void http_session_flush(HttpSession *session);
+extern bool http_session_is_standby(const HttpSession *session);
+
 /* in stream.c */
 extern enum MHD_Result http_stream_begin(HttpRequest *request);
 extern void http_stream_free(HttpStream *stream);
 
 /* in timer.c */
-extern bool http_timer_add(HttpRequest *request);
+extern void http_timer_add(HttpRequest *request);
 extern void http_timer_remove(HttpRequest *request);
 extern int	http_timer_sweep(bool (*due)(HttpRequest *request, void *arg),
 							 void *arg);

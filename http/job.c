@@ -14,39 +14,36 @@
  * have time left wait with it.  News of the feed puts the job into the queue
  * again; no request is resumed for that.
  *
- * Why no news is missed.  The clock is the count of news.  News arrives in this
- * order: the clock goes on, the feed's time becomes the clock, the jobs that
- * wait for the feed are queued.  A read takes the clock, then its snapshot, and
- * when it has ended, either the feed's time is later than its clock, and the
- * job is queued again, or the job begins to wait.  All of these steps but the
- * snapshot are made under the lock.  So news that is heard after the clock was
- * taken finds the job waiting, or the job finds it.  News that was heard before
- * is of a batch that the snapshot sees, since it is sent when the batch
- * commits.  A stream that has sent a page goes on by the same rule, with the
- * clock of that page.  While the listener has no connection nothing is heard,
- * but when it has one again, that is news of all feeds.
+ * Why no news is missed.  The clock is the count of news.  When news arrives,
+ * the clock goes on, the feed's time becomes the clock, and the jobs that wait
+ * for the feed are queued.  A read takes the clock, then its snapshot, and when
+ * it has ended, either the feed's time is later than its clock, and the job is
+ * queued again, or the job begins to wait.  So news that is heard after the
+ * clock was taken finds the job waiting, or the job finds it.  News that was
+ * heard before is of a batch that the snapshot sees, since it is sent when the
+ * batch commits.  A stream that has sent a page goes on by the same rule, with
+ * the clock of that page.
+ *
+ * News is announced for an hour after feed_listen() was called.  A job waits
+ * only if that was called for its feed less than LISTENED ago, before a read
+ * whose result was empty; else it calls it and reads again.  While the listener
+ * has no connection nothing is heard, but when it has one again, that is news
+ * of all feeds, and feed_listen() is called again, perhaps on another server.
  *
  * A client that goes away.  libmicrohttpd does not look at the sockets of
  * suspended connections.  So each request that waits is watched by an epoll of
  * this file, from its first wait until it ends; if its client has closed the
- * connection, or its side of it, the request is resumed and waits no more.
- * Events are taken under the lock, and a request leaves the epoll under the
- * lock before it is freed, so an event never has a request that is no more.
- *
- * The lock is held for no call that waits.  Requests are resumed after it has
- * been released.
+ * connection, or its side of it, the request is resumed and waits no more.  An
+ * event never has a request that is no more, since none is freed while events
+ * are taken.
  *
  *-------------------------------------------------------------------------
  */
 #include "http.h"
 
-#include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define JOB_BUCKETS 4096
 #define FEED_BUCKETS 64
@@ -58,30 +55,29 @@
  */
 #define FRESH 1000
 
+/* ms for which feed_listen() is good: half of what it promises */
+#define LISTENED 1800000
+
 /* A feed that a job has waited for, or that had news. */
 struct HttpFeed
 {
 	HttpFeed   *next;
 	Oid			oid;
 	uint64_t	news;			/* the clock when it last had news */
+	int64_t		heard_until;	/* ms; its news is announced */
 	HttpJob    *waiting;
 };
 
-/* Protects all that follows, jobs, and the fields of requests that say so. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
 static HttpJob *jobs[JOB_BUCKETS];	/* reads that are queued or wait */
 static HttpJob *first_queued;
 static HttpJob **last_queued = &first_queued;
 static HttpFeed *feeds[FEED_BUCKETS];	/* never freed: as many as there are feeds */
 static uint64_t clock_now;
 static uint64_t news_of_all;	/* the clock when all feeds last had news */
-static bool ending;
 static HttpStatistics statistics;
 
-static pthread_t thread;
-static int	nudged;				/* an eventfd: there is an earlier deadline */
 static int	watcher;			/* an epoll: clients that may go away */
+static HttpSource watcher_source;
 
 static uint64_t add_hash(uint64_t hash, const char *text);
 static uint64_t hash_read(const HttpStatement *statement, const char *role,
@@ -98,57 +94,29 @@ static void let_wait(HttpJob *job, HttpFeed *feed);
 static void stop_waiting(HttpJob *job);
 static HttpFeed *find_feed(Oid oid);
 static bool has_news(const HttpFeed *feed, uint64_t since);
+static bool is_heard(const HttpFeed *feed);
 static void add_request(HttpJob *job, HttpRequest *request);
-static void wake_timers(void);
 static void watch_client(HttpRequest *request);
-static void end_request(HttpRequest *request, HttpResult *result,
-						HttpRequest **ended);
-static void end_waiting(HttpRequest *request, HttpRequest **ended);
-static void resume(HttpRequest *ended);
+static void end_request(HttpRequest *request, HttpResult *result);
+static void end_waiting(HttpRequest *request);
 static void queue_waiting(HttpFeed *feed);
-static void *run_timers(void *arg);
-static bool end_late(HttpRequest *request, void *ended);
-static void take_gone(HttpRequest **ended);
+static bool end_late(HttpRequest *request, void *arg);
+static void take_gone(HttpSource *source, uint32_t ready);
 
 void
 http_job_start(void)
 {
-	struct epoll_event event = {.events = EPOLLIN};
-
-	nudged = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	watcher = epoll_create1(EPOLL_CLOEXEC);
-	if (nudged < 0 || watcher < 0 ||
-		epoll_ctl(watcher, EPOLL_CTL_ADD, nudged, &event) != 0 ||
-		pthread_create(&thread, NULL, run_timers, NULL) != 0)
+	if (watcher < 0)
 		abort();
-}
-
-/* Ends the threads.  No request may be left. */
-void
-http_job_stop(void)
-{
-	pthread_mutex_lock(&lock);
-	ending = true;
-	pthread_cond_broadcast(&arrived);
-	pthread_mutex_unlock(&lock);
-	wake_timers();
-	pthread_join(thread, NULL);
-	for (int i = 0; i < FEED_BUCKETS; i++)
-		while (feeds[i] != NULL)
-		{
-			HttpFeed   *feed = feeds[i];
-
-			feeds[i] = feed->next;
-			free(feed);
-		}
+	watcher_source.ready = take_gone;
+	http_loop_watch(&watcher_source, watcher, EPOLLIN);
 }
 
 void
 http_job_statistics(HttpStatistics *copy)
 {
-	pthread_mutex_lock(&lock);
 	*copy = statistics;
-	pthread_mutex_unlock(&lock);
 }
 
 /* FNV-1a, of the text and its end; NULL is not "". */
@@ -238,7 +206,6 @@ queue_job(HttpJob *job)
 	job->next = NULL;
 	*last_queued = job;
 	last_queued = &job->next;
-	pthread_cond_signal(&arrived);
 }
 
 static void
@@ -288,6 +255,13 @@ has_news(const HttpFeed *feed, uint64_t since)
 	return feed->news > since || news_of_all > since;
 }
 
+/* Is the news of a feed announced? */
+static bool
+is_heard(const HttpFeed *feed)
+{
+	return http_now() < feed->heard_until;
+}
+
 /*
  * Suspend a request until a job has been made for it.  With a deadline, it
  * waits until the result is not empty, or until then.  With a feed, what it
@@ -301,7 +275,6 @@ http_job_add(HttpRequest *request, const HttpStatement *statement,
 {
 	uint64_t	hash = hash_read(statement, request->role, request->claims,
 								 arguments);
-	bool		nudge = false;
 	HttpFeed   *feed = NULL;
 	HttpJob    *job;
 
@@ -310,7 +283,6 @@ http_job_add(HttpRequest *request, const HttpStatement *statement,
 	request->go_on = go_on;
 	MHD_suspend_connection(request->connection);
 
-	pthread_mutex_lock(&lock);
 	request->deadline = http_server_draining() ? 0 : deadline;
 	if (request->deadline > 0)
 		watch_client(request);
@@ -338,24 +310,15 @@ http_job_add(HttpRequest *request, const HttpStatement *statement,
 		for (int i = 0; i < statement->nargs; i++)
 			job->arguments[i] = http_copy(arguments[i]);
 		insert_job(job);
-		if (feed != NULL && !has_news(feed, since))
+		job->listens = feed != NULL && !is_heard(feed);
+		if (feed != NULL && !job->listens && !has_news(feed, since))
 			let_wait(job, feed);
 		else
 			queue_job(job);
 	}
 	add_request(job, request);
 	if (request->deadline > 0)
-		nudge = http_timer_add(request);
-	pthread_mutex_unlock(&lock);
-	if (nudge)
-		wake_timers();
-}
-
-/* If the counter is full, the thread is awake already. */
-static void
-wake_timers(void)
-{
-	eventfd_write(nudged, 1);
+		http_timer_add(request);
 }
 
 static void
@@ -394,14 +357,12 @@ http_job_forget(HttpRequest *request)
 {
 	if (!request->is_watched)
 		return;
-	pthread_mutex_lock(&lock);
 	epoll_ctl(watcher, EPOLL_CTL_DEL, request->socket, NULL);
-	pthread_mutex_unlock(&lock);
 }
 
-/* Take a request from its job, and put it into a list to be resumed. */
+/* Take a request from its job, and resume it. */
 static void
-end_request(HttpRequest *request, HttpResult *result, HttpRequest **ended)
+end_request(HttpRequest *request, HttpResult *result)
 {
 	if (request->previous_of_job != NULL)
 		request->previous_of_job->next_of_job = request->next_of_job;
@@ -416,19 +377,18 @@ end_request(HttpRequest *request, HttpResult *result, HttpRequest **ended)
 	if (request->slot != NULL)
 		http_timer_remove(request);
 	if (result != NULL)
-		__sync_add_and_fetch(&result->refs, 1);
+		result->refs++;
 	request->result = result;
-	request->next_of_job = *ended;
-	*ended = request;
+	http_resume(request);
 }
 
 /* The same for a request whose job waits. */
 static void
-end_waiting(HttpRequest *request, HttpRequest **ended)
+end_waiting(HttpRequest *request)
 {
 	HttpJob    *job = request->job;
 
-	end_request(request, job->result, ended);
+	end_request(request, job->result);
 	if (job->requests != NULL)
 		return;
 	stop_waiting(job);
@@ -436,51 +396,41 @@ end_waiting(HttpRequest *request, HttpRequest **ended)
 	free_job(job);
 }
 
-/* Not under the lock: a request that is resumed can end, and be freed. */
-static void
-resume(HttpRequest *ended)
+bool
+http_job_is_queued(void)
 {
-	while (ended != NULL)
-	{
-		HttpRequest *next = ended->next_of_job;
-
-		http_resume(ended);
-		ended = next;
-	}
+	return first_queued != NULL;
 }
 
-/* The next job; NULL if there are none, and will be none. */
+/* The next job, or NULL. */
 HttpJob *
 http_job_take(void)
 {
-	HttpJob    *job;
+	HttpJob    *job = first_queued;
 
-	pthread_mutex_lock(&lock);
-	while (first_queued == NULL && !ending)
-		pthread_cond_wait(&arrived, &lock);
-	job = first_queued;
-	if (job != NULL)
-	{
-		first_queued = job->next;
-		if (first_queued == NULL)
-			last_queued = &first_queued;
-		remove_job(job);
-		statistics.made++;
-	}
-	pthread_mutex_unlock(&lock);
+	if (job == NULL)
+		return NULL;
+	first_queued = job->next;
+	if (first_queued == NULL)
+		last_queued = &first_queued;
+	remove_job(job);
+	statistics.made++;
 	return job;
+}
+
+/* A job that was taken has not been made: it is queued once more. */
+void
+http_job_again(HttpJob *job)
+{
+	insert_job(job);
+	queue_job(job);
 }
 
 /* What a read takes before its snapshot. */
 uint64_t
 http_job_clock(void)
 {
-	uint64_t	now;
-
-	pthread_mutex_lock(&lock);
-	now = clock_now;
-	pthread_mutex_unlock(&lock);
-	return now;
+	return clock_now;
 }
 
 /* A job has been made: its requests go on, or wait. */
@@ -489,7 +439,6 @@ http_job_done(HttpJob *job, HttpResult *result)
 {
 	bool		empty = false;
 	int64_t		now = http_now();
-	HttpRequest *ended = NULL;
 	HttpRequest *next;
 	HttpJob    *same;
 	Oid			oid = InvalidOid;
@@ -497,20 +446,24 @@ http_job_done(HttpJob *job, HttpResult *result)
 	if (job->statement->feed != NULL && !http_result_failed(result))
 		oid = job->statement->feed(result, &empty);
 	result->refs = 1;
+	job->tries = 0;
 
-	pthread_mutex_lock(&lock);
 	for (HttpRequest *request = job->requests; request != NULL; request = next)
 	{
 		next = request->next_of_job;
 		if (!empty || request->deadline <= now || request->is_gone ||
 			http_server_draining())
-			end_request(request, result, &ended);
+			end_request(request, result);
 	}
 	if (job->requests == NULL)
 		free_job(job);
 	else
 	{
 		HttpFeed   *feed = find_feed(oid);
+
+		if (job->listens)
+			feed->heard_until = now + LISTENED;
+		job->listens = !is_heard(feed);
 
 		/* a read that began later knows at least as much */
 		same = find_job(job->hash, job->statement, job->role, job->claims,
@@ -522,7 +475,7 @@ http_job_done(HttpJob *job, HttpResult *result)
 			result->refs++;
 			job->read_at = now;
 			insert_job(job);
-			if (has_news(feed, result->started))
+			if (job->listens || has_news(feed, result->started))
 				queue_job(job);
 			else
 				let_wait(job, feed);
@@ -538,8 +491,6 @@ http_job_done(HttpJob *job, HttpResult *result)
 			free_job(job);
 		}
 	}
-	pthread_mutex_unlock(&lock);
-	resume(ended);
 	http_result_release(result);
 }
 
@@ -559,25 +510,29 @@ queue_waiting(HttpFeed *feed)
 void
 http_job_news(Oid oid)
 {
-	HttpFeed   *feed;
+	HttpFeed   *feed = find_feed(oid);
 
-	pthread_mutex_lock(&lock);
-	feed = find_feed(oid);
 	feed->news = ++clock_now;
 	queue_waiting(feed);
-	pthread_mutex_unlock(&lock);
 }
 
 /* Any feed may have news. */
 void
 http_job_news_of_all(void)
 {
-	pthread_mutex_lock(&lock);
 	news_of_all = ++clock_now;
 	for (int i = 0; i < FEED_BUCKETS; i++)
 		for (HttpFeed *feed = feeds[i]; feed != NULL; feed = feed->next)
 			queue_waiting(feed);
-	pthread_mutex_unlock(&lock);
+}
+
+/* The next server may know nothing of what was listened to. */
+void
+http_job_forget_listening(void)
+{
+	for (int i = 0; i < FEED_BUCKETS; i++)
+		for (HttpFeed *feed = feeds[i]; feed != NULL; feed = feed->next)
+			feed->heard_until = 0;
 }
 
 /*
@@ -587,61 +542,32 @@ http_job_news_of_all(void)
 void
 http_job_end_waiting(void)
 {
-	HttpRequest *ended = NULL;
-
-	pthread_mutex_lock(&lock);
 	for (int i = 0; i < FEED_BUCKETS; i++)
 		for (HttpFeed *feed = feeds[i]; feed != NULL; feed = feed->next)
 			while (feed->waiting != NULL)
-				end_waiting(feed->waiting->requests, &ended);
-	pthread_mutex_unlock(&lock);
-	resume(ended);
+				end_waiting(feed->waiting->requests);
 }
 
-/*
- * A thread of its own, for the others can be busy with the database: looks at
- * deadlines, at clients that go away, and at those that send no request.
- */
-static void *
-run_timers(void *arg)
+/* End what is late.  Returns in how many ms to be called again, or -1. */
+int64_t
+http_job_sweep(void)
 {
-	bool		end = false;
-
-	while (!end)
-	{
-		struct pollfd fd = {.fd = watcher, .events = POLLIN};
-		HttpRequest *ended = NULL;
-		int			timeout;
-		int			rest;
-
-		pthread_mutex_lock(&lock);
-		timeout = http_timer_sweep(end_late, &ended);
-		take_gone(&ended);
-		end = ending;
-		pthread_mutex_unlock(&lock);
-		resume(ended);
-		rest = http_connection_sweep();
-		if (timeout < 0 || timeout > rest)
-			timeout = rest;
-		if (!end)
-			poll(&fd, 1, timeout);
-	}
-	return NULL;
+	return http_timer_sweep(end_late, NULL);
 }
 
 /* The deadline has come.  If the job is queued or runs, its result comes soon. */
 static bool
-end_late(HttpRequest *request, void *ended)
+end_late(HttpRequest *request, void *arg)
 {
 	if (request->job->feed == NULL)
 		return false;
-	end_waiting(request, ended);
+	end_waiting(request);
 	return true;
 }
 
 /* End the requests whose clients went away while they waited. */
 static void
-take_gone(HttpRequest **ended)
+take_gone(HttpSource *source, uint32_t ready)
 {
 	struct epoll_event events[64];
 	int			count;
@@ -650,13 +576,9 @@ take_gone(HttpRequest **ended)
 		for (int i = 0; i < count; i++)
 		{
 			HttpRequest *request = events[i].data.ptr;
-			eventfd_t	nudges;
 
-			if (request == NULL)
-				eventfd_read(nudged, &nudges);	/* it ended the sleep */
-			else if (!__atomic_exchange_n(&request->is_gone, true,
-										  __ATOMIC_RELAXED) &&
-					 request->job != NULL && request->job->feed != NULL)
-				end_waiting(request, ended);
+			request->is_gone = true;
+			if (request->job != NULL && request->job->feed != NULL)
+				end_waiting(request);
 		}
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * main.c
- *	  feedpub-http: starts the threads, and waits for signals.
+ *	  feedpub-http: starts, and runs the loop until a signal ends it.
  *
  * SIGTERM and SIGINT: no new clients, those that wait are answered, and when
  * all have been, or after --drain seconds, the process ends.  SIGHUP: settings
@@ -12,26 +12,28 @@
 #include "http.h"
 
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static HttpSource signals;
+static int64_t ends_at;			/* ms, when it ends at the latest; 0: not yet */
+
+static void start_signals(void);
+static void take_signal(HttpSource *source, uint32_t events);
+static bool run(void);
+static int64_t earlier(int64_t a, int64_t b);
 
 int
 main(int argc, char **argv)
 {
-	sigset_t	signals;
-	int			number;
 	int			status;
 
 	if (!http_config_load(argc, argv, &status))
 		return status;
-
-	/* blocked in all threads, taken by this one */
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGINT);
-	sigaddset(&signals, SIGHUP);
-	pthread_sigmask(SIG_BLOCK, &signals, NULL);
-	signal(SIGPIPE, SIG_IGN);
-
+	http_loop_start();
+	start_signals();
 	http_job_start();
 	http_pool_start(http_config()->pool);
 	http_listener_start();
@@ -41,17 +43,85 @@ main(int argc, char **argv)
 		!http_admin_start(http_config()->admin))
 		return 1;
 	http_log(HTTP_LOG_INFO, "ready on %s", http_config()->listen);
+	while (run())
+		;
 
-	while (sigwait(&signals, &number) == 0 && number == SIGHUP)
-		http_log(HTTP_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
-
-	http_log(HTTP_LOG_INFO, "ending");
-	http_server_drain();
-	http_admin_stop();
-	http_server_stop();
-	http_listener_stop();
-	http_job_stop();
-	http_pool_stop();
+	/* what is still open is closed with the process */
 	http_log(HTTP_LOG_INFO, "ended");
 	return 0;
+}
+
+static void
+start_signals(void)
+{
+	sigset_t	set;
+	int			fd;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (fd < 0)
+		abort();
+	signals.ready = take_signal;
+	http_loop_watch(&signals, fd, EPOLLIN);
+}
+
+static void
+take_signal(HttpSource *source, uint32_t events)
+{
+	struct signalfd_siginfo info;
+
+	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
+	{
+		if (info.ssi_signo == SIGHUP)
+			http_log(HTTP_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
+		else if (ends_at == 0)
+		{
+			http_log(HTTP_LOG_INFO, "ending");
+			ends_at = http_now() + http_config()->drain * INT64_C(1000);
+		}
+	}
+}
+
+/*
+ * One round: first what ready descriptors and deadlines ask for, then what
+ * clients get and send, then the jobs that they asked for.  Returns false when
+ * the process is to end.
+ */
+static bool
+run(void)
+{
+	int64_t		now = http_now();
+	int64_t		next = http_pool_sweep(now);
+	int64_t		timeout = http_listener_sweep(now);
+
+	if (next < timeout)
+		timeout = next;
+	timeout = timeout > now ? timeout - now : 0;
+	timeout = earlier(timeout, http_connection_sweep());
+	timeout = earlier(timeout, http_job_sweep());
+	timeout = earlier(timeout, http_server_run());
+	timeout = earlier(timeout, http_admin_run());
+	if (ends_at > 0)
+	{
+		if (http_server_drain() || now >= ends_at)
+			return false;
+		timeout = earlier(timeout, ends_at - now);
+	}
+	http_pool_work();
+	http_loop_wait(timeout);
+	return true;
+}
+
+/* -1 is never. */
+static int64_t
+earlier(int64_t a, int64_t b)
+{
+	if (a < 0 || b < 0)
+		return a < 0 ? b : a;
+	return a < b ? a : b;
 }

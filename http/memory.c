@@ -56,6 +56,13 @@ make_room(HttpText *text, size_t more)
 	text->size = size;
 }
 
+/* More text of this length will be added. */
+void
+http_text_room(HttpText *text, size_t length)
+{
+	make_room(text, length);
+}
+
 void
 http_text_add(HttpText *text, const char *data, size_t length)
 {

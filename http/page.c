@@ -55,13 +55,10 @@ static const HttpStatement begin_statement = {
 	"SELECT feedpub." function "($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
-/* The second one announces the feed's batches. */
-static const HttpStatement page_statements[] = {
-	{.text = PAGE_TEXT("_page_lines"), .nargs = 5},
-	{.text = PAGE_TEXT("_page_lines"), .nargs = 5, .listens = true, .feed = http_page_feed}};
-static const HttpStatement cloudevents_statements[] = {
-	{.text = PAGE_TEXT("_page_events"), .nargs = 5},
-	{.text = PAGE_TEXT("_page_events"), .nargs = 5, .listens = true, .feed = http_page_feed}};
+static const HttpStatement page_statement = {
+	.text = PAGE_TEXT("_page_lines"), .nargs = 5, .feed = http_page_feed};
+static const HttpStatement cloudevents_statement = {
+	.text = PAGE_TEXT("_page_events"), .nargs = 5, .feed = http_page_feed};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
 static bool has_begun(HttpRequest *request);
@@ -71,6 +68,7 @@ static enum MHD_Result send_page(HttpRequest *request);
 static void add_argument(void *arg, const char *name, const char *value);
 static enum MHD_Result each_argument(void *arg, enum MHD_ValueKind kind,
 									 const char *name, const char *value);
+static uint64_t hash_of(const HttpText *text);
 static bool has_etag(const char *list, const char *etag);
 static void release_result(void *arg);
 
@@ -204,19 +202,19 @@ http_page_read(HttpRequest *request)
 		http_page_wait(request, InvalidOid, 0,
 					   http_now() + request->wait, page_answer);
 	else
-		http_page_run(request, http_page_statement_of(request, false), page_answer);
+		http_page_run(request, http_page_statement_of(request), page_answer);
 	return MHD_YES;
 }
 
 /* What reads a page for a request. */
 const HttpStatement *
-http_page_statement_of(const HttpRequest *request, bool listens)
+http_page_statement_of(const HttpRequest *request)
 {
 	if (request->durable != NULL)
-		return http_durable_statement(listens);
+		return &http_durable_statement;
 	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
-		return &cloudevents_statements[listens];
-	return &page_statements[listens];
+		return &cloudevents_statement;
+	return &page_statement;
 }
 
 /* Run a statement with the arguments of a page. */
@@ -242,7 +240,7 @@ http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
 	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
 												 request->shard, request->shards};
 
-	http_job_add(request, http_page_statement_of(request, true), arguments, feed,
+	http_job_add(request, http_page_statement_of(request), arguments, feed,
 				 since, deadline, go_on);
 }
 
@@ -360,6 +358,7 @@ send_page(HttpRequest *request)
 		const char *separator = "";
 		size_t		length;
 
+		http_text_room(body, page.length + page.length / 64 + 256);
 		http_text_print(body, events ? "[" : "{\"entries\": [");
 		while ((entry = http_page_next(&page, &length)) != NULL)
 		{
@@ -382,7 +381,7 @@ send_page(HttpRequest *request)
 
 /*
  * Send the body of the result.  The ETag has the cursor, so that two pages of
- * which one has more are never taken for equal, and a hash (FNV-1a) for what
+ * which one has more are never taken for equal, and a hash for what
  * else can change: rows that were deleted, columns that were added.
  */
 enum MHD_Result
@@ -396,12 +395,7 @@ http_page_send_body(HttpRequest *request, const char *cursor,
 	bool		same;
 
 	if (result->hash == 0)
-	{
-		result->hash = UINT64_C(0xcbf29ce484222325);
-		for (size_t i = 0; i < result->body.length; i++)
-			result->hash = (result->hash ^ (unsigned char) result->body.data[i]) *
-				UINT64_C(0x100000001b3);
-	}
+		result->hash = hash_of(&result->body);
 	http_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, " "),
 					cursor, (unsigned long long) result->hash);
 	same = known != NULL && has_etag(known, etag.data);
@@ -409,7 +403,7 @@ http_page_send_body(HttpRequest *request, const char *cursor,
 		response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
 	else
 	{
-		__sync_add_and_fetch(&result->refs, 1);
+		result->refs++;
 		response =
 			MHD_create_response_from_buffer_with_free_callback_cls(result->body.length,
 																   result->body.data,
@@ -423,6 +417,25 @@ http_page_send_body(HttpRequest *request, const char *cursor,
 	MHD_add_response_header(response, "Cache-Control", caching);
 	free(etag.data);
 	return http_respond(request, same ? 304 : 200, response);
+}
+
+/* A hash of a text, eight bytes at a time; never 0. */
+static uint64_t
+hash_of(const HttpText *text)
+{
+	uint64_t	hash = text->length;
+	uint64_t	word;
+
+	for (size_t i = 0; i < text->length; i += sizeof(word))
+	{
+		size_t		rest = text->length - i;
+
+		word = 0;
+		memcpy(&word, text->data + i, rest < sizeof(word) ? rest : sizeof(word));
+		hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+		hash ^= hash >> 32;
+	}
+	return hash | 1;
 }
 
 /* Is an ETag in the list of an If-None-Match? */

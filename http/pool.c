@@ -1,69 +1,81 @@
 /*-------------------------------------------------------------------------
  *
  * pool.c
- *	  The connections to the database, and the jobs that they make.
+ *	  The connections to the database that make jobs.
  *
- * A job is one pipelined round trip, a transaction of its own.  When its
- * requests have been resumed, the session is cleared by DISCARD ALL, so
- * nothing that an owner's code left in it meets the next request.
+ * A job is one statement of feedpub._request(), a transaction of its own, sent
+ * together with DISCARD ALL, so nothing that an owner's code left in the
+ * session meets the next request.  Its requests are answered when the first of
+ * the two has ended, and the session is free when the second one has.
+ *
+ * If the connection is lost, a read is made once more, on another one.  What
+ * writes is not, because nobody knows whether it was done.
  *
  *-------------------------------------------------------------------------
  */
 #include "http.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What a thread of the pool knows of its connection. */
-typedef struct Session
+/* ms that a job may take */
+#define JOB_TIMEOUT 60000
+
+typedef enum WorkerState
 {
-	PGconn	   *connection;		/* or NULL */
+	WORKER_CHECKS,				/* the extension */
+	WORKER_IDLE,
+	WORKER_LISTENS,				/* feed_listen(), before the read of its job */
+	WORKER_RUNS,
+	WORKER_CLEARS				/* DISCARD ALL */
+} WorkerState;
+
+/* A session of the pool, and what it does. */
+typedef struct Worker
+{
+	HttpSession session;		/* the first member */
+	WorkerState state;			/* if the session is open */
 	char	   *schema;			/* of the extension's functions, quoted */
-} Session;
+	HttpJob    *job;
+	HttpResult *result;			/* of the job */
+	bool		failed;			/* DISCARD ALL, or the check */
+} Worker;
 
-static const char *const listen_statement =
-	"SELECT %1$s.feed_listen($1::pg_catalog.regclass)";
+static Worker *workers;
+static int	worker_count;
+static int	connected;			/* those that have been checked */
 
-static int	connected;			/* sessions that have a connection; atomic */
-
-static pthread_t *threads;
-static int	thread_count;
-
-static void *run_pool(void *arg);
-static bool connect_session(Session *session);
-static void disconnect_session(Session *session);
-static bool send_statement(Session *session, const char *text, const HttpJob *job,
-						   int nargs);
-static bool is_open(PGconn *connection);
-static bool run_job(Session *session, const HttpJob *job, HttpResult *result);
-static void take_error(HttpResult *result, const PGresult *error);
-static void clear_session(Session *session);
+static void opened(HttpSession *session);
+static void received(HttpSession *session, PGresult *result);
+static void closed(HttpSession *session);
+static const char *check_extension(Worker *worker, const PGresult *result);
+static void start_job(Worker *worker, HttpJob *job);
+static void send_statement(Worker *worker, const char *text, int nargs);
+static void take_result(Worker *worker, PGresult *result);
+static void end_transaction(Worker *worker);
 
 void
 http_pool_start(int count)
 {
-	threads = http_alloc(count * sizeof(pthread_t));
-	for (thread_count = 0; thread_count < count; thread_count++)
-		if (pthread_create(&threads[thread_count], NULL, run_pool, NULL) != 0)
-			abort();
-}
+	workers = http_alloc(count * sizeof(Worker));
+	for (worker_count = 0; worker_count < count; worker_count++)
+	{
+		HttpSession *session = &workers[worker_count].session;
 
-/* The threads end when there are no more jobs. */
-void
-http_pool_stop(void)
-{
-	for (int i = 0; i < thread_count; i++)
-		pthread_join(threads[i], NULL);
-	free(threads);
+		session->application = "feedpub-http";
+		session->opened = opened;
+		session->received = received;
+		session->closed = closed;
+		http_session_open(session);
+	}
 }
 
 /* How many connections are there, to an extension of the right version? */
 int
 http_pool_connected(void)
 {
-	return __sync_add_and_fetch(&connected, 0);
+	return connected;
 }
 
 /*
@@ -87,7 +99,7 @@ http_result_failed(const HttpResult *result)
 void
 http_result_release(HttpResult *result)
 {
-	if (result == NULL || __sync_sub_and_fetch(&result->refs, 1) > 0)
+	if (result == NULL || --result->refs > 0)
 		return;
 	PQclear(result->rows);
 	free(result->message);
@@ -95,279 +107,255 @@ http_result_release(HttpResult *result)
 	free(result);
 }
 
-/* The life of a thread of the pool. */
-static void *
-run_pool(void *arg)
+/* Give the jobs that are queued to sessions that are free. */
+void
+http_pool_work(void)
 {
-	Session		session = {0};
+	bool		hope = false;	/* is there a session, or will there be? */
 	HttpJob    *job;
 
-	/* readiness is known before the first request */
-	connect_session(&session);
-	while ((job = http_job_take()) != NULL)
-	{
-		HttpResult *result = http_alloc(sizeof(HttpResult));
-
-		/* a connection that was idle may have been closed: a second try */
-		if (session.connection != NULL && !is_open(session.connection))
-			disconnect_session(&session);
-		for (int i = 0; i < (job->statement->writes ? 1 : 2); i++)
-		{
-			if (session.connection == NULL && !connect_session(&session))
-				break;
-			if (run_job(&session, job, result))
-				break;
-			disconnect_session(&session);
-		}
-		http_job_done(job, result);
-		if (session.connection != NULL)
-			clear_session(&session);
-	}
-	disconnect_session(&session);
-	return NULL;
-}
-
-/* Connect as --database says; NULL if it fails, which has been logged. */
-PGconn *
-http_pool_connect(const char *application)
-{
-	const char *const names[] = {"fallback_application_name", "client_encoding",
-								 "connect_timeout", "dbname", NULL};
-	const char *const values[] = {application, "UTF8", "10",
-								  http_config()->database, NULL};
-	PGconn	   *connection = PQconnectdbParams(names, values, 1);
-
-	if (PQstatus(connection) == CONNECTION_OK)
-		return connection;
-	http_log(HTTP_LOG_WARNING, "could not connect to the database: %s",
-			 PQerrorMessage(connection));
-	PQfinish(connection);
-	return NULL;
-}
-
-/* Is it a standby's?  The server says so in each connection, and when it ends. */
-bool
-http_pool_is_standby(PGconn *connection)
-{
-	const char *standby = PQparameterStatus(connection, "in_hot_standby");
-
-	return standby != NULL && strcmp(standby, "on") == 0;
-}
-
-static void
-ignore_notice(void *arg, const PGresult *notice)
-{
-}
-
-/* Connect, and look at the extension: it must be of this program's version. */
-static bool
-connect_session(Session *session)
-{
-	PGconn	   *connection = http_pool_connect("feedpub-http");
-	PGresult   *row;
-	const char *problem = NULL;
-
-	if (connection == NULL)
-		return false;
-	PQsetNoticeReceiver(connection, ignore_notice, NULL);
-	row = PQexec(connection,
-				 "SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
-				 " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
-				 " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
-				 " WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'");
-	if (PQresultStatus(row) != PGRES_TUPLES_OK)
-		problem = PQerrorMessage(connection);
-	else if (PQntuples(row) == 0)
-		problem = "it has no extension feedpub";
-	else if (strcmp(PQgetvalue(row, 0, 1), FEEDPUB_VERSION) != 0)
-		problem = "its extension feedpub has another version than feedpub-http";
-	if (problem != NULL)
-	{
-		http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
-		PQclear(row);
-		PQfinish(connection);
-		return false;
-	}
-	free(session->schema);
-	session->schema = http_copy(PQgetvalue(row, 0, 0));
-	session->connection = connection;
-	PQclear(row);
-	__sync_add_and_fetch(&connected, 1);
-	return true;
-}
-
-static void
-disconnect_session(Session *session)
-{
-	if (session->connection == NULL)
+	if (!http_job_is_queued())
 		return;
-	PQfinish(session->connection);
-	session->connection = NULL;
-	free(session->schema);
-	session->schema = NULL;
-	__sync_sub_and_fetch(&connected, 1);
-}
-
-/*
- * Send a statement with the first arguments of a job, all of type text.  Code
- * of users that it runs cannot leave the role: feedpub._restricted().
- */
-static bool
-send_statement(Session *session, const char *text, const HttpJob *job, int nargs)
-{
-	static const Oid types[HTTP_MAX_ARGUMENTS + 1] = {25, 25, 25, 25, 25, 25, 25};
-	const char *values[HTTP_MAX_ARGUMENTS + 1];
-	HttpText	statement = {0};
-	HttpText	call = {0};
-	bool		sent;
-
-	http_text_print(&statement, text, session->schema);
-	http_text_print(&call, "SELECT feedpub._restricted($1");
-	values[0] = statement.data;
-	for (int i = 0; i < nargs; i++)
+	for (int i = 0; i < worker_count; i++)
 	{
-		http_text_print(&call, ", $%d", i + 2);
-		values[i + 1] = job->arguments[i];
-	}
-	http_text_print(&call, ")");
-	sent = PQsendQueryParams(session->connection, call.data, nargs + 1, types,
-							 values, NULL, NULL, 0) == 1;
-	free(statement.data);
-	free(call.data);
-	return sent;
-}
+		Worker	   *worker = &workers[i];
 
-/* Has the server closed a connection that was idle? */
-static bool
-is_open(PGconn *connection)
-{
-	return PQconsumeInput(connection) == 1 &&
-		PQstatus(connection) == CONNECTION_OK;
-}
-
-/*
- * Make a job.  Returns false if the connection was lost, and nothing is known
- * of it.  An error of a statement is a result.
- */
-static bool
-run_job(Session *session, const HttpJob *job, HttpResult *result)
-{
-	const HttpStatement *statement = job->statement;
-	PGconn	   *connection = session->connection;
-	const char *claims[] = {job->claims};
-	const char *role[] = {job->role};
-	bool		sent;
-	int			before = 2;		/* results before that of the read */
-	int			ends = 0;		/* in a row */
-	bool		synced = false;
-
-	/* before the snapshot: news after this may not be in what is read */
-	result->started = http_job_clock();
-	sent = PQenterPipelineMode(connection) == 1 &&
-		PQsendQueryParams(connection,
-						  statement->writes ? "BEGIN" : "BEGIN READ ONLY", 0,
-						  NULL, NULL, NULL, NULL, 0) == 1;
-	if (*job->claims != '\0')
-	{
-		before++;
-		sent = sent &&
-			PQsendQueryParams(connection,
-							  "SELECT pg_catalog.set_config("
-							  "'request.jwt.claims', $1, true)",
-							  1, NULL, claims, NULL, NULL, 0) == 1;
-	}
-	if (*job->role != '\0')
-	{
-		before++;
-		sent = sent &&
-			PQsendQueryParams(connection,
-							  "SELECT pg_catalog.set_config('role', $1, true)",
-							  1, NULL, role, NULL, NULL, 0) == 1;
-	}
-	sent = sent &&
-		PQsendQueryParams(connection, "SET CONSTRAINTS ALL IMMEDIATE", 0, NULL,
-						  NULL, NULL, NULL, 0) == 1;
-	if (statement->listens && !http_pool_is_standby(connection))
-	{
-		before++;
-		sent = sent && send_statement(session, listen_statement, job, 1);
-	}
-	sent = sent &&
-		send_statement(session, statement->text, job, statement->nargs) &&
-		PQsendQueryParams(connection, "COMMIT", 0, NULL, NULL, NULL, NULL,
-						  0) == 1 &&
-		PQpipelineSync(connection) == 1;
-
-	/* two ends in a row: libpq expects no more, so the sync is lost */
-	for (int i = 0; sent && !synced && ends < 2 &&
-		 PQstatus(connection) == CONNECTION_OK;)
-	{
-		PGresult   *rows = PQgetResult(connection);
-
-		if (rows == NULL)
+		http_session_hurry(&worker->session);
+		if (worker->session.state != HTTP_SESSION_CLOSED)
+			hope = true;
+		if (worker->session.state == HTTP_SESSION_OPEN &&
+			worker->state == WORKER_IDLE)
 		{
-			i++;				/* the end of a statement's results */
-			ends++;
-			continue;
+			job = http_job_take();
+			if (job == NULL)
+				return;
+			start_job(worker, job);
 		}
-		ends = 0;
-		switch (PQresultStatus(rows))
-		{
-			case PGRES_PIPELINE_SYNC:
-				synced = true;
-				break;
-			case PGRES_TUPLES_OK:
-				if (i == before)
-				{
-					result->rows = rows;
-					continue;
-				}
-				break;
-			case PGRES_FATAL_ERROR:
-				take_error(result, rows);
-				break;
-			default:
-				break;
-		}
-		PQclear(rows);
 	}
-	if (synced && (result->rows != NULL || result->sqlstate[0] != '\0'))
-		return PQexitPipelineMode(connection) == 1;
+	while (!hope && (job = http_job_take()) != NULL)
+		http_job_done(job, http_alloc(sizeof(HttpResult)));
+}
 
-	http_log(HTTP_LOG_WARNING, "lost the connection to the database: %s",
-			 PQerrorMessage(connection));
+/* Returns when to be called again. */
+int64_t
+http_pool_sweep(int64_t now)
+{
+	int64_t		next = INT64_MAX;
+
+	for (int i = 0; i < worker_count; i++)
+	{
+		int64_t		at = http_session_sweep(&workers[i].session, now);
+
+		if (at < next)
+			next = at;
+	}
+	return next;
+}
+
+/* Look at the extension: it must be of this program's version. */
+static void
+opened(HttpSession *session)
+{
+	Worker	   *worker = (Worker *) session;
+
+	worker->state = WORKER_CHECKS;
+	worker->failed = true;
+	http_session_send(session,
+					  "SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
+					  " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
+					  " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
+					  " WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
+					  0, NULL);
+	http_session_sync(session);
+	http_session_flush(session);
+}
+
+static const char *
+check_extension(Worker *worker, const PGresult *result)
+{
+	if (PQresultStatus(result) != PGRES_TUPLES_OK)
+		return PQresultErrorMessage(result);
+	if (PQntuples(result) == 0)
+		return "it has no extension feedpub";
+	if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
+		return "its extension feedpub has another version than feedpub-http";
+	free(worker->schema);
+	worker->schema = http_copy(PQgetvalue(result, 0, 0));
+	return NULL;
+}
+
+/* The connection is lost: so is what it did. */
+static void
+closed(HttpSession *session)
+{
+	Worker	   *worker = (Worker *) session;
+	HttpJob    *job = worker->job;
+	HttpResult *result = worker->result;
+
+	if (worker->state != WORKER_CHECKS)
+		connected--;
+	worker->state = WORKER_CHECKS;
+	worker->job = NULL;
+	worker->result = NULL;
+	if (job == NULL)
+		return;
+	if (!job->statement->writes && job->tries++ == 0)
+	{
+		PQclear(result->rows);
+		free(result->message);
+		free(result);
+		http_job_again(job);
+		return;
+	}
 	PQclear(result->rows);
 	result->rows = NULL;
 	result->sqlstate[0] = '\0';
-	return false;
+	http_job_done(job, result);
 }
 
+/*
+ * Send a job.  The clock is taken before the snapshot: news after this may not
+ * be in what is read.
+ */
 static void
-take_error(HttpResult *result, const PGresult *error)
+start_job(Worker *worker, HttpJob *job)
 {
-	const char *sqlstate = PQresultErrorField(error, PG_DIAG_SQLSTATE);
-	const char *message = PQresultErrorField(error, PG_DIAG_MESSAGE_PRIMARY);
+	HttpSession *session = &worker->session;
 
-	if (sqlstate == NULL || result->sqlstate[0] != '\0')
+	worker->job = job;
+	worker->result = http_alloc(sizeof(HttpResult));
+	worker->result->started = http_job_clock();
+	worker->state = WORKER_RUNS;
+	session->deadline = http_now() + JOB_TIMEOUT;
+	if (job->listens && !http_session_is_standby(session))
+	{
+		worker->state = WORKER_LISTENS;
+		send_statement(worker, "SELECT %1$s.feed_listen($1::pg_catalog.regclass)", 1);
+	}
+	send_statement(worker, job->statement->text, job->statement->nargs);
+	http_session_sync(session);
+	http_session_send(session, "DISCARD ALL", 0, NULL);
+	http_session_sync(session);
+	http_session_flush(session);
+}
+
+/*
+ * Send a statement with the first arguments of the job.  Code of users that it
+ * runs cannot leave the role: feedpub._request().
+ */
+static void
+send_statement(Worker *worker, const char *text, int nargs)
+{
+	const HttpJob *job = worker->job;
+	const char *values[HTTP_MAX_ARGUMENTS + 4];
+	HttpText	statement = {0};
+	HttpText	call = {0};
+
+	http_text_print(&statement, text, worker->schema);
+	http_text_print(&call, "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4");
+	values[0] = *job->role != '\0' ? job->role : NULL;
+	values[1] = *job->claims != '\0' ? job->claims : NULL;
+	values[2] = job->statement->writes ? "f" : "t";
+	values[3] = statement.data;
+	for (int i = 0; i < nargs; i++)
+	{
+		http_text_print(&call, ", $%d", i + 5);
+		values[i + 4] = job->arguments[i];
+	}
+	http_text_print(&call, ")");
+	http_session_send(&worker->session, call.data, nargs + 4, values);
+	free(statement.data);
+	free(call.data);
+}
+
+/* Something has come: a result, or NULL at the end of a statement's. */
+static void
+received(HttpSession *session, PGresult *result)
+{
+	Worker	   *worker = (Worker *) session;
+	const char *problem;
+
+	if (PQresultStatus(result) == PGRES_PIPELINE_SYNC)
+	{
+		PQclear(result);
+		end_transaction(worker);
 		return;
-	snprintf(result->sqlstate, sizeof(result->sqlstate), "%s", sqlstate);
-	free(result->message);
-	result->message = http_copy(message != NULL ? message : "");
+	}
+	switch (worker->state)
+	{
+		case WORKER_CHECKS:
+			if (result == NULL)
+				break;
+			problem = check_extension(worker, result);
+			worker->failed = problem != NULL;
+			if (problem != NULL)
+				http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
+			break;
+		case WORKER_LISTENS:
+			if (result == NULL)
+				worker->state = WORKER_RUNS;
+			else
+				take_result(worker, result);
+			return;
+		case WORKER_RUNS:
+			if (result != NULL)
+				take_result(worker, result);
+			return;
+		case WORKER_CLEARS:
+			if (result != NULL)
+				worker->failed = PQresultStatus(result) != PGRES_COMMAND_OK;
+			break;
+		case WORKER_IDLE:
+			break;
+	}
+	PQclear(result);
 }
 
-/* Make a session as it was when it was new; close it if that fails. */
+/* Take the rows of a job, or the first error, which rules the rows out. */
 static void
-clear_session(Session *session)
+take_result(Worker *worker, PGresult *rows)
 {
-	PGconn	   *connection = session->connection;
-	PGresult   *done;
-	bool		good = true;
+	HttpResult *result = worker->result;
+	const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
+	const char *message = PQresultErrorField(rows, PG_DIAG_MESSAGE_PRIMARY);
 
-	if (PQtransactionStatus(connection) != PQTRANS_IDLE)
-		PQclear(PQexec(connection, "ROLLBACK"));
-	done = PQexec(connection, "DISCARD ALL");
-	good = PQresultStatus(done) == PGRES_COMMAND_OK;
-	PQclear(done);
-	if (!good)
-		disconnect_session(session);
+	if (PQresultStatus(rows) == PGRES_TUPLES_OK && worker->state == WORKER_RUNS)
+	{
+		result->rows = rows;
+		return;
+	}
+	if (PQresultStatus(rows) == PGRES_FATAL_ERROR && result->message == NULL)
+	{
+		snprintf(result->sqlstate, sizeof(result->sqlstate), "%s",
+				 sqlstate != NULL ? sqlstate : "");
+		result->message = http_copy(message != NULL ? message : "");
+	}
+	PQclear(rows);
+}
+
+static void
+end_transaction(Worker *worker)
+{
+	HttpSession *session = &worker->session;
+	HttpJob    *job = worker->job;
+	HttpResult *result = worker->result;
+
+	if (job != NULL)
+	{
+		worker->state = WORKER_CLEARS;
+		worker->failed = true;
+		worker->job = NULL;
+		worker->result = NULL;
+		http_job_done(job, result);
+		return;
+	}
+	if (worker->failed)
+	{
+		http_session_close(session, NULL);
+		return;
+	}
+	if (worker->state == WORKER_CHECKS)
+		connected++;
+	worker->state = WORKER_IDLE;
+	session->deadline = 0;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,10 +38,12 @@ static const Route routes[] = {
 };
 
 static struct MHD_Daemon *server;
-static volatile bool draining;
-static int	requests;			/* that have begun and not ended; atomic */
-static uint64_t responses[6];	/* by the first digit of the status; atomic */
+static HttpSource source;
+static bool draining;
+static int	requests;			/* that have begun and not ended */
+static uint64_t responses[6];	/* by the first digit of the status */
 
+static void ready(HttpSource *source, uint32_t events);
 static size_t keep_encoded(void *arg, struct MHD_Connection *connection,
 						   char *string);
 static const char *path_of(const char *url);
@@ -69,7 +72,7 @@ keep_encoded(void *arg, struct MHD_Connection *connection, char *string)
  * connections can be suspended.  NULL if it fails, which has been logged.
  */
 struct MHD_Daemon *
-http_server_daemon(const char *address, unsigned flags,
+http_server_daemon(const char *address, HttpSource *source,
 				   MHD_AccessHandlerCallback handler, bool main)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -104,7 +107,7 @@ http_server_daemon(const char *address, unsigned flags,
 		listen(listener, 1024) != 0)
 		http_log(HTTP_LOG_ERROR, "could not listen on \"%s\": %m", address);
 	else
-		made = MHD_start_daemon(flags | MHD_USE_EPOLL_INTERNAL_THREAD, 0,
+		made = MHD_start_daemon((main ? MHD_ALLOW_SUSPEND_RESUME : 0) | MHD_USE_EPOLL, 0,
 								NULL, NULL, handler, NULL,
 								MHD_OPTION_LISTEN_SOCKET, listener,
 								MHD_OPTION_CONNECTION_LIMIT,
@@ -124,55 +127,65 @@ http_server_daemon(const char *address, unsigned flags,
 								MHD_OPTION_END);
 	if (made == NULL && listener >= 0)
 		close(listener);
+	if (made != NULL)
+	{
+		source->ready = ready;
+		http_loop_watch(source, MHD_get_daemon_info(made, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
+						EPOLLIN);
+	}
 	freeaddrinfo(found);
 	return made;
+}
+
+/* MHD_run() is called after each round of the loop. */
+static void
+ready(HttpSource *source, uint32_t events)
+{
 }
 
 bool
 http_server_start(void)
 {
-	server = http_server_daemon(http_config()->listen,
-								MHD_ALLOW_SUSPEND_RESUME, handle, true);
+	server = http_server_daemon(http_config()->listen, &source, handle, true);
 	return server != NULL;
 }
 
 /*
- * Take no new clients, wake all requests that wait, and wait until all have
- * been answered, but not longer than --drain says.
+ * Do what there is to do for clients.  Returns in how many ms to be called
+ * again, -1 if there is no need.
  */
-void
-http_server_drain(void)
+int64_t
+http_server_run(void)
 {
-	int64_t		end = http_now() + http_config()->drain * INT64_C(1000);
-	int			listener;
+	MHD_run(server);
+	return http_server_timeout(server);
+}
 
-	draining = true;
-	listener = MHD_quiesce_daemon(server);
-	if (listener >= 0)
-		close(listener);
-	while (__sync_fetch_and_add(&requests, 0) > 0 && http_now() < end)
-	{
-		http_job_end_waiting();
-		usleep(20000);
-	}
+int64_t
+http_server_timeout(struct MHD_Daemon *daemon)
+{
+	MHD_UNSIGNED_LONG_LONG timeout;
+
+	return MHD_get_timeout(daemon, &timeout) == MHD_YES ? (int64_t) timeout : -1;
 }
 
 /*
- * A connection that is suspended cannot be closed, so if requests are left,
- * the end of the process closes them.
+ * Take no new clients, and resume all requests that wait.  Returns whether all
+ * have ended.  To be called until then.
  */
-void
-http_server_stop(void)
+bool
+http_server_drain(void)
 {
-	int			left = __sync_fetch_and_add(&requests, 0);
-
-	if (left == 0)
-		MHD_stop_daemon(server);
-	else
+	if (!draining)
 	{
-		http_log(HTTP_LOG_WARNING, "%d requests have not ended", left);
-		_exit(0);
+		int			listener = MHD_quiesce_daemon(server);
+
+		draining = true;
+		if (listener >= 0)
+			close(listener);
 	}
+	http_job_end_waiting();
+	return requests == 0;
 }
 
 bool
@@ -205,7 +218,7 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 
 	if (request == NULL)
 	{
-		__sync_add_and_fetch(&requests, 1);
+		requests++;
 		request = http_alloc(sizeof(HttpRequest));
 		request->connection = connection;
 		request->path = http_copy(path_of(path));
@@ -331,7 +344,7 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	free(request->claims);
 	free(request->body.data);
 	free(request);
-	__sync_sub_and_fetch(&requests, 1);
+	requests--;
 }
 
 const char *
@@ -404,7 +417,7 @@ http_respond(HttpRequest *request, unsigned status,
 	if (draining || http_connection_refused(request))
 		MHD_add_response_header(response, "Connection", "close");
 	if (status / 100 < lengthof(responses))
-		__sync_add_and_fetch(&responses[status / 100], 1);
+		responses[status / 100]++;
 	sent = MHD_queue_response(request->connection, status, response);
 	MHD_destroy_response(response);
 	return sent;
@@ -426,10 +439,10 @@ http_response_text(HttpText *text, const char *type)
 uint64_t
 http_responses(int family)
 {
-	return __sync_add_and_fetch(&responses[family], 0);
+	return responses[family];
 }
 
-/* Give a request back to libmicrohttpd's thread. */
+/* Give a request back to libmicrohttpd. */
 void
 http_resume(HttpRequest *request)
 {

@@ -31,7 +31,6 @@ struct HttpStream
 	uint64_t	started;		/* as of the result; see job.c */
 };
 
-static const HttpStatement *statement_of(const HttpRequest *request);
 static enum MHD_Result stream_answer(HttpRequest *request);
 static ssize_t read_stream(void *arg, uint64_t position, char *out, size_t room);
 static int64_t heartbeat_at(const HttpRequest *request);
@@ -46,16 +45,10 @@ http_stream_free(HttpStream *stream)
 	free(stream);
 }
 
-static const HttpStatement *
-statement_of(const HttpRequest *request)
-{
-	return http_page_statement_of(request, request->format == HTTP_FORMAT_EVENTS);
-}
-
 enum MHD_Result
 http_stream_begin(HttpRequest *request)
 {
-	http_page_run(request, statement_of(request), stream_answer);
+	http_page_run(request, http_page_statement_of(request), stream_answer);
 	return MHD_YES;
 }
 
@@ -109,7 +102,7 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 			http_result_release(request->result);
 			request->result = NULL;
 		}
-		if (__atomic_load_n(&request->is_gone, __ATOMIC_RELAXED))
+		if (request->is_gone)
 			return MHD_CONTENT_READER_END_WITH_ERROR;
 		if (events && buffer->length == 0 && !stream->more)
 			http_text_print(buffer, ":\n\n");
@@ -135,10 +128,9 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 	if (!stream->more && !events)
 		return MHD_CONTENT_READER_END_OF_STREAM;
 
-	/* set before: another thread may resume the connection at once */
 	stream->reads = true;
 	if (stream->more)
-		http_page_run(request, statement_of(request), NULL);
+		http_page_run(request, http_page_statement_of(request), NULL);
 	else
 		http_page_wait(request, stream->feed, stream->started,
 					   heartbeat_at(request), NULL);

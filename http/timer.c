@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * timer.c
- *	  The deadlines of requests that wait; called under the lock of job.c.
+ *	  The deadlines of requests that wait.
  *
  * Deadlines are kept in a ring of slots, each of TICK ms.  One that is further
  * away than the ring is long stays in its slot for another turn.
@@ -17,9 +17,9 @@ static HttpRequest *slots[SLOTS];
 static int64_t swept;			/* the last tick that has been swept */
 static int64_t next_sweep = INT64_MAX;	/* a tick */
 
-static bool add(HttpRequest *request, int64_t tick);
+static void add(HttpRequest *request, int64_t tick);
 
-static bool
+static void
 add(HttpRequest *request, int64_t tick)
 {
 	HttpRequest **slot = &slots[tick % SLOTS];
@@ -30,19 +30,16 @@ add(HttpRequest *request, int64_t tick)
 	if (*slot != NULL)
 		(*slot)->previous_of_slot = request;
 	*slot = request;
-	if (tick >= next_sweep)
-		return false;
-	next_sweep = tick;
-	return true;
+	if (tick < next_sweep)
+		next_sweep = tick;
 }
 
-/* Returns whether the thread that sweeps sleeps for too long. */
-bool
+void
 http_timer_add(HttpRequest *request)
 {
 	int64_t		tick = request->deadline / TICK + 1;
 
-	return add(request, tick > swept ? tick : swept + 1);
+	add(request, tick > swept ? tick : swept + 1);
 }
 
 void

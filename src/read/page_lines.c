@@ -41,6 +41,7 @@ typedef struct LineWriter
 
 static Datum write_page(FunctionCallInfo fcinfo, bool as_events);
 static bool end_line(FeedpubJsonEntry *entry, void *arg);
+static void replace_all(char *text, char *end, char c);
 
 /*
  * feedpub._page_lines(feed regclass, after text DEFAULT '', max_rows int
@@ -119,13 +120,18 @@ end_line(FeedpubJsonEntry *entry, void *arg)
 
 	if (writer->events != NULL)
 		feedpub_event_make(writer->events, entry, writer->line);
-	for (char *c = text->data + writer->line; c < text->data + text->len; c++)
-	{
-		if (*c == '\n' || *c == '\r')
-			*c = ' ';
-	}
+	replace_all(text->data + writer->line, text->data + text->len, '\n');
+	replace_all(text->data + writer->line, text->data + text->len, '\r');
 	appendStringInfoChar(text, '\n');
 	writer->line = text->len;
 	writer->last = entry->row;
 	return text->len < FEEDPUB_MAX_PAGE_BYTES;
+}
+
+/* Make each of these characters a space. */
+static void
+replace_all(char *text, char *end, char c)
+{
+	while ((text = memchr(text, c, end - text)) != NULL)
+		*text = ' ';
 }

@@ -1,0 +1,80 @@
+/*-------------------------------------------------------------------------
+ *
+ * loop.c
+ *	  The loop: what one thread does when a descriptor is ready, or at a time.
+ *
+ * A source is a descriptor with a function, and lives as long as the process:
+ * an event of a descriptor that has been closed meanwhile finds its source,
+ * which knows.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+static int	poller = -1;
+
+void
+http_loop_start(void)
+{
+	poller = epoll_create1(EPOLL_CLOEXEC);
+	if (poller < 0)
+		abort();
+}
+
+/*
+ * Call a source's function when its descriptor has one of these events; 0 for
+ * none, until this is called again.  With another descriptor it forgets the one
+ * before, which may be closed.
+ */
+void
+http_loop_watch(HttpSource *source, int fd, uint32_t events)
+{
+	struct epoll_event event = {.events = events, .data.ptr = source};
+
+	if (fd == source->fd && events == source->events && source->is_watched)
+		return;
+
+	/* a descriptor that was closed has left the set by itself */
+	if (source->is_watched && fd != source->fd)
+		epoll_ctl(poller, EPOLL_CTL_DEL, source->fd, NULL);
+	if (!source->is_watched || fd != source->fd ||
+		epoll_ctl(poller, EPOLL_CTL_MOD, fd, &event) != 0)
+	{
+		if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) != 0)
+			abort();
+	}
+	source->fd = fd;
+	source->events = events;
+	source->is_watched = true;
+}
+
+/* The descriptor of a source is about to be closed. */
+void
+http_loop_forget(HttpSource *source)
+{
+	if (source->is_watched)
+		epoll_ctl(poller, EPOLL_CTL_DEL, source->fd, NULL);
+	source->is_watched = false;
+}
+
+/* Wait for events, for so many ms at most, -1 without end, and handle them. */
+void
+http_loop_wait(int64_t timeout)
+{
+	struct epoll_event events[64];
+	int			count = epoll_wait(poller, events, lengthof(events),
+								   timeout > 60000 ? 60000 : (int) timeout);
+
+	for (int i = 0; i < count; i++)
+	{
+		HttpSource *source = events[i].data.ptr;
+
+		if (source->is_watched)
+			source->ready(source, events[i].events);
+	}
+}
