@@ -246,7 +246,7 @@ sub run_suite
 import { runConformanceTests } from "@durable-streams/server-conformance-tests"
 runConformanceTests({ baseUrl: process.env.CONFORMANCE_TEST_URL })
 JS
-	system "cd $dir && node_modules/.bin/vitest run suite.test.mjs --no-coverage"
+	system "cd $dir && node_modules/.bin/vitest run suite.test.mjs --no-coverage --testTimeout=60000"
 	  . " --reporter=json --outputFile=$dir/result.json >$dir/suite.log 2>&1";
 	kill 'TERM', $adapter;
 	close $port;
@@ -267,7 +267,7 @@ JS
 	is_deeply([ grep { !exists $failed{$_} } sort keys %unclaimed ], [], 'only these');
 }
 
-# A client follows a stream while the server is killed.
+# A client follows a stream while the server is killed, and the database.
 sub run_client
 {
 	my ($dir, $live) = @_;
@@ -289,6 +289,11 @@ INSERT INTO $name (message_type, data)
 	SELECT 'A', json_build_object('n', i) FROM generate_series($first, $first + 9) i;
 SQL
 		$text .= <$seen> for 1 .. 10;
+		if ($first == 20)
+		{
+			$node->restart('immediate');
+			next;
+		}
 		kill 'KILL', $served->{pid};
 		waitpid $served->{pid}, 0;
 		$served = http_start($node, listen => "127.0.0.1:$port");
