@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """follow.py: follows a feed over HTTP.
 
-    follow.py [--begin-again] [--token JWT] URL FILE
+    follow.py [--begin-again] [--jwt JWT] URL FILE
     follow.py http://localhost:8080/feeds/outbox cursor.txt
 
 Hands each entry to handle(), and writes the cursor into the file when a page has
@@ -50,13 +50,13 @@ def save(file, cursor):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--begin-again", action="store_true")
-    parser.add_argument("--token")
+    parser.add_argument("--jwt")
     parser.add_argument("url")
     parser.add_argument("file")
     args = parser.parse_args()
     session = requests.Session()
-    if args.token:
-        session.headers["Authorization"] = "Bearer " + args.token
+    if args.jwt:
+        session.headers["Authorization"] = "Bearer " + args.jwt
     cursor = load(args.file)
     pause = 1
     while True:
