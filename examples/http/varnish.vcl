@@ -20,6 +20,10 @@ sub vcl_recv {
 			req.url ~ "[?&]live=") {
 		return (pipe);
 	}
+	# equal long-polls do not wait for each other
+	if (req.url ~ "[?&](wait|timeout)=") {
+		set req.hash_ignore_busy = true;
+	}
 }
 
 sub vcl_pipe {

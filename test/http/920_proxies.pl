@@ -161,6 +161,16 @@ sub read_through
 	sql($node, q(INSERT INTO outbox (message_type, data) VALUES ('live', '1')));
 	like(read_until($stream, qr/"live"/), qr/"live"/, "$proxy: and goes on");
 	close $stream;
+	metric_is($http, 'waiting', 0, "$proxy: a stream ends at the server too");
+
+	# equal long-polls wait at one time
+	my $path = "/feeds/outbox?wait=600&after=" . get($http, '/feeds/outbox')->{cursor};
+	my @waiting = map { IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port") // die } 1 .. 3;
+	print $_ "GET $path HTTP/1.1\r\nHost: localhost\r\n\r\n" for @waiting;
+	metric_is($http, 'waiting', 3, "$proxy: three long-polls wait");
+	sql($node, q(INSERT INTO outbox (message_type, data) VALUES ('news', '1')));
+	is(scalar(grep { read_until($_, qr/"more"/) =~ /"news"/ } @waiting),
+		3, "$proxy: and are answered");
 	sql($node, 'TRUNCATE outbox');
 
 	cache_scenarios($node, $get);
