@@ -43,7 +43,13 @@ static const Setting settings[] = {
 	{"pool", "N", "4", 1, 1000, false, FIELD(pool),
 	 "connections to the database, beside one that listens"},
 	{"anonymous-role", "ROLE", "", 0, 0, true, FIELD(anonymous_role),
-	 "the role of requests without a token; the login role if it is empty"},
+	 "the role of requests without a token; they are refused if it is empty"},
+	{"jwt-key", "FILE", "", 0, 0, true, FIELD(jwt_key),
+	 "the key of tokens, a secret or a public key; none are taken if it is empty"},
+	{"jwt-audience", "AUDIENCE", "", 0, 0, true, FIELD(jwt_audience),
+	 "what the claim aud of tokens must have; anything if it is empty"},
+	{"jwt-role-claim", "CLAIM", "role", 0, 0, true, FIELD(jwt_role_claim),
+	 "the claim of tokens that is the role"},
 	{"max-connections", "N", "10000", 1, 1000000, false, FIELD(max_connections),
 	 "clients at a time"},
 	{"max-connections-per-address", "N", "0", 0, 1000000, false,
@@ -212,6 +218,17 @@ make_config(void)
 					   values[i] != NULL ? values[i] : settings[i].preset))
 			good = false;
 		free(values[i]);
+	}
+	if (good && *made->jwt_key != '\0')
+	{
+		made->key = http_token_key(made->jwt_key);
+		good = made->key != NULL;
+	}
+	if (good && made->key == NULL && *made->anonymous_role == '\0')
+	{
+		http_log(HTTP_LOG_ERROR, "all requests would be refused: "
+								 "set --anonymous-role or --jwt-key");
+		good = false;
 	}
 	return good ? made : NULL;
 }

@@ -22,6 +22,8 @@
 
 #define lengthof(array) (sizeof(array) / sizeof((array)[0]))
 
+typedef struct HttpKey HttpKey;
+
 /* Settings; config.c says what they mean. */
 typedef struct HttpConfig
 {
@@ -30,6 +32,9 @@ typedef struct HttpConfig
 	char	   *database;
 	int			pool;
 	char	   *anonymous_role;
+	char	   *jwt_key;
+	char	   *jwt_audience;
+	char	   *jwt_role_claim;
 	int			max_connections;
 	int			max_connections_per_address;
 	int			idle_timeout;
@@ -41,6 +46,7 @@ typedef struct HttpConfig
 	int			drain;
 	char	   *cors_origins;
 	char	   *log_level;
+	HttpKey    *key;			/* of tokens, or NULL */
 } HttpConfig;
 
 typedef enum HttpLogLevel
@@ -195,10 +201,11 @@ struct HttpRequest
 	HttpText	body;			/* of a POST */
 
 	/* whose request it is: token.c */
-	char	   *role;			/* "": the login role */
-	char	   *claims;			/* JSON for request.jwt.claims, or "" */
+	char	   *role;
+	char	   *claims;			/* JSON for request.jwt.claims */
 	bool		is_private;		/* the response depends on credentials */
-	int64_t		expires;		/* when the token does, in s since 1970; or 0 */
+	bool		has_token;
+	int64_t		expires;		/* when the token does, in s since 1970, or 0 */
 
 	/* what it asks for */
 	HttpFormat	format;
@@ -395,6 +402,10 @@ extern int	http_timer_sweep(bool (*due)(HttpRequest *request, void *arg),
 							 void *arg);
 
 /* in token.c */
+extern HttpKey *http_token_key(const char *name);
 extern enum MHD_Result http_token_take(HttpRequest *request, bool *refused);
+extern bool http_token_expired(const HttpRequest *request);
+extern int64_t http_token_deadline(const HttpRequest *request,
+								   int64_t deadline);
 
 #endif							/* FEEDPUB_HTTP_H */

@@ -241,7 +241,7 @@ http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
 												 request->shard, request->shards};
 
 	http_job_add(request, http_page_statement_of(request), arguments, feed,
-				 since, deadline, go_on);
+				 since, http_token_deadline(request, deadline), go_on);
 }
 
 /* The feed of a page, and whether there is nothing yet after its cursor. */

@@ -328,6 +328,11 @@ take_result(Worker *worker, PGresult *rows)
 	{
 		snprintf(result->sqlstate, sizeof(result->sqlstate), "%s",
 				 sqlstate != NULL ? sqlstate : "");
+		/* an error without a context is not the statement's: the role's */
+		if (PQresultErrorField(rows, PG_DIAG_CONTEXT) == NULL &&
+			(strcmp(result->sqlstate, "42501") == 0 ||
+			 strcmp(result->sqlstate, "22023") == 0))
+			strcpy(result->sqlstate, "28000");
 		result->message = http_copy(message != NULL ? message : "");
 	}
 	PQclear(rows);

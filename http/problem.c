@@ -22,6 +22,7 @@ static const struct
 	{"PF003", 409},
 	{"PF005", 409},
 	{"25006", 405},
+	{"28000", 403},
 	{"42501", 403},
 	{"42809", 404},
 	{"42P01", 404},
@@ -89,6 +90,8 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	if (status == 503)
 		MHD_add_response_header(response, "Retry-After", "1");
+	if (status == 401)
+		MHD_add_response_header(response, "WWW-Authenticate", request->has_token ? "Bearer error=\"invalid_token\"" : "Bearer");
 	if (status == 405)
 		MHD_add_response_header(response, "Allow", request->allowed);
 	return http_respond(request, status, response);
@@ -119,6 +122,15 @@ http_problem_result(HttpRequest *request)
 			status = statuses[i].status;
 			break;
 		}
+	}
+	if (status == 403)
+	{
+		/* what it says can name what the client did not */
+		http_log(HTTP_LOG_INFO, "%s: %s: %s", request->path, result->sqlstate,
+				 result->message);
+		if (!request->has_token && http_config()->key != NULL)
+			status = 401;
+		return respond(request, status, "permission denied", result->sqlstate);
 	}
 	if (status < 500)
 		return respond(request, status, result->message, result->sqlstate);

@@ -108,6 +108,9 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 			http_text_print(buffer, ":\n\n");
 	}
 
+	if (http_token_expired(request))
+		return events ? MHD_CONTENT_READER_END_OF_STREAM :
+						MHD_CONTENT_READER_END_WITH_ERROR;
 	if (stream->taken < buffer->length)
 	{
 		size_t		length = buffer->length - stream->taken;

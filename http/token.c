@@ -1,11 +1,102 @@
 /*-------------------------------------------------------------------------
  *
  * token.c
- *	  Whose request it is.
+ *	  Whose request it is: JSON Web Tokens.
+ *
+ * "Authorization: Bearer" and a token, as PostgREST takes it: the claim "role"
+ * is the role of the request, and all claims are in request.jwt.claims.  A
+ * token without a role has the anonymous role.  A token is taken from nowhere
+ * else, for URLs are in logs and in caches.
+ *
+ * The key says which algorithms are good, not the token: a secret is for
+ * HS256, a public key for RS256 or ES256, whichever it is of.  So a public key
+ * is never a secret, and "none" is refused.
+ *
+ * A role that the login role may not take is refused by the database, when the
+ * request runs: pool.c.
  *
  *-------------------------------------------------------------------------
  */
 #include "http.h"
+
+#include <errno.h>
+#include <jwt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+
+/* bytes; more than a good key of any kind */
+#define MAX_KEY 16384
+
+/* bytes of a secret: as many as HS256 has */
+#define LEAST_SECRET 32
+
+/* s by which the clocks of this server and the issuer may differ */
+#define LEEWAY 30
+
+struct HttpKey
+{
+	unsigned char bytes[MAX_KEY + 1];
+	int			length;
+	bool		is_public;
+};
+
+static enum MHD_Result count_headers(void *arg, enum MHD_ValueKind kind,
+									 const char *name, const char *value);
+static const char *take_token(HttpRequest *request, const char *token,
+							  unsigned *status);
+static bool has_object(jwt_t *jwt);
+static const char *check_claims(HttpRequest *request, jwt_t *jwt);
+static bool take_time(jwt_t *jwt, const char *claim, double *time, bool *is_there);
+static bool is_for(jwt_t *jwt, const char *audience);
+static const char *take_role(HttpRequest *request, jwt_t *jwt, unsigned *status);
+
+/* Read a key; NULL if it is none, which has been logged. */
+HttpKey *
+http_token_key(const char *name)
+{
+	HttpKey    *key = http_alloc(sizeof(HttpKey));
+	FILE	   *file = fopen(name, "r");
+	const char *problem = NULL;
+
+	if (file == NULL)
+	{
+		http_log(HTTP_LOG_ERROR, "could not open file \"%s\": %s", name,
+				 strerror(errno));
+		free(key);
+		return NULL;
+	}
+	key->length = fread(key->bytes, 1, MAX_KEY + 1, file);
+	if (ferror(file))
+		problem = "it could not be read";
+	else if (key->length > MAX_KEY)
+		problem = "it is too long";
+	fclose(file);
+
+	key->bytes[key->length > MAX_KEY ? MAX_KEY : key->length] = '\0';
+	if (problem == NULL && memmem(key->bytes, key->length, "-----BEGIN ", 11) != NULL)
+	{
+		key->is_public = true;
+		if (strstr((char *) key->bytes, "-----BEGIN PUBLIC KEY-----") == NULL)
+			problem = "of PEM, it must be a public key";
+	}
+	else if (problem == NULL)
+	{
+		if (key->length > 0 && key->bytes[key->length - 1] == '\n')
+			key->length--;
+		if (key->length > 0 && key->bytes[key->length - 1] == '\r')
+			key->length--;
+		if (key->length < LEAST_SECRET)
+			problem = "a secret must have 32 bytes or more";
+	}
+	if (problem == NULL)
+		return key;
+	http_log(HTTP_LOG_ERROR, "file \"%s\" has no key for tokens: %s", name, problem);
+	free(key);
+	return NULL;
+}
 
 /*
  * Take the role of a request.  If it is refused, *refused is set, and the
@@ -14,9 +105,206 @@
 enum MHD_Result
 http_token_take(HttpRequest *request, bool *refused)
 {
-	request->role = http_copy(http_config()->anonymous_role);
-	request->claims = http_copy("");
-	request->is_private = http_header(request, "Authorization") != NULL;
-	*refused = false;
+	const char *header = http_header(request, "Authorization");
+	const char *problem = NULL;
+	unsigned	status = 401;
+	int			headers = 0;
+	HttpText	claims = {0};
+
+	request->is_private = header != NULL;
+	if (header != NULL && strncasecmp(header, "Bearer", 6) == 0 &&
+		(header[6] == ' ' || header[6] == '\0'))
+	{
+		request->has_token = true;
+		MHD_get_connection_values(request->connection, MHD_HEADER_KIND,
+								  count_headers, &headers);
+		if (headers > 1)
+		{
+			status = 400;
+			problem = "there is more than one Authorization header";
+		}
+		else
+			problem = take_token(request, header + 6 + strspn(header + 6, " "),
+								 &status);
+	}
+	else if (*http_config()->anonymous_role == '\0')
+		problem = "a token is needed";
+	else
+	{
+		request->role = http_copy(http_config()->anonymous_role);
+		http_text_print(&claims, "{\"role\": ");
+		http_text_json(&claims, request->role);
+		http_text_print(&claims, "}");
+		request->claims = claims.data;
+	}
+	*refused = problem != NULL;
+	return problem != NULL ? http_problem(request, status, problem) : MHD_YES;
+}
+
+static enum MHD_Result
+count_headers(void *arg, enum MHD_ValueKind kind, const char *name,
+			  const char *value)
+{
+	if (strcasecmp(name, "Authorization") == 0)
+		++*(int *) arg;
 	return MHD_YES;
+}
+
+/* Take a token.  Returns what is wrong, or NULL. */
+static const char *
+take_token(HttpRequest *request, const char *token, unsigned *status)
+{
+	const HttpKey *key = http_config()->key;
+	const char *problem;
+	jwt_t	   *jwt;
+	jwt_alg_t	algorithm;
+
+	if (key == NULL)
+		return "this server takes no tokens";
+	if (jwt_decode(&jwt, token, key->bytes, key->length) != 0)
+		return "the token is not valid";
+	algorithm = jwt_get_alg(jwt);
+	if (key->is_public ?
+			algorithm != JWT_ALG_RS256 && algorithm != JWT_ALG_ES256 :
+			algorithm != JWT_ALG_HS256)
+		problem = "the token is not valid";
+	else if (!has_object(jwt))
+		problem = "the token is not valid";
+	else
+		problem = check_claims(request, jwt);
+	if (problem == NULL)
+		problem = take_role(request, jwt, status);
+	if (problem == NULL)
+		request->claims = jwt_get_grants_json(jwt, NULL);
+	jwt_free(jwt);
+	return problem;
+}
+
+/* Are the claims an object?  libjwt takes an array too. */
+static bool
+has_object(jwt_t *jwt)
+{
+	char	   *json = jwt_get_grants_json(jwt, NULL);
+	bool		is_object = json != NULL && *json == '{';
+
+	free(json);
+	return is_object;
+}
+
+static const char *
+check_claims(HttpRequest *request, jwt_t *jwt)
+{
+	const char *audience = http_config()->jwt_audience;
+	double		now = time(NULL);
+	double		at;
+	bool		is_there;
+
+	if (!take_time(jwt, "exp", &at, &is_there))
+		return "a time of the token is not valid";
+	if (is_there)
+	{
+		if (now >= at + LEEWAY)
+			return "the token has expired";
+		/* of one that lasts for ever, no more is said */
+		if (at < INT32_MAX * 1000.0)
+			request->expires = (int64_t) at + LEEWAY;
+	}
+	if (!take_time(jwt, "nbf", &at, &is_there))
+		return "a time of the token is not valid";
+	if (is_there && now < at - LEEWAY)
+		return "the token is not valid yet";
+	if (*audience != '\0' && !is_for(jwt, audience))
+		return "the token is for another audience";
+	return NULL;
+}
+
+/* Take a claim that is a time; false if it is anything else. */
+static bool
+take_time(jwt_t *jwt, const char *claim, double *time, bool *is_there)
+{
+	char	   *json = jwt_get_grants_json(jwt, claim);
+	char	   *end;
+
+	*is_there = json != NULL;
+	if (json == NULL)
+		return true;
+	*time = strtod(json, &end);
+	if (end == json || *end != '\0')
+		end = NULL;
+	free(json);
+	return end != NULL;
+}
+
+/*
+ * Is this the claim "aud", or one of its elements?  In JSON a string that is
+ * part of another one has no bare quotes.
+ */
+static bool
+is_for(jwt_t *jwt, const char *audience)
+{
+	char	   *json = jwt_get_grants_json(jwt, "aud");
+	HttpText	wanted = {0};
+	bool		found;
+
+	if (json == NULL)
+		return false;
+	http_text_json(&wanted, audience);
+	found = *json == '[' ? strstr(json, wanted.data) != NULL :
+						   strcmp(json, wanted.data) == 0;
+	free(wanted.data);
+	free(json);
+	return found;
+}
+
+/*
+ * Take the role.  "" and "none" would be the login role, so they are roles
+ * that may not be taken.
+ */
+static const char *
+take_role(HttpRequest *request, jwt_t *jwt, unsigned *status)
+{
+	const char *claim = http_config()->jwt_role_claim;
+	const char *role = jwt_get_grant(jwt, claim);
+	char	   *other = role == NULL ? jwt_get_grants_json(jwt, claim) : NULL;
+
+	if (other != NULL)
+	{
+		free(other);
+		return "the role of the token is not a string";
+	}
+	if (role == NULL)
+	{
+		role = http_config()->anonymous_role;
+		if (*role == '\0')
+			return "the token has no role";
+		jwt_add_grant(jwt, claim, role);
+	}
+	if (*role == '\0' || strcmp(role, "none") == 0)
+	{
+		*status = 403;
+		return "the role may not be taken";
+	}
+	request->role = http_copy(role);
+	return NULL;
+}
+
+/* Has the token of a request expired since? */
+bool
+http_token_expired(const HttpRequest *request)
+{
+	return request->expires > 0 && time(NULL) >= request->expires;
+}
+
+/* A deadline, in ms by http_now(), or when the token expires if that is before. */
+int64_t
+http_token_deadline(const HttpRequest *request, int64_t deadline)
+{
+	int64_t		left;
+
+	if (request->expires == 0)
+		return deadline;
+	left = (request->expires - time(NULL)) * 1000;
+	if (left < 0)
+		left = 0;
+	return http_now() + left < deadline ? http_now() + left : deadline;
 }

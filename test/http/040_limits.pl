@@ -119,7 +119,7 @@ my $pid = fork // die "could not fork: $!";
 if (!$pid)
 {
 	exec 'sh', '-c', "ulimit -n 300; exec '$FindBin::RealBin/../../http/feedpub-http' "
-	  . "--listen=127.0.0.1:$limited 2> '$http->{log}.few'";
+	  . "--anonymous-role=postgres --listen=127.0.0.1:$limited 2> '$http->{log}.few'";
 }
 my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
 select undef, undef, undef, 0.05

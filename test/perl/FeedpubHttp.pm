@@ -39,6 +39,8 @@ my %running;
 sub http_start
 {
 	my ($node, %options) = @_;
+	$options{anonymous_role} //= $options{user} // 'postgres'
+	  unless exists $options{jwt_key} || $options{file};
 	my $port = delete $options{port} // PostgreSQL::Test::Cluster::get_free_port();
 	my $admin = PostgreSQL::Test::Cluster::get_free_port();
 	my $user = delete $options{user} // 'postgres';

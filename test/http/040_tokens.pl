@@ -1,0 +1,321 @@
+# Tokens: whose request it is, and that nothing of another role is told.
+
+use strict;
+use warnings FATAL => 'all';
+
+use Digest::SHA qw(hmac_sha256);
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubHttp;
+use FeedpubTest;
+use JSON::PP;
+use MIME::Base64;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
+my $directory = PostgreSQL::Test::Utils::tempdir();
+my $secret = 'a secret of thirty-two bytes or more';
+
+sql($node, <<'SQL');
+CREATE ROLE regress_feedpub_login LOGIN NOINHERIT;
+CREATE ROLE regress_feedpub_anonymous;
+CREATE ROLE regress_feedpub_alice;
+CREATE ROLE regress_feedpub_bob;
+CREATE ROLE regress_feedpub_other;
+GRANT regress_feedpub_anonymous, regress_feedpub_alice, regress_feedpub_bob TO regress_feedpub_login;
+SELECT feed_create('outbox', 'json'), feed_create('secret_feed'), feed_create('public_feed');
+ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
+CREATE POLICY by_role ON outbox FOR SELECT USING (message_key = current_user);
+CREATE POLICY by_claim ON outbox FOR SELECT
+	USING (message_key = current_setting('request.jwt.claims', true)::json ->> 'sub');
+GRANT SELECT ON outbox, public_feed TO regress_feedpub_alice, regress_feedpub_bob;
+GRANT SELECT ON public_feed TO regress_feedpub_anonymous;
+INSERT INTO outbox (message_type, message_key, data)
+	SELECT 'A', k, to_json('data of ' || k)
+	FROM unnest(ARRAY['regress_feedpub_alice', 'regress_feedpub_bob', 'it''s "ü"', 'other']) k;
+SELECT feed_start_worker();
+SELECT feed_flush('outbox'), feed_flush('secret_feed'), feed_flush('public_feed');
+SQL
+
+sub write_file
+{
+	my ($name, $content) = @_;
+
+	open my $file, '>:raw', "$directory/$name" or die "could not write: $!";
+	print $file $content;
+	close $file or die "could not write: $!";
+	return "$directory/$name";
+}
+
+sub encode { return encode_base64($_[0], '') =~ tr{+/=}{-_}dr }
+
+# A token of some claims, or of any text.
+sub token
+{
+	my ($claims, %options) = @_;
+	my $algorithm = $options{alg} // 'HS256';
+	my $text = encode(encode_json({ typ => 'JWT', alg => $algorithm })) . '.'
+	  . encode(ref $claims ? encode_json($claims) : $claims);
+	my $signature = '';
+
+	if ($options{pem})
+	{
+		my $file = write_file('to-sign', $text);
+		$signature = `openssl dgst -sha256 -sign '$options{pem}' '$file'`;
+		$signature = raw_signature($signature) if $algorithm eq 'ES256';
+	}
+	elsif ($algorithm ne 'none')
+	{
+		$signature = hmac_sha256($text, $options{secret} // $secret);
+	}
+	return "$text." . encode($signature);
+}
+
+# The two numbers of a signature in DER, 32 bytes each.
+sub raw_signature
+{
+	my ($der) = @_;
+	my ($r, $s) = unpack 'x3 C/a x C/a', $der;
+
+	return join '', map { substr(("\0" x 32) . $_, -32) } $r, $s;
+}
+
+my $http;
+
+sub as { my ($token, $path, %headers) = @_; return get($http, $path, Authorization => "Bearer $token", %headers) }
+
+sub keys_of
+{
+	my ($response) = @_;
+	return [ map { $_->{key}{message_key} } @{ $response->{json}{entries} } ];
+}
+
+sub is_refused
+{
+	my ($token, $status, $detail, $test) = @_;
+	my $response = as($token, '/feeds/outbox');
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	is("$response->{status} " . ($response->{json}{detail} // ''), "$status $detail", $test);
+	return $response;
+}
+
+my $now = time;
+my $alice = { role => 'regress_feedpub_alice', exp => $now + 3600 };
+my $bob = { role => 'regress_feedpub_bob' };
+my $invalid = 'the token is not valid';
+
+# the algorithms
+for my $kind ([ 'RS256', 'RSA', 'rsa_keygen_bits:2048' ], [ 'ES256', 'EC', 'ec_paramgen_curve:P-256' ])
+{
+	my ($algorithm, $type, $option) = @$kind;
+	my $private = "$directory/$algorithm.private";
+	my $public = "$directory/$algorithm.public";
+
+	system("openssl genpkey -algorithm $type -pkeyopt $option -out '$private' 2>/dev/null && "
+		  . "openssl pkey -in '$private' -pubout -out '$public'") == 0
+	  or die 'openssl failed';
+	$http = http_start($node, user => 'regress_feedpub_login', jwt_key => $public);
+	is_deeply(keys_of(as(token($alice, alg => $algorithm, pem => $private), '/feeds/outbox')),
+		['regress_feedpub_alice'], $algorithm);
+	is_refused(token($alice, secret => slurp_file($public)), 401, $invalid,
+		'HS256 with the public key as its secret');
+	is_refused(token($alice, alg => 'none'), 401, $invalid, 'alg none');
+	is_refused(token($alice, alg => $algorithm, pem => $private) =~ s/\.[^.]{8}([^.]*)$/.AAAAAAAA$1/r,
+		401, $invalid, 'a forged signature');
+	is_refused(token($alice, alg => $algorithm eq 'RS256' ? 'ES256' : 'RS256', pem => $private),
+		401, $invalid, 'the algorithm of another kind of key');
+	my $none = get($http, '/feeds/outbox');
+	is("$none->{status} $none->{headers}{'www-authenticate'} $none->{headers}{'cache-control'}",
+		'401 Bearer no-store', 'no token, and no anonymous role');
+	is(get($http, '/feeds')->{status}, 401, 'so there is no list');
+	http_stop($http);
+}
+
+my $key = write_file('secret', "$secret\n");
+$http = http_start(
+	$node,
+	user => 'regress_feedpub_login',
+	jwt_key => $key,
+	anonymous_role => 'regress_feedpub_anonymous',
+	jwt_audience => 'feeds');
+$_->{aud} = [ 'x', 'feeds' ] for $alice, $bob;
+
+my $page = as(token($alice), '/feeds/outbox');
+is_deeply(keys_of($page), ['regress_feedpub_alice'], 'HS256');
+like($page->{headers}{'cache-control'}, qr/private|no-cache/, 'what is answered is not for all');
+like($page->{headers}{vary}, qr/Authorization/, 'and varies');
+is_deeply(keys_of(get($http, '/feeds/outbox', Authorization => 'bearer  ' . token($bob))),
+	['regress_feedpub_bob'], 'the scheme has no case');
+
+# what is refused
+is_refused(token({ %$alice, exp => $now - 40 }), 401, 'the token has expired', 'expired');
+is_refused(token({ %$alice, exp => 'never' }), 401, 'a time of the token is not valid', 'a time that is none');
+is_refused(token({ %$alice, nbf => $now + 600 }), 401, 'the token is not valid yet', 'not yet valid');
+is(as(token({ %$alice, exp => $now - 1.5, nbf => $now + 1 }), '/feeds/outbox')->{status},
+	200, 'clocks may differ a little');
+is_refused(token({ %$alice, aud => $_ }), 401, 'the token is for another audience', 'another audience')
+  for 'other', ['other'], 'x","feeds', ['x","feeds","y'];
+is(as(token({ %$alice, aud => 'feeds' }), '/feeds/outbox')->{status}, 200, 'an audience alone');
+is_refused(token({ role => $alice->{role} }), 401, 'the token is for another audience', 'no audience');
+like(is_refused(token($alice, secret => 'another secret of 32 bytes at least'), 401, $invalid, 'another key')
+	  ->{headers}{'www-authenticate'}, qr/^Bearer error="invalid_token"$/, 'the client is told');
+is_refused(token($alice, alg => 'none'), 401, $invalid, 'alg none');
+is_refused(token($alice, alg => 'none') =~ s/\.$//r, 401, $invalid, 'nothing after it');
+is_refused(token($alice, alg => 'HS512'), 401, $invalid, 'another algorithm');
+is_refused(token($alice) =~ s/^([^.]*\.).*?\./$1 . encode('{"role":"postgres"}') . '.'/er, 401, $invalid, 'forged');
+is_refused($_, 401, $invalid, 'malformed')
+  for '', 'x', '..', '.', '%%%.%%%.%%%', 'a.b.c', token('{'), token('[]'), token('"x"'), token('null'), token(''),
+  token('{"role":"regress_feedpub_alice\u0000","aud":"feeds"}');
+is_refused(token({ %$alice, role => $_ }), 401, 'the role of the token is not a string', 'a role that is no string')
+  for 1, undef, [], {}, \1;
+for my $role ('', 'none', 'regress_feedpub_other', 'postgres', 'no such role', 'regress_feedpub_login"', 'x' x 100)
+{
+	my $response = as(token({ %$alice, role => $role }), '/feeds/outbox');
+
+	is($response->{status}, 403, 'a role that may not be taken') or diag $response->{content};
+	unlike($response->{content}, qr/regress|postgres|no such role|xxx/, 'is not named');
+}
+is(as(token({ %$alice, more => 'x' x 9000 }), '/feeds/outbox')->{status}, 431, 'a token that is too long');
+my $two = send_request($http, '/feeds/outbox', Authorization => 'Bearer ' . token($alice)
+	  . "\r\nAuthorization: Bearer " . token($bob));
+like(read_until($two, qr/\}/), qr/^HTTP\/1.1 400 .*more than one/s, 'two tokens');
+is(get($http, '/feeds/outbox?access_token=' . token($alice))->{status}, 401, 'a token in the URL is none');
+
+# claims
+my %quoted = (%$bob, sub => qq(it's "\x{fc}"));
+is_deeply([ sort @{ keys_of(as(token(\%quoted), '/feeds/outbox')) } ],
+	[ sort $quoted{sub}, 'regress_feedpub_bob' ], 'claims with quotes');
+is_deeply(keys_of(as(token({ %$bob, sub => "x' OR true --" }), '/feeds/outbox')),
+	['regress_feedpub_bob'], 'claims are data');
+my @lists = map {
+	[ map { $_->{name} } @{ $_->{json}{feeds} } ]
+} as(token($alice), '/feeds'), get($http, '/feeds'), as(token({ aud => 'feeds' }), '/feeds');
+is_deeply(\@lists,
+	[ [ 'public.outbox', 'public.public_feed' ], ['public.public_feed'], ['public.public_feed'] ],
+	'the list of feeds; a token without a role has the anonymous one');
+
+# errors: 401 without a token, 403 with one, which name nothing
+my $denied = get($http, '/feeds/secret_feed');
+is("$denied->{status} $denied->{headers}{'www-authenticate'} $denied->{json}{detail}",
+	'401 Bearer permission denied', 'without a token');
+$denied = as(token($alice), '/feeds/secret_feed');
+is("$denied->{status} $denied->{json}{detail}", '403 permission denied', 'with one');
+
+# all forms of reading
+for my $role (qw(alice bob))
+{
+	my $other = $role eq 'alice' ? 'bob' : 'alice';
+	my $token = token($role eq 'alice' ? $alice : $bob);
+	my $lines = as($token, '/feeds/outbox', Accept => 'application/x-ndjson')->{content};
+	my $stream = send_request($http, '/feeds/outbox', Accept => 'text/event-stream',
+		Authorization => "Bearer $token");
+
+	for my $text ($lines, read_until($stream, qr/^data: .*\n\n/m),
+		as($token, '/streams/outbox?offset=-1')->{content},
+		as($token, '/feeds/outbox', Accept => 'application/cloudevents-batch+json')->{content})
+	{
+		like($text, qr/data of regress_feedpub_$role/, "$role reads what is theirs");
+		unlike($text, qr/$other|other|it's/, 'and nothing else');
+	}
+}
+
+# equal reads of two roles that wait together
+my $head = as(token($alice), '/feeds/outbox')->{cursor};
+my @waiting = map {
+	send_request($http, "/feeds/outbox?after=$head&wait=60", Authorization => 'Bearer ' . token($_))
+} $alice, $bob, { %$bob, sub => 'a claim' };
+metric_is($http, 'waiting', 3, 'three wait');
+sql($node, <<'SQL');
+INSERT INTO outbox (message_type, message_key, data)
+	SELECT 'A', k, to_json(k) FROM unnest('{regress_feedpub_alice,regress_feedpub_bob,a claim}'::text[]) k
+SQL
+is_deeply([ map { join ' ', sort /"key": ?\{"message_key": ?"(.*?)"/g } map { read_until($_, qr/"more": /) } @waiting ],
+	[ 'regress_feedpub_alice', 'regress_feedpub_bob', 'a claim regress_feedpub_bob' ],
+	'each gets its own');
+
+# streams and long-polls end when the token does
+my $short = token({ %$alice, exp => time - 27 });
+$head = as(token($alice), '/feeds/outbox')->{cursor};
+my $poll = send_request($http, "/feeds/outbox?after=$head&wait=60", Authorization => "Bearer $short");
+my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/event-stream',
+	Authorization => "Bearer $short");
+like(read_until($stream, qr/^0\r\n\r\n/m), qr/^0\r\n\r\n/m, 'a stream ends with its token');
+like(read_until($poll, qr/"more": /), qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'a long-poll too');
+is_refused($short, 401, 'the token has expired', 'which has expired');
+
+# the key is read again
+write_file('secret', 'a new secret that has 32 bytes or more');
+kill 'HUP', $http->{pid};
+$node->poll_query_until('postgres', 'SELECT true');
+my $tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
+select undef, undef, undef, 0.1
+  while as(token($alice), '/feeds')->{status} != 401 && $tries-- > 0;
+is_refused(token($alice), 401, $invalid, 'a token of the old key');
+is(as(token($alice, secret => 'a new secret that has 32 bytes or more'), '/feeds/outbox')->{status},
+	200, 'and one of the new key');
+write_file('secret', 'short');
+kill 'HUP', $http->{pid};
+$tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
+select undef, undef, undef, 0.1
+  while slurp_file($http->{log}) !~ /settings not reloaded/ && $tries-- > 0;
+is(as(token($alice, secret => 'a new secret that has 32 bytes or more'), '/feeds/outbox')->{status},
+	200, 'a bad key changes nothing');
+http_stop($http);
+
+# what an owner's code leaves reaches no other request: one connection
+sql($node, <<'SQL');
+GRANT CREATE ON SCHEMA public TO regress_feedpub_bob;
+SET ROLE regress_feedpub_bob;
+CREATE FUNCTION hostile() RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM set_config('search_path', 'pg_temp', false),
+		set_config('request.jwt.claims', '{"sub": "other"}', false), set_config('hostile.mark', 'x', false),
+		pg_advisory_lock(1);
+	BEGIN PERFORM set_config('role', 'regress_feedpub_alice', false); EXCEPTION WHEN OTHERS THEN END;
+	BEGIN EXECUTE 'CREATE TEMP TABLE outbox (x int)'; EXCEPTION WHEN OTHERS THEN END;
+	BEGIN EXECUTE 'PREPARE hostile AS SELECT 1'; EXCEPTION WHEN OTHERS THEN END;
+	RETURN true;
+END $$;
+RESET ROLE;
+CREATE POLICY hostile ON public_feed USING (hostile());
+CREATE POLICY hostile_outbox ON outbox FOR SELECT TO regress_feedpub_bob USING (hostile() AND false);
+ALTER TABLE public_feed ENABLE ROW LEVEL SECURITY;
+INSERT INTO public_feed (message_type, data) VALUES ('A', '1');
+SELECT feed_flush('public_feed');
+ALTER TABLE public_feed ALTER headers SET DEFAULT to_jsonb(hostile()::text || current_user);
+GRANT INSERT ON public_feed TO regress_feedpub_alice;
+SQL
+write_file('secret', $secret);
+$http = http_start($node, user => 'regress_feedpub_login', jwt_key => $key, pool => 1,
+	anonymous_role => 'regress_feedpub_anonymous');
+for my $path ('/feeds/public_feed', '/feeds/outbox')
+{
+	is(as(token($bob), $path)->{status}, 200, 'code of an owner');
+	is_deeply([ sort @{ keys_of(as(token($alice), '/feeds/outbox')) } ],
+		[ ('regress_feedpub_alice') x 2 ], 'does not reach the next request');
+	is(sql($node, q(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')), '0', 'it leaves no lock');
+}
+my $append = HTTP::Tiny->new->post("$http->{url}/streams/public_feed",
+	{ headers => { 'Content-Type' => 'application/json', Authorization => 'Bearer ' . token($alice) },
+		content => '{}' });
+is($append->{status}, 204, 'an append runs an owner\'s default');
+is(sql($node, q(SELECT headers FROM public_feed WHERE headers IS NOT NULL)),
+	'"trueregress_feedpub_alice"', 'as the role');
+is_deeply(keys_of(as(token($bob), '/feeds/outbox')), [ ('regress_feedpub_bob') x 2 ], 'and leaves nothing');
+http_stop($http);
+
+# the command line
+for my $bad ([ qr/all requests would be refused/ ], [ qr/must have 32 bytes/, '--jwt-key=' . write_file('short', 'x') ],
+	[ qr/must be a public key/, "--jwt-key=$directory/RS256.private" ],
+	[ qr/could not open file/, "--jwt-key=$directory/none" ])
+{
+	my ($expected, @flags) = @$bad;
+	my $error;
+
+	IPC::Run::run([ "$FindBin::RealBin/../../http/feedpub-http", @flags ], '2>', \$error);
+	like($error, $expected, 'it does not start');
+}
+
+done_testing();
