@@ -106,6 +106,5 @@ http_admin_run(void)
 {
 	if (admin == NULL)
 		return -1;
-	MHD_run(admin);
-	return http_server_timeout(admin);
+	return http_server_work(admin, &source);
 }

@@ -122,6 +122,7 @@ struct HttpSource
 	int			fd;
 	uint32_t	events;
 	bool		is_watched;
+	bool		is_ready;		/* for server.c */
 };
 
 typedef enum HttpSessionState
@@ -371,7 +372,7 @@ extern struct MHD_Daemon *http_server_daemon(const char *address,
 											 HttpSource *source,
 											 MHD_AccessHandlerCallback handler,
 											 bool main);
-extern int64_t http_server_timeout(struct MHD_Daemon *daemon);
+extern int64_t http_server_work(struct MHD_Daemon *daemon, HttpSource *source);
 extern const char *http_header(HttpRequest *request, const char *name);
 extern enum MHD_Result http_respond(HttpRequest *request, unsigned status,
 									struct MHD_Response *response);

@@ -137,10 +137,11 @@ http_server_daemon(const char *address, HttpSource *source,
 	return made;
 }
 
-/* MHD_run() is called after each round of the loop. */
+/* A daemon has something to do, which it does at the end of the round. */
 static void
 ready(HttpSource *source, uint32_t events)
 {
+	source->is_ready = true;
 }
 
 bool
@@ -157,16 +158,23 @@ http_server_start(void)
 int64_t
 http_server_run(void)
 {
-	MHD_run(server);
-	return http_server_timeout(server);
+	return http_server_work(server, &source);
 }
 
+/* The same for any daemon. */
 int64_t
-http_server_timeout(struct MHD_Daemon *daemon)
+http_server_work(struct MHD_Daemon *daemon, HttpSource *source)
 {
 	MHD_UNSIGNED_LONG_LONG timeout;
+	bool		has_timeout = MHD_get_timeout(daemon, &timeout) == MHD_YES;
 
-	return MHD_get_timeout(daemon, &timeout) == MHD_YES ? (int64_t) timeout : -1;
+	if (source->is_ready || (has_timeout && timeout == 0))
+	{
+		source->is_ready = false;
+		MHD_run(daemon);
+		has_timeout = MHD_get_timeout(daemon, &timeout) == MHD_YES;
+	}
+	return has_timeout ? (int64_t) timeout : -1;
 }
 
 /*
@@ -446,5 +454,6 @@ http_responses(int family)
 void
 http_resume(HttpRequest *request)
 {
+	source.is_ready = true;
 	MHD_resume_connection(request->connection);
 }
