@@ -57,6 +57,8 @@ static const Setting settings[] = {
 	 "clients at a time from one address; any number if it is 0"},
 	{"idle-timeout", "SECONDS", "60", 1, 3600, false, FIELD(idle_timeout),
 	 "how long a client may take to send a request, or to take nothing"},
+	{"statement-timeout", "SECONDS", "30", 1, 3600, true,
+	 FIELD(statement_timeout), "how long the database may take for a request"},
 	{"max-limit", "ROWS", "1000", 1, 1000000, true, FIELD(max_limit),
 	 "rows of the largest page"},
 	{"max-age", "SECONDS", "31536000", 0, 31536000, true, FIELD(max_age),
@@ -71,6 +73,8 @@ static const Setting settings[] = {
 	 "how long requests may take to end after SIGTERM"},
 	{"cors-origins", "ORIGIN,...", "", 0, 0, true, FIELD(cors_origins),
 	 "origins whose pages may read; * for any"},
+	{"log-requests", "STATUS", "500", 100, 600, true, FIELD(log_requests),
+	 "requests with this status or a higher one are logged"},
 	{"log-level", "LEVEL", "info", 0, 0, true, FIELD(log_level),
 	 "debug, info, warning or error"},
 };

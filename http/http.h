@@ -38,6 +38,8 @@ typedef struct HttpConfig
 	int			max_connections;
 	int			max_connections_per_address;
 	int			idle_timeout;
+	int			statement_timeout;
+	int			log_requests;
 	int			max_limit;
 	int			max_age;
 	int			max_wait;
@@ -198,6 +200,8 @@ struct HttpRequest
 	char	   *path;			/* as it was sent */
 	char	   *method;
 	const char *allowed;		/* the methods of its route */
+	int64_t		began;			/* ms, by http_now() */
+	unsigned	status;			/* of the response, or 0 */
 	bool		begun;			/* the handler has seen the whole request */
 	HttpText	body;			/* of a POST */
 
@@ -306,6 +310,7 @@ extern void http_loop_wait(int64_t timeout);
 extern void http_log_level(const char *level);
 extern void http_log(HttpLogLevel level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+extern void http_log_request(const HttpRequest *request);
 
 /* in memory.c */
 extern void *http_alloc(size_t size);
@@ -386,6 +391,7 @@ extern void http_session_open(HttpSession *session);
 extern void http_session_close(HttpSession *session, const char *reason);
 extern int64_t http_session_sweep(HttpSession *session, int64_t now);
 extern void http_session_hurry(HttpSession *session);
+extern bool http_session_hopes(const HttpSession *session);
 extern void http_session_send(HttpSession *session, const char *text,
 							  int nargs, const char *const *arguments);
 extern void http_session_sync(HttpSession *session);

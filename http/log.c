@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * log.c
- *	  The log: a line an event on standard error, "time level message".
+ *	  The log: a line an event on standard error, key=value.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,35 @@ http_log(HttpLogLevel level, const char *format, ...)
 	for (char *c = message; *c != '\0'; c++)
 		if ((unsigned char) *c < ' ' || *c == 0x7f)
 			*c = ' ';
-	http_text_print(&text, "%s %s %s\n", when, level_names[level], message);
+	http_text_print(&text, "time=%s level=%s message=", when, level_names[level]);
+	http_text_json(&text, message);
+	http_text_add(&text, "\n", 1);
+	fputs(text.data, stderr);
+	free(text.data);
+}
+
+/*
+ * Log a request that has ended.  The arguments of its URL are not logged: they
+ * can be secrets, and of any length.
+ */
+void
+http_log_request(const HttpRequest *request)
+{
+	HttpText	text = {0};
+	char		when[32];
+	time_t		now = time(NULL);
+	struct tm parts;
+
+	if (request->status < (unsigned) http_config()->log_requests)
+		return;
+	strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &parts));
+	http_text_print(&text, "time=%s level=%s message=\"request\" method=", when,
+					level_names[request->status >= 500 ? HTTP_LOG_WARNING : HTTP_LOG_INFO]);
+	http_text_json(&text, request->method);
+	http_text_print(&text, " path=");
+	http_text_json(&text, request->path);
+	http_text_print(&text, " status=%u ms=%lld\n", request->status,
+					(long long) (http_now() - request->began));
 	fputs(text.data, stderr);
 	free(text.data);
 }

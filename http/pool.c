@@ -19,8 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ms that a job may take */
-#define JOB_TIMEOUT 60000
+/* ms that the server may take to end a statement at --statement-timeout */
+#define GRACE 5000
 
 typedef enum WorkerState
 {
@@ -49,6 +49,7 @@ static int	connected;			/* those that have been checked */
 static void opened(HttpSession *session);
 static void received(HttpSession *session, PGresult *result);
 static void closed(HttpSession *session);
+static void send_limit(HttpSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
 static void start_job(Worker *worker, HttpJob *job);
 static void send_statement(Worker *worker, const char *text, int nargs);
@@ -121,7 +122,7 @@ http_pool_work(void)
 		Worker	   *worker = &workers[i];
 
 		http_session_hurry(&worker->session);
-		if (worker->session.state != HTTP_SESSION_CLOSED)
+		if (http_session_hopes(&worker->session))
 			hope = true;
 		if (worker->session.state == HTTP_SESSION_OPEN &&
 			worker->state == WORKER_IDLE)
@@ -166,8 +167,20 @@ opened(HttpSession *session)
 					  " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
 					  " WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
 					  0, NULL);
+	send_limit(session);
 	http_session_sync(session);
 	http_session_flush(session);
+}
+
+/* Have the server end statements that take too long. */
+static void
+send_limit(HttpSession *session)
+{
+	char		text[64];
+
+	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
+			 http_config()->statement_timeout);
+	http_session_send(session, text, 0, NULL);
 }
 
 static const char *
@@ -226,7 +239,7 @@ start_job(Worker *worker, HttpJob *job)
 	worker->result = http_alloc(sizeof(HttpResult));
 	worker->result->started = http_job_clock();
 	worker->state = WORKER_RUNS;
-	session->deadline = http_now() + JOB_TIMEOUT;
+	session->deadline = http_now() + http_config()->statement_timeout * INT64_C(1000) + GRACE;
 	if (job->listens && !http_session_is_standby(session))
 	{
 		worker->state = WORKER_LISTENS;
@@ -235,6 +248,7 @@ start_job(Worker *worker, HttpJob *job)
 	send_statement(worker, job->statement->text, job->statement->nargs);
 	http_session_sync(session);
 	http_session_send(session, "DISCARD ALL", 0, NULL);
+	send_limit(session);
 	http_session_sync(session);
 	http_session_flush(session);
 }
@@ -284,7 +298,8 @@ received(HttpSession *session, PGresult *result)
 	switch (worker->state)
 	{
 		case WORKER_CHECKS:
-			if (result == NULL)
+			if (result == NULL || PQresultStatus(result) == PGRES_COMMAND_OK ||
+				PQresultStatus(result) == PGRES_PIPELINE_ABORTED)
 				break;
 			problem = check_extension(worker, result);
 			worker->failed = problem != NULL;

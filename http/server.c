@@ -229,6 +229,7 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 		requests++;
 		request = http_alloc(sizeof(HttpRequest));
 		request->connection = connection;
+		request->began = http_now();
 		request->path = http_copy(path_of(path));
 		request->method = http_copy(method);
 		*state = request;
@@ -336,6 +337,7 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	if (request == NULL)
 		return;
 	*state = NULL;
+	http_log_request(request);
 	http_job_forget(request);
 	http_connection_end(request);
 	http_result_release(request->result);
@@ -424,6 +426,7 @@ http_respond(HttpRequest *request, unsigned status,
 	}
 	if (draining || http_connection_refused(request))
 		MHD_add_response_header(response, "Connection", "close");
+	request->status = status;
 	if (status / 100 < lengthof(responses))
 		responses[status / 100]++;
 	sent = MHD_queue_response(request->connection, status, response);

@@ -23,6 +23,9 @@
 #define HURRY_INTERVAL 50
 #define CONNECT_TIMEOUT 10000
 
+/* ms after which an attempt is not waited for, if the one before it failed */
+#define HUNG 1000
+
 static void ready(HttpSource *source, uint32_t events);
 static void go_on_connecting(HttpSession *session);
 static void take_results(HttpSession *session);
@@ -33,9 +36,11 @@ void
 http_session_open(HttpSession *session)
 {
 	const char *const names[] = {"fallback_application_name", "client_encoding",
+								 "keepalives_idle", "keepalives_interval",
+								 "keepalives_count", "tcp_user_timeout",
 								 "dbname", NULL};
-	const char *const values[] = {session->application, "UTF8",
-								  http_config()->database, NULL};
+	const char *const values[] = {session->application, "UTF8", "30", "10",
+								  "3", "30000", http_config()->database, NULL};
 
 	session->source.ready = ready;
 	session->state = HTTP_SESSION_CONNECTING;
@@ -65,7 +70,9 @@ http_session_close(HttpSession *session, const char *reason)
 				 session->application, reason);
 	session->has_failed = true;
 	session->state = HTTP_SESSION_CLOSED;
-	session->deadline = http_now() + RETRY_INTERVAL;
+	/* what was lost can be had again at once, if somebody waits for it */
+	session->deadline = http_now() + RETRY_INTERVAL -
+		(state == HTTP_SESSION_OPEN && reason != NULL ? HURRY_INTERVAL : 0);
 	http_loop_forget(&session->source);
 	PQfinish(session->connection);
 	session->connection = NULL;
@@ -87,7 +94,23 @@ http_session_sweep(HttpSession *session, int64_t now)
 		else
 			http_session_close(session, "it took too long");
 	}
+	if (session->state == HTTP_SESSION_CONNECTING && session->has_failed &&
+		http_session_hopes(session))
+		return session->deadline - CONNECT_TIMEOUT + HUNG;
 	return session->deadline > 0 ? session->deadline : INT64_MAX;
+}
+
+/*
+ * Is it open, or may it be so soon?  Without this each request would wait as
+ * long as an attempt, if the server does not answer.
+ */
+bool
+http_session_hopes(const HttpSession *session)
+{
+	return session->state == HTTP_SESSION_OPEN ||
+		(session->state == HTTP_SESSION_CONNECTING &&
+		 (!session->has_failed ||
+		  http_now() < session->deadline - CONNECT_TIMEOUT + HUNG));
 }
 
 /*

@@ -203,7 +203,7 @@ like($out, qr/--max-age=SECONDS/, '--help');
 IPC::Run::run([ $program, '--version' ], '>', \$out);
 like($out, qr/^feedpub-http \d/, '--version');
 IPC::Run::run([ $program, '--pool=0' ], '2>', \$error);
-like($error, qr/"pool" must be a number from 1 to 1000/, 'a value out of range');
+like($error, qr/pool\\" must be a number from 1 to 1000/, 'a value out of range');
 IPC::Run::run([ $program, '--poool=1' ], '2>', \$error);
 like($error, qr/unknown option/, 'an unknown option');
 

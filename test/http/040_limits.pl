@@ -124,7 +124,7 @@ if (!$pid)
 my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
 select undef, undef, undef, 0.05
   while (!-e "$http->{log}.few" || slurp_file("$http->{log}.few") !~ /ready/) && $tries-- > 0;
-like(slurp_file("$http->{log}.few"), qr/error could not have 10000 connections, but \d+: the limit of open files is 300/,
+like(slurp_file("$http->{log}.few"), qr/level=error message="could not have 10000 connections, but \d+: the limit of open files is 300/,
 	'too few open files');
 kill 'TERM', $pid;
 waitpid $pid, 0;

@@ -1,0 +1,130 @@
+# The database restarts, refuses connections, or does not answer: 503, and
+# feedpub-http goes on.  The log.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubHttp;
+use FeedpubTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
+
+sql($node, <<'SQL');
+CREATE ROLE regress_feedpub_login LOGIN;
+SELECT feed_create('outbox'), feed_create('other'), feed_start_worker();
+GRANT SELECT ON outbox, other TO regress_feedpub_login;
+SQL
+my $file = PostgreSQL::Test::Utils::tempdir() . '/feedpub-http.conf';
+append_to_file($file, "statement-timeout = 1\nlog-requests = 100\n");
+my $http = http_start($node, user => 'regress_feedpub_login', pool => 1, file => $file);
+
+# Tests a response that says to come again.
+sub unavailable
+{
+	my ($path, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $response = get($http, $path);
+
+	return is_deeply(
+		[ $response->{status}, $response->{headers}{'retry-after'} ],
+		[ 503, 1 ], $test);
+}
+
+is(get($http, '/feeds')->{status}, 200, 'it is there');
+
+# a statement that waits for a lock
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK other');
+unavailable('/feeds/other', 'a statement that takes too long');
+$locker->quit;
+is(get($http, '/feeds/other')->{status}, 200, 'until it does not');
+
+# a backend that does not answer; another connection is made
+my $pids = sql($node, <<'SQL');
+SELECT pid FROM pg_stat_activity WHERE usename = 'regress_feedpub_login'
+SQL
+kill 'STOP', split /\n/, $pids;
+is(get($http, '/feeds/other')->{status}, 200, 'a backend that does not answer is given up');
+kill 'CONT', split /\n/, $pids;
+
+# the server refuses connections
+my $last = get($http, '/feeds/outbox')->{cursor};
+my $waiting = send_request($http, "/feeds/outbox?after=$last&wait=60");
+metric_is($http, 'waiting', 1, 'a request waits');
+sql($node, 'ALTER ROLE regress_feedpub_login CONNECTION LIMIT 0');
+sql($node, <<'SQL');
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'regress_feedpub_login'
+SQL
+unavailable('/feeds/other', 'too many connections');
+sql($node, "INSERT INTO outbox (message_type, data) VALUES ('A', '1')");
+sql($node, 'ALTER ROLE regress_feedpub_login CONNECTION LIMIT -1');
+like(read_until($waiting, qr/"more": /), qr/"upsert"/, 'a request that waited misses nothing');
+
+sql($node, 'ALTER ROLE regress_feedpub_login NOLOGIN');
+sql($node, <<'SQL');
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'regress_feedpub_login'
+SQL
+unavailable('/feeds/other', 'not permitted to log in');
+sql($node, 'ALTER ROLE regress_feedpub_login LOGIN');
+ok(await_success(), 'it is again');
+
+# a server that hangs does not make each request wait
+kill 'STOP', $node->{_pid} // die;
+sql_backends('STOP');
+my @hung = map { send_request($http, '/feeds') } 1 .. 5;
+is(scalar(grep { read_until($_, qr/\r\n\r\n/) =~ /^HTTP\/1\.1 503/ } @hung),
+	5, 'a server that hangs');
+sql_backends('CONT');
+kill 'CONT', $node->{_pid};
+ok(await_success(), 'goes on');
+
+# the log
+get($http, '/feeds/outbox?after=secret');
+my $log = slurp_file($http->{log});
+like($log, qr/^time=\S+Z level=info message="ready on [^"]*"$/m, 'a line of the log');
+like($log, qr/^time=\S+Z level=info message="request" method="GET" path="\/feeds\/outbox" status=400 ms=\d+$/m,
+	'a request');
+like($log, qr/level=warning message="request" .* status=503/, 'one that failed');
+unlike($log, qr/secret/, 'without its arguments');
+append_to_file($file, "max-limit = 7\n");
+kill 'HUP', $http->{pid};
+my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+select undef, undef, undef, 0.05
+  while slurp_file($http->{log}) !~ /settings reloaded/ && $tries-- > 0;
+like(slurp_file($http->{log}), qr/message="settings reloaded"/, 'SIGHUP');
+is(http_stop($http), 0, 'the server has not ended by itself');
+
+# Clients come again after a 503.
+sub await_success
+{
+	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+
+	for (1 .. $tries)
+	{
+		return 1 if get($http, '/feeds/other')->{status} == 200;
+		select undef, undef, undef, 0.05;
+	}
+	return 0;
+}
+
+# Stops the backends of feedpub-http, or lets them go on.
+sub sql_backends
+{
+	my ($signal) = @_;
+
+	for my $proc (glob '/proc/[0-9]*')
+	{
+		my $stat = eval { slurp_file("$proc/stat") } // next;
+		my ($parent) = $stat =~ /^\d+ \(.*\) \S (\d+)/s;
+		my ($pid) = $proc =~ /(\d+)/;
+
+		kill $signal, $pid if $parent == $node->{_pid};
+	}
+	return;
+}
+
+done_testing();
