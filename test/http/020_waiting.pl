@@ -55,7 +55,8 @@ metric_is($http, 'connections', 0, 'their connections are closed');
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60") } 1 .. 5;
 metric_is($http, 'waiting', 5, 'five wait');
-$node->restart('immediate');
+$node->stop('immediate');
+$node->start;
 sql($node, sprintf $insert, 'outbox');
 @answers = map { read_until($_, qr/"more": /) } @waiting;
 is(scalar(grep { /^HTTP\/1.1 200 .*"op": "upsert"/s } @answers),

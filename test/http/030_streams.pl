@@ -56,7 +56,8 @@ is_deeply([ $text =~ /^data: .*?"message_key":"(\d+)"/mg ],
 	[ 11 .. 26 ], 'goes on after Last-Event-ID');
 
 # the database restarts: closed, or it goes on
-$node->restart('immediate');
+$node->stop('immediate');
+$node->start;
 sql($node, "INSERT INTO outbox (message_type, message_key, data) VALUES ('A', 27, '1')");
 like(read_until($stream, qr/^data: .*\n/m),
 	qr/"message_key":"27"/, 'a stream that waits goes on after a restart');

@@ -291,7 +291,8 @@ SQL
 		$text .= <$seen> for 1 .. 10;
 		if ($first == 20)
 		{
-			$node->restart('immediate');
+			$node->stop('immediate');
+			$node->start;
 			next;
 		}
 		kill 'KILL', $served->{pid};

@@ -243,7 +243,8 @@ sub cache_scenarios
 
 	# the server starts again: its cursors are others
 	@consumers = consumers($get);
-	$node->restart('immediate');
+	$node->stop('immediate');
+	$node->start;
 	fill($node);
 	ends_equal($node, $get, 'a crash', @consumers);
 	return;
