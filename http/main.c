@@ -113,6 +113,12 @@ run(void)
 		timeout = earlier(timeout, ends_at - now);
 	}
 	http_pool_work();
+
+	/* requests and jobs that have begun in this round have deadlines too */
+	timeout = earlier(timeout, http_job_sweep());
+	next = http_pool_sweep(now);
+	if (next != INT64_MAX)
+		timeout = earlier(timeout, next > now ? next - now : 0);
 	http_loop_wait(timeout);
 	return true;
 }

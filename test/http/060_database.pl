@@ -20,7 +20,8 @@ GRANT SELECT ON outbox, other TO regress_feedpub_login;
 SQL
 my $file = PostgreSQL::Test::Utils::tempdir() . '/feedpub-http.conf';
 append_to_file($file, "statement-timeout = 1\nlog-requests = 100\n");
-my $http = http_start($node, user => 'regress_feedpub_login', pool => 1, file => $file);
+my $http = http_start($node, user => 'regress_feedpub_login',
+	anonymous_role => 'regress_feedpub_login', pool => 1, file => $file);
 
 # Tests a response that says to come again.
 sub unavailable
