@@ -156,6 +156,7 @@ typedef struct HttpRequest HttpRequest;
 typedef struct HttpStream HttpStream;
 typedef struct HttpDurable HttpDurable;
 typedef struct HttpAppend HttpAppend;
+typedef struct HttpSubscription HttpSubscription;
 
 /* A statement, as whom it is run, and for which requests; see job.c. */
 struct HttpJob
@@ -227,6 +228,7 @@ struct HttpRequest
 	HttpStream *stream;
 	HttpDurable *durable;		/* it reads by the Durable Streams protocol */
 	HttpAppend *append;
+	HttpSubscription *subscription;
 
 	HttpJob    *job;			/* while it is suspended */
 	HttpRequest *next_of_job;
@@ -401,6 +403,10 @@ extern bool http_session_is_standby(const HttpSession *session);
 /* in stream.c */
 extern enum MHD_Result http_stream_begin(HttpRequest *request);
 extern void http_stream_free(HttpStream *stream);
+
+/* in subscription.c */
+extern enum MHD_Result http_subscription_begin(HttpRequest *request);
+extern void http_subscription_free(HttpSubscription *subscription);
 
 /* in timer.c */
 extern void http_timer_add(HttpRequest *request);

@@ -24,6 +24,7 @@ static const struct
 	{"25006", 405},
 	{"28000", 403},
 	{"42501", 403},
+	{"42704", 404},
 	{"42809", 404},
 	{"42P01", 404},
 	{"3F000", 404},
@@ -80,7 +81,8 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 	http_text_json(&text, detail);
 	if (sqlstate != NULL)
 		http_text_print(&text, ", \"sqlstate\": \"%s\"", sqlstate);
-	if (status == 410)
+	/* a subscription is moved by feed_seek() */
+	if (status == 410 && request->subscription == NULL)
 	{
 		http_text_print(&text, ", \"begin\": ");
 		http_text_json(&text, request->path);

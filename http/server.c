@@ -35,6 +35,7 @@ static const Route routes[] = {
 	{"/feeds", "GET, HEAD, OPTIONS", http_feeds_begin},
 	{"/feeds/", "GET, HEAD, OPTIONS", http_page_begin},
 	{"/streams/", "GET, HEAD, POST, OPTIONS", http_durable_begin},
+	{"/subscriptions/", "GET, HEAD, POST, OPTIONS", http_subscription_begin},
 };
 
 static struct MHD_Daemon *server;
@@ -344,6 +345,7 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	http_stream_free(request->stream);
 	http_durable_free(request->durable);
 	http_append_free(request->append);
+	http_subscription_free(request->subscription);
 	free(request->path);
 	free(request->method);
 	free(request->feed);

@@ -1,0 +1,271 @@
+/*-------------------------------------------------------------------------
+ *
+ * subscription.c
+ *	  Consumers of subscriptions: POST /subscriptions/NAME/poll, ack, nack,
+ *	  park and leave, and the state of one: GET /subscriptions/NAME.
+ *
+ * The body is a JSON object, whose members are the arguments of the function
+ * feed_poll(), feed_ack(), feed_nack(), feed_park() or feed_leave().  The
+ * database reads it.
+ *
+ * A poll with a timeout looks once.  If there is nothing, it becomes a job that
+ * waits for news of the feed as that of a page does, and looks again: no
+ * transaction is open meanwhile.  Some things that are no news make a poll not
+ * empty too: a lease that ends, a parked entry that is due, a consumer that
+ * leaves.  So it looks every second as well, which renews its leases.
+ *
+ * A poll can take leases and move a cursor: it is a write, so two are never
+ * one job, and none is made twice.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "http.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ms after which a poll that waits looks again */
+#define LOOK_AGAIN 1000
+
+struct HttpSubscription
+{
+	char	   *name;
+	int64_t		end;			/* of the wait, by http_now(); 0: not known */
+};
+
+/* Of all statements: $1 the feed or NULL, $2 the body, $3 the name. */
+#define MEMBER(name) "($2::pg_catalog.json OPERATOR(pg_catalog.->>) '" name "')"
+
+#define UNKNOWN "unknown "
+
+/* A result, unless the body has members that are not in the list. */
+#define UNLESS_UNKNOWN(list, result)                                               \
+	" SELECT coalesce((SELECT '" UNKNOWN "' OPERATOR(pg_catalog.||) pg_catalog.min(u)" \
+	" FROM pg_catalog.json_object_keys($2::pg_catalog.json) u"                         \
+	" WHERE NOT u OPERATOR(pg_catalog.=) ANY ('{" list "}'::pg_catalog.text[])),"      \
+	" (" result "))"
+
+static Oid	poll_feed(const HttpResult *result, bool *empty);
+
+/*
+ * The entries.  If there are none, the feed's OID, the timeout in ms, and the
+ * feed's name.  A look that is not the first, which has the feed, acknowledges
+ * nothing.
+ */
+static const HttpStatement poll_statement = {
+	.text =
+		"WITH page (entries) AS MATERIALIZED (SELECT pg_catalog.json_agg(p)"
+		" FROM %1$s.feed_poll($3,"
+		" max_rows => least(coalesce(" MEMBER("max_rows") "::pg_catalog.int4, 100),"
+														  "	$4::pg_catalog.int4),"
+														  " consumer => " MEMBER("consumer") ","
+																							 " ack => CASE WHEN $1 IS NULL THEN " MEMBER("ack") " END) p)" UNLESS_UNKNOWN(
+																								 "max_rows,consumer,timeout,ack",
+																								 "SELECT CASE WHEN entries IS NOT NULL"
+																								 " THEN '{\"entries\": ' OPERATOR(pg_catalog.||) entries::pg_catalog.text"
+																								 "	OPERATOR(pg_catalog.||) '}'"
+																								 " ELSE (SELECT pg_catalog.concat_ws(' ', c.oid,"
+																								 "	pg_catalog.trunc(1000 OPERATOR(pg_catalog.*) pg_catalog.date_part('epoch',"
+																								 "	coalesce(" MEMBER("timeout") ", '0')::pg_catalog.interval)),"
+																																 "	pg_catalog.format('%%I.%%I', n.nspname, c.relname))"
+																																 " FROM feedpub.subscriptions s"
+																																 " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) s.feed"
+																																 " JOIN pg_catalog.pg_namespace n"
+																																 "	ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+																																 " WHERE s.name OPERATOR(pg_catalog.=) $3)"
+																																 " END FROM page"),
+	.nargs = 4,
+	.writes = true,
+	.feed = poll_feed};
+
+static const HttpStatement ack_statement = {
+	.text = UNLESS_UNKNOWN(
+		"receipt,strict",
+		"SELECT pg_catalog.json_build_object('acknowledged',"
+		" %1$s.feed_ack($3, " MEMBER("receipt") ","
+												" coalesce(" MEMBER("strict") "::pg_catalog.bool, true)))::pg_catalog.text"),
+	.nargs = 3,
+	.writes = true};
+static const HttpStatement nack_statement = {
+	.text = UNLESS_UNKNOWN(
+		"receipt,delay,reason",
+		"SELECT pg_catalog.json_build_object('parked',"
+		" %1$s.feed_nack($3, " MEMBER("receipt") ","
+												 " coalesce(" MEMBER("delay") ", '10 s')::pg_catalog.interval, " MEMBER("reason") "))::pg_catalog.text"),
+	.nargs = 3,
+	.writes = true};
+static const HttpStatement park_statement = {
+	.text = UNLESS_UNKNOWN(
+		"receipt,reason",
+		"SELECT pg_catalog.json_build_object('parked',"
+		" %1$s.feed_park($3, " MEMBER("receipt") ", " MEMBER("reason") "))::pg_catalog.text"),
+	.nargs = 3,
+	.writes = true};
+static const HttpStatement leave_statement = {
+	.text = UNLESS_UNKNOWN(
+		"consumer",
+		"SELECT pg_catalog.json_build_object('shards',"
+		" %1$s.feed_leave($3, " MEMBER("consumer") "))::pg_catalog.text"),
+	.nargs = 3,
+	.writes = true};
+
+static const HttpStatement state_statement = {
+	.nargs = 3,
+	.text =
+		"SELECT pg_catalog.row_to_json(s)::pg_catalog.text"
+		" FROM feedpub.subscriptions s WHERE s.name OPERATOR(pg_catalog.=) $3"};
+
+static const struct
+{
+	const char *name;
+	const HttpStatement *statement;
+} actions[] = {
+	{"poll", &poll_statement},
+	{"ack", &ack_statement},
+	{"nack", &nack_statement},
+	{"park", &park_statement},
+	{"leave", &leave_statement},
+};
+
+static enum MHD_Result run(HttpRequest *request, const HttpStatement *statement,
+						   const char *feed, int64_t deadline,
+						   enum MHD_Result (*go_on)(HttpRequest *));
+static enum MHD_Result answer(HttpRequest *request);
+static enum MHD_Result poll_answer(HttpRequest *request);
+static const char *value_of(const HttpResult *result);
+static enum MHD_Result send_json(HttpRequest *request, const char *json);
+
+/* GET /subscriptions/NAME, POST /subscriptions/NAME/ACTION */
+enum MHD_Result
+http_subscription_begin(HttpRequest *request)
+{
+	const char *path = request->path + strlen("/subscriptions/");
+	const char *action = strchr(path, '/');
+	size_t		length = action != NULL ? (size_t) (action - path) : strlen(path);
+	bool		posts = strcmp(request->method, "POST") == 0;
+	const HttpStatement *statement = action == NULL ? &state_statement : NULL;
+
+	for (size_t i = 0; action != NULL && i < lengthof(actions); i++)
+		if (strcmp(action + 1, actions[i].name) == 0)
+			statement = actions[i].statement;
+	if (statement == NULL)
+		return http_problem(request, 404, "there is no such resource");
+	request->allowed = action != NULL ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+	if (posts != (action != NULL))
+		return http_problem(request, 405, "this method is not allowed here");
+
+	request->subscription = http_alloc(sizeof(HttpSubscription));
+	request->subscription->name = http_request_decode(path, length);
+	if (request->subscription->name == NULL)
+		return http_problem(request, 400, "the path is not percent-encoded correctly");
+	if (request->body.length == 0)
+		http_text_add(&request->body, "{}", 2);
+	if (memchr(request->body.data, '\0', request->body.length) != NULL)
+		return http_problem(request, 400, "the body has a NUL");
+	return run(request, statement, NULL, 0,
+			   statement == &poll_statement ? poll_answer : answer);
+}
+
+void
+http_subscription_free(HttpSubscription *subscription)
+{
+	if (subscription == NULL)
+		return;
+	free(subscription->name);
+	free(subscription);
+}
+
+static enum MHD_Result
+run(HttpRequest *request, const HttpStatement *statement, const char *feed,
+	int64_t deadline, enum MHD_Result (*go_on)(HttpRequest *))
+{
+	HttpText	most = {0};
+	const char *arguments[HTTP_MAX_ARGUMENTS] = {
+		feed, request->body.data, request->subscription->name};
+
+	http_text_print(&most, "%d", http_config()->max_limit);
+	arguments[3] = most.data;
+	http_job_add(request, statement, arguments, InvalidOid, 0, deadline, go_on);
+	free(most.data);
+	return MHD_YES;
+}
+
+/* The value of a result that has not failed, or NULL. */
+static const char *
+value_of(const HttpResult *result)
+{
+	return PQntuples(result->rows) == 0 || PQgetisnull(result->rows, 0, 0) ?
+		NULL :
+		PQgetvalue(result->rows, 0, 0);
+}
+
+/* The feed, if the poll has found nothing. */
+static Oid
+poll_feed(const HttpResult *result, bool *empty)
+{
+	const char *value = value_of(result);
+
+	*empty = value != NULL && *value >= '0' && *value <= '9';
+	return *empty ? strtoul(value, NULL, 10) : InvalidOid;
+}
+
+static enum MHD_Result
+poll_answer(HttpRequest *request)
+{
+	HttpSubscription *subscription = request->subscription;
+	int64_t		now = http_now();
+	int64_t		most = http_config()->max_wait * INT64_C(1000);
+	enum MHD_Result sent;
+	char	   *feed;
+	double		timeout;
+	char	   *end;
+	bool		empty;
+
+	if (http_result_failed(request->result))
+		return http_problem_result(request);
+	poll_feed(request->result, &empty);
+	if (!empty)
+		return answer(request);
+	timeout = strtod(strchr(value_of(request->result), ' '), &end);
+	feed = http_copy(end + 1);
+	if (subscription->end == 0)
+		subscription->end = http_token_deadline(
+			request, now + (timeout < 0 ? 0 : timeout < most ? (int64_t) timeout :
+															   most));
+	if (now >= subscription->end || http_server_draining() || request->is_gone)
+		sent = send_json(request, "{\"entries\": []}");
+	else
+		sent = run(request, &poll_statement, feed,
+				   now + LOOK_AGAIN < subscription->end ? now + LOOK_AGAIN :
+														  subscription->end,
+				   poll_answer);
+	free(feed);
+	return sent;
+}
+
+static enum MHD_Result
+answer(HttpRequest *request)
+{
+	const char *value;
+
+	if (http_result_failed(request->result))
+		return http_problem_result(request);
+	value = value_of(request->result);
+	if (value == NULL)
+		return http_problem(request, 404, "there is no such subscription");
+	if (*value != '{')
+		return http_problem(request, 400, "the body has a member that is no argument");
+	return send_json(request, value);
+}
+
+static enum MHD_Result
+send_json(HttpRequest *request, const char *json)
+{
+	HttpText	text = {0};
+	struct MHD_Response *response;
+
+	http_text_print(&text, "%s\n", json);
+	response = http_response_text(&text, "application/json");
+	MHD_add_response_header(response, "Cache-Control", "no-store");
+	return http_respond(request, 200, response);
+}
