@@ -11,11 +11,15 @@
  */
 #include "http.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
+
+/* bytes that are not given back to the system */
+#define KEPT_MEMORY (16 * 1024 * 1024)
 
 static HttpSource signals;
 static int64_t ends_at;			/* ms, when it ends at the latest; 0: not yet */
@@ -32,6 +36,9 @@ main(int argc, char **argv)
 
 	if (!http_config_load(argc, argv, &status))
 		return status;
+	/* pages come and go: keep their memory, which costs more to get than to fill */
+	mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
+	mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
 	http_loop_start();
 	start_signals();
 	http_job_start();
