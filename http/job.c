@@ -482,6 +482,13 @@ http_job_done(HttpJob *job, HttpResult *result)
 		}
 		else
 		{
+			/* it may wait without a result, which these requests need */
+			if (same->result == NULL)
+			{
+				same->result = result;
+				result->refs++;
+				same->read_at = now;
+			}
 			for (HttpRequest *request = job->requests; request != NULL;
 				 request = next)
 			{

@@ -51,6 +51,24 @@ metric_is($http, 'waiting', 0, 'one that closes its side does not wait either');
 like(read_until($waiting[0], qr/"more": /), qr/"entries": \[\]/, 'it gets an empty page');
 metric_is($http, 'connections', 0, 'their connections are closed');
 
+# a stream begins to wait while an equal long-poll reads
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK outbox');
+my $poll = send_request($http, "/feeds/outbox?after=$head&wait=60");
+my $reader = q(FROM pg_stat_activity WHERE query LIKE '%feedpub._request%' AND pid <> pg_backend_pid() AND wait_event_type = 'Lock');
+$node->poll_query_until('postgres', "SELECT count(*) = 1 $reader");
+my $pid = sql($node, "SELECT pid $reader");
+kill 'STOP', $pid;
+$locker->quit;
+my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/event-stream');
+metric_is($http, 'waiting', 1, 'a stream waits while a long-poll reads');
+kill 'CONT', $pid;
+metric_is($http, 'waiting', 2, 'the long-poll waits with it');
+shutdown $poll, 1;
+like(read_until($poll, qr/"more": /), qr/"entries": \[\]/, 'and ends with an empty page');
+close $stream;
+metric_is($http, 'connections', 0, 'all ends');
+
 # the database restarts while they wait
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60") } 1 .. 5;

@@ -3,7 +3,7 @@
 #   http_start(NODE, option => value, ...)  starts feedpub-http for a server's
 #                      database postgres, and waits until it answers.  Options:
 #                      user (postgres), file (a configuration file), port (a
-#                      free one), program, all others are flags, with _ for -
+#                      free one), program (or FEEDPUB_HTTP_PROGRAM), all others are flags, with _ for -
 #   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
 #                      its JSON in {json} and its cursor in {cursor}
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
@@ -32,7 +32,7 @@ use Test::More;
 
 our @EXPORT = qw(http_start get send_request read_until metric metric_is http_stop);
 
-my $PROGRAM = dirname(__FILE__) . '/../../http/feedpub-http';
+my $PROGRAM = $ENV{FEEDPUB_HTTP_PROGRAM} // dirname(__FILE__) . '/../../http/feedpub-http';
 my $started = 0;
 my %running;
 
