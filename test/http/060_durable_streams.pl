@@ -122,6 +122,13 @@ is(append('/streams/letters', 'text/plain', '')->{status}, 400, 'no body');
 is(append('/streams/letters', 'text/plain', "a\0b")->{status}, 400, 'a NUL in text');
 is(append('/streams/letters', 'text/plain', "\xff")->{status}, 400, 'text that is not UTF-8');
 is(append($odd, 'application/json', $_)->{status}, 400, "$_ is no message") for '{', '[]';
+sql($node, <<'SQL');
+CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not this'; END$$;
+CREATE TRIGGER refuse BEFORE INSERT ON images FOR EACH ROW WHEN (NEW.message_key = 'k') EXECUTE FUNCTION refuse();
+ALTER TABLE images ADD CHECK (message_type <> 'bad');
+SQL
+is(append('/streams/images', 'image/png', 'x', 'Message-Type' => 'bad')->{status}, 400, 'a check that fails');
+is(append('/streams/images', 'image/png', 'x', 'Message-Key' => 'k')->{status}, 400, 'a trigger that raises');
 is(append($odd, 'application/json', '1', 'Producer-Id' => 'p')->{status}, 400, 'what is not offered is refused');
 is(append($odd, 'application/json', '1', Origin => 'http://a.example')->{status},
 	403, 'a page of another origin does not write');
