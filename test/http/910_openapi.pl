@@ -1,0 +1,115 @@
+# The documents of feedpub-http have all routes, settings and metrics of its
+# source; the SQL of docs/operations.md runs; and what docs/openapi.yaml has is
+# served.  If FEEDPUB_HTTP_LONG is set, a validator from npm accepts that file.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubHttp;
+use FeedpubTest;
+use IPC::Run;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $top = "$FindBin::RealBin/../..";
+my $reference = slurp_file("$top/docs/reference.md") =~ s/.*^(?=## HTTP$)//msr;
+my $operations = slurp_file("$top/docs/operations.md") =~ s/.*^(?=## HTTP$)//msr;
+my $openapi = slurp_file("$top/docs/openapi.yaml");
+
+# The routes: a "/" at the end has a name after it.
+my @routes = slurp_file("$top/http/server.c") =~ /^\t\{"(\/[^"]*)", "/mg;
+my ($actions) = slurp_file("$top/http/subscription.c") =~ /\} actions\[\] = \{(.*?)\};/s;
+my @actions = $actions =~ /"(\w+)"/g;
+my @admin = slurp_file("$top/http/admin.c") =~ /strcmp\(path, "([^"]+)"\)/g;
+my @metrics = slurp_file("$top/http/admin.c") =~ /# TYPE (\w+)/g;
+my %paths = map { $_ => 1 } $openapi =~ /^  (\/\S*):$/mg;
+
+is(scalar @routes . ' ' . scalar @actions . ' ' . scalar @admin, '4 5 3', 'the routes');
+for my $route (@routes)
+{
+	my $name = $route eq '/subscriptions/' ? '{name}' : '{feed}';
+
+	ok($paths{ $route =~ m{./$} ? "$route$name" : $route }, "$route is in openapi.yaml");
+	like($reference, qr/^\| `\Q$route\E(?:NAME)?`/m, 'and in reference.md');
+}
+for my $action (@actions)
+{
+	ok($paths{"/subscriptions/{name}/$action"}, "$action is in openapi.yaml");
+	like($reference, qr/^\| `$action`: /m, 'and in reference.md');
+}
+for my $path (@admin)
+{
+	ok($paths{$path}, "$path is in openapi.yaml");
+	like($reference, qr/^\| `\Q$path\E` \|/m, 'and in reference.md');
+}
+like($reference, qr/^\| `\Q$_\E[`{]/m, "$_ is in reference.md") for @metrics;
+
+# The settings, with their defaults, and whether they are read again
+my @settings = slurp_file("$top/http/config.c")
+  =~ /^\t\{"([a-z-]+)", "[^"]*", "([^"]*)", \d+, \d+, (true|false),/mg;
+cmp_ok(scalar @settings, '>', 60, 'the settings');
+while (my ($name, $preset, $reloads) = splice @settings, 0, 3)
+{
+	my $default = $preset eq '' ? '' : "`$preset` ";
+	my $reload = $reloads eq 'true' ? 'yes' : 'no';
+
+	like($operations, qr/^\| `$name` \| \Q$default\E\| $reload \|/m, "$name is in operations.md");
+}
+
+# The SQL, and what openapi.yaml has
+my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
+sql($node, "SELECT feed_create('outbox'), feed_start_worker();"
+	  . "CREATE TABLE kv (k text PRIMARY KEY, v text); SELECT feed_attach('kv');");
+my $blocks = 0;
+while ($operations =~ /^```sql\n(.*?)^```/msg)
+{
+	is($node->psql('postgres', $1, on_error_stop => 1), 0, 'the SQL of operations.md, ' . ++$blocks);
+}
+is($blocks, 2, 'there is some');
+sql($node, "SET ROLE customer; SELECT feed_subscribe('mail', 'outbox', 'earliest')");
+
+my $http = http_start($node, user => 'feedpub_http', anonymous_role => 'customer');
+my ($path, %method);
+for (split /\n/, $openapi)
+{
+	$path = $1 if /^  (\/\S*):$/;
+	push @{ $method{$path} }, uc $1 if /^    (get|head|post):$/;
+}
+for my $of (sort keys %method)
+{
+	my $url = $of =~ s/\{feed\}/outbox/r =~ s/\{name\}/mail/r;
+	my %server = %$http;
+
+	$server{url} = "http://127.0.0.1:$http->{admin}" if grep { $_ eq $of } @admin;
+	for my $method (@{ $method{$of} })
+	{
+		my $status = get(\%server, $url, method => $method)->{status};
+
+		# a POST without a body or without a receipt
+		is($status, $method ne 'POST' || $of =~ /poll$/ ? 200 : 400, "$method $of");
+	}
+}
+http_stop($http);
+
+SKIP:
+{
+	skip 'FEEDPUB_HTTP_LONG is not set', 2 unless $ENV{FEEDPUB_HTTP_LONG};
+	skip 'there is no npm', 2 if system('npm --version >/dev/null 2>&1');
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	my ($out, $error);
+
+	local $ENV{npm_config_cache} = "$dir/cache";
+	command_ok([ 'npm', 'install', '--silent', '--no-audit', '--no-fund', '--prefix', $dir,
+			'@apidevtools/swagger-parser@13.0.0' ], 'npm');
+	append_to_file("$dir/validate.mjs", <<'JS');
+import parser from '@apidevtools/swagger-parser';
+console.log((await parser.validate(process.argv[2])).openapi);
+JS
+	IPC::Run::run([ 'node', "$dir/validate.mjs", "$top/docs/openapi.yaml" ],
+		'>', \$out, '2>', \$error);
+	is($out, "3.1.0\n", 'the validator accepts openapi.yaml') or diag $error;
+}
+
+done_testing();
