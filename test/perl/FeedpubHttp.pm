@@ -140,8 +140,11 @@ sub metric_is
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
 
-	select undef, undef, undef, 0.05
-	  while (metric($http, $name) // -1) != $number && $tries-- > 0;
+	while ((metric($http, $name) // -1) != $number && $tries-- > 0)
+	{
+		die "feedpub-http ended: $?" if waitpid($http->{pid}, POSIX::WNOHANG()) > 0;
+		select undef, undef, undef, 0.05;
+	}
 	return is(metric($http, $name), $number, $test);
 }
 
