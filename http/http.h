@@ -94,7 +94,7 @@ struct HttpResult
 	uint64_t	started;		/* http_job_clock() before it was read */
 	PGresult   *rows;			/* or NULL, and then: */
 	char		sqlstate[6];	/* "" if the database was not to be had */
-	char	   *message;
+	PGresult   *error;
 
 	/* made once */
 	HttpText	body;

@@ -103,7 +103,7 @@ http_result_release(HttpResult *result)
 	if (result == NULL || --result->refs > 0)
 		return;
 	PQclear(result->rows);
-	free(result->message);
+	PQclear(result->error);
 	free(result->body.data);
 	free(result);
 }
@@ -214,9 +214,7 @@ closed(HttpSession *session)
 		return;
 	if (!job->statement->writes && job->tries++ == 0)
 	{
-		PQclear(result->rows);
-		free(result->message);
-		free(result);
+		http_result_release(result);
 		http_job_again(job);
 		return;
 	}
@@ -332,25 +330,17 @@ take_result(Worker *worker, PGresult *rows)
 {
 	HttpResult *result = worker->result;
 	const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
-	const char *message = PQresultErrorField(rows, PG_DIAG_MESSAGE_PRIMARY);
 
 	if (PQresultStatus(rows) == PGRES_TUPLES_OK && worker->state == WORKER_RUNS)
-	{
 		result->rows = rows;
-		return;
-	}
-	if (PQresultStatus(rows) == PGRES_FATAL_ERROR && result->message == NULL)
+	else if (PQresultStatus(rows) == PGRES_FATAL_ERROR && result->error == NULL)
 	{
 		snprintf(result->sqlstate, sizeof(result->sqlstate), "%s",
 				 sqlstate != NULL ? sqlstate : "");
-		/* an error without a context is not the statement's: the role's */
-		if (PQresultErrorField(rows, PG_DIAG_CONTEXT) == NULL &&
-			(strcmp(result->sqlstate, "42501") == 0 ||
-			 strcmp(result->sqlstate, "22023") == 0))
-			strcpy(result->sqlstate, "28000");
-		result->message = http_copy(message != NULL ? message : "");
+		result->error = rows;
 	}
-	PQclear(rows);
+	else
+		PQclear(rows);
 }
 
 static void

@@ -3,13 +3,19 @@
  * problem.c
  *	  Errors, as application/problem+json.
  *
- * An error that a client can do something about says what the database says.
- * Any other is in the log, and says nothing of the database.
+ * An error that a client can do something about says what the database says:
+ * the message and its DETAIL are "detail", its HINT is "hint".  Any other is in
+ * the log, and says nothing of the database.
+ *
+ * "type" is about:blank, so "title" is the phrase of the status.  What tells
+ * errors of one status apart is "sqlstate".  With 410, "begin" is the URL at
+ * which to begin again.
  *
  *-------------------------------------------------------------------------
  */
 #include "http.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const struct
@@ -42,47 +48,40 @@ static const struct
 };
 
 static const char *
-title(unsigned status)
+field(const HttpResult *result, int code)
 {
-	switch (status)
-	{
-		case 400:
-			return "Bad Request";
-		case 401:
-			return "Unauthorized";
-		case 403:
-			return "Forbidden";
-		case 404:
-			return "Not Found";
-		case 405:
-			return "Method Not Allowed";
-		case 406:
-			return "Not Acceptable";
-		case 409:
-			return "Conflict";
-		case 410:
-			return "Gone";
-		case 413:
-			return "Content Too Large";
-		case 503:
-			return "Service Unavailable";
-		default:
-			return "Internal Server Error";
-	}
+	const char *value = PQresultErrorField(result->error, code);
+
+	return value != NULL ? value : "";
 }
 
+/* detail is NULL if it is what the result's error says. */
 static enum MHD_Result
 respond(HttpRequest *request, unsigned status, const char *detail,
-		const char *sqlstate)
+		const HttpResult *result)
 {
 	HttpText	text = {0};
+	HttpText	message = {0};
 	struct MHD_Response *response;
+	bool		shows = detail == NULL;
 
-	http_text_print(&text, "{\"title\": \"%s\", \"status\": %u, \"detail\": ",
-					title(status), status);
+	if (shows)
+	{
+		http_text_print(&message, "%s", field(result, PG_DIAG_MESSAGE_PRIMARY));
+		if (*field(result, PG_DIAG_MESSAGE_DETAIL) != '\0')
+			http_text_print(&message, ". %s", field(result, PG_DIAG_MESSAGE_DETAIL));
+		detail = message.data;
+	}
+	http_text_print(&text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
+					MHD_get_reason_phrase_for(status), status);
 	http_text_json(&text, detail);
-	if (sqlstate != NULL)
-		http_text_print(&text, ", \"sqlstate\": \"%s\"", sqlstate);
+	if (shows && *field(result, PG_DIAG_MESSAGE_HINT) != '\0')
+	{
+		http_text_print(&text, ", \"hint\": ");
+		http_text_json(&text, field(result, PG_DIAG_MESSAGE_HINT));
+	}
+	if (result != NULL)
+		http_text_print(&text, ", \"sqlstate\": \"%s\"", result->sqlstate);
 	/* a subscription is moved by feed_seek() */
 	if (status == 410 && request->subscription == NULL)
 	{
@@ -90,6 +89,7 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 		http_text_json(&text, request->path);
 	}
 	http_text_print(&text, "}\n");
+	free(message.data);
 	response = http_response_text(&text, "application/problem+json");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	if (status == 503)
@@ -127,18 +127,15 @@ http_problem_result(HttpRequest *request)
 			break;
 		}
 	}
+	if (status < 500 && status != 403)
+		return respond(request, status, NULL, result);
+
+	http_log(status == 403 ? HTTP_LOG_INFO : HTTP_LOG_ERROR, "%s: %s: %s",
+			 request->path, result->sqlstate,
+			 field(result, PG_DIAG_MESSAGE_PRIMARY));
+	/* what a refusal says can name what the client did not */
 	if (status == 403)
-	{
-		/* what it says can name what the client did not */
-		http_log(HTTP_LOG_INFO, "%s: %s: %s", request->path, result->sqlstate,
-				 result->message);
-		if (!request->has_token && http_config()->key != NULL)
-			status = 401;
-		return respond(request, status, "permission denied", result->sqlstate);
-	}
-	if (status < 500)
-		return respond(request, status, result->message, result->sqlstate);
-	http_log(HTTP_LOG_ERROR, "%s: %s: %s", request->path, result->sqlstate,
-			 result->message);
-	return respond(request, status, status == 503 ? "the database cannot answer now" : "the database could not answer", result->sqlstate);
+		return respond(request, !request->has_token && http_config()->key != NULL ? 401 : 403,
+					   "permission denied", result);
+	return respond(request, status, status == 503 ? "the database cannot answer now" : "the database could not answer", result);
 }

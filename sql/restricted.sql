@@ -182,6 +182,17 @@ SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'INSERT INTO restr
 SELECT feedpub._request('regress_feedpub_owner', NULL, true, 'SELECT 1');
 SELECT feedpub._request('none such', NULL, true, 'SELECT 1');
 SELECT feedpub._request(NULL, NULL, NULL, 'SELECT 1');
+-- A role that cannot be taken has an SQLSTATE of its own; the statement's
+-- errors keep theirs.
+\set VERBOSITY sqlstate
+SELECT feedpub._request('regress_feedpub_owner', NULL, true, 'SELECT 1');
+SELECT feedpub._request('none such', NULL, true, 'SELECT 1');
+SELECT feedpub._request('', NULL, true, 'SELECT 1');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.secret');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT 1; SELECT 2');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT set_config(''role'', ''none such'', true)');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, $$ SELECT feedpub._request('none such', NULL, true, 'SELECT 1') $$);
+\set VERBOSITY terse
 SET attack.sql = 'SET ROLE regress_feedpub_victim';
 SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.read');
 SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'INSERT INTO restricted.deferred VALUES (1) RETURNING a');

@@ -62,6 +62,8 @@ PG_FUNCTION_INFO_V1(feedpub_restricted);
 PG_FUNCTION_INFO_V1(feedpub_request);
 
 static void run_restricted(FunctionCallInfo fcinfo, int statement);
+static void take_role(const char *role);
+static void refuse_role(void *arg);
 static void set_locally(const char *name, const char *value);
 static void run(const char *statement, ArrayType *arguments,
 				ReturnSetInfo *rsinfo);
@@ -99,11 +101,11 @@ feedpub_restricted(PG_FUNCTION_ARGS)
  * transaction it takes a role, and sets request.jwt.claims, unless they are
  * null; all constraints are immediate, and nothing may be written if the
  * request is read_only.  Then it runs the statement as _restricted() does.
- * Errors are those of SET ROLE too.
  *
  * The settings are those that SET LOCAL makes, with the checks of SET: the
  * role must be one that the session's user may take, and none can be taken
  * inside of a SECURITY DEFINER function or of another restricted operation.
+ * Errors are those of _restricted(), and 28000 if the role cannot be taken.
  */
 Datum
 feedpub_request(PG_FUNCTION_ARGS)
@@ -119,7 +121,7 @@ feedpub_request(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(1))
 		set_locally("request.jwt.claims", text_to_cstring(PG_GETARG_TEXT_PP(1)));
 	if (!PG_ARGISNULL(0))
-		set_locally("role", text_to_cstring(PG_GETARG_TEXT_PP(0)));
+		take_role(text_to_cstring(PG_GETARG_TEXT_PP(0)));
 	AfterTriggerSetState(constraints);
 	run_restricted(fcinfo, 3);
 	return (Datum) 0;
@@ -144,6 +146,33 @@ run_restricted(FunctionCallInfo fcinfo, int statement)
 		(ReturnSetInfo *) fcinfo->resultinfo);
 	AtEOXact_GUC(false, nestlevel);
 	SetUserIdAndSecContext(userid, sec_context);
+}
+
+/*
+ * SET LOCAL ROLE.  That the role cannot be taken has an SQLSTATE of its own,
+ * because the statement can fail with those of SET ROLE too.
+ */
+static void
+take_role(const char *role)
+{
+	ErrorContextCallback context = {0};
+
+	context.callback = refuse_role;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	set_locally("role", role);
+	error_context_stack = context.previous;
+}
+
+/* 42501: it is not granted, or not now; 22023: there is none. */
+static void
+refuse_role(void *arg)
+{
+	int			sqlstate = geterrcode();
+
+	if (sqlstate == ERRCODE_INSUFFICIENT_PRIVILEGE ||
+		sqlstate == ERRCODE_INVALID_PARAMETER_VALUE)
+		errcode(ERRCODE_INVALID_AUTHORIZATION_SPECIFICATION);
 }
 
 /* SET LOCAL */

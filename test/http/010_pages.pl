@@ -166,9 +166,12 @@ problem('/', 404, undef, qr/no such resource/, 'another path');
 problem('/feeds/outbox', 406, undef, qr/application/, 'another type',
 	Accept => 'image/png, application/json;q=0');
 my $foreign = get($http, $odd)->{cursor};
-is(problem("/feeds/outbox?after=$foreign", 410, 'PF001', qr/./,
-		'a cursor of another history')->{json}{begin},
-	'/feeds/outbox', 'and where to begin');
+my $gone = problem("/feeds/outbox?after=$foreign", 410, 'PF001',
+	qr/is from another history\. This server has not/, 'a cursor of another history');
+is_deeply([ sort keys %{ $gone->{json} } ], [qw(begin detail hint sqlstate status title type)],
+	'what a problem says');
+is("@{ $gone->{json} }{qw(type title begin)}", 'about:blank Gone /feeds/outbox', 'and where to begin');
+like($gone->{json}{hint}, qr/Begin again/, 'the hint');
 problem('/feeds/kv?after=%22%0D%0AX-Injected:%201', 400, '22023', qr/malformed/,
 	'no header is injected');
 

@@ -119,7 +119,8 @@ like(read_until($socket, qr/\}\]\}\n/), qr/^HTTP\/1.1 200 .*"data":6/s, 'it is w
 @page = entries('mail/poll', {});
 $socket = send_post('mail/poll', { ack => $page[0]{receipt}, timeout => 60 });
 metric_is($http, 'waiting', 1, 'one that has acknowledged waits');
-$node->restart('immediate');
+$node->stop('immediate');
+$node->start;
 insert(7);
 like(read_until($socket, qr/\}\]\}\n|\}\n/), qr/^HTTP\/1.1 (200 .*"data":7|503 )/s, 'over a restart of the database');
 is(numbers(entries('mail/poll', { timeout => 60 })), '7', 'what it acknowledged is');
@@ -188,6 +189,12 @@ SQL
 $node->poll_query_until('postgres',
 	q(SELECT bool_and(expired) FROM feedpub.subscriptions WHERE name LIKE 'odd%')) or die 'it did not expire';
 problem('odd%2F%20%22%C3%BC%22/poll', {}, 410, 'PF002', 'expired');
+my $expired = get($http, "/feeds/outbox?after=$old[0]{cursor}");
+is("$expired->{status} $expired->{json}{sqlstate} $expired->{json}{begin}", '410 PF002 /feeds/outbox',
+	'a cursor before the floor, and where to begin');
+like($expired->{json}{detail}, qr/ has expired\. Rows after it are no longer retained since \d{4}-\d\d-\d\d \d/,
+	'and since when');
+is(get($http, $expired->{json}{begin})->{status}, 200, 'which is served');
 
 is(http_stop($http), 0, 'the server ends');
 done_testing();
