@@ -58,7 +58,7 @@
 /* ms for which feed_listen() is good: half of what it promises */
 #define LISTENED 1800000
 
-/* A feed that a job has waited for, or that had news. */
+/* A feed that a job has waited for. */
 struct HttpFeed
 {
 	HttpFeed   *next;
@@ -74,6 +74,7 @@ static HttpJob **last_queued = &first_queued;
 static HttpFeed *feeds[FEED_BUCKETS];	/* never freed: as many as there are feeds */
 static uint64_t clock_now;
 static uint64_t news_of_all;	/* the clock when all feeds last had news */
+static uint64_t news_of_others; /* the same of those that are not in "feeds" */
 static HttpStatistics statistics;
 
 static int	watcher;			/* an epoll: clients that may go away */
@@ -92,6 +93,7 @@ static void free_job(HttpJob *job);
 static void queue_job(HttpJob *job);
 static void let_wait(HttpJob *job, HttpFeed *feed);
 static void stop_waiting(HttpJob *job);
+static HttpFeed *known_feed(Oid oid);
 static HttpFeed *find_feed(Oid oid);
 static bool has_news(const HttpFeed *feed, uint64_t since);
 static bool is_heard(const HttpFeed *feed);
@@ -234,16 +236,26 @@ stop_waiting(HttpJob *job)
 }
 
 static HttpFeed *
+known_feed(Oid oid)
+{
+	HttpFeed   *feed = feeds[oid % FEED_BUCKETS];
+
+	while (feed != NULL && feed->oid != oid)
+		feed = feed->next;
+	return feed;
+}
+
+static HttpFeed *
 find_feed(Oid oid)
 {
 	HttpFeed  **bucket = &feeds[oid % FEED_BUCKETS];
-	HttpFeed   *feed;
+	HttpFeed   *feed = known_feed(oid);
 
-	for (feed = *bucket; feed != NULL; feed = feed->next)
-		if (feed->oid == oid)
-			return feed;
+	if (feed != NULL)
+		return feed;
 	feed = http_alloc(sizeof(HttpFeed));
 	feed->oid = oid;
+	feed->news = news_of_others;
 	feed->next = *bucket;
 	*bucket = feed;
 	return feed;
@@ -513,13 +525,22 @@ queue_waiting(HttpFeed *feed)
 	}
 }
 
-/* A feed has news: what waits for it is read again. */
+/*
+ * A feed has news: what waits for it is read again.  Any role can announce any
+ * number, so nothing is made for a feed that no job has waited for.
+ */
 void
 http_job_news(Oid oid)
 {
-	HttpFeed   *feed = find_feed(oid);
+	HttpFeed   *feed = known_feed(oid);
 
-	feed->news = ++clock_now;
+	clock_now++;
+	if (feed == NULL)
+	{
+		news_of_others = clock_now;
+		return;
+	}
+	feed->news = clock_now;
 	queue_waiting(feed);
 }
 

@@ -59,7 +59,10 @@ http_listener_sweep(int64_t now)
 	{
 		renew_at = now + RENEW_INTERVAL;
 		if (standby)
+		{
 			ask(&session, "SELECT");
+			next = session.deadline;
+		}
 		else
 			http_job_news_of_all();
 	}

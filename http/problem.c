@@ -43,6 +43,7 @@ static const struct
 	{"08", 503},
 	{"40", 503},
 	{"53", 503},
+	{"54", 400},				/* as JSON that is nested too deeply */
 	{"55", 503},
 	{"57", 503},
 };

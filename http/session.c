@@ -51,7 +51,10 @@ http_session_open(HttpSession *session)
 	else if (PQstatus(session->connection) == CONNECTION_BAD)
 		http_session_close(session, PQerrorMessage(session->connection));
 	else
+	{
+		PQsetNoticeReceiver(session->connection, ignore_notice, NULL);
 		http_loop_watch(&session->source, PQsocket(session->connection), EPOLLOUT);
+	}
 }
 
 /*
@@ -156,7 +159,6 @@ go_on_connecting(HttpSession *session)
 		case PGRES_POLLING_OK:
 			session->state = HTTP_SESSION_OPEN;
 			session->has_failed = false;
-			PQsetNoticeReceiver(connection, ignore_notice, NULL);
 			PQsetnonblocking(connection, 1);
 			PQenterPipelineMode(connection);
 			http_loop_watch(&session->source, PQsocket(connection), EPOLLIN);
@@ -236,13 +238,18 @@ http_session_sync(HttpSession *session)
 	PQpipelineSync(session->connection);
 }
 
-/* Send what libpq has. */
+/* Send what libpq has.  The session may be closed then. */
 void
 http_session_flush(HttpSession *session)
 {
 	int			rest = PQflush(session->connection);
 
-	/* an error is seen when it reads */
+	/* libpq has closed it; any other error is seen when it reads */
+	if (PQsocket(session->connection) < 0)
+	{
+		http_session_close(session, PQerrorMessage(session->connection));
+		return;
+	}
 	http_loop_watch(&session->source, PQsocket(session->connection),
 					rest == 1 ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }

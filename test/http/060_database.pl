@@ -73,6 +73,26 @@ unavailable('/feeds/other', 'not permitted to log in');
 sql($node, 'ALTER ROLE regress_feedpub_login LOGIN');
 ok(await_success(), 'it is again');
 
+# connections are lost while much is sent
+my $killer = IPC::Run::start([ 'psql', '-Xqd', $node->connstr('postgres'), '-c', <<'SQL' ]);
+DO $$ BEGIN
+	FOR i IN 1 .. 100 LOOP
+		PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'regress_feedpub_login';
+		PERFORM pg_stat_clear_snapshot(), pg_sleep(0.02);
+	END LOOP;
+END $$
+SQL
+my %statuses;
+while ($killer->pumpable)
+{
+	$killer->pump_nb;
+	$statuses{ HTTP::Tiny->new(timeout => $PostgreSQL::Test::Utils::timeout_default)
+		  ->post("$http->{url}/subscriptions/none/poll", { content => q(") . 'x' x 1e6 . q(") })->{status} }++;
+}
+$killer->finish;
+is(join(' ', grep { $_ != 400 && $_ != 503 } keys %statuses), '', 'connections are lost while much is sent');
+ok(await_success(), 'and made again');
+
 # a server that hangs does not make each request wait
 kill 'STOP', $node->{_pid} // die;
 sql_backends('STOP');
@@ -85,6 +105,9 @@ ok(await_success(), 'goes on');
 
 # the log
 get($http, '/feeds/outbox?after=secret');
+@hung = ();
+close $waiting;
+metric_is($http, 'connections', 0, 'all requests have ended');
 my $log = slurp_file($http->{log});
 like($log, qr/^time=\S+Z level=info message="ready on [^"]*"$/m, 'a line of the log');
 like($log, qr/^time=\S+Z level=info message="request" method="GET" path="\/feeds\/outbox" status=400 ms=\d+$/m,
