@@ -373,6 +373,7 @@ extern double http_request_quality(const char *accept, const char *type);
 /* in server.c */
 extern bool http_server_start(void);
 extern int64_t http_server_run(void);
+extern bool http_server_is_ready(void);
 extern bool http_server_drain(void);
 extern bool http_server_draining(void);
 extern struct MHD_Daemon *http_server_daemon(const char *address,

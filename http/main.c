@@ -126,7 +126,8 @@ run(void)
 	next = http_pool_sweep(now);
 	if (next != INT64_MAX)
 		timeout = earlier(timeout, next > now ? next - now : 0);
-	http_loop_wait(timeout);
+	/* and what they have resumed goes on in the next one, at once */
+	http_loop_wait(http_server_is_ready() ? 0 : timeout);
 	return true;
 }
 

@@ -162,7 +162,14 @@ http_server_run(void)
 	return http_server_work(server, &source);
 }
 
-/* The same for any daemon. */
+/* Has it something to do? */
+bool
+http_server_is_ready(void)
+{
+	return source.is_ready;
+}
+
+/* The same as http_server_run(), for any daemon. */
 int64_t
 http_server_work(struct MHD_Daemon *daemon, HttpSource *source)
 {

@@ -15,7 +15,7 @@ my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'"
 sql($node, <<'SQL');
 SELECT feed_create('outbox'), feed_create('other'), feed_start_worker();
 SQL
-my $http = http_start($node, pool => 2);
+my $http = http_start($node, pool => 2, drain => 30);
 my $head = get($http, '/feeds/outbox')->{cursor};
 my $insert = "INSERT INTO %s (message_type, data) VALUES ('A', '1')";
 
@@ -84,7 +84,9 @@ is(scalar(grep { /^HTTP\/1.1 200 .*"op": "upsert"/s } @answers),
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = (send_request($http, "/feeds/outbox?after=$head&wait=60"));
 metric_is($http, 'waiting', 1, 'one waits');
+my $began = time;
 is(http_stop($http), 0, 'the server ends');
+cmp_ok(time - $began, '<', 30, 'before it has to');
 like(read_until($waiting[0], qr/"more": /),
 	qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'after it has answered');
 
