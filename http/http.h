@@ -92,6 +92,7 @@ struct HttpResult
 {
 	int			refs;
 	uint64_t	started;		/* http_job_clock() before it was read */
+	bool		of_standby;		/* a server that announces nothing */
 	PGresult   *rows;			/* or NULL, and then: */
 	char		sqlstate[6];	/* "" if the database was not to be had */
 	PGresult   *error;
@@ -300,6 +301,7 @@ extern const HttpStatement http_durable_statement_of_append;
 /* in listener.c */
 extern void http_listener_start(void);
 extern bool http_listener_ready(void);
+extern void http_listener_renew(void);
 extern int64_t http_listener_sweep(int64_t now);
 
 /* in loop.c */

@@ -29,6 +29,8 @@
  * whose result was empty; else it calls it and reads again.  While the listener
  * has no connection nothing is heard, but when it has one again, that is news
  * of all feeds, and feed_listen() is called again, perhaps on another server.
+ * A read of a standby calls nothing, and may know less than was announced: if
+ * it is empty, all that wait read again soon (listener.c).
  *
  * A client that goes away.  libmicrohttpd does not look at the sockets of
  * suspended connections.  So each request that waits is watched by an epoll of
@@ -473,7 +475,9 @@ http_job_done(HttpJob *job, HttpResult *result)
 	{
 		HttpFeed   *feed = find_feed(oid);
 
-		if (job->listens)
+		if (result->of_standby)
+			http_listener_renew();
+		else if (job->listens)
 			feed->heard_until = now + LISTENED;
 		job->listens = !is_heard(feed);
 
@@ -487,7 +491,8 @@ http_job_done(HttpJob *job, HttpResult *result)
 			result->refs++;
 			job->read_at = now;
 			insert_job(job);
-			if (job->listens || has_news(feed, result->started))
+			if ((job->listens && !result->of_standby) ||
+				has_news(feed, result->started))
 				queue_job(job);
 			else
 				let_wait(job, feed);

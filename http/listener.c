@@ -47,6 +47,19 @@ http_listener_ready(void)
 	return listening;
 }
 
+/*
+ * What waits has read a standby, perhaps another server than this one's: soon
+ * all that wait read again.
+ */
+void
+http_listener_renew(void)
+{
+	int64_t		soon = http_now() + STANDBY_INTERVAL;
+
+	if (soon < renew_at)
+		renew_at = soon;
+}
+
 /* Returns when to be called again. */
 int64_t
 http_listener_sweep(int64_t now)
@@ -58,13 +71,13 @@ http_listener_sweep(int64_t now)
 	if (now >= renew_at)
 	{
 		renew_at = now + RENEW_INTERVAL;
-		if (standby)
+		if (!standby)
+			http_job_news_of_all();
+		else if (session.syncs == 0)
 		{
 			ask(&session, "SELECT");
 			next = session.deadline;
 		}
-		else
-			http_job_news_of_all();
 	}
 	return renew_at < next ? renew_at : next;
 }

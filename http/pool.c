@@ -236,9 +236,10 @@ start_job(Worker *worker, HttpJob *job)
 	worker->job = job;
 	worker->result = http_alloc(sizeof(HttpResult));
 	worker->result->started = http_job_clock();
+	worker->result->of_standby = http_session_is_standby(session);
 	worker->state = WORKER_RUNS;
 	session->deadline = http_now() + http_config()->statement_timeout * INT64_C(1000) + GRACE;
-	if (job->listens && !http_session_is_standby(session))
+	if (job->listens && !worker->result->of_standby)
 	{
 		worker->state = WORKER_LISTENS;
 		send_statement(worker, "SELECT %1$s.feed_listen($1::pg_catalog.regclass)", 1);

@@ -3,7 +3,8 @@
 #   http_start(NODE, option => value, ...)  starts feedpub-http for a server's
 #                      database postgres, and waits until it answers.  Options:
 #                      user (postgres), file (a configuration file), port (a
-#                      free one), program (or FEEDPUB_HTTP_PROGRAM), all others are flags, with _ for -
+#                      free one), program (or FEEDPUB_HTTP_PROGRAM), database
+#                      (connection string), all others are flags, with _ for -
 #   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
 #                      its JSON in {json} and its cursor in {cursor}
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
@@ -52,8 +53,8 @@ sub http_start
 		log => "$PostgreSQL::Test::Utils::log_path/feedpub-http."
 		  . basename($0, '.pl') . '.' . ++$started . '.log'
 	};
-	my @flags = ("--listen=127.0.0.1:$port", "--admin=127.0.0.1:$admin",
-		'--database=' . $node->connstr('postgres') . " user=$user");
+	my $database = delete $options{database} // $node->connstr('postgres') . " user=$user";
+	my @flags = ("--listen=127.0.0.1:$port", "--admin=127.0.0.1:$admin", "--database=$database");
 
 	push @flags, '--config', delete $options{file} if $options{file};
 	push @flags, map { '--' . tr/_/-/r . "=$options{$_}" } sort keys %options;
