@@ -46,6 +46,11 @@ for my $path (@admin)
 }
 like($reference, qr/^\| `\Q$_\E[`{]/m, "$_ is in reference.md") for @metrics;
 
+# The status of each SQLSTATE
+my %sqlstates = slurp_file("$top/http/problem.c") =~ /^\t\{"(\w+)", (\d+)\},/mg;
+cmp_ok(scalar keys %sqlstates, '>', 15, 'the statuses');
+like($reference, qr/^\| $sqlstates{$_} \| [^|]*`$_`/m, "$_ is in reference.md") for sort keys %sqlstates;
+
 # The settings, with their defaults, and whether they are read again
 my @settings = slurp_file("$top/http/config.c")
   =~ /^\t\{"([a-z-]+)", "[^"]*", "([^"]*)", \d+, \d+, (true|false),/mg;
