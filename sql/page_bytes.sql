@@ -53,4 +53,18 @@ WITH RECURSIVE page (n, p) AS (
 SELECT n, json_array_length(p -> 'entries') AS rows FROM page;
 RESET ROLE;
 SELECT feed_drop('outbox');
+
+-- Values that are longer as JSON: a page of lines ends with the entry that fills
+-- the text.
+SELECT feed_create('escaped', 'text');
+INSERT INTO escaped (message_type, data) SELECT i, repeat(E'\x01', 1048576) FROM generate_series(1, 12) i;
+CALL feed_publish();
+WITH RECURSIVE page (n, p) AS (
+	SELECT 1, feedpub._page_lines('escaped', '', 100)
+	UNION ALL
+	SELECT n + 1, feedpub._page_lines('escaped', split_part(split_part(p, E'\n', -1), ' ', 1), 100)
+	  FROM page WHERE split_part(split_part(p, E'\n', -1), ' ', 2) = 'more'
+)
+SELECT n, length(p) - length(replace(p, E'\n', '')) AS rows, split_part(split_part(p, E'\n', -1), ' ', 2) AS more FROM page;
+SELECT feed_drop('escaped');
 DROP ROLE regress_feedpub_reader;

@@ -69,6 +69,21 @@ like(read_until($poll, qr/"more": /), qr/"entries": \[\]/, 'and ends with an emp
 close $stream;
 metric_is($http, 'connections', 0, 'all ends');
 
+# news that is heard while a long-poll reads, with a snapshot from before
+my $other = send_request($http, "/feeds/outbox?after=$head&limit=3&wait=60");
+metric_is($http, 'waiting', 1, 'one waits');
+$locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK outbox');
+$poll = send_request($http, "/feeds/outbox?after=$head&wait=5");
+$node->poll_query_until('postgres', "SELECT count(*) = 1 $reader");
+$pid = sql($node, "SELECT pid $reader");
+kill 'STOP', $pid;
+$locker->query_safe(sprintf "$insert; COMMIT", 'outbox');
+like(read_until($other, qr/"more": /), qr/"op": "upsert"/, 'it is woken by news');
+kill 'CONT', $pid;
+like(read_until($poll, qr/"more": /), qr/"op": "upsert"/, 'after which the other one reads again');
+$locker->quit;
+
 # the database restarts while they wait
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60") } 1 .. 5;

@@ -3,7 +3,7 @@
 use strict;
 use warnings FATAL => 'all';
 
-use Digest::SHA qw(hmac_sha256);
+use Digest::SHA qw(hmac_sha256 hmac_sha512);
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubHttp;
@@ -67,7 +67,8 @@ sub token
 	}
 	elsif ($algorithm ne 'none')
 	{
-		$signature = hmac_sha256($text, $options{secret} // $secret);
+		my $hmac = $algorithm eq 'HS512' ? \&hmac_sha512 : \&hmac_sha256;
+		$signature = $hmac->($text, $options{secret} // $secret);
 	}
 	return "$text." . encode($signature);
 }
@@ -149,6 +150,9 @@ like($page->{headers}{'cache-control'}, qr/private|no-cache/, 'what is answered 
 like($page->{headers}{vary}, qr/Authorization/, 'and varies');
 is_deeply(keys_of(get($http, '/feeds/outbox', Authorization => 'bearer  ' . token($bob))),
 	['regress_feedpub_bob'], 'the scheme has no case');
+
+like(as(token($alice), '/feeds/outbox?limit=1')->{headers}{'cache-control'}, qr/^private, max-age=/,
+	'a full page is for one role');
 
 # what is refused
 is_refused(token({ %$alice, exp => $now - 40 }), 401, 'the token has expired', 'expired');
@@ -235,6 +239,21 @@ SQL
 is_deeply([ map { join ' ', sort /"key": ?\{"message_key": ?"(.*?)"/g } map { read_until($_, qr/"more": /) } @waiting ],
 	[ 'regress_feedpub_alice', 'regress_feedpub_bob', 'a claim regress_feedpub_bob' ],
 	'each gets its own');
+
+# a right that is revoked while equal reads wait and come
+$head = as(token($alice), '/feeds/outbox')->{cursor};
+my $held = send_request($http, "/feeds/outbox?after=$head&wait=60", Authorization => 'Bearer ' . token($alice));
+metric_is($http, 'waiting', 1, 'one waits');
+sql($node, 'REVOKE SELECT ON outbox FROM regress_feedpub_alice');
+my $status = 200;
+for (1 .. 10)
+{
+	last if $status != 200;
+	$status = as(token($alice), "/feeds/outbox?after=$head&wait=1")->{status};
+}
+is($status, 403, 'is seen by the next but one');
+like(read_until($held, qr/\}/), qr/^HTTP\/1.1 403 /, 'and then by the one that waits');
+sql($node, 'GRANT SELECT ON outbox TO regress_feedpub_alice');
 
 # streams and long-polls end when the token does
 my $short = token({ %$alice, exp => time - 27 });

@@ -129,6 +129,19 @@ ALTER TABLE images ADD CHECK (message_type <> 'bad');
 SQL
 is(append('/streams/images', 'image/png', 'x', 'Message-Type' => 'bad')->{status}, 400, 'a check that fails');
 is(append('/streams/images', 'image/png', 'x', 'Message-Key' => 'k')->{status}, 400, 'a trigger that raises');
+sql($node, <<'SQL');
+CREATE SEQUENCE deaths;
+CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+	IF nextval('deaths') = 1 THEN
+		PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60);
+	END IF;
+	RETURN NEW;
+END $$;
+CREATE TRIGGER die BEFORE INSERT ON images FOR EACH ROW WHEN (NEW.message_key = 'die') EXECUTE FUNCTION die();
+SQL
+is(append('/streams/images', 'image/png', 'x', 'Message-Key' => 'die')->{status}, 503,
+	'an append whose connection is lost is not made again');
 is(append($odd, 'application/json', '1', 'Producer-Id' => 'p')->{status}, 400, 'what is not offered is refused');
 is(append($odd, 'application/json', '1', Origin => 'http://a.example')->{status},
 	403, 'a page of another origin does not write');
