@@ -165,10 +165,7 @@ http_connection_end(HttpRequest *request)
 int
 http_connection_count(void)
 {
-	int			count;
-
-	count = open_connections;
-	return count;
+	return open_connections;
 }
 
 /*

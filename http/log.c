@@ -16,8 +16,7 @@
 
 static const char *const level_names[] = {"debug", "info", "warning", "error"};
 
-/* Written by the main thread, read by all; any value that is seen will do. */
-static volatile HttpLogLevel least = HTTP_LOG_INFO;
+static HttpLogLevel least = HTTP_LOG_INFO;
 
 /* Log what has this level or a higher one. */
 void
