@@ -288,6 +288,8 @@ http_stop($http);
 sql($node, <<'SQL');
 GRANT CREATE ON SCHEMA public TO regress_feedpub_bob;
 SET ROLE regress_feedpub_bob;
+CREATE TABLE seen (who text);
+GRANT INSERT ON seen TO PUBLIC;
 CREATE FUNCTION hostile() RETURNS bool LANGUAGE plpgsql AS $$
 BEGIN
 	PERFORM set_config('search_path', 'pg_temp', false),
@@ -296,14 +298,22 @@ BEGIN
 	BEGIN PERFORM set_config('role', 'regress_feedpub_alice', false); EXCEPTION WHEN OTHERS THEN END;
 	BEGIN EXECUTE 'CREATE TEMP TABLE outbox (x int)'; EXCEPTION WHEN OTHERS THEN END;
 	BEGIN EXECUTE 'PREPARE hostile AS SELECT 1'; EXCEPTION WHEN OTHERS THEN END;
+	BEGIN EXECUTE 'LISTEN hostile'; EXCEPTION WHEN OTHERS THEN END;
+	BEGIN INSERT INTO public.seen VALUES (current_user); EXCEPTION WHEN OTHERS THEN END;
 	RETURN true;
 END $$;
 RESET ROLE;
 CREATE POLICY hostile ON public_feed USING (hostile());
 CREATE POLICY hostile_outbox ON outbox FOR SELECT TO regress_feedpub_bob USING (hostile() AND false);
 ALTER TABLE public_feed ENABLE ROW LEVEL SECURITY;
-INSERT INTO public_feed (message_type, data) VALUES ('A', '1');
+INSERT INTO public_feed (message_type, data) SELECT 'A', '1' FROM generate_series(1, 3);
 SELECT feed_flush('public_feed');
+CREATE FUNCTION hostile_trigger() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM public.hostile(); RETURN NEW; END';
+CREATE CONSTRAINT TRIGGER hostile AFTER INSERT ON public_feed DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION hostile_trigger();
+SET ROLE regress_feedpub_alice;
+SELECT feed_subscribe('hostile', 'public_feed', 'earliest');
+RESET ROLE;
 ALTER TABLE public_feed ALTER headers SET DEFAULT to_jsonb(hostile()::text || current_user);
 GRANT INSERT ON public_feed TO regress_feedpub_alice;
 SQL
@@ -324,6 +334,21 @@ is($append->{status}, 204, 'an append runs an owner\'s default');
 is(sql($node, q(SELECT headers FROM public_feed WHERE headers IS NOT NULL)),
 	'"trueregress_feedpub_alice"', 'as the role');
 is_deeply(keys_of(as(token($bob), '/feeds/outbox')), [ ('regress_feedpub_bob') x 2 ], 'and leaves nothing');
+for my $action (qw(nack park ack))
+{
+	my $post = sub {
+		my ($path, $arguments) = @_;
+		return HTTP::Tiny->new->post("$http->{url}/subscriptions/hostile/$path",
+			{ headers => { Authorization => 'Bearer ' . token($alice) }, content => encode_json($arguments) });
+	};
+	my $page = decode_json($post->('poll', { max_rows => 1 })->{content});
+	my $done = $post->($action, { receipt => $page->{entries}[0]{receipt}, $action eq 'nack' ? (delay => '0 s') : () });
+
+	is($done->{status}, 200, "$action runs an owner's policy") or diag $done->{content};
+	is_deeply(keys_of(as(token($bob), '/feeds/outbox')), [ ('regress_feedpub_bob') x 2 ], 'and leaves nothing');
+	is(sql($node, q(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory')), '0', 'and no lock');
+}
+is(sql($node, 'SELECT DISTINCT who FROM seen'), 'regress_feedpub_alice', 'all as the role');
 http_stop($http);
 
 # the command line
