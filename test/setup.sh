@@ -216,15 +216,20 @@ feedpub_development_files() {
 	feedpub_debian_server && command -v apt-get >/dev/null ||
 		die "$PG_CONFIG has no development files: $("$PG_CONFIG" --pgxs), $_header"
 	_p=postgresql-server-dev-$PG_MAJOR
-	say "unpacking $_p, 1 MB, into the working directory"
+	# of the server's own version: a later one's headers may use functions
+	# that the server does not have yet
+	_v=$(dpkg-query -W -f '${Version}' "postgresql-$PG_MAJOR")
+	say "unpacking $_p $_v, 1 MB, into the working directory"
 	mkdir "$WORK/deb"
 	to_user "$WORK/deb"
 	(cd "$WORK/deb" &&
-		{ as_user apt-get -qq download "$_p" >"$WORK/out.log" 2>&1 ||
+		{ as_user apt-get -qq download "$_p=$_v" >"$WORK/out.log" 2>&1 ||
 			{ feedpub_apt update &&
-				as_user apt-get -qq download "$_p" >"$WORK/out.log" 2>&1; }; } &&
-		dpkg-deb -x "$_p"_*.deb "$WORK/pg") ||
-		{ cat "$WORK/out.log"; die "could not get $_p"; }
+				as_user apt-get -qq download "$_p=$_v" >"$WORK/out.log" 2>&1; }; } &&
+		dpkg-deb -x "$_p"_*.deb "$WORK/pg") || {
+		cat "$WORK/out.log"
+		die "could not get $_p $_v; if there is a later one, upgrade postgresql-$PG_MAJOR to it"
+	}
 	rm -rf "$WORK/deb"
 }
 
