@@ -54,6 +54,7 @@ OBJS = \
 	src/read/listen.o \
 	src/read/page.o \
 	src/read/page_check.o \
+	src/read/page_proof.o \
 	src/read/page_entry.o \
 	src/read/page_event.o \
 	src/read/page_lines.o \

@@ -79,7 +79,7 @@ SELECT consume('in initial', 2, 1);
 INSERT INTO consumer VALUES ('after initial', '');
 SELECT consume('after initial');
 INSERT INTO consumer SELECT 'head of then', feed_head('"Odd ""Name"", with a comma"'), (SELECT copy FROM consumer WHERE name = 'after initial');
-SELECT cursor = (SELECT cursor FROM consumer WHERE name = 'after initial') AS same FROM consumer WHERE name = 'head of then';
+SELECT left(cursor, 42) = (SELECT left(cursor, 42) FROM consumer WHERE name = 'after initial') AS same FROM consumer WHERE name = 'head of then';
 DELETE FROM tab WHERE id = 1;
 CALL feed_publish();
 INSERT INTO consumer VALUES ('in batch 1, all of it', '');

@@ -248,7 +248,7 @@ BEGIN
 	SELECT * INTO k FROM known WHERE feed = f AND cursor <> '' ORDER BY random() LIMIT 1;
 	IF NOT EXISTS (SELECT FROM feedpub._subscription s WHERE s.name = sub) THEN
 		IF r < 0.5 AND k.feed IS NOT NULL THEN
-			PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE k.cursor END,
+			PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE rpad(left(k.cursor, 83), 99, '0') END,
 				result(format('SELECT feed_subscribe(%L, %L, %L, %s)', sub, f, k.cursor, n)));
 		ELSE
 			PERFORM feed_subscribe(sub, f, CASE WHEN r < 0.75 THEN 'earliest' ELSE 'latest' END, n);
@@ -256,7 +256,7 @@ BEGIN
 	ELSIF r < 0.15 THEN
 		PERFORM feed_unsubscribe(sub);
 	ELSIF r < 0.25 AND k.feed IS NOT NULL THEN
-		PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE k.cursor END, result(format('SELECT feed_seek(%L, %L)', sub, k.cursor)));
+		PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE rpad(left(k.cursor, 83), 99, '0') END, result(format('SELECT feed_seek(%L, %L)', sub, k.cursor)));
 	ELSE
 		-- of two shards one may have expired
 		got := result(format('SELECT coalesce(bool_and(feed_ack(%L, receipt)), true) FROM (SELECT receipt FROM feed_poll(%L, %s, ''consumer'') OFFSET %s LIMIT 1) r',

@@ -77,7 +77,6 @@ struct FeedpubBatchScan
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
 static uint32 make_fingerprint(uint32 seed, int64 sync_id);
-static uint32 make_seed(Oid feed, Oid table);
 static Relation open_table(LOCKMODE lockmode);
 static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 						 int transactions, int64 first);
@@ -416,7 +415,45 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
- * The seed of a feed's batches of this server start.
+ * Did a batch commit after a snapshot of its server was taken, given the xmax
+ * of that?  It did if its own snapshot was taken later, or if its publisher got
+ * its xid later.  A merged batch was written again, by another one.
+ */
+bool
+feedpub_batch_is_after(const FeedpubBatch *batch, uint64 xmax)
+{
+	return batch->snapshot.xmax > xmax ||
+		(!batch->is_merged && FullTransactionIdIsValid(batch->publisher) &&
+		 U64FromFullTransactionId(batch->publisher) >= xmax);
+}
+
+/*
+ * Is there a batch that proves what has to be proved?
+ *
+ * Batches of one start follow each other.  The first one from a number on has
+ * the start's seed if the start has made it, or one that it was merged into.
+ */
+bool
+feedpub_batch_proves(Oid feed, const FeedpubProof *proof, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	bool		found = false;
+
+	if (proof->batch == 0)
+		return true;
+	batches = feedpub_batch_begin(feed, proof->batch, snapshot);
+	while (!found && feedpub_batch_next(batches, &batch) && batch.seed == proof->seed)
+	{
+		CHECK_FOR_INTERRUPTS();
+		found = feedpub_batch_is_after(&batch, proof->xmax);
+	}
+	feedpub_batch_end(batches);
+	return found;
+}
+
+/*
+ * The seed of a feed's batches of a server start.
  *
  * Batches of another history have other fingerprints.  Two histories separate:
  *
@@ -430,8 +467,8 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
  * Within one history, a start does not draw a number for each batch, so a
  * merged batch can compute the fingerprints of those in it.
  */
-static uint32
-make_seed(Oid feed, Oid table)
+uint32
+feedpub_batch_seed(Oid feed, uint32 history, uint64 start)
 {
 	struct
 	{
@@ -442,10 +479,10 @@ make_seed(Oid feed, Oid table)
 		Oid			feed;
 	} parts;					/* no padding */
 
-	parts.start = feedpub_server_start_of_batches();
-	parts.history = feedpub_floor_history(feed, GetActiveSnapshot());
+	parts.start = start;
+	parts.history = history;
 	parts.database = MyDatabaseId;
-	parts.table = table;
+	parts.table = feedpub_registry_table("_batch");
 	parts.feed = feed;
 	return hash_bytes((const unsigned char *) &parts, sizeof(parts));
 }
@@ -471,7 +508,8 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	bool		nulls[NATTS_BATCH] = {false};
 
 	feedpub_server_start_write();
-	batch->seed = make_seed(feed, RelationGetRelid(table));
+	batch->seed = feedpub_batch_seed(feed, feedpub_floor_history(feed, GetActiveSnapshot()),
+									 feedpub_server_start_of_batches());
 	batch->fingerprint = make_fingerprint(batch->seed, batch->sync_id);
 
 	nulls[ANUM_BATCH_MERGED_FROM - 1] = true;

@@ -17,7 +17,15 @@
  *		00...		id of the server start that made the cursor
  *					(server_start.c)
  *		000000000000002b	base: see feedpub_page_check_floor()
- *		00...		reserved: a position in the WAL
+ *		00...		a number of a batch, see below
+ *
+ * A cursor of a page of a table feed has 205 characters: it goes on with its
+ * fallback (read/page_proof.c).
+ *
+ *		00...		the proof: number of a batch (above), xmax, seed
+ *		a000...		where it goes back to: kind, number, position, 1 if merged,
+ *					fingerprint
+ *		00...		the proof of that: number of a batch, xmax, seed
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
  * takes the text apart: SQL that compares cursors calls _cursor_compare().
@@ -47,27 +55,78 @@ PG_FUNCTION_INFO_V1(feedpub_cursor_moves_texts);
 
 static char *put_hex(char *p, uint64 value, int ndigits);
 static bool get_hex(const char **p, int ndigits, uint64 *value);
-static bool get_fields(const char *p, FeedpubCursor *cursor);
+static char *put_position(char *p, const FeedpubPosition *position);
+static char *put_proof(char *p, const FeedpubProof *proof);
+static bool get_fields(const char *p, FeedpubCursor *cursor, FeedpubFallback *fallback);
+static bool get_position(const char **p, FeedpubPosition *position);
+static bool get_proof(const char **p, FeedpubProof *proof);
 
 /*
- * Print a cursor into a buffer of FEEDPUB_CURSOR_LENGTH bytes; no terminator.
+ * Print a cursor into a buffer of FEEDPUB_CURSOR_MAX_LENGTH bytes; no
+ * terminator.  Returns its length.
  */
-void
+int
 feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer)
 {
+	const FeedpubFallback *fallback = cursor->fallback;
+	FeedpubPosition position = feedpub_cursor_position(cursor);
 	char	   *p = buffer;
 
 	p = put_hex(p, VERSION, 1);
 	p = put_hex(p, cursor->history, 8);
-	*p++ = cursor->initial ? KIND_INITIAL : KIND_BATCH;
-	p = put_hex(p, (uint64) cursor->sync_id, 16);
-	p = put_hex(p, (uint64) cursor->pos, 16);
-	p = put_hex(p, cursor->merged, 1);
-	p = put_hex(p, cursor->fingerprint, 8);
+	p = put_position(p, &position);
 	p = put_hex(p, cursor->server_start, 16);
 	p = put_hex(p, (uint64) cursor->base, 16);
-	p = put_hex(p, cursor->wal, 16);
-	Assert(p - buffer == LENGTH);
+	if (fallback == NULL)
+		return put_hex(p, 0, 16) - buffer;
+	p = put_proof(p, &fallback->proof);
+	p = put_position(p, &fallback->back);
+	p = put_proof(p, &fallback->back_proof);
+	Assert(p - buffer == FEEDPUB_CURSOR_MAX_LENGTH);
+	return p - buffer;
+}
+
+/*
+ * Its position, without what is only in a cursor.
+ */
+FeedpubPosition
+feedpub_cursor_position(const FeedpubCursor *cursor)
+{
+	return (FeedpubPosition){
+		.initial = cursor->initial,
+		.merged = cursor->merged,
+		.sync_id = cursor->sync_id,
+		.pos = cursor->pos,
+		.fingerprint = cursor->fingerprint,
+	};
+}
+
+void
+feedpub_cursor_set_position(FeedpubCursor *cursor, const FeedpubPosition *position)
+{
+	cursor->initial = position->initial;
+	cursor->merged = position->merged;
+	cursor->sync_id = position->sync_id;
+	cursor->pos = position->pos;
+	cursor->fingerprint = position->fingerprint;
+}
+
+static char *
+put_position(char *p, const FeedpubPosition *position)
+{
+	*p++ = position->initial ? KIND_INITIAL : KIND_BATCH;
+	p = put_hex(p, (uint64) position->sync_id, 16);
+	p = put_hex(p, (uint64) position->pos, 16);
+	p = put_hex(p, position->merged, 1);
+	return put_hex(p, position->fingerprint, 8);
+}
+
+static char *
+put_proof(char *p, const FeedpubProof *proof)
+{
+	p = put_hex(p, (uint64) proof->batch, 16);
+	p = put_hex(p, proof->xmax, 16);
+	return put_hex(p, proof->seed, 8);
 }
 
 /*
@@ -76,10 +135,9 @@ feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer)
 text *
 feedpub_cursor_text(const FeedpubCursor *cursor)
 {
-	text	   *result = palloc(VARHDRSZ + LENGTH);
+	text	   *result = palloc(VARHDRSZ + FEEDPUB_CURSOR_MAX_LENGTH);
 
-	SET_VARSIZE(result, VARHDRSZ + LENGTH);
-	feedpub_cursor_print(cursor, VARDATA(result));
+	SET_VARSIZE(result, VARHDRSZ + feedpub_cursor_print(cursor, VARDATA(result)));
 	return result;
 }
 
@@ -91,12 +149,15 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 {
 	const char *p = VARDATA_ANY(input);
 	int			length = VARSIZE_ANY_EXHDR(input);
+	FeedpubFallback *fallback = NULL;
 
 	MemSet(cursor, 0, sizeof(FeedpubCursor));
 	cursor->initial = true;
 	if (length == 0)
 		return;
-	if (length != LENGTH || !get_fields(p, cursor))
+	if (length == FEEDPUB_CURSOR_MAX_LENGTH)
+		fallback = palloc0_object(FeedpubFallback);
+	if ((length != LENGTH && fallback == NULL) || !get_fields(p, cursor, fallback))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed cursor: \"%s\"",
@@ -106,35 +167,66 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 }
 
 static bool
-get_fields(const char *p, FeedpubCursor *cursor)
+get_fields(const char *p, FeedpubCursor *cursor, FeedpubFallback *fallback)
 {
+	FeedpubPosition position;
 	uint64		version;
 	uint64		history;
+	uint64		base;
+	uint64		reserved;
+
+	if (!get_hex(&p, 1, &version) || version != VERSION ||
+		!get_hex(&p, 8, &history) ||
+		!get_position(&p, &position) ||
+		!get_hex(&p, 16, &cursor->server_start) ||
+		!get_hex(&p, 16, &base) || base > PG_INT64_MAX)
+		return false;
+	feedpub_cursor_set_position(cursor, &position);
+	cursor->history = (uint32) history;
+	cursor->base = (int64) base;
+	cursor->fallback = fallback;
+	if (fallback == NULL)
+		return get_hex(&p, 16, &reserved);
+	return get_proof(&p, &fallback->proof) &&
+		get_position(&p, &fallback->back) &&
+		get_proof(&p, &fallback->back_proof);
+}
+
+static bool
+get_position(const char **p, FeedpubPosition *position)
+{
 	uint64		sync_id;
 	uint64		pos;
 	uint64		merged;
 	uint64		fingerprint;
-	uint64		base;
 
-	if (!get_hex(&p, 1, &version) || version != VERSION ||
-		!get_hex(&p, 8, &history) ||
-		(*p != KIND_INITIAL && *p != KIND_BATCH))
+	if (**p != KIND_INITIAL && **p != KIND_BATCH)
 		return false;
-	cursor->initial = *p++ == KIND_INITIAL;
-	if (!get_hex(&p, 16, &sync_id) || sync_id > PG_INT64_MAX ||
-		!get_hex(&p, 16, &pos) || pos > PG_INT64_MAX ||
-		!get_hex(&p, 1, &merged) || merged > 1 ||
-		!get_hex(&p, 8, &fingerprint) ||
-		!get_hex(&p, 16, &cursor->server_start) ||
-		!get_hex(&p, 16, &base) || base > PG_INT64_MAX ||
-		!get_hex(&p, 16, &cursor->wal))
+	position->initial = *(*p)++ == KIND_INITIAL;
+	if (!get_hex(p, 16, &sync_id) || sync_id > PG_INT64_MAX ||
+		!get_hex(p, 16, &pos) || pos > PG_INT64_MAX ||
+		!get_hex(p, 1, &merged) || merged > 1 ||
+		!get_hex(p, 8, &fingerprint))
 		return false;
-	cursor->history = (uint32) history;
-	cursor->sync_id = (int64) sync_id;
-	cursor->pos = (int64) pos;
-	cursor->merged = merged == 1;
-	cursor->fingerprint = (uint32) fingerprint;
-	cursor->base = (int64) base;
+	position->sync_id = (int64) sync_id;
+	position->pos = (int64) pos;
+	position->merged = merged == 1;
+	position->fingerprint = (uint32) fingerprint;
+	return true;
+}
+
+static bool
+get_proof(const char **p, FeedpubProof *proof)
+{
+	uint64		batch;
+	uint64		seed;
+
+	if (!get_hex(p, 16, &batch) || batch > PG_INT64_MAX ||
+		!get_hex(p, 16, &proof->xmax) ||
+		!get_hex(p, 8, &seed))
+		return false;
+	proof->batch = (int64) batch;
+	proof->seed = (uint32) seed;
 	return true;
 }
 

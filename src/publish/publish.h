@@ -64,6 +64,35 @@ typedef struct FeedpubRun
 
 typedef struct FeedpubRunReader FeedpubRunReader;
 
+/*
+ * A batch proves that what came before it has not been taken back: one from
+ * this number on, made with this seed, whose snapshot has a larger xmax.
+ */
+typedef struct FeedpubProof
+{
+	int64		batch;			/* 0: nothing has to be proved */
+	uint64		xmax;
+	uint32		seed;
+} FeedpubProof;
+
+/* Where in published order; the members are those of a cursor. */
+typedef struct FeedpubPosition
+{
+	bool		initial;
+	bool		merged;
+	int64		sync_id;
+	int64		pos;
+	uint32		fingerprint;
+} FeedpubPosition;
+
+/* What a cursor of a table feed's page carries besides (read/page_proof.c). */
+typedef struct FeedpubFallback
+{
+	FeedpubProof proof;			/* with it the cursor is as good as it says */
+	FeedpubPosition back;		/* else its consumer goes back to here, */
+	FeedpubProof back_proof;	/* with this */
+} FeedpubFallback;
+
 /* A position in published order. */
 typedef struct FeedpubCursor
 {
@@ -76,7 +105,7 @@ typedef struct FeedpubCursor
 	uint32		fingerprint;	/* of the batch; initial: of the file */
 	uint64		server_start;	/* of the server that made it */
 	int64		base;			/* see feedpub_page_check_floor() */
-	uint64		wal;			/* reserved */
+	const FeedpubFallback *fallback;	/* of a table feed's page, else NULL */
 } FeedpubCursor;
 
 /*
@@ -96,8 +125,9 @@ typedef struct FeedpubPublished
 	bool		announce;		/* on a channel, after the commit */
 } FeedpubPublished;
 
-/* Length of a cursor as text. */
-#define FEEDPUB_CURSOR_LENGTH	99
+/* Length of a cursor as text; the latter with a fallback */
+#define FEEDPUB_CURSOR_LENGTH		99
+#define FEEDPUB_CURSOR_MAX_LENGTH	205
 
 /* feedpub_publish_feed() did not get a lock */
 #define FEEDPUB_PUBLISH_BUSY	(-1)
@@ -130,12 +160,19 @@ extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
 								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 extern bool feedpub_batch_is_locked_here(Oid feed);
+extern uint32 feedpub_batch_seed(Oid feed, uint32 history, uint64 start);
+extern bool feedpub_batch_is_after(const FeedpubBatch *batch, uint64 xmax);
+extern bool feedpub_batch_proves(Oid feed, const FeedpubProof *proof,
+								 Snapshot snapshot);
 extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,
 									 bool merged, uint32 fingerprint);
 
 /* in cursor.c */
 extern bool feedpub_cursor_same_partitions(uint32 a, uint32 b);
-extern void feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
+extern int	feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
+extern FeedpubPosition feedpub_cursor_position(const FeedpubCursor *cursor);
+extern void feedpub_cursor_set_position(FeedpubCursor *cursor,
+										const FeedpubPosition *position);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
 extern int	feedpub_cursor_compare(const FeedpubCursor *a,

@@ -30,7 +30,14 @@ feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 		return true;
 	partitions = feedpub_partition_open(feed, heap, snapshot, false);
 	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
-	feedpub_batch_take_snapshot(snapshot, &now);
+	if (!snapshot->takenDuringRecovery)
+		feedpub_batch_take_snapshot(snapshot, &now);
+	else
+	{
+		/* it does not list what is running, but shows no row of that */
+		now.xmin = now.xmax = U64FromFullTransactionId(ReadNextFullTransactionId());
+		now.nxip = 0;
+	}
 	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
 
 	/* if so many transactions have no visible row, the publisher decides */

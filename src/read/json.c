@@ -299,9 +299,8 @@ begin_entry(JsonMaker *maker)
 		return;
 
 	APPEND(out, "{\"cursor\": \"");
-	enlargeStringInfo(out, FEEDPUB_CURSOR_LENGTH);
-	feedpub_cursor_print(&row->cursor, out->data + out->len);
-	out->len += FEEDPUB_CURSOR_LENGTH;
+	enlargeStringInfo(out, FEEDPUB_CURSOR_MAX_LENGTH);
+	out->len += feedpub_cursor_print(&row->cursor, out->data + out->len);
 	APPEND(out, "\", \"op\": \"");
 	appendStringInfoString(out, feedpub_entry_op_names[row->op]);
 	APPEND(out, "\"");

@@ -78,7 +78,7 @@ feed_page(PG_FUNCTION_ARGS)
 	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
 	FeedpubCursor cursor;
-	char		buffer[FEEDPUB_CURSOR_LENGTH + 1];
+	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -95,8 +95,7 @@ feed_page(PG_FUNCTION_ARGS)
 		json->len -= strlen(", ");
 
 	cursor = whole ? page.passed : writer.last->cursor;
-	feedpub_cursor_print(&cursor, buffer);
-	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
+	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
 	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
 					 buffer, page.more || !whole ? "true" : "false");
 	relation_close(page.heap, NoLock);
@@ -283,7 +282,7 @@ is_to_wait(FeedpubPageScan *scan)
 	const FeedpubPage *page = scan->page;
 
 	return !page->more && !has_entry(page) &&
-		!page->request.hurried &&
+		!page->request.subscribed &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
 		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,

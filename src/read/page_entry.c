@@ -72,6 +72,9 @@ feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
 		.fingerprint = fingerprint,
 		.server_start = scan->server_start,
 		.base = scan->base,
+		.fallback = scan->page->feed.is_outbox || scan->page->request.subscribed ?
+			NULL :
+			&scan->page->fallback,
 	};
 }
 

@@ -122,13 +122,12 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 	const FeedpubPageRow *row = entry->row;
 	StringInfo	json = entry->json;
 	StringInfo	out = &events->out;
-	char		cursor[FEEDPUB_CURSOR_LENGTH + 1];
+	char		cursor[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 
 	resetStringInfo(out);
 	feedpub_jsonvalue_limit(events->values, out);
 	heap_deform_tuple(row->entry, events->desc, events->columns, events->nulls);
-	feedpub_cursor_print(&row->cursor, cursor);
-	cursor[FEEDPUB_CURSOR_LENGTH] = '\0';
+	cursor[feedpub_cursor_print(&row->cursor, cursor)] = '\0';
 	appendStringInfo(out, "{\"specversion\": \"1.0\", \"id\": \"%s\"", cursor);
 	append_attribute(events, "source", events->source);
 	append_type(events, row);

@@ -79,7 +79,7 @@ write_page(FunctionCallInfo fcinfo, bool as_events)
 	LineWriter	writer = {0};
 	StringInfo	text = &writer.text;
 	FeedpubCursor cursor;
-	char		buffer[FEEDPUB_CURSOR_LENGTH + 1];
+	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -96,8 +96,7 @@ write_page(FunctionCallInfo fcinfo, bool as_events)
 	whole = feedpub_json_entries(&page, text, end_line, &writer);
 
 	cursor = whole ? page.passed : writer.last->cursor;
-	feedpub_cursor_print(&cursor, buffer);
-	buffer[FEEDPUB_CURSOR_LENGTH] = '\0';
+	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
 	appendStringInfo(text, "%s %s %u %s " INT64_FORMAT, buffer,
 					 page.more || !whole ? "more" : "end", page.feed.relid,
 					 page.feed.is_outbox ? "outbox" : "table",

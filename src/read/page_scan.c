@@ -29,6 +29,7 @@ static bool read_initial(FeedpubPageScan *scan);
 static bool read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition);
 static bool read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
+static void end_page(FeedpubPageScan *scan);
 static void make_durable(FeedpubPageScan *scan);
 
 /*
@@ -65,13 +66,15 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		/* at once, not when the initial snapshot has been read */
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
 		feedpub_batch_refuse_foreign(&scan->page->feed, &scan->last);
+		scan->newest = scan->last;
+		feedpub_proof_check(scan);
+		scan->page->passed = scan->page->request.after;
 	}
 	feedpub_page_check_floor(scan);
 	if (!scan->page->feed.is_outbox && scan->page->request.after.initial && !read_initial(scan))
 	{
 		scan->page->more = true;
-		feedpub_entry_hide_rows(scan);
-		make_durable(scan);
+		end_page(scan);
 		return;
 	}
 
@@ -139,8 +142,16 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	feedpub_batch_end(batches);
 	if (!has_before && !scan->page->more)
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
+	end_page(scan);
+}
+
+static void
+end_page(FeedpubPageScan *scan)
+{
 	feedpub_entry_hide_rows(scan);
 	make_durable(scan);
+	if (scan->page->passed.fallback == &scan->page->fallback)
+		feedpub_proof_end(scan);
 }
 
 /*

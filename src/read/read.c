@@ -82,7 +82,7 @@ feed_read(PG_FUNCTION_ARGS)
 
 		if (row->entry == NULL)
 			continue;
-		feedpub_cursor_print(&row->cursor, VARDATA(cursor));
+		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print(&row->cursor, VARDATA(cursor)));
 		values[1] = ops[row->op];
 		values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page.heap));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -90,7 +90,7 @@ feed_read(PG_FUNCTION_ARGS)
 	}
 	if (feedpub_page_ends_filtered(&page))
 	{
-		feedpub_cursor_print(&page.passed, VARDATA(cursor));
+		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print(&page.passed, VARDATA(cursor)));
 		values[1] = CStringGetTextDatum("end");
 		nulls[2] = true;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);

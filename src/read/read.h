@@ -47,7 +47,8 @@ typedef struct FeedpubPageRequest
 	int			max_rows;
 	int			shard;			/* only keys of this shard, of so many */
 	int			shards;
-	bool		hurried;		/* does not wait for rows to be published */
+	bool		subscribed; /* for a subscription: does not wait for rows to be
+								 * published, and needs no proof (page_proof.c) */
 	bool		unaltered;		/* not by its transaction, up to this statement */
 } FeedpubPageRequest;
 
@@ -62,6 +63,7 @@ typedef struct FeedpubPage
 	int			maxrows;
 	Size		nbytes;
 	FeedpubCursor passed;		/* how far the page got */
+	FeedpubFallback fallback;	/* what a table feed's cursors carry */
 	bool		more;			/* there may be something after it */
 } FeedpubPage;
 
@@ -81,6 +83,7 @@ typedef struct FeedpubPageScan
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that has been removed */
 	FeedpubBatch last;			/* the last batch that was looked at */
+	FeedpubBatch newest;		/* the last one that the snapshot sees */
 	FullTransactionId publisher;	/* of the last batch in the page */
 	FeedpubRunReader *reader;
 	Relation	key;			/* the index that is a table feed's key */
@@ -194,6 +197,12 @@ extern void feedpub_entry_hide_rows(FeedpubPageScan *scan);
 extern char *feedpub_entry_columns(Relation heap);
 extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 										  TupleDesc tupdesc, int column);
+
+/* in page_proof.c */
+extern void feedpub_proof_check(FeedpubPageScan *scan);
+extern bool feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after,
+									Snapshot snapshot);
+extern void feedpub_proof_end(FeedpubPageScan *scan);
 
 /* in page_scan.c */
 extern void feedpub_page_scan(FeedpubPageScan *scan);

@@ -191,6 +191,7 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	int64		number = feedpub_cursor_batch(after);
 	bool		is_other = false;
+	bool		goes_back = false;
 	FeedpubFloor floor;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
@@ -200,6 +201,7 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 		is_other = after->history != floor.history;
 		if (!is_other)
 			feedpub_cursor_refuse_expired(relid, after, &floor, snapshot);
+		goes_back = !is_other && feedpub_proof_goes_back(relid, after, snapshot);
 	}
 	UnregisterSnapshot(snapshot);
 	if (is_other || (last.sync_id == 0 && number > 0))
@@ -215,6 +217,8 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 		 !feedpub_batch_has_cursor(after, last.sync_id, last.is_merged, last.fingerprint) &&
 		 !(RecoveryInProgress() && after->merged)))
 		feedpub_cursor_refuse(relid);
+	if (goes_back)
+		return true;
 	if (after->initial &&
 		feedpub_registry_is_table(relid))
 		return true;			/* the initial snapshot */

@@ -153,7 +153,7 @@ static void
 set_entry(Delivery *delivery, const FeedpubPageRow *row,
 		  int published_at_column)
 {
-	feedpub_cursor_print(&row->cursor, VARDATA(delivery->cursor));
+	(void) feedpub_cursor_print(&row->cursor, VARDATA(delivery->cursor));
 	memcpy(VARDATA(delivery->receipt) + FEEDPUB_RECEIPT_PREFIX,
 		   VARDATA(delivery->cursor), FEEDPUB_CURSOR_LENGTH);
 	delivery->values[POLL_OP] = delivery->ops[row->op];

@@ -361,7 +361,7 @@ read_entry(FeedpubSubscription *sub, int shard, const FeedpubCursor *after,
 	page->request.max_rows = max_rows;
 	page->request.shard = shard;
 	page->request.shards = sub->nshards;
-	page->request.hurried = true;
+	page->request.subscribed = true;
 	page->heap = feedpub_registry_open(sub->feed);
 	feedpub_page_read(page);
 	for (int i = 0; i < page->nrows; i++)

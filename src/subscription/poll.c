@@ -454,7 +454,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		page->request.max_rows = poll->max_rows;
 		page->request.shard = shard->shard;
 		page->request.shards = poll->sub.nshards;
-		page->request.hurried = true;
+		page->request.subscribed = true;
 		page->request.unaltered = poll->unaltered;
 		feedpub_page_read(page);
 		if (shard->parked > 0)

@@ -147,6 +147,12 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 	receipt->name = (uint32) name;
 	receipt->cursor = cstring_to_text_with_len(p + LENGTH, length - LENGTH);
 	feedpub_cursor_parse(receipt->cursor, &receipt->parsed);
+
+	/* feed_poll() makes none that has one */
+	if (receipt->parsed.fallback != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("malformed receipt: \"%s\"", text_to_cstring(input))));
 }
 
 static bool

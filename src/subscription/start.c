@@ -27,7 +27,7 @@ typedef struct TimeInput
 
 static text *earliest_cursor(Oid feed);
 static void parse_time(void *arg);
-static void check_cursor(Oid feed, text *cursor);
+static text *check_cursor(Oid feed, const text *cursor);
 
 /*
  * The cursor that start stands for.  Error 22007 if it stands for none, 42809
@@ -46,13 +46,8 @@ feedpub_start_find(Oid feed, const text *start)
 		return earliest_cursor(feed);
 	if (strcmp(word, "latest") == 0)
 		return feedpub_head_of(feed);
-	if (strlen(word) == FEEDPUB_CURSOR_LENGTH)
-	{
-		text	   *cursor = cstring_to_text(word);
-
-		check_cursor(feed, cursor);
-		return cursor;
-	}
+	if (strlen(word) == FEEDPUB_CURSOR_LENGTH || strlen(word) == FEEDPUB_CURSOR_MAX_LENGTH)
+		return check_cursor(feed, start);
 	if (feedpub_attempt(parse_time, &time) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_DATETIME_FORMAT),
@@ -150,18 +145,21 @@ feedpub_start_at(Oid feed, TimestampTz at)
 }
 
 /*
- * Check a cursor by reading a page of one row after it.
+ * Check a cursor by reading a page of one row after it.  Returns the cursor
+ * after which the page began.
  */
-static void
-check_cursor(Oid feed, text *cursor)
+static text *
+check_cursor(Oid feed, const text *cursor)
 {
 	FeedpubPage page = {0};
 
 	feedpub_cursor_parse(cursor, &page.request.after);
 	page.request.max_rows = 1;
 	page.request.shards = 1;
-	page.request.hurried = true;
+	page.request.subscribed = true;
 	page.heap = feedpub_registry_open(feed);
 	feedpub_page_read(&page);
 	relation_close(page.heap, NoLock);
+	page.request.after.fallback = NULL;
+	return feedpub_cursor_text(&page.request.after);
 }

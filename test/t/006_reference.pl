@@ -28,7 +28,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $cursor = qr/[0-9a-f]{99}/;
+my $cursor = qr/[0-9a-f]{99}(?:[0-9a-f]{106})?/;
 my $zone = qr/[+-]\d\d(?::\d\d)?/;
 my %shapes = (
 	cursor => $cursor,

@@ -1,0 +1,174 @@
+/*-------------------------------------------------------------------------
+ *
+ * page_proof.c
+ *	  What a page of a table feed rests on, and where its consumer goes back to
+ *	  if that has been taken back.
+ *
+ * A page passes rows that have another version by now, which is published
+ * later.  If the server is lost, and another one goes on from an earlier state
+ * (a standby that lagged, a restore to an earlier time, a booted copy of the
+ * storage), the update may be lost with it.  The row is back then, before the
+ * cursor, and would never be delivered.  So it is with a delete whose key was
+ * inserted again.  In an outbox rows do not change, so nothing is before a
+ * cursor that was not delivered, or removed for good.
+ *
+ * Therefore cursors of table feeds carry a proof: which batch has to be there
+ * so that all that their page saw is there.  A server that has not made the
+ * cursor looks for it.  If it is not there, the consumer goes back to a
+ * position that the cursor carries too, with a proof of its own, and what is
+ * after that is delivered again.  If that proof is missing as well, the cursor
+ * is refused.
+ *
+ * Which batch that is.  Let S be the page's snapshot.  A batch proves S if it
+ * was made by the server start that made the page, and if its commit comes
+ * later in the WAL than that of each transaction of this feed that S sees.
+ * For what a server goes on from is a beginning of the WAL of the one before;
+ * if it has that batch, it has what comes before it.
+ *
+ * - If S sees no row or tombstone of the feed that is in no batch, that is the
+ *	 last batch that S sees, of any start.
+ * - On a primary, it is any batch whose snapshot has a larger xmax than S, or
+ *	 whose publisher's xid is not below that of S.  xmax only grows, so that
+ *	 snapshot was taken after S, or the xid assigned.  What S sees had its commit
+ *	 record in the WAL before S, and the batch's comes later.  The number alone
+ *	 would not do: the commit record of the next batch can be in the WAL before
+ *	 S is taken, while S does not see it yet.
+ * - On a standby, it is any batch that S does not see, since commits become
+ *	 visible there in the order of the WAL.
+ *
+ * Batches of a start are known by their seed, which merged ones keep.
+ *
+ * The position to go back to is that of the cursor with which the page before
+ * ended, and its proof, as soon as the page's snapshot shows that this proof is
+ * there; until then the cursor keeps its position to go back to, and its proof
+ * becomes one of all pages since.  So between two pages nothing is forgotten
+ * that is still to be proved.  All that a consumer got up to its cursor is in
+ * batches up to the cursor's, or was in the initial snapshot.  So before it
+ * goes back the cursor's own batch is looked for.  If that is lost, the
+ * consumer may have rows that never were, and is refused.  The base stays: it
+ * is that of the first page.
+ *
+ * The server start that made a cursor takes it as it is: nothing of what the
+ * page saw has been lost, or the start would be another.  Without shared memory
+ * all starts have the id 0, so there nothing is checked.
+ *
+ * With deletes => false a delete leaves nothing in the feed.  A page that ends
+ * at the head then rests on it without a proof.
+ *
+ * Subscriptions need none of this.  Their cursors are in the database, written
+ * after the page was read: a server that has the cursor has what the page saw.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "read/read.h"
+
+static bool must_go_back(Oid relid, const FeedpubCursor *after, uint64 start,
+						 Snapshot snapshot);
+
+/*
+ * If what the page of the request's cursor saw has been taken back, begin at
+ * the position to which its consumer goes back.  Raises PF001 if it cannot.
+ */
+void
+feedpub_proof_check(FeedpubPageScan *scan)
+{
+	FeedpubCursor *after = &scan->page->request.after;
+	Oid			relid = scan->page->feed.relid;
+	FeedpubFallback *fallback;
+
+	if (!must_go_back(relid, after, scan->server_start, scan->state))
+		return;
+	if (!feedpub_batch_proves(relid, &after->fallback->back_proof, scan->state))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+				 errmsg("cursor of feed \"%s\" is from another history",
+						get_rel_name(relid)),
+				 errdetail("Changes that were made when its page was read are not in this server."),
+				 errhint("The server was replaced by a standby that lagged, or put back to an earlier state.  Begin again from '', with an empty copy.")));
+	fallback = palloc_object(FeedpubFallback);
+	*fallback = *after->fallback;
+	fallback->proof = fallback->back_proof;
+	feedpub_cursor_set_position(after, &fallback->back);
+	after->fallback = fallback;
+	after->server_start = scan->server_start;
+}
+
+/*
+ * Would a page after this cursor go back, so that something may be after it?
+ */
+bool
+feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after, Snapshot snapshot)
+{
+	return after->fallback != NULL &&
+		must_go_back(relid, after, feedpub_server_start_of_page(snapshot), snapshot);
+}
+
+/*
+ * Has what a cursor's page saw been taken back?  If the cursor's own batch is
+ * not here, that is for the caller to find out: it is lost, or this standby has
+ * not got it yet.
+ */
+static bool
+must_go_back(Oid relid, const FeedpubCursor *after, uint64 start, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	bool		known;
+
+	if (after->fallback == NULL || after->server_start == start ||
+		feedpub_batch_proves(relid, &after->fallback->proof, snapshot))
+		return false;
+	if (feedpub_cursor_batch(after) == 0)
+		return true;
+	batches = feedpub_batch_begin(relid, after->sync_id, snapshot);
+	known = feedpub_batch_next(batches, &batch) && feedpub_batch_knows(&batch, after);
+	feedpub_batch_end(batches);
+	return known;
+}
+
+/*
+ * Make what the page's cursors carry, when it has been read.
+ */
+void
+feedpub_proof_end(FeedpubPageScan *scan)
+{
+	FeedpubPage *page = scan->page;
+	FeedpubFallback *fallback = &page->fallback;
+	const FeedpubFallback *before = page->request.after.fallback;
+
+	*fallback = (FeedpubFallback){
+		.proof.batch = scan->newest.sync_id,
+		.proof.seed = scan->newest.seed,
+		.back = feedpub_cursor_position(&page->request.after),
+	};
+	if (page->more ||
+		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
+								   &scan->newest.snapshot))
+	{
+		fallback->proof.batch++;
+		fallback->proof.seed = feedpub_batch_seed(page->feed.relid, scan->floor.history,
+												  scan->server_start);
+		if (!scan->snapshot->takenDuringRecovery)
+			fallback->proof.xmax = U64FromFullTransactionId(feedpub_horizon_widen(scan->snapshot->xmax,
+																				  ReadNextFullTransactionId()));
+	}
+
+	if (before == NULL)
+		return;
+	fallback->back_proof = before->proof;
+	if (before->proof.batch == 0 ||
+		(scan->newest.sync_id >= before->proof.batch &&
+		 feedpub_batch_is_after(&scan->newest, before->proof.xmax)))
+		return;
+	fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
+	fallback->proof.xmax = Max(fallback->proof.xmax, before->proof.xmax);
+	fallback->back = before->back;
+	fallback->back_proof = before->back_proof;
+}
