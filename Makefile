@@ -206,7 +206,7 @@ ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
 TAP_TESTS = 1
 PROVE_TESTS ?= test/t/*.pl
 EXTRA_CLEAN = tmp_check/ log/ results/ test/results/ output_iso/ \
-	regression.diffs regression.out
+	regression.diffs regression.out image/ feedpub-*.zip
 
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
@@ -231,6 +231,21 @@ headerscheck:
 	set -e; for h in $(HEADERS); do \
 		printf '#include "postgres.h"\n#include "%s"\n' "$$h" | \
 		$(CC) $(CPPFLAGS) $(CFLAGS) -fsyntax-only -x c -; done
+
+# What PGXN takes: the last commit, less what .gitattributes leaves out.
+# And a directory for PostgreSQL 18's extension_control_path (image/share) and
+# dynamic_library_path (image/lib), as volumes of container images have it.
+.PHONY: dist image
+DISTVERSION = $(EXTVERSION).0
+IMAGE = image
+dist:
+	git archive --prefix=feedpub-$(DISTVERSION)/ -o feedpub-$(DISTVERSION).zip HEAD
+image: all
+	rm -rf '$(IMAGE)'
+	$(MKDIR_P) '$(IMAGE)/lib' '$(IMAGE)/share/extension'
+	$(INSTALL_SHLIB) $(shlib) '$(IMAGE)/lib/'
+	$(INSTALL_DATA) $(addprefix $(srcdir)/, feedpub.control $(DATA)) \
+		'$(IMAGE)/share/extension/'
 
 # The three parts of installcheck, each by itself.
 .PHONY: installcheck-regress installcheck-isolation installcheck-tap
