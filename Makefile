@@ -95,6 +95,7 @@ OBJS = \
 	src/write/tombstone.o \
 	src/write/wake.o
 DATA = feedpub--0.1.sql
+SCRIPTS = bin/feedpub
 PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 
 # pg_regress input is sql/, golden output expected/; isolation specs are
@@ -219,6 +220,16 @@ PROVE_FLAGS += -I $(srcdir)/test/perl $(if $(PROVE_JOBS),-j $(PROVE_JOBS))
 HEADERS = $(wildcard $(srcdir)/src/*/*.h)
 SOURCES = $(wildcard $(srcdir)/src/*.c $(srcdir)/src/*/*.c)
 $(OBJS): $(HEADERS)
+
+# The man page of bin/feedpub; PGXS installs the rest.
+.PHONY: install-man uninstall-man
+install: install-man
+install-man:
+	$(MKDIR_P) '$(DESTDIR)$(mandir)/man1'
+	$(INSTALL_DATA) $(srcdir)/bin/feedpub.1 '$(DESTDIR)$(mandir)/man1/'
+uninstall: uninstall-man
+uninstall-man:
+	rm -f '$(DESTDIR)$(mandir)/man1/feedpub.1'
 
 .PHONY: format format-check headerscheck
 FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(srcdir)/http/*.[ch])

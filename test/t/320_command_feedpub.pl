@@ -1,0 +1,122 @@
+# The command feedpub: bin/feedpub, as it was installed.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use IPC::Run ();
+use lib "$FindBin::RealBin/../perl";
+use FeedpubTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
+my $feed = q("Odd ""Name"", with a 'comma'");
+my $literal = $feed =~ s/'/''/gr;
+
+$ENV{PGHOST} = $node->host;
+$ENV{PGPORT} = $node->port;
+$ENV{PGDATABASE} = 'postgres';
+delete $ENV{PGAPPNAME};
+
+sub feedpub
+{
+	my (@arguments) = @_;
+	my ($stdout, $stderr) = ('', '');
+
+	IPC::Run::run([ 'feedpub', @arguments ], '<', \'', '>', \$stdout, '2>', \$stderr);
+	return ($? >> 8, $stdout, $stderr);
+}
+
+sub wrong
+{
+	my ($status, $pattern, @arguments) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($got, $stdout, $stderr) = feedpub(@arguments);
+
+	is($got, $status, "exit status of: feedpub @arguments");
+	like($stderr, $pattern, 'and why');
+	is($stdout, '', 'on standard error');
+	return;
+}
+
+# usage
+my ($status, $stdout, $stderr) = feedpub('--help');
+is("$status $stderr", '0 ', '--help');
+like($stdout, qr/^Usage:$/m, 'says how');
+($status, $stdout) = feedpub('--version');
+is("$status $stdout", "0 feedpub 0.1\n", '--version');
+wrong(2, qr/no command/);
+wrong(2, qr/unknown command: nonsense/, 'nonsense');
+wrong(2, qr/unknown option: -x/, '-x', 'lag');
+wrong(2, qr/option -p needs a value/, 'lag', '-p');
+wrong(2, qr/tail needs one feed/, 'tail');
+wrong(2, qr/tail needs one feed/, 'tail', 'a', 'b');
+wrong(2, qr/option -n needs a count: 0/, 'tail', '-n', '0', 'a');
+wrong(2, qr/lag takes no argument/, 'lag', 'a');
+wrong(2, qr/are options of tail/, 'who', '-n', '1');
+wrong(1, qr/relation "none" does not exist/, 'tail', 'none');
+wrong(1, qr/"pg_class" is not a feed/, 'tail', 'pg_class');
+wrong(1, qr/database "none" does not exist/, 'lag', '-d', 'none');
+wrong(1, qr/extension "feedpub" does not exist/, '-d', 'template1', 'lag');
+
+# tail
+sql($node, <<"SQL");
+SELECT feed_create('$literal');
+INSERT INTO $feed (message_type, data) SELECT 'A', to_jsonb(i) FROM generate_series(1, 250) i;
+SELECT feed_flush('$literal');
+SQL
+($status, $stdout) = feedpub('tail', '--earliest', '-n', '150', $feed);
+my @lines = split /\n/, $stdout;
+is($status, 0, 'tail -n ends');
+is(scalar @lines, 150, 'after so many');
+is(scalar(grep { !/^\{"cursor": "[0-9a-f]{99}", "op": "upsert", .*\}$/ } @lines), 0, 'a line each');
+my ($cursor) = $lines[149] =~ /"cursor": "(\w+)"/;
+($status, $stdout) = feedpub('tail', '--after', $cursor, '-n', '2', '--', $feed);
+is(join(' ', $stdout =~ /"data":\s*(\d+)/g), '151 152', 'after a cursor');
+wrong(1, qr/malformed cursor/, 'tail', '--after', q('; SELECT 1), $feed);
+
+# from now on, through a restart of the server
+my ($out, $err) = ('', '');
+my $tail = IPC::Run::start([ 'feedpub', 'tail', '-n', '2', $feed ], '<', \'', '>', \$out, '2>', \$err);
+is_soon($node, q(EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'feedpub' AND query LIKE 'CALL %')),
+	'tail waits');
+sql($node, "INSERT INTO $feed (message_type, data) VALUES ('A', '1001')");
+IPC::Run::pump($tail) until $out =~ /1001/;
+is_soon($node, q(EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'feedpub' AND query LIKE 'CALL %')),
+	'and waits again');
+$node->restart;
+sql($node, "INSERT INTO $feed (message_type, data) VALUES ('A', '1002')");
+IPC::Run::finish($tail);
+is(join(' ', $out =~ /"data":\s*(\d+)/g), '1001 1002', 'each entry once');
+like($err, qr/the connection is lost; trying again/, 'and says that it was lost');
+
+# the tables
+sql($node, <<"SQL");
+SELECT feed_subscribe('it''s, "one"', '$literal', 'earliest'), feed_subscribe('other', '$literal');
+SELECT feed_park('it''s, "one"', (SELECT receipt FROM feed_poll('it''s, "one"', 1)), 'no such customer');
+SQL
+($status, $stdout) = feedpub('lag');
+is($status, 0, 'lag');
+like($stdout, qr/^ it's, "one" +\|.*\n other +\|/m, 'has the subscriptions, the one with a lag first');
+for my $arguments ([], [ q(it's, "one") ])
+{
+	($status, $stdout) = feedpub('parked', @$arguments);
+	is($status, 0, 'parked');
+	like($stdout, qr/it's, "one".* parked .*no such customer/, 'has the entry');
+}
+($status, $stdout) = feedpub('parked', 'other');
+is($status, 0, 'parked of another');
+unlike($stdout, qr/no such customer/, 'has not');
+
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN; SELECT pg_current_xact_id()');
+sql($node, "INSERT INTO $feed (message_type, data) VALUES ('A', '1')");
+($status, $stdout) = feedpub('who');
+is($status, 0, 'who');
+like($stdout, qr/^ session \| +\d+ \|.* idle in transaction /m, 'has the session');
+like($stdout, qr/"Odd ""Name"", with a 'comma'" *\| +1$/m, 'and the rows that wait');
+$holder->quit;
+$node->stop;
+done_testing();
