@@ -247,6 +247,7 @@ extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 extern bool feedpub_registry_is_registered(Oid relid);
 extern Oid	feedpub_registry_table(const char *name);
 extern void feedpub_registry_check_version(Relation table, int natts);
+extern void feedpub_registry_check_columns(Relation table, int natts);
 extern bool feedpub_registry_is_table(Oid relid);
 extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
 								 bool *deletes);

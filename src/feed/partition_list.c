@@ -43,11 +43,15 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
 	TupleDesc	desc = RelationGetDescr(table);
 	List	   *rows = NIL;
+	Datum	   *values;
+	bool	   *nulls;
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 
-	feedpub_registry_check_version(table, NATTS_PARTITION);
+	feedpub_registry_check_columns(table, NATTS_PARTITION);
+	values = palloc(desc->natts * sizeof(Datum));
+	nulls = palloc(desc->natts * sizeof(bool));
 	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(feed));
 	scan = systable_beginscan(table, feedpub_registry_table("_partition_pkey"),
@@ -55,8 +59,6 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		FeedpubPartitionRow *row = palloc0_object(FeedpubPartitionRow);
-		Datum		values[NATTS_PARTITION];
-		bool		nulls[NATTS_PARTITION];
 
 		heap_deform_tuple(tuple, desc, values, nulls);
 		row->partition = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
@@ -68,6 +70,8 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 		rows = lappend(rows, row);
 	}
 	systable_endscan(scan);
+	pfree(values);
+	pfree(nulls);
 	table_close(table, AccessShareLock);
 	return rows;
 }
@@ -193,6 +197,7 @@ feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow 
 	bool		nulls[NATTS_PARTITION] = {false};
 	HeapTuple	tuple;
 
+	feedpub_registry_check_version(table, NATTS_PARTITION);
 	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
 	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->partition);
 	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));

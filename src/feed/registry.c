@@ -73,7 +73,14 @@ static Oid	scan_registry(Oid relid, RegistryRow *row);
 /*
  * Raise 55000 unless one of our tables has as many columns as this library
  * knows.  It has not if the library was replaced by another version's and the
- * extension was not updated.
+ * extension was not updated, or if the extension was updated and this session
+ * has the library of before.
+ *
+ * A writer's statement must not fail because of that.  So what it reads and
+ * writes only has to have the columns that it needs, all of which version 0.1
+ * has.  A version adds columns at the end, and those that it adds can be null.
+ * Then the row is stamped, and a delete leaves its tombstone, whichever library
+ * the writer has; readers and publishers of the right version find both.
  */
 void
 feedpub_registry_check_version(Relation table, int natts)
@@ -83,7 +90,18 @@ feedpub_registry_check_version(Relation table, int natts)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" is of another version than the library",
 						FEEDPUB_SCHEMA, RelationGetRelationName(table)),
-				 errhint("Run ALTER EXTENSION feedpub UPDATE.")));
+				 errdetail("The library is of version %s.", FEEDPUB_VERSION),
+				 errhint("Run ALTER EXTENSION feedpub UPDATE, then connect again; if that does not help, restart the server.")));
+}
+
+/*
+ * The same for a table that writers use, which may have more.
+ */
+void
+feedpub_registry_check_columns(Relation table, int natts)
+{
+	if (RelationGetDescr(table)->natts < natts)
+		feedpub_registry_check_version(table, natts);
 }
 
 /*
@@ -100,7 +118,7 @@ scan_registry(Oid relid, RegistryRow *row)
 	HeapTuple	tuple;
 
 	registry = table_open(feedpub_cache_registry(), AccessShareLock);
-	feedpub_registry_check_version(registry, NATTS_FEED);
+	feedpub_registry_check_columns(registry, ANUM_FEED_KEY_TABLE);
 	if (OidIsValid(relid))
 		ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));
@@ -233,6 +251,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	CachedFeed *entry;
 	FeedpubFeed fresh = {0};
 	RegistryRow row;
+	Relation	registry;
 	Relation	rel;
 
 	entry = feedpub_cache_find(&feeds, relid);
@@ -244,6 +263,9 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 
 	if (!OidIsValid(relid) || scan_registry(relid, &row) != relid)
 		return false;
+	registry = table_open(feedpub_cache_registry(), AccessShareLock);
+	feedpub_registry_check_version(registry, NATTS_FEED);
+	table_close(registry, AccessShareLock);
 
 	rel = relation_open(relid, AccessShareLock);
 	fresh.is_outbox = row.is_outbox;

@@ -45,7 +45,7 @@ feedpub_tombstone_open(LOCKMODE lockmode, Relation *index)
 {
 	Relation	table = table_open(feedpub_registry_table("_tombstone"), lockmode);
 
-	feedpub_registry_check_version(table, NATTS_TOMBSTONE);
+	feedpub_registry_check_columns(table, NATTS_TOMBSTONE);
 	if (index != NULL)
 		*index = index_open(feedpub_registry_table("_tombstone_pkey"),
 							lockmode);
@@ -60,10 +60,13 @@ void
 feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 {
 	Relation	table = feedpub_tombstone_open(RowExclusiveLock, NULL);
-	Datum		values[NATTS_TOMBSTONE];
-	bool		nulls[NATTS_TOMBSTONE] = {false};
+	int			natts = RelationGetDescr(table)->natts;
+	Datum	   *values = palloc0(natts * sizeof(Datum));
+	bool	   *nulls = palloc0(natts * sizeof(bool));
 	HeapTuple	tuple;
 
+	for (int i = NATTS_TOMBSTONE; i < natts; i++)
+		nulls[i] = true;
 	values[ANUM_TOMBSTONE_FEED - 1] = ObjectIdGetDatum(feed);
 	values[ANUM_TOMBSTONE_XID - 1] = FullTransactionIdGetDatum(xid);
 	values[ANUM_TOMBSTONE_POS - 1] = Int64GetDatum(pos);
@@ -74,6 +77,8 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
 	CatalogTupleInsert(table, tuple);
 	heap_freetuple(tuple);
+	pfree(values);
+	pfree(nulls);
 	table_close(table, NoLock);
 }
 
