@@ -251,8 +251,8 @@ await_raised('', 'and it is read');
 # Retention: a subscription that lags, rows that cannot be removed, and a
 # subscription that has expired
 #
-sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s')));
 sql($node, q(SELECT feed_subscribe('slow', '"Odd ""Name"", with a comma"', 'earliest')));
+sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s')));
 await_raised('FeedpubSubscriptionLag slow', 'a subscription that lags');
 sql($node, q(UPDATE feedpub._batch SET published_at = published_at - interval '61 min'));
 my $retention = q(FeedpubRetentionHeldBack "Odd ""Name"");
