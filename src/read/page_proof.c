@@ -52,8 +52,9 @@
  * page saw has been lost, or the start would be another.  Without shared memory
  * all starts have the id 0, so there nothing is checked.
  *
- * With deletes => false a delete leaves nothing in the feed.  A page that ends
- * at the head then rests on it without a proof.
+ * With deletes => false a delete leaves nothing in the feed, and neither does a
+ * partition that is detached or dropped.  A page that ends at the head then
+ * rests on that without a proof.
  *
  * Subscriptions need none of this.  Their cursors are in the database, written
  * after the page was read: a server that has the cursor has what the page saw.
