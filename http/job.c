@@ -24,11 +24,9 @@
  * batch commits.  A stream that has sent a page goes on by the same rule, with
  * the clock of that page.
  *
- * News is announced for an hour after feed_listen() was called.  A request
- * waits only if that was called for its feed less than LISTENED ago, before a
- * read whose result was empty; else its job calls it and reads again, also if
- * the job waits already: streams that overlap may keep one waiting for ever.
- * No request waits for longer than the rest of the hour.  While the listener
+ * News is announced for an hour after feed_listen() was called.  A job waits
+ * only if that was called for its feed less than LISTENED ago, before a read
+ * whose result was empty; else it calls it and reads again.  While the listener
  * has no connection nothing is heard, but when it has one again, that is news
  * of all feeds, and feed_listen() is called again, perhaps on another server.
  * A read of a standby calls nothing, and may know less than was announced: if
@@ -59,13 +57,8 @@
  */
 #define FRESH 1000
 
-/*
- * ms for which feed_listen() is good.  It promises an hour; this and the longest
- * wait (config.c) are less.
- */
-#ifndef LISTENED
-#define LISTENED 300000
-#endif
+/* ms for which feed_listen() is good: half of what it promises */
+#define LISTENED 1800000
 
 /* A feed that a job has waited for. */
 struct HttpFeed
@@ -106,7 +99,6 @@ static HttpFeed *known_feed(Oid oid);
 static HttpFeed *find_feed(Oid oid);
 static bool has_news(const HttpFeed *feed, uint64_t since);
 static bool is_heard(const HttpFeed *feed);
-static bool may_join(const HttpJob *job, const HttpRequest *request, const HttpFeed *feed);
 static void add_request(HttpJob *job, HttpRequest *request);
 static void watch_client(HttpRequest *request);
 static void end_request(HttpRequest *request, HttpResult *result);
@@ -285,23 +277,6 @@ is_heard(const HttpFeed *feed)
 }
 
 /*
- * May a request wait with a job that waits, without a read?  Not if the news of
- * its feed may not be announced as long as that; on a standby none is.
- */
-static bool
-may_join(const HttpJob *job, const HttpRequest *request, const HttpFeed *feed)
-{
-	bool		of_standby = job->result != NULL && job->result->of_standby;
-
-	if (!is_heard(job->feed) && !of_standby)
-		return false;
-	if (feed == job->feed)
-		return true;
-	return feed == NULL && request->deadline > 0 && job->result != NULL &&
-		http_now() - job->read_at < FRESH && http_listener_ready();
-}
-
-/*
  * Suspend a request until a job has been made for it.  With a deadline, it
  * waits until the result is not empty, or until then.  With a feed, what it
  * reads was empty when the clock was "since", so it waits for news first.
@@ -331,9 +306,10 @@ http_job_add(HttpRequest *request, const HttpStatement *statement,
 	if (job != NULL)
 	{
 		statistics.joined++;
-		if (job->feed != NULL && !may_join(job, request, feed))
+		if (job->feed != NULL && feed != job->feed &&
+			(feed != NULL || request->deadline == 0 || job->result == NULL ||
+			 http_now() - job->read_at >= FRESH || !http_listener_ready()))
 		{
-			job->listens = !is_heard(job->feed);
 			stop_waiting(job);
 			queue_job(job);
 		}
