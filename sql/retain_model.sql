@@ -33,7 +33,9 @@ INSERT INTO model_floor VALUES ('model_feed'), ('model_table');
 CREATE TABLE model_row (feed_xid xid8, feed_pos bigint PRIMARY KEY);
 CREATE TABLE model_delete (LIKE model_row INCLUDING ALL);
 -- Cursors that a consumer had, with its base, and its copy of the table
-CREATE TABLE known (feed regclass, cursor text, base bigint NOT NULL, copy jsonb NOT NULL DEFAULT '{}', PRIMARY KEY (feed, cursor));
+CREATE TABLE known (feed regclass, cursor text, base bigint NOT NULL, copy jsonb NOT NULL DEFAULT '{}');
+-- Two pages may give the same position with other proofs.
+CREATE UNIQUE INDEX ON known (feed, left(cursor, 83));
 INSERT INTO known VALUES ('model_feed', '', 9e18), ('model_table', '', 9e18);
 
 -- Only here a cursor is taken apart.
@@ -227,7 +229,7 @@ BEGIN
 	FOR r IN EXECUTE format('SELECT cursor, op, to_jsonb(entry) AS entry FROM feed_read(NULL::%s, %L, %s)', f, k.cursor, max_rows) LOOP
 		k.copy := CASE WHEN f = 'model_feed'::regclass THEN '{}' WHEN r.op = 'upsert' THEN k.copy || jsonb_build_object(r.entry ->> 'id', r.entry -> 'v')
 			WHEN r.op = 'delete' THEN k.copy - (r.entry ->> 'id') ELSE k.copy END;
-		INSERT INTO known VALUES (f, r.cursor, k.base, k.copy) ON CONFLICT (feed, cursor) DO NOTHING;
+		INSERT INTO known VALUES (f, r.cursor, k.base, k.copy) ON CONFLICT DO NOTHING;
 	END LOOP;
 END $$;
 CREATE PROCEDURE set_policy(f regclass) LANGUAGE plpgsql AS $$
