@@ -163,7 +163,6 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 static enum MHD_Result
 append_inserted(HttpRequest *request)
 {
-	request->allowed = READ_ONLY;	/* a standby answers 405 */
 	if (http_result_failed(request->result))
 		return http_problem_result(request);
 	if (PQntuples(request->result->rows) == 0)

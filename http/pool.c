@@ -53,6 +53,7 @@ static void send_limit(HttpSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
 static void start_job(Worker *worker, HttpJob *job);
 static void send_statement(Worker *worker, const char *text, int nargs);
+static bool may_be_taken(Worker *worker, const char *role);
 static void take_result(Worker *worker, PGresult *result);
 static void end_transaction(Worker *worker);
 
@@ -266,7 +267,9 @@ send_statement(Worker *worker, const char *text, int nargs)
 
 	http_text_print(&statement, text, worker->schema);
 	http_text_print(&call, "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4");
-	values[0] = *job->role != '\0' ? job->role : NULL;
+	values[0] = *job->role == '\0'		? NULL :
+		may_be_taken(worker, job->role) ? job->role :
+										  "";
 	values[1] = *job->claims != '\0' ? job->claims : NULL;
 	values[2] = job->statement->writes ? "f" : "t";
 	values[3] = statement.data;
@@ -279,6 +282,18 @@ send_statement(Worker *worker, const char *text, int nargs)
 	http_session_send(&worker->session, call.data, nargs + 4, values);
 	free(statement.data);
 	free(call.data);
+}
+
+/*
+ * Every role that the server may take, but the login role, which needs no grant
+ * to be itself: only --anonymous-role may name it.  No role is named "", so that
+ * is refused as another one is.
+ */
+static bool
+may_be_taken(Worker *worker, const char *role)
+{
+	return strcmp(role, PQuser(worker->session.connection)) != 0 ||
+		strcmp(role, http_config()->anonymous_role) == 0;
 }
 
 /* Something has come: a result, or NULL at the end of a statement's. */

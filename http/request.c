@@ -176,6 +176,22 @@ http_request_is_name(const char *name)
 	return *name != '\0' && *name != '-' && (*name < '0' || *name > '9');
 }
 
+/* The parameter q of a range of an Accept header. */
+static double
+range_quality(const char *range, size_t length)
+{
+	const char *end = range + length;
+
+	while ((range = memchr(range, ';', end - range)) != NULL)
+	{
+		range++;
+		range += strspn(range, " \t");
+		if (strncasecmp(range, "q=", 2) == 0)
+			return strtod(range + 2, NULL);
+	}
+	return 1;
+}
+
 /*
  * The quality that an Accept header gives a type, 0 if it refuses it.  Of the
  * ranges that match the type the most exact one decides.
@@ -211,10 +227,8 @@ http_request_quality(const char *accept, const char *type)
 			exact = 1;
 		if (exact > exactness)
 		{
-			const char *q = memmem(range, whole, "q=", 2);
-
 			exactness = exact;
-			quality = q != NULL ? strtod(q + 2, NULL) : 1;
+			quality = range_quality(range, whole);
 		}
 		range = next;
 	}

@@ -165,6 +165,8 @@ problem('/feeds/a.b.c.d', 404, '42601', qr/name/, 'no name');
 problem('/', 404, undef, qr/no such resource/, 'another path');
 problem('/feeds/outbox', 406, undef, qr/application/, 'another type',
 	Accept => 'image/png, application/json;q=0');
+is(get($http, '/feeds/outbox', Accept => "application/json;$_")->{status}, 200, "Accept: $_ is no quality of 0")
+  for 'seq=0', 'q=0.1;seq=0', 'a="q=0"', ' q=1 ';
 my $foreign = get($http, $odd)->{cursor};
 my $gone = problem("/feeds/outbox?after=$foreign", 410, 'PF001',
 	qr/is from another history\. This server has not/, 'a cursor of another history');

@@ -175,7 +175,7 @@ is_refused($_, 401, $invalid, 'malformed')
   token('{"role":"regress_feedpub_alice\u0000","aud":"feeds"}');
 is_refused(token({ %$alice, role => $_ }), 401, 'the role of the token is not a string', 'a role that is no string')
   for 1, undef, [], {}, \1;
-for my $role ('', 'none', 'regress_feedpub_other', 'postgres', 'no such role', 'regress_feedpub_login"', 'x' x 100)
+for my $role ('', 'none', 'regress_feedpub_other', 'regress_feedpub_login', 'postgres', 'no such role', 'regress_feedpub_login"', 'x' x 100)
 {
 	my $response = as(token({ %$alice, role => $role }), '/feeds/outbox');
 

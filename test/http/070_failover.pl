@@ -18,7 +18,7 @@ my $primary = feedpub_node('primary', allows_streaming => 1,
 sql($primary, <<'SQL');
 CREATE ROLE regress_feedpub_login LOGIN;
 SELECT feed_create('outbox', 'json'), feed_start_worker();
-GRANT SELECT ON outbox TO regress_feedpub_login;
+GRANT SELECT, INSERT ON outbox TO regress_feedpub_login;
 INSERT INTO outbox (message_type, data) SELECT 'A', to_json(i) FROM generate_series(1, 5) i;
 SELECT feed_flush('outbox');
 SQL
@@ -78,6 +78,9 @@ like(read_until($poll, qr/"more": /), qr/"data":6\b/, 'a long-poll on the primar
 $primary->stop;
 is(read_after($last, 6), '6', 'reads go to the standby');
 metric_is($http, 'waiting', 1, 'the stream still waits');
+my $append = HTTP::Tiny->new->post("$http->{url}/streams/outbox",
+	{ headers => { 'Content-Type' => 'application/json' }, content => '[{"data": 0}]' });
+is("$append->{status} @{ $append->{headers} }{'retry-after'}", '503 1', 'a write is to come again');
 my $empty = get($http, '/feeds/outbox?limit=100')->{cursor};
 $poll = send_request($http, "/feeds/outbox?after=$empty&wait=60");
 metric_is($http, 'waiting', 2, 'a long-poll on the standby');
