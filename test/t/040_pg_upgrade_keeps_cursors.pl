@@ -1,5 +1,6 @@
 # pg_upgrade keeps the feeds and goes on with the same transaction ids, so a
-# consumer goes on from its cursor.
+# consumer goes on from its cursor, in both orders, and in the middle of the
+# initial snapshot of a table; so do subscriptions, what is parked, and floors.
 #
 # The old server is of the same version as the new one, or the one of
 # FEEDPUB_OLD_PG_CONFIG, into which feedpub must have been installed.
@@ -11,6 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubTest;
 use File::Basename;
+use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -66,6 +68,94 @@ is( sql($old, 'SELECT min(feed_xid) > (3::bigint << 32)::text::xid8 FROM outbox'
 my ($cursor) = $outbox[69] =~ /^(\d+\|\d+)/;
 my ($end) = $outbox[99] =~ /^(\d+\|\d+)/;
 my $head = sql($old, q(SELECT * FROM ext.feed_xid_head('outbox')));
+
+# Consumers that keep a copy of a table, at some page each: some are still in
+# the initial snapshot, others have all.
+sub read_copy
+{
+	my ($node, $consumer, $pages) = @_;
+
+	while ($pages--)
+	{
+		my $page = decode_json(sql($node, "SELECT ext.feed_page('item', '$consumer->{cursor}', 7)"));
+
+		for (@{ $page->{entries} })
+		{
+			$_->{op} eq 'delete'
+			  ? delete $consumer->{copy}{ $_->{key}{id} }
+			  : ($consumer->{copy}{ $_->{row}{id} } = $_->{row}{v});
+		}
+		$consumer->{cursor} = $page->{cursor};
+		return if !@{ $page->{entries} } && !$page->{more};
+	}
+	return;
+}
+
+my $copied = q(SELECT json_object_agg(id, v) FROM item);
+
+sql($old, <<'SQL');
+CREATE TABLE item (id int PRIMARY KEY, v text);
+INSERT INTO item SELECT i, 'first' FROM generate_series(1, 30) i;
+SELECT ext.feed_attach('item');
+SQL
+my @copies = map { { pages => $_, cursor => '', copy => {} } } 1, 3, 5, 7, 100;
+read_copy($old, $_, $_->{pages}) for @copies[ 0, 1 ];
+for my $i (1 .. 3)
+{
+	sql($old, "UPDATE item SET v = 'version $i' WHERE id % 4 = $i");
+	sql($old, "DELETE FROM item WHERE id = 10 * $i");
+	sql($old, q(CALL ext.feed_publish('item')));
+}
+read_copy($old, $_, $_->{pages}) for @copies[ 2 .. 4 ];
+my $read = join ' ', map { scalar keys %{ $_->{copy} } } @copies;
+
+# A subscription has acknowledged 40 entries and parked one; a group of four
+# shards has acknowledged a page of two of them, and holds leases; an outbox
+# has lost what is before its floor.
+sql($old, <<'SQL');
+SELECT ext.feed_subscribe('mail', 'outbox', 'earliest', max_attempts => 3);
+SELECT ext.feed_ack('mail', max(receipt COLLATE "C")) FROM ext.feed_poll('mail', 40);
+SELECT ext.feed_nack('mail', min(receipt COLLATE "C"), '0', 'no') FROM ext.feed_poll('mail', 1);
+SELECT ext.feed_create('work');
+INSERT INTO work (message_type, message_key, data) SELECT 'A', i % 10, to_jsonb(i) FROM generate_series(1, 60) i;
+CALL ext.feed_publish('work');
+SELECT ext.feed_subscribe('group', 'work', 'earliest', 4, '1 s');
+CREATE TABLE effect (i int);
+SQL
+
+# One page of a consumer of the group, its effects, and its acknowledgement.
+sub group_page
+{
+	my ($node, $consumer) = @_;
+
+	sql($node, <<"SQL");
+BEGIN;
+CREATE TEMP TABLE page ON COMMIT DROP AS
+	SELECT receipt, (p."row" ->> 'data')::int AS i FROM ext.feed_poll('group', 5, '$consumer') p;
+INSERT INTO effect SELECT i FROM page;
+SELECT ext.feed_ack('group', max(receipt COLLATE "C")) FROM page HAVING count(*) > 0;
+COMMIT;
+SQL
+	return;
+}
+group_page($old, 'one') for 1, 2;
+sql($old, <<'SQL');
+SELECT ext.feed_create('old');
+INSERT INTO old (message_type, data) SELECT 'A', to_jsonb(i) FROM generate_series(1, 10) i;
+CALL ext.feed_publish('old');
+SQL
+my ($purged) = sql($old, q(SELECT min(cursor COLLATE "C") FROM ext.feed_read(NULL::old)));
+my $floor = sql($old, q(SELECT ext.feed_head('old')));
+sql($old, q(INSERT INTO old (message_type, data) VALUES ('A', '11')));
+sql($old, q(CALL ext.feed_publish('old')));
+sql($old, "CALL ext.feed_purge('old', '$floor')");
+sql($old, q(SELECT ext.feed_retain('old', '30 days', '60 days')));
+my %same = map { $_ => sql($old, $_) } (
+	'SELECT feed, kind, keep, max_age FROM feedpub.feeds ORDER BY 1',
+	'SELECT name, feed, max_attempts, parked FROM feedpub.subscriptions ORDER BY 1',
+	'SELECT subscription, shard, cursor, last_ack, parked FROM feedpub.shards ORDER BY 1, 2',
+	q(SELECT subscription, attempts, key, cursor FROM feedpub.parked),
+	q(SELECT substr(ext.feed_floor('old'), 1, 42)));
 $old->stop;
 
 my @init;
@@ -127,6 +217,34 @@ is( sql($new,
 		q(INSERT INTO outbox (feed_xid, feed_pos, message_type, data) VALUES ('1', 1, 'A', '1') RETURNING feed_xid > '1' AND feed_pos > 1)),
 	't',
 	'a stamp cannot be forged');
+
+is(sql($new, $_), $same{$_}, "the same: $_") for sort keys %same;
+
+for (@copies)
+{
+	my $before = keys %{ $_->{copy} };
+
+	read_copy($new, $_, 1000);
+	is_deeply($_->{copy}, decode_json(sql($new, $copied)),
+		"a copy of $before rows goes on and equals the table");
+}
+sql($new, q(INSERT INTO item VALUES (100, 'new'); DELETE FROM item WHERE id = 5; CALL ext.feed_publish('item')));
+sql($new, q(CALL ext.feed_publish('item')));
+read_copy($new, $_, 1000) for @copies;
+is_deeply($_->{copy}, decode_json(sql($new, $copied)), 'and follows') for @copies;
+
+my $next = q(SELECT p.attempt, p."row" ->> 'data' FROM ext.feed_poll('mail', 1) p);
+is(sql($new, $next), '1|42', 'a subscription goes on after its last acknowledged entry');
+sql($new, q(SELECT ext.feed_ack('mail', max(receipt)) FROM ext.feed_poll('mail', 1)));
+is(sql($new, $next), '2|41', 'and what is parked comes again');
+
+# the leases of the one that is gone end after a second
+my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+group_page($new, 'two') while sql($new, 'SELECT count(*) FROM effect') < 60 && time < $deadline;
+is(sql($new, 'SELECT count(*), count(DISTINCT i) FROM effect'), '60|60', 'the group gets each entry once');
+
+refused($new, "SELECT ext.feed_page('old', '$purged')", 'PF002', 'expired', 'what was before the floor has expired');
+is(sql($new, "SELECT json_array_length(ext.feed_page('old', '$floor') -> 'entries')"), 1, 'what is after it is there');
 
 $new->stop;
 done_testing();
