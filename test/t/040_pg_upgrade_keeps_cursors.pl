@@ -12,6 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubTest;
 use File::Basename;
+use IPC::Run ();
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -168,7 +169,7 @@ if ($ENV{FEEDPUB_OLD_PG_CONFIG})
 my $new = PostgreSQL::Test::Cluster->new('new');
 $new->init(extra => [ '--no-locale', '--encoding=UTF8', @init ]);
 chdir PostgreSQL::Test::Utils::tempdir();
-$new->command_ok(
+my $upgraded = IPC::Run::run(
 	[
 		'pg_upgrade',
 		'-d', $old->data_dir,
@@ -179,7 +180,11 @@ $new->command_ok(
 		'-p', $old->port,
 		'-P', $new->port
 	],
-	'pg_upgrade');
+	'>', \my $output, '2>&1');
+# it names the log that tells why
+$output = join "\n", $output, grep { /^pg_\w+: |^Command was/ } split /\n/, slurp_file($1)
+  if !$upgraded && $output =~ /"(.*\.log)"/;
+ok($upgraded, 'pg_upgrade') or BAIL_OUT($output);
 $new->start;
 
 sql($new, q(CALL ext.feed_publish('kv')));
