@@ -153,6 +153,7 @@ ISOLATION = \
 	published-serializable \
 	published-three-transactions \
 	published-two-publishers \
+	reader-altered-table \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \

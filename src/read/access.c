@@ -76,6 +76,29 @@ feedpub_access_push_snapshot(Relation heap)
 }
 
 /*
+ * Has the table the columns for which the statement was planned?  The planner
+ * does not lock it, so it may have been altered until we had our lock.  Then
+ * the statement is to be planned again, and the server does so when it is run
+ * again.  The executor would raise 42804 or even XX000.
+ */
+void
+feedpub_access_check_columns(Relation heap, TupleDesc planned)
+{
+	TupleDesc	desc = RelationGetDescr(heap);
+	bool		same = desc->natts == planned->natts;
+
+	for (int i = 0; same && i < desc->natts; i++)
+		same = TupleDescAttr(desc, i)->atttypid == TupleDescAttr(planned, i)->atttypid;
+	if (!same)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read feed \"%s\"",
+						RelationGetRelationName(heap)),
+				 errdetail("The table was altered after the statement was planned."),
+				 errhint("Try again.")));
+}
+
+/*
  * Keep the memory of one page for the next.
  *
  * A page is in memory until its query ends.  Then glibc gives memory at the

@@ -134,7 +134,8 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * Works in read-only transactions and on standbys.  Errors: 42809 if it is no
  * feed, 22004, 22023 for a cursor or limit that is out of range, 42501, PF001
  * for a cursor or a feed from another history, PF002 if rows after the cursor
- * have been removed, 40001 if the snapshot is older than a partition.
+ * have been removed, 40001 if the snapshot is older than a partition, or if the
+ * table was altered while the statement waited for it.
  *
  * The idea: O. Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
@@ -321,10 +322,9 @@ begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
 
 	feedpub_access_keep_memory();
 	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (req->ncolumns == 0)
-		req->desc = CreateTupleDescCopy(RelationGetDescr(req->heap));
-	else
-		req->desc = CreateTupleDescCopy(rsinfo->expectedDesc);
+	if (req->ncolumns == 0 && rsinfo->expectedDesc != NULL)
+		feedpub_access_check_columns(req->heap, rsinfo->expectedDesc);
+	req->desc = CreateTupleDescCopy(req->ncolumns == 0 ? RelationGetDescr(req->heap) : rsinfo->expectedDesc);
 	req->store = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
 									   false, work_mem);
 	rsinfo->returnMode = SFRM_Materialize;

@@ -119,6 +119,7 @@ typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 
 /* in access.c */
 extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo);
+extern void feedpub_access_check_columns(Relation heap, TupleDesc planned);
 extern bool feedpub_access_is_direct(Relation heap);
 extern void feedpub_access_keep_memory(void);
 extern void feedpub_access_make_durable(FullTransactionId publisher,
