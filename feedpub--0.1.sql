@@ -164,7 +164,9 @@ CREATE TABLE feedpub._subscription (
 	shards pg_catalog.int4 NOT NULL,
 	lease pg_catalog.interval NOT NULL,
 	max_attempts pg_catalog.int4,
-	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now()
+	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	-- how long feed_nack() parks an entry after its first failure, its second
+	backoff pg_catalog.interval[]
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
@@ -675,11 +677,12 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	start pg_catalog.text DEFAULT 'latest', shards pg_catalog.int4 DEFAULT 1,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
-	if_not_exists pg_catalog.bool DEFAULT false)
+	if_not_exists pg_catalog.bool DEFAULT false,
+	backoff pg_catalog.interval[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
 	'Makes a subscription: the server keeps a cursor of a feed for its consumers. Returns the cursor after which it begins.';
 
 -- For a start of type timestamptz; a literal is a text.
@@ -687,11 +690,12 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	start pg_catalog.timestamptz, shards pg_catalog.int4 DEFAULT 1,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
-	if_not_exists pg_catalog.bool DEFAULT false)
+	if_not_exists pg_catalog.bool DEFAULT false,
+	backoff pg_catalog.interval[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe_at';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
@@ -766,13 +770,13 @@ COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text)
 	'Parks an entry that was delivered, so that the consumer can go on: it is delivered again only after feed_retry(). Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_nack(name pg_catalog.text, receipt pg_catalog.text,
-	delay pg_catalog.interval DEFAULT '10 seconds',
+	delay pg_catalog.interval DEFAULT NULL,
 	reason pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_nack';
 COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-	'Parks an entry that was delivered, and has it delivered again after a delay, until it has failed max_attempts times. Returns false if the entry is acknowledged already or does not exist any more.';
+	'Parks an entry that was delivered, and has it delivered again after a delay, or what the subscription''s backoff says, until it has failed max_attempts times. Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_retry(name pg_catalog.text, cursor pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.int4
@@ -1008,7 +1012,7 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
-		h.parked, h.expired, s.created_at
+		h.parked, h.expired, s.created_at, s.backoff
 	FROM feedpub._subscription s
 	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (

@@ -73,5 +73,48 @@ SELECT op, entry IS NULL AS gone, attempt, receipt FROM feed_poll_rows(NULL::let
 SELECT :'op', :'gone', :'attempt', feed_ack('post', :'receipt');
 SELECT message ->> 'data' AS data, state FROM feedpub.parked;
 
+-- Each failure has its delay in the subscription's backoff, the last one for
+-- all that follow; a delay that is given comes first.
+SELECT feed_unsubscribe('post');
+SELECT feed_subscribe('steps', 'letters', 'latest', backoff => '{1 h, 3 h, 5 h}') <> '' AS placed;
+SELECT feed_subscribe('twice', 'letters', 'latest', max_attempts => 2, backoff => '{2 h}') <> '' AS placed;
+SELECT feed_subscribe('plain', 'letters', 'latest') <> '' AS placed;
+INSERT INTO letters (message_type, data) VALUES ('n', '8');
+CALL feed_publish('letters');
+CREATE FUNCTION fail(subscription text, delay interval DEFAULT NULL)
+RETURNS TABLE (attempts int, state text, seconds numeric)
+LANGUAGE plpgsql AS $$
+DECLARE
+	begun timestamptz := clock_timestamp();
+BEGIN
+	PERFORM feed_retry(subscription);
+	-- the first poll may only move the cursor past what is parked
+	FOR i IN 1..2 LOOP
+		PERFORM feed_nack(subscription, p.receipt, delay) FROM feed_poll(subscription, 1) p;
+		EXIT WHEN FOUND;
+	END LOOP;
+	RETURN QUERY SELECT p.attempts, p.state, floor(extract(epoch FROM retry_at - begun) / 10) * 10
+		FROM feedpub.parked p WHERE p.subscription = fail.subscription;
+END $$;
+SELECT * FROM fail('steps');
+SELECT * FROM fail('steps');
+SELECT * FROM fail('steps');
+SELECT * FROM fail('steps');
+SELECT * FROM fail('steps', '7 h');
+SELECT * FROM fail('steps');
+SELECT * FROM fail('twice');
+SELECT * FROM fail('twice');
+SELECT * FROM fail('plain');
+SELECT * FROM fail('plain');
+SELECT * FROM fail('plain', '7 h');
+SELECT name, backoff FROM feedpub.subscriptions ORDER BY name;
+SELECT feed_subscribe('x', 'letters', backoff => '{}');
+SELECT feed_subscribe('x', 'letters', backoff => '{{1 s}}');
+SELECT feed_subscribe('x', 'letters', backoff => '{1 s, NULL}');
+SELECT feed_subscribe('x', 'letters', backoff => '{1 s, -1 s}');
+SELECT feed_subscribe('x', 'letters', backoff => array_fill('1 s'::interval, '{101}'));
+SELECT feed_subscribe('x', 'letters', backoff => array_fill('1 s'::interval, '{100}')) <> '' AS placed;
+DROP FUNCTION fail;
+
 SELECT feed_drop('letters', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

@@ -315,7 +315,6 @@ SELECT * FROM parked();
 SELECT feed_nack('two', receipts[1], '0', '2') FROM page(NULL, 'two', 1);
 SELECT * FROM parked();
 SELECT feed_nack('two', :'receipt', '-1 s');
-SELECT feed_nack('two', :'receipt', NULL);
 SELECT feed_nack('two', NULL);
 SELECT feed_park('two', NULL);
 SELECT feed_park('two', '', NULL);

@@ -48,22 +48,27 @@
 PG_FUNCTION_INFO_V1(feed_park);
 PG_FUNCTION_INFO_V1(feed_nack);
 
+/* how long feed_nack() parks an entry if nothing is said, in us */
+#define DEFAULT_DELAY	(10 * USECS_PER_SEC)
+
 /*
- * After $6 failures the entry gets no retry_at.  failed_at is the committed
+ * $5 has the times of the next delivery after one failure, two, and so on, the
+ * last one for all that follow; after $6 failures there is none.  failed_at is the committed
  * cursor at the failure.  If the same page has parked the entry already, it is
  * the same failure.
  */
 static FeedpubStatement park_again = {
 	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $8, page = $9,"
 		   " attempts = p.attempts + n.failures, failed_at = $7,"
-		   " retry_at = CASE WHEN p.attempts + n.failures < $6 THEN $5 END"
+		   " retry_at = CASE WHEN p.attempts + n.failures < $6"
+		   "  THEN $5[least(p.attempts + n.failures, cardinality($5))] END"
 		   " FROM (SELECT CASE WHEN o.page = $9 THEN 0 ELSE 1 END AS failures"
 		   "  FROM feedpub._parked_entry o"
 		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
 		   " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
 		   " AND ($10 IS NULL OR p.state = $10 OR p.page = $9)",
 	.nargs = 10,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, INT8OID},
 };
 
@@ -73,10 +78,10 @@ static FeedpubStatement park_first = {
 		   " INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
 		   "  op, feed_xid, feed_pos, published_at, key_texts, key, row)"
-		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 < $6 THEN $5 END, $7, $8, $9,"
+		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 < $6 THEN $5[1] END, $7, $8, $9,"
 		   "  $10, $11, $12, $13, $14, $15, $16)",
 	.nargs = 16,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, TEXTOID,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
 				 TEXTARRAYOID, JSONOID, JSONOID},
 };
@@ -112,8 +117,8 @@ typedef struct Kept
 	text	   *row;
 } Kept;
 
-static bool park(FunctionCallInfo fcinfo, int reason_arg,
-				 const TimestampTz *retry_at);
+static bool park(FunctionCallInfo fcinfo, bool retries);
+static Datum retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub);
 static bool park_entry(FeedpubSubscription *sub,
 					   const FeedpubReceipt *receipt, text *committed,
 					   Datum *values, char *nulls);
@@ -156,17 +161,19 @@ feed_park(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name", "receipt"};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PG_RETURN_BOOL(park(fcinfo, 2, NULL));
+	PG_RETURN_BOOL(park(fcinfo, false));
 }
 
 /*
- * feed_nack(name text, receipt text, delay interval DEFAULT '10 seconds',
+ * feed_nack(name text, receipt text, delay interval DEFAULT NULL,
  * reason text DEFAULT NULL)
  * returns boolean, VOLATILE
  *
- * The same, but the entry is delivered again after delay.  If it has failed as
- * often as the subscription's max_attempts says, it stays parked, as with
- * feed_park().  Error 22023 for a negative delay as well.
+ * The same, but the entry is delivered again after delay; if that is NULL, after
+ * the one that the subscription's backoff has for so many failures, or without
+ * a backoff after 10 seconds.  If it has failed as often as the subscription's
+ * max_attempts says, it stays parked, as with feed_park().  Error 22023 for a
+ * negative delay as well.
  *
  * Afterwards the consumer acknowledges the page, up to any of its entries;
  * entries that it has parked stay parked.
@@ -174,27 +181,50 @@ feed_park(PG_FUNCTION_ARGS)
 Datum
 feed_nack(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "receipt", "delay"};
-	int64		delay;
-	TimestampTz retry_at;
+	static const char *const names[] = {"name", "receipt", NULL};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	delay = feedpub_argument_ms(PG_GETARG_INTERVAL_P(2));
-	if (delay < 0)
+	if (!PG_ARGISNULL(2) && feedpub_argument_ms(PG_GETARG_INTERVAL_P(2)) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"delay\" must not be negative")));
-	retry_at = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), delay);
-	PG_RETURN_BOOL(park(fcinfo, 3, &retry_at));
+	PG_RETURN_BOOL(park(fcinfo, true));
 }
 
 /*
- * Park an entry.  It is retried at *retry_at, unless that is NULL or the entry
- * has failed too often.
+ * When an entry is delivered again, an element for each failure.
+ */
+static Datum
+retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Interval	default_delay = {.time = DEFAULT_DELAY};
+	Datum		delay = IntervalPGetDatum(&default_delay);
+	Datum	   *delays = &delay;
+	int			ndelays = 1;
+
+	if (!PG_ARGISNULL(2))
+		delay = PG_GETARG_DATUM(2);
+	else if (sub->backoff != NULL)
+		delays = feedpub_subscription_delays(sub->backoff, &ndelays);
+	for (int i = 0; i < ndelays; i++)
+	{
+		int64		ms = feedpub_argument_ms(DatumGetIntervalP(delays[i]));
+
+		delays[i] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, ms));
+	}
+	return PointerGetDatum(construct_array(delays, ndelays, TIMESTAMPTZOID, sizeof(TimestampTz),
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+}
+
+/*
+ * Park an entry.  If it retries, it is delivered again, unless the entry has
+ * failed too often.
  */
 static bool
-park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
+park(FunctionCallInfo fcinfo, bool retries)
 {
+	int			reason_arg = retries ? 3 : 2;
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
 	text	   *committed;
@@ -207,7 +237,7 @@ park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
 
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
-	PreventCommandIfReadOnly(retry_at ? "feed_nack()" : "feed_park()");
+	PreventCommandIfReadOnly(retries ? "feed_nack()" : "feed_park()");
 	feedpub_subscription_require_feed(&sub);
 	feedpub_require_select(sub.feed);
 	feedpub_receipt_check(&receipt, sub.name);
@@ -223,8 +253,8 @@ park(FunctionCallInfo fcinfo, int reason_arg, const TimestampTz *retry_at)
 	values[2] = PointerGetDatum(receipt.cursor);
 	values[3] = PG_GETARG_DATUM(reason_arg);
 	nulls[3] = PG_ARGISNULL(reason_arg) ? 'n' : ' ';
-	values[4] = retry_at ? TimestampTzGetDatum(*retry_at) : (Datum) 0;
-	nulls[4] = retry_at == NULL ? 'n' : ' ';
+	values[4] = retries ? retry_times(fcinfo, &sub) : (Datum) 0;
+	nulls[4] = retries ? ' ' : 'n';
 	values[5] = Int32GetDatum(sub.max_attempts > 0 ? sub.max_attempts : PG_INT32_MAX);
 	values[6] = PointerGetDatum(committed);
 	values[7] = Int64GetDatum(feedpub_receipt_draw());

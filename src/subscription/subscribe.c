@@ -42,10 +42,11 @@ PG_FUNCTION_INFO_V1(feed_seek_at);
 #define ANUM_SUBSCRIPTION_SHARDS		6
 
 static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
-	.nargs = 8,
-	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID},
+	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff)"
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+	.nargs = 9,
+	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID,
+				 INTERVALARRAYOID},
 };
 
 static FeedpubStatement insert_shards = {
@@ -86,6 +87,7 @@ static FeedpubStatement select_owner = {
 
 static Datum subscribe(FunctionCallInfo fcinfo, bool at_time);
 static void check_limits(int shards, const Interval *lease, int max_attempts);
+static void check_backoff(ArrayType *backoff);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed,
 						bool at_time);
 static text *use_existing(text *name, Oid feed);
@@ -98,7 +100,8 @@ static Datum seek(FunctionCallInfo fcinfo, bool at_time);
 /*
  * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest',
  * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
- * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false)
+ * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false,
+ * backoff interval[] DEFAULT NULL)
  * returns text, VOLATILE
  *
  * Makes a subscription, which belongs to the caller.  It begins at start:
@@ -110,9 +113,11 @@ static Datum seek(FunctionCallInfo fcinfo, bool at_time);
  * its shards.  lease, one second to one day, is how long a consumer that named
  * itself keeps its shards without polling or acknowledging.  max_attempts is
  * the number of failures after which feed_nack() no longer has an entry
- * delivered again; NULL: no limit.  With if_not_exists, if a subscription of
- * that name and feed exists and the caller may use it, nothing is made, and
- * its cursor is returned.
+ * delivered again; NULL: no limit.  backoff is how long feed_nack() parks an
+ * entry after its first failure, after its second, and so on; the last element
+ * is for all that follow.  With if_not_exists, if a subscription of that name
+ * and feed exists and the caller may use it, nothing is made, and its cursor is
+ * returned.
  *
  * Needs SELECT on the feed's table.  Errors: 42710 if the name is taken,
  * 42809 if feed is no feed, 22023 for a bad argument, 22007 for an invalid
@@ -138,7 +143,7 @@ static Datum
 subscribe(FunctionCallInfo fcinfo, bool at_time)
 {
 	static const char *const names[] = {"name", "feed", "start", "shards", "lease",
-										NULL, "if_not_exists"};
+										NULL, "if_not_exists", NULL};
 	text	   *name;
 	Oid			feed;
 	int			shards;
@@ -146,7 +151,8 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	Relation	heap;
 	text	   *cursor;
 	FeedpubRole caller;
-	Datum		values[8];
+	Datum		values[9];
+	char		nulls[] = "         ";
 	NameData	owner_name;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -156,6 +162,8 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	lease = PG_GETARG_INTERVAL_P(4);
 	feedpub_subscription_check_name(name, "name");
 	check_limits(shards, lease, PG_ARGISNULL(5) ? 1 : PG_GETARG_INT32(5));
+	if (!PG_ARGISNULL(7))
+		check_backoff(PG_GETARG_ARRAYTYPE_P(7));
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
@@ -171,9 +179,12 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	values[4] = Int64GetDatum((int64) GetSystemIdentifier());
 	values[5] = Int32GetDatum(shards);
 	values[6] = IntervalPGetDatum(lease);
-	values[7] = PG_ARGISNULL(5) ? (Datum) 0 : PG_GETARG_DATUM(5);
+	values[7] = PG_GETARG_DATUM(5);
+	nulls[7] = PG_ARGISNULL(5) ? 'n' : ' ';
+	values[8] = PG_GETARG_DATUM(7);
+	nulls[8] = PG_ARGISNULL(7) ? 'n' : ' ';
 	check_shards_of_role(shards);
-	if (!add_subscription(values, PG_ARGISNULL(5) ? "       n" : NULL))
+	if (!add_subscription(values, nulls))
 	{
 		/* another session has just made it */
 		text	   *existing = PG_GETARG_BOOL(6) ? use_existing(name, feed) : NULL;
@@ -222,6 +233,31 @@ check_limits(int shards, const Interval *lease, int max_attempts)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_attempts\" must be at least 1")));
+}
+
+static void
+check_backoff(ArrayType *backoff)
+{
+	Datum	   *delays;
+	int			ndelays = ArrayGetNItems(ARR_NDIM(backoff), ARR_DIMS(backoff));
+
+	if (ARR_NDIM(backoff) != 1 || ndelays > FEEDPUB_MAX_BACKOFF)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"backoff\" must be a one-dimensional array of 1 to %d intervals",
+						FEEDPUB_MAX_BACKOFF)));
+	if (array_contains_nulls(backoff))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"backoff\" must not contain null values")));
+	delays = feedpub_subscription_delays(backoff, &ndelays);
+	for (int i = 0; i < ndelays; i++)
+	{
+		if (feedpub_argument_ms(DatumGetIntervalP(delays[i])) < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("argument \"backoff\" must not contain negative intervals")));
+	}
 }
 
 /*

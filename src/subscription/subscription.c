@@ -48,7 +48,7 @@
 
 #define SELECT_SUBSCRIPTION(seen_until, consumer) \
 	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
-	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked"                                     \
+	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked, s.backoff"                          \
 	" FROM feedpub._subscription s"                                                                         \
 	" LEFT JOIN feedpub._shard h ON h.subscription = s.name"                                                \
 	" AND h.shard < s.shards AND ($2 < 0 OR h.shard = $2)" consumer                                         \
@@ -178,6 +178,8 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
 		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
+		value = feedpub_store_value(0, 15, &isnull);
+		sub->backoff = isnull ? NULL : DatumGetArrayTypePCopy(value);
 
 		/* NULL if there is no shard with the wanted number */
 		(void) feedpub_store_value(0, 9, &isnull);
@@ -188,6 +190,19 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	feedpub_store_end(&caller);
 
 	return nrows > 0;
+}
+
+/*
+ * The elements of a backoff, which are intervals.
+ */
+Datum *
+feedpub_subscription_delays(ArrayType *backoff, int *ndelays)
+{
+	Datum	   *delays;
+
+	deconstruct_array(backoff, INTERVALOID, sizeof(Interval), false,
+					  TYPALIGN_DOUBLE, &delays, NULL, ndelays);
+	return delays;
 }
 
 /*

@@ -9,6 +9,7 @@
 #define FEEDPUB_SUBSCRIPTION_H
 
 #include "nodes/execnodes.h"
+#include "utils/array.h"
 
 #include "read/read.h"
 
@@ -31,6 +32,7 @@ typedef struct FeedpubSubscription
 	Interval   *lease;
 	int64		lease_ms;
 	int			max_attempts;	/* 0: any number */
+	ArrayType  *backoff;		/* intervals, or NULL */
 	TimestampTz seen_until;		/* of the calling consumer, or 0 */
 	int			nshards;
 	int			nloaded;		/* how many of them are in shards */
@@ -82,6 +84,9 @@ typedef struct FeedpubRetried
 
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
+
+/* how many delays a backoff may have */
+#define FEEDPUB_MAX_BACKOFF 100
 
 /* in ack.c */
 extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
@@ -155,6 +160,7 @@ extern void feedpub_subscription_load(text *name, const text *consumer,
 extern void feedpub_subscription_require_feed(const FeedpubSubscription *sub);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
+extern Datum *feedpub_subscription_delays(ArrayType *backoff, int *ndelays);
 extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
 extern bool feedpub_subscription_may_know(Oid owner, Oid feed);
 

@@ -24,6 +24,7 @@ INSERT INTO outbox (message_type, message_key, data) SELECT 'A', i, to_json(i) F
 SELECT feed_flush('outbox');
 SET ROLE regress_feedpub_web;
 SELECT feed_subscribe('mail', 'outbox', 'earliest', max_attempts => 2);
+SELECT feed_subscribe('steps', 'outbox', 'earliest', backoff => '{2 h}');
 SELECT feed_subscribe('odd/ "ü"', 'outbox', 'earliest');
 SELECT feed_subscribe('group', 'outbox', 'earliest', shards => 2, lease => '1 h');
 RESET ROLE;
@@ -104,6 +105,12 @@ is_deeply(post('mail/park', { receipt => $page[0]{receipt} })->{json}, { parked 
 @page = entries('mail/poll', {});
 is(numbers(@page), '5', 'it comes no more');
 is(sql($node, q(SELECT state, attempts FROM feedpub.parked)), 'parked|2', 'it is parked');
+
+my ($step) = entries('steps/poll', { max_rows => 1 });
+is_deeply(post('steps/nack', { receipt => $step->{receipt} })->{json}, { parked => JSON::PP::true }, 'a nack without a delay');
+is( sql($node, q(SELECT retry_at > clock_timestamp() + interval '1 h' FROM feedpub.parked WHERE subscription = 'steps')),
+	't', 'has that of the subscription');
+sql($node, q(SELECT feed_discard('steps', cursor) FROM feedpub.parked WHERE subscription = 'steps'));
 
 # a poll that waits
 my $empty = post('mail/poll', { ack => $page[0]{receipt}, timeout => 0.1 });

@@ -32,8 +32,8 @@ INSERT INTO meant VALUES
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
-	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false', 'text', 'v', false, 'u', 0),
-	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
 	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),
@@ -42,7 +42,7 @@ INSERT INTO meant VALUES
 	('feed_ack', 'name text, receipt text, strict boolean DEFAULT true', 'boolean', 'v', false, 'u', 0),
 	('feed_leave', 'name text, consumer text', 'integer', 'v', false, 'u', 0),
 	('feed_park', 'name text, receipt text, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
-	('feed_nack', 'name text, receipt text, delay interval DEFAULT ''00:00:10''::interval, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
+	('feed_nack', 'name text, receipt text, delay interval DEFAULT NULL::interval, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
 	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
 	('feed_discard', 'name text, cursor text', 'integer', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
