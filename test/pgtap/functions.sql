@@ -114,7 +114,6 @@ INSERT INTO with_null VALUES
 	($c$feed_ack('s', NULL)$c$, 'receipt'),
 	($c$feed_ack('s', 'r', NULL)$c$, 'strict'),
 	($c$feed_nack('s', NULL)$c$, 'receipt'),
-	($c$feed_nack('s', 'r', NULL)$c$, 'delay'),
 	($c$feed_park(NULL, 'r')$c$, 'name'),
 	($c$feed_retry(NULL)$c$, 'name'),
 	($c$feed_leave(NULL, 'c')$c$, 'name'),
