@@ -182,6 +182,9 @@ for my $role ('', 'none', 'regress_feedpub_other', 'regress_feedpub_login', 'pos
 	is($response->{status}, 403, 'a role that may not be taken') or diag $response->{content};
 	unlike($response->{content}, qr/regress|postgres|no such role|xxx/, 'is not named');
 }
+sql($node, 'GRANT SELECT ON outbox TO regress_feedpub_login');
+is(as(token({ %$alice, role => 'regress_feedpub_login' }), '/feeds/outbox')->{status}, 403, 'nor the login role, if it could read');
+sql($node, 'REVOKE SELECT ON outbox FROM regress_feedpub_login');
 is(as(token({ %$alice, more => 'x' x 9000 }), '/feeds/outbox')->{status}, 431, 'a token that is too long');
 my $two = send_request($http, '/feeds/outbox', Authorization => 'Bearer ' . token($alice)
 	  . "\r\nAuthorization: Bearer " . token($bob));
