@@ -39,7 +39,9 @@ SELECT * FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, NULL);
 \echo :SQLSTATE
 SELECT * FROM feed_fetch(NULL::"Odd ""Name"", with a comma", '0', 0, 0);
 \echo :SQLSTATE
+\set VERBOSITY sqlstate
 SELECT * FROM feed_fetch('0', 0, 2147483648);
+\set VERBOSITY default
 \echo :SQLSTATE
 
 --

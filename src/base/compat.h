@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  Differences between the supported servers, PostgreSQL 15 to 18.
+ *	  Differences between the supported servers, PostgreSQL 15 to 18;
+ *	  it compiles with 19, too.
  *
  * The code is written for the newest server.  This file defines the newer
  * names for the older servers.  There is no other PG_VERSION_NUM test in the
@@ -16,6 +17,7 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "fmgr.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
 #error "feedpub needs PostgreSQL 15 or newer"
@@ -32,13 +34,32 @@
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC
 #endif
 
-/* 18: index_beginscan() takes an instrumentation struct */
+/* 18: index_beginscan() takes an instrumentation struct; 19: options */
 #if PG_VERSION_NUM < 180000
 #define feedpub_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, nkeys, 0)
-#else
+#elif PG_VERSION_NUM < 190000
 #define feedpub_index_beginscan(heap, index, snapshot, nkeys) \
 	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define feedpub_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0, SO_NONE)
+#endif
+
+/* 19: scans of tables take options */
+#if PG_VERSION_NUM < 190000
+#define feedpub_table_beginscan(rel, snapshot, nkeys, keys) \
+	table_beginscan(rel, snapshot, nkeys, keys)
+#define feedpub_table_beginscan_tidrange(rel, snapshot, first, last) \
+	table_beginscan_tidrange(rel, snapshot, first, last)
+#define feedpub_table_index_fetch_begin(rel) table_index_fetch_begin(rel)
+#else
+#define feedpub_table_beginscan(rel, snapshot, nkeys, keys) \
+	table_beginscan(rel, snapshot, nkeys, keys, SO_NONE)
+#define feedpub_table_beginscan_tidrange(rel, snapshot, first, last) \
+	table_beginscan_tidrange(rel, snapshot, first, last, SO_NONE)
+#define feedpub_table_index_fetch_begin(rel) \
+	table_index_fetch_begin(rel, SO_NONE)
 #endif
 
 /* 18: whether a deferrable primary key counts */

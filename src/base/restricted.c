@@ -55,6 +55,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/plancache.h"
+#include "utils/tuplestore.h"
 
 #include "base/base.h"
 

@@ -23,6 +23,7 @@
 #include "postgres.h"
 
 #include "catalog/namespace.h"
+#include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"

@@ -274,7 +274,7 @@ feedpub_relation_last_pos(Oid seqid)
 	HeapTuple	tuple;
 	int64		last = 0;
 
-	scan = table_beginscan(seq, SnapshotAny, 0, NULL);
+	scan = feedpub_table_beginscan(seq, SnapshotAny, 0, NULL);
 	tuple = heap_getnext(scan, ForwardScanDirection);
 	if (HeapTupleIsValid(tuple))
 	{

@@ -206,7 +206,7 @@ feedpub_run_fetch(FeedpubRunReader *reader, const FeedpubRun *run, int i)
 		MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
 
 		source->slot = table_slot_create(source->table, NULL);
-		source->fetch = table_index_fetch_begin(source->table);
+		source->fetch = feedpub_table_index_fetch_begin(source->table);
 		MemoryContextSwitchTo(oldcontext);
 	}
 	if (!table_index_fetch_tuple(source->fetch, &tid, source->snapshot,

@@ -148,8 +148,8 @@ begin_window(FeedpubInitialScan *initial)
 
 	ItemPointerSet(&to, last, MaxOffsetNumber);
 	if (initial->scan == NULL)
-		initial->scan = table_beginscan_tidrange(initial->heap, initial->snapshot,
-												 &initial->from, &to);
+		initial->scan = feedpub_table_beginscan_tidrange(initial->heap, initial->snapshot,
+														 &initial->from, &to);
 	else
 		table_rescan_tidrange(initial->scan, &initial->from, &to);
 	initial->next_block = last + 1;

@@ -38,6 +38,7 @@
 #include "rewrite/rewriteDefine.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/procarray.h"
 #include "utils/array.h"
 #include "utils/builtins.h"

@@ -594,7 +594,7 @@ static void
 leave_all_tombstones(const TrackedTable *table, Relation rel)
 {
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(rel, snapshot, 0, NULL);
+	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub truncate",
