@@ -148,8 +148,8 @@ feedpub_get_packages() {
 			as_root pg_dropcluster --stop "$_v" "$_c" </dev/null || true
 	done
 	# tests run their own
-	for _service in pgbouncer nginx varnish varnishncsa; do
-		case " $* " in *" ${_service%ncsa} "*)
+	for _service in pgbouncer nginx varnish varnishncsa etcd patroni; do
+		case " $* " in *" ${_service%ncsa} "*|*" $_service-server "*)
 			as_root service $_service stop >/dev/null 2>&1 || true
 			as_root update-rc.d $_service disable >/dev/null 2>&1 || true ;;
 		esac
