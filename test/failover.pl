@@ -106,8 +106,11 @@ sub phase
 sub wait_until { return FeedpubPatroni::wait_until(@_) }
 
 # Whatever a client did not expect, and any that has ended, ends the run.
+# Patroni waits for a postmaster that has ended until its parent, which may be
+# this process, has taken note.
 sub check_clients
 {
+	$cluster->reap;
 	for my $pid (keys %client)
 	{
 		die "$client{$pid} has ended\n" . errors() if waitpid($pid, POSIX::WNOHANG());
@@ -460,6 +463,12 @@ my $ok = eval {
 	}
 	1;
 };
-problem({}, 'that ended the run', 1, $@) if !$ok;
+if (!$ok)
+{
+	chomp(my $error = $@);
+
+	problem({}, 'that ended the run', 1, $error);
+	print eval { $cluster->diagnosis } // $@;
+}
 report();
 exit($problems ? 1 : 0);

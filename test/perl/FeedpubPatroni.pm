@@ -387,6 +387,37 @@ sub rejoined
 	return \%count;
 }
 
+# For a run that ended: what the cluster is like, and what its clients wait for.
+sub diagnosis
+{
+	my ($self) = @_;
+	my $text = "primary: @{[ $self->leader // 'none' ]}; members:\n";
+
+	for my $member ($self->members)
+	{
+		$text .= join(' ', map { "$_=$member->{$_}" } sort keys %$member) . "\n";
+	}
+	for my $node (@{ $self->{nodes} })
+	{
+		my $rows = eval {
+			my $dbh = $self->connect($node);
+
+			$dbh->do(q(SET statement_timeout = '10 s'));
+			$dbh->selectcol_arrayref(<<'SQL');
+SELECT concat_ws(' ', 'recovery', pg_is_in_recovery(), current_setting('synchronous_standby_names'))
+UNION ALL
+SELECT concat_ws(' ', 'standby', application_name, state, sync_state, sent_lsn, flush_lsn, replay_lsn) FROM pg_stat_replication
+UNION ALL
+SELECT concat_ws(' ', application_name, backend_type, state, wait_event, now() - query_start, left(query, 60)) FROM pg_stat_activity
+SQL
+		};
+
+		$text .= "== $node\n" . ($rows ? join("\n", @$rows) : $@) . "\n"
+		  if !$self->{frozen}{$node};
+	}
+	return $text;
+}
+
 #
 # What is done to it
 #
