@@ -214,6 +214,8 @@ my %argument = (
 				'{"k": 1e400}', '{"b \"c": 1, "a": 1}', '{"a": 1}', '[{"k": 1}]')) . '::jsonb' },
 	_text => sub { return quote(pick('{}', '{k}', '{v}', '{k,v}', '{k,k}', '{NULL}', '{k,NULL}', '{{k,v}}', '[5:6]={k,v}', '{feed_xid}', '{ctid,tableoid}',
 				'{"",x}', '{a,"b \"c"}')) . '::text[]' },
+	_interval => sub { return quote(pick('{}', '{1 s}', '{1 s,1 h}', '{NULL}', '{-1 s}', '{{1 s,2 s}}', '[5:6]={0,178000000 years}',
+				'{' . join(',', ('1 s') x 101) . '}', '{infinity}')) . '::interval[]' },
 	_name => sub { return quote(pick('{}', '{k}', '{v}', '{k,v}', '{k,k}', '{NULL}', '{{k,v}}', '[5:6]={k,v}', '{feed_xid}', '{ctid}')) . '::name[]' },
 	regtype => sub {
 		return pick('0', '4294967295', ':gone') . '::oid::regtype' if chance(10);
