@@ -175,6 +175,18 @@ SELECT feed_ack('reader', receipt) FROM feed_poll('reader', 1);
 CALL feed_purge('limited', :'youngest');
 SELECT (entry).message_type FROM feed_poll_rows(NULL::limited, 'reader');
 SELECT feed_unsubscribe('reader');
+-- The batch at whose end the floor is stays as it is, and those after it are
+-- merged.
+CALL messages('e');
+SELECT feed_head('limited') AS floor \gset
+CALL messages('f');
+CALL messages('g');
+CALL messages('h');
+CALL feed_purge('limited', :'floor');
+UPDATE feedpub._batch SET published_at = '2000-01-01' WHERE feed = 'limited'::regclass;
+SET feedpub.max_batch_transactions = 2;
+SELECT feedpub._merge_batches('limited');
+SELECT b.sync_id - f.sync_id AS after_floor, b.merged_from IS NOT NULL AS is_merged FROM feedpub._batch b JOIN feedpub._floor f USING (feed) WHERE feed = 'limited'::regclass ORDER BY 1;
 ROLLBACK PREPARED 'regress_feedpub open';
 RESET feedpub.max_batch_transactions;
 SELECT feed_drop('other');
