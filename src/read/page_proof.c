@@ -168,6 +168,12 @@ feedpub_proof_end(FeedpubPageScan *scan)
 		(scan->newest.sync_id >= before->proof.batch &&
 		 feedpub_batch_is_after(&scan->newest, before->proof.xmax)))
 		return;
+
+	/*
+	 * A proof that is still to come is of this start.  Those of others have
+	 * been found, or the page would have gone back.
+	 */
+	fallback->proof.seed = before->proof.seed;
 	fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
 	fallback->proof.xmax = Max(fallback->proof.xmax, before->proof.xmax);
 	fallback->back = before->back;

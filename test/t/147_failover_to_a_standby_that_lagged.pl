@@ -227,5 +227,27 @@ for my $consumer (\%early, \%at_fork, \%beyond)
 	is(copy($consumer), table(), 'and then all is well');
 }
 
+# Nothing is lost in a restart, so nobody is refused: not even if the page that
+# has all follows one that had not, and the newest batch is of an earlier start.
+sub restart
+{
+	$new->restart('immediate');
+	sql($node, 'SELECT feed_stop_worker()');
+	return;
+}
+
+my %slowly = (cursor => '', copy => {}, max_rows => 2);
+restart();
+follow(\%slowly) for 1 .. 2;
+is(copy(\%slowly), table(), 'another consumer has all');
+sql($node, q(UPDATE kv SET v = 'published' WHERE k = 'a'));
+publish();
+sql($node, q(UPDATE kv SET v = 'not yet' WHERE k = 'c'));
+follow(\%slowly);
+restart();
+publish();
+follow(\%slowly) for 1 .. 3;
+is(copy(\%slowly), table(), 'and has all again after two restarts');
+
 $new->stop;
 done_testing();
