@@ -129,7 +129,8 @@ COMMENT ON TABLE feedpub._removal IS
 -- since it means nothing on another server.
 CREATE TABLE feedpub._server_start (
 	id pg_catalog.int8 PRIMARY KEY,
-	written_at pg_catalog.timestamptz NOT NULL
+	written_at pg_catalog.timestamptz NOT NULL,
+	timeline pg_catalog.int4 NOT NULL
 );
 GRANT SELECT ON feedpub._server_start TO pg_database_owner;
 COMMENT ON TABLE feedpub._server_start IS

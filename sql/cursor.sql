@@ -45,7 +45,7 @@ CALL feed_publish();
 CREATE TABLE cursors AS
 	SELECT row_number() OVER () AS n, cursor, (entry).feed_pos FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
 SELECT n, length(cursor), octet_length(cursor), left(cursor, 1) AS version, substr(cursor, 10, 1) AS kind, substr(cursor, 11, 16) AS batch, substr(cursor, 27, 16) AS position,
-	substr(cursor, 43, 1) AS merged, substr(cursor, 44, 24) ~ '^[0-9a-f]{24}$' AS hex, substr(cursor, 68, 16) AS base, substr(cursor, 84) AS wal
+	substr(cursor, 43, 1) AS merged, substr(cursor, 44, 24) ~ '^[0-9a-f]{24}$' AS hex, substr(cursor, 68, 16) AS base, substr(cursor, 84) AS reserved
 	FROM cursors WHERE n IN (1, 16, 20, 21, 320) ORDER BY n;
 SELECT bool_and(('x' || substr(cursor, 27, 16))::bit(64)::bigint = feed_pos) AS positions,
 	bool_and(('x' || substr(cursor, 44, 8))::bit(32)::int = b.fingerprint) AS fingerprints,
@@ -115,7 +115,36 @@ SELECT what, attempt(c), attempt_page(c) FROM (VALUES
 	(30, 'a negative base', overlay(:'good' PLACING '8' FROM 68)),
 	(31, 'no base', overlay(:'good' PLACING ' ' FROM 83)),
 	(32, 'no start', overlay(:'good' PLACING 'x' FROM 60)),
-	(33, 'no position in the WAL', overlay(:'good' PLACING 'x' FROM 99))) AS v (n, what, c) ORDER BY n;
+	(33, 'no reserved digits', overlay(:'good' PLACING 'x' FROM 99)),
+	(34, 'a reserved digit', overlay(:'good' PLACING '1' FROM 99))) AS v (n, what, c) ORDER BY n;
+-- A cursor of a table feed's page goes on with what the page rests on.  If some
+-- of that is cut off, or is no digit, it is no cursor.  If it is another digit,
+-- the consumer goes on, goes back or is refused.
+CREATE TABLE kv (k int PRIMARY KEY);
+SELECT feed_attach('kv');
+INSERT INTO kv SELECT generate_series(1, 3);
+CALL feed_publish('kv');
+CREATE FUNCTION attempt_kv(after text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN json_array_length(feed_page('kv', after) -> 'entries') || ' rows';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$;
+SELECT feed_page('kv', '', 1) ->> 'cursor' AS long \gset
+SELECT length(:'long'), attempt_kv(:'long') AS long, attempt_kv(:'long' || '0') AS too_long, attempt_kv(:'long' || :'long') AS twice, attempt_kv(substr(:'long', 100)) AS rest;
+SELECT attempt_kv(left(:'long', n)), count(*) FROM generate_series(1, 204) n GROUP BY 1;
+SELECT attempt_kv(overlay(:'long' PLACING c FROM n)), count(*) FROM generate_series(84, 205) n, (VALUES ('g'), ('A'), (' '), ('-')) v (c) GROUP BY 1;
+SELECT attempt_kv(overlay(:'long' PLACING '8' FROM n)) AS negative, n FROM (VALUES (84), (125), (141), (166)) v (n);
+SELECT attempt_kv(overlay(overlay(:'long' PLACING to_hex(c) FROM n) PLACING start FROM 52)) IN ('2 rows', '3 rows', '22023', 'PF001') AS expected, count(*)
+	FROM generate_series(84, 205) n, generate_series(0, 15) c, (VALUES (substr(:'long', 52, 16)), (repeat('f', 16))) v (start) GROUP BY 1;
+-- If another server start made it, the proof decides, and then the other one.
+SELECT overlay(feed_page('kv', '', 3) ->> 'cursor' PLACING repeat('f', 16) FROM 52) AS foreign \gset
+SELECT attempt_kv(:'foreign') AS proved,
+	attempt_kv(overlay(:'foreign' PLACING '00000000' FROM 116)) AS goes_back,
+	attempt_kv(overlay(overlay(:'foreign' PLACING '00000000' FROM 116) PLACING '0000000000000001' FROM 166)) AS refused;
+SELECT feed_detach('kv');
+DROP FUNCTION attempt_kv;
+DROP TABLE kv;
 -- The message shows what was given, not all of it when that is long, and
 -- whole characters.
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", 'nonsense', 1);

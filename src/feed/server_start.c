@@ -25,7 +25,16 @@
  * own, written or not.  A standby continues its primary, so it serves the id
  * in the table, as its snapshot sees it: until a primary has published after
  * its start, its standbys serve the start before, by which their batches were
- * made.  The id is zero if none is known: on a standby before the first batch,
+ * made.  But after a promotion, that start may have gone on elsewhere, and may
+ * go on still.  So the table has the timeline, too.  If the standby has
+ * replayed another one, it serves an id made of both, which is no start's: no
+ * batch proves its pages (read/page_proof.c), and cursors of the start before
+ * are checked.  The timeline is read after the snapshot was taken; it only
+ * grows, and it has changed before a change of the new primary can be seen.
+ * (A copy of the storage that is booted without a promotion has the timeline
+ * of its original.  The first batch that it makes ends that.)
+ *
+ * The id is zero if none is known: on a standby before the first batch,
  * and if there is no room for our shared memory.  Without shared memory each
  * process makes fingerprints as a start of its own.
  *
@@ -40,8 +49,10 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
+#include "common/hashfn.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/lsyscache.h"
@@ -54,11 +65,13 @@
 /* columns of feedpub._server_start */
 #define ANUM_START_ID			1
 #define ANUM_START_WRITTEN_AT	2
-#define NATTS_START				2
+#define ANUM_START_TIMELINE		3
+#define NATTS_START				3
 
 static uint64 draw(void);
 static Relation open_table(LOCKMODE lockmode);
-static uint64 read_row(Relation table, Snapshot snapshot, HeapTuple *row);
+static uint64 read_row(Relation table, Snapshot snapshot, HeapTuple *row,
+					   TimeLineID *timeline);
 
 /*
  * The id that a page carries if it is read with this snapshot; 0: none is
@@ -68,14 +81,19 @@ uint64
 feedpub_server_start_of_page(Snapshot snapshot)
 {
 	Relation	table;
+	TimeLineID	written = 0;
+	TimeLineID	replayed;
 	uint64		id;
 
 	if (!RecoveryInProgress())
 		return feedpub_shmem_start(draw);
 	table = open_table(AccessShareLock);
-	id = read_row(table, snapshot, NULL);
+	id = read_row(table, snapshot, NULL, &written);
 	table_close(table, AccessShareLock);
-	return id;
+	(void) GetXLogReplayRecPtr(&replayed);
+	if (id == 0 || replayed == written)
+		return id;
+	return hash_bytes_extended((const unsigned char *) &id, sizeof(id), replayed);
 }
 
 /*
@@ -105,14 +123,14 @@ feedpub_server_start_write(void)
 	HeapTuple	old = NULL;
 	LOCKTAG		tag;
 
-	if (read_row(table, NULL, NULL) == id)
+	if (read_row(table, NULL, NULL, NULL) == id)
 	{
 		table_close(table, NoLock);
 		return;
 	}
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, RelationGetRelid(table), InvalidOid, 0);
 	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	if (read_row(table, NULL, &old) != id)
+	if (read_row(table, NULL, &old, NULL) != id)
 	{
 		Datum		values[NATTS_START];
 		bool		nulls[NATTS_START] = {false};
@@ -120,6 +138,7 @@ feedpub_server_start_write(void)
 
 		values[ANUM_START_ID - 1] = Int64GetDatum((int64) id);
 		values[ANUM_START_WRITTEN_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+		values[ANUM_START_TIMELINE - 1] = Int32GetDatum((int32) GetWALInsertionTimeLine());
 		tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
 		if (old != NULL)
 			CatalogTupleUpdate(table, &old->t_self, tuple);
@@ -157,11 +176,11 @@ open_table(LOCKMODE lockmode)
 }
 
 /*
- * The id in the table's row, and a copy of the row if row is given; 0 if there
- * is none.
+ * The id in the table's row, and a copy of the row and its timeline if they
+ * are given; 0 if there is none.
  */
 static uint64
-read_row(Relation table, Snapshot snapshot, HeapTuple *row)
+read_row(Relation table, Snapshot snapshot, HeapTuple *row, TimeLineID *timeline)
 {
 	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
 	HeapTuple	tuple = systable_getnext(scan);
@@ -175,6 +194,9 @@ read_row(Relation table, Snapshot snapshot, HeapTuple *row)
 												 RelationGetDescr(table), &isnull));
 		if (row != NULL)
 			*row = heap_copytuple(tuple);
+		if (timeline != NULL)
+			*timeline = DatumGetInt32(heap_getattr(tuple, ANUM_START_TIMELINE,
+												   RelationGetDescr(table), &isnull));
 	}
 	systable_endscan(scan);
 	return id;

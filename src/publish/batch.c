@@ -415,16 +415,16 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
- * Did a batch commit after a snapshot of its server was taken, given the xmax
- * of that?  It did if its own snapshot was taken later, or if its publisher got
- * its xid later.  A merged batch was written again, by another one.
+ * Did a batch commit after a moment of its server, given the next xid of that
+ * moment?  It did if its snapshot was taken later, or if its publisher got its
+ * xid later.  A merged batch was written again, by another one.
  */
 bool
-feedpub_batch_is_after(const FeedpubBatch *batch, uint64 xmax)
+feedpub_batch_is_after(const FeedpubBatch *batch, uint64 next_xid)
 {
-	return batch->snapshot.xmax > xmax ||
+	return batch->snapshot.xmax > next_xid ||
 		(!batch->is_merged && FullTransactionIdIsValid(batch->publisher) &&
-		 U64FromFullTransactionId(batch->publisher) >= xmax);
+		 U64FromFullTransactionId(batch->publisher) >= next_xid);
 }
 
 /*
@@ -446,7 +446,7 @@ feedpub_batch_proves(Oid feed, const FeedpubProof *proof, Snapshot snapshot)
 	while (!found && feedpub_batch_next(batches, &batch) && batch.seed == proof->seed)
 	{
 		CHECK_FOR_INTERRUPTS();
-		found = feedpub_batch_is_after(&batch, proof->xmax);
+		found = feedpub_batch_is_after(&batch, proof->next_xid);
 	}
 	feedpub_batch_end(batches);
 	return found;

@@ -17,15 +17,15 @@
  *		00...		id of the server start that made the cursor
  *					(server_start.c)
  *		000000000000002b	base: see feedpub_page_check_floor()
- *		00...		a number of a batch, see below
+ *		00...		zero, or a number of a batch, see below
  *
  * A cursor of a page of a table feed has 205 characters: it goes on with its
  * fallback (read/page_proof.c).
  *
- *		00...		the proof: number of a batch (above), xmax, seed
+ *		00...		the proof: number of a batch (above), next xid, seed
  *		a000...		where it goes back to: kind, number, position, 1 if merged,
  *					fingerprint
- *		00...		the proof of that: number of a batch, xmax, seed
+ *		00...		the proof of that: number of a batch, next xid, seed
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
  * takes the text apart: SQL that compares cursors calls _cursor_compare().
@@ -125,7 +125,7 @@ static char *
 put_proof(char *p, const FeedpubProof *proof)
 {
 	p = put_hex(p, (uint64) proof->batch, 16);
-	p = put_hex(p, proof->xmax, 16);
+	p = put_hex(p, proof->next_xid, 16);
 	return put_hex(p, proof->seed, 8);
 }
 
@@ -185,8 +185,10 @@ get_fields(const char *p, FeedpubCursor *cursor, FeedpubFallback *fallback)
 	cursor->history = (uint32) history;
 	cursor->base = (int64) base;
 	cursor->fallback = fallback;
+
+	/* a long cursor that has been cut is none: it would be taken as it is */
 	if (fallback == NULL)
-		return get_hex(&p, 16, &reserved);
+		return get_hex(&p, 16, &reserved) && reserved == 0;
 	return get_proof(&p, &fallback->proof) &&
 		get_position(&p, &fallback->back) &&
 		get_proof(&p, &fallback->back_proof);
@@ -222,7 +224,7 @@ get_proof(const char **p, FeedpubProof *proof)
 	uint64		seed;
 
 	if (!get_hex(p, 16, &batch) || batch > PG_INT64_MAX ||
-		!get_hex(p, 16, &proof->xmax) ||
+		!get_hex(p, 16, &proof->next_xid) ||
 		!get_hex(p, 8, &seed))
 		return false;
 	proof->batch = (int64) batch;

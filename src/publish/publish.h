@@ -66,12 +66,12 @@ typedef struct FeedpubRunReader FeedpubRunReader;
 
 /*
  * A batch proves that what came before it has not been taken back: one from
- * this number on, made with this seed, whose snapshot has a larger xmax.
+ * this number on, made with this seed, that is after an xid.
  */
 typedef struct FeedpubProof
 {
 	int64		batch;			/* 0: nothing has to be proved */
-	uint64		xmax;
+	uint64		next_xid;		/* 0: any such batch */
 	uint32		seed;
 } FeedpubProof;
 
@@ -161,7 +161,7 @@ extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 extern bool feedpub_batch_is_locked_here(Oid feed);
 extern uint32 feedpub_batch_seed(Oid feed, uint32 history, uint64 start);
-extern bool feedpub_batch_is_after(const FeedpubBatch *batch, uint64 xmax);
+extern bool feedpub_batch_is_after(const FeedpubBatch *batch, uint64 next_xid);
 extern bool feedpub_batch_proves(Oid feed, const FeedpubProof *proof,
 								 Snapshot snapshot);
 extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,

@@ -27,16 +27,20 @@
  *
  * - If S sees no row or tombstone of the feed that is in no batch, that is the
  *	 last batch that S sees, of any start.
- * - On a primary, it is any batch whose snapshot has a larger xmax than S, or
- *	 whose publisher's xid is not below that of S.  xmax only grows, so that
- *	 snapshot was taken after S, or the xid assigned.  What S sees had its commit
- *	 record in the WAL before S, and the batch's comes later.  The number alone
- *	 would not do: the commit record of the next batch can be in the WAL before
- *	 S is taken, while S does not see it yet.
+ * - On a primary, let N be the next xid, read after S was taken.  Then it is any
+ *	 batch whose snapshot has a larger xmax than N, or whose publisher's xid is
+ *	 not below N.  The next xid only grows, so that snapshot was taken, or the
+ *	 xid assigned, after S.  What S sees had its commit record in the WAL before
+ *	 S, and the batch's comes later.  The number alone would not do, nor the xmax
+ *	 of S: a publisher that S does not see can have an xid from there on, and its
+ *	 commit record in the WAL.  While it waits for the disk or a standby, a
+ *	 transaction commits that S sees, and that record comes later.
  * - On a standby, it is any batch that S does not see, since commits become
- *	 visible there in the order of the WAL.
+ *	 visible there in the order of the WAL.  It has to be of this WAL: the start
+ *	 that a standby shows is that of its primary's timeline (server_start.c).
  *
- * Batches of a start are known by their seed, which merged ones keep.
+ * Batches of a start are known by their seed, which merged ones keep, and which
+ * a copy of the database, or a dump of it, does not have.
  *
  * The position to go back to is that of the cursor with which the page before
  * ended, and its proof, as soon as the page's snapshot shows that this proof is
@@ -49,8 +53,11 @@
  * is that of the first page.
  *
  * The server start that made a cursor takes it as it is: nothing of what the
- * page saw has been lost, or the start would be another.  Without shared memory
- * all starts have the id 0, so there nothing is checked.
+ * page saw has been lost, or the start would be another.  But that start can
+ * also serve another database, which was copied or restored before the page
+ * was read.  There the seed is another, and the proof is looked for.  So it is
+ * if the proof is a batch of an earlier start; that is there.  Without shared
+ * memory all starts have the id 0, so there nothing is checked.
  *
  * With deletes => false a delete leaves nothing in the feed, and neither does a
  * partition that is detached or dropped.  A page that ends at the head then
@@ -58,6 +65,7 @@
  *
  * Subscriptions need none of this.  Their cursors are in the database, written
  * after the page was read: a server that has the cursor has what the page saw.
+ * (What the consumer was given after that may be lost without a word.)
  *
  *-------------------------------------------------------------------------
  */
@@ -123,7 +131,10 @@ must_go_back(Oid relid, const FeedpubCursor *after, uint64 start, Snapshot snaps
 	FeedpubBatch batch;
 	bool		known;
 
-	if (after->fallback == NULL || after->server_start == start ||
+	if (after->fallback == NULL ||
+		(after->server_start == start &&
+		 (start == 0 ||
+		  after->fallback->proof.seed == feedpub_batch_seed(relid, after->history, start))) ||
 		feedpub_batch_proves(relid, &after->fallback->proof, snapshot))
 		return false;
 	if (feedpub_cursor_batch(after) == 0)
@@ -157,8 +168,7 @@ feedpub_proof_end(FeedpubPageScan *scan)
 		fallback->proof.seed = feedpub_batch_seed(page->feed.relid, scan->floor.history,
 												  scan->server_start);
 		if (!scan->snapshot->takenDuringRecovery)
-			fallback->proof.xmax = U64FromFullTransactionId(feedpub_horizon_widen(scan->snapshot->xmax,
-																				  ReadNextFullTransactionId()));
+			fallback->proof.next_xid = scan->next_xid;
 	}
 
 	if (before == NULL)
@@ -166,7 +176,7 @@ feedpub_proof_end(FeedpubPageScan *scan)
 	fallback->back_proof = before->proof;
 	if (before->proof.batch == 0 ||
 		(scan->newest.sync_id >= before->proof.batch &&
-		 feedpub_batch_is_after(&scan->newest, before->proof.xmax)))
+		 feedpub_batch_is_after(&scan->newest, before->proof.next_xid)))
 		return;
 
 	/*
@@ -175,7 +185,7 @@ feedpub_proof_end(FeedpubPageScan *scan)
 	 */
 	fallback->proof.seed = before->proof.seed;
 	fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
-	fallback->proof.xmax = Max(fallback->proof.xmax, before->proof.xmax);
+	fallback->proof.next_xid = Max(fallback->proof.next_xid, before->proof.next_xid);
 	fallback->back = before->back;
 	fallback->back_proof = before->back_proof;
 }

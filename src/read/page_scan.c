@@ -64,6 +64,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	if (!scan->page->feed.is_outbox)
 	{
 		/* at once, not when the initial snapshot has been read */
+		scan->next_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
 		feedpub_batch_refuse_foreign(&scan->page->feed, &scan->last);
 		scan->newest = scan->last;

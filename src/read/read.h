@@ -80,6 +80,7 @@ typedef struct FeedpubPageScan
 	FeedpubCursor from;			/* where it begins: the request's, or the floor */
 	int64		base;			/* and server_start: what its cursors carry */
 	uint64		server_start;
+	uint64		next_xid;		/* of the server, after the snapshot was taken */
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that has been removed */
 	FeedpubBatch last;			/* the last batch that was looked at */

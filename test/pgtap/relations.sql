@@ -22,7 +22,7 @@ INSERT INTO meant VALUES
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_removal', 'r', 'feed regclass, sync_id bigint, from_xid xid8, running boolean, removed bigint, locked bigint, failed bigint, pass_sync_id bigint, pass_xid xid8, pass_pos bigint, pass_locked bigint, pass_failed bigint, '
 		'last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('_server_start', 'r', 'id bigint, written_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_server_start', 'r', 'id bigint, written_at timestamp with time zone, timeline integer', 'pg_database_owner'::regrole),
 	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
