@@ -42,15 +42,20 @@
  * Batches of a start are known by their seed, which merged ones keep, and which
  * a copy of the database, or a dump of it, does not have.
  *
- * The position to go back to is that of the cursor with which the page before
- * ended, and its proof, as soon as the page's snapshot shows that this proof is
- * there; until then the cursor keeps its position to go back to, and its proof
- * becomes one of all pages since.  So between two pages nothing is forgotten
- * that is still to be proved.  All that a consumer got up to its cursor is in
- * batches up to the cursor's, or was in the initial snapshot.  So before it
- * goes back the cursor's own batch is looked for.  If that is lost, the
- * consumer may have rows that never were, and is refused.  The base stays: it
- * is that of the first page.
+ * The position to go back to can become that of the cursor with which the page
+ * before ended, with its proof, as soon as the page's snapshot shows that this
+ * proof is there; until then the cursor keeps its position to go back to, and
+ * its proof becomes one of all pages since.  So between two pages nothing is
+ * forgotten that is still to be proved.  The position may stay longer, since a
+ * later proof is one of what came before it too.  It stays for a minute, by the
+ * times of batches.  A standby mostly lags by less, so the position's proof is
+ * there, though those of several pages since are lost; and what a consumer gets
+ * again is what it read in about a minute.
+ *
+ * All that a consumer got up to its cursor is in batches up to the cursor's, or
+ * was in the initial snapshot.  So before it goes back the cursor's own batch is
+ * looked for.  If that is lost, the consumer may have rows that never were, and
+ * is refused.  The base stays: it is that of the first page.
  *
  * The server start that made a cursor takes it as it is: nothing of what the
  * page saw has been lost, or the start would be another.  But that start can
@@ -75,11 +80,16 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
 #include "read/read.h"
 
+/* how long the position to go back to stays, by the times of batches */
+#define BACK_INTERVAL	(60 * USECS_PER_SEC)
+
 static bool must_go_back(Oid relid, const FeedpubCursor *after, uint64 start,
 						 Snapshot snapshot);
+static bool is_recent(FeedpubPageScan *scan, const FeedpubFallback *before);
 
 /*
  * If what the page of the request's cursor saw has been taken back, begin at
@@ -173,19 +183,44 @@ feedpub_proof_end(FeedpubPageScan *scan)
 
 	if (before == NULL)
 		return;
-	fallback->back_proof = before->proof;
-	if (before->proof.batch == 0 ||
-		(scan->newest.sync_id >= before->proof.batch &&
-		 feedpub_batch_is_after(&scan->newest, before->proof.next_xid)))
+	if (before->proof.batch != 0 &&
+		(scan->newest.sync_id < before->proof.batch ||
+		 !feedpub_batch_is_after(&scan->newest, before->proof.next_xid)))
+	{
+		/*
+		 * A proof that is still to come is of this start.  Those of others
+		 * have been found, or the page would have gone back.
+		 */
+		fallback->proof.seed = before->proof.seed;
+		fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
+		fallback->proof.next_xid = Max(fallback->proof.next_xid, before->proof.next_xid);
+	}
+	else if (!is_recent(scan, before))
+	{
+		fallback->back_proof = before->proof;
 		return;
-
-	/*
-	 * A proof that is still to come is of this start.  Those of others have
-	 * been found, or the page would have gone back.
-	 */
-	fallback->proof.seed = before->proof.seed;
-	fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
-	fallback->proof.next_xid = Max(fallback->proof.next_xid, before->proof.next_xid);
+	}
 	fallback->back = before->back;
 	fallback->back_proof = before->back_proof;
+}
+
+/*
+ * Is the position to go back to so near that it can stay?  In the beginning its
+ * proof is none; then the last batch that the first page saw counts.
+ */
+static bool
+is_recent(FeedpubPageScan *scan, const FeedpubFallback *before)
+{
+	FeedpubBatchScan *batches;
+	FeedpubBatch batch;
+	bool		recent;
+
+	batches = feedpub_batch_begin(scan->page->feed.relid,
+								  Max(before->back_proof.batch,
+									  scan->page->request.after.base),
+								  scan->state);
+	recent = feedpub_batch_next(batches, &batch) &&
+		scan->newest.published_at - batch.published_at < BACK_INTERVAL;
+	feedpub_batch_end(batches);
+	return recent;
 }
