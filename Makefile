@@ -205,7 +205,6 @@ ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
 	--temp-instance=tmp_check/isolation \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8 \
 	--load-extension=feedpub
-TAP_TESTS = 1
 PROVE_TESTS ?= test/t/*.pl
 EXTRA_CLEAN = tmp_check/ log/ results/ test/results/ output_iso/ \
 	regression.diffs regression.out image/ feedpub-*.zip
@@ -228,9 +227,10 @@ install: install-man
 install-man:
 	$(MKDIR_P) '$(DESTDIR)$(mandir)/man1'
 	$(INSTALL_DATA) $(srcdir)/bin/feedpub.1 '$(DESTDIR)$(mandir)/man1/'
+# PGXS looks for bin/feedpub where it has installed feedpub.
 uninstall: uninstall-man
 uninstall-man:
-	rm -f '$(DESTDIR)$(mandir)/man1/feedpub.1'
+	rm -f '$(DESTDIR)$(bindir)/feedpub' '$(DESTDIR)$(mandir)/man1/feedpub.1'
 
 .PHONY: format format-check headerscheck
 FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(srcdir)/http/*.[ch])
@@ -259,13 +259,15 @@ image: all
 	$(INSTALL_DATA) $(addprefix $(srcdir)/, feedpub.control $(DATA)) \
 		'$(IMAGE)/share/extension/'
 
-# The three parts of installcheck, each by itself.
+# The two parts of installcheck, each by itself; and the TAP tests, which write
+# into the server's directories, so that pgxn check cannot run them.
 .PHONY: installcheck-regress installcheck-isolation installcheck-tap
+installcheck installcheck-regress installcheck-isolation: | tmp_check test/results
+tmp_check test/results:
+	$(MKDIR_P) $@
 installcheck-regress:
-	$(MKDIR_P) tmp_check
 	$(pg_regress_installcheck) $(REGRESS_OPTS) $(REGRESS)
 installcheck-isolation:
-	$(MKDIR_P) tmp_check test/results
 	$(pg_isolation_regress_installcheck) $(ISOLATION_OPTS) $(ISOLATION)
 installcheck-tap:
 	$(prove_installcheck)
