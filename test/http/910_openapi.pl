@@ -45,6 +45,9 @@ for my $path (@admin)
 	like($reference, qr/^\| `\Q$path\E` \|/m, 'and in reference.md');
 }
 like($reference, qr/^\| `\Q$_\E[`{]/m, "$_ is in reference.md") for @metrics;
+my %is_metric = map { $_ => 1 } @metrics;
+is(join(' ', grep { !$is_metric{$_} } "$reference$operations" =~ /`(feedpub_http_\w+)/g),
+	'', 'and no document names another');
 
 # The status of each SQLSTATE
 my %sqlstates = slurp_file("$top/http/problem.c") =~ /^\t\{"(\w+)", (\d+)\},/mg;
