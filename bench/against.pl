@@ -173,7 +173,7 @@ sub load
 
 sub pages
 {
-	my (%outbox, %item, %stamp);
+	my (%outbox, %item, %item_end, %stamp);
 	for my $server (sort keys %servers)
 	{
 		my $middle = sub {
@@ -182,7 +182,15 @@ sub pages
 		};
 		load($servers{$server});
 		$outbox{$server} = $middle->("cursor FROM feed_read(NULL::feedpub, '', $n)");
-		$item{$server} = $middle->("cursor FROM feed_read(NULL::item, '', $n)");
+
+		# pages from '' on pass the table's file first, and a cursor of a page
+		# has what that rests on
+		$item{$server} = psql($servers{$server}, <<"SQL");
+SELECT feed_page('item', feed_cursor('item', feed_xid, feed_pos), 1) ->> 'cursor'
+FROM (SELECT feed_xid, feed_pos FROM item ORDER BY feed_xid, feed_pos OFFSET $n / 2 LIMIT 1) middle;
+SQL
+		$item_end{$server} = psql($servers{$server}, "SET feedpub.max_page_rows = $n",
+			"SELECT feed_page('item', '$item{$server}', $n) ->> 'cursor'");
 		$stamp{$server} =
 		  $middle->(q(feed_xid || ';' || feed_pos FROM feedpub ORDER BY feed_xid, feed_pos));
 		eval { psql($servers{$server}, q(SELECT feed_subscribe('bench', 'feedpub', 'earliest'))) };
@@ -204,6 +212,10 @@ sub pages
 	}
 	cell('feed_page of a table feed, a page of 100',
 		[ 'json', \%item, '', [ $page->('item', 100) ] ], [ @timed, 10 ]);
+	cell('feed_page of a table feed, a page of 1000',
+		[ 'json', \%item, '', [ $page->('item', 1000) ] ], [ @timed, 2 ]);
+	cell('feed_page of a table feed, at its end',
+		[ 'json', \%item_end, '', [ $page->('item', 100) ] ], [ @timed, 50 ]);
 
 	cell('feed_page, 100,000 messages, pages of 1000',
 		[ 'json', "''", '', [ $page->('feedpub', 1000) ] ], [ '-a', '-n', 2 ]);
