@@ -171,7 +171,7 @@ CREATE TABLE feedpub._subscription (
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
-	'The subscriptions: one row for each. feed_subscribe() and feed_unsubscribe() write it.';
+	'The subscriptions: one row for each. feed_subscribe(), feed_alter_subscription() and feed_unsubscribe() write it.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._subscription',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
@@ -698,6 +698,16 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe_at';
 COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
+
+CREATE FUNCTION feed_alter_subscription(name pg_catalog.text,
+	lease pg_catalog.interval DEFAULT NULL,
+	max_attempts pg_catalog.int4 DEFAULT NULL,
+	backoff pg_catalog.interval[] DEFAULT NULL)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_alter_subscription';
+COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[]) IS
+	'Changes settings of a subscription; those that are not given stay as they are.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
 RETURNS pg_catalog.void

@@ -211,7 +211,7 @@ CREATE TABLE calls (call text);
 INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll_rows(NULL::open, %L)'),
 	('feed_ack(%L, ''RECEIPT'')'), ('feed_poll(%L, ack => ''RECEIPT'')'), ('feed_poll(%L, timeout => ''1 h'')'),
 	('feed_park(%L, ''RECEIPT'')'), ('feed_nack(%L, ''RECEIPT'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
-	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_unsubscribe(%L)');
+	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_alter_subscription(%L)'), ('feed_unsubscribe(%L)');
 UPDATE calls SET call = replace(call, 'RECEIPT', (:'receipts'::text[])[3]);
 GRANT SELECT ON calls TO regress_feedpub_evil;
 SET ROLE regress_feedpub_evil;

@@ -7,7 +7,7 @@
  * of them has taken none of those after it:
  *
  * 1. the role whose shards are counted, then the name of a subscription, which
- *	  is its row in feedpub._subscription (feed_subscribe());
+ *	  is its row in feedpub._subscription;
  * 2. the feed's history (feedpub_registry_lock_history());
  * 3. the feed's floor (feedpub_floor_lock());
  * 4. rows of feedpub._shard by number, then parked entries;

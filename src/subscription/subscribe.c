@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * subscribe.c
- *	  feed_subscribe(), feed_seek() and feed_unsubscribe().
+ *	  feed_subscribe(), feed_alter_subscription(), feed_seek() and
+ *	  feed_unsubscribe().
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +28,7 @@
 
 PG_FUNCTION_INFO_V1(feed_subscribe);
 PG_FUNCTION_INFO_V1(feed_subscribe_at);
+PG_FUNCTION_INFO_V1(feed_alter_subscription);
 PG_FUNCTION_INFO_V1(feed_unsubscribe);
 PG_FUNCTION_INFO_V1(feed_seek);
 PG_FUNCTION_INFO_V1(feed_seek_at);
@@ -54,6 +56,15 @@ static FeedpubStatement insert_shards = {
 		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 - 1) n",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
+};
+
+/* NULL: as it is */
+static FeedpubStatement alter_subscription = {
+	.sql = "UPDATE feedpub._subscription SET lease = COALESCE($2, lease),"
+		   " max_attempts = COALESCE($3, max_attempts), backoff = COALESCE($4, backoff)"
+		   " WHERE name = $1",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID},
 };
 
 static FeedpubStatement delete_subscription = {
@@ -86,7 +97,9 @@ static FeedpubStatement select_owner = {
 };
 
 static Datum subscribe(FunctionCallInfo fcinfo, bool at_time);
-static void check_limits(int shards, const Interval *lease, int max_attempts);
+static void check_shards(int shards);
+static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
+						   int max_attempts_arg, int backoff_arg);
 static void check_backoff(ArrayType *backoff);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed,
 						bool at_time);
@@ -161,9 +174,8 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	shards = PG_GETARG_INT32(3);
 	lease = PG_GETARG_INTERVAL_P(4);
 	feedpub_subscription_check_name(name, "name");
-	check_limits(shards, lease, PG_ARGISNULL(5) ? 1 : PG_GETARG_INT32(5));
-	if (!PG_ARGISNULL(7))
-		check_backoff(PG_GETARG_ARRAYTYPE_P(7));
+	check_shards(shards);
+	check_settings(fcinfo, 4, 5, 7);
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
@@ -217,22 +229,37 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 }
 
 static void
-check_limits(int shards, const Interval *lease, int max_attempts)
+check_shards(int shards)
 {
-	int64		lease_ms = feedpub_argument_ms(lease);
-
 	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"shards\" must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
-	if (lease_ms < MIN_LEASE || lease_ms > MAX_LEASE)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"lease\" must be between one second and one day")));
-	if (max_attempts < 1)
+}
+
+/*
+ * Check the settings of a subscription that are given, by the numbers of their
+ * arguments.
+ */
+static void
+check_settings(FunctionCallInfo fcinfo, int lease_arg, int max_attempts_arg,
+			   int backoff_arg)
+{
+	if (!PG_ARGISNULL(lease_arg))
+	{
+		int64		ms = feedpub_argument_ms(PG_GETARG_INTERVAL_P(lease_arg));
+
+		if (ms < MIN_LEASE || ms > MAX_LEASE)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("argument \"lease\" must be between one second and one day")));
+	}
+	if (!PG_ARGISNULL(max_attempts_arg) && PG_GETARG_INT32(max_attempts_arg) < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_attempts\" must be at least 1")));
+	if (!PG_ARGISNULL(backoff_arg))
+		check_backoff(PG_GETARG_ARRAYTYPE_P(backoff_arg));
 }
 
 static void
@@ -429,6 +456,65 @@ add_subscription(Datum *values, const char *nulls)
 }
 
 /*
+ * feed_alter_subscription(name text, lease interval DEFAULT NULL,
+ * max_attempts int DEFAULT NULL, backoff interval[] DEFAULT NULL)
+ * returns void, VOLATILE
+ *
+ * Changes settings of a subscription, which are as in feed_subscribe(); those
+ * that are NULL stay as they are.  Calls that begin after it is committed go by
+ * the new ones.  Parked entries stay as they are until they fail again, and
+ * leases until they are renewed; but one that ends more than two new leases
+ * from now counts as run out, as always (lease.c).
+ *
+ * The shards stay: they are a division of the keys, and each has a cursor of
+ * its own.  After another division a key could be in a shard whose cursor has
+ * passed entries of it that were not delivered, which would be lost.
+ *
+ * Needs the rights of the subscription's owner.  Errors: 42704 if there is no
+ * such subscription, 42P01 if its feed was dropped, 22023 or 22004 for a bad
+ * argument, 25006, 40001 in higher isolation, 42501.
+ *
+ * It locks the row of feedpub._subscription, which only another call of this
+ * and what removes the subscription wait for.  Consumers' calls have read all
+ * settings in one row, old or new: one that goes by the old is as if it had
+ * come first.
+ */
+Datum
+feed_alter_subscription(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"name"};
+	FeedpubSubscription sub;
+	FeedpubRole caller;
+	Datum		values[4];
+	char		nulls[] = "    ";
+	bool		found;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	check_settings(fcinfo, 1, 2, 3);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	PreventCommandIfReadOnly("feed_alter_subscription()");
+	feedpub_subscription_require_feed(&sub);
+	for (int i = 0; i < lengthof(values); i++)
+	{
+		values[i] = PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&alter_subscription, values, nulls) > 0;
+	feedpub_store_end(&caller);
+
+	/* it may have been removed meanwhile, and the name be another's */
+	feedpub_subscription_load(sub.name, NULL, 0, &sub);
+	if (!found)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist any more",
+						text_to_cstring(sub.name)),
+				 errdetail("It was removed, and another one of its name was made.")));
+	PG_RETURN_VOID();
+}
+
+/*
  * feed_unsubscribe(name text) returns void
  *
  * Removes a subscription, with its committed cursors, leases and parked
@@ -447,11 +533,13 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	name = PG_GETARG_TEXT_PP(0);
 	feedpub_subscription_load(name, NULL, -1, &sub);
-	feedpub_lease_lock_all(&sub);
 	values[0] = PointerGetDatum(name);
 	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_state, values, NULL);
 	feedpub_store_run(&delete_subscription, values, NULL);
+	feedpub_store_end(&caller);
+	feedpub_lease_lock_all(&sub);
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&delete_state, values, NULL);
 	feedpub_store_end(&caller);
 	PG_RETURN_VOID();
 }

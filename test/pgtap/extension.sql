@@ -80,6 +80,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_await(regclass,text,interval,boolean)',
 	'function feed_subscribe(text,regclass,text,integer,interval,integer,boolean,interval[])',
 	'function feed_subscribe(text,regclass,timestamp with time zone,integer,interval,integer,boolean,interval[])',
+	'function feed_alter_subscription(text,interval,integer,interval[])',
 	'function feed_unsubscribe(text)',
 	'function feed_seek(text,text)',
 	'function feed_seek(text,timestamp with time zone)',

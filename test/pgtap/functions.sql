@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(40 * 11 + 4 + 52);
+SELECT plan(41 * 11 + 4 + 53);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -34,6 +34,7 @@ INSERT INTO meant VALUES
 INSERT INTO meant VALUES
 	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
 	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
+	('feed_alter_subscription', 'name text, lease interval DEFAULT NULL::interval, max_attempts integer DEFAULT NULL::integer, backoff interval[] DEFAULT NULL::interval[]', 'void', 'v', false, 'u', 0),
 	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),
@@ -100,6 +101,7 @@ INSERT INTO with_null VALUES
 	($c$feed_wait(NULL, '', '0')$c$, 'feed'),
 	($c$feed_wait(0, NULL, '0')$c$, 'after'),
 	($c$feed_wait(0, '', NULL)$c$, 'timeout'),
+	($c$feed_alter_subscription(NULL)$c$, 'name'),
 	($c$feed_unsubscribe(NULL)$c$, 'name'),
 	($c$feed_subscribe(NULL, 0)$c$, 'name'),
 	($c$feed_subscribe('s', NULL)$c$, 'feed'),

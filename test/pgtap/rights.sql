@@ -68,6 +68,7 @@ INSERT INTO matrix VALUES
 	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 -- a subscription: its owner, which may read, and roles that have its rights
 	($$feed_subscribe('sub', 'rights.box')$$, '42710', '42710', '42710', '42710', '42501', '42501', '42501', '42710'),
+	($$feed_alter_subscription('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_unsubscribe('sub')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_seek('sub', 'latest')$$, '42501', '1', '1', '42501', '42704', '42704', '42704', '1'),
 	($$feed_poll('sub', 1)$$, '42501', '0', '0', '42501', '42704', '42704', '42704', '0'),
