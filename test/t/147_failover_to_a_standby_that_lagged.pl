@@ -56,7 +56,7 @@ sub head
 	return sql($node, "SELECT feed_head('$feed')");
 }
 
-# A consumer of kv: a copy, and a cursor.
+# A consumer of kv: a copy, and a cursor.  Returns how many entries it got.
 sub follow
 {
 	my ($consumer) = @_;
@@ -73,7 +73,7 @@ SQL
 		$consumer->{copy}{$k} = $v if $op eq 'upsert';
 		delete $consumer->{copy}{$k} if $op eq 'delete';
 	}
-	return;
+	return scalar split /\n/, $entries;
 }
 
 sub copy
@@ -243,7 +243,8 @@ for my $consumer (\%early, \%at_fork, \%beyond)
 # has all follows one that had not, and the newest batch is of an earlier start.
 sub restart
 {
-	$new->restart('immediate');
+	$new->stop('immediate');
+	$new->start;
 	sql($node, 'SELECT feed_stop_worker()');
 	return;
 }
@@ -256,7 +257,7 @@ sql($node, q(UPDATE kv SET v = 'published' WHERE k = 'a'));
 publish();
 minutes_pass();
 sql($node, q(UPDATE kv SET v = 'not yet' WHERE k = 'c'));
-follow(\%slowly);
+is(follow(\%slowly), 1, 'it does not go back');
 restart();
 publish();
 follow(\%slowly) for 1 .. 3;

@@ -157,12 +157,12 @@ is(sql($node, $partitions, db => 'src'), $brought, 'the server may have a new id
 sql($node, q(UPDATE kv SET v = 'dst' WHERE k = 40), db => 'dst');
 publish('dst');
 is(sql($node, $partitions, db => 'dst'), $brought, 'they are no new ones');
+# Who was at the end may go back by a minute: this database has not made the batch
+# that would prove its last pages (page_proof.c).
 my %goes_on = %copy;
 my $end = $cursor;
 follow($node, 'dst', \%goes_on, \$end, 1000, 1);
 is(text(\%goes_on), table($node, 'dst'), 'who was at the end gets what came since');
-is( sql($node, "SELECT count(*) FROM feed_read(NULL::kv, '$cursor', 1000) WHERE op = 'upsert'", db => 'dst'),
-	3, 'and nothing more');
 my %begins_again = %middle;
 follow($node, 'dst', \%begins_again, \$middle, 6);
 is(text(\%begins_again), table($node, 'dst'), 'who was inside a partition loses none of it');

@@ -79,11 +79,12 @@ sub is_equal
 sub writes { return run_writers($shop, $script, transactions => $_[0], tries => 10) }
 
 # Killed, and each server in turn
-my $writers = writes(200);
+my $writers;
 my $follower = follower();
 my $cursor = '';
 for my $n (1 .. 3)
 {
+	$writers = writes(70);
 	wait_until('the cursor moves', sub {
 		my $now = eval { sql($search, 'SELECT cursor FROM follower') } // '';
 		my $moved = $now gt $cursor;
@@ -93,8 +94,8 @@ for my $n (1 .. 3)
 	kill 'KILL', $follower->{pid};
 	is(ended($follower), 'signal 9', "killed, time $n");
 	$follower = follower();
+	finish($writers);
 }
-finish($writers);
 is_equal('the copy is equal after kills');
 $writers = writes(100);
 $search->stop('immediate');
