@@ -434,6 +434,18 @@ sub read_pages
 	return $count;
 }
 
+# May all rows be read in xid order?  An open transaction that writes none of
+# them holds it back, too.
+sub is_settled
+{
+	my ($dbh) = @_;
+
+	return $dbh->selectrow_array(<<'SQL');
+SELECT NOT EXISTS (SELECT FROM truth
+	WHERE feed = 'outbox' AND feed_xid >= pg_snapshot_xmin(pg_current_snapshot()))
+SQL
+}
+
 # One life of a consumer, which may end by SIGKILL at any time.
 sub consume
 {
@@ -462,7 +474,7 @@ sub consume
 			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
 			{
-				my $quiet = -e "$self->{dir}/quiet";
+				my $quiet = -e "$self->{dir}/quiet" && ($way->{order} ne 'xid' || is_settled($dbh));
 				my $count = $self->read_pages($way, $dbh, $sth, \$cursor, $out);
 
 				pause(chance(10) ? 4 : 0.3) if $way->{slow} && !$quiet;
