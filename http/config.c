@@ -80,10 +80,13 @@ static const Setting settings[] = {
 };
 
 /*
- * The settings in force.  Those before a reload are never freed, for requests
- * may be reading them.
+ * The settings in force.  A reload frees those before it.  That is safe, since
+ * the process has one thread, and the signal is taken by its loop (main.c):
+ * when that runs, no function that uses a setting has begun and not ended.  So
+ * nothing keeps a pointer to a setting in a request, a job or a session: it
+ * keeps a copy.
  */
-static HttpConfig *volatile config;
+static HttpConfig *config;
 static char *values_of_flags[lengthof(settings)];
 static char *file_name;
 
@@ -92,6 +95,7 @@ static bool set_from_file(char **values);
 static bool set_value(HttpConfig *into, const Setting *setting,
 					  const char *value);
 static HttpConfig *make_config(void);
+static void free_config(HttpConfig *old);
 
 const HttpConfig *
 http_config(void)
@@ -234,7 +238,20 @@ make_config(void)
 								 "set --anonymous-role or --jwt-key");
 		good = false;
 	}
-	return good ? made : NULL;
+	if (good)
+		return made;
+	free_config(made);
+	return NULL;
+}
+
+static void
+free_config(HttpConfig *old)
+{
+	for (size_t i = 0; i < lengthof(settings); i++)
+		if (settings[i].most == 0)
+			free(*(char **) ((char *) old + settings[i].offset));
+	free(old->key);
+	free(old);
 }
 
 /*
@@ -300,6 +317,7 @@ bool
 http_config_reload(void)
 {
 	HttpConfig *made = make_config();
+	HttpConfig	old = *config;
 
 	if (made == NULL)
 		return false;
@@ -308,9 +326,13 @@ http_config_reload(void)
 		const Setting *s = &settings[i];
 		size_t		size = s->most == 0 ? sizeof(char *) : sizeof(int);
 
-		if (!s->reloads)
-			memcpy((char *) made + s->offset, (char *) config + s->offset, size);
+		if (s->reloads)
+			continue;
+		/* what stays is exchanged, so that each text has one owner */
+		memcpy((char *) config + s->offset, (char *) made + s->offset, size);
+		memcpy((char *) made + s->offset, (char *) &old + s->offset, size);
 	}
+	free_config(config);
 	config = made;
 	http_log_level(config->log_level);
 	return true;

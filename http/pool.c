@@ -51,6 +51,7 @@ static void received(HttpSession *session, PGresult *result);
 static void closed(HttpSession *session);
 static void send_limit(HttpSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
+static void log_problem(const char *problem);
 static void start_job(Worker *worker, HttpJob *job);
 static void send_statement(Worker *worker, const char *text, int nargs);
 static bool may_be_taken(Worker *worker, const char *role);
@@ -184,18 +185,41 @@ send_limit(HttpSession *session)
 	http_session_send(session, text, 0, NULL);
 }
 
+/* Returns what is wrong, or NULL. */
 static const char *
 check_extension(Worker *worker, const PGresult *result)
 {
+	static char problem[128];
+
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		return PQresultErrorMessage(result);
 	if (PQntuples(result) == 0)
 		return "it has no extension feedpub";
 	if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
-		return "its extension feedpub has another version than feedpub-http";
+	{
+		snprintf(problem, sizeof(problem),
+				 "its extension feedpub has version %s, feedpub-http has " FEEDPUB_VERSION,
+				 PQgetvalue(result, 0, 1));
+		return problem;
+	}
 	free(worker->schema);
 	worker->schema = http_copy(PQgetvalue(result, 0, 0));
 	return NULL;
+}
+
+/*
+ * Log why the database cannot be used, or NULL if it can: each session looks,
+ * at each attempt, so it is logged once, until it is something else.
+ */
+static void
+log_problem(const char *problem)
+{
+	static char *logged;
+
+	if (problem != NULL && (logged == NULL || strcmp(problem, logged) != 0))
+		http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
+	free(logged);
+	logged = http_copy(problem);
 }
 
 /* The connection is lost: so is what it did. */
@@ -317,8 +341,7 @@ received(HttpSession *session, PGresult *result)
 				break;
 			problem = check_extension(worker, result);
 			worker->failed = problem != NULL;
-			if (problem != NULL)
-				http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
+			log_problem(problem);
 			break;
 		case WORKER_LISTENS:
 			if (result == NULL)

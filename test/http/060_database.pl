@@ -73,6 +73,19 @@ unavailable('/feeds/other', 'not permitted to log in');
 sql($node, 'ALTER ROLE regress_feedpub_login LOGIN');
 ok(await_success(), 'it is again');
 
+# an extension of another version: logged once, however often it is looked at
+my $version = sql($node, q(SELECT extversion FROM pg_extension WHERE extname = 'feedpub'));
+look_at('other', 5);
+unavailable('/feeds/other', 'another version');
+look_at('another', 1);
+sql($node, "UPDATE pg_extension SET extversion = '$version' WHERE extname = 'feedpub'");
+ok(await_success(), 'and the right one is served');
+look_at('another', 1);
+sql($node, "UPDATE pg_extension SET extversion = '$version' WHERE extname = 'feedpub'");
+ok(await_success(), 'so it is again');
+is(join(' ', slurp_file($http->{log}) =~ /"could not use the database: its extension feedpub has version (\w+), feedpub-http has \Q$version\E"/g),
+	'other another another', 'each is logged once, until it is another one');
+
 # connections are lost while much is sent
 my $killer = IPC::Run::start([ 'psql', '-Xqd', $node->connstr('postgres'), '-c', <<'SQL' ]);
 DO $$ BEGIN
@@ -121,6 +134,28 @@ select undef, undef, undef, 0.05
   while slurp_file($http->{log}) !~ /settings reloaded/ && $tries-- > 0;
 like(slurp_file($http->{log}), qr/message="settings reloaded"/, 'SIGHUP');
 is(http_stop($http), 0, 'the server has not ended by itself');
+
+# Gives the extension another version, and asks until feedpub-http has looked at
+# it so many times.
+sub look_at
+{
+	my ($version, $count) = @_;
+	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+	my $looks = sub { return scalar(() = slurp_file($node->logfile) =~ /SELECT pg_catalog\.quote_ident/g) };
+	my $before = $looks->();
+
+	sql($node, <<"SQL");
+UPDATE pg_extension SET extversion = '$version' WHERE extname = 'feedpub';
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'regress_feedpub_login'
+SQL
+	while ($looks->() < $before + $count || slurp_file($http->{log}) !~ /has version \Q$version\E,/)
+	{
+		die "$version was not looked at" if $tries-- == 0;
+		get($http, '/feeds/other');
+		select undef, undef, undef, 0.05;
+	}
+	return;
+}
 
 # Clients come again after a 503.
 sub await_success
