@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/lib/pq"
 
 	feedpub "feedpub.example/watermill"
 )
@@ -24,8 +25,18 @@ func open(t *testing.T) *sql.DB {
 	return db
 }
 
-func subscriber(db *sql.DB, group string, shards int) *feedpub.Subscriber {
-	return &feedpub.Subscriber{DB: db, Group: group, Shards: shards, PayloadType: "bytea", Logger: watermill.NopLogger{}}
+func create(db *sql.DB, topic, payloadType string) error {
+	_, err := db.Exec(`SELECT feed_create($1, $2::text::regtype, true)`, pq.QuoteIdentifier(topic), payloadType)
+	return err
+}
+
+// The suite has a subscriber make the topics, where it can.
+type subscriber struct{ feedpub.Subscriber }
+
+func (s *subscriber) SubscribeInitialize(topic string) error { return create(s.DB, topic, "bytea") }
+
+func newSubscriber(db *sql.DB, group string, shards int) *subscriber {
+	return &subscriber{feedpub.Subscriber{DB: db, Group: group, Shards: shards, Logger: watermill.NopLogger{}}}
 }
 
 // What watermill expects of every Pub/Sub.
@@ -35,7 +46,7 @@ func suite(t *testing.T, group string, shards int, features tests.Features) {
 	}
 	db := open(t)
 	constructor := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
-		return feedpub.Publisher{DB: db, PayloadType: "bytea"}, subscriber(db, group, shards)
+		return feedpub.Publisher{DB: db, PayloadType: "bytea"}, newSubscriber(db, group, shards)
 	}
 	tests.TestPubSub(t, features, func(t *testing.T) (message.Publisher, message.Subscriber) {
 		return constructor(t, group)
@@ -63,10 +74,9 @@ func TestTransactions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	db := open(t)
-	s := subscriber(db, "transactions", 1)
-	s.PayloadType = "jsonb"
+	s := newSubscriber(db, "transactions", 1)
 	topic := `Odd "topic", ` + watermill.NewUUID()
-	if err := s.SubscribeInitialize(topic); err != nil {
+	if err := create(db, topic, "jsonb"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := db.Exec(`CREATE TABLE IF NOT EXISTS effect (topic text, body jsonb)`); err != nil {
@@ -131,5 +141,50 @@ func TestTransactions(t *testing.T) {
 	}
 	if got["name"] != "OrderPlaced" || got["key"] != "order 1" || got["trace"] != "t" || len(got) != 3 {
 		t.Error(got)
+	}
+}
+
+// Each payload type, with a group and without; a message without metadata.
+func TestPayloads(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	db := open(t)
+	for payloadType, payloads := range map[string][]string{
+		"bytea": {"", "\x00\\x61\xff"},
+		"text":  {"", "\\x61 \"ü\"\n"},
+		"json":  {`"a\\b"`, `{"a":  1}`, "null"},
+		"jsonb": {`"a\\b"`, `{"a": 1}`, "null"},
+	} {
+		topic := payloadType + " " + watermill.NewUUID()
+		if err := create(db, topic, payloadType); err != nil {
+			t.Fatal(err)
+		}
+		var messages []*message.Message
+		for _, payload := range payloads {
+			messages = append(messages, &message.Message{UUID: watermill.NewUUID(), Payload: []byte(payload)})
+		}
+		if err := (feedpub.Publisher{DB: db, PayloadType: payloadType}).Publish(topic, messages...); err != nil {
+			t.Fatal(err)
+		}
+		for _, group := range []string{"", "payloads"} {
+			s := newSubscriber(db, group, 1)
+			out, err := s.Subscribe(ctx, topic)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range messages {
+				got, ok := <-out
+				if !ok {
+					t.Fatal(ctx.Err())
+				}
+				if got.UUID != want.UUID || string(got.Payload) != string(want.Payload) || len(got.Metadata) != 1 {
+					t.Errorf("%s, group %q: %v in place of %v", payloadType, group, got, want)
+				}
+				got.Ack()
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
