@@ -38,6 +38,7 @@
 #include "storage/lwlock.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -150,6 +151,8 @@ feedpub_horizon_committed(FullTransactionId xid)
 	return committed;
 }
 
+static bool sees_writer(Snapshot snapshot, HeapTuple tuple);
+
 /*
  * Does a snapshot see the table as it is defined now?
  *
@@ -165,15 +168,88 @@ bool
 feedpub_horizon_sees_table(Snapshot snapshot, Oid relid)
 {
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	TransactionId xmin;
+	bool		sees;
 
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", relid);
-	xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	sees = sees_writer(snapshot, tuple);
 	ReleaseSysCache(tuple);
+	return sees;
+}
+
+/*
+ * Does it see what wrote this version of a catalog's row?
+ */
+static bool
+sees_writer(Snapshot snapshot, HeapTuple tuple)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
 	return !TransactionIdIsNormal(xmin) ||
 		TransactionIdIsCurrentTransactionId(xmin) ||
 		!XidInMVCCSnapshot(xmin, snapshot);
+}
+
+/*
+ * Refuse an index (40001) that may lack rows which a snapshot of a standby
+ * sees.
+ *
+ * An index that is made anew has no entry for rows that were deleted shortly
+ * before, and one that is being dropped none for rows that come later.  On a
+ * primary the command waits until no session needs these (indexcmds.c:
+ * WaitForOlderSnapshots, WaitForLockers).  For a session of a standby it does
+ * not, whatever hot_standby_feedback is.  So a reader there would pass rows
+ * that retention has removed since its snapshot was taken, and would not find
+ * the floor or the batches of that snapshot.
+ *
+ * Too young: the last step that makes an index valid writes its row in
+ * pg_index (CREATE INDEX, and index.c: index_concurrently_swap), or that in
+ * pg_class if the index stays and its file is another (REINDEX, VACUUM FULL,
+ * CLUSTER).  Deletes for which entries are missing had committed before.  On a
+ * standby commits become visible in the order of the WAL, so a snapshot that
+ * sees that step sees those deletes as well.
+ *
+ * Too old: an index is not valid any more before the first row is missing in
+ * it.  A snapshot that sees such a row was taken when this had been announced,
+ * since a commit is announced before the next one is replayed (xact.c:
+ * xact_redo_commit).  A transaction that has the locks already would not look
+ * at what was announced, so it is taken in here.
+ *
+ * The snapshot may be in use after a promotion, so it is asked for where it
+ * was taken.  The index is locked: its file does not change after this.
+ */
+void
+feedpub_horizon_check_index(Snapshot snapshot, Oid indexid)
+{
+	HeapTuple	tuple;
+	bool		whole;
+
+	if (!snapshot->takenDuringRecovery)
+		return;
+	AcceptInvalidationMessages();
+	tuple = SearchSysCache1(INDEXRELID, ObjectIdGetDatum(indexid));
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for index %u", indexid);
+	whole = ((Form_pg_index) GETSTRUCT(tuple))->indisvalid &&
+		sees_writer(snapshot, tuple) &&
+		feedpub_horizon_sees_table(snapshot, indexid);
+	ReleaseSysCache(tuple);
+	if (!whole)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read index \"%s\"", get_rel_name(indexid)),
+				 errdetail("It was made anew on the primary, and may lack rows that the snapshot sees."),
+				 errhint("Try again in a new transaction.")));
+}
+
+/*
+ * Begin to scan an index, which is open.  All scans of ours begin here.
+ */
+IndexScanDesc
+feedpub_horizon_begin_scan(Relation heap, Relation index, Snapshot snapshot, int nkeys)
+{
+	feedpub_horizon_check_index(snapshot, RelationGetRelid(index));
+	return feedpub_index_beginscan(heap, index, snapshot, nkeys);
 }
 
 /*
@@ -231,7 +307,7 @@ has_foreign(Relation heap, Relation index, Snapshot snapshot,
 	ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_XID8GE,
 				FullTransactionIdGetDatum(next));
 	slot = table_slot_create(heap, NULL);
-	scan = feedpub_index_beginscan(heap, index, snapshot, 1);
+	scan = feedpub_horizon_begin_scan(heap, index, snapshot, 1);
 	index_rescan(scan, &key, 1, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
 	if (found)

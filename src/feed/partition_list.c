@@ -41,6 +41,7 @@ List *
 feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 {
 	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
+	Oid			indexid = feedpub_registry_table("_partition_pkey");
 	TupleDesc	desc = RelationGetDescr(table);
 	List	   *rows = NIL;
 	Datum	   *values;
@@ -54,8 +55,9 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 	nulls = palloc(desc->natts * sizeof(bool));
 	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(feed));
-	scan = systable_beginscan(table, feedpub_registry_table("_partition_pkey"),
-							  true, snapshot, 1, &key);
+	scan = systable_beginscan(table, indexid, true, snapshot, 1, &key);
+	if (snapshot != NULL)
+		feedpub_horizon_check_index(snapshot, indexid);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		FeedpubPartitionRow *row = palloc0_object(FeedpubPartitionRow);

@@ -277,7 +277,7 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 	bool		found;
 
 	ScanKeyInit(&key, 1, strategy, proc, FullTransactionIdGetDatum(xid));
-	scan = feedpub_index_beginscan(heap, index, GetActiveSnapshot(), 1);
+	scan = feedpub_horizon_begin_scan(heap, index, GetActiveSnapshot(), 1);
 	scan->xs_want_itup = true;
 	index_rescan(scan, &key, 1, NULL, 0);
 	found = index_getnext_tid(scan, direction) != NULL;

@@ -114,7 +114,7 @@ static void read_directly(FetchRequest *req, FeedpubPartitions *partitions);
 static void read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys);
 static void read_partitions(FetchRequest *req, FeedpubPartitions *partitions,
 							ScanKey keys);
-static void read_planned(FetchRequest *req);
+static void read_planned(FetchRequest *req, FeedpubPartitions *partitions);
 static SPIPlanPtr keep_plan(FetchRequest *req);
 static void check_floor(const FetchRequest *req);
 static void check_history(const FeedpubFeed *feed, Relation heap);
@@ -134,8 +134,8 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
  * Works in read-only transactions and on standbys.  Errors: 42809 if it is no
  * feed, 22004, 22023 for a cursor or limit that is out of range, 42501, PF001
  * for a cursor or a feed from another history, PF002 if rows after the cursor
- * have been removed, 40001 if the snapshot is older than a partition, or if the
- * table was altered while the statement waited for it.
+ * have been removed, 40001 if the snapshot is older than a partition, or on a
+ * standby than an index, or if the table was altered while it was waited for.
  *
  * The idea: O. Dudycz, "How Postgres sequences issues can impact your
  * messaging guarantees", 2022; here with a row comparison.
@@ -262,7 +262,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	if (may_read_directly)
 		read_directly(req, partitions);
 	else
-		read_planned(req);
+		read_planned(req, partitions);
 	feedpub_partition_close(partitions);
 	PopActiveSnapshot();
 	if (pushed)
@@ -412,7 +412,7 @@ begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition, Scan
 		(desc->constr == NULL || desc->constr->missing == NULL);
 	scan->partition = partition;
 	scan->slot = table_slot_create(partition->heap, NULL);
-	scan->scan = feedpub_index_beginscan(partition->heap, partition->index, req->snapshot, 2);
+	scan->scan = feedpub_horizon_begin_scan(partition->heap, partition->index, req->snapshot, 2);
 	index_rescan(scan->scan, scan->keys, 2, NULL, 0);
 }
 
@@ -530,14 +530,13 @@ read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
  * the stamp are leakproof, so row security does not keep them from the index.
  */
 static void
-read_planned(FetchRequest *req)
+read_planned(FetchRequest *req, FeedpubPartitions *partitions)
 {
 	static const char *const unwanted[] = {
 		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"};
 	Datum		values[4];
-	int			nestlevel;
+	int			nestlevel = NewGUCNestLevel();
 
-	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
@@ -548,6 +547,7 @@ read_planned(FetchRequest *req)
 	values[3] = Int64GetDatum((int64) req->limit);
 	SPI_connect();
 	feedpub_own_ddl_select(keep_plan(req), values, req->heap);
+	feedpub_partition_check_indexes(partitions, req->snapshot);
 
 	/* what note_xid() keeps must outlive SPI's memory */
 	req->maxxids = (int) SPI_processed;

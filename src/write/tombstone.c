@@ -91,7 +91,7 @@ feedpub_tombstone_largest_pos(Oid feed)
 {
 	Relation	index;
 	Relation	table = feedpub_tombstone_open(AccessShareLock, &index);
-	IndexScanDesc scan = feedpub_index_beginscan(table, index, SnapshotAny, 1);
+	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, SnapshotAny, 1);
 	ScanKeyData key;
 	int64		largest = 0;
 
