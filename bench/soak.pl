@@ -490,7 +490,7 @@ sub disturber
 		'ALTER TABLE kv ADD IF NOT EXISTS more int DEFAULT 7', 'ALTER TABLE kv DROP IF EXISTS more',
 		'ALTER TABLE event ADD IF NOT EXISTS more int', 'ALTER TABLE event DROP IF EXISTS more',
 		q(CALL feed_republish('kv')), q(CALL feed_republish('event', true)),
-		q(SELECT feed_subscribe('visitor', 'stream')), q(SELECT feed_unsubscribe('visitor')),
+		q(SELECT feed_subscribe('visitor', 'stream')),
 		q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type LIKE 'feedpub%' ORDER BY random() LIMIT 1),
 		'repack stream', 'repack kv', 'storm', 'storm', 'storm');
 
@@ -501,6 +501,9 @@ sub disturber
 		sleep 2 + rand 8;
 		return 1 if $what =~ /terminate/ && -e "$dir/half";
 		put('disturbing', $what);
+		$dbh->do(q(SET lock_timeout = '2s'));
+		# one that reads nothing does not stay: what it has not read is kept
+		$dbh->do(q(SELECT feed_unsubscribe(name) FROM feedpub.subscriptions WHERE name = 'visitor'));
 		if ($what =~ /^repack (.*)/)
 		{
 			system("pg_repack -D -T 5 -t $1 -d postgres >>$dir/repack.log 2>&1");
@@ -514,11 +517,10 @@ sub disturber
 		}
 		else
 		{
-			$dbh->do(q(SET lock_timeout = '2s'));
 			$dbh->do($what);
 		}
 		return 1;
-	}, also => '42710|42704');
+	}, also => 'x^');
 	return;
 }
 
@@ -741,6 +743,9 @@ for my $minute (1 .. $minutes)
 	}
 	my %now = measure($dbh, $http);
 	push @{ $series{$_} }, $now{$_} for @columns;
+	my ($holder) = $dbh->selectrow_array(
+		q(SELECT held_by FROM feedpub.feeds WHERE feed = 'stream'::regclass AND held_by ~ '^subscription'));
+	$happened .= "\theld by $holder" if defined $holder;
 	unlink "$dir/pause";
 
 	open my $in, '<', "$dir/latency";
