@@ -430,16 +430,21 @@ sub streamer
 		my $pid = open my $in, '-|', 'curl', '-sN', '--max-time', 100 + int rand 100, '-H', 'Accept: text/event-stream',
 		  '-H', "Last-Event-ID: $id", "http://127.0.0.1:$port{http}/feeds/stream"
 		  or die "curl: $!";
+		my %event;
 		while (my $line = <$in>)
 		{
 			last if getppid != $me;
-			$id = $1 if $line =~ /^id: (.*)\R/;
-			if ($line =~ /^data: (.*)/)
+			$event{$1} = $2 if $line =~ /^(\w+): (.*)\n/;
+			next if $line ne "\n";
+			# the event is whole; the last one may be cut short
+			$id = $event{id} // $id;
+			if (defined $event{data})
 			{
-				my $entry = $json->decode($1);
+				my $entry = $json->decode($event{data});
 				follow('streamer', \%last, $entry->{row}{message_key}, $entry->{row}{data});
 			}
 			at('streamer', numbers(\%last)) if -e "$dir/pause";
+			%event = ();
 		}
 		kill 'TERM', $pid;
 		close $in;
