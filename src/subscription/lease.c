@@ -176,19 +176,22 @@ feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 }
 
 /*
- * Lock all shards of a subscription until the transaction ends.
+ * Lock all shards of a subscription until the transaction ends.  Returns
+ * whether there are any; none if it was removed while this waited.
  */
-void
+bool
 feedpub_lease_lock_all(const FeedpubSubscription *sub)
 {
 	FeedpubRole caller;
 	Datum		values[1];
+	bool		found;
 
 	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub->name);
 	feedpub_store_begin(&caller);
-	feedpub_store_run(&lock_shards, values, NULL);
+	found = feedpub_store_run(&lock_shards, values, NULL) > 0;
 	feedpub_store_end(&caller);
+	return found;
 }
 
 /*

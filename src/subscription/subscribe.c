@@ -67,6 +67,12 @@ static FeedpubStatement alter_subscription = {
 	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID},
 };
 
+static FeedpubStatement lock_subscription = {
+	.sql = "SELECT FROM feedpub._subscription WHERE name = $1 FOR UPDATE",
+	.nargs = 1,
+	.argtypes = {TEXTOID},
+};
+
 static FeedpubStatement delete_subscription = {
 	.sql = "DELETE FROM feedpub._subscription WHERE name = $1",
 	.nargs = 1,
@@ -108,6 +114,7 @@ static void check_shards_of_role(int shards);
 static int64 count_shards(Oid relid);
 static void refuse_taken_name(text *name);
 static bool add_subscription(Datum *values, const char *nulls);
+static void load_locked(FeedpubSubscription *sub, bool found);
 static Datum seek(FunctionCallInfo fcinfo, bool at_time);
 
 /*
@@ -502,16 +509,27 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&alter_subscription, values, nulls) > 0;
 	feedpub_store_end(&caller);
+	load_locked(&sub, found);
+	PG_RETURN_VOID();
+}
 
-	/* it may have been removed meanwhile, and the name be another's */
-	feedpub_subscription_load(sub.name, NULL, 0, &sub);
-	if (!found)
+/*
+ * Load a subscription again, after a statement that waits for rows of it and
+ * has locked some if found is set.  While it waited, the subscription may have
+ * been removed, and the name be another's, perhaps of another role and feed.
+ */
+static void
+load_locked(FeedpubSubscription *sub, bool found)
+{
+	Oid			feed = sub->feed;
+
+	feedpub_subscription_load(sub->name, NULL, 0, sub);
+	if (!found || sub->feed != feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("subscription \"%s\" does not exist any more",
-						text_to_cstring(sub.name)),
+						text_to_cstring(sub->name)),
 				 errdetail("It was removed, and another one of its name was made.")));
-	PG_RETURN_VOID();
 }
 
 /*
@@ -525,19 +543,22 @@ Datum
 feed_unsubscribe(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
-	text	   *name;
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Datum		values[1];
+	bool		found;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	name = PG_GETARG_TEXT_PP(0);
-	feedpub_subscription_load(name, NULL, -1, &sub);
-	values[0] = PointerGetDatum(name);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	values[0] = PointerGetDatum(sub.name);
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&lock_subscription, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	load_locked(&sub, found);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&delete_subscription, values, NULL);
 	feedpub_store_end(&caller);
-	feedpub_lease_lock_all(&sub);
+	(void) feedpub_lease_lock_all(&sub);
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&delete_state, values, NULL);
 	feedpub_store_end(&caller);
@@ -579,10 +600,12 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	Datum		values[3];
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_seek()");
 	feedpub_subscription_require_feed(&sub);
-	feedpub_lease_lock_all(&sub);
+
+	/* what removes it waits for the shards, so it stays until we end */
+	load_locked(&sub, feedpub_lease_lock_all(&sub));
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed, at_time);
 	values[0] = PointerGetDatum(sub.name);

@@ -120,7 +120,7 @@ extern bool feedpub_lease_is_due(const FeedpubSubscription *sub,
 extern int	feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 							   FeedpubShard **own);
 extern int	feedpub_lease_share(FeedpubSubscription *sub, text *consumer);
-extern void feedpub_lease_lock_all(const FeedpubSubscription *sub);
+extern bool feedpub_lease_lock_all(const FeedpubSubscription *sub);
 extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 								  const FeedpubShard *shard);
 
