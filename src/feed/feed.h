@@ -183,6 +183,7 @@ extern void feedpub_history_check_key(const FeedpubFeed *feed, Relation table);
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern bool feedpub_horizon_sees_table(Snapshot snapshot, Oid relid);
 extern void feedpub_horizon_check_index(Snapshot snapshot, Oid indexid);
+extern void feedpub_horizon_check_planned(Snapshot snapshot, Oid relid);
 extern IndexScanDesc feedpub_horizon_begin_scan(Relation heap, Relation index,
 												Snapshot snapshot, int nkeys);
 extern void feedpub_horizon_push(Snapshot snapshot);
@@ -228,8 +229,6 @@ extern void feedpub_own_ddl_select(struct _SPI_plan *plan, Datum *values,
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
 extern List *feedpub_partition_list(Relation rel, bool keep_locks);
-extern void feedpub_partition_check_indexes(const FeedpubPartitions *partitions,
-											Snapshot snapshot);
 extern bool feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot);
 extern FeedpubPartitions *feedpub_partition_open(const FeedpubFeed *feed,
 												 Relation heap, Snapshot snapshot,

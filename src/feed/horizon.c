@@ -21,6 +21,7 @@
 #include "access/clog.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
@@ -240,6 +241,28 @@ feedpub_horizon_check_index(Snapshot snapshot, Oid indexid)
 				 errmsg("could not read index \"%s\"", get_rel_name(indexid)),
 				 errdetail("It was made anew on the primary, and may lack rows that the snapshot sees."),
 				 errhint("Try again in a new transaction.")));
+}
+
+/*
+ * The same for a table that a statement has read through the planner, which
+ * may have chosen any of its indexes.  One that was given up is not refused: the
+ * caller has taken in what was announced before the statement was planned.
+ */
+void
+feedpub_horizon_check_planned(Snapshot snapshot, Oid relid)
+{
+	Relation	rel;
+	ListCell   *lc;
+
+	if (!snapshot->takenDuringRecovery)
+		return;
+	rel = relation_open(relid, NoLock);
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		if (get_index_isvalid(lfirst_oid(lc)))
+			feedpub_horizon_check_index(snapshot, lfirst_oid(lc));
+	}
+	relation_close(rel, NoLock);
 }
 
 /*

@@ -20,6 +20,7 @@
 #include "executor/spi.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
@@ -147,13 +148,21 @@ is_own_relation(Oid relid)
  * may see.  The query has locked the tables of its plan, so what pg_class says
  * of them stays so until the transaction ends.  Tables that only a function
  * reads are not in the plan.
+ *
+ * On a standby the planner could choose an index that lacks rows, of the feed
+ * or of such a table (horizon.c).
  */
 void
 feedpub_own_ddl_select(struct _SPI_plan *plan, Datum *values, Relation feed)
 {
-	Portal		portal = SPI_cursor_open(NULL, plan, values, NULL, true);
+	Snapshot	snapshot = GetActiveSnapshot();
+	Portal		portal;
 	ListCell   *lc;
 
+	/* a kept plan does not look, if all of its locks are held already */
+	if (snapshot->takenDuringRecovery)
+		AcceptInvalidationMessages();
+	portal = SPI_cursor_open(NULL, plan, values, NULL, true);
 	SPI_cursor_fetch(portal, true, FETCH_ALL);
 	foreach(lc, portal->stmts)
 	{
@@ -163,6 +172,7 @@ feedpub_own_ddl_select(struct _SPI_plan *plan, Datum *values, Relation feed)
 		{
 			if (lfirst_oid(table) != RelationGetRelid(feed))
 				check_looked_up(feed, lfirst_oid(table));
+			feedpub_horizon_check_planned(snapshot, lfirst_oid(table));
 		}
 	}
 	SPI_cursor_close(portal);

@@ -197,28 +197,6 @@ feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snap
 }
 
 /*
- * Refuse rows that were read through the planner, as a scan of ours refuses an
- * index (horizon.c).  The planner may have chosen any index, as it was at that
- * moment; if it was another than the feed's, it is in the table's list, or the
- * feed's, which was opened before, is not valid now.
- */
-void
-feedpub_partition_check_indexes(const FeedpubPartitions *partitions, Snapshot snapshot)
-{
-	for (int i = 0; i < partitions->n && snapshot->takenDuringRecovery; i++)
-	{
-		ListCell   *lc;
-
-		feedpub_horizon_check_index(snapshot, RelationGetRelid(partitions->partitions[i].index));
-		foreach(lc, RelationGetIndexList(partitions->partitions[i].heap))
-		{
-			if (get_index_isvalid(lfirst_oid(lc)))
-				feedpub_horizon_check_index(snapshot, lfirst_oid(lc));
-		}
-	}
-}
-
-/*
  * Open the tables with a feed's rows, and their indexes.  Of a partitioned
  * feed these are the partitions that are admitted in the snapshot, or all if
  * snapshot is NULL.  If keep_locks is set, locks are kept to the end of the

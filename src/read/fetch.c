@@ -114,7 +114,7 @@ static void read_directly(FetchRequest *req, FeedpubPartitions *partitions);
 static void read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys);
 static void read_partitions(FetchRequest *req, FeedpubPartitions *partitions,
 							ScanKey keys);
-static void read_planned(FetchRequest *req, FeedpubPartitions *partitions);
+static void read_planned(FetchRequest *req);
 static SPIPlanPtr keep_plan(FetchRequest *req);
 static void check_floor(const FetchRequest *req);
 static void check_history(const FeedpubFeed *feed, Relation heap);
@@ -262,7 +262,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	if (may_read_directly)
 		read_directly(req, partitions);
 	else
-		read_planned(req, partitions);
+		read_planned(req);
 	feedpub_partition_close(partitions);
 	PopActiveSnapshot();
 	if (pushed)
@@ -530,7 +530,7 @@ read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
  * the stamp are leakproof, so row security does not keep them from the index.
  */
 static void
-read_planned(FetchRequest *req, FeedpubPartitions *partitions)
+read_planned(FetchRequest *req)
 {
 	static const char *const unwanted[] = {
 		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"};
@@ -547,7 +547,6 @@ read_planned(FetchRequest *req, FeedpubPartitions *partitions)
 	values[3] = Int64GetDatum((int64) req->limit);
 	SPI_connect();
 	feedpub_own_ddl_select(keep_plan(req), values, req->heap);
-	feedpub_partition_check_indexes(partitions, req->snapshot);
 
 	/* what note_xid() keeps must outlive SPI's memory */
 	req->maxxids = (int) SPI_processed;

@@ -158,6 +158,47 @@ is(answer_within($new, $reads{$_}), join(' ', 11 .. 20), "$_ gives what is left,
 $new->quit;
 
 #
+# Through the planner any index may be used, also one of a table in which row
+# security looks something up.  Without the old version of a row there, all of
+# the feed's rows look hidden.
+#
+sql($primary, <<'SQL');
+CREATE TABLE member (name text PRIMARY KEY, seen int UNIQUE);
+INSERT INTO member VALUES ('regress_feedpub_restricted', 1);
+GRANT SELECT ON member TO regress_feedpub_restricted;
+ALTER POLICY all_rows ON outbox USING (EXISTS (SELECT FROM member m WHERE m.name = current_user));
+SQL
+my $member = session_with_snapshot('regress_feedpub_restricted');
+my $left = join ' ', 11 .. 20;
+is(answer_within($member, $reads{$_}), $left, "$_: a member") for sort keys %reads;
+# not a HOT update: the new version is found by an entry of its own
+sql($primary, 'UPDATE member SET seen = seen + 1');
+sql($primary, 'REINDEX TABLE CONCURRENTLY member');
+$primary->wait_for_replay_catchup($standby);
+is(answer_within($member, $reads{$_}), '40001', "$_: an index of a table that row security looks at") for sort keys %reads;
+$member->quit;
+
+# A kept plan goes on in an index that was given up, unless it is told so.
+sql($primary, 'DELETE FROM member');
+$primary->wait_for_replay_catchup($standby);
+my %planned = map { $_ => session('regress_feedpub_restricted') } keys %reads;
+
+for my $read (sort keys %reads)
+{
+	$planned{$read}->query("PREPARE r AS $reads{$read}; BEGIN");
+	is(answer($planned{$read}, 'EXECUTE r'), '', "$read: no member") for 1 .. 2;
+}
+my $first = holder('member', 'ACCESS SHARE');
+my $remake = indexer('REINDEX TABLE CONCURRENTLY member', 'readers before marking dead');
+my $second = holder('member', 'ACCESS SHARE');
+$first->quit;
+waits('readers before dropping');
+sql($primary, "INSERT INTO member VALUES ('regress_feedpub_restricted', 1)");
+$primary->wait_for_replay_catchup($standby);
+is(answer($planned{$_}, 'EXECUTE r'), $left, "$_ finds the member in the new index") for sort keys %reads;
+$_->quit for $second, $remake, values %planned;
+
+#
 # Our own tables: the floor of a snapshot is not in an index that is made after
 # it has moved.
 #
