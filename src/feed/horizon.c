@@ -180,14 +180,23 @@ feedpub_horizon_sees_table(Snapshot snapshot, Oid relid)
 
 /*
  * Does it see what wrote this version of a catalog's row?
+ *
+ * It sees what wrote a row that is frozen.  But VACUUM FULL of the catalog
+ * does not wait for snapshots of a standby, nor does its replay, if the standby
+ * sends no feedback.  It writes the catalog's own row in pg_class, and that last
+ * if the catalog is pg_class, so that this row is not frozen.
  */
 static bool
 sees_writer(Snapshot snapshot, HeapTuple tuple)
 {
 	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 
-	return !TransactionIdIsNormal(xmin) ||
-		TransactionIdIsCurrentTransactionId(xmin) ||
+	if (!TransactionIdIsNormal(xmin))
+		return !snapshot->takenDuringRecovery ||
+			(tuple->t_tableOid == RelationRelationId &&
+			 ((Form_pg_class) GETSTRUCT(tuple))->oid == RelationRelationId) ||
+			feedpub_horizon_sees_table(snapshot, tuple->t_tableOid);
+	return TransactionIdIsCurrentTransactionId(xmin) ||
 		!XidInMVCCSnapshot(xmin, snapshot);
 }
 
