@@ -537,7 +537,7 @@ load_locked(FeedpubSubscription *sub, bool found)
  *
  * Removes a subscription, with its committed cursors, leases and parked
  * entries.  Waits for open transactions that have acknowledged.  Errors: 42704
- * if there is no such subscription, 42501.
+ * if there is no such subscription, 25006, 40001 in higher isolation, 42501.
  */
 Datum
 feed_unsubscribe(PG_FUNCTION_ARGS)
@@ -550,6 +550,7 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
+	PreventCommandIfReadOnly("feed_unsubscribe()");
 	values[0] = PointerGetDatum(sub.name);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&lock_subscription, values, NULL) > 0;
