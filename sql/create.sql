@@ -2,6 +2,15 @@
 SET client_min_messages = warning;
 CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
+-- Pages in xid order are read here: no worker, whose transactions hold them
+-- back.
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+DO $$
+BEGIN
+	WHILE EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()) LOOP
+		PERFORM pg_stat_clear_snapshot();
+	END LOOP;
+END $$;
 SET timezone = 'UTC';
 
 --
