@@ -31,6 +31,7 @@
 const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate"};
 
 static FeedpubPageRow *add_row(FeedpubPageScan *scan);
+static void note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor);
 static bool is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
@@ -105,9 +106,31 @@ feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const Feedpu
 		take_row(scan, row, slot);
 	else if (!read_tombstone(scan, slot, row))
 	{
+		if (!scan->sees_all)
+			note_hidden(scan, &row->cursor);
 		scan->page->nrows--;
 		scan->npassed++;
 	}
+}
+
+/*
+ * Note that row security hides an entry from this caller.  To another role, or
+ * with another setting, it may be visible; so nobody may be moved past it who
+ * has not acknowledged it.
+ *
+ * The entry may not be the first of its position, so the cursor goes back to
+ * the position before.  That one may be of no entry, but it is in the same
+ * batch or table, and so it means the same to each reader.
+ */
+static void
+note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor)
+{
+	FeedpubCursor *visible = &scan->page->visible;
+
+	if (visible->given && feedpub_cursor_compare(visible, cursor) < 0)
+		return;
+	*visible = *cursor;
+	visible->pos--;
 }
 
 /*
@@ -436,6 +459,13 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 	SPI_finish();
 	AtEOXact_GUC(false, nestlevel);
 	scan->npassed += scan->page->nrows - kept;
+	for (int i = 0; i < scan->page->nrows; i++)
+	{
+		if (scan->page->rows[i].entry != NULL)
+			continue;
+		note_hidden(scan, &scan->page->rows[i].cursor);
+		break;
+	}
 }
 
 /*

@@ -8,7 +8,9 @@
  *
  * A page may have to pass rows that it does not deliver: deleted ones, and
  * those that row security hides.  It passes up to MAX_PASSED of them.  Its
- * cursor says how far it got, so no reader passes the same stretch twice.
+ * cursor says how far it got, so no reader passes the same stretch twice.  What
+ * is deleted stays so, but what is hidden may be shown later: "visible" is how
+ * far the page got before the first hidden entry.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,6 +56,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 											ALLOCSET_SMALL_SIZES);
 
 	scan->page->passed = scan->page->request.after;
+	scan->page->visible.given = false;
 	scan->server_start = feedpub_server_start_of_page(scan->state);
 	feedpub_floor_read(relid, scan->state, &scan->floor);
 	if (!feedpub_page_check_history(scan))
@@ -150,6 +153,8 @@ static void
 end_page(FeedpubPageScan *scan)
 {
 	feedpub_entry_hide_rows(scan);
+	if (!scan->page->visible.given)
+		scan->page->visible = scan->page->passed;
 	make_durable(scan);
 	if (scan->page->passed.fallback == &scan->page->fallback)
 		feedpub_proof_end(scan);

@@ -63,6 +63,7 @@ typedef struct FeedpubPage
 	int			maxrows;
 	Size		nbytes;
 	FeedpubCursor passed;		/* how far the page got */
+	FeedpubCursor visible;		/* how far row security hid nothing of it */
 	FeedpubFallback fallback;	/* what a table feed's cursors carry */
 	bool		more;			/* there may be something after it */
 } FeedpubPage;

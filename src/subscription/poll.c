@@ -8,24 +8,8 @@
  * the two nothing is locked.  If the consumer crashes, the same entries are
  * delivered again.
  *
- * Entries that are filtered out.  A page passes entries that it does not
- * deliver: those of other shards, those that row security hides, rows that no
- * longer exist, and parked entries.  A poll reads on until it finds an entry
- * or the end.  If it has passed entries and found none to deliver, it moves
- * the committed cursor there itself, by an UPDATE that compares the shard's
- * state.  Otherwise the next poll would pass the same entries again, more each
- * time.
- *
- * No entry is lost by that.  If the state is the same, the committed cursor is
- * still where the poll began, no entry has been parked since, and no lease was
- * taken.  Each entry that was passed is not for this shard or this role, no
- * longer exists, or has a row in feedpub._parked_entry, from where it is
- * delivered.  The move draws a new state.  So a page that was read before the
- * move, with an entry that the poll did not find any more, no longer counts:
- * the rules of receipt.c hold for a move by a poll as for one by feed_ack().
- * The move is part of the poll's transaction.  If the row is locked, the poll
- * does not move the cursor, since it waits for no consumer.  On a standby,
- * where nothing can be written, each poll passes the entries again.
+ * A page passes entries that it does not deliver.  If a poll finds no other, it
+ * moves the committed cursor past them itself (pass.c).
  *
  * Waiting.  A poll waits as feed_wait() does, for a batch after the first of
  * its cursors, or until a parked entry is due.  A transaction with an id does
@@ -59,20 +43,6 @@
 PG_FUNCTION_INFO_V1(feed_poll);
 PG_FUNCTION_INFO_V1(feed_poll_rows);
 
-/*
- * For how long a poll passes entries without finding one, if it can move the
- * committed cursor, in ms.  Then it returns, so that the move is committed.
- */
-#define MAX_PASSING		1000
-
-/* How far a poll has read in a shard while the shard has this state. */
-typedef struct Reached
-{
-	bool		given;
-	int64		state;
-	FeedpubCursor cursor;
-} Reached;
-
 typedef struct Poll
 {
 	FeedpubSubscription sub;
@@ -82,8 +52,10 @@ typedef struct Poll
 	TimestampTz end;			/* of its wait; 0: not known yet */
 	FeedpubShard *shards;		/* that it may read */
 	int			nshards;
-	Reached    *reached;		/* by number of the shard */
+	FeedpubReached *reached;	/* by number of the shard */
 	bool		advanced;		/* the last look() passed something */
+	TimestampTz began;			/* the last look(), ... */
+	bool		stopped;		/* ... which took too long */
 	bool		pushed;			/* a snapshot, to be popped */
 	bool		unaltered;		/* it began without an xid: no DDL of its own */
 
@@ -92,17 +64,6 @@ typedef struct Poll
 	FeedpubShard *shard;
 	FeedpubRetried *retried;	/* an entry that is delivered again, or NULL */
 } Poll;
-
-/* if the state is the same, and the row is not locked */
-static FeedpubStatement pass_filtered = {
-	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.state = $3"
-		   "  FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET cursor = $4, state = $5, page = NULL FROM free"
-		   " WHERE h.subscription = $1 AND h.shard = $2",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID},
-};
 
 static void begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll);
 static void acknowledge(Poll *poll, const text *receipt);
@@ -114,8 +75,7 @@ static void choose_shards(Poll *poll);
 static void refuse_several(const FeedpubSubscription *sub);
 static bool look(Poll *poll);
 static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
-static void next_cursor(const Poll *poll, const FeedpubShard *shard,
-						FeedpubCursor *cursor);
+static bool has_entries(FeedpubPage *page, int max_rows);
 static void move_past_filtered(Poll *poll);
 static bool await_news(Poll *poll);
 static TimestampTz find_end(const Poll *poll, List *shards);
@@ -241,7 +201,7 @@ begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
 	feedpub_subscription_require_feed(&poll->sub);
 	if (!PG_ARGISNULL(first_arg + 4))
 		acknowledge(poll, PG_GETARG_TEXT_PP(first_arg + 4));
-	poll->reached = palloc0(poll->sub.nshards * sizeof(Reached));
+	poll->reached = palloc0(poll->sub.nshards * sizeof(FeedpubReached));
 }
 
 /*
@@ -292,7 +252,7 @@ find_page(Poll *poll)
 		if (has_news)
 			load_again(poll);
 		choose_shards(poll);
-		if (look(poll))
+		if (look(poll) || poll->stopped)
 			break;
 
 		/* nothing that woke it was for it, and it has passed nothing */
@@ -402,6 +362,7 @@ look(Poll *poll)
 	if (poll->nshards > 1)
 		first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, poll->nshards - 1);
 	poll->advanced = false;
+	poll->began = GetCurrentTimestamp();
 	for (int i = 0; i < 2 * poll->nshards; i++)
 	{
 		FeedpubShard *shard = &poll->shards[(first + i) % poll->nshards];
@@ -429,15 +390,17 @@ look(Poll *poll)
 
 /*
  * Read on in a shard until there is an entry that is not filtered out, or no
- * more.
+ * more, or it takes too long.
+ *
+ * Pages whose rows are all hidden become larger, up to feedpub.max_page_rows,
+ * so that a long stretch of them does not take a page for each max_rows.
  */
 static bool
 read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 {
 	Relation	heap = page->heap;
-	Reached    *reached = &poll->reached[shard->shard];
-	bool		may_keep = !XactReadOnly && !RecoveryInProgress();
-	TimestampTz until = 0;
+	FeedpubReached *reached = &poll->reached[shard->shard];
+	int			max_rows = poll->max_rows;
 
 	for (;;)
 	{
@@ -450,8 +413,8 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		CHECK_FOR_INTERRUPTS();
 		MemSet(page, 0, sizeof(FeedpubPage));
 		page->heap = heap;
-		next_cursor(poll, shard, &page->request.after);
-		page->request.max_rows = poll->max_rows;
+		feedpub_pass_begin(shard, reached, &page->request.after);
+		page->request.max_rows = max_rows;
 		page->request.shard = shard->shard;
 		page->request.shards = poll->sub.nshards;
 		page->request.subscribed = true;
@@ -460,43 +423,44 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
 		MemoryContextSwitchTo(oldcontext);
-		for (int i = 0; i < page->nrows; i++)
-		{
-			if (page->rows[i].entry != NULL)
-				return true;
-		}
+		if (has_entries(page, poll->max_rows))
+			return true;
 		has_more = page->more;
 		if (feedpub_cursor_compare(&page->passed, &page->request.after) == 0)
 			has_more = false;	/* it has passed nothing */
 		else
 		{
-			reached->given = true;
-			reached->state = shard->state;
-			reached->cursor = page->passed;
+			feedpub_pass_note(shard, reached, page);
 			poll->advanced = true;
 		}
+		if (page->nrows == max_rows)
+			max_rows = Min(2 * max_rows, feedpub_max_page_rows);
 		MemoryContextDelete(context);
-		if (until == 0)
-			until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), MAX_PASSING);
-		if (!has_more || (may_keep && GetCurrentTimestamp() > until))
+		if (!has_more)
 			return false;
+		if (feedpub_pass_takes_too_long(&poll->sub, shard, reached, poll->began))
+		{
+			poll->stopped = true;
+			return false;
+		}
 	}
 }
 
 /*
- * The cursor after which the poll reads on in a shard: up to there it has read
- * already, if the shard's state is still the same, or else the committed
- * cursor.
+ * Has a page entries?  If there are more than max_rows, those after are left
+ * out: they are read again.
  */
-static void
-next_cursor(const Poll *poll, const FeedpubShard *shard, FeedpubCursor *cursor)
+static bool
+has_entries(FeedpubPage *page, int max_rows)
 {
-	const Reached *reached = &poll->reached[shard->shard];
+	int			n = 0;
 
-	if (reached->given && reached->state == shard->state)
-		*cursor = reached->cursor;
-	else
-		feedpub_cursor_parse(shard->cursor, cursor);
+	for (int i = 0; i < page->nrows && n < max_rows; i++)
+	{
+		if (page->rows[i].entry != NULL && ++n == max_rows)
+			page->nrows = i + 1;
+	}
+	return n > 0;
 }
 
 /*
@@ -506,29 +470,12 @@ next_cursor(const Poll *poll, const FeedpubShard *shard, FeedpubCursor *cursor)
 static void
 move_past_filtered(Poll *poll)
 {
-	FeedpubRole caller;
-	Datum		values[5];
-
-	if (XactReadOnly || RecoveryInProgress())
-		return;
 	for (int i = 0; i < poll->nshards; i++)
 	{
-		FeedpubShard *shard = &poll->shards[i];
-		const Reached *reached = &poll->reached[shard->shard];
+		const FeedpubShard *shard = &poll->shards[i];
 
-		if (!reached->given || reached->state != shard->state ||
-			(shard == poll->shard && poll->retried == NULL))
-			continue;
-		if (!feedpub_registry_lock_history(poll->sub.feed, RowExclusiveLock, false))
-			return;
-		values[0] = PointerGetDatum(poll->sub.name);
-		values[1] = Int32GetDatum(shard->shard);
-		values[2] = Int64GetDatum(shard->state);
-		values[3] = PointerGetDatum(feedpub_cursor_text(&reached->cursor));
-		values[4] = Int64GetDatum(feedpub_receipt_draw());
-		feedpub_store_begin(&caller);
-		feedpub_store_run(&pass_filtered, values, NULL);
-		feedpub_store_end(&caller);
+		if (shard != poll->shard || poll->retried != NULL)
+			feedpub_pass_move(&poll->sub, shard, &poll->reached[shard->shard]);
 	}
 }
 
@@ -662,9 +609,10 @@ find_first_cursor(const Poll *poll, List *shards, FeedpubCursor *first)
 
 	foreach(lc, shards)
 	{
+		const FeedpubShard *shard = lfirst(lc);
 		FeedpubCursor cursor;
 
-		next_cursor(poll, lfirst(lc), &cursor);
+		feedpub_pass_begin(shard, &poll->reached[shard->shard], &cursor);
 		if (lc == list_head(shards) || feedpub_cursor_compare(&cursor, first) < 0)
 			*first = cursor;
 	}

@@ -39,6 +39,16 @@ typedef struct FeedpubSubscription
 	FeedpubShard *shards;
 } FeedpubSubscription;
 
+/* How far a poll has read in a shard while the shard has this state: pass.c. */
+typedef struct FeedpubReached
+{
+	bool		given;
+	int64		state;
+	FeedpubCursor cursor;
+	FeedpubCursor visible;		/* up to there row security has hidden nothing */
+	bool		hides;			/* what comes next is hidden */
+} FeedpubReached;
+
 /* A receipt, as feed_ack(), feed_nack() and feed_park() take it: receipt.c. */
 typedef struct FeedpubReceipt
 {
@@ -127,6 +137,21 @@ extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 /* in park.c */
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
+
+/* in pass.c */
+extern void feedpub_pass_begin(const FeedpubShard *shard,
+							   const FeedpubReached *reached,
+							   FeedpubCursor *cursor);
+extern void feedpub_pass_note(const FeedpubShard *shard,
+							  FeedpubReached *reached,
+							  const FeedpubPage *page);
+extern bool feedpub_pass_takes_too_long(const FeedpubSubscription *sub,
+										const FeedpubShard *shard,
+										const FeedpubReached *reached,
+										TimestampTz began);
+extern void feedpub_pass_move(const FeedpubSubscription *sub,
+							  const FeedpubShard *shard,
+							  const FeedpubReached *reached);
 
 /* in receipt.c */
 extern int64 feedpub_receipt_draw(void);
