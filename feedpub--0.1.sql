@@ -738,7 +738,7 @@ CREATE FUNCTION feed_poll(name pg_catalog.text,
 RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 	op pg_catalog.text, key pg_catalog.json, "row" pg_catalog.json,
 	xid pg_catalog.text, published_at pg_catalog.timestamptz,
-	attempt pg_catalog.int4, error pg_catalog.text)
+	attempt pg_catalog.int4, error pg_catalog.text, shard pg_catalog.int4)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
@@ -751,7 +751,8 @@ CREATE FUNCTION feed_poll_rows(feed pg_catalog.anyelement,
 	ack pg_catalog.text DEFAULT NULL)
 RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 	op pg_catalog.text, entry pg_catalog.anyelement, xid pg_catalog.text,
-	published_at pg_catalog.timestamptz, attempt pg_catalog.int4)
+	published_at pg_catalog.timestamptz, attempt pg_catalog.int4,
+	shard pg_catalog.int4)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll_rows';
 COMMENT ON FUNCTION feed_poll_rows(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS

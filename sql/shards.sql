@@ -86,14 +86,14 @@ SELECT feed_head(:'odd') AS head \gset
 INSERT INTO :odd VALUES ('alone', 5000, '');
 CALL feed_publish(:'odd');
 SELECT shard, op, feedpub._cursor_compare(cursor, feed_head(:'odd')) = 0 AS head FROM generate_series(0, 3) shard, feed_read(NULL::"Odd ""Name"", with a comma", :'head', 1, shard, 4);
--- TRUNCATE is for all.
+-- TRUNCATE is in all of them, each time for one.
 TRUNCATE :odd;
 INSERT INTO :odd SELECT 'fresh', i, '' FROM generate_series(1, 50) i;
 DELETE FROM :odd WHERE id = 50;
 CALL feed_publish(:'odd');
 TRUNCATE part;
 DROP VIEW verdict;
-SELECT shard, count(*) FILTER (WHERE op = 'truncate') AS truncates, count(*) FILTER (WHERE op = 'upsert' AND shard_of(4, (entry).name, (entry).id::text) <> shard) AS wrong FROM generate_series(0, 3) shard, feed_read(NULL::"Odd ""Name"", with a comma", :'head', 10000, shard, 4) GROUP BY shard ORDER BY shard;
+SELECT shard, count(*) FILTER (WHERE op = 'truncate_shard') AS truncates, count(*) FILTER (WHERE op = 'truncate') AS whole, count(*) FILTER (WHERE op = 'upsert' AND shard_of(4, (entry).name, (entry).id::text) <> shard) AS wrong FROM generate_series(0, 3) shard, feed_read(NULL::"Odd ""Name"", with a comma", :'head', 10000, shard, 4) GROUP BY shard ORDER BY shard;
 SELECT sum(json_array_length(feed_page(:'odd', :'head', 10000, shard, 4) -> 'entries')) FROM generate_series(0, 3) shard;
 -- Whatever the settings of the reader, a key is in the same shard, and its deletes too.
 SELECT feed_detach(:'odd');

@@ -355,7 +355,7 @@ append_key(JsonMaker *maker)
 	StringInfo	out = maker->out;
 	const JsonShape *key = &maker->key;
 	bool		is_null = key->natts == 0 ||
-		entry->row->op == FEEDPUB_OP_TRUNCATE ||
+		entry->row->op >= FEEDPUB_OP_TRUNCATE ||
 		(maker->page->feed.is_outbox && maker->nulls[key->attnos[0] - 1]);
 
 	if (is_null)

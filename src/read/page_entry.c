@@ -28,7 +28,7 @@
 #include "read/read.h"
 
 /* by FeedpubOp */
-const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate"};
+const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate", "truncate_shard"};
 
 static FeedpubPageRow *add_row(FeedpubPageScan *scan);
 static void note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor);
@@ -177,7 +177,9 @@ add_row(FeedpubPageScan *scan)
 
 /*
  * Is the key of a row or tombstone in the page's shard?  A TRUNCATE is in all
- * of them.
+ * of them, and concerns in each the rows of that shard: the readers of the
+ * shards do not come to it at the same time.  It has a name of its own, so that
+ * a reader that does not know of shards does not empty its whole copy.
  */
 static bool
 is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
@@ -248,7 +250,9 @@ read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
 	if (!scan->sees_all)
 		return false;
 	has_key = feedpub_tombstone_key(slot, &key);
-	row->op = has_key ? FEEDPUB_OP_DELETE : FEEDPUB_OP_TRUNCATE;
+	row->op = has_key				   ? FEEDPUB_OP_DELETE :
+		scan->page->request.shards > 1 ? FEEDPUB_OP_TRUNCATE_SHARD :
+										 FEEDPUB_OP_TRUNCATE;
 	if (has_key)
 	{
 		row->error = feedpub_key_values(scan->page->heap, scan->key, key, keys);

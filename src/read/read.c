@@ -39,7 +39,8 @@ PG_FUNCTION_INFO_V1(feed_read);
  * from after it.
  *
  * op is 'upsert'.  In a table feed it can also be 'delete', whose entry has
- * the key and else nulls, and 'truncate', whose entry has only nulls.  A last
+ * the key and else nulls, and 'truncate', whose entry has only nulls, or
+ * 'truncate_shard' if it is read with shards, and then concerns one.  A last
  * entry 'end', which has no row, says how far the page got if its last row
  * does not.  The page after '' that finds nothing has one: with its cursor the
  * consumer is told of whatever is removed afterwards.  A key that is no value
@@ -64,7 +65,7 @@ feed_read(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_access_argument(fcinfo);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
-	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
+	Datum		ops[FEEDPUB_NOPS];
 	text	   *cursor;
 
 	feedpub_page_arguments(fcinfo, &page.request);

@@ -24,7 +24,10 @@ typedef enum FeedpubOp
 	FEEDPUB_OP_UPSERT,
 	FEEDPUB_OP_DELETE,			/* entry has the key, and else nulls */
 	FEEDPUB_OP_TRUNCATE,		/* entry has only nulls */
+	FEEDPUB_OP_TRUNCATE_SHARD,	/* the same, to a reader of one shard */
 } FeedpubOp;
+
+#define FEEDPUB_NOPS	(FEEDPUB_OP_TRUNCATE_SHARD + 1)
 
 /* One row of a page. */
 typedef struct FeedpubPageRow

@@ -28,6 +28,7 @@ enum
 	POLL_PUBLISHED_AT,
 	POLL_ATTEMPT,
 	POLL_ERROR,
+	POLL_SHARD,
 	POLL_COLUMNS
 };
 
@@ -40,7 +41,8 @@ enum
 	ROWS_ENTRY,
 	ROWS_XID,
 	ROWS_PUBLISHED_AT,
-	ROWS_ATTEMPT
+	ROWS_ATTEMPT,
+	ROWS_SHARD
 };
 
 /* A page being returned. */
@@ -49,7 +51,7 @@ typedef struct Delivery
 	ReturnSetInfo *rsinfo;
 	text	   *receipt;
 	text	   *cursor;
-	Datum		ops[FEEDPUB_OP_TRUNCATE + 1];
+	Datum		ops[FEEDPUB_NOPS];
 	uint64		xid;			/* of the entry before */
 	Datum		xid_text;
 	Datum		values[POLL_COLUMNS];
@@ -80,6 +82,7 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 
 	begin_delivery(&delivery, rsinfo, name, shard, retried);
 	delivery.values[POLL_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	delivery.values[POLL_SHARD] = Int32GetDatum(shard->shard);
 	initStringInfo(&json);
 	if (retried != NULL && page->rows[0].entry == NULL)
 		put_kept(&delivery, &page->rows[0], retried);
@@ -100,6 +103,7 @@ feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 
 	begin_delivery(&delivery, rsinfo, name, shard, retried);
 	delivery.values[ROWS_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	delivery.values[ROWS_SHARD] = Int32GetDatum(shard->shard);
 	for (int i = 0; i < page->nrows; i++)
 	{
 		const FeedpubPageRow *row = &page->rows[i];

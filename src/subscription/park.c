@@ -320,7 +320,7 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 
 	if (!find_entry(sub, receipt, committed, &page, &row))
 		return false;
-	if (row->op == FEEDPUB_OP_TRUNCATE)
+	if (row->op >= FEEDPUB_OP_TRUNCATE)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("a truncate cannot be parked"),

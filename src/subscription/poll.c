@@ -89,7 +89,8 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * feed_poll(name text, max_rows int DEFAULT 100, consumer text DEFAULT NULL,
  * timeout interval DEFAULT '0', ack text DEFAULT NULL)
  * returns TABLE (receipt text, cursor text, op text, key json, row json,
- * xid text, published_at timestamptz, attempt int, error text), VOLATILE
+ * xid text, published_at timestamptz, attempt int, error text, shard int),
+ * VOLATILE
  *
  * Reads what is after a subscription's committed cursor: at most max_rows
  * entries (and feedpub.max_page_rows), all of one shard.  The cursor does not
@@ -97,7 +98,9 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * acknowledges the page up to that entry.
  *
  * op, key, row, xid, published_at and error are as in feed_page().  attempt is
- * 1, or more for an entry that was parked and is delivered again.
+ * 1, or more for an entry that was parked and is delivered again.  If there are
+ * several shards, the entry of a TRUNCATE is 'truncate_shard', and concerns the
+ * rows of its shard only.
  *
  * With ack, the receipt of the last entry of the page before, that page is
  * acknowledged first, as by feed_ack(), in the same call.
@@ -143,7 +146,7 @@ feed_poll(PG_FUNCTION_ARGS)
 /*
  * feed_poll_rows(feed anyelement, name text, ...)
  * returns TABLE (receipt text, cursor text, op text, entry anyelement,
- * xid text, published_at timestamptz, attempt int), VOLATILE
+ * xid text, published_at timestamptz, attempt int, shard int), VOLATILE
  *
  * The same with rows of the feed's table, called as feed_poll_rows(NULL::kv,
  * ...).  In entry of a delete only the key is set.  If the row of a parked

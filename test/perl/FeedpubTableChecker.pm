@@ -743,7 +743,7 @@ sub take_page
 
 			die 'a stamp is shown' if $row && exists $row->{feed_xid};
 			push @lines,
-				$entry->{op} eq 'truncate' ? 'T'
+				$entry->{op} =~ /^truncate/ ? 'T'
 			  : $entry->{op} eq 'delete' ? "D $entry->{key}{id}"
 			  : join ' ', 'U', @$row{qw(id grp version)},
 			  Digest::MD5::md5_hex($row->{payload} // 'null'),
@@ -761,7 +761,7 @@ sub take_page
 		$cursor = $after;
 		next if $op eq 'end';
 		push @lines,
-			$op eq 'truncate' ? 'T'
+			$op =~ /^truncate/ ? 'T'
 		  : $op eq 'delete' ? "D $id"
 		  : join ' ', 'U', $id, $grp, $version, $md5, $size // '-', $changed;
 	}
