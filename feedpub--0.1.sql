@@ -153,6 +153,19 @@ COMMENT ON TABLE feedpub._tombstone IS
 SELECT pg_catalog.pg_extension_config_dump('feedpub._tombstone',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
+-- Transactions that changed a table feed without a trace in it, because what
+-- that needs was not there.  While there is a row, readers are refused.
+CREATE TABLE feedpub._lost_change (
+	feed pg_catalog.regclass NOT NULL,
+	xid pg_catalog.xid8 NOT NULL,
+	PRIMARY KEY (feed, xid)
+);
+GRANT SELECT ON feedpub._lost_change TO pg_database_owner;
+COMMENT ON TABLE feedpub._lost_change IS
+	'The transactions whose changes of a table feed could not be recorded. Triggers of the feeds write them.';
+SELECT pg_catalog.pg_extension_config_dump('feedpub._lost_change',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
+
 -- Subscriptions.  Each has a row here, and a row of _shard for each of its
 -- shards.  Their owners see them in views.
 CREATE TABLE feedpub._subscription (

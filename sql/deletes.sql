@@ -231,7 +231,8 @@ INSERT INTO :odd VALUES (1);
 SELECT feed_attach(:'odd');
 DELETE FROM :odd;
 SELECT count(*) FROM feedpub._tombstone;
--- Without the columns of its key a delete could not be published: it is refused.
+-- Without the columns of its key a delete cannot be published: readers are
+-- refused (lost_changes).
 ALTER TABLE :odd DROP COLUMN id;
 INSERT INTO :odd VALUES ('keyless');
 DELETE FROM :odd;

@@ -40,6 +40,7 @@ static void check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type,
 static void check_index(FeedpubCheck *cxt);
 static void check_default(FeedpubCheck *cxt);
 static char *next_index(Relation rel);
+static bool has_lost_changes(FeedpubCheck *cxt);
 static void check_key(FeedpubCheck *cxt);
 static void check_failed_rows(FeedpubCheck *cxt);
 static void check_history(FeedpubCheck *cxt);
@@ -92,6 +93,8 @@ feedpub_check_state(Relation rel)
 	first = linitial(cxt.problems);
 	if (strcmp(first->guard, "key") == 0)
 		return first->cure == NULL ? "no key" : "key changed";
+	if (strcmp(first->guard, "history") == 0)
+		return "lost changes";
 	return "unguarded";
 }
 
@@ -283,6 +286,17 @@ check_default(FeedpubCheck *cxt)
 								   cxt->table));
 }
 
+/* Are there changes that could not be recorded?  A cure may just have ended it. */
+static bool
+has_lost_changes(FeedpubCheck *cxt)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found = feedpub_lost_exists(RelationGetRelid(cxt->rel), snapshot);
+
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
 /* Deletes are published by the key. */
 static void
 check_key(FeedpubCheck *cxt)
@@ -301,6 +315,11 @@ check_key(FeedpubCheck *cxt)
 						  pstrdup("the type of a key column has changed, so the feed cannot be read until another history begins"),
 						  history_cure(cxt))
 			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
+	else if (has_lost_changes(cxt))
+		feedpub_check_add(cxt, "history",
+						  pstrdup("rows were changed while the key, the sequence or a column of the stamp was missing, so the feed cannot be read until another history begins"),
+						  OidIsValid(keyid) || !deletes ? history_cure(cxt) : NULL)
+			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));
 	if (deletes && OidIsValid(keyid))
 	{
 		Relation	index = index_open(keyid, AccessShareLock);

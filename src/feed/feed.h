@@ -177,7 +177,8 @@ extern bool feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait);
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
 								  const FeedpubPartitions *partitions);
-extern void feedpub_history_check_key(const FeedpubFeed *feed, Relation table);
+extern void feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
+										  Snapshot snapshot);
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
@@ -220,6 +221,10 @@ extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
 								AttrNumber *attnos);
 extern void feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel);
 extern int	feedpub_key_shard(Datum key, int shards);
+
+/* in lost.c */
+extern void feedpub_lost_note(Oid feed);
+extern bool feedpub_lost_exists(Oid feed, Snapshot snapshot);
 
 /* in own_ddl.c */
 extern void feedpub_own_ddl_refuse(Relation table);

@@ -8,7 +8,8 @@
  * this server's xids say nothing about theirs.  feed_begin_history() begins
  * another history.
  *
- * A history also ends when a column of the key gets another type.
+ * A history also ends when a column of the key gets another type, and when a
+ * change could not be recorded.
  *
  *-------------------------------------------------------------------------
  */
@@ -67,9 +68,10 @@ feedpub_history_check(const FeedpubFeed *feed,
 }
 
 /*
- * Raise PF001 if a column of the key has another type than when the history
- * began: the keys of deleted rows are texts of the type before, and consumers
- * know the rows by its values.
+ * Raise PF001 if the snapshot sees changes of a table feed that could not be
+ * recorded (lost.c), or if a column of the key has another type than when the
+ * history began: the keys of deleted rows are texts of the type before, and
+ * consumers know the rows by its values.
  *
  * Neither writers nor the publisher look, so they go on.  What they write and
  * publish is forgotten when another history begins.
@@ -89,15 +91,21 @@ feedpub_history_check(const FeedpubFeed *feed,
  * is told that instead, for the old type may come back with a rollback.
  */
 void
-feedpub_history_check_key(const FeedpubFeed *feed, Relation table)
+feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
+							  Snapshot snapshot)
 {
-	if (!feed->is_retyped)
+	if (!feed->is_retyped && (feed->is_outbox || !feedpub_lost_exists(feed->relid, snapshot)))
 		return;
 	feedpub_own_ddl_refuse(table);
 	ereport(ERROR,
 			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
-			 errmsg("the type of a key column of feed \"%s\" has changed",
-					RelationGetRelationName(table)),
-			 errdetail("Consumers know its rows by keys of the type before."),
+			 feed->is_retyped ?
+				 errmsg("the type of a key column of feed \"%s\" has changed",
+						RelationGetRelationName(table)) :
+				 errmsg("changes of feed \"%s\" could not be recorded",
+						RelationGetRelationName(table)),
+			 feed->is_retyped ?
+				 errdetail("Consumers know its rows by keys of the type before.") :
+				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp."),
 			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

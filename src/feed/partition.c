@@ -126,14 +126,15 @@ static bool has_foreign(Oid feed, Relation rel);
 /*
  * The feed to which a table's rows belong: the table itself, or the one of
  * which it is a partition, directly or not.  InvalidOid if there is none.  A
- * feed's table is the one whose feed_pos owns a sequence.  Locks only system
- * catalogs: a writer into a partition need not hold a lock on the partitioned
- * table.
+ * feed's table is the one whose feed_pos owns a sequence or, if that is gone,
+ * that is registered.  Locks only catalogs: a writer into a partition need not
+ * hold a lock on the partitioned table.
  */
 Oid
 feedpub_partition_feed(Oid relid)
 {
-	while (!OidIsValid(feedpub_relation_sequence(relid)))
+	while (!OidIsValid(feedpub_relation_sequence(relid)) &&
+		   !feedpub_registry_is_registered(relid))
 	{
 		/* a partition that is being detached still has the triggers */
 		if (!get_rel_relispartition(relid))

@@ -95,6 +95,9 @@ forget_published(Oid relid)
 	write_registry("DELETE FROM feedpub._tombstone"
 				   " WHERE feed = $1",
 				   relid, NULL);
+	write_registry("DELETE FROM feedpub._lost_change"
+				   " WHERE feed = $1",
+				   relid, NULL);
 	write_registry("DELETE FROM feedpub._partition"
 				   " WHERE feed = $1",
 				   relid, NULL);
@@ -324,7 +327,7 @@ void
 feedpub_registry_sweep(void)
 {
 	/* the registry's own row goes last: it tells what is to be removed */
-	static const char *const tables[] = {"_batch", "_tombstone", "_partition", "_stamping",
+	static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition", "_stamping",
 										 "_floor", "_removal", "_feed"};
 
 	for (int i = 0; i < lengthof(tables); i++)

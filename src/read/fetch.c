@@ -240,6 +240,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	feedpub_own_ddl_refuse(req->heap);
 	partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	feedpub_history_check(&req->feed, partitions);
+	feedpub_history_check_changes(&req->feed, req->heap, GetActiveSnapshot());
 
 	/*
 	 * A snapshot that is older than a partition sees none of its rows, and the

@@ -245,7 +245,7 @@ begin_scan(FeedpubPageScan *scan)
 		feedpub_key_check_shards(feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)
 		feedpub_own_ddl_refuse(page->heap);
-	feedpub_history_check_key(feed, page->heap);
+	feedpub_history_check_changes(feed, page->heap, GetActiveSnapshot());
 }
 
 /*

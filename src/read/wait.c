@@ -172,9 +172,9 @@ feedpub_wait_check_feed(Oid relid)
 	feedpub_require_select(relid);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	UnregisterSnapshot(snapshot);
 	feedpub_batch_refuse_foreign(&feed, &last);
-	feedpub_history_check_key(&feed, heap);
+	feedpub_history_check_changes(&feed, heap, snapshot);
+	UnregisterSnapshot(snapshot);
 
 	/* a wait of an hour must not hold up an ALTER TABLE */
 	relation_close(heap, AccessShareLock);

@@ -332,7 +332,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
 		feedpub_own_ddl_refuse(page->heap);
-		feedpub_history_check_key(&page->feed, page->heap);
+		feedpub_history_check_changes(&page->feed, page->heap, GetActiveSnapshot());
 		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{

@@ -85,6 +85,7 @@ typedef struct TrackedTable
 	FeedpubCached head;			/* its feed: the table, or its partitioned table */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
+	bool		can_stamp;		/* columns and sequence are there */
 	bool		deletes;
 	uint64		since;			/* of a partition (partition.c) */
 	int			nkeys;			/* 0: the key is not there */
@@ -173,20 +174,42 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
  * position.  The caller needs no right on the sequence: it belongs to feed_pos
  * of the feed's table, so with the right to INSERT the owner has granted the
  * right to advance it.
+ *
+ * If a row of a table feed cannot be stamped, the writer goes on: the row
+ * loses the stamp that it brings, and the feed has lost the change (lost.c).
+ * A message is refused, since no consumer would get it.
  */
 static Datum
 stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 {
-	FullTransactionId xid = GetTopFullTransactionId();
 	int			columns[2] = {table->xid_attno, table->pos_attno};
-	bool		nulls[2] = {false, false};
-	Datum		values[2];
+	bool		nulls[2] = {!table->can_stamp, !table->can_stamp};
+	Datum		values[2] = {0};
+	int			first = columns[0] == InvalidAttrNumber ? 1 : 0;
+	int			n = (columns[1] == InvalidAttrNumber ? 1 : 2) - first;
 
-	values[0] = FullTransactionIdGetDatum(xid);
-	values[1] = Int64GetDatum(nextval_internal(table->head.seqid, false));
-	feedpub_wake_note(table->head.feed, xid);
-	return PointerGetDatum(heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
-													 2, columns, values, nulls));
+	if (table->can_stamp)
+	{
+		FullTransactionId xid = GetTopFullTransactionId();
+
+		values[0] = FullTransactionIdGetDatum(xid);
+		values[1] = Int64GetDatum(nextval_internal(table->head.seqid, false));
+		feedpub_wake_note(table->head.feed, xid);
+	}
+	else if (feedpub_registry_is_table(table->head.feed))
+		feedpub_lost_note(table->head.feed);
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("rows of feed \"%s\" cannot be stamped",
+						feed_name(table, rel)),
+				 errdetail("Column %s, column %s or its sequence is missing or has been altered.",
+						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
+	if (n > 0)
+		tuple = heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel),
+										  n, columns + first, values + first, nulls);
+	return PointerGetDatum(tuple);
 }
 
 /*
@@ -219,6 +242,8 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 	table = find_table(rel);
 	is_update = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
 	result = is_update ? trigdata->tg_newtuple : trigdata->tg_trigtuple;
+	if (!table->can_stamp)
+		PG_RETURN_DATUM(stamp_tuple(table, rel, result));
 
 	if (is_update)
 	{
@@ -230,6 +255,9 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 		bool		is_written = values_differ(old_slot, new_slot, table->xid_attno) ||
 			values_differ(old_slot, new_slot, table->pos_attno);
 
+		/* it may change what the key was */
+		if (table->deletes && table->nkeys == 0)
+			feedpub_lost_note(table->head.feed);
 		for (int i = 0; i < table->nkeys && table->deletes; i++)
 		{
 			if (values_differ(old_slot, new_slot, table->keys[i]))
@@ -346,6 +374,13 @@ feedpub_note_truncate(PG_FUNCTION_ARGS)
 	feed = feedpub_partition_feed(RelationGetRelid(rel));
 	if (!OidIsValid(feed))
 		PG_RETURN_POINTER(NULL);
+	if (!OidIsValid(feedpub_relation_sequence(feed)))
+	{
+		/* there is no position; an outbox has nothing to record */
+		if (TRIGGER_FIRED_BEFORE(trigdata->tg_event) && feedpub_registry_is_table(feed))
+			feedpub_lost_note(feed);
+		PG_RETURN_POINTER(NULL);
+	}
 	if (feed == RelationGetRelid(rel))
 	{
 		table = find_table(rel);
@@ -440,17 +475,11 @@ learn_table(TrackedTable *table, Relation rel)
 	table->head.seqid = InvalidOid;
 	if (OidIsValid(table->head.feed))
 		table->head.seqid = feedpub_relation_sequence(table->head.feed);
-	if (table->xid_attno == InvalidAttrNumber ||
-		get_atttype(relid, table->xid_attno) != XID8OID ||
-		!OidIsValid(table->head.seqid) ||
-		get_atttype(relid, table->pos_attno) != INT8OID)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("rows of feed \"%s\" cannot be stamped",
-						feed_name(table, rel)),
-				 errdetail("Column %s, column %s or its sequence is missing or has been altered.",
-						   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing, feed_repair() to put it back, or feed_detach() to stop publishing the table.")));
+	table->can_stamp = table->xid_attno != InvalidAttrNumber &&
+		get_atttype(relid, table->xid_attno) == XID8OID &&
+		OidIsValid(table->head.seqid) &&
+		table->pos_attno != InvalidAttrNumber &&
+		get_atttype(relid, table->pos_attno) == INT8OID;
 
 	/* if the registry has no row, no deletes until feed_repair() */
 	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
@@ -564,20 +593,24 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 }
 
 /*
- * Leave a tombstone for a row.
+ * Leave a tombstone for a row.  If its key is not known, because the feed has
+ * lost a column of it, or the column may be null by now, the writer goes on,
+ * and readers are refused (lost.c).
  */
 static void
 leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 {
 	FullTransactionId xid;
 	Datum		key;
+	bool		has_key = table->nkeys > 0 && table->can_stamp;
 
-	if (table->nkeys == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has no key", feed_name(table, rel)),
-				 errdetail("A delete is published by the row's key."),
-				 errhint("Run feed_check() to see what is missing, or feed_detach() to stop publishing the table.")));
+	for (int i = 0; i < table->nkeys && has_key; i++)
+		has_key = !slot_attisnull(slot, table->keys[i]);
+	if (!has_key)
+	{
+		feedpub_lost_note(table->head.feed);
+		return;
+	}
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	xid = GetTopFullTransactionId();
 	feedpub_tombstone_write(table->head.feed, xid,
@@ -638,7 +671,8 @@ keep_position(const TrackedTable *table, const TrackedTable *feed)
 	FeedpubRole caller;
 	int64		largest;
 
-	if (feed == NULL || !FullTransactionIdIsValid(feed->truncated_by) ||
+	if (feed == NULL || !table->can_stamp ||
+		!FullTransactionIdIsValid(feed->truncated_by) ||
 		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
 		feedpub_relation_last_pos(table->head.seqid) >= feed->truncated_at)
 		return;
