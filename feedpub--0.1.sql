@@ -189,11 +189,13 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._subscription',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
 -- The shards: the committed cursor, a random number for the state, and the
--- number of the page that was acknowledged last.  Pages are filled to 30 per
--- cent, so that a new version of a row finds room on its page.
+-- number of the page that was acknowledged last.  Changes raise n, so that the
+-- newest version of a row is the first in a backward scan.  Pages are filled to
+-- 30 per cent, so that a new version of a row finds room on its page.
 CREATE TABLE feedpub._shard (
 	subscription pg_catalog.text COLLATE pg_catalog."C",
 	shard pg_catalog.int4,
+	n pg_catalog.int8 DEFAULT 0,
 	cursor pg_catalog.text COLLATE pg_catalog."C" NOT NULL,
 	state pg_catalog.int8 NOT NULL,
 	page pg_catalog.int8,
@@ -203,7 +205,7 @@ CREATE TABLE feedpub._shard (
 	leased_until pg_catalog.timestamptz,
 	last_ack pg_catalog.timestamptz,
 	parked pg_catalog.int4 NOT NULL DEFAULT 0,
-	PRIMARY KEY (subscription, shard)
+	PRIMARY KEY (subscription, shard, n)
 ) WITH (fillfactor = 30);
 GRANT SELECT ON feedpub._shard TO pg_database_owner;
 COMMENT ON TABLE feedpub._shard IS
@@ -1049,8 +1051,12 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 				AND h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS leased,
 			pg_catalog.sum(h.parked) AS parked,
 			pg_catalog.bool_or(l.expired) AS expired
-		FROM feedpub._shard h, feedpub._lag(s.feed, h.cursor) l
-		WHERE h.subscription OPERATOR(pg_catalog.=) s.name) h
+		FROM pg_catalog.generate_series(0, s.shards OPERATOR(pg_catalog.-) 1) i (shard),
+			LATERAL (SELECT n.* FROM feedpub._shard n
+				WHERE n.subscription OPERATOR(pg_catalog.=) s.name
+				AND n.shard OPERATOR(pg_catalog.=) i.shard
+				ORDER BY n.n DESC LIMIT 1) h,
+			feedpub._lag(s.feed, h.cursor) l) h
 	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
 	AND EXISTS (SELECT FROM pg_catalog.pg_class c
@@ -1080,8 +1086,12 @@ CREATE VIEW feedpub.shards WITH (security_barrier) AS
 		CASE WHEN h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 			THEN h.leased_until END AS leased_until,
 		h.last_ack, h.parked
-	FROM feedpub._shard h
-	JOIN feedpub._subscription s ON s.name OPERATOR(pg_catalog.=) h.subscription
+	FROM feedpub._subscription s
+	CROSS JOIN pg_catalog.generate_series(0, s.shards OPERATOR(pg_catalog.-) 1) i (shard)
+	CROSS JOIN LATERAL (SELECT n.* FROM feedpub._shard n
+		WHERE n.subscription OPERATOR(pg_catalog.=) s.name
+		AND n.shard OPERATOR(pg_catalog.=) i.shard
+		ORDER BY n.n DESC LIMIT 1) h
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');
 COMMENT ON VIEW feedpub.shards IS

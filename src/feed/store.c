@@ -9,6 +9,10 @@
  * search_path (role.c), so the caller's does not matter and operators need no
  * schema.
  *
+ * Plans do without sequential scans.  A plan made while a table has one page
+ * would read all of it, and stay when dead versions of its rows have made it
+ * large.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -17,6 +21,7 @@
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/syscache.h"
 
 #include "feed/feed.h"
@@ -35,8 +40,19 @@ feedpub_store_begin(FeedpubRole *caller)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", registry);
 	feedpub_role_begin_extension(((Form_pg_class) GETSTRUCT(tuple))->relowner, caller);
+	feedpub_store_disable("enable_seqscan");
 	ReleaseSysCache(tuple);
 	SPI_connect();
+}
+
+/*
+ * Have plans made without something, until feedpub_store_end().
+ */
+void
+feedpub_store_disable(const char *setting)
+{
+	(void) set_config_option(setting, "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 void

@@ -101,7 +101,9 @@ static FeedpubStatement read_policy = {
 
 static FeedpubStatement read_cursors = {
 	.sql = "SELECT h.cursor, s.name FROM feedpub._subscription s"
-		   " JOIN feedpub._shard h ON h.subscription = s.name WHERE s.feed = $1",
+		   " CROSS JOIN pg_catalog.generate_series(0, s.shards - 1) i (shard),"
+		   " LATERAL (SELECT o.cursor FROM feedpub._shard o WHERE o.subscription = s.name"
+		   "  AND o.shard = i.shard ORDER BY o.n DESC LIMIT 1) h WHERE s.feed = $1",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
 };

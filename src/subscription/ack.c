@@ -31,10 +31,12 @@ PG_FUNCTION_INFO_V1(feed_ack);
 
 /* $1 to $4 are as bind_receipt() sets them. */
 #define OF_RECEIPT \
-	" h.subscription = $1 AND h.shard = $2 AND (h.state = $3 OR h.page = $4)"
+	FEEDPUB_NEWEST \
+	" AND (h.state = $3 OR h.page = $4)"
 
 static FeedpubStatement move_cursor = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $5, state = $6, page = $4,"
+		   " n = h.n + ($6 & 31 = 0)::pg_catalog.int4,"
 		   " last_ack = pg_catalog.clock_timestamp(),"
 		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
 		   "  THEN pg_catalog.clock_timestamp() + $8 ELSE h.leased_until END"
@@ -47,7 +49,7 @@ static FeedpubStatement move_cursor = {
 /* if the cursor has not moved: has this page moved it there already? */
 static FeedpubStatement compare_page = {
 	.sql = "SELECT FROM feedpub._shard h"
-		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.page = $3"
+		   " WHERE" FEEDPUB_NEWEST " AND h.page = $3"
 		   " AND NOT feedpub._cursor_moves(h.cursor, $4)",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID},
@@ -62,7 +64,7 @@ static FeedpubStatement lock_shard_of_page = {
 
 static FeedpubStatement lock_shard = {
 	.sql = "SELECT h.cursor, COALESCE(h.settled = $3, false) FROM feedpub._shard h"
-		   " WHERE h.subscription = $1 AND h.shard = $2 FOR NO KEY UPDATE",
+		   " WHERE" FEEDPUB_NEWEST " FOR NO KEY UPDATE",
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, INT8OID},
 };

@@ -37,6 +37,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
+#include "common/pg_prng.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -89,49 +90,34 @@ static FeedpubStatement count_consumers = {
 };
 
 /*
- * The shards are chosen in a MATERIALIZED query.  Otherwise a plan could run
- * it again for each row, and lock other shards each time.
+ * Change one shard, if it is as it should be and its row is not locked.  If an
+ * own one is locked, a poll or an acknowledgement is renewing it.
  */
-#define RETURNING_SHARD \
-	" RETURNING h.shard, h.cursor, h.state, h.leased_until, h.parked"
+#define CHANGE_SHARD(condition, set) \
+	"WITH free AS MATERIALIZED (SELECT FROM feedpub._shard h"                     \
+	" WHERE (" condition ") AND" FEEDPUB_NEWEST " FOR NO KEY UPDATE SKIP LOCKED)" \
+	" UPDATE feedpub._shard h SET " set ", n = h.n + 1"                           \
+	" FROM free WHERE" FEEDPUB_NEWEST                                             \
+	" RETURNING h.cursor, h.state, h.leased_until, h.parked"
 
-/*
- * The consumer's own, at most $4, the lowest first.  If one is locked, a poll
- * or an acknowledgement is renewing it.
- */
-static FeedpubStatement renew_leases = {
-	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1 AND o.consumer = $2"
-		   "  ORDER BY o.shard LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET leased_until = $3 FROM mine"
-		   " WHERE h.subscription = $1 AND h.shard = mine.shard" RETURNING_SHARD,
+static FeedpubStatement renew_lease = {
+	.sql = CHANGE_SHARD("h.consumer = $3", "leased_until = $4"),
 	.nargs = 4,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID},
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID},
 };
 
-/* the consumer's own after the first $3 */
-static FeedpubStatement release_leases = {
-	.sql = "WITH mine AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1 AND o.consumer = $2"
-		   "  ORDER BY o.shard OFFSET $3 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET consumer = NULL, leased_until = NULL FROM mine"
-		   " WHERE h.subscription = $1 AND h.shard = mine.shard",
+static FeedpubStatement release_lease = {
+	.sql = CHANGE_SHARD("h.consumer = $3", "consumer = NULL, leased_until = NULL"),
 	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, INT4OID},
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
-/* free ones, at random, so that consumers do not all try the same */
-static FeedpubStatement take_leases = {
-	.sql = "WITH free AS MATERIALIZED (SELECT o.shard FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1"
-		   "  AND (o.consumer IS NULL OR (o.consumer <> $2"
-		   "   AND (o.leased_until <= $6 OR o.leased_until > $7)))"
-		   "  ORDER BY pg_catalog.random() LIMIT $4 FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET consumer = $2, leased_until = $3,"
-		   " state = $5, page = NULL FROM free"
-		   " WHERE h.subscription = $1 AND h.shard = free.shard" RETURNING_SHARD,
+static FeedpubStatement take_lease = {
+	.sql = CHANGE_SHARD("h.consumer IS NULL OR (h.consumer <> $3"
+						" AND (h.leased_until <= $5 OR h.leased_until > $6))",
+						"consumer = $3, leased_until = $4, state = $7, page = NULL"),
 	.nargs = 7,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, INT4OID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID},
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID},
 };
 
 static FeedpubStatement forget_consumer = {
@@ -152,7 +138,8 @@ static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
 static void register_consumer(FeedpubSubscription *sub, text *consumer,
 							  TimestampTz now);
 static bool lock_name(const text *subscription, const text *consumer);
-static int	add_returned(FeedpubShard *own, int nown, char *consumer);
+static bool change_shard(FeedpubStatement *statement, Datum *values,
+						 FeedpubShard *shard, char *consumer);
 
 /*
  * If a lease ends after this time, the clock has been put back since.
@@ -254,6 +241,9 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 {
 	TimestampTz now = GetCurrentTimestamp();
 	char	   *name = text_to_cstring(consumer);
+	FeedpubShard *free_shards;
+	int			nfree = 0;
+	int			loaded = 0;
 	int			nown = 0;
 	int			share;
 	FeedpubRole caller;
@@ -263,10 +253,10 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	for (int i = 0; i < sub->nloaded; i++)
 	{
 		if (feedpub_lease_is_of(&sub->shards[i], consumer))
-			(*own)[nown++] = sub->shards[i];
+			(*own)[loaded++] = sub->shards[i];
 	}
 	if (!feedpub_lease_is_due(sub, consumer))
-		return nown;
+		return loaded;
 
 	/* a history that begins has all rows locked, or soon will */
 	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
@@ -277,27 +267,37 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 		register_consumer(sub, consumer, now);
 	share = feedpub_lease_share(sub, consumer);
 	values[0] = PointerGetDatum(sub->name);
-	values[1] = PointerGetDatum(consumer);
-	values[2] = Int32GetDatum(share);
+	values[2] = PointerGetDatum(consumer);
+	values[3] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, sub->lease_ms));
+	values[4] = TimestampTzGetDatum(now);
+	values[5] = TimestampTzGetDatum(too_far(sub, now));
 	feedpub_store_begin(&caller);
-	if (nown > share)
-		feedpub_store_run(&release_leases, values, NULL);
-	values[2] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, sub->lease_ms));
-	values[3] = Int32GetDatum(share);
-	nown = 0;
-	if (share > 0)
+	for (int i = 0; i < loaded; i++)
 	{
-		feedpub_store_run(&renew_leases, values, NULL);
-		nown = add_returned(*own, nown, name);
+		bool		gives_back = i >= share;
+
+		if (change_shard(gives_back ? &release_lease : &renew_lease, values,
+						 &(*own)[i], name) &&
+			!gives_back)
+			(*own)[nown++] = (*own)[i];
 	}
-	if (nown < share)
+
+	/* free ones, at random, so that consumers do not all try the same */
+	free_shards = palloc(sub->nloaded * sizeof(FeedpubShard));
+	for (int i = 0; i < sub->nloaded; i++)
 	{
-		values[3] = Int32GetDatum(share - nown);
-		values[4] = Int64GetDatum(feedpub_receipt_draw());
-		values[5] = TimestampTzGetDatum(now);
-		values[6] = TimestampTzGetDatum(too_far(sub, now));
-		feedpub_store_run(&take_leases, values, NULL);
-		nown = add_returned(*own, nown, name);
+		if (!feedpub_lease_is_of(&sub->shards[i], consumer) &&
+			!feedpub_lease_is_held(sub, &sub->shards[i]))
+			free_shards[nfree++] = sub->shards[i];
+	}
+	while (nown < share && nfree > 0)
+	{
+		int			i = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nfree - 1);
+
+		values[6] = Int64GetDatum(feedpub_receipt_draw());
+		if (change_shard(&take_lease, values, &free_shards[i], name))
+			(*own)[nown++] = free_shards[i];
+		free_shards[i] = free_shards[--nfree];
 	}
 	feedpub_store_end(&caller);
 	return nown;
@@ -373,26 +373,27 @@ feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 }
 
 /*
- * Add the shards that the last statement returned.
+ * Run a statement on a shard; $2 is its number.  Returns whether it changed the
+ * shard, and sets it to what it is now.
  */
-static int
-add_returned(FeedpubShard *own, int nown, char *consumer)
+static bool
+change_shard(FeedpubStatement *statement, Datum *values, FeedpubShard *shard,
+			 char *consumer)
 {
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		FeedpubShard *shard = &own[nown++];
-		MemoryContext oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(own));
-		bool		isnull;
+	MemoryContext oldcontext;
+	bool		isnull;
 
-		shard->shard = DatumGetInt32(feedpub_store_value(i, 1, &isnull));
-		shard->cursor = DatumGetTextPCopy(feedpub_store_value(i, 2, &isnull));
-		shard->state = DatumGetInt64(feedpub_store_value(i, 3, &isnull));
-		shard->leased_until = DatumGetTimestampTz(feedpub_store_value(i, 4, &isnull));
-		shard->parked = DatumGetInt32(feedpub_store_value(i, 5, &isnull));
-		shard->consumer = consumer;
-		MemoryContextSwitchTo(oldcontext);
-	}
-	return nown;
+	values[1] = Int32GetDatum(shard->shard);
+	if (feedpub_store_run(statement, values, NULL) == 0)
+		return false;
+	oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(shard->cursor));
+	shard->cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
+	shard->state = DatumGetInt64(feedpub_store_value(0, 2, &isnull));
+	shard->leased_until = DatumGetTimestampTz(feedpub_store_value(0, 3, &isnull));
+	shard->parked = DatumGetInt32(feedpub_store_value(0, 4, &isnull));
+	shard->consumer = consumer;
+	MemoryContextSwitchTo(oldcontext);
+	return true;
 }
 
 /*
@@ -410,17 +411,22 @@ feed_leave(PG_FUNCTION_ARGS)
 	FeedpubSubscription sub;
 	FeedpubRole caller;
 	Datum		values[3];
-	uint64		nreleased;
+	int			nreleased = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), -1, &sub);
 	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub.name);
-	values[1] = PG_GETARG_DATUM(1);
-	values[2] = Int32GetDatum(0);
+	values[2] = PG_GETARG_DATUM(1);
 	feedpub_store_begin(&caller);
-	nreleased = feedpub_store_run(&release_leases, values, NULL);
+	for (int i = 0; i < sub.nloaded; i++)
+	{
+		if (feedpub_lease_is_of(&sub.shards[i], PG_GETARG_TEXT_PP(1)) &&
+			change_shard(&release_lease, values, &sub.shards[i], NULL))
+			nreleased++;
+	}
+	values[1] = values[2];
 	feedpub_store_run(&forget_consumer, values, NULL);
 	feedpub_store_end(&caller);
-	PG_RETURN_INT32((int32) nreleased);
+	PG_RETURN_INT32(nreleased);
 }

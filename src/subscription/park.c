@@ -73,8 +73,9 @@ static FeedpubStatement park_again = {
 };
 
 static FeedpubStatement park_first = {
-	.sql = "WITH counted AS (UPDATE feedpub._shard SET parked = parked + 1,"
-		   "  state = $8, page = $9 WHERE subscription = $1 AND shard = $2)"
+	.sql = "WITH counted AS (UPDATE feedpub._shard h SET n = h.n + 1,"
+		   " parked = h.parked + 1,"
+		   " state = $8, page = $9 WHERE" FEEDPUB_NEWEST ")"
 		   " INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
 		   "  op, feed_xid, feed_pos, published_at, key_texts, key, row)"

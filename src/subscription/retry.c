@@ -67,11 +67,11 @@ PG_FUNCTION_INFO_V1(feed_discard);
 
 /* the shard's row is locked */
 #define REMOVE_PARKED(condition) \
-	"WITH gone AS (DELETE FROM feedpub._parked_entry"                            \
-	" WHERE subscription = $1 AND shard = $2 AND " condition " RETURNING 1)"     \
-	" UPDATE feedpub._shard SET settled = COALESCE($4, settled),"                \
-	" parked = parked - (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4" \
-	" WHERE subscription = $1 AND shard = $2 AND EXISTS (SELECT FROM gone)"
+	"WITH gone AS (DELETE FROM feedpub._parked_entry"                              \
+	" WHERE subscription = $1 AND shard = $2 AND " condition " RETURNING 1)"       \
+	" UPDATE feedpub._shard h SET n = h.n + 1, settled = COALESCE($4, h.settled)," \
+	" parked = h.parked - (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4" \
+	" WHERE" FEEDPUB_NEWEST " AND EXISTS (SELECT FROM gone)"
 
 /* the entry in the state of the receipt; settled gets the page's number */
 static FeedpubStatement settle = {
@@ -96,9 +96,7 @@ static FeedpubStatement find_parked = {
 };
 
 static FeedpubStatement try_lock_shard = {
-	.sql = "SELECT FROM feedpub._shard"
-		   " WHERE subscription = $1 AND shard = $2"
-		   " FOR NO KEY UPDATE SKIP LOCKED",
+	.sql = "SELECT FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " FOR NO KEY UPDATE SKIP LOCKED",
 	.nargs = 2,
 	.argtypes = {TEXTOID, INT4OID},
 };

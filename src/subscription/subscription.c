@@ -50,8 +50,11 @@
 	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
 	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked, s.backoff"                          \
 	" FROM feedpub._subscription s"                                                                         \
-	" LEFT JOIN feedpub._shard h ON h.subscription = s.name"                                                \
-	" AND h.shard < s.shards AND ($2 < 0 OR h.shard = $2)" consumer                                         \
+	" LEFT JOIN LATERAL (SELECT newest.*"                                                                   \
+	"  FROM pg_catalog.generate_series(greatest($2, 0),"                                                    \
+	"   CASE WHEN $2 < 0 THEN s.shards ELSE least($2 + 1, s.shards) END - 1) i (shard),"                    \
+	"  LATERAL (SELECT o.* FROM feedpub._shard o WHERE o.subscription = s.name AND o.shard = i.shard"       \
+	"   ORDER BY o.n DESC LIMIT 1) newest) h ON true" consumer                                              \
 	" WHERE s.name = $1"
 
 static FeedpubStatement select_subscription = {

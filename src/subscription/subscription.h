@@ -92,6 +92,28 @@ typedef struct FeedpubRetried
 	int64		state;
 } FeedpubRetried;
 
+/*
+ * A condition for a statement on feedpub._shard h, whose parameters $1 and $2
+ * are a subscription and a shard: it finds the shard's row without reading the
+ * versions before it.
+ *
+ * Each change makes a new version of the row.  While any snapshot is held,
+ * VACUUM keeps all old ones, so their number has no bound.  Therefore the
+ * row has a number, n, as the last column of its index, and changes raise it.
+ * A backward scan meets the newest version first, LIMIT 1 ends it there, and
+ * no other version has a key from that number on.  The number is raised with
+ * every change but one: an acknowledgement raises it for every 32nd state, so
+ * that the others may be HOT, and some versions have the same number.
+ *
+ * A statement that waits for a change follows the row to its newest version,
+ * whose number is not smaller, so the condition holds there too.
+ */
+#define FEEDPUB_NEWEST \
+	" h.subscription = $1 AND h.shard = $2 AND h.n >="      \
+	" (SELECT newest.n FROM feedpub._shard newest"          \
+	" WHERE newest.subscription = $1 AND newest.shard = $2" \
+	" ORDER BY newest.n DESC LIMIT 1)"
+
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
 

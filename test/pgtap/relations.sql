@@ -27,7 +27,7 @@ INSERT INTO meant VALUES
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
 	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[]', 'pg_database_owner'::regrole),
-	('_shard', 'r', 'subscription text, shard integer, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
+	('_shard', 'r', 'subscription text, shard integer, n bigint, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
 	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, published_at timestamp with time zone, key_texts text[], key json, row json, '
