@@ -83,7 +83,7 @@ sub insert
 my @page = entries('mail/poll', { max_rows => 2 });
 is(numbers(@page), '1 2', 'a page');
 is_deeply([ sort keys %{ $page[0] } ],
-	[qw(attempt cursor error key op published_at receipt row xid)], 'the columns of feed_poll()');
+	[qw(attempt cursor error key op published_at receipt row shard xid)], 'the columns of feed_poll()');
 is(numbers(entries('mail/poll', '')), '1 2 3 4 5', 'it comes again');
 is_deeply(post('mail/ack', { receipt => $page[1]{receipt} })->{json}, { acknowledged => JSON::PP::true },
 	'is acknowledged');
