@@ -1,6 +1,7 @@
 # examples/follower: a copy of a table in another server's database.  It begins
 # with the rows that are there and ends equal, through kills, crashes of either
-# server, two processes at once, TRUNCATE, a new column, and another history.
+# server, two processes at once, TRUNCATE, and another history.  It stops if the
+# columns are not those of the copy any more.
 
 use strict;
 use warnings FATAL => 'all';
@@ -61,6 +62,9 @@ sub follower
 my $rows = q(SELECT count(*), md5(string_agg(t::text, ',' ORDER BY "a, b", "C ""c""")) FROM )
   . q((SELECT "a, b", "C ""c""", n, at, raw, list, doc FROM "Odd ""Name""") t);
 
+my $all = q(SELECT count(*), md5(string_agg(t::text, ',' ORDER BY "a, b", "C ""c""")) FROM )
+  . q((SELECT to_jsonb(o) - '{feed_xid,feed_pos}'::text[] AS t, "a, b", "C ""c""" FROM "Odd ""Name""" o) t);
+
 sub is_equal
 {
 	my ($test) = @_;
@@ -118,22 +122,61 @@ for my $program ($follower, $other)
 	is(ended($program), 0, 'stopped by SIGTERM');
 }
 
-# A column that the copy does not have is left out; one that it gets later is
-# filled by the changes that come after.
-sql($shop, 'ALTER TABLE "Odd ""Name""" ADD note text');
+# A column that is added, renamed or dropped stops it at the next change, before
+# that has an effect.
+sub stops
+{
+	my ($name, $says) = @_;
+	my $before = sql($search, $all);
+
+	sql($shop, 'UPDATE "Odd ""Name""" SET n = n + 1');
+	sql($shop, q(CALL feed_publish('"Odd ""Name"""')));
+	$follower = follower();
+	is(ended($follower), 1, "$name: it ends");
+	like(output($follower), $says, 'and says why');
+	is(sql($search, $all), $before, 'and has changed nothing');
+	return;
+}
+
+sub goes_on
+{
+	my ($name, @options) = @_;
+
+	$follower = follower(@options);
+	finish(writes(20));
+	is_equal($name);
+	kill 'TERM', $follower->{pid};
+	is(ended($follower), 0, 'stopped by SIGTERM');
+	return;
+}
+
+sql($shop, q(ALTER TABLE "Odd ""Name""" ADD "new, too" text DEFAULT 'given'));
+stops('a new column', qr/^The columns of "Odd ""Name""" are not those of the copy\.  New in the feed: new, too\.$/m);
+goes_on('a column that is named is left out', '--without', 'new, too');
+sql($search, q(ALTER TABLE "Odd ""Name""" ADD "new, too" text DEFAULT 'given'));
+goes_on('the copy has it');
+is(sql($search, $all), sql($shop, $all), 'with its values');
+
+sql($shop, 'ALTER TABLE "Odd ""Name""" RENAME raw TO bytes');
+stops('a renamed column', qr/New in the feed: bytes\.  Only in the copy: raw\.$/m);
+sql($shop, 'ALTER TABLE "Odd ""Name""" RENAME bytes TO raw');
+goes_on('it has its name again');
+
+sql($shop, 'ALTER TABLE "Odd ""Name""" DROP "new, too"');
+stops('a dropped column', qr/copy\.  Only in the copy: new, too\.$/m);
+sql($search, 'ALTER TABLE "Odd ""Name""" DROP "new, too"');
+goes_on('the copy does not have it any more');
+
+# of a key column, a delete shows it too
+my ($key) = sql($shop, q(SELECT "a, b" FROM "Odd ""Name""" LIMIT 1));
+sql($shop, 'ALTER TABLE "Odd ""Name""" RENAME "a, b" TO a');
+sql($shop, qq(DELETE FROM "Odd ""Name""" WHERE a = $key));
+sql($shop, q(CALL feed_publish('"Odd ""Name"""')));
 $follower = follower();
-finish(writes(50));
-is_equal('a column that the copy does not have is left out');
-sql($search, 'ALTER TABLE "Odd ""Name""" ADD note text');
-kill 'TERM', $follower->{pid};
-is(ended($follower), 0, 'stopped by SIGTERM');
-$follower = follower();
-sql($shop, q(UPDATE "Odd ""Name""" SET note = 'noted'));
-is_equal('the copy is equal');
-is(sql($search, q(SELECT count(*) FROM "Odd ""Name""" WHERE note = 'noted')),
-	sql($shop, 'SELECT count(*) FROM "Odd ""Name"""'), 'with the new column');
-kill 'TERM', $follower->{pid};
-is(ended($follower), 0, 'stopped by SIGTERM');
+is(ended($follower), 1, 'a renamed column of the key: it ends');
+like(output($follower), qr/column "a" does not exist/, 'and says why');
+sql($shop, 'ALTER TABLE "Odd ""Name""" RENAME a TO "a, b"');
+goes_on('it has its name again');
 
 # Another history
 sql($search, q(INSERT INTO "Odd ""Name""" VALUES (-1, 'of another history')));
