@@ -71,7 +71,9 @@ PG_FUNCTION_INFO_V1(feed_publish);
 /* the same for the publishing lock, if all feeds are published, in ms */
 #define PUBLISHER_TIMEOUT_MS	5000
 
-static int	publish_one_of_all(Oid relid, FeedpubPublished *done);
+static void publish_all(void);
+static bool publish_one_of_all(Oid relid, FeedpubPublishWait how);
+static void announce(Oid relid, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
 static bool lock_publishing(Oid relid, FeedpubPublishWait how);
 static FeedpubPartitions *open_partitions(FeedpubFeed *feed, Relation heap,
@@ -86,19 +88,14 @@ static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
  * or to all feeds that the caller may read.  Each feed is published in a
  * transaction of its own, so the procedure cannot run inside a transaction
  * block (25001).  Waits for another publisher of the feed, and for its locks.
- * If all feeds are published, one that is locked or broken is reported and
- * left out.  Needs SELECT on the table.
+ * If all feeds are published, those that are free come first, and one that is
+ * locked or broken is reported and left out.  Needs SELECT on the table.
  * Errors: 42809 if it is no feed, 42501, 25006 on a standby, PF001 if the
  * feed's batches have seen transactions that the server has not ended yet.
  */
 Datum
 feed_publish(PG_FUNCTION_ARGS)
 {
-	bool		all = PG_ARGISNULL(0);
-	MemoryContext oldcontext;
-	List	   *feeds;
-	ListCell   *lc;
-
 	/* the server calls a procedure with a CallContext only */
 	if (castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
@@ -110,29 +107,18 @@ feed_publish(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("feeds cannot be published during recovery")));
 
-	oldcontext = MemoryContextSwitchTo(PortalContext);
-	feeds = all ? feedpub_registry_list(NULL) : list_make1_oid(PG_GETARG_OID(0));
-	MemoryContextSwitchTo(oldcontext);
-
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	foreach(lc, feeds)
+	if (PG_ARGISNULL(0))
+		publish_all();
+	else
 	{
-		Oid			relid = lfirst_oid(lc);
+		Oid			relid = PG_GETARG_OID(0);
 		FeedpubPublished done;
 
 		SPI_commit();
-		if (all &&
-			(get_rel_name(relid) == NULL || !feedpub_may_select(relid)))
-			continue;
-		if (!all)
-			feedpub_require_select(relid);
-		if ((all ? publish_one_of_all(relid, &done) : feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done)) > 0)
-		{
-			SPI_commit();
-			feedpub_shmem_wake_waiters(relid);
-			if (done.announce || feedpub_shmem_is_listened(relid))
-				feedpub_publish_notify(relid);
-		}
+		feedpub_require_select(relid);
+		if (feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done) > 0)
+			announce(relid, &done);
 	}
 	SPI_commit();
 	SPI_finish();
@@ -140,20 +126,60 @@ feed_publish(PG_FUNCTION_ARGS)
 }
 
 /*
- * Publish one of all feeds.  If it is locked or broken, this is reported, and
- * the others are published.
+ * Publish all feeds that the caller may read: first those that need no wait,
+ * so that a lock that somebody keeps on one delays none of the others.
  */
-static int
-publish_one_of_all(Oid relid, FeedpubPublished *done)
+static void
+publish_all(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
+	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
+	List	   *feeds = feedpub_registry_list(NULL);
+	List	   *busy = NIL;
+	ListCell   *lc;
+
+	MemoryContextSwitchTo(oldcontext);
+	foreach(lc, feeds)
+	{
+		if (publish_one_of_all(lfirst_oid(lc), FEEDPUB_WAIT_FOR_NOBODY))
+			continue;
+		oldcontext = MemoryContextSwitchTo(PortalContext);
+		busy = lappend_oid(busy, lfirst_oid(lc));
+		MemoryContextSwitchTo(oldcontext);
+	}
+	foreach(lc, busy)
+	{
+		Oid			relid = lfirst_oid(lc);
+
+		if (!publish_one_of_all(relid, FEEDPUB_WAIT_FOR_PUBLISHER) &&
+			get_rel_name(relid) != NULL)
+			ereport(WARNING,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
+							get_rel_name(relid))));
+	}
+}
+
+/*
+ * Publish one of all feeds.  If it is broken, this is reported, and the others
+ * are published.  Returns false if it is locked.
+ */
+static bool
+publish_one_of_all(Oid relid, FeedpubPublishWait how)
+{
+	MemoryContext context;
+	ResourceOwner owner;
+	FeedpubPublished done;
 	volatile int npublished = 0;
 
+	SPI_commit();
+	if (get_rel_name(relid) == NULL || !feedpub_may_select(relid))
+		return true;
+	context = CurrentMemoryContext;
+	owner = CurrentResourceOwner;
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		npublished = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_PUBLISHER, done);
+		npublished = feedpub_publish_feed(relid, how, &done);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -178,12 +204,21 @@ publish_one_of_all(Oid relid, FeedpubPublished *done)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	if (npublished == FEEDPUB_PUBLISH_BUSY && get_rel_name(relid) != NULL)
-		ereport(WARNING,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
-						get_rel_name(relid))));
-	return npublished;
+	if (npublished > 0)
+		announce(relid, &done);
+	return npublished != FEEDPUB_PUBLISH_BUSY;
+}
+
+/*
+ * Commit what has been published, and tell those that wait for it.
+ */
+static void
+announce(Oid relid, const FeedpubPublished *done)
+{
+	SPI_commit();
+	feedpub_shmem_wake_waiters(relid);
+	if (done->announce || feedpub_shmem_is_listened(relid))
+		feedpub_publish_notify(relid);
 }
 
 /*
