@@ -18,7 +18,10 @@
  * If the JSON of a row cannot be made, because it would be too large or an
  * output function fails, the rows after it are delivered all the same.  Its
  * entry has "error", SQLSTATE and message, instead of "row".  So has a delete
- * whose key cannot be read, instead of the key.
+ * whose key cannot be read, instead of the key.  The same holds for a row that
+ * the client's encoding cannot have: the server would find that when it sends
+ * the page, and end it.  So each object is converted here, too, if the
+ * encodings differ, and dropped.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,6 +30,7 @@
 #include "access/htup_details.h"
 #include "access/transam.h"
 #include "catalog/pg_type.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -60,6 +64,7 @@ typedef struct JsonMaker
 	const FeedpubPage *page;
 	StringInfo	out;
 	bool		is_whole;		/* an entry, not only its key and row */
+	bool		is_sent;		/* to the client, not kept */
 	FeedpubJsonTake take;
 	void	   *arg;
 	int			next;			/* the row to be made an entry */
@@ -95,6 +100,8 @@ static void begin_text(StringInfo out);
 static void end_text(StringInfo out, int start);
 static void append_object(JsonMaker *maker, const JsonShape *shape);
 static void append_time(JsonMaker *maker, TimestampTz time);
+static void try_to_send(const char *s, int len);
+static void try_to_send_text(void *arg);
 
 #define APPEND(out, literal) \
 	appendBinaryStringInfo((out), (literal), sizeof(literal) - 1)
@@ -109,20 +116,21 @@ bool
 feedpub_json_entries(const FeedpubPage *page, StringInfo out,
 					 FeedpubJsonTake take, void *arg)
 {
-	JsonMaker	maker = {.is_whole = true, .take = take, .arg = arg};
+	JsonMaker	maker = {.is_whole = true, .is_sent = true, .take = take, .arg = arg};
 
 	return make(&maker, page, out);
 }
 
 /*
  * The same with key and row of each entry alone, each as a text value, whose
- * header is before it in the buffer.
+ * header is before it in the buffer.  is_sent tells whether they are for the
+ * client.
  */
 bool
-feedpub_json_members(const FeedpubPage *page, StringInfo out,
+feedpub_json_members(const FeedpubPage *page, bool is_sent, StringInfo out,
 					 FeedpubJsonTake take, void *arg)
 {
-	JsonMaker	maker = {.take = take, .arg = arg};
+	JsonMaker	maker = {.is_sent = is_sent, .take = take, .arg = arg};
 
 	return make(&maker, page, out);
 }
@@ -134,11 +142,15 @@ make(JsonMaker *maker, const FeedpubPage *page, StringInfo out)
 	while ((maker->error = feedpub_attempt(make_entries, maker)) != NULL)
 	{
 		maker->with_key = true;
-		if (feedpub_attempt(make_broken_entry, maker) != NULL)
-		{
-			maker->with_key = false;
-			make_broken_entry(maker);
-		}
+		if (feedpub_attempt(make_broken_entry, maker) == NULL)
+			continue;
+		maker->with_key = false;
+		if (feedpub_attempt(make_broken_entry, maker) == NULL)
+			continue;
+
+		/* the message has what cannot be sent: only its SQLSTATE */
+		maker->error = pnstrdup(maker->error, 5);
+		make_broken_entry(maker);
 	}
 	out->len = maker->length;
 	MemoryContextDelete(maker->context);
@@ -262,6 +274,8 @@ make_broken_entry(void *arg)
 
 	begin_entry(maker);
 	maker->entry.error = maker->error;
+	if (maker->is_sent)
+		try_to_send(maker->error, strlen(maker->error));
 	if (maker->with_key)
 		append_key(maker);
 	else if (maker->is_whole)
@@ -438,6 +452,7 @@ append_object(JsonMaker *maker, const JsonShape *shape)
 	MemoryContext oldcontext = MemoryContextSwitchTo(maker->context);
 	FeedpubJsonValues *values = maker->values;
 	StringInfo	out = maker->out;
+	int			start = out->len;
 
 	if (shape->natts == 0)
 		appendStringInfoChar(out, '{');
@@ -455,7 +470,39 @@ append_object(JsonMaker *maker, const JsonShape *shape)
 			MemoryContextReset(maker->context);
 	}
 	appendStringInfoChar(out, '}');
+	if (maker->is_sent)
+		try_to_send(out->data + start, out->len - start);
 	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Raise the error that the server would raise if it sent this to the client.
+ * If the encodings are the same, nothing is done.
+ */
+static void
+try_to_send(const char *s, int len)
+{
+	char	   *converted = pg_server_to_client(s, len);
+
+	if (converted != s)
+		pfree(converted);
+}
+
+/*
+ * The same for a text that may be NULL; returns that error, or NULL.
+ */
+char *
+feedpub_json_refused(const text *json)
+{
+	return json == NULL ? NULL : feedpub_attempt(try_to_send_text, unconstify(text *, json));
+}
+
+static void
+try_to_send_text(void *arg)
+{
+	text	   *json = arg;
+
+	try_to_send(VARDATA_ANY(json), VARSIZE_ANY_EXHDR(json));
 }
 
 /*

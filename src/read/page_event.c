@@ -30,6 +30,7 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -69,7 +70,8 @@ static FeedpubStatement read_created_at = {
 	.argtypes = {REGCLASSOID},
 };
 
-static bool is_allowed(const char *c, int length);
+static char *to_utf8(const char *c, int length, int encoding);
+static bool is_allowed(const char *utf8);
 static char *encode(const char *s, bool unreserved_only);
 static void append_attribute(FeedpubEvents *events, const char *name, const char *value);
 static char *column_text(FeedpubEvents *events, AttrNumber attno);
@@ -158,52 +160,73 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 }
 
 /*
- * May a text of an attribute have this character?
+ * A character in UTF-8, or NULL if it has no equivalent there.
+ */
+static char *
+to_utf8(const char *c, int length, int encoding)
+{
+	int			size = length * MAX_CONVERSION_GROWTH + 1;
+	char	   *utf8;
+	Oid			conversion;
+
+	if (encoding == PG_UTF8)
+		return pnstrdup(c, length);
+	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
+	utf8 = palloc(size);
+	if (!OidIsValid(conversion) ||
+		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) unconstify(char *, c),
+									  length, (unsigned char *) utf8, size, true) < length)
+		return NULL;
+	return utf8;
+}
+
+/*
+ * May a text of an attribute have this character, which is not ASCII?
  */
 static bool
-is_allowed(const char *c, int length)
+is_allowed(const char *utf8)
 {
-	unsigned char first = (unsigned char) *c;
-	pg_wchar	code;
-	char	   *utf8;
+	pg_wchar	code = utf8_to_unicode((const unsigned char *) utf8);
 
-	if (length == 1 && first < 0x80)
-		return first >= 0x20 && first != 0x7f && first != '%';
-	utf8 = pg_server_to_any(c, length, PG_UTF8);
-	if (pg_encoding_mblen(PG_UTF8, utf8) == 1)
-		return false;			/* a byte of SQL_ASCII */
-	code = utf8_to_unicode((unsigned char *) utf8);
 	return code >= 0xa0 && !(code >= 0xfdd0 && code <= 0xfdef) &&
 		(code & 0xfffe) != 0xfffe;
 }
 
 /*
  * A text with what an attribute may not have percent-encoded, or with all but
- * what a URI has as it is.
+ * what a URI has as it is.  The text of SQL_ASCII is taken for UTF-8.  Bytes
+ * that UTF-8 cannot have are percent-encoded as they are: an entry with an
+ * error, whose row could not be sent, has type and messageid all the same.
  */
 static char *
 encode(const char *s, bool unreserved_only)
 {
+	int			encoding = GetDatabaseEncoding() == PG_SQL_ASCII ? PG_UTF8 : GetDatabaseEncoding();
+	const char *end = s + strlen(s);
 	StringInfoData out;
 
 	if (*s == '\0')
 		return pstrdup("%00");
 	initStringInfo(&out);
-	for (int length; *s != '\0'; s += length)
+	while (s < end)
 	{
-		char	   *utf8;
+		int			length = pg_encoding_verifymbchar(encoding, s, end - s);
+		const char *utf8 = length > 0 ? to_utf8(s, length, encoding) : NULL;
+		const char *bytes = utf8 != NULL ? utf8 : s;
+		int			nbytes = utf8 != NULL ? strlen(utf8) : Max(length, 1);
 
-		length = pg_mblen(s);
+		length = Max(length, 1);
 		if (unreserved_only ?
 				length == 1 && strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~", *s) != NULL :
-				is_allowed(s, length))
-		{
+				nbytes == 1 ? *bytes >= 0x20 && *bytes < 0x7f && *bytes != '%' :
+							  utf8 != NULL && is_allowed(utf8))
 			appendBinaryStringInfo(&out, s, length);
-			continue;
+		else
+		{
+			for (int i = 0; i < nbytes; i++)
+				appendStringInfo(&out, "%%%02X", (unsigned char) bytes[i]);
 		}
-		utf8 = pg_server_to_any(pnstrdup(s, length), length, PG_UTF8);
-		for (; *utf8 != '\0'; utf8++)
-			appendStringInfo(&out, "%%%02X", (unsigned char) *utf8);
+		s += length;
 	}
 	return out.data;
 }

@@ -150,8 +150,10 @@ extern void feedpub_initial_end(FeedpubInitialScan *initial);
 /* in json.c */
 extern bool feedpub_json_entries(const FeedpubPage *page, StringInfo out,
 								 FeedpubJsonTake take, void *arg);
-extern bool feedpub_json_members(const FeedpubPage *page, StringInfo out,
-								 FeedpubJsonTake take, void *arg);
+extern bool feedpub_json_members(const FeedpubPage *page, bool is_sent,
+								 StringInfo out, FeedpubJsonTake take,
+								 void *arg);
+extern char *feedpub_json_refused(const text *json);
 extern text *feedpub_json_key(const FeedpubJsonEntry *entry);
 extern text *feedpub_json_row(const FeedpubJsonEntry *entry);
 

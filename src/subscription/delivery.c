@@ -87,7 +87,7 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 	if (retried != NULL && page->rows[0].entry == NULL)
 		put_kept(&delivery, &page->rows[0], retried);
 	else
-		(void) feedpub_json_members(page, &json, put_entry, &delivery);
+		(void) feedpub_json_members(page, true, &json, put_entry, &delivery);
 }
 
 /*
@@ -188,19 +188,27 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 }
 
 /*
- * Return what was kept of a parked message, since its row is gone.
+ * Return what was kept of a parked message, since its row is gone.  Another
+ * client, of another encoding, may have parked it.
  */
 static void
 put_kept(Delivery *delivery, const FeedpubPageRow *row,
 		 const FeedpubRetried *retried)
 {
+	char	   *key_error = feedpub_json_refused(retried->key);
+	char	   *error = feedpub_json_refused(retried->row);
+
 	set_entry(delivery, row, POLL_PUBLISHED_AT);
 	set_xid(delivery, POLL_XID, row->xid);
-	delivery->nulls[POLL_KEY] = retried->key == NULL;
+	delivery->nulls[POLL_KEY] = retried->key == NULL || key_error != NULL;
 	delivery->values[POLL_KEY] = PointerGetDatum(retried->key);
-	delivery->nulls[POLL_ROW] = retried->row == NULL;
+	delivery->nulls[POLL_ROW] = retried->row == NULL || error != NULL;
 	delivery->values[POLL_ROW] = PointerGetDatum(retried->row);
-	delivery->nulls[POLL_ERROR] = true;
+	if (error == NULL)
+		error = key_error;
+	delivery->nulls[POLL_ERROR] = error == NULL;
+	if (error != NULL)
+		delivery->values[POLL_ERROR] = CStringGetTextDatum(error);
 	put(delivery);
 }
 

@@ -329,7 +329,7 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
-	(void) feedpub_json_members(&page, &json, keep_entry, &kept);
+	(void) feedpub_json_members(&page, false, &json, keep_entry, &kept);
 
 	values[9] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
 	nulls[9] = ' ';
