@@ -915,7 +915,7 @@ COMMENT ON COLUMN feedpub.feeds.floor_moved_at IS
 COMMENT ON COLUMN feedpub.feeds.oldest IS
 	'When the oldest batch after the floor was published.';
 COMMENT ON COLUMN feedpub.feeds.held_by IS
-	'What holds retention back: a subscription, locked rows, or an error. For the owner of the feed and members of pg_read_all_stats.';
+	'What holds retention back: a subscription, a transaction that makes one, locked rows, or an error. For the owner of the feed and members of pg_read_all_stats.';
 COMMENT ON COLUMN feedpub.feeds.payload_type IS
 	'The type of data, in an outbox.';
 COMMENT ON COLUMN feedpub.feeds.key IS

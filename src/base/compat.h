@@ -17,6 +17,8 @@
 #include "access/tableam.h"
 #include "access/transam.h"
 #include "fmgr.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
@@ -89,6 +91,15 @@
 #define feedpub_lock_held(tag, mode) LockHeldByMe(tag, mode)
 #else
 #define feedpub_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
+#endif
+
+/* 17: the names of what a virtual transaction id consists of */
+#if PG_VERSION_NUM < 170000
+#define feedpub_proc_of_vxid(vxid) BackendIdGetProc((vxid).backendId)
+#define feedpub_lxid_of_proc(proc) ((proc)->lxid)
+#else
+#define feedpub_proc_of_vxid(vxid) ProcNumberGetProc((vxid).procNumber)
+#define feedpub_lxid_of_proc(proc) ((proc)->vxid.lxid)
 #endif
 
 /* 17: the shared transaction counters got a new name */

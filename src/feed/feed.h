@@ -173,6 +173,7 @@ extern void feedpub_floor_read(Oid feed, Snapshot snapshot,
 							   FeedpubFloor *floor);
 extern uint32 feedpub_floor_history(Oid feed, Snapshot snapshot);
 extern bool feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait);
+extern char *feedpub_floor_subscriber(Oid feed);
 
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,

@@ -26,6 +26,7 @@
 #include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
+#include "storage/proc.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
@@ -95,10 +96,10 @@ feedpub_floor_history(Oid feed, Snapshot snapshot)
 }
 
 /*
- * Lock a feed's floor until the transaction ends: with SHARE while a
- * subscription is made or moved, with EXCLUSIVE while the floor moves.  So no
- * subscription begins at a cursor that is before the new floor.  Returns false
- * if wait is false and the lock is not free.
+ * Lock a feed's floor until the transaction ends: with ROW EXCLUSIVE while a
+ * subscription is made or moved, with SHARE while the floor moves.  Neither
+ * excludes itself; two movers exclude each other by the publishing lock.
+ * Returns false if wait is false and the lock is not free.
  */
 bool
 feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait)
@@ -107,4 +108,28 @@ feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait)
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_floor"), feed, 0);
 	return LockAcquire(&tag, lockmode, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
+/*
+ * The open transaction, of another session, that makes or moves a subscription
+ * of a feed; NULL if there is none.  Waits for nothing.
+ */
+char *
+feedpub_floor_subscriber(Oid feed)
+{
+	VirtualTransactionId *holders;
+	PGPROC	   *proc;
+	LOCKTAG		tag;
+	int			n;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_floor"), feed, 0);
+	holders = GetLockConflicts(&tag, ShareLock, &n);
+	if (n == 0)
+		return NULL;
+	proc = feedpub_proc_of_vxid(holders[0]);
+
+	/* a prepared one keeps the id that it had in its session */
+	return proc == NULL || feedpub_lxid_of_proc(proc) != holders[0].localTransactionId ?
+		pstrdup("a prepared transaction") :
+		psprintf("a transaction of process %d", proc->pid);
 }

@@ -13,16 +13,26 @@
  * batches of that time hold back the later ones; none is removed too early
  * because a later one has an earlier time.
  *
- * Why no subscription is passed.  The mover has locked the feed's floor before
- * it takes the snapshot that reads the committed cursors.  A session that
- * makes or moves a subscription has locked it with SHARE and keeps that until
- * it has committed, and resolves its start with a snapshot that it takes under
- * the lock.  So either the mover sees the subscription, or the subscription
- * sees the floor.  An acknowledgement only moves a cursor forward.
+ * Why "keep" passes no subscription.  The mover has locked the feed's floor
+ * before it takes the snapshot that reads the committed cursors.  A session
+ * that makes or moves a subscription has locked it against the mover and keeps
+ * that until it has committed, and resolves its start with a snapshot that it
+ * takes under the lock.  So either the mover sees the subscription, or the
+ * subscription sees the floor.  An acknowledgement only moves a cursor
+ * forward.
  *
- * The mover holds the publishing lock, too: neither a publisher nor a merge
- * works with batches that it removes.  The worker waits for neither lock;
- * feed_purge() does.
+ * Such a session may stay open for any time, and needs no right but SELECT.
+ * So if the worker does not get the lock, that counts as a subscription that
+ * holds back the oldest batch: "keep" removes nothing, and the limits, which
+ * pass subscriptions anyway, go on.  If a limit passes the start that the
+ * session has found, the first poll is refused (PF002), as that of any
+ * subscription that is passed: a page reads the floor with the snapshot that
+ * reads its rows (feed/floor.c).  feed_purge() waits for SUBSCRIBER_TIMEOUT_MS.
+ *
+ * The mover holds the publishing lock, too, before it takes its snapshot: one
+ * mover works at a time, and neither a publisher nor a merge works with
+ * batches that it removes.  The worker does not wait for it; feed_purge()
+ * does.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,8 +49,10 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -52,6 +64,9 @@
 
 /* how many batches the floor passes in one transaction */
 #define MAX_BATCHES		10000
+
+/* how long feed_purge() waits for sessions that make subscriptions, in ms */
+#define SUBSCRIBER_TIMEOUT_MS	5000
 
 /* how many rows the size of a row is estimated from */
 #define SAMPLE_ROWS		100
@@ -79,6 +94,7 @@ typedef struct Mover
 	Snapshot	snapshot;
 	FeedpubFloor floor;
 	FeedpubBatch last;
+	bool		limits_only;	/* a subscription is being made or moved */
 } Mover;
 
 static FeedpubStatement list_feeds = {
@@ -128,7 +144,9 @@ static FeedpubStatement delete_batches = {
 	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
 };
 
-static bool move(Oid feed, const FeedpubCursor *before, int64 *removed);
+static void lock_against_subscribers(Oid feed);
+static void name_subscriber(void *arg);
+static bool move(Oid feed, const FeedpubCursor *before, bool limits_only, int64 *removed);
 static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
 static bool choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target);
 static bool choose_before(const Mover *mover, const FeedpubCursor *before,
@@ -184,18 +202,19 @@ feedpub_retain_list(void)
 
 /*
  * Move the floor of a feed to where its policy has it.  Returns how much was
- * removed of our own tables.  Does nothing if a lock is not free.
+ * removed of our own tables.  Does nothing if the table or the publishing lock
+ * is not free.
  */
 int64
 feedpub_retain_step(Oid feed)
 {
+	bool		limits_only = !feedpub_floor_lock(feed, ShareLock, false);
 	int64		removed;
 
-	if (!feedpub_floor_lock(feed, ExclusiveLock, false) ||
-		!ConditionalLockRelationOid(feed, AccessShareLock) ||
+	if (!ConditionalLockRelationOid(feed, AccessShareLock) ||
 		!feedpub_batch_lock(feed, false))
 		return 0;
-	(void) move(feed, NULL, &removed);
+	(void) move(feed, NULL, limits_only, &removed);
 	return removed;
 }
 
@@ -206,10 +225,42 @@ feedpub_retain_step(Oid feed)
 bool
 feedpub_retain_move_to(Oid feed, const FeedpubCursor *before, int64 *removed)
 {
-	(void) feedpub_floor_lock(feed, ExclusiveLock, true);
+	if (!feedpub_floor_lock(feed, ShareLock, false))
+		lock_against_subscribers(feed);
 	LockRelationOid(feed, AccessShareLock);
 	(void) feedpub_batch_lock(feed, true);
-	return move(feed, before, removed);
+	return move(feed, before, false, removed);
+}
+
+/*
+ * Wait until no session makes or moves a subscription.  After
+ * SUBSCRIBER_TIMEOUT_MS this is an error, which names one.
+ */
+static void
+lock_against_subscribers(Oid feed)
+{
+	ErrorContextCallback callback = {
+		.previous = error_context_stack,
+		.callback = name_subscriber,
+		.arg = feedpub_floor_subscriber(feed),
+	};
+	int			nestlevel = NewGUCNestLevel();
+
+	if (LockTimeout == 0 || LockTimeout > SUBSCRIBER_TIMEOUT_MS)
+		(void) set_config_option("lock_timeout", CppAsString2(SUBSCRIBER_TIMEOUT_MS),
+								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
+								 true, 0, false);
+	error_context_stack = &callback;
+	(void) feedpub_floor_lock(feed, ShareLock, true);
+	error_context_stack = callback.previous;
+	AtEOXact_GUC(true, nestlevel);
+}
+
+static void
+name_subscriber(void *arg)
+{
+	if (arg != NULL)
+		errcontext("waiting for %s, which makes or moves a subscription", (char *) arg);
 }
 
 /*
@@ -260,16 +311,26 @@ feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot)
 	char	   *holder = NULL;
 
 	load_policy(&mover, 1, &policy);
-	if (feedpub_batch_next(batches, &batch) && !may_go(&policy, &batch))
-		holder = batch.published_at <= policy.keep ?
-			psprintf("subscription \"%s\"", policy.holder) :
-			policy.limit;
+	if (feedpub_batch_next(batches, &batch))
+	{
+		bool		is_kept = batch.published_at > policy.keep;
+
+		if (!may_go(&policy, &batch))
+			holder = is_kept ? policy.limit : psprintf("subscription \"%s\"", policy.holder);
+		else
+		{
+			/* would it go by the limits alone? */
+			policy.keep = DT_NOBEGIN;
+			if (!may_go(&policy, &batch))
+				holder = feedpub_floor_subscriber(relid);
+		}
+	}
 	feedpub_batch_end(batches);
 	return holder;
 }
 
 static bool
-move(Oid relid, const FeedpubCursor *before, int64 *removed)
+move(Oid relid, const FeedpubCursor *before, bool limits_only, int64 *removed)
 {
 	Mover		mover;
 	FeedpubBatch target;
@@ -279,6 +340,7 @@ move(Oid relid, const FeedpubCursor *before, int64 *removed)
 	*removed = 0;
 	if (begin(&mover, relid))
 	{
+		mover.limits_only = limits_only;
 		if (before != NULL)
 			moves = choose_before(&mover, before, &target);
 		else if (mover.feed.is_outbox)
@@ -381,7 +443,7 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 		bool		isnull;
 		Datum		value = feedpub_store_value(0, 1, &isnull);
 
-		if (!isnull)
+		if (!isnull && !mover->limits_only)
 			policy->keep = DatumGetTimestampTz(value);
 		value = feedpub_store_value(0, 2, &isnull);
 		if (!isnull)

@@ -296,8 +296,8 @@ check_backoff(ArrayType *backoff)
 
 /*
  * The cursor that start stands for, in the history that the feed has until we
- * have ended.  The snapshot is taken under the lock: one from before may be of
- * a history that has ended meanwhile.
+ * have ended.  The snapshot is taken under the locks: one from before may be
+ * of a history that has ended meanwhile, or of an older floor.
  */
 static text *
 find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
@@ -305,7 +305,7 @@ find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
 	text	   *cursor;
 
 	(void) feedpub_registry_lock_history(feed, RowExclusiveLock, true);
-	(void) feedpub_floor_lock(feed, ShareLock, true);
+	(void) feedpub_floor_lock(feed, RowExclusiveLock, true);
 	PushActiveSnapshot(GetLatestSnapshot());
 	cursor = at_time ?
 		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :
