@@ -18,6 +18,7 @@ OBJS = \
 	src/base/argument.o \
 	src/base/attempt.o \
 	src/base/guc.o \
+	src/base/leftover.o \
 	src/base/restricted.o \
 	src/base/role.o \
 	src/feed/cache.o \

@@ -162,7 +162,8 @@ CALL pg_temp.request($q$ DO $d$ BEGIN BEGIN SET ROLE regress_feedpub_victim; EXC
 	'SELECT a FROM restricted.read');
 -- A call within a call
 CALL pg_temp.request($q$ SELECT feedpub._restricted('SELECT 1'); SELECT set_config('role', 'regress_feedpub_victim', false) $q$, 'SELECT a FROM restricted.read');
--- A function or a type in pg_temp is not refused; DISCARD removes it.
+-- Nothing is left in pg_temp, where the session's next statements look first.
+CALL pg_temp.request('CREATE DOMAIN pg_temp.text AS pg_catalog.text', 'SELECT a FROM restricted.read');
 CALL pg_temp.request($q$ CREATE OR REPLACE FUNCTION pg_temp.later() RETURNS int LANGUAGE sql AS 'SELECT 1' $q$, 'SELECT a FROM restricted.read');
 SELECT pg_temp.later();
 RESET SESSION AUTHORIZATION;

@@ -209,9 +209,97 @@ SELECT spot, who FROM code.seen GROUP BY 1, 2 ORDER BY 1, 2;
 SELECT * FROM feed_check('code.box');
 
 --
+-- What an owner's code leaves in the session of a superuser: nothing.
+--
+SET ROLE regress_feedpub_owner;
+CREATE TABLE code.attacks (attack text);
+CREATE FUNCTION code.attack() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+	a text;
+BEGIN
+	FOR a IN SELECT attack FROM code.attacks LOOP
+		EXECUTE a;
+	END LOOP;
+	IF OLD.message_type = 'fails' THEN
+		RAISE 'failed';
+	END IF;
+	RETURN OLD;
+END $$;
+SELECT feed_create('code.left', 'text');
+CREATE TRIGGER attack BEFORE DELETE ON code.left FOR EACH ROW EXECUTE FUNCTION code.attack();
+\c -
+SET feedpub.read_wait = 0;
+\set VERBOSITY terse
+SELECT pg_advisory_lock(1), pg_advisory_lock(2), pg_advisory_lock_shared(2);
+CREATE TEMP TABLE mine (a int);
+CREATE VIEW code.locks AS SELECT classid, objid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+INSERT INTO code.left (message_type, data) VALUES ('a', 'a');
+CALL feed_publish('code.left');
+SELECT feed_head('code.left') AS head \gset
+INSERT INTO code.attacks VALUES ('CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (code.note(value) IS NOT NULL)');
+CALL feed_purge('code.left', :'head');
+\set VERBOSITY default
+CALL feed_purge('code.left', :'head');
+UPDATE code.attacks SET attack = 'CREATE TYPE pg_temp.text AS ENUM ()';
+CALL feed_purge('code.left', :'head');
+UPDATE code.attacks SET attack = 'CREATE TYPE pg_temp.text';
+CALL feed_purge('code.left', :'head');
+UPDATE code.attacks SET attack = 'CREATE FUNCTION pg_temp.f() RETURNS int LANGUAGE sql AS ''SELECT 1''';
+CALL feed_purge('code.left', :'head');
+SELECT typname FROM pg_type WHERE typnamespace = pg_my_temp_schema() ORDER BY typname;
+-- Locks of the session, those of the transaction, and again one that it has
+UPDATE code.attacks SET attack = 'SELECT pg_advisory_lock(2), pg_advisory_lock(3), pg_advisory_lock(3), pg_advisory_lock_shared(4), pg_advisory_xact_lock(5), pg_advisory_lock(0, 6)';
+CALL feed_purge('code.left', :'head');
+SELECT * FROM code.locks ORDER BY 1, 2, 3;
+-- So if the code fails
+INSERT INTO code.left (message_type, data) VALUES ('fails', 'b');
+CALL feed_publish('code.left');
+SELECT feed_head('code.left') AS head \gset
+CALL feed_purge('code.left', :'head');
+SELECT * FROM code.locks ORDER BY 1, 2, 3;
+SET ROLE regress_feedpub_owner;
+CREATE FUNCTION code.lock_and_fail() RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+	IF current_setting('code.fails', true) = 'on' THEN
+		PERFORM pg_advisory_lock(7);
+		RAISE 'failed';
+	END IF;
+	RETURN true;
+END $$;
+ALTER TABLE code.left DROP CONSTRAINT left_pkey, ALTER feed_xid DROP NOT NULL,
+	ADD CONSTRAINT fails CHECK (code.lock_and_fail() AND feed_xid IS NOT NULL);
+RESET ROLE;
+SET code.fails = on;
+SELECT feed_repair('code.left');
+SELECT * FROM code.locks ORDER BY 1, 2, 3;
+BEGIN;
+SAVEPOINT a;
+SELECT feed_repair('code.left');
+ROLLBACK TO a;
+SELECT * FROM code.locks ORDER BY 1, 2, 3;
+COMMIT;
+RESET code.fails;
+ALTER TABLE code.left DROP CONSTRAINT fails;
+SELECT feed_repair('code.left');
+-- If it has released one that the session had, the caller is told.
+UPDATE code.attacks SET attack = 'SELECT pg_advisory_unlock_all()';
+INSERT INTO code.left (message_type, data) VALUES ('c', 'c');
+CALL feed_publish('code.left');
+SELECT feed_head('code.left') AS head \gset
+CALL feed_purge('code.left', :'head');
+\echo :SQLSTATE
+-- In its own session an owner may lock what it likes.
+\c -
+SET SESSION AUTHORIZATION regress_feedpub_owner;
+UPDATE code.attacks SET attack = 'SELECT pg_advisory_lock(8)';
+CALL feed_purge('code.left', :'head');
+SELECT classid, objid, mode FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid() ORDER BY 1, 2, 3;
+
+--
 -- A cure names one function whatever others there are, and a channel is shown
 -- to readers of the feed.
 --
+\c -
 SET ROLE regress_feedpub_owner;
 SELECT feed_set_channel('code.plain', 'news');
 \c -

@@ -27,6 +27,7 @@ _PG_init(void)
 {
 	feedpub_guc_define();
 	feedpub_cache_init();
+	feedpub_leftover_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		feedpub_shmem_preload();

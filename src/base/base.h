@@ -34,12 +34,20 @@
 /* The largest number of databases that can have workers. */
 #define FEEDPUB_MAX_DATABASES	32
 
+/*
+ * In the security context while an owner's code may run in the session of
+ * another role, or a statement of _restricted(): a bit that the server does not
+ * use.
+ */
+#define FEEDPUB_OWNER_CODE				0x10000
+
 /* The caller, while the code runs as another role. */
 typedef struct FeedpubRole
 {
 	Oid			userid;
 	int			sec_context;
 	int			nestlevel;		/* of the settings */
+	bool		is_watched;		/* by leftover.c */
 } FeedpubRole;
 
 /* in argument.c */
@@ -70,6 +78,11 @@ extern int	feedpub_stamping_rate;
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_guc_pin(void);
+
+/* in leftover.c */
+extern void feedpub_leftover_init(void);
+extern bool feedpub_leftover_begin(Oid owner);
+extern void feedpub_leftover_end(void);
 
 /* in role.c */
 extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);

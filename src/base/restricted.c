@@ -23,10 +23,8 @@
  *	 IMMEDIATE before has such triggers run here.  A cursor WITH HOLD, which
  *	 would be read at commit, a prepared statement and LISTEN are refused.
  *	 Another cursor ends with the transaction, unread.
- * - Temporary tables and views are refused: the next statement of the session
- *	 would find them before those of other schemas.  A function or a type in
- *	 pg_temp is not refused.  It does no harm before the caller's DISCARD ALL
- *	 removes it, because the statements of the caller qualify these names.
+ * - Temporary tables, views, types and functions are refused: the next
+ *	 statement of the session would find them before those of other schemas.
  * - Settings, "search_path" too, are set back at the end.
  * - All rows are read, and made text, before the operation ends: row security,
  *	 functions and the output functions of types run inside.
@@ -140,7 +138,7 @@ run_restricted(FunctionCallInfo fcinfo, int statement)
 	int			nestlevel;
 
 	GetUserIdAndSecContext(&userid, &sec_context);
-	SetUserIdAndSecContext(userid, sec_context | SECURITY_RESTRICTED_OPERATION);
+	SetUserIdAndSecContext(userid, sec_context | SECURITY_RESTRICTED_OPERATION | FEEDPUB_OWNER_CODE);
 	nestlevel = NewGUCNestLevel();
 	run(text_to_cstring(PG_GETARG_TEXT_PP(statement)),
 		PG_GETARG_ARRAYTYPE_P(statement + 1),

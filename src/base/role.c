@@ -6,8 +6,9 @@
  * What an owner put into a table (an expression in an index, a check, a
  * trigger) is the owner's code.  If another role's call makes it run, it runs
  * as the owner, in a security-restricted operation: it can neither change the
- * role nor leave anything to be run later.  It has a pinned search_path, so
- * that it finds no function of the caller's.
+ * role nor leave anything to be run later, and nothing that it has made stays
+ * in the session (leftover.c).  It has a pinned search_path, so that it finds no
+ * function of the caller's.
  *
  * Our own tables are read and written as the extension's owner.  Only our own
  * code runs then.
@@ -41,7 +42,8 @@ static void begin(Oid userid, int flag, FeedpubRole *caller);
 void
 feedpub_role_begin_owner(Oid owner, FeedpubRole *caller)
 {
-	begin(owner, SECURITY_RESTRICTED_OPERATION, caller);
+	begin(owner, SECURITY_RESTRICTED_OPERATION | FEEDPUB_OWNER_CODE, caller);
+	caller->is_watched = feedpub_leftover_begin(owner);
 }
 
 /*
@@ -59,6 +61,7 @@ begin(Oid userid, int flag, FeedpubRole *caller)
 	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
 	SetUserIdAndSecContext(userid, caller->sec_context | flag);
 	caller->nestlevel = NewGUCNestLevel();
+	caller->is_watched = false;
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -72,6 +75,8 @@ feedpub_role_end(const FeedpubRole *caller)
 {
 	AtEOXact_GUC(false, caller->nestlevel);
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
+	if (caller->is_watched)
+		feedpub_leftover_end();
 }
 
 /*
