@@ -171,6 +171,7 @@ ISOLATION = \
 	subscribe-against-ddl \
 	subscription-acks subscription-altered \
 	subscription-detached \
+	subscription-hidden \
 	subscription-history \
 	subscription-moved \
 	subscription-parked \
