@@ -47,7 +47,7 @@ BEGIN
 					INSERT INTO copy VALUES (c.copy, (r.entry).id, (r.entry).v) ON CONFLICT ON CONSTRAINT copy_pkey DO UPDATE SET v = excluded.v;
 				WHEN 'delete' THEN
 					DELETE FROM copy WHERE copy = c.copy AND id = (r.entry).id;
-				WHEN 'truncate' THEN
+				WHEN 'truncate', 'truncate_shard' THEN
 					-- each shard's reader gets it, in its own time: its keys only
 					DELETE FROM copy WHERE copy = c.copy AND (c.shards IS NULL OR shard_of(id, c.shards) = c.shard);
 				WHEN 'end' THEN
