@@ -139,6 +139,11 @@ CREATE INDEX not_unique ON plain (a);
 CREATE UNIQUE INDEX not_valid ON plain (d);
 UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'not_valid'::regclass;
 SELECT key, refusal(format('SELECT feed_attach(%L, key => %L)', 'plain', key)) FROM unnest('{NULL,partial,expression,not_unique,plain_c_key,not_valid,keyed_pkey,plain,12345678}'::text[]) key;
+-- Two rows can have the same deferrable key until their transaction ends.
+ALTER TABLE plain ADD PRIMARY KEY (id) DEFERRABLE, ADD CONSTRAINT deferred UNIQUE (a) DEFERRABLE;
+SELECT key, refusal(format('SELECT feed_attach(%L, key => %L)', 'plain', key)) FROM unnest('{NULL,plain_pkey,deferred}'::text[]) key;
+SELECT feed_attach('plain');
+ALTER TABLE plain DROP CONSTRAINT plain_pkey, DROP CONSTRAINT deferred;
 SELECT columns, refusal(format('SELECT feed_attach(%L, key => %L, columns => %L)', 'plain', 'plain_id2_key', columns)) FROM unnest('{"{}","{a,nothing}","{a,NULL}","{ctid}","{feed_xid}"}'::text[]) columns;
 SELECT refusal('SELECT feed_attach(NULL)') UNION ALL SELECT refusal($$SELECT feed_attach('plain', key => 'plain_id2_key', deletes => NULL)$$);
 SELECT refusal('SELECT feed_detach(NULL)') UNION ALL SELECT refusal($$SELECT feed_detach('keyed', cascade => NULL)$$);

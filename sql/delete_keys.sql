@@ -32,7 +32,7 @@ INSERT INTO types (type, one, other) VALUES
 	('bytea', '\x00ff5c27', '\x'), ('date', '2026-02-01', '0044-03-15 BC'), ('timestamptz', '2026-02-01 12:00:00.123456+05:30', '-infinity'), ('timestamp', '2026-02-01 12:00', 'infinity'),
 	('time', '23:59:59.999999', '00:00'), ('timetz', '23:00+02', '22:00+02'), ('interval', '-1 mon +2 days -03:00:00', '1 year'), ('inet', '10.0.0.1/8', '::1'), ('macaddr', '08:00:2b:01:02:03', '08:00:2b:01:02:04'),
 	('colour', 'it''s "odd", {too}', 'red'), ('int[]', '{1,NULL,3}', '{}'), ('text[]', '{"a,b",NULL,"\"",""}', '{{a},{b}}'), ('timestamptz[]', '{2026-02-01 12:00+05:30}', '{}'),
-	('pair', '(1,"a,""b")', '(,)'), ('int4range', '[1,5)', 'empty'), ('jsonb', '{"a": [1, "x"]}', '[]'), ('regclass', 'pg_class', 'pg_proc'), ('bit(3)', '101', '010'), ('pg_lsn', '0/1', 'FF/0'), ('tsvector', '''a'':1', '''b''');
+	('pair', '(1,"a,""b")', '(,)'), ('int4range', '[1,5)', 'empty'), ('jsonb', '{"a": [1, "x"]}', '[]'), ('regclass', 'pg_class', 'pg_proc'), ('bit(3)', '101', '010'), ('money', '1234.50', '-0.01'), ('pg_lsn', '0/1', 'FF/0'), ('tsvector', '''a'':1', '''b''');
 -- Deleted under one set of settings, read under others: which types lost anything?
 CREATE PROCEDURE try(type text, one text, other text, INOUT problem text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -54,8 +54,10 @@ BEGIN
 	COMMIT;
 	CALL feed_publish('tried');
 	SET LOCAL intervalstyle = 'iso_8601';
+	SET LOCAL array_nulls = off;
 	EXECUTE $q$ SELECT string_agg(op, ',') FROM feed_read(NULL::tried, '', 10) $q$ INTO got;
 	RESET intervalstyle;
+	RESET array_nulls;	-- which the casts of this one would use
 	EXECUTE $q$ SELECT json_object_agg((entry).k::text, (entry).k ORDER BY (entry).k)::text FROM feed_read(NULL::tried, '', 10) WHERE op = 'delete' AND (entry).note IS NULL $q$ INTO json;
 	IF got IS DISTINCT FROM 'delete,delete' OR json IS DISTINCT FROM meant THEN
 		problem := format('%s: %s, %s instead of %s', type, got, json, meant);
@@ -89,6 +91,7 @@ SET timezone = 'America/New_York';
 SET bytea_output = 'escape';
 SET extra_float_digits = -5;
 SET intervalstyle = 'iso_8601';
+SET quote_all_identifiers = on;
 UPDATE :odd SET day = day + 1;
 SET search_path = pg_catalog;
 DELETE FROM public.:odd;
@@ -98,10 +101,33 @@ SET timezone = 'UTC';
 RESET bytea_output;
 RESET extra_float_digits;
 RESET intervalstyle;
+RESET quote_all_identifiers;
 SELECT unnest(key) FROM feedpub._tombstone ORDER BY feed_pos;
 CALL feed_publish(:'odd');
 SELECT steady(e) AS e FROM json_array_elements(feed_page(:'odd', '', 10) -> 'entries') e;
 DROP TABLE :odd;
+
+-- Nor does what is read depend on those of the session that reads.
+CREATE TABLE :odd (names text[], tab regclass, PRIMARY KEY (names, tab));
+SELECT feed_attach(:'odd');
+INSERT INTO :odd VALUES ('{NULL,a}', 'pg_class'), ('{"NULL",a}', 'pg_class');
+DELETE FROM :odd;
+CALL feed_publish(:'odd');
+CREATE SCHEMA before;
+CREATE TABLE before.pg_class (i int);
+SET array_nulls = off;
+SET search_path = before, pg_catalog, public;
+SELECT op, (entry).names[1] IS NULL AS is_null, (entry).tab = 'pg_catalog.pg_class'::regclass AS is_catalog FROM feed_read(NULL::public.:odd, '', 10);
+SHOW array_nulls;
+SHOW search_path;
+-- A row that lives is found by the key of its delete.
+INSERT INTO public.:odd VALUES (ARRAY[NULL, 'a'], 'pg_catalog.pg_class');
+CALL feed_publish(('public.' || :'odd')::regclass);
+SELECT op, (entry).names[1] IS NULL AS is_null FROM feed_read(NULL::public.:odd, '', 10);
+RESET array_nulls;
+RESET search_path;
+DROP TABLE :odd, before.pg_class;
+DROP SCHEMA before;
 
 --
 -- Several columns, in the order of the index; equal values that look different

@@ -531,4 +531,24 @@ CALL feed_publish('ev');
 SELECT rest(:'middle', 2) AS and_it_comes_again;
 DROP TABLE ev;
 DROP FUNCTION rest;
+
+--
+-- A column of the key is dropped: no row of a partition has it any more.
+--
+CREATE TABLE ev (gone int, region text, n int, v text, PRIMARY KEY (region, n)) PARTITION BY LIST (region);
+CREATE TABLE ev_a (v text, n int NOT NULL, region text NOT NULL);
+ALTER TABLE ev DROP COLUMN gone;
+ALTER TABLE ev ATTACH PARTITION ev_a FOR VALUES IN ('a');
+SELECT feed_attach('ev');
+INSERT INTO ev VALUES ('a', 1, 'old'), ('a', 2, 'old');
+DELETE FROM ev WHERE n = 1;
+ALTER TABLE ev DROP COLUMN n;
+INSERT INTO ev VALUES ('a', 'new');
+UPDATE ev SET v = 'newer' WHERE v = 'new';
+DELETE FROM ev WHERE v = 'old';
+DELETE FROM ev_a WHERE v = 'old';
+SELECT guard, problem FROM feed_check('ev');
+SELECT feed_page('ev');
+\echo :SQLSTATE
+DROP TABLE ev;
 DROP FUNCTION steady;

@@ -360,9 +360,8 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 	const char *problem;
 	AttrNumber	attno;
 
-	RelationGetIndexList(rel);
 	if (!OidIsValid(keyid))
-		keyid = feedpub_primary_key_index(rel);
+		keyid = feedpub_key_primary(rel);
 	if (!OidIsValid(keyid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -383,7 +382,8 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("index \"%s\" cannot be the key of a feed",
 						RelationGetRelationName(index)),
-				 errdetail("The index %s.", problem)));
+				 errdetail("The index %s.", problem),
+				 errhint("Name another unique index on columns that are not null.")));
 	attno = feedpub_key_runs_code(rel, index);
 	if (deletes && attno != 0)
 		ereport(ERROR,

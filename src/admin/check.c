@@ -237,8 +237,7 @@ check_index(FeedpubCheck *cxt)
 		feedpub_check_add(cxt, "index", problem, next_index(cxt->rel))->by_hand = true;
 		return;
 	}
-	/* the look-up above has loaded the list of indexes */
-	has_pkey = OidIsValid(feedpub_primary_key_index(cxt->rel));
+	has_pkey = OidIsValid(feedpub_key_primary(cxt->rel));
 	feedpub_check_add(cxt, "index", problem,
 					  psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
 							   has_pkey ? "UNIQUE" : "PRIMARY KEY",

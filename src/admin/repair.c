@@ -109,9 +109,8 @@ feed_repair(PG_FUNCTION_ARGS)
 					 errhint("If it was attached before the extension was dropped, drop columns %s and %s and attach it again.",
 							 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
 		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
-		RelationGetIndexList(rel);
 		if (is_table)
-			feedpub_registry_set_key(rel, feedpub_primary_key_index(rel), deletes);
+			feedpub_registry_set_key(rel, feedpub_key_primary(rel), deletes);
 		relation_close(rel, NoLock);
 		CommandCounterIncrement();
 		ncured = 1;

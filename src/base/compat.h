@@ -64,13 +64,6 @@
 	table_index_fetch_begin(rel, SO_NONE)
 #endif
 
-/* 18: whether a deferrable primary key counts */
-#if PG_VERSION_NUM < 180000
-#define feedpub_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel)
-#else
-#define feedpub_primary_key_index(rel) RelationGetPrimaryKeyIndex(rel, true)
-#endif
-
 /* 18: generated columns that are computed when they are read */
 #if PG_VERSION_NUM < 180000
 #define feedpub_has_virtual_columns(tupdesc) false

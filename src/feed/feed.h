@@ -201,6 +201,7 @@ extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
 
 /* in key.c */
 extern const char *feedpub_key_problem(Relation rel, Relation index);
+extern Oid	feedpub_key_primary(Relation rel);
 extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums,
 							 Datum types);
 extern Oid	feedpub_key_type(Relation rel, AttrNumber attno);

@@ -20,6 +20,7 @@
 #include "access/stratnum.h"
 #include "access/tableam.h"
 #include "catalog/pg_am.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -45,6 +46,7 @@ typedef struct KeyTexts
 } KeyTexts;
 
 static bool prints_the_same_everywhere(Oid type);
+static int	pin_settings(void);
 static void read_values(void *arg);
 static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
 							   Oid opcintype, Oid collation);
@@ -64,6 +66,8 @@ feedpub_key_problem(Relation rel, Relation index)
 		return "is not valid";
 	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
 		return "is partial";
+	if (!form->indimmediate)
+		return "is deferrable";
 	for (int i = 0; i < form->indnkeyatts; i++)
 	{
 		AttrNumber	attno = form->indkey.values[i];
@@ -78,6 +82,19 @@ feedpub_key_problem(Relation rel, Relation index)
 			return "is on a generated column";
 	}
 	return NULL;
+}
+
+/*
+ * The index of a table's primary key.  It may be deferrable: then it can be no
+ * key, and the error says why.  The relcache of some versions leaves it out.
+ */
+Oid
+feedpub_key_primary(Relation rel)
+{
+	Oid			constraint;
+
+	(void) get_primary_key_attnos(RelationGetRelid(rel), true, &constraint);
+	return OidIsValid(constraint) ? get_constraint_index(constraint) : InvalidOid;
 }
 
 /*
@@ -193,7 +210,8 @@ feedpub_key_attnos(Relation rel, const FeedpubKey *key, AttrNumber *attnos)
 		AttrNumber	by_number = key->attnos[i];
 		AttrNumber	by_name = get_attnum(RelationGetRelid(rel), NameStr(key->names[i]));
 
-		if (by_number > desc->natts ||
+		/* a partition may have no such column any more: then it is 0 */
+		if (by_number <= 0 || by_number > desc->natts ||
 			TupleDescAttr(desc, by_number - 1)->attisdropped)
 			by_number = InvalidAttrNumber;
 		attnos[i] = by_name;
@@ -243,7 +261,7 @@ feedpub_key_columns(Oid keyid, AttrNumber *attnos)
 }
 
 /*
- * Does a type's text not depend on settings?
+ * Do a type's texts not depend on settings, neither written nor read?
  */
 static bool
 prints_the_same_everywhere(Oid type)
@@ -267,15 +285,43 @@ prints_the_same_everywhere(Oid type)
 }
 
 /*
- * A row's key as a text[].  If the text of a type depends on settings, they
- * are set for the call, as in postgres_fdw.c: set_transmission_modes.
+ * Set what texts of values depend on, in both directions: what one session has
+ * written, another reads.  As in postgres_fdw.c: set_transmission_modes.
+ * Returns the level for AtEOXact_GUC().
+ *
+ * array_nulls is about reading only; lc_monetary is for money, search_path and
+ * quote_all_identifiers are for regclass and its like.
+ */
+static int
+pin_settings(void)
+{
+	static const char *const settings[][2] = {
+		{"datestyle", "ISO"},
+		{"timezone", "UTC"},
+		{"intervalstyle", "postgres"},
+		{"extra_float_digits", "3"},
+		{"bytea_output", "hex"},
+		{"array_nulls", "on"},
+		{"lc_monetary", "C"},
+		{"quote_all_identifiers", "off"},
+		{"search_path", "pg_catalog"},
+	};
+	int			nestlevel = NewGUCNestLevel();
+
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i][0], settings[i][1],
+								 PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	return nestlevel;
+}
+
+/*
+ * A row's key as a text[].
  */
 Datum
 feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 				  TupleTableSlot *slot)
 {
-	static const char *const settings[][2] = {
-		{"datestyle", "ISO"}, {"timezone", "UTC"}, {"intervalstyle", "postgres"}, {"extra_float_digits", "3"}, {"bytea_output", "hex"}, {"search_path", "pg_catalog"}};
 	Datum		texts[INDEX_MAX_KEYS];
 	int			nestlevel = -1;
 
@@ -290,13 +336,7 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 		if (isnull)
 			elog(ERROR, "column %d of a key is null", attnos[i]);
 		if (nestlevel < 0 && !prints_the_same_everywhere(type))
-		{
-			nestlevel = NewGUCNestLevel();
-			for (int j = 0; j < lengthof(settings); j++)
-				(void) set_config_option(settings[j][0], settings[j][1],
-										 PGC_USERSET, PGC_S_SESSION,
-										 GUC_ACTION_SAVE, true, 0, false);
-		}
+			nestlevel = pin_settings();
 		getTypeOutputInfo(type, &output, &is_varlena);
 		texts[i] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
 	}
@@ -363,6 +403,7 @@ read_values(void *arg)
 	Datum	   *texts;
 	bool	   *nulls;
 	int			ntexts;
+	int			nestlevel = -1;
 
 	deconstruct_array(DatumGetArrayTypeP(read->key), TEXTOID, -1, false,
 					  TYPALIGN_INT, &texts, &nulls, &ntexts);
@@ -371,14 +412,18 @@ read_values(void *arg)
 			 form->indnkeyatts, ntexts);
 	for (int i = 0; i < ntexts; i++)
 	{
+		Oid			type = feedpub_key_type(read->rel, form->indkey.values[i]);
 		Oid			input;
 		Oid			param;
 
-		getTypeInputInfo(feedpub_key_type(read->rel, form->indkey.values[i]),
-						 &input, &param);
+		if (nestlevel < 0 && !prints_the_same_everywhere(type))
+			nestlevel = pin_settings();
+		getTypeInputInfo(type, &input, &param);
 		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
 											   param, -1);
 	}
+	if (nestlevel >= 0)
+		AtEOXact_GUC(false, nestlevel);
 }
 
 /*
