@@ -28,6 +28,7 @@ OBJS = \
 	src/feed/history.o \
 	src/feed/horizon.o \
 	src/feed/key.o \
+	src/feed/key_mark.o \
 	src/feed/lost.o \
 	src/feed/own_ddl.o \
 	src/feed/partition.o \
@@ -111,7 +112,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys lost_changes \
 	initial consume shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \
-	monitoring delete_types subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
+	monitoring delete_types key_rewritten subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_check/regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

@@ -35,6 +35,9 @@ CREATE TABLE feedpub._feed (
 	max_age pg_catalog.interval,
 	max_size pg_catalog.int8,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
+	-- of a table feed: tells whether ALTER TABLE has written other values into
+	-- the columns of its key
+	key_mark pg_catalog.int8[],
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default;
@@ -546,7 +549,7 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_begin_history';
 COMMENT ON FUNCTION feed_begin_history(pg_catalog.regclass) IS
-	'Makes a feed usable that was restored, or whose key has got another type. Its batches and deletes are forgotten, all rows are published again in their order, and older cursors are refused.';
+	'Makes a feed usable that was restored, or whose key has got another type or other values. Its batches and deletes are forgotten, all rows are published again in their order, and older cursors are refused.';
 
 --
 -- Reading in xid order

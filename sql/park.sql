@@ -248,8 +248,10 @@ CALL feed_publish();
 SELECT receipts, entries FROM page(NULL, 'copy', 2) \gset
 SELECT count(feed_park('copy', c, 'x')) FROM unnest(:'receipts'::text[]) c;
 SELECT ack('copy', receipts[1]) FROM page(NULL, 'copy', 1);
-ALTER TABLE "t t" ALTER k TYPE text USING 'number ' || k;
-ALTER TABLE "t t" ALTER k TYPE int USING 100 + replace(k, 'number ', '')::int;
+ALTER TABLE "t t" DISABLE TRIGGER USER;
+UPDATE "t t" SET k = 100 + k;
+ALTER TABLE "t t" ENABLE ALWAYS TRIGGER zz_feedpub_stamp, ENABLE ALWAYS TRIGGER zz_feedpub_delete, ENABLE ALWAYS TRIGGER zz_feedpub_truncate, ENABLE ALWAYS TRIGGER zz_feedpub_restart;
+SELECT * FROM feed_check('"t t"');
 SELECT feed_retry('copy');
 CALL drain('copy');
 SELECT what FROM log WHERE what LIKE '%typed%' ORDER BY n;

@@ -309,15 +309,15 @@ check_key(FeedpubCheck *cxt)
 		feedpub_check_add(cxt, "key",
 						  pstrdup("the table has lost the key by which deletes are published"),
 						  NULL);
-	if (OidIsValid(keyid) && feedpub_key_is_retyped(cxt->rel, keyid, &key))
-		feedpub_check_add(cxt, "key",
-						  pstrdup("the type of a key column has changed, so the feed cannot be read until another history begins"),
-						  history_cure(cxt))
-			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
-	else if (has_lost_changes(cxt))
+	if (has_lost_changes(cxt))
 		feedpub_check_add(cxt, "history",
 						  pstrdup("rows were changed while the key, the sequence or a column of the stamp was missing, so the feed cannot be read until another history begins"),
 						  OidIsValid(keyid) || !deletes ? history_cure(cxt) : NULL)
+			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
+	else if (OidIsValid(keyid) && feedpub_mark_compare(cxt->rel, keyid, &key) == FEEDPUB_KEY_CHANGED)
+		feedpub_check_add(cxt, "key",
+						  pstrdup("ALTER TABLE has given a key column another type or other values, so the feed cannot be read until another history begins"),
+						  history_cure(cxt))
 			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));
 	if (deletes && OidIsValid(keyid))
 	{

@@ -52,6 +52,14 @@
 /* The number of columns with which an outbox is created. */
 #define FEEDPUB_OUTBOX_COLUMNS			9
 
+/* What has become of a table feed's key since its history began. */
+typedef enum FeedpubKeyState
+{
+	FEEDPUB_KEY_SAME,
+	FEEDPUB_KEY_UNMARKED,		/* but its mark is to be written again */
+	FEEDPUB_KEY_CHANGED
+} FeedpubKeyState;
+
 /* What a registered feed is, as the readers need it. */
 typedef struct FeedpubFeed
 {
@@ -63,7 +71,7 @@ typedef struct FeedpubFeed
 	bool		is_partitioned; /* a table feed whose rows are in partitions */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
-	bool		is_retyped;		/* the key has other types than it had */
+	FeedpubKeyState key_state;
 	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
@@ -107,6 +115,9 @@ typedef struct FeedpubFloor
 /* No row of such a partition is in the feed (partition.c). */
 #define FEEDPUB_SINCE_NEVER			PG_UINT64_MAX
 
+/* The largest mark of a key (key_mark.c). */
+#define FEEDPUB_KEY_MARK_LENGTH		(4 + INDEX_MAX_KEYS)
+
 /* The columns of a table feed's key, as the registry keeps them. */
 typedef struct FeedpubKey
 {
@@ -115,6 +126,8 @@ typedef struct FeedpubKey
 	AttrNumber	attnos[INDEX_MAX_KEYS];
 	Oid			types[INDEX_MAX_KEYS];	/* since the history began */
 	bool		numbers_hold;	/* of this table, not of a dump's */
+	int			nmark;
+	int64		mark[FEEDPUB_KEY_MARK_LENGTH];
 } FeedpubKey;
 
 /* What every entry of a cache begins with. */
@@ -203,10 +216,8 @@ extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
 extern const char *feedpub_key_problem(Relation rel, Relation index);
 extern Oid	feedpub_key_primary(Relation rel);
 extern void feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums,
-							 Datum types);
+							 Datum types, Datum mark);
 extern Oid	feedpub_key_type(Relation rel, AttrNumber attno);
-extern bool feedpub_key_is_retyped(Relation rel, Oid keyid,
-								   const FeedpubKey *key);
 extern Oid	feedpub_key_index(Relation rel, const FeedpubKey *key);
 extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 							   AttrNumber *attnos);
@@ -224,6 +235,10 @@ extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,
 extern void feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel);
 extern int	feedpub_key_shard(Datum key, int shards);
 
+/* in key_mark.c */
+extern int	feedpub_mark_read(Relation rel, Oid keyid, int64 *mark);
+extern FeedpubKeyState feedpub_mark_compare(Relation rel, Oid keyid,
+											const FeedpubKey *key);
 /* in lost.c */
 extern void feedpub_lost_note(Oid feed);
 extern bool feedpub_lost_exists(Oid feed, Snapshot snapshot);
@@ -284,6 +299,7 @@ extern bool feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode,
 										  bool wait);
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
+extern void feedpub_registry_note_key(Relation rel, Oid keyid);
 extern void feedpub_registry_set_default(Oid relid);
 
 /* in relation.c */

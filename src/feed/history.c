@@ -8,8 +8,8 @@
  * this server's xids say nothing about theirs.  feed_begin_history() begins
  * another history.
  *
- * A history also ends when a column of the key gets another type, and when a
- * change could not be recorded.
+ * A history also ends when ALTER TABLE gives a column of the key another type
+ * or other values, and when a change could not be recorded.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,8 +70,8 @@ feedpub_history_check(const FeedpubFeed *feed,
 /*
  * Raise PF001 if the snapshot sees changes of a table feed that could not be
  * recorded (lost.c), or if a column of the key has another type than when the
- * history began: the keys of deleted rows are texts of the type before, and
- * consumers know the rows by its values.
+ * history began, or other values (key_mark.c): the keys of deleted rows are
+ * texts of before, and consumers know the rows by the values of before.
  *
  * Neither writers nor the publisher look, so they go on.  What they write and
  * publish is forgotten when another history begins.
@@ -80,8 +80,13 @@ feedpub_history_check(const FeedpubFeed *feed,
  * before its feed is looked up, is read wholly before it or after it.  After
  * it, the invalidation has come with the lock, and the page is refused until
  * feed_begin_history() has committed.  That holds ACCESS SHARE to its end, so
- * the types that it stores are those that the columns have then.  From then on
- * the old cursors are refused because they have the old history.
+ * the types and the mark that it stores are those of the columns as they are
+ * then.  From then on the old cursors are refused because they have the old
+ * history.
+ *
+ * The publisher also stores the mark, but only if it has found the key the same
+ * under the ACCESS SHARE that it still holds, so it stores none from after an
+ * ALTER TABLE that has changed the key.
  *
  * Only a snapshot from between the two still sees the old history, with new
  * types.  Its page has keys that are values of these, or an error, and its
@@ -94,18 +99,20 @@ void
 feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 							  Snapshot snapshot)
 {
-	if (!feed->is_retyped && (feed->is_outbox || !feedpub_lost_exists(feed->relid, snapshot)))
+	bool		is_lost = !feed->is_outbox && feedpub_lost_exists(feed->relid, snapshot);
+
+	if (!is_lost && feed->key_state != FEEDPUB_KEY_CHANGED)
 		return;
 	feedpub_own_ddl_refuse(table);
 	ereport(ERROR,
 			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
-			 feed->is_retyped ?
-				 errmsg("the type of a key column of feed \"%s\" has changed",
-						RelationGetRelationName(table)) :
+			 is_lost ?
 				 errmsg("changes of feed \"%s\" could not be recorded",
+						RelationGetRelationName(table)) :
+				 errmsg("the key of feed \"%s\" has changed",
 						RelationGetRelationName(table)),
-			 feed->is_retyped ?
-				 errdetail("Consumers know its rows by keys of the type before.") :
-				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp."),
+			 is_lost ?
+				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp.") :
+				 errdetail("ALTER TABLE has given a key column another type or other values. Consumers know the rows by those of before."),
 			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

@@ -8,7 +8,8 @@
  * texts, as the types' output functions write it, so that it survives a dump.
  * It is read by the same types: the registry keeps those that the columns had
  * when the feed's history began, and if a column has another by now, readers
- * are refused until another history begins (history.c).
+ * are refused until another history begins (history.c); and so they are if
+ * ALTER TABLE has written other values into it (key_mark.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -98,14 +99,17 @@ feedpub_key_primary(Relation rel)
 }
 
 /*
- * A key as the registry keeps it: names, numbers and types of its columns.
+ * A key as the registry keeps it: names, numbers and types of its columns, and
+ * its mark, 0 if there is none.
  */
 void
-feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums, Datum types)
+feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums, Datum types,
+				 Datum mark)
 {
 	Datum	   *name_values;
 	Datum	   *attnum_values;
 	Datum	   *type_values;
+	Datum	   *mark_values;
 	bool	   *nulls;
 	int			nnames;
 	int			nattnums;
@@ -124,6 +128,16 @@ feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums, Datum types)
 		key->attnos[i] = DatumGetInt16(attnum_values[i]);
 		key->types[i] = DatumGetObjectId(type_values[i]);
 	}
+	key->nmark = 0;
+	MemSet(key->mark, 0, sizeof(key->mark));
+	if (DatumGetPointer(mark) == NULL)
+		return;
+	deconstruct_array(DatumGetArrayTypeP(mark), INT8OID, sizeof(int64),
+					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &mark_values, &nulls,
+					  &key->nmark);
+	key->nmark = Min(key->nmark, FEEDPUB_KEY_MARK_LENGTH);
+	for (int i = 0; i < key->nmark; i++)
+		key->mark[i] = DatumGetInt64(mark_values[i]);
 }
 
 /*
@@ -137,23 +151,6 @@ feedpub_key_type(Relation rel, AttrNumber attno)
 	Oid			type = getBaseType(TupleDescAttr(RelationGetDescr(rel), attno - 1)->atttypid);
 
 	return type == VARCHAROID ? TEXTOID : type;
-}
-
-/*
- * Has a column of the key another type than when the feed's history began?
- */
-bool
-feedpub_key_is_retyped(Relation rel, Oid keyid, const FeedpubKey *key)
-{
-	AttrNumber	attnos[INDEX_MAX_KEYS];
-	int			nkeys = feedpub_key_columns(keyid, attnos);
-
-	for (int i = 0; i < nkeys; i++)
-	{
-		if (feedpub_key_type(rel, attnos[i]) != key->types[i])
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -392,8 +389,8 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 }
 
 /*
- * Read the values, by the columns' base types.  The length or precision that a
- * column has by now is not applied: the key was what its text says.
+ * Read the values, by the columns' base types.  No length or precision is
+ * applied: it was when the row was written.
  */
 static void
 read_values(void *arg)

@@ -46,7 +46,8 @@
 #define ANUM_FEED_KEY_TYPES		7
 #define ANUM_FEED_DELETES		8
 #define ANUM_FEED_KEY_TABLE		9
-#define NATTS_FEED				13
+#define ANUM_FEED_KEY_MARK		14
+#define NATTS_FEED				14
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow
@@ -140,6 +141,7 @@ scan_registry(Oid relid, RegistryRow *row)
 		Datum		names;
 		Datum		attnums;
 		Datum		types;
+		Datum		mark;
 		bool		no_names;
 
 		/*
@@ -158,8 +160,10 @@ scan_registry(Oid relid, RegistryRow *row)
 							   RelationGetDescr(registry), &isnull);
 		types = heap_getattr(tuple, ANUM_FEED_KEY_TYPES,
 							 RelationGetDescr(registry), &isnull);
+		mark = heap_getattr(tuple, ANUM_FEED_KEY_MARK,
+							RelationGetDescr(registry), &isnull);
 		if (!no_names)
-			feedpub_key_load(&row->key, names, attnums, types);
+			feedpub_key_load(&row->key, names, attnums, types, isnull ? (Datum) 0 : mark);
 		row->key.numbers_hold =
 			DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_KEY_TABLE,
 										  RelationGetDescr(registry), &isnull)) == oid &&
@@ -272,8 +276,8 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	fresh.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	fresh.deletes = row.deletes;
 	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
-	fresh.is_retyped = OidIsValid(fresh.keyid) &&
-		feedpub_key_is_retyped(rel, fresh.keyid, &row.key);
+	if (OidIsValid(fresh.keyid))
+		fresh.key_state = feedpub_mark_compare(rel, fresh.keyid, &row.key);
 	fresh.relid = relid;
 	fresh.indexid = feedpub_relation_index(rel);
 	fresh.xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);

@@ -251,6 +251,45 @@ feedpub_registry_begin_history(Oid relid)
 }
 
 /*
+ * A key's mark as it is now, as an SQL literal.
+ */
+static char *
+mark_literal(Relation rel, Oid keyid)
+{
+	int64		mark[FEEDPUB_KEY_MARK_LENGTH];
+	int			nmark = feedpub_mark_read(rel, keyid, mark);
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "'{");
+	for (int i = 0; i < nmark; i++)
+		appendStringInfo(&sql, "%s" INT64_FORMAT, i > 0 ? "," : "", mark[i]);
+	appendStringInfoString(&sql, "}'");
+	return sql.data;
+}
+
+/*
+ * Write the mark of a table feed's key again: the key is the same, and what the
+ * mark consists of has changed.
+ *
+ * The caller has looked the feed up under the lock that it holds on the table,
+ * so no ALTER TABLE has come since.  It is a publisher and may have a
+ * transaction id, so it waits for nothing: another transaction may keep the
+ * feed's row locked, or the registry.  Then a later step does it.
+ */
+void
+feedpub_registry_note_key(Relation rel, Oid keyid)
+{
+	if (ConditionalLockRelationOid(feedpub_cache_registry(), RowExclusiveLock))
+		write_registry(psprintf("WITH free AS MATERIALIZED (SELECT feed FROM feedpub._feed"
+								"  WHERE feed = $1 FOR UPDATE SKIP LOCKED)"
+								" UPDATE feedpub._feed f SET key_mark = %s"
+								" FROM free WHERE f.feed = free.feed",
+								mark_literal(rel, keyid)),
+					   RelationGetRelid(rel), NULL);
+}
+
+/*
  * Set a table feed's key, an index or InvalidOid if it is not known, with the
  * types that it has now, and whether its deletes are published.
  */
@@ -277,12 +316,13 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 												true, TYPALIGN_SHORT));
 	arrays[2] = PointerGetDatum(construct_array(types, nkeys, OIDOID, sizeof(Oid),
 												true, TYPALIGN_INT));
-	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_types = %s, key_table = $1, deletes = %s"
+	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_types = %s, key_table = $1, deletes = %s, key_mark = %s"
 							" WHERE feed = $1",
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
 							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[2])),
-							deletes ? "true" : "false"),
+							deletes ? "true" : "false",
+							OidIsValid(keyid) ? mark_literal(rel, keyid) : "NULL"),
 				   RelationGetRelid(rel), NULL);
 }
 

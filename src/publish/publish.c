@@ -333,6 +333,8 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 	snapshot = GetTransactionSnapshot();
 	PushActiveSnapshot(snapshot);
 	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, done);
+	if (feed.key_state == FEEDPUB_KEY_UNMARKED)
+		feedpub_registry_note_key(heap, feed.keyid);
 	PopActiveSnapshot();
 	relation_close(heap, NoLock);
 	return npublished;

@@ -5,7 +5,7 @@ SELECT plan(20 * 7 + 75);
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
 	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], key_types regtype[], deletes boolean, '
-		'key_table oid, keep interval, max_age interval, max_size bigint, created_at timestamp with time zone'),
+		'key_table oid, keep interval, max_age interval, max_size bigint, created_at timestamp with time zone, key_mark bigint[]'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
 		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, worker text, '
 		'keep interval, max_age interval, max_size bigint, floor text, floor_moved_at timestamp with time zone, oldest timestamp with time zone, held_by text, created_at timestamp with time zone'),
