@@ -364,7 +364,7 @@ COMMENT ON FUNCTION feedpub._running() IS
 CREATE FUNCTION feedpub._estimate_waiting(feed pg_catalog.regclass,
 	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_waiting';
 COMMENT ON FUNCTION feedpub._estimate_waiting(pg_catalog.regclass) IS
 	'Returns an estimate of the rows of a feed that xid order holds back, and the xid below which all transactions have ended.';
@@ -375,7 +375,7 @@ CREATE FUNCTION feedpub._feed_stats(feed pg_catalog.regclass,
 	OUT head pg_catalog.int8, OUT last_published pg_catalog.timestamptz,
 	OUT unpublished pg_catalog.bool, OUT worker pg_catalog.text)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_feed_stats';
 COMMENT ON FUNCTION feedpub._feed_stats(pg_catalog.regclass) IS
 	'Returns the state and the numbers of a feed that feedpub.feeds shows. The numbers are NULL for a caller that may read neither the feed nor all statistics.';
@@ -397,7 +397,7 @@ CREATE FUNCTION feedpub._retention(feed pg_catalog.regclass,
 	OUT floor pg_catalog.text, OUT floor_moved_at pg_catalog.timestamptz,
 	OUT oldest pg_catalog.timestamptz, OUT held_by pg_catalog.text)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_retention';
 COMMENT ON FUNCTION feedpub._retention(pg_catalog.regclass) IS
 	'Returns the floor of a feed, and what holds it back, as feedpub.feeds shows them.';
@@ -562,7 +562,7 @@ RETURNS TABLE (feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8,
 	message_type pg_catalog.text, message_key pg_catalog.text,
 	data pg_catalog.jsonb, scheduled pg_catalog.timestamptz,
 	headers pg_catalog.jsonb)
-LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_fetch_default';
 COMMENT ON FUNCTION feed_fetch(pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
 	'Reads a page of the default feed in xid order.';
@@ -570,7 +570,7 @@ COMMENT ON FUNCTION feed_fetch(pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4
 CREATE FUNCTION feed_fetch(feed pg_catalog.anyelement, after_xid pg_catalog.xid8,
 	after_pos pg_catalog.int8, "limit" pg_catalog.int4)
 RETURNS SETOF pg_catalog.anyelement
-LANGUAGE C VOLATILE PARALLEL SAFE ROWS 100
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_fetch';
 COMMENT ON FUNCTION feed_fetch(pg_catalog.anyelement, pg_catalog.xid8, pg_catalog.int8, pg_catalog.int4) IS
 	'Reads a page of a feed in xid order, as rows of its table.';
@@ -578,7 +578,7 @@ COMMENT ON FUNCTION feed_fetch(pg_catalog.anyelement, pg_catalog.xid8, pg_catalo
 CREATE FUNCTION feed_xid_head(feed pg_catalog.regclass,
 	OUT after_xid pg_catalog.xid8, OUT after_pos pg_catalog.int8)
 RETURNS record
-LANGUAGE C VOLATILE PARALLEL SAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_xid_head';
 COMMENT ON FUNCTION feed_xid_head(pg_catalog.regclass) IS
 	'Returns the end of a feed in xid order. All rows that commit later come after it.';
@@ -597,7 +597,7 @@ CREATE FUNCTION feed_read(feed pg_catalog.anyelement,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement)
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 100
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as rows of its table.';
@@ -606,7 +606,7 @@ CREATE FUNCTION feed_page(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS pg_catalog.json
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
@@ -615,7 +615,7 @@ CREATE FUNCTION feedpub._page_lines(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_page_lines';
 COMMENT ON FUNCTION feedpub._page_lines(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order: its entries as JSON, a line each, and a last line with its end.';
@@ -624,21 +624,21 @@ CREATE FUNCTION feedpub._page_events(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_page_events';
 COMMENT ON FUNCTION feedpub._page_events(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order: its entries as CloudEvents, a line each, and a last line with its end.';
 
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_floor';
 COMMENT ON FUNCTION feed_floor(pg_catalog.regclass) IS
 	'Returns the oldest cursor that is accepted: where what is retained begins.';
 
 CREATE FUNCTION feed_head(feed pg_catalog.regclass)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_head';
 COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
 	'Returns the cursor of the end of what is published.';
@@ -646,7 +646,7 @@ COMMENT ON FUNCTION feed_head(pg_catalog.regclass) IS
 CREATE FUNCTION feed_cursor(feed pg_catalog.regclass,
 	feed_xid pg_catalog.xid8, feed_pos pg_catalog.int8)
 RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL RESTRICTED
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_cursor';
 COMMENT ON FUNCTION feed_cursor(pg_catalog.regclass, pg_catalog.xid8, pg_catalog.int8) IS
 	'Returns the cursor in published order after which a consumer that has read up to a stamp in xid order goes on.';
@@ -850,7 +850,7 @@ CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
 	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
 	OUT expired pg_catalog.bool)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_lag';
 COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
 	'Estimates what is after a cursor: the number of rows, and since when. It also tells whether the cursor has expired.';

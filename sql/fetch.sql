@@ -317,39 +317,6 @@ RESET synchronous_commit;
 DELETE FROM outbox WHERE message_type = 'asynchronous';
 
 --
--- In parallel queries, in the workers too
---
-CREATE TABLE big AS SELECT i, '0'::xid8 AS x, 0::bigint AS p FROM generate_series(1, 5000) i;
-ANALYZE big;
-SET parallel_setup_cost = 0;
-SET parallel_tuple_cost = 0;
-SET min_parallel_table_scan_size = 0;
-SET max_parallel_workers_per_gather = 2;
-SET parallel_leader_participation = off;
-CREATE FUNCTION is_parallel(query text) RETURNS boolean LANGUAGE plpgsql AS $$
-DECLARE
-	plan text := '';
-	line text;
-BEGIN
-	FOR line IN EXECUTE 'EXPLAIN (COSTS off) ' || query LOOP
-		plan := plan || line || E'\n';
-	END LOOP;
-	RETURN plan ~ 'Gather.*Function Scan on feed_fetch';
-END $$;
-SELECT is_parallel('SELECT count(*), sum(data::int) FROM big, feed_fetch(x, p, i % 4 + 1)'),
-       is_parallel('SELECT count(*), sum(length(f.data)) FROM big, feed_fetch(NULL::"Odd ""Name"", with a comma", x, p, 1) f');
-SELECT count(*), sum(data::int) FROM big, feed_fetch(x, p, i % 4 + 1);
-SELECT count(*), sum(length(f.data)) FROM big, feed_fetch(NULL::"Odd ""Name"", with a comma", x, p, 1) f;
-RESET parallel_setup_cost;
-RESET parallel_tuple_cost;
-RESET min_parallel_table_scan_size;
-RESET max_parallel_workers_per_gather;
-RESET parallel_leader_participation;
-SELECT count(*), sum(data::int) FROM big, feed_fetch(x, p, i % 4 + 1);
-DROP FUNCTION is_parallel;
-DROP TABLE big;
-
---
 -- Columns that were added, generated, dropped
 --
 TRUNCATE outbox RESTART IDENTITY;

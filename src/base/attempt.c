@@ -24,8 +24,7 @@ static bool caller_is_deep(void);
  * allocated there stays.
  *
  * Only an error of the data is returned, since no call can deliver the value.
- * All other errors are raised.  In parallel mode there can be no
- * subtransaction, and all errors are raised.
+ * All other errors are raised.
  */
 char *
 feedpub_attempt(void (*work)(void *arg), void *arg)
@@ -34,11 +33,6 @@ feedpub_attempt(void (*work)(void *arg), void *arg)
 	ResourceOwner owner = CurrentResourceOwner;
 	ErrorData *volatile error = NULL;
 
-	if (IsInParallelMode())
-	{
-		work(arg);
-		return NULL;
-	}
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(context);
 	PG_TRY();

@@ -42,13 +42,8 @@ feedpub_history_check(const FeedpubFeed *feed,
 	if (feed->is_partitioned ? feedpub_partition_history_checked(partitions) : feed->history_checked)
 		return;
 
-	/*
-	 * The transaction's snapshot may be too old to see them.  A parallel
-	 * worker cannot take another one, and its cache ends with the query.
-	 */
-	snapshot = RegisterSnapshot(IsInParallelMode() ?
-									GetActiveSnapshot() :
-									GetLatestSnapshot());
+	/* the transaction's snapshot may be too old to see them */
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	found = feedpub_horizon_has_foreign(partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	if (found)
@@ -59,8 +54,6 @@ feedpub_history_check(const FeedpubFeed *feed,
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
 				 errhint("Its owner can give them stamps of this server: SELECT feed_begin_history(...).")));
-	if (IsInParallelMode())
-		return;
 	if (feed->is_partitioned)
 		feedpub_partition_note_history(partitions);
 	else

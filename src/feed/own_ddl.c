@@ -70,7 +70,7 @@ feedpub_own_ddl_refuse(Relation table)
 		 * This snapshot still has what the transaction has detached or
 		 * dropped.
 		 */
-		feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+		feedpub_horizon_push(GetLatestSnapshot());
 		foreach(lc, relids)
 		{
 			if (is_own_relation(lfirst_oid(lc)) ||
@@ -122,7 +122,7 @@ is_own_relation(Oid relid)
 		ScanKeyData key;
 		HeapTuple	old;
 
-		feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+		feedpub_horizon_push(GetLatestSnapshot());
 		ScanKeyInit(&key, Anum_pg_class_oid, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));
 		scan = systable_beginscan(catalog, ClassOidIndexId, true,
@@ -221,7 +221,7 @@ has_own_change(Oid relid)
 	bool		found = false;
 
 	/* This snapshot still has what the transaction has dropped. */
-	feedpub_horizon_push(IsInParallelMode() ? GetActiveSnapshot() : GetLatestSnapshot());
+	feedpub_horizon_push(GetLatestSnapshot());
 	for (int i = 0; i < lengthof(catalogs) && !found; i++)
 	{
 		Relation	catalog = table_open(catalogs[i].catalog, AccessShareLock);

@@ -24,6 +24,7 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "utils/builtins.h"
@@ -70,6 +71,7 @@ static Oid	default_relid = InvalidOid;
 static uint64 default_found = 0;
 
 static Oid	scan_registry(Oid relid, RegistryRow *row);
+static void refuse_parallel(Oid relid);
 
 /*
  * Raise 55000 unless one of our tables has as many columns as this library
@@ -246,8 +248,30 @@ feedpub_registry_stored_key(Oid relid, FeedpubKey *key, bool *deletes)
 }
 
 /*
+ * Raise 25000 in a parallel query.
+ *
+ * Its processes can take no snapshot, set nothing and begin no subtransaction.
+ * So they could not tell a cursor that must be refused from one whose batch is
+ * not here yet, and an empty page looks as if all had been read.  The functions
+ * that read feeds are PARALLEL UNSAFE, so the planner makes no such query of
+ * them.  It does if they are called by a function that is labelled otherwise.
+ */
+static void
+refuse_parallel(Oid relid)
+{
+	if (IsInParallelMode())
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_TRANSACTION_STATE),
+				 errmsg("cannot read feed \"%s\" in a parallel query",
+						get_rel_name(relid) ? get_rel_name(relid) : "?"),
+				 errdetail("A function that is labelled PARALLEL SAFE or RESTRICTED has called one that is PARALLEL UNSAFE."),
+				 errhint("Label it PARALLEL UNSAFE, or read the page in a statement of its own, into a table.")));
+}
+
+/*
  * Find a feed.  The caller holds a lock on the table.  Returns false if it is
- * no feed; raises 55000 if it is one that cannot be read.
+ * no feed; raises 55000 if it is one that cannot be read.  All functions that
+ * read feeds come here.
  */
 bool
 feedpub_registry_find(Oid relid, FeedpubFeed *feed)
@@ -258,6 +282,7 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	Relation	registry;
 	Relation	rel;
 
+	refuse_parallel(relid);
 	entry = feedpub_cache_find(&feeds, relid);
 	if (entry && entry->head.valid)
 	{

@@ -65,7 +65,7 @@ feedpub_access_is_direct(Relation heap)
 void
 feedpub_access_push_snapshot(Relation heap)
 {
-	if (IsolationUsesXactSnapshot() || IsInParallelMode())
+	if (IsolationUsesXactSnapshot())
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
 				 errmsg("could not read feed \"%s\"",

@@ -121,7 +121,7 @@ static void check_history(const FeedpubFeed *feed, Relation heap);
 
 /*
  * feed_fetch(feed anyelement, after_xid xid8, after_pos bigint, "limit" int)
- * returns SETOF anyelement, VOLATILE, parallel safe
+ * returns SETOF anyelement, VOLATILE
  *
  * Returns a page of a feed in xid order, called as feed_fetch(NULL::kv, '0',
  * 0, 100): at most "limit" rows (and at most feedpub.max_page_rows) with
@@ -154,7 +154,7 @@ feed_fetch(PG_FUNCTION_ARGS)
 
 /*
  * feed_fetch(after_xid xid8, after_pos bigint, "limit" int) returns TABLE (the
- * columns of a jsonb outbox), VOLATILE, parallel safe
+ * columns of a jsonb outbox), VOLATILE
  *
  * The same for the default feed: the first jsonb outbox that was made, or the
  * one that feed_set_default() chose.  Error 55000 if there is none.
@@ -656,7 +656,7 @@ check_history(const FeedpubFeed *feed, Relation heap)
 
 /*
  * feed_xid_head(feed regclass, OUT after_xid xid8, OUT after_pos bigint)
- * VOLATILE, parallel safe
+ * VOLATILE
  *
  * Returns the cursor of now in xid order.  A consumer that starts there gets
  * every row that is committed later, also by transactions that are running

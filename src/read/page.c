@@ -284,7 +284,7 @@ is_to_wait(FeedpubPageScan *scan)
 	return !page->more && !has_entry(page) &&
 		!page->request.subscribed &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
-		!IsolationUsesXactSnapshot() && !IsInParallelMode() &&
+		!IsolationUsesXactSnapshot() &&
 		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
 								   &scan->last.snapshot);
 }

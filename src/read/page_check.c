@@ -32,7 +32,7 @@ feedpub_page_check_history(FeedpubPageScan *scan)
 
 	if (!scan->page->request.after.given || scan->page->request.after.history == scan->floor.history)
 		return true;
-	if (!RecoveryInProgress() && !IsInParallelMode())
+	if (!RecoveryInProgress())
 	{
 		latest = RegisterSnapshot(GetLatestSnapshot());
 		now = feedpub_floor_history(scan->page->feed.relid, latest);
@@ -71,7 +71,7 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 		Snapshot	latest;
 		bool		known;
 
-		if (RecoveryInProgress() || IsInParallelMode())
+		if (RecoveryInProgress())
 			return false;
 		latest = RegisterSnapshot(GetLatestSnapshot());
 		latest_batches = feedpub_batch_begin(scan->page->feed.relid, after->sync_id, latest);

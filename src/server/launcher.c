@@ -60,7 +60,7 @@ feedpub_launcher_ensure(Oid relid)
 	FeedpubDatabase *entry;
 	FeedpubWorkerState state;
 
-	if (RecoveryInProgress() || IsInParallelMode())
+	if (RecoveryInProgress())
 		return true;
 	if (!IsUnderPostmaster)
 		return false;

@@ -284,8 +284,7 @@ close_page(Poll *poll)
 static bool
 may_wait(void)
 {
-	return feedpub_wait_may_sleep() && !IsolationUsesXactSnapshot() &&
-		!IsInParallelMode();
+	return feedpub_wait_may_sleep() && !IsolationUsesXactSnapshot();
 }
 
 /*

@@ -11,18 +11,18 @@ INSERT INTO meant VALUES
 	('_note_delete', '', 'trigger', 'v', false, 'u'),
 	('_note_truncate', '', 'trigger', 'v', false, 'u'),
 	('_running', 'OUT xid xid8, OUT pid integer', 'SETOF record', 'v', false, 'r'),
-	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'r'),
-	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean, OUT worker text', 'record', 'v', true, 'r'),
+	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'u'),
+	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean, OUT worker text', 'record', 'v', true, 'u'),
 	('_workers', 'OUT datid oid, OUT pid integer, OUT state text, OUT started_at timestamp with time zone, OUT turns bigint, OUT wakeups bigint, OUT batches bigint, OUT transactions bigint, OUT rows_stamped bigint, OUT errors bigint, '
 		'OUT failing_feeds integer, OUT last_error text, OUT last_error_at timestamp with time zone, OUT last_error_feed oid', 'SETOF record', 'v', false, 'r');
 INSERT INTO meant VALUES
 	('_subscription_owner', 'owner oid, owner_name name, system_id bigint', 'oid', 's', true, 's'),
-	('_retention', 'feed regclass, OUT floor text, OUT floor_moved_at timestamp with time zone, OUT oldest timestamp with time zone, OUT held_by text', 'record', 'v', true, 'r'),
+	('_retention', 'feed regclass, OUT floor text, OUT floor_moved_at timestamp with time zone, OUT oldest timestamp with time zone, OUT held_by text', 'record', 'v', true, 'u'),
 	('_restricted', 'statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
 	('_request', 'role text, claims text, read_only boolean, statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
-	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'r'),
-	('_page_events', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'r'),
-	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'r');
+	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'u'),
+	('_page_events', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'text', 'v', false, 'u'),
+	('_lag', 'feed regclass, cursor text, OUT rows bigint, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', true, 'u');
 INSERT INTO meant VALUES
 	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),
 	('_cursor_moves', 'a text, b text', 'boolean', 'i', true, 's', false),
