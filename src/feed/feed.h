@@ -223,6 +223,11 @@ extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 							   AttrNumber *attnos);
 extern void feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
+extern int	feedpub_key_pin(TupleDesc desc, int nkeys, const AttrNumber *attnos);
+extern void feedpub_key_unpin(int pinned);
+extern Datum feedpub_key_pinned_texts(TupleDesc desc, int nkeys,
+									  const AttrNumber *attnos,
+									  TupleTableSlot *slot);
 extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 							   const AttrNumber *attnos, TupleTableSlot *slot);
 extern AttrNumber feedpub_key_runs_code(Relation rel, Relation index);

@@ -313,18 +313,38 @@ pin_settings(void)
 }
 
 /*
- * A row's key as a text[].
+ * The same if the text of a key depends on them, for feedpub_key_pinned_texts().
+ * To be ended by feedpub_key_unpin().
+ */
+int
+feedpub_key_pin(TupleDesc desc, int nkeys, const AttrNumber *attnos)
+{
+	for (int i = 0; i < nkeys; i++)
+	{
+		if (!prints_the_same_everywhere(TupleDescAttr(desc, attnos[i] - 1)->atttypid))
+			return pin_settings();
+	}
+	return -1;
+}
+
+void
+feedpub_key_unpin(int pinned)
+{
+	if (pinned >= 0)
+		AtEOXact_GUC(false, pinned);
+}
+
+/*
+ * A row's key as a text[].  The caller has pinned the settings.
  */
 Datum
-feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
-				  TupleTableSlot *slot)
+feedpub_key_pinned_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
+						 TupleTableSlot *slot)
 {
 	Datum		texts[INDEX_MAX_KEYS];
-	int			nestlevel = -1;
 
 	for (int i = 0; i < nkeys; i++)
 	{
-		Oid			type = TupleDescAttr(desc, attnos[i] - 1)->atttypid;
 		Oid			output;
 		bool		is_varlena;
 		bool		isnull;
@@ -332,15 +352,22 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 
 		if (isnull)
 			elog(ERROR, "column %d of a key is null", attnos[i]);
-		if (nestlevel < 0 && !prints_the_same_everywhere(type))
-			nestlevel = pin_settings();
-		getTypeOutputInfo(type, &output, &is_varlena);
+		getTypeOutputInfo(TupleDescAttr(desc, attnos[i] - 1)->atttypid, &output, &is_varlena);
 		texts[i] = CStringGetTextDatum(OidOutputFunctionCall(output, value));
 	}
-	if (nestlevel >= 0)
-		AtEOXact_GUC(false, nestlevel);
 	return PointerGetDatum(construct_array(texts, nkeys, TEXTOID, -1, false,
 										   TYPALIGN_INT));
+}
+
+Datum
+feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
+				  TupleTableSlot *slot)
+{
+	int			pinned = feedpub_key_pin(desc, nkeys, attnos);
+	Datum		texts = feedpub_key_pinned_texts(desc, nkeys, attnos, slot);
+
+	feedpub_key_unpin(pinned);
+	return texts;
 }
 
 /*

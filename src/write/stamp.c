@@ -592,6 +592,16 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 	return false;
 }
 
+static bool
+has_key(const TrackedTable *table, TupleTableSlot *slot)
+{
+	bool		found = table->nkeys > 0 && table->can_stamp;
+
+	for (int i = 0; i < table->nkeys && found; i++)
+		found = !slot_attisnull(slot, table->keys[i]);
+	return found;
+}
+
 /*
  * Leave a tombstone for a row.  If its key is not known, because the feed has
  * lost a column of it, or the column may be null by now, the writer goes on,
@@ -600,19 +610,15 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 static void
 leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 {
-	FullTransactionId xid;
+	FullTransactionId xid = GetTopFullTransactionId();
 	Datum		key;
-	bool		has_key = table->nkeys > 0 && table->can_stamp;
 
-	for (int i = 0; i < table->nkeys && has_key; i++)
-		has_key = !slot_attisnull(slot, table->keys[i]);
-	if (!has_key)
+	if (!has_key(table, slot))
 	{
 		feedpub_lost_note(table->head.feed);
 		return;
 	}
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
-	xid = GetTopFullTransactionId();
 	feedpub_tombstone_write(table->head.feed, xid,
 							nextval_internal(table->head.seqid, false), key);
 	feedpub_wake_note(table->head.feed, xid);
@@ -621,14 +627,17 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 /*
  * Leave a tombstone for each row of a partition that is about to be truncated,
  * since the other partitions keep their rows.  Rows that are deleted already
- * have theirs.
+ * have theirs.  Nothing else runs meanwhile, so settings are set once.
  */
 static void
 leave_all_tombstones(const TrackedTable *table, Relation rel)
 {
+	FullTransactionId xid = GetTopFullTransactionId();
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	FeedpubTombstones *tombstones = feedpub_tombstone_begin(table->head.feed, xid);
+	int			pinned = feedpub_key_pin(RelationGetDescr(rel), table->nkeys, table->keys);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub truncate",
 												  ALLOCSET_DEFAULT_SIZES);
@@ -638,11 +647,18 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 		MemoryContext oldcontext = MemoryContextSwitchTo(context);
 
 		CHECK_FOR_INTERRUPTS();
-		leave_tombstone(table, rel, slot);
+		if (has_key(table, slot))
+			feedpub_tombstone_add(tombstones, nextval_internal(table->head.seqid, false),
+								  feedpub_key_pinned_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot));
+		else
+			feedpub_lost_note(table->head.feed);
 		MemoryContextSwitchTo(oldcontext);
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
+	feedpub_key_unpin(pinned);
+	feedpub_tombstone_end(tombstones);
+	feedpub_wake_note(table->head.feed, xid);
 	ExecDropSingleTupleTableSlot(slot);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);

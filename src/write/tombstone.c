@@ -22,8 +22,10 @@
 #include "catalog/namespace.h"
 #include "executor/tuptable.h"
 #include "miscadmin.h"
+#include "utils/datum.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
@@ -36,6 +38,24 @@
 #define ANUM_TOMBSTONE_POS		3
 #define ANUM_TOMBSTONE_KEY		4
 #define NATTS_TOMBSTONE			4
+
+/* how many tombstones are written at once, and the size of their keys */
+#define TOGETHER		500
+#define MAX_TOGETHER	1000
+
+struct FeedpubTombstones
+{
+	Oid			feed;
+	FullTransactionId xid;
+	Relation	table;
+	TupleDesc	desc;			/* a copy: no slot is a resource to remember */
+	CatalogIndexState indexes;
+	MemoryContext context;		/* of what is not written yet */
+	int			n;
+	TupleTableSlot *slots[TOGETHER];
+};
+
+static void write_together(FeedpubTombstones *tombstones);
 
 /*
  * Open the table, and its index if it is asked for.
@@ -80,6 +100,91 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
 	pfree(values);
 	pfree(nulls);
 	table_close(table, NoLock);
+}
+
+/*
+ * Begin to write many tombstones of one transaction.  They are kept until
+ * feedpub_tombstone_end(), or until there are enough for some pages of the
+ * table, which are then written at once.
+ */
+FeedpubTombstones *
+feedpub_tombstone_begin(Oid feed, FullTransactionId xid)
+{
+	FeedpubTombstones *tombstones = palloc0_object(FeedpubTombstones);
+
+	tombstones->feed = feed;
+	tombstones->xid = xid;
+	tombstones->table = feedpub_tombstone_open(RowExclusiveLock, NULL);
+	tombstones->desc = CreateTupleDescCopy(RelationGetDescr(tombstones->table));
+	tombstones->indexes = CatalogOpenIndexes(tombstones->table);
+	tombstones->context = AllocSetContextCreate(CurrentMemoryContext,
+												"feedpub tombstones",
+												ALLOCSET_DEFAULT_SIZES);
+	return tombstones;
+}
+
+/*
+ * Add one, as feedpub_tombstone_write() writes it.
+ */
+void
+feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos, Datum key)
+{
+	MemoryContext oldcontext;
+	TupleTableSlot *slot;
+
+	/* a value that is stored out of line, heap_multi_insert() may move */
+	if (VARSIZE_ANY(DatumGetPointer(key)) > MAX_TOGETHER)
+	{
+		feedpub_tombstone_write(tombstones->feed, tombstones->xid, pos, key);
+		return;
+	}
+	oldcontext = MemoryContextSwitchTo(tombstones->context);
+	if (tombstones->slots[tombstones->n] == NULL)
+	{
+		MemoryContext own = MemoryContextSwitchTo(GetMemoryChunkContext(tombstones));
+
+		tombstones->slots[tombstones->n] = MakeSingleTupleTableSlot(tombstones->desc, &TTSOpsHeapTuple);
+		MemoryContextSwitchTo(own);
+	}
+	slot = tombstones->slots[tombstones->n++];
+	ExecClearTuple(slot);
+	memset(slot->tts_isnull, true, tombstones->desc->natts * sizeof(bool));
+	memset(slot->tts_isnull, false, NATTS_TOMBSTONE * sizeof(bool));
+	slot->tts_values[ANUM_TOMBSTONE_FEED - 1] = ObjectIdGetDatum(tombstones->feed);
+	slot->tts_values[ANUM_TOMBSTONE_XID - 1] = FullTransactionIdGetDatum(tombstones->xid);
+	slot->tts_values[ANUM_TOMBSTONE_POS - 1] = Int64GetDatum(pos);
+	slot->tts_values[ANUM_TOMBSTONE_KEY - 1] = datumCopy(key, false, -1);
+	ExecStoreVirtualTuple(slot);
+	MemoryContextSwitchTo(oldcontext);
+	if (tombstones->n == TOGETHER)
+		write_together(tombstones);
+}
+
+static void
+write_together(FeedpubTombstones *tombstones)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(tombstones->context);
+
+	/* as the server writes its catalogs, see feedpub_tombstone_write() */
+	CatalogTuplesMultiInsertWithInfo(tombstones->table, tombstones->slots,
+									 tombstones->n, tombstones->indexes);
+	for (int i = 0; i < tombstones->n; i++)
+		ExecClearTuple(tombstones->slots[i]);
+	tombstones->n = 0;
+	MemoryContextSwitchTo(oldcontext);
+	MemoryContextReset(tombstones->context);
+}
+
+void
+feedpub_tombstone_end(FeedpubTombstones *tombstones)
+{
+	write_together(tombstones);
+	for (int i = 0; i < TOGETHER && tombstones->slots[i] != NULL; i++)
+		ExecDropSingleTupleTableSlot(tombstones->slots[i]);
+	MemoryContextDelete(tombstones->context);
+	CatalogCloseIndexes(tombstones->indexes);
+	table_close(tombstones->table, NoLock);
+	pfree(tombstones);
 }
 
 /*

@@ -13,6 +13,9 @@
 
 #include "feed/feed.h"
 
+/* Tombstones that are written together. */
+typedef struct FeedpubTombstones FeedpubTombstones;
+
 /* in stamp.c */
 extern Oid	feedpub_stamp_anew;
 
@@ -23,6 +26,10 @@ extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
 extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
 extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
+extern FeedpubTombstones *feedpub_tombstone_begin(Oid feed, FullTransactionId xid);
+extern void feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos,
+								  Datum key);
+extern void feedpub_tombstone_end(FeedpubTombstones *tombstones);
 extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
 
