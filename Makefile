@@ -32,6 +32,7 @@ OBJS = \
 	src/feed/lost.o \
 	src/feed/own_ddl.o \
 	src/feed/partition.o \
+	src/feed/partition_guard.o \
 	src/feed/partition_list.o \
 	src/feed/registry.o \
 	src/feed/registry_write.o \
@@ -193,6 +194,7 @@ ISOLATION = \
 	table-partition-detached \
 	table-partition-moves \
 	table-partition-snapshot \
+	table-partition-truncated \
 	table-policy-lookup \
 	table-prepared \
 	table-relcache-reset \

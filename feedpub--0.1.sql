@@ -266,7 +266,8 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._parked_entry',
 -- The partitions of partitioned table feeds: a row is in the feed if its stamp
 -- is not below since.  trigger_id is the partition's clone of the trigger that
 -- stamps; if it has another one now, it has been detached meanwhile.
--- partition_id and system_id tell on which server trigger_id holds.
+-- partition_id and system_id tell on which server trigger_id and file hold.
+-- file is the partition's file while no trigger tells of its TRUNCATE, else 0.
 CREATE TABLE feedpub._partition (
 	feed pg_catalog.regclass NOT NULL,
 	partition pg_catalog.regclass NOT NULL,
@@ -274,6 +275,7 @@ CREATE TABLE feedpub._partition (
 	trigger_id pg_catalog.oid NOT NULL,
 	partition_id pg_catalog.oid NOT NULL,
 	system_id pg_catalog.int8 NOT NULL,
+	file pg_catalog.oid NOT NULL DEFAULT 0,
 	PRIMARY KEY (feed, partition)
 );
 GRANT SELECT ON feedpub._partition TO pg_database_owner;

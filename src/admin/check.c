@@ -311,7 +311,7 @@ check_key(FeedpubCheck *cxt)
 						  NULL);
 	if (has_lost_changes(cxt))
 		feedpub_check_add(cxt, "history",
-						  pstrdup("rows were changed while the key, the sequence or a column of the stamp was missing, so the feed cannot be read until another history begins"),
+						  pstrdup("rows were changed while the key, the sequence or a column of the stamp was missing, or a partition's trigger for TRUNCATE, so the feed cannot be read until another history begins"),
 						  OidIsValid(keyid) || !deletes ? history_cure(cxt) : NULL)
 			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
 	else if (OidIsValid(keyid) && feedpub_mark_compare(cxt->rel, keyid, &key) == FEEDPUB_KEY_CHANGED)

@@ -178,8 +178,8 @@ feedpub_check_partitions(FeedpubCheck *cxt)
 			check_clone(&partition, "_note_delete", TRIGGER_TYPE_AFTER, "publishes deletes");
 
 			/*
-			 * Partitions that are added later have none until feed_repair()
-			 * makes it, which the views do not report.
+			 * Partitions that are added later have none until they are
+			 * admitted, which the views do not report.
 			 */
 			if (!partition.catalogs_only)
 				check_before_truncate(&partition);

@@ -269,11 +269,15 @@ extern bool feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
 									const Datum *values, FeedpubPartition **found);
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
-extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap);
+extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
+									bool *guarded);
 extern uint64 feedpub_partition_since(Oid feed, Relation rel);
 extern void feedpub_partition_begin(Relation heap);
 extern bool feedpub_partition_history_checked(const FeedpubPartitions *partitions);
 extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
+
+/* in partition_guard.c */
+extern bool feedpub_partition_guard(Oid feed);
 
 /* in registry.c */
 extern bool feedpub_registry_is_registered(Oid relid);

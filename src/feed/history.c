@@ -105,7 +105,7 @@ feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 				 errmsg("the key of feed \"%s\" has changed",
 						RelationGetRelationName(table)),
 			 is_lost ?
-				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp.") :
+				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp, or a partition was rewritten before it had its trigger for TRUNCATE.") :
 				 errdetail("ALTER TABLE has given a key column another type or other values. Consumers know the rows by those of before."),
 			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

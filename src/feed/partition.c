@@ -388,7 +388,8 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 		if (rel == NULL)
 			continue;
 		nknown += row != NULL;
-		found = found || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel));
+		found = found || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel)) ||
+			feedpub_partition_has_other_file(row, rel);
 		relation_close(rel, AccessShareLock);
 	}
 	found = found || nknown < list_length(rows);
@@ -399,11 +400,12 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 /*
  * Admit new partitions, and remove those from the list that are no partitions
  * any more.  Returns whether it has written the row of any partition: its rows
- * may have to be stamped anew.  The caller holds the publishing lock, so no
- * other process writes the list.
+ * may have to be stamped anew.  *guarded tells whether all have the trigger
+ * that tells of a TRUNCATE (partition_guard.c).  The caller holds the
+ * publishing lock, so no other process writes the list.
  */
 bool
-feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
+feedpub_partition_admit(const FeedpubFeed *feed, Relation heap, bool *guarded)
 {
 	List	   *rows;
 	List	   *opened;
@@ -411,6 +413,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 	ListCell   *lc;
 	bool		admitted = false;
 
+	*guarded = true;
 	if (!feed->is_partitioned)
 		return false;
 	opened = open_all(heap);
@@ -429,6 +432,10 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 			row->is_there = true;
 			new_row = *row;
 		}
+		new_row.file = feedpub_partition_is_guarded(feed, rel) ? InvalidOid : rel->rd_rel->relfilenode;
+		*guarded = *guarded && !OidIsValid(new_row.file);
+		if (feedpub_partition_has_other_file(row, rel))
+			feedpub_lost_note(feed->relid);
 		if (!OidIsValid(trigger_id))
 		{
 			relation_close(rel, NoLock);
@@ -442,7 +449,8 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap)
 				FEEDPUB_SINCE_NEVER :
 				U64FromFullTransactionId(ReadNextFullTransactionId());
 		}
-		if (is_new || new_row.since != row->since || !feedpub_partition_is_of_here(row))
+		if (is_new || new_row.since != row->since || new_row.file != row->file ||
+			!feedpub_partition_is_of_here(row))
 		{
 			new_row.partition = RelationGetRelid(rel);
 			new_row.partition_id = new_row.partition;

@@ -18,6 +18,7 @@ typedef struct FeedpubPartitionRow
 	Oid			trigger_id;
 	Oid			partition_id;
 	uint64		system_id;
+	Oid			file;			/* while its TRUNCATE would not be told */
 	ItemPointerData tid;
 	bool		is_there;		/* it is a partition of the table now */
 } FeedpubPartitionRow;
@@ -28,6 +29,9 @@ extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid partition
 extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_is_changed(const FeedpubPartitionRow *row,
 										 Oid trigger_id);
+extern bool feedpub_partition_is_guarded(const FeedpubFeed *feed, Relation rel);
+extern bool feedpub_partition_has_other_file(const FeedpubPartitionRow *row,
+											 Relation rel);
 extern bool feedpub_partition_is_of_here(const FeedpubPartitionRow *row);
 extern void feedpub_partition_write_row(Relation table, Oid feed,
 										const FeedpubPartitionRow *row);

@@ -29,7 +29,8 @@
 #define ANUM_PARTITION_TRIGGER_ID	4
 #define ANUM_PARTITION_PARTITION_ID	5
 #define ANUM_PARTITION_SYSTEM_ID	6
-#define NATTS_PARTITION				6
+#define ANUM_PARTITION_FILE			7
+#define NATTS_PARTITION				7
 
 static bool is_cloned_with_feed(Oid trigger_id);
 
@@ -68,6 +69,7 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
 		row->partition_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
 		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
+		row->file = DatumGetObjectId(values[ANUM_PARTITION_FILE - 1]);
 		row->tid = tuple->t_self;
 		rows = lappend(rows, row);
 	}
@@ -143,6 +145,28 @@ feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
 }
 
 /*
+ * Would a TRUNCATE of a partition be told?  A trigger that its owner has
+ * disabled counts as there: feed_check() names it.
+ */
+bool
+feedpub_partition_is_guarded(const FeedpubFeed *feed, Relation rel)
+{
+	return !feed->deletes || feedpub_relation_has_trigger(rel, "_note_truncate");
+}
+
+/*
+ * Was a partition listed without the trigger that tells of its TRUNCATE, and
+ * has it another file since?  On another server the number says nothing, so it
+ * counts as changed.
+ */
+bool
+feedpub_partition_has_other_file(const FeedpubPartitionRow *row, Relation rel)
+{
+	return row != NULL && OidIsValid(row->file) &&
+		(row->file != rel->rd_rel->relfilenode || !feedpub_partition_is_of_here(row));
+}
+
+/*
  * Was a row of the list written for this table, on this server?
  */
 bool
@@ -206,6 +230,7 @@ feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow 
 	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
 	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->partition_id);
 	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
+	values[ANUM_PARTITION_FILE - 1] = ObjectIdGetDatum(row->file);
 
 	/* a plain table with plain indexes, as system catalogs are */
 	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);

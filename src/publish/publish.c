@@ -73,11 +73,12 @@ PG_FUNCTION_INFO_V1(feed_publish);
 
 static void publish_all(void);
 static bool publish_one_of_all(Oid relid, FeedpubPublishWait how);
-static void announce(Oid relid, const FeedpubPublished *done);
+static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
 static bool lock_publishing(Oid relid, FeedpubPublishWait how);
 static FeedpubPartitions *open_partitions(FeedpubFeed *feed, Relation heap,
-										  Snapshot snapshot, FeedpubPublishWait how);
+										  Snapshot snapshot, FeedpubPublishWait how,
+										  FeedpubPublished *done);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
 
@@ -117,8 +118,7 @@ feed_publish(PG_FUNCTION_ARGS)
 
 		SPI_commit();
 		feedpub_require_select(relid);
-		if (feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done) > 0)
-			announce(relid, &done);
+		follow_up(relid, feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done), &done);
 	}
 	SPI_commit();
 	SPI_finish();
@@ -204,8 +204,7 @@ publish_one_of_all(Oid relid, FeedpubPublishWait how)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
-	if (npublished > 0)
-		announce(relid, &done);
+	follow_up(relid, npublished, &done);
 	return npublished != FEEDPUB_PUBLISH_BUSY;
 }
 
@@ -213,12 +212,20 @@ publish_one_of_all(Oid relid, FeedpubPublishWait how)
  * Commit what has been published, and tell those that wait for it.
  */
 static void
-announce(Oid relid, const FeedpubPublished *done)
+follow_up(Oid relid, int npublished, const FeedpubPublished *done)
 {
-	SPI_commit();
-	feedpub_shmem_wake_waiters(relid);
-	if (done->announce || feedpub_shmem_is_listened(relid))
-		feedpub_publish_notify(relid);
+	if (npublished > 0)
+	{
+		SPI_commit();
+		feedpub_shmem_wake_waiters(relid);
+		if (done->announce || feedpub_shmem_is_listened(relid))
+			feedpub_publish_notify(relid);
+	}
+	if (done->unguarded)
+	{
+		SPI_commit();
+		(void) feedpub_publish_guard(relid);
+	}
 }
 
 /*
@@ -282,7 +289,7 @@ lock_publishing(Oid relid, FeedpubPublishWait how)
  * To be called first in a transaction, whose isolation and durability are set
  * here.  The caller commits.  Then it wakes the sessions that wait for the
  * feed.  If *done says so, or the feed is listened to, it calls
- * feedpub_publish_notify().
+ * feedpub_publish_notify(), and if *done says so, feedpub_publish_guard().
  *
  * Returns the number of transactions published.  Returns FEEDPUB_PUBLISH_BUSY
  * if it would have to wait for something that how does not include, or if the
@@ -341,6 +348,32 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 }
 
 /*
+ * Give partitions their triggers (feed/partition_guard.c), after a step that
+ * has asked for it, in a transaction of its own.  Waits for nothing.  Returns
+ * whether it has been done.
+ */
+bool
+feedpub_publish_guard(Oid relid)
+{
+	bool		done;
+
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = false;
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return false;
+	if (get_rel_name(relid) == NULL || !feedpub_registry_is_registered(relid))
+		return true;
+	if (!feedpub_batch_lock(relid, false))
+		return false;
+	PushActiveSnapshot(GetTransactionSnapshot());
+	done = feedpub_partition_guard(relid);
+	PopActiveSnapshot();
+	return done;
+}
+
+/*
  * Announce the newest batch: by a NOTIFY on the channel that the feed's owner
  * set, with the cursor of the batch as payload, and by one on our own channel
  * if feed_listen() asked for it.  Does nothing if there is neither any more.
@@ -383,9 +416,10 @@ feedpub_publish_notify(Oid relid)
  */
 static FeedpubPartitions *
 open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-				FeedpubPublishWait how)
+				FeedpubPublishWait how, FeedpubPublished *done)
 {
 	int			nestlevel = NewGUCNestLevel();
+	bool		guarded;
 	FeedpubPartitions *partitions;
 
 	if (how != FEEDPUB_WAIT_FOR_ALL)
@@ -393,8 +427,9 @@ open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
 	/* their rows are in no batch yet (partition.c); a worker stamps them */
-	if (feedpub_partition_admit(feed, heap))
+	if (feedpub_partition_admit(feed, heap, &guarded))
 		(void) feedpub_launcher_ensure(InvalidOid);
+	done->unguarded = !guarded;
 	partitions = feedpub_partition_open(feed, heap, snapshot, true);
 	AtEOXact_GUC(true, nestlevel);
 	return partitions;
@@ -420,7 +455,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	int			nnews = 0;
 	int			nwritten = 0;
 
-	partitions = open_partitions(feed, heap, snapshot, how);
+	partitions = open_partitions(feed, heap, snapshot, how, done);
 	feedpub_history_check(feed, partitions);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);

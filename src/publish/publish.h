@@ -123,6 +123,7 @@ typedef struct FeedpubPublished
 {
 	int			batches;
 	bool		announce;		/* on a channel, after the commit */
+	bool		unguarded;		/* feedpub_publish_guard() is to be called */
 } FeedpubPublished;
 
 /* Length of a cursor as text; the latter with a fallback */
@@ -210,6 +211,7 @@ extern bool feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs);
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
 								 FeedpubPublished *done);
 extern void feedpub_publish_notify(Oid relid);
+extern bool feedpub_publish_guard(Oid relid);
 
 /* in run.c */
 extern FeedpubRunReader *feedpub_run_begin(const FeedpubFeed *feed,

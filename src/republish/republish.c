@@ -263,13 +263,19 @@ admit_partitions(Oid relid)
 {
 	FeedpubFeed feed;
 	Relation	heap;
+	bool		guarded;
 
 	feedpub_republish_begin_transaction();
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
-	(void) feedpub_partition_admit(&feed, heap);
+	(void) feedpub_partition_admit(&feed, heap, &guarded);
 	relation_close(heap, NoLock);
+	if (!guarded)
+	{
+		feedpub_republish_begin_transaction();
+		(void) feedpub_publish_guard(relid);
+	}
 }
 
 /*

@@ -91,6 +91,9 @@ typedef struct FeedState
 	int			merge_failures;
 	TimestampTz merge_not_before;
 	bool		announced;		/* the newest batch, by this worker */
+	bool		unguarded;		/* feedpub_publish_guard() is due, */
+	TimestampTz guard_at;		/* from then on, */
+	int			nguards;		/* and has been done so often in vain */
 } FeedState;
 
 static HTAB *states;
@@ -112,13 +115,8 @@ static void plan_maintenance(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void collect_marks(void);
-static FeedState *get_state(Oid relid);
-static void mark_state(Oid relid);
-static void mark_all(void);
 static void check_watched(void);
 static void publish_due(void);
-static void publish_one(FeedState *state);
-static int	retry_wait(int nfailures);
 static void merge_some(void);
 static void plan_merges(void);
 static void list_retained(Oid relid);
@@ -274,29 +272,6 @@ is_wanted_here(void)
 	return wanted;
 }
 
-/*
- * Collect what writers have marked, and what feed_flush() asks for.
- */
-static void
-collect_marks(void)
-{
-	Oid			dirty[FEEDPUB_MAX_DIRTY];
-	Oid			asked[FEEDPUB_MAX_ASKED];
-	bool		all;
-	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
-	int			nasked;
-
-	for (int i = 0; i < ndirty; i++)
-		mark_state(dirty[i]);
-	if (all || all_marked)
-		mark_all();
-
-	/* feed_flush() */
-	nasked = feedpub_shmem_read_asked(asked);
-	for (int i = 0; i < nasked; i++)
-		mark_state(asked[i]);
-}
-
 static FeedState *
 get_state(Oid relid)
 {
@@ -323,6 +298,29 @@ mark_all(void)
 {
 	/* if it fails, it is done again in the next turn */
 	all_marked = !run_step("looking for feeds", mark_registered, InvalidOid);
+}
+
+/*
+ * Collect what writers have marked, and what feed_flush() asks for.
+ */
+static void
+collect_marks(void)
+{
+	Oid			dirty[FEEDPUB_MAX_DIRTY];
+	Oid			asked[FEEDPUB_MAX_ASKED];
+	bool		all;
+	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
+	int			nasked;
+
+	for (int i = 0; i < ndirty; i++)
+		mark_state(dirty[i]);
+	if (all || all_marked)
+		mark_all();
+
+	/* feed_flush() */
+	nasked = feedpub_shmem_read_asked(asked);
+	for (int i = 0; i < nasked; i++)
+		mark_state(asked[i]);
 }
 
 /* the steps of run_step() */
@@ -356,6 +354,12 @@ publish(Oid relid)
 {
 	published = feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_NOBODY,
 									 &published_as);
+}
+
+static void
+guard(Oid relid)
+{
+	get_state(relid)->unguarded = !feedpub_publish_guard(relid);
 }
 
 static void
@@ -511,27 +515,12 @@ check_watched(void)
 }
 
 /*
- * Publish the feeds that have news and need not wait longer.
+ * How long to wait after a failure, in ms: each time twice as long.
  */
-static void
-publish_due(void)
+static int
+retry_wait(int nfailures)
 {
-	HASH_SEQ_STATUS status;
-	FeedState  *state;
-	TimestampTz now = GetCurrentTimestamp();
-	List	   *due = NIL;
-	ListCell   *lc;
-
-	/* a scan of the table must not go on after a transaction's end */
-	hash_seq_init(&status, states);
-	while ((state = hash_seq_search(&status)) != NULL)
-	{
-		if (state->dirty && state->not_before <= now)
-			due = lappend(due, state);
-	}
-	foreach(lc, due)
-		publish_one(lfirst(lc));
-	list_free(due);
+	return Min(FIRST_RETRY << Min(nfailures, 10), LAST_RETRY);
 }
 
 /*
@@ -568,14 +557,13 @@ publish_one(FeedState *state)
 		state->nfailures = 0;
 		stats.batches += published_as.batches;
 		stats.transactions += published;
+		state->unguarded = published_as.unguarded;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
 		if (feedpub_shmem_answer(asked) || published > 0)
 			feedpub_shmem_wake_waiters(state->relid);
 
-		/*
-		 * The publisher before may have ended between a batch and its NOTIFY.
-		 */
+		/* the publisher before may have ended between a batch and its NOTIFY */
 		if ((published > 0 &&
 			 (published_as.announce || feedpub_shmem_is_listened(state->relid))) ||
 			!state->announced)
@@ -585,12 +573,36 @@ publish_one(FeedState *state)
 }
 
 /*
- * How long to wait after a failure, in ms: each time twice as long.
+ * Publish the feeds that have news and need not wait longer.
  */
-static int
-retry_wait(int nfailures)
+static void
+publish_due(void)
 {
-	return Min(FIRST_RETRY << Min(nfailures, 10), LAST_RETRY);
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+	TimestampTz now = GetCurrentTimestamp();
+	List	   *due = NIL;
+	ListCell   *lc;
+
+	/* a scan of the table must not go on after a transaction's end */
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (state->dirty || state->unguarded)
+			due = lappend(due, state);
+	}
+	foreach(lc, due)
+	{
+		state = lfirst(lc);
+		if (state->dirty && state->not_before <= now)
+			publish_one(state);
+		if (!state->unguarded || state->guard_at > now)
+			continue;
+		(void) run_step("making triggers in partitions of", guard, state->relid);
+		state->nguards = state->unguarded ? state->nguards + 1 : 0;
+		state->guard_at = TimestampTzPlusMilliseconds(now, retry_wait(state->nguards));
+	}
+	list_free(due);
 }
 
 /*
@@ -679,6 +691,8 @@ next_due(void)
 	{
 		if (state->merge_due)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->merge_not_before));
+		if (state->unguarded)
+			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->guard_at));
 		if (state->dirty)
 			timeout = Min(timeout, TimestampDifferenceMilliseconds(now, state->not_before));
 	}
