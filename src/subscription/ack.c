@@ -30,20 +30,20 @@
 PG_FUNCTION_INFO_V1(feed_ack);
 
 /* $1 to $4 are as bind_receipt() sets them. */
-#define OF_RECEIPT \
-	FEEDPUB_NEWEST \
-	" AND (h.state = $3 OR h.page = $4)"
+#define OF_RECEIPT " (h.state = $3 OR h.page = $4)"
 
+/* $9 is the number of a version that is not newer than the newest */
 static FeedpubStatement move_cursor = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $5, state = $6, page = $4,"
 		   " n = h.n + ($6 & 31 = 0)::pg_catalog.int4,"
 		   " last_ack = pg_catalog.clock_timestamp(),"
 		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
 		   "  THEN pg_catalog.clock_timestamp() + $8 ELSE h.leased_until END"
-		   " WHERE" OF_RECEIPT " AND feedpub._cursor_moves(h.cursor, $5)",
-	.nargs = 8,
+		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $9"
+		   " AND" OF_RECEIPT " AND feedpub._cursor_moves(h.cursor, $5)",
+	.nargs = 9,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID,
-				 BOOLOID, INTERVALOID},
+				 BOOLOID, INTERVALOID, INT8OID},
 };
 
 /* if the cursor has not moved: has this page moved it there already? */
@@ -56,7 +56,7 @@ static FeedpubStatement compare_page = {
 };
 
 static FeedpubStatement lock_shard_of_page = {
-	.sql = "SELECT h.cursor FROM feedpub._shard h WHERE" OF_RECEIPT
+	.sql = "SELECT h.cursor FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " AND" OF_RECEIPT
 		   " FOR NO KEY UPDATE",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
@@ -148,7 +148,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 				 int64 new_state)
 {
 	FeedpubRole caller;
-	Datum		values[8];
+	Datum		values[9];
 	FeedpubAck	result = FEEDPUB_ACK_LOST;
 
 	PreventCommandIfReadOnly("feed_ack()");
@@ -166,6 +166,12 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	values[5] = Int64GetDatum(new_state);
 	values[6] = BoolGetDatum(receipt->kind == FEEDPUB_RECEIPT_LEASED);
 	values[7] = IntervalPGetDatum(sub->lease);
+	values[8] = Int64GetDatum(0);
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		if (sub->shards[i].shard == receipt->shard)
+			values[8] = Int64GetDatum(sub->shards[i].n);
+	}
 	feedpub_store_begin(&caller);
 	if (feedpub_store_run(&move_cursor, values, NULL) == 1)
 		result = FEEDPUB_ACK_DONE;

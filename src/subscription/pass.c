@@ -52,11 +52,11 @@
 
 /* if the state is the same, and the row is not locked */
 static FeedpubStatement pass_filtered = {
-	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.state = $3"
+	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard h"
+		   "  WHERE" FEEDPUB_NEWEST " AND h.state = $3"
 		   "  FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET cursor = $4, state = $5, page = NULL FROM free"
-		   " WHERE h.subscription = $1 AND h.shard = $2",
+		   " UPDATE feedpub._shard h SET cursor = $4, state = $5, page = NULL, n = h.n + 1 FROM free"
+		   " WHERE" FEEDPUB_NEWEST,
 	.nargs = 5,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID},
 };

@@ -46,33 +46,50 @@
 /* how long a name of a subscription or consumer may be, in bytes */
 #define MAX_NAME		255
 
-#define SELECT_SUBSCRIPTION(seen_until, consumer) \
+/*
+ * $2 is a shard.  The newest version of each row of feedpub._shard is the first
+ * one, and LIMIT 1 ends the scan there.
+ */
+#define SELECT_SUBSCRIPTION(seen_until, shards, consumer) \
 	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
-	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked, s.backoff"                          \
-	" FROM feedpub._subscription s"                                                                         \
-	" LEFT JOIN LATERAL (SELECT newest.*"                                                                   \
-	"  FROM pg_catalog.generate_series(greatest($2, 0),"                                                    \
-	"   CASE WHEN $2 < 0 THEN s.shards ELSE least($2 + 1, s.shards) END - 1) i (shard),"                    \
-	"  LATERAL (SELECT o.* FROM feedpub._shard o WHERE o.subscription = s.name AND o.shard = i.shard"       \
-	"   ORDER BY o.n DESC LIMIT 1) newest) h ON true" consumer                                              \
+	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked, s.backoff, h.n"                     \
+	" FROM feedpub._subscription s " shards                                                                 \
+	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                  \
+	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                              \
+	"  ORDER BY o.n DESC LIMIT 1) h ON true" consumer                                                       \
 	" WHERE s.name = $1"
+#define ONE_SHARD	"CROSS JOIN (SELECT $2 AS shard) i"
+#define ALL_SHARDS	"CROSS JOIN pg_catalog.generate_series(0, s.shards - 1) i (shard)"
+#define SEEN_UNTIL	" LEFT JOIN feedpub._consumer c ON c.subscription = s.name AND c.consumer = $3"
 
-static FeedpubStatement select_subscription = {
-	.sql = SELECT_SUBSCRIPTION("NULL", ""),
+static FeedpubStatement select_shard = {
+	.sql = SELECT_SUBSCRIPTION("NULL", ONE_SHARD, ""),
 	.nargs = 2,
 	.argtypes = {TEXTOID, INT4OID},
 };
 
-static FeedpubStatement select_for_consumer = {
-	.sql = SELECT_SUBSCRIPTION("c.seen_until",
-							   " LEFT JOIN feedpub._consumer c"
-							   " ON c.subscription = s.name AND c.consumer = $3"),
+static FeedpubStatement select_shards = {
+	.sql = SELECT_SUBSCRIPTION("NULL", ALL_SHARDS, ""),
+	.nargs = 2,
+	.argtypes = {TEXTOID, INT4OID},
+};
+
+static FeedpubStatement select_shard_of_consumer = {
+	.sql = SELECT_SUBSCRIPTION("c.seen_until", ONE_SHARD, SEEN_UNTIL),
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+};
+
+static FeedpubStatement select_shards_of_consumer = {
+	.sql = SELECT_SUBSCRIPTION("c.seen_until", ALL_SHARDS, SEEN_UNTIL),
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
+static uint64 select_subscription(Datum *values, bool by_consumer,
+								  int shard_wanted);
 static void load_shard(FeedpubShard *shard, uint64 row);
 static int	compare_shards(const void *a, const void *b);
 
@@ -158,11 +175,9 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	if (consumer != NULL)
 		feedpub_subscription_check_name(consumer, "consumer");
 	values[0] = PointerGetDatum(name);
-	values[1] = Int32GetDatum(shard_wanted);
 	values[2] = PointerGetDatum(consumer);
 	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(consumer != NULL ? &select_for_consumer : &select_subscription,
-							  values, NULL);
+	nrows = select_subscription(values, consumer != NULL, shard_wanted);
 	MemoryContextSwitchTo(context);
 	if (nrows > 0)
 	{
@@ -196,6 +211,33 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
+ * Select a subscription with one shard or, if that is -1, with all of them.
+ * Most have only one, which takes less time to select than all; those with
+ * more are mostly used again by the session that has used one.
+ */
+static uint64
+select_subscription(Datum *values, bool by_consumer, int shard_wanted)
+{
+	static bool several = false;
+	uint64		nrows;
+	bool		isnull;
+
+	values[1] = Int32GetDatum(Max(shard_wanted, 0));
+	if (shard_wanted >= 0 || !several)
+	{
+		nrows = feedpub_store_run(by_consumer ? &select_shard_of_consumer : &select_shard,
+								  values, NULL);
+		if (shard_wanted >= 0 || nrows == 0 ||
+			DatumGetInt32(feedpub_store_value(0, 8, &isnull)) == 1)
+			return nrows;
+	}
+	nrows = feedpub_store_run(by_consumer ? &select_shards_of_consumer : &select_shards,
+							  values, NULL);
+	several = nrows > 1;
+	return nrows;
+}
+
+/*
  * The elements of a backoff, which are intervals.
  */
 Datum *
@@ -209,7 +251,7 @@ feedpub_subscription_delays(ArrayType *backoff, int *ndelays)
 }
 
 /*
- * Set a shard from a row of select_subscription.
+ * Set a shard from a row of select_subscription().
  */
 static void
 load_shard(FeedpubShard *shard, uint64 row)
@@ -225,6 +267,7 @@ load_shard(FeedpubShard *shard, uint64 row)
 	value = feedpub_store_value(row, 13, &isnull);
 	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
 	shard->parked = DatumGetInt32(feedpub_store_value(row, 14, &isnull));
+	shard->n = DatumGetInt64(feedpub_store_value(row, 16, &isnull));
 }
 
 static int

@@ -19,6 +19,7 @@ typedef struct FeedpubShard
 	int			shard;
 	text	   *cursor;			/* the committed cursor */
 	int64		state;			/* receipt.c */
+	int64		n;				/* of this version: FEEDPUB_NEWEST */
 	char	   *consumer;		/* the one that has leased it, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are parked */
