@@ -76,6 +76,7 @@ OBJS = \
 	src/retention/retain.o \
 	src/server/launcher.o \
 	src/server/shmem.o \
+	src/server/shmem_delivery.o \
 	src/server/shmem_listen.o \
 	src/server/shmem_mark.o \
 	src/server/shmem_worker.o \
@@ -87,6 +88,7 @@ OBJS = \
 	src/subscription/pass.o \
 	src/subscription/poll.o \
 	src/subscription/receipt.o \
+	src/subscription/repeat.o \
 	src/subscription/retry.o \
 	src/subscription/start.o \
 	src/subscription/subscribe.o \

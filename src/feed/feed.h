@@ -153,7 +153,7 @@ typedef struct FeedpubStatement
 {
 	const char *sql;
 	int			nargs;
-	Oid			argtypes[16];
+	Oid			argtypes[18];
 	struct _SPI_plan *plan;
 } FeedpubStatement;
 

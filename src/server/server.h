@@ -69,6 +69,31 @@ typedef struct FeedpubWorkerInfo
 	char		error[FEEDPUB_ERROR_LENGTH];
 } FeedpubWorkerInfo;
 
+/* how many shards of subscriptions have their deliveries counted */
+#define FEEDPUB_MAX_DELIVERIES	256
+
+/* how many entries of a shard may have failed, and not be parked yet */
+#define FEEDPUB_MAX_FAILED		4
+
+/* The last deliveries of a shard: shmem_delivery.c, subscription/repeat.c. */
+typedef struct FeedpubDeliveries
+{
+	uint64		shard;			/* a hash; 0: deliveries are not counted */
+	uint64		first;			/* a hash of the entry that came first */
+	int			count;			/* how often it did */
+	int			alone;			/* and how often the page had no other */
+	bool		small;			/* a page came again: pages have one entry */
+	int64		until_batch;	/* up to this entry, where that page ended */
+	int64		until_table;
+	int64		until_pos;
+	int			nfailed;
+	struct
+	{
+		uint64		entry;		/* a hash */
+		int			attempts;
+	} failed[FEEDPUB_MAX_FAILED];
+} FeedpubDeliveries;
+
 /* in launcher.c */
 extern bool feedpub_launcher_ensure(Oid relid);
 extern void feedpub_launcher_warn(Oid relid);
@@ -85,6 +110,11 @@ extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
 extern void feedpub_shmem_wake_waiters(Oid relid);
+
+/* in shmem_delivery.c */
+extern void feedpub_shmem_get_deliveries(uint64 shard, FeedpubDeliveries *deliveries);
+extern void feedpub_shmem_set_deliveries(const FeedpubDeliveries *deliveries);
+extern void feedpub_shmem_forget_deliveries(uint64 shard);
 
 /* in shmem_listen.c */
 extern bool feedpub_shmem_listen(Oid feed, TimestampTz until);

@@ -6,9 +6,10 @@
  *
  * Marks are in shmem_mark.c, workers in shmem_worker.c.
  *
- * There is one small struct for all databases.  With shared_preload_libraries
- * it is reserved at start.  Without, the first backend that needs it takes it
- * from the slack that the server leaves in its shared memory.  If there is no
+ * There is one small struct for all databases, and one in which deliveries of
+ * subscriptions are counted (shmem_delivery.c).  With shared_preload_libraries
+ * they are reserved at start.  Without, the first backend that needs them takes
+ * them from the slack that the server leaves in its shared memory.  If there is no
  * room, everything works without it: the worker looks at all feeds from time
  * to time, and a waiting session polls.
  *
@@ -45,6 +46,7 @@
 
 FeedpubShared *feedpub_shared = NULL;
 FeedpubDatabase *feedpub_database = NULL;
+FeedpubCounted *feedpub_counted = NULL;
 static bool failed = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -52,6 +54,7 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 static void request_shmem(void);
 static void startup_shmem(void);
+static void *find_struct(const char *name, Size size, bool *found);
 static void reclaim_entries(void);
 
 /*
@@ -72,6 +75,7 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(FeedpubShared));
+	RequestAddinShmemSpace(sizeof(FeedpubCounted));
 }
 
 static void
@@ -80,49 +84,27 @@ startup_shmem(void)
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 	feedpub_shared = NULL;		/* this may be a restart of the server */
+	feedpub_counted = NULL;
 	feedpub_database = NULL;
 	failed = false;
 	feedpub_shmem_attach();
 }
 
 /*
- * Find the struct, or create it.  This can fail only for lack of room: then
- * ShmemInitStruct() raises an error before it has changed anything, while only
- * our lock is held.  A writer must not fail for that, so the error is caught
- * and the process goes on without the struct.
+ * Find the structs, or create them.  That of the deliveries may be missing
+ * alone.
  */
 void
 feedpub_shmem_attach(void)
 {
-	volatile bool found = false;
-	MemoryContext context = CurrentMemoryContext;
-	uint32		holdoff;
+	bool		found;
 
 	if (feedpub_shared != NULL || failed)
 		return;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	holdoff = InterruptHoldoffCount;
-	PG_TRY();
-	{
-		bool		was_there;
-
-		feedpub_shared = ShmemInitStruct("feedpub", sizeof(FeedpubShared), &was_there);
-		found = was_there;
-	}
-	PG_CATCH();
-	{
-		/*
-		 * Raising an error has reset the count by which our lock holds off
-		 * interrupts.
-		 */
-		InterruptHoldoffCount = holdoff;
-		MemoryContextSwitchTo(context);
-		FlushErrorState();
-		feedpub_shared = NULL;
-		failed = true;
-	}
-	PG_END_TRY();
+	feedpub_shared = find_struct("feedpub", sizeof(FeedpubShared), &found);
+	failed = feedpub_shared == NULL;
 	if (feedpub_shared != NULL && !found)
 	{
 		MemSet(feedpub_shared, 0, sizeof(FeedpubShared));
@@ -133,7 +115,46 @@ feedpub_shmem_attach(void)
 		for (int i = 0; i < NWAITERS; i++)
 			ConditionVariableInit(&feedpub_shared->waiters[i]);
 	}
+	feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
+	if (feedpub_counted != NULL && !found)
+	{
+		MemSet(feedpub_counted, 0, sizeof(FeedpubCounted));
+		SpinLockInit(&feedpub_counted->mutex);
+	}
 	LWLockRelease(AddinShmemInitLock);
+}
+
+/*
+ * Find a struct, or create it; the caller has the lock.  This can fail only for
+ * lack of room: then ShmemInitStruct() raises an error before it has changed
+ * anything, while only our lock is held.  A writer must not fail for that, so
+ * the error is caught, and the process goes on without the struct.
+ */
+static void *
+find_struct(const char *name, Size size, bool *found)
+{
+	void *volatile result = NULL;
+	MemoryContext context = CurrentMemoryContext;
+	uint32		holdoff = InterruptHoldoffCount;
+
+	*found = false;
+	PG_TRY();
+	{
+		result = ShmemInitStruct(name, size, found);
+	}
+	PG_CATCH();
+	{
+		/*
+		 * Raising an error has reset the count by which our lock holds off
+		 * interrupts.
+		 */
+		InterruptHoldoffCount = holdoff;
+		MemoryContextSwitchTo(context);
+		FlushErrorState();
+		result = NULL;
+	}
+	PG_END_TRY();
+	return result;
 }
 
 /*

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  The structs in shared memory, for shmem.c, shmem_listen.c,
- *	  shmem_mark.c and shmem_worker.c.
+ *	  The structs in shared memory, for shmem.c, shmem_delivery.c,
+ *	  shmem_listen.c, shmem_mark.c and shmem_worker.c.
  *
  * The head of shmem.c says which lock protects what.
  *
@@ -76,8 +76,24 @@ typedef struct FeedpubShared
 	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
 } FeedpubShared;
 
+/* The deliveries of a shard, and when they were written; 0: free. */
+typedef struct CountedShard
+{
+	uint64		used;
+	FeedpubDeliveries deliveries;
+} CountedShard;
+
+typedef struct FeedpubCounted
+{
+	slock_t		mutex;
+	uint64		clock;			/* counts what is written */
+	CountedShard shards[FEEDPUB_MAX_DELIVERIES];
+} FeedpubCounted;
+
 extern FeedpubShared *feedpub_shared;	/* NULL: there is none */
 extern FeedpubDatabase *feedpub_database;	/* ours; NULL: not known */
+
+extern FeedpubCounted *feedpub_counted; /* NULL: there is none */
 
 extern void feedpub_shmem_attach(void);
 extern void feedpub_shmem_wake_all(void);

@@ -49,6 +49,8 @@ enum
 typedef struct Delivery
 {
 	ReturnSetInfo *rsinfo;
+	const FeedpubDeliveries *seen;	/* NULL: a parked entry */
+	int			attempt;
 	text	   *receipt;
 	text	   *cursor;
 	Datum		ops[FEEDPUB_NOPS];
@@ -60,9 +62,10 @@ typedef struct Delivery
 
 static void begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
 						   const text *name, const FeedpubShard *shard,
-						   const FeedpubRetried *retried);
+						   const FeedpubRetried *retried,
+						   const FeedpubDeliveries *seen, int attempt);
 static void set_entry(Delivery *delivery, const FeedpubPageRow *row,
-					  int published_at_column);
+					  int published_at_column, int attempt_column);
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
 static void put_kept(Delivery *delivery, const FeedpubPageRow *row,
 					 const FeedpubRetried *retried);
@@ -75,13 +78,13 @@ static void put(Delivery *delivery);
 void
 feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 					 const text *name, const FeedpubShard *shard,
-					 const FeedpubRetried *retried)
+					 const FeedpubRetried *retried,
+					 const FeedpubDeliveries *seen, int attempt)
 {
 	Delivery	delivery;
 	StringInfoData json;
 
-	begin_delivery(&delivery, rsinfo, name, shard, retried);
-	delivery.values[POLL_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	begin_delivery(&delivery, rsinfo, name, shard, retried, seen, attempt);
 	delivery.values[POLL_SHARD] = Int32GetDatum(shard->shard);
 	initStringInfo(&json);
 	if (retried != NULL && page->rows[0].entry == NULL)
@@ -97,12 +100,12 @@ feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 void
 feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 						  const text *name, const FeedpubShard *shard,
-						  const FeedpubRetried *retried)
+						  const FeedpubRetried *retried,
+						  const FeedpubDeliveries *seen, int attempt)
 {
 	Delivery	delivery;
 
-	begin_delivery(&delivery, rsinfo, name, shard, retried);
-	delivery.values[ROWS_ATTEMPT] = Int32GetDatum(retried ? retried->attempts + 1 : 1);
+	begin_delivery(&delivery, rsinfo, name, shard, retried, seen, attempt);
 	delivery.values[ROWS_SHARD] = Int32GetDatum(shard->shard);
 	for (int i = 0; i < page->nrows; i++)
 	{
@@ -111,7 +114,7 @@ feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 		CHECK_FOR_INTERRUPTS();
 		if (row->entry == NULL && retried == NULL)
 			continue;
-		set_entry(&delivery, row, ROWS_PUBLISHED_AT);
+		set_entry(&delivery, row, ROWS_PUBLISHED_AT, ROWS_ATTEMPT);
 		set_xid(&delivery, ROWS_XID, row->xid);
 		delivery.nulls[ROWS_ENTRY] = row->entry == NULL;
 		if (row->entry != NULL)
@@ -124,12 +127,15 @@ feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
 
 static void
 begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo, const text *name,
-			   const FeedpubShard *shard, const FeedpubRetried *retried)
+			   const FeedpubShard *shard, const FeedpubRetried *retried,
+			   const FeedpubDeliveries *seen, int attempt)
 {
 	FeedpubReceipt receipt = {0};
 
 	MemSet(delivery, 0, sizeof(Delivery));
 	delivery->rsinfo = rsinfo;
+	delivery->seen = retried == NULL ? seen : NULL;
+	delivery->attempt = attempt;
 	receipt.kind = retried != NULL ? FEEDPUB_RECEIPT_RETRY :
 		shard->consumer != NULL	   ? FEEDPUB_RECEIPT_LEASED :
 									 FEEDPUB_RECEIPT_PLAIN;
@@ -155,7 +161,7 @@ begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo, const text *name,
  */
 static void
 set_entry(Delivery *delivery, const FeedpubPageRow *row,
-		  int published_at_column)
+		  int published_at_column, int attempt_column)
 {
 	(void) feedpub_cursor_print(&row->cursor, VARDATA(delivery->cursor));
 	memcpy(VARDATA(delivery->receipt) + FEEDPUB_RECEIPT_PREFIX,
@@ -163,6 +169,8 @@ set_entry(Delivery *delivery, const FeedpubPageRow *row,
 	delivery->values[POLL_OP] = delivery->ops[row->op];
 	delivery->nulls[published_at_column] = row->published_at == 0;
 	delivery->values[published_at_column] = TimestampTzGetDatum(row->published_at);
+	delivery->values[attempt_column] = Int32GetDatum(delivery->seen == NULL ? delivery->attempt :
+																			  feedpub_repeat_attempt(delivery->seen, delivery->attempt, &row->cursor));
 }
 
 /*
@@ -173,7 +181,7 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 {
 	Delivery   *delivery = arg;
 
-	set_entry(delivery, entry->row, POLL_PUBLISHED_AT);
+	set_entry(delivery, entry->row, POLL_PUBLISHED_AT, POLL_ATTEMPT);
 	set_xid(delivery, POLL_XID, entry->row->xid);
 	delivery->nulls[POLL_KEY] = entry->key_length == 0;
 	delivery->values[POLL_KEY] = PointerGetDatum(feedpub_json_key(entry));
@@ -198,7 +206,7 @@ put_kept(Delivery *delivery, const FeedpubPageRow *row,
 	char	   *key_error = feedpub_json_refused(retried->key);
 	char	   *error = feedpub_json_refused(retried->row);
 
-	set_entry(delivery, row, POLL_PUBLISHED_AT);
+	set_entry(delivery, row, POLL_PUBLISHED_AT, POLL_ATTEMPT);
 	set_xid(delivery, POLL_XID, row->xid);
 	delivery->nulls[POLL_KEY] = retried->key == NULL || key_error != NULL;
 	delivery->values[POLL_KEY] = PointerGetDatum(retried->key);

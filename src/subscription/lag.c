@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * lag.c
- *	  How much of a feed is after a cursor, for the views on subscriptions.
+ *	  How much of a feed is after a cursor, for the views on subscriptions, and
+ *	  whether more is to come.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "catalog/pg_authid.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -17,6 +19,7 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "admin/admin.h"
 #include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feedpub_lag);
@@ -78,4 +81,27 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	values[2] = BoolGetDatum(feedpub_cursor_is_expired(feed, &cursor, &floor, snapshot));
 	nulls[2] = false;
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+}
+
+/*
+ * Have rows been committed that are not published yet?
+ */
+bool
+feedpub_lag_has_news(const FeedpubSubscription *sub)
+{
+	Relation	heap = feedpub_registry_open(sub->feed);
+	FeedpubFeed feed;
+	FeedpubBatch last;
+	bool		result = false;
+
+	feedpub_registry_get(sub->feed, &feed);
+	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	feedpub_batch_refuse_foreign(&feed, &last);
+	if (feedpub_check_has_indexes(heap))
+		result = feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(),
+											&last.snapshot);
+
+	/* a wait must not block an ALTER TABLE */
+	relation_close(heap, AccessShareLock);
+	return result;
 }

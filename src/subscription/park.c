@@ -53,8 +53,8 @@ PG_FUNCTION_INFO_V1(feed_nack);
 
 /*
  * $5 has the times of the next delivery after one failure, two, and so on, the
- * last one for all that follow; after $6 failures there is none.  failed_at is the committed
- * cursor at the failure.  If the same page has parked the entry already, it is
+ * last one for all that follow; after $6 failures there is none.  failed_at is
+ * the committed cursor at the failure, which stands for $11 failures.  If the same page has parked the entry already, it is
  * the same failure.
  */
 static FeedpubStatement park_again = {
@@ -62,14 +62,14 @@ static FeedpubStatement park_again = {
 		   " attempts = p.attempts + n.failures, failed_at = $7,"
 		   " retry_at = CASE WHEN p.attempts + n.failures < $6"
 		   "  THEN $5[least(p.attempts + n.failures, cardinality($5))] END"
-		   " FROM (SELECT CASE WHEN o.page = $9 THEN 0 ELSE 1 END AS failures"
+		   " FROM (SELECT CASE WHEN o.page = $9 THEN 0 ELSE $11 END AS failures"
 		   "  FROM feedpub._parked_entry o"
 		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
 		   " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
 		   " AND ($10 IS NULL OR p.state = $10 OR p.page = $9)",
-	.nargs = 10,
+	.nargs = 11,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
-				 INT8OID, INT8OID, INT8OID},
+				 INT8OID, INT8OID, INT8OID, INT4OID},
 };
 
 static FeedpubStatement park_first = {
@@ -78,13 +78,21 @@ static FeedpubStatement park_first = {
 		   " state = $8, page = $9 WHERE" FEEDPUB_NEWEST ")"
 		   " INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
-		   "  op, feed_xid, feed_pos, published_at, key_texts, key, row)"
-		   " VALUES ($1, $2, $3, $4, CASE WHEN 1 < $6 THEN $5[1] END, $7, $8, $9,"
-		   "  $10, $11, $12, $13, $14, $15, $16)",
-	.nargs = 16,
+		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row)"
+		   " VALUES ($1, $2, $3, $4, "
+		   "  CASE WHEN $11 < $6 THEN $5[least($11, cardinality($5))] END, $7, $8, $9,"
+		   "  $11, $12, $13, $14, $15, $16, $17, $18)",
+	.nargs = 18,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
-				 INT8OID, INT8OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
+				 INT8OID, INT8OID, INT8OID, INT4OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
 				 TEXTARRAYOID, JSONOID, JSONOID},
+};
+
+static FeedpubStatement try_lock_state = {
+	.sql = "SELECT FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " AND h.state = $3"
+		   " FOR NO KEY UPDATE SKIP LOCKED",
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, INT8OID},
 };
 
 /* is $2, an entry's cursor, after the committed cursor $1? */
@@ -233,8 +241,8 @@ park(FunctionCallInfo fcinfo, bool retries)
 	bool		is_settled;
 	bool		by_this;
 	bool		found;
-	Datum		values[16];
-	char		nulls[] = "                ";
+	Datum		values[18];
+	char		nulls[] = "                  ";
 
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
@@ -262,6 +270,7 @@ park(FunctionCallInfo fcinfo, bool retries)
 	values[8] = Int64GetDatum(receipt.page);
 	values[9] = Int64GetDatum(receipt.state);
 	nulls[9] = is_retry ? ' ' : 'n';
+	values[10] = Int32GetDatum(feedpub_repeat_failures(&sub, &receipt));
 	if (park_entry(&sub, &receipt, committed, values, nulls))
 		return true;
 
@@ -269,6 +278,50 @@ park(FunctionCallInfo fcinfo, bool retries)
 	if (is_retry && feedpub_retry_is_parked(&sub, &receipt, &by_this))
 		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
 	return false;
+}
+
+/*
+ * Park an entry that has failed (repeat.c), in the transaction of a poll, which
+ * waits for no lock.  Returns false if it could not, since the shard is locked
+ * or in another state.
+ */
+bool
+feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
+					const FeedpubCursor *cursor, int attempts)
+{
+	FeedpubReceipt receipt = {.kind = FEEDPUB_RECEIPT_PLAIN, .shard = shard->shard, .parsed = *cursor};
+	int64		new_state = feedpub_receipt_draw();
+	FeedpubRole caller;
+	Datum		values[18];
+	char		nulls[] = "    n    n        ";
+	bool		is_locked;
+
+	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+		return false;
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	values[2] = Int64GetDatum(shard->state);
+	feedpub_store_begin(&caller);
+	is_locked = feedpub_store_run(&try_lock_state, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	if (!is_locked)
+		return false;
+
+	values[2] = PointerGetDatum(feedpub_cursor_text(cursor));
+	values[3] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
+	values[5] = Int32GetDatum(sub->max_attempts);
+	values[6] = PointerGetDatum(shard->cursor);
+	values[7] = Int64GetDatum(new_state);
+	values[8] = Int64GetDatum(feedpub_receipt_draw());
+	values[10] = Int32GetDatum(attempts);
+	if (!describe_entry(sub, &receipt, shard->cursor, values, nulls))
+		return false;
+	feedpub_store_begin(&caller);
+	feedpub_store_run(&park_first, values, nulls);
+	feedpub_store_end(&caller);
+	shard->state = new_state;
+	shard->parked++;
+	return true;
 }
 
 /*
@@ -331,20 +384,19 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	initStringInfo(&json);
 	(void) feedpub_json_members(&page, false, &json, keep_entry, &kept);
 
-	values[9] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
-	nulls[9] = ' ';
-	values[10] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
-	values[11] = Int64GetDatum(row->cursor.pos);
-	values[12] = TimestampTzGetDatum(row->published_at);
-	nulls[12] = row->published_at == 0 ? 'n' : ' ';
+	values[11] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
+	values[12] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
+	values[13] = Int64GetDatum(row->cursor.pos);
+	values[14] = TimestampTzGetDatum(row->published_at);
+	nulls[14] = row->published_at == 0 ? 'n' : ' ';
 	if (OidIsValid(page.feed.keyid) && row->error == NULL)
-		values[13] = key_of_row(&page, row);
+		values[15] = key_of_row(&page, row);
 	else
-		nulls[13] = 'n';
-	values[14] = PointerGetDatum(kept.key);
-	nulls[14] = kept.key == NULL ? 'n' : ' ';
-	values[15] = PointerGetDatum(kept.row);
-	nulls[15] = kept.row == NULL ? 'n' : ' ';
+		nulls[15] = 'n';
+	values[16] = PointerGetDatum(kept.key);
+	nulls[16] = kept.key == NULL ? 'n' : ' ';
+	values[17] = PointerGetDatum(kept.row);
+	nulls[17] = kept.row == NULL ? 'n' : ' ';
 	relation_close(page.heap, NoLock);
 	return true;
 }

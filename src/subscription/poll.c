@@ -37,7 +37,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "admin/admin.h"
 #include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_poll);
@@ -63,6 +62,8 @@ typedef struct Poll
 	FeedpubPage *page;
 	FeedpubShard *shard;
 	FeedpubRetried *retried;	/* an entry that is delivered again, or NULL */
+	FeedpubDeliveries seen;		/* what was delivered before: repeat.c */
+	int			attempt;		/* which one it is for the first entry */
 } Poll;
 
 static void begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll);
@@ -74,12 +75,15 @@ static void load_again(Poll *poll);
 static void choose_shards(Poll *poll);
 static void refuse_several(const FeedpubSubscription *sub);
 static bool look(Poll *poll);
-static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
+static FeedpubRetried *find_due(Poll *poll, FeedpubShard *shard,
+								FeedpubPage *page, bool again);
+static bool find_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
+static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page,
+					 int limit);
 static bool has_entries(FeedpubPage *page, int max_rows);
 static void move_past_filtered(Poll *poll);
 static bool await_news(Poll *poll);
 static TimestampTz find_end(const Poll *poll, List *shards);
-static bool has_news(const FeedpubSubscription *sub);
 static List *waited_shards(Poll *poll);
 static void find_first_cursor(const Poll *poll, List *shards,
 							  FeedpubCursor *first);
@@ -98,9 +102,10 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
  * acknowledges the page up to that entry.
  *
  * op, key, row, xid, published_at and error are as in feed_page().  attempt is
- * 1, or more for an entry that was parked and is delivered again.  If there are
- * several shards, the entry of a TRUNCATE is 'truncate_shard', and concerns the
- * rows of its shard only.
+ * 1, or more if the entry has failed, or its delivery has ended without an
+ * acknowledgement; after max_attempts of them it is parked (repeat.c).  If there
+ * are several shards, the entry of a TRUNCATE is 'truncate_shard', and concerns
+ * the rows of its shard only.
  *
  * With ack, the receipt of the last entry of the page before, that page is
  * acknowledged first, as by feed_ack(), in the same call.
@@ -138,7 +143,8 @@ feed_poll(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
 		feedpub_delivery_put((ReturnSetInfo *) fcinfo->resultinfo, poll.page,
-							 poll.sub.name, poll.shard, poll.retried);
+							 poll.sub.name, poll.shard, poll.retried,
+							 &poll.seen, poll.attempt);
 	close_page(&poll);
 	return (Datum) 0;
 }
@@ -168,7 +174,8 @@ feed_poll_rows(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
 		feedpub_delivery_put_rows((ReturnSetInfo *) fcinfo->resultinfo,
-								  poll.page, poll.sub.name, poll.shard, poll.retried);
+								  poll.page, poll.sub.name, poll.shard, poll.retried,
+								  &poll.seen, poll.attempt);
 	close_page(&poll);
 	return (Datum) 0;
 }
@@ -266,7 +273,12 @@ find_page(Poll *poll)
 			break;
 	}
 	move_past_filtered(poll);
-	return poll->page != NULL;
+	if (poll->page == NULL)
+		return false;
+	poll->attempt = poll->retried != NULL ?
+		poll->retried->attempts + feedpub_repeat_count(&poll->seen, poll->page, poll->retried->state) :
+		feedpub_repeat_count(&poll->seen, poll->page, 0);
+	return true;
 }
 
 static void
@@ -376,9 +388,9 @@ look(Poll *poll)
 		page = palloc0_object(FeedpubPage);
 		page->heap = feedpub_registry_open(poll->sub.feed);
 		if (shard->parked > 0)
-			poll->retried = feedpub_retry_find_due(&poll->sub, page, shard, again);
+			poll->retried = find_due(poll, shard, page, again);
 		if (poll->retried != NULL ||
-			(!again && read_new(poll, shard, page)))
+			(!again && find_new(poll, shard, page)))
 		{
 			poll->page = page;
 			poll->shard = shard;
@@ -391,6 +403,64 @@ look(Poll *poll)
 }
 
 /*
+ * Find a parked entry of a shard that is due and has not failed too often.
+ */
+static FeedpubRetried *
+find_due(Poll *poll, FeedpubShard *shard, FeedpubPage *page, bool again)
+{
+	FeedpubRetried *retried;
+
+	feedpub_repeat_load(&poll->sub, shard->shard, true, &poll->seen);
+	for (int parked = 0;
+		 (retried = feedpub_retry_find_due(&poll->sub, page, shard, again)) != NULL;
+		 parked++)
+	{
+		int			attempts = feedpub_repeat_failed(&poll->sub, &poll->seen, page,
+													 retried->state, retried->attempts);
+
+		if (attempts == 0)
+			break;
+		if (parked == FEEDPUB_MAX_FAILED ||
+			!feedpub_retry_give_up(&poll->sub, shard, retried, attempts))
+		{
+			poll->stopped = true;
+			return NULL;
+		}
+	}
+	return retried;
+}
+
+/*
+ * Find a page of new entries of a shard.  If its first one has failed too often,
+ * it is parked, and another page is read.  If that cannot be, there is none: an
+ * entry is delivered max_attempts times.
+ */
+static bool
+find_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
+{
+	int			parked = 0;
+
+	feedpub_repeat_load(&poll->sub, shard->shard, false, &poll->seen);
+	while (read_new(poll, shard, page, feedpub_repeat_limit(&poll->seen, poll->max_rows)))
+	{
+		int			attempts;
+
+		if (poll->max_rows > 1 && feedpub_repeat_resizes(&poll->sub, &poll->seen, page))
+			continue;
+		attempts = feedpub_repeat_failed(&poll->sub, &poll->seen, page, 0, 0);
+		if (attempts == 0)
+			return true;
+		if (parked++ == FEEDPUB_MAX_FAILED ||
+			!feedpub_park_failed(&poll->sub, shard, &feedpub_repeat_first(page)->cursor, attempts))
+		{
+			poll->stopped = true;
+			break;
+		}
+	}
+	return false;
+}
+
+/*
  * Read on in a shard until there is an entry that is not filtered out, or no
  * more, or it takes too long.
  *
@@ -398,11 +468,11 @@ look(Poll *poll)
  * so that a long stretch of them does not take a page for each max_rows.
  */
 static bool
-read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
+read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page, int limit)
 {
 	Relation	heap = page->heap;
 	FeedpubReached *reached = &poll->reached[shard->shard];
-	int			max_rows = poll->max_rows;
+	int			max_rows = limit;
 
 	for (;;)
 	{
@@ -425,7 +495,7 @@ read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
 		MemoryContextSwitchTo(oldcontext);
-		if (has_entries(page, poll->max_rows))
+		if (has_entries(page, limit))
 			return true;
 		has_more = page->more;
 		if (feedpub_cursor_compare(&page->passed, &page->request.after) == 0)
@@ -537,7 +607,7 @@ find_end(const Poll *poll, List *shards)
 	int64		limit = poll->timeout_ms;
 	ListCell   *lc;
 
-	if (limit < feedpub_read_wait && !RecoveryInProgress() && has_news(sub))
+	if (limit < feedpub_read_wait && !RecoveryInProgress() && feedpub_lag_has_news(sub))
 		limit = feedpub_read_wait;
 	if (poll->consumer != NULL)
 		limit = Min(limit, sub->lease_ms / 3);
@@ -550,29 +620,6 @@ find_end(const Poll *poll, List *shards)
 			limit = Min(limit, Max((shard->leased_until - now) / 2000, 0));
 	}
 	return TimestampTzPlusMilliseconds(now, limit);
-}
-
-/*
- * Have rows been committed that are not published yet?
- */
-static bool
-has_news(const FeedpubSubscription *sub)
-{
-	Relation	heap = feedpub_registry_open(sub->feed);
-	FeedpubFeed feed;
-	FeedpubBatch last;
-	bool		result = false;
-
-	feedpub_registry_get(sub->feed, &feed);
-	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	feedpub_batch_refuse_foreign(&feed, &last);
-	if (feedpub_check_has_indexes(heap))
-		result = feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(),
-											&last.snapshot);
-
-	/* a wait must not block an ALTER TABLE */
-	relation_close(heap, AccessShareLock);
-	return result;
 }
 
 /*

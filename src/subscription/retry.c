@@ -95,6 +95,15 @@ static FeedpubStatement find_parked = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
+/* an entry that has failed too often stays parked */
+static FeedpubStatement give_up = {
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = NULL, attempts = $5, state = $6,"
+		   " reason = $7 WHERE subscription = $1 AND shard = $2 AND cursor = $3"
+		   " AND state = $4",
+	.nargs = 7,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INT4OID, INT8OID, TEXTOID},
+};
+
 static FeedpubStatement try_lock_shard = {
 	.sql = "SELECT FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " FOR NO KEY UPDATE SKIP LOCKED",
 	.nargs = 2,
@@ -386,6 +395,35 @@ forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
 		feedpub_store_run(&forget, values, "   n");
 	feedpub_store_end(&caller);
 	return locked ? list_length(cursors) : 0;
+}
+
+/*
+ * A parked entry has failed too often (repeat.c): it comes again only after
+ * feed_retry().  Returns false if the shard is locked, since it waits for no
+ * consumer, or the entry has been dealt with.
+ */
+bool
+feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					  const FeedpubRetried *retried, int attempts)
+{
+	FeedpubRole caller;
+	Datum		values[7];
+	bool		done;
+
+	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+		return false;
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	values[2] = PointerGetDatum(retried->cursor);
+	values[3] = Int64GetDatum(retried->state);
+	values[4] = Int32GetDatum(attempts);
+	values[5] = Int64GetDatum(feedpub_receipt_draw());
+	values[6] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
+	feedpub_store_begin(&caller);
+	done = feedpub_store_run(&try_lock_shard, values, NULL) > 0 &&
+		feedpub_store_run(&give_up, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	return done;
 }
 
 /*

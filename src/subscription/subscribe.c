@@ -231,6 +231,7 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	values[3] = Int64GetDatum(feedpub_receipt_draw());
 	feedpub_store_run(&insert_shards, values, NULL);
 	feedpub_store_end(&caller);
+	feedpub_repeat_forget(name, shards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
 }
@@ -615,6 +616,7 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&move_shards, values, NULL);
 	feedpub_store_end(&caller);
+	feedpub_repeat_forget(sub.name, sub.nshards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
 }

@@ -118,6 +118,9 @@ typedef struct FeedpubRetried
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
 
+/* why a poll parks an entry: repeat.c */
+#define FEEDPUB_REPEAT_REASON	"deliveries ended without an acknowledgement"
+
 /* how many delays a backoff may have */
 #define FEEDPUB_MAX_BACKOFF 100
 
@@ -138,12 +141,18 @@ extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
 								 const FeedpubPage *page,
 								 const text *name,
 								 const FeedpubShard *shard,
-								 const FeedpubRetried *retried);
+								 const FeedpubRetried *retried,
+								 const FeedpubDeliveries *seen, int attempt);
 extern void feedpub_delivery_put_rows(ReturnSetInfo *rsinfo,
 									  const FeedpubPage *page,
 									  const text *name,
 									  const FeedpubShard *shard,
-									  const FeedpubRetried *retried);
+									  const FeedpubRetried *retried,
+									  const FeedpubDeliveries *seen,
+									  int attempt);
+
+/* in lag.c */
+extern bool feedpub_lag_has_news(const FeedpubSubscription *sub);
 
 /* in lease.c */
 extern bool feedpub_lease_is_of(const FeedpubShard *shard,
@@ -160,6 +169,8 @@ extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 /* in park.c */
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
+extern bool feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
+								const FeedpubCursor *cursor, int attempts);
 
 /* in pass.c */
 extern void feedpub_pass_begin(const FeedpubShard *shard,
@@ -184,11 +195,34 @@ extern void feedpub_receipt_check(const FeedpubReceipt *receipt,
 extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
 extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
 
+/* in repeat.c */
+extern void feedpub_repeat_load(const FeedpubSubscription *sub, int shard,
+								bool retried, FeedpubDeliveries *seen);
+extern void feedpub_repeat_forget(const text *name, int shards);
+extern const FeedpubPageRow *feedpub_repeat_first(const FeedpubPage *page);
+extern int	feedpub_repeat_limit(const FeedpubDeliveries *seen, int max_rows);
+extern bool feedpub_repeat_resizes(const FeedpubSubscription *sub,
+								   FeedpubDeliveries *seen,
+								   const FeedpubPage *page);
+extern int	feedpub_repeat_failed(const FeedpubSubscription *sub,
+								  FeedpubDeliveries *seen,
+								  const FeedpubPage *page, int64 state,
+								  int attempts);
+extern int	feedpub_repeat_count(FeedpubDeliveries *seen,
+								 const FeedpubPage *page, int64 state);
+extern int	feedpub_repeat_attempt(const FeedpubDeliveries *seen, int attempt,
+								   const FeedpubCursor *cursor);
+extern int	feedpub_repeat_failures(const FeedpubSubscription *sub,
+									const FeedpubReceipt *receipt);
+
 /* in retry.c */
 extern FeedpubRetried *feedpub_retry_find_due(const FeedpubSubscription *sub,
 											  FeedpubPage *page,
 											  const FeedpubShard *shard,
 											  bool again);
+extern bool feedpub_retry_give_up(const FeedpubSubscription *sub,
+								  const FeedpubShard *shard,
+								  const FeedpubRetried *retried, int attempts);
 extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
 										  const FeedpubShard *shard);
 extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
