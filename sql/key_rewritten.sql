@@ -88,8 +88,13 @@ SELECT feed_attach(:'odd');
 CALL feed_publish(:'odd');
 UPDATE consumer SET cursor = '';
 SELECT rest(:'odd');
--- Another column of the same name and type
-ALTER TABLE :odd DROP "the ""key""", ADD "the ""key""" serial PRIMARY KEY;
+-- Another column of the same name and type, without a rewrite
+ALTER TABLE :odd ADD other int;
+UPDATE :odd SET other = "the ""key""" + 100;
+CALL feed_publish(:'odd');
+ALTER TABLE :odd DROP "the ""key""";
+ALTER TABLE :odd RENAME other TO "the ""key""";
+ALTER TABLE :odd ADD PRIMARY KEY ("the ""key""");
 SELECT rest(:'odd');
 SELECT feed_begin_history(:'odd');
 CALL feed_publish(:'odd');
