@@ -98,6 +98,7 @@ OBJS = \
 	src/worker/maintenance_plan.o \
 	src/worker/worker.o \
 	src/write/message_id.o \
+	src/write/position.o \
 	src/write/stamp.o \
 	src/write/tombstone.o \
 	src/write/wake.o
@@ -110,7 +111,7 @@ PG_CPPFLAGS = -I$(srcdir)/src -DFEEDPUB_VERSION='"$(EXTVERSION)"'
 # roles, hold transactions open and must see no others.
 REGRESS = getting_started create stamping fetch xid_head errors rights \
 	rights_owner_code \
-	check_repair partitions dump_marks views blockers model plans \
+	check_repair positions partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter republish changes deletes truncate delete_keys lost_changes \
 	initial consume parallel shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \

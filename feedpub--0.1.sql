@@ -354,7 +354,7 @@ RETURNS pg_catalog.trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_note_truncate';
 COMMENT ON FUNCTION feedpub._note_truncate() IS
-	'Trigger of a feed: it writes a tombstone for each TRUNCATE, and keeps positions from going back.';
+	'Trigger of a feed: it writes a tombstone for each TRUNCATE.';
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record

@@ -76,13 +76,9 @@ SELECT s AS undone, u.* FROM unnest(ARRAY[
 -- The sequence
 --
 SELECT s AS undone, u.* FROM unnest(ARRAY[
-	'ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" CACHE 10',
-	'ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" INCREMENT BY -1 MINVALUE -100 CYCLE MAXVALUE 500']) s, undo(s) u;
+	'ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" AS integer']) s, undo(s) u;
 \x off
--- Set back, or gone: it goes on after what has been assigned.
 INSERT INTO :odd VALUES (3, 'three');
-SELECT problem ~ '^sequence: sequence .* was set back: position [0-9]+ has been assigned$' AS problem, cure ~ '^SELECT pg_catalog.setval' AS cure, repaired, still_wrong, works
-	FROM undo('ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" RESTART');
 SELECT problem, cure ~ '^CREATE SEQUENCE .* OWNED BY ' AS cure, repaired, still_wrong, works
 	FROM undo('DROP SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq"');
 SELECT problem, cure ~ '^CREATE SEQUENCE .* OWNED BY ' AS cure, repaired, still_wrong, works

@@ -71,7 +71,7 @@ SELECT message_type FROM feed_fetch('0', 0, 100);
 -- Every page size gives the same sequence of rows, wherever the boundaries
 -- between pages fall: here amid transactions of 1 to 7 rows.
 --
-TRUNCATE outbox RESTART IDENTITY;
+TRUNCATE outbox;
 DO $$
 BEGIN
 	FOR i IN 1..40 LOOP
@@ -140,7 +140,7 @@ SET feedpub.max_page_rows = 1000000;
 \echo :SQLSTATE
 RESET ROLE;
 DROP ROLE regress_feedpub_reader;
-TRUNCATE outbox RESTART IDENTITY;
+TRUNCATE outbox;
 
 --
 -- One's own uncommitted rows are not fetched; others are.
@@ -319,7 +319,7 @@ DELETE FROM outbox WHERE message_type = 'asynchronous';
 --
 -- Columns that were added, generated, dropped
 --
-TRUNCATE outbox RESTART IDENTITY;
+TRUNCATE outbox;
 INSERT INTO outbox (message_type, data) VALUES ('old', '1');
 PREPARE whole AS SELECT to_jsonb(f) - 'feed_xid' - 'message_id' - 'scheduled' AS entry FROM feed_fetch(NULL::outbox, '0', 0, 100) f;
 EXECUTE whole;

@@ -167,6 +167,8 @@ GRANT SELECT ON :odd TO regress_feedpub_reader;
 ALTER TABLE :odd ENABLE ROW LEVEL SECURITY;
 CREATE POLICY even ON :odd USING (id % 2 = 0);
 SET ROLE regress_feedpub_reader;
+-- (The last position of the batch is that of a delete in the feed that this table
+-- was before, so the way to the batch's end is one page more.)
 SELECT max_rows, pages(max_rows) FROM unnest('{1,3,1000}'::int[]) max_rows;
 SELECT e -> 'key' AS key, e -> 'row' -> 'v' AS v FROM json_array_elements(feed_page(:'odd', '', 100) -> 'entries') e;
 SELECT op, left(cursor, 42) = left(feed_head(:'odd'), 42) AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", (feed_page(:'odd', '', 100) ->> 'cursor'), 100) WHERE op = 'end';

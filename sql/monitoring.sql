@@ -91,15 +91,15 @@ ALTER TABLE kv ALTER feed_pos DROP DEFAULT, DROP COLUMN feed_pos;
 SELECT * FROM kv_state;
 ROLLBACK;
 BEGIN;
-ALTER SEQUENCE kv_feed_pos_seq CACHE 10;
+ALTER SEQUENCE kv_feed_pos_seq AS integer;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- The rest is feed_check()'s: nothing is read here to find it.
 INSERT INTO kv VALUES ('new', 'row');
+-- A sequence that was set back does no harm (positions.sql).
 SELECT setval('kv_feed_pos_seq', 1) AS set_back;
 SELECT * FROM kv_state;
 SELECT guard FROM feed_check('kv');
-SELECT feed_repair('kv');
 -- Rows of another server
 BEGIN;
 ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp;

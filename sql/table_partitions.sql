@@ -247,7 +247,7 @@ CALL came('');
 SELECT feed_wait('ev', cursor, '0') FROM head;
 -- Old stamps, even if their positions are larger than any that was given out
 CREATE TABLE ev_foreign (LIKE ev INCLUDING ALL);
-INSERT INTO ev_foreign VALUES ('foreign', 1, 'x', NULL, '10', 1000001), ('foreign', 2, 'x', NULL, '10', 1000000), ('foreign', 3, 'x', NULL, '11', 5);
+INSERT INTO ev_foreign VALUES ('foreign', 1, 'x', NULL, '10', 1000000000001), ('foreign', 2, 'x', NULL, '10', 1000000000000), ('foreign', 3, 'x', NULL, '11', 5);
 ALTER TABLE ev ATTACH PARTITION ev_foreign FOR VALUES IN ('foreign');
 CALL came('');
 SELECT guard, problem FROM feed_check('ev') WHERE guard = 'sequence';

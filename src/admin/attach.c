@@ -161,6 +161,8 @@ feed_attach(PG_FUNCTION_ARGS)
 	/* the rest is what feed_repair() would restore */
 	CommandCounterIncrement();
 	feedpub_repair_feed(relid);
+	if (is_new)
+		feedpub_position_begin(feedpub_relation_sequence(relid));
 	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 	{
 		rel = feedpub_registry_open(relid);

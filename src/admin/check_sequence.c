@@ -31,8 +31,9 @@ static int64 largest_pos(FeedpubCheck *cxt, int64 nentries);
 static int64 largest_in_index(Relation rel, Oid indexid, int64 nentries);
 
 /*
- * Check the sequence: there, durable, and one that never assigns a number that
- * is smaller than an earlier one.
+ * Check the sequence: there, durable, large enough, and not lagging rows that
+ * were loaded while the trigger that stamps was disabled.  Its other options do
+ * not count, and a sequence that was set back does no harm (position.c).
  */
 void
 feedpub_check_sequence(FeedpubCheck *cxt)
@@ -48,7 +49,7 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 											 FEEDPUB_POS_COLUMN, "seq",
 											 RelationGetNamespace(cxt->rel), false);
 		char	   *quoted = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(cxt->rel)), seq);
-		char	   *cure = psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT " CACHE 1 NO CYCLE",
+		char	   *cure = psprintf("CREATE SEQUENCE %s START WITH " INT64_FORMAT,
 									quoted, largest_pos(cxt, PG_INT64_MAX) + 1);
 		Oid			owner = cxt->rel->rd_rel->relowner;
 
@@ -69,28 +70,10 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for sequence %u", cxt->seqid);
 	form = (Form_pg_sequence) GETSTRUCT(tuple);
-	if (form->seqcache != 1)
-		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s has CACHE " INT64_FORMAT ", so positions lose their order",
-								   name, form->seqcache),
-						  psprintf("ALTER SEQUENCE %s CACHE 1", name));
-	if (form->seqcycle)
-		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s may start again after its last value", name),
-						  psprintf("ALTER SEQUENCE %s NO CYCLE", name));
-	if (form->seqincrement != 1)
-		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s counts by " INT64_FORMAT, name,
-								   form->seqincrement),
-						  psprintf("ALTER SEQUENCE %s INCREMENT BY 1", name));
-	if (form->seqmin < 1)
-		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s may begin at " INT64_FORMAT ", but positions are positive",
-								   name, form->seqmin),
-						  psprintf("ALTER SEQUENCE %s NO MINVALUE", name));
 	if (form->seqtypid != INT8OID || form->seqmax != PG_INT64_MAX)
 		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s ends at " INT64_FORMAT, name, form->seqmax),
+						  psprintf("sequence %s ends at " INT64_FORMAT ", so a dump with larger positions cannot be restored",
+								   name, form->seqmax),
 						  psprintf("ALTER SEQUENCE %s AS bigint NO MAXVALUE", name));
 	ReleaseSysCache(tuple);
 
@@ -100,14 +83,14 @@ feedpub_check_sequence(FeedpubCheck *cxt)
 						  psprintf("ALTER SEQUENCE %s SET LOGGED", name));
 
 	/*
-	 * Was it restarted?  The newest entries of the index tell, and all of them
+	 * Does it lag?  The newest entries of the index tell, and all of them
 	 * tell the value that it needs.  They are read before the sequence: a
 	 * writer in between can only raise it.
 	 */
 	newest = largest_pos(cxt, NEWEST_ENTRIES);
-	if (newest > feedpub_relation_last_pos(cxt->seqid))
+	if (feedpub_position_lags(cxt->seqid, newest))
 		feedpub_check_add(cxt, "sequence",
-						  psprintf("sequence %s was set back: position " INT64_FORMAT " has been assigned",
+						  psprintf("sequence %s lags: there is a position " INT64_FORMAT,
 								   name, newest),
 						  psprintf("SELECT pg_catalog.setval(%s, " INT64_FORMAT "::pg_catalog.int8)",
 								   feedpub_check_regclass(name), largest_pos(cxt, PG_INT64_MAX)));
@@ -124,9 +107,8 @@ tables_of(FeedpubCheck *cxt)
 
 /*
  * The largest position that is known to have been assigned; 0 if there is
- * none.  In a table feed these are that of the last batch and those of the
- * tombstones, whose positions must not come again.  In both kinds of feeds
- * these are nentries of the newest entries of each index, whether their rows
+ * none.  In a table feed that is the one of the last batch.  In both kinds of
+ * feeds these are nentries of the newest entries of each index, whether their rows
  * are visible or not.  Only the index is read: row security hides nothing from
  * it.
  */
@@ -138,8 +120,6 @@ largest_pos(FeedpubCheck *cxt, int64 nentries)
 
 	if (cxt->catalogs_only)
 		return 0;
-	if (cxt->is_table && nentries == PG_INT64_MAX)
-		largest = Max(largest, feedpub_tombstone_largest_pos(RelationGetRelid(cxt->rel)));
 	foreach(lc, tables_of(cxt))
 	{
 		Relation	rel = try_relation_open(lfirst_oid(lc), AccessShareLock);

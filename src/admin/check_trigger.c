@@ -63,7 +63,7 @@ feedpub_check_triggers(FeedpubCheck *cxt)
 	check_trigger(cxt, FEEDPUB_RESTART_TRIGGER, "_note_truncate",
 				  TRIGGER_TYPE_AFTER | TRIGGER_TYPE_TRUNCATE,
 				  "AFTER TRUNCATE", "STATEMENT",
-				  "keeps TRUNCATE ... RESTART IDENTITY from setting positions back");
+				  "notes the end of a TRUNCATE");
 }
 
 static void

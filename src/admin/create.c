@@ -133,6 +133,7 @@ feed_create(PG_FUNCTION_ARGS)
 
 	/* the rest is what feed_repair() would restore */
 	feedpub_repair_feed(relid);
+	feedpub_position_begin(feedpub_relation_sequence(relid));
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
 	PG_RETURN_OID(relid);

@@ -100,6 +100,23 @@
 #define TransamVariables ShmemVariableCache
 #endif
 
+/* 17: where a backend has the id of its transaction */
+#if PG_VERSION_NUM < 170000
+#define feedpub_own_lxid() (MyProc->lxid)
+#else
+#define feedpub_own_lxid() (MyProc->vxid.lxid)
+#endif
+
+/* 16: what says where a relation's file is got a new name */
+#if PG_VERSION_NUM < 160000
+#define rd_locator rd_node
+#endif
+
+/* 19: the WAL records of sequences got a header of their own */
+#if PG_VERSION_NUM >= 190000
+#include "commands/sequence_xlog.h"
+#endif
+
 /* 16: one ownership check for all kinds of objects */
 #if PG_VERSION_NUM < 160000
 #define feedpub_owns_relation(relid, roleid) \

@@ -52,7 +52,6 @@
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
-#include "commands/sequence.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -96,7 +95,6 @@ typedef struct TrackedTable
 	/* of a truncated feed; invalidation keeps these */
 	FullTransactionId truncated_by;
 	SubTransactionId truncating;	/* while its partitions are, too */
-	int64		truncated_at;	/* later positions are larger */
 } TrackedTable;
 
 /* the outbox whose rows this backend is stamping anew, or InvalidOid */
@@ -118,7 +116,6 @@ static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
 						  AttrNumber attno);
 static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 						TupleTableSlot *new_slot);
-static void keep_position(const TrackedTable *table, const TrackedTable *feed);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
 							TupleTableSlot *slot);
 static void leave_all_tombstones(const TrackedTable *table, Relation rel);
@@ -193,7 +190,7 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 		FullTransactionId xid = GetTopFullTransactionId();
 
 		values[0] = FullTransactionIdGetDatum(xid);
-		values[1] = Int64GetDatum(nextval_internal(table->head.seqid, false));
+		values[1] = Int64GetDatum(feedpub_position_next(table->head.feed, table->head.seqid));
 		feedpub_wake_note(table->head.feed, xid);
 	}
 	else if (feedpub_registry_is_table(table->head.feed))
@@ -352,9 +349,11 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
  * it, their deletes are published as well.)  A table that was a partition
  * keeps the trigger, which does nothing there.
  *
- * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: undoes what RESTART IDENTITY
- * did to its sequence (keep_position), unless a row of another trigger already
- * has.
+ * RESTART IDENTITY sets the sequence back between the statement's BEFORE and
+ * AFTER triggers; position.c goes on beyond the tombstone's position.
+ *
+ * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: notes that the statement is
+ * over.
  */
 Datum
 feedpub_note_truncate(PG_FUNCTION_ARGS)
@@ -404,14 +403,13 @@ static void
 note_feed_truncate(TrackedTable *table)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	int64		pos = nextval_internal(table->head.seqid, false);
-
 	table->truncated_by = xid;
 	table->truncating = GetCurrentSubTransactionId();
-	table->truncated_at = pos;
 	if (!table->deletes)
 		return;
-	feedpub_tombstone_write(table->head.feed, xid, pos, (Datum) 0);
+	feedpub_tombstone_write(table->head.feed, xid,
+							feedpub_position_next(table->head.feed, table->head.seqid),
+							(Datum) 0);
 	feedpub_wake_note(table->head.feed, xid);
 }
 
@@ -486,7 +484,6 @@ learn_table(TrackedTable *table, Relation rel)
 	{
 		table->deletes = false;
 		table->nkeys = 0;
-		keep_position(table, table);
 		table->head.valid = feedpub_cache_end(before);
 		return;
 	}
@@ -516,7 +513,6 @@ learn_table(TrackedTable *table, Relation rel)
 			table->always = true;
 	}
 	learn_columns(table, rel, trigger);
-	keep_position(table, table->head.feed == relid ? table : feedpub_cache_find(&tables, table->head.feed));
 	table->head.valid = feedpub_cache_end(before);
 }
 
@@ -620,7 +616,7 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	}
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	feedpub_tombstone_write(table->head.feed, xid,
-							nextval_internal(table->head.seqid, false), key);
+							feedpub_position_next(table->head.feed, table->head.seqid), key);
 	feedpub_wake_note(table->head.feed, xid);
 }
 
@@ -648,7 +644,7 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 
 		CHECK_FOR_INTERRUPTS();
 		if (has_key(table, slot))
-			feedpub_tombstone_add(tombstones, nextval_internal(table->head.seqid, false),
+			feedpub_tombstone_add(tombstones, feedpub_position_next(table->head.feed, table->head.seqid),
 								  feedpub_key_pinned_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot));
 		else
 			feedpub_lost_note(table->head.feed);
@@ -662,39 +658,4 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 	ExecDropSingleTupleTableSlot(slot);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
-}
-
-/*
- * Set a feed's sequence forward after TRUNCATE ... RESTART IDENTITY, so that
- * positions go on.
- *
- * Between the statement's BEFORE and AFTER triggers the server sets the
- * sequence back, in a new file.  That invalidates what is cached of the feed
- * and its partitions.  So this function is called before the next position is
- * taken: for a row that another AFTER trigger writes, or in our own AFTER
- * trigger.  No other session can be before it, since the sequence is locked
- * until the transaction ends.  The positions that were taken after our BEFORE
- * trigger are those of tombstones, which are kept, and of rows that are gone.
- * If the TRUNCATE is rolled back, the old file is there again, and it has the
- * position of the TRUNCATE.
- *
- * This runs as the extension's owner: the writer need not have a right on the
- * sequence, and to set it forward runs no other role's code.
- */
-static void
-keep_position(const TrackedTable *table, const TrackedTable *feed)
-{
-	FeedpubRole caller;
-	int64		largest;
-
-	if (feed == NULL || !table->can_stamp ||
-		!FullTransactionIdIsValid(feed->truncated_by) ||
-		!FullTransactionIdEquals(feed->truncated_by, GetTopFullTransactionIdIfAny()) ||
-		feedpub_relation_last_pos(table->head.seqid) >= feed->truncated_at)
-		return;
-	largest = Max(feed->truncated_at, feedpub_tombstone_largest_pos(table->head.feed));
-	feedpub_store_begin(&caller);
-	(void) DirectFunctionCall2(setval_oid, ObjectIdGetDatum(table->head.seqid),
-							   Int64GetDatum(largest));
-	feedpub_store_end(&caller);
 }

@@ -188,37 +188,6 @@ feedpub_tombstone_end(FeedpubTombstones *tombstones)
 }
 
 /*
- * The largest position of a feed's tombstones, visible or not; 0 if there is
- * none.  Reads all their index entries.
- */
-int64
-feedpub_tombstone_largest_pos(Oid feed)
-{
-	Relation	index;
-	Relation	table = feedpub_tombstone_open(AccessShareLock, &index);
-	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, SnapshotAny, 1);
-	ScanKeyData key;
-	int64		largest = 0;
-
-	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(feed));
-	scan->xs_want_itup = true;
-	index_rescan(scan, &key, 1, NULL, 0);
-	while (index_getnext_tid(scan, ForwardScanDirection) != NULL)
-	{
-		bool		isnull;
-		Datum		pos = index_getattr(scan->xs_itup, ANUM_TOMBSTONE_POS,
-										RelationGetDescr(index), &isnull);
-
-		CHECK_FOR_INTERRUPTS();
-		largest = Max(largest, DatumGetInt64(pos));
-	}
-	index_endscan(scan);
-	index_close(index, NoLock);
-	table_close(table, NoLock);
-	return largest;
-}
-
-/*
  * Get a tombstone's key, a text[].  Returns false for TRUNCATE.
  */
 bool

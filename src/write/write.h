@@ -19,6 +19,11 @@ typedef struct FeedpubTombstones FeedpubTombstones;
 /* in stamp.c */
 extern Oid	feedpub_stamp_anew;
 
+/* in position.c */
+extern int64 feedpub_position_next(Oid feed, Oid seqid);
+extern void feedpub_position_begin(Oid seqid);
+extern bool feedpub_position_lags(Oid seqid, int64 pos);
+
 /* in wake.c */
 extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
 
@@ -30,7 +35,6 @@ extern FeedpubTombstones *feedpub_tombstone_begin(Oid feed, FullTransactionId xi
 extern void feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos,
 								  Datum key);
 extern void feedpub_tombstone_end(FeedpubTombstones *tombstones);
-extern int64 feedpub_tombstone_largest_pos(Oid feed);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
 
 #endif							/* FEEDPUB_WRITE_H */

@@ -150,9 +150,9 @@ for my $db ('dst', 'no_sequence')
 		q(INSERT INTO outbox (message_type, data) VALUES ('new', '1')),
 		db => $db, user => 'regress_feedpub_writer');
 	is( sql($node,
-			q(SELECT feed_pos, data FROM feed_fetch('0', 0, 100) OFFSET 41),
+			q(SELECT feed_pos > 41, data FROM feed_fetch('0', 0, 100) OFFSET 41),
 			db => $db),
-		'42|1',
+		't|1',
 		"$db: a new message comes after the others");
 }
 

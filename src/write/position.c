@@ -1,0 +1,342 @@
+/*-------------------------------------------------------------------------
+ *
+ * position.c
+ *	  Takes the next position of a feed from its sequence.
+ *
+ * nextval() would do, but the session would notice: lastval() would be the
+ * position, and fail for a writer that has no right on the sequence.  So the
+ * sequence's one tuple is advanced here, as sequence.c does it: under the lock
+ * and the buffer's lock that nextval() takes, logged ahead so that a crash
+ * takes back no position.  The sequence's options do not count.
+ *
+ * A position must not come twice.  setval(), RESTART, a load of rows that
+ * brings the sequence, and CREATE SEQUENCE set the sequence without asking us.
+ * They are found out by log_cnt, in which the server counts the values that
+ * are logged ahead.  Here that number is not needed: what is logged ahead are
+ * the values up to the next multiple of LOG_VALUES.  So log_cnt has a value of
+ * its own, MARK, in all states that this file leaves, in the page and in the
+ * WAL.  nextval() subtracts from it or sets it to at most LOG_VALUES, and all
+ * others set it to 0.  So with another log_cnt, somebody else has written the
+ * tuple.  This holds after a crash, on a promoted standby, and in a copy of
+ * the files.  After pg_restore and pg_upgrade, which call setval(), one writer
+ * finds log_cnt 0.
+ *
+ * The one that finds it goes on from a position that is beyond all that were
+ * assigned before, also by transactions that have not committed.  It cannot
+ * look for these, but the WAL tells: each LOG_VALUES positions write a record
+ * of more than LOG_VALUES bytes, so positions that began with 1 are smaller
+ * than the LSN of the next record, and stay so if they go on from there.  An LSN
+ * does not come twice: a crash or a failover that takes WAL back takes the
+ * positions back, too, since the transactions with them were not flushed.  Two
+ * cases are left, in which positions are larger than the LSN:
+ *
+ * - They came with a dump of another server, or the sequence was set forward,
+ *   so the sequence's last value is larger.  Then it goes on from that.
+ * - And if it is set back later, the last value tells no more.  Then the newest
+ *   batches tell what was published, and it goes on from the sum of that and
+ *   the LSN.  The sum grows as they do, so this is right again and again.
+ *
+ * What remains is a sequence that is set forward beyond all this, and then set
+ * back before a batch was made of what was written in between.  The backend
+ * that wrote it remembers: so TRUNCATE ... RESTART IDENTITY, whose trigger
+ * takes a position in the same transaction and excludes other writers, is right
+ * there, too.
+ *
+ * Concurrency.  All who write the tuple do so under the buffer's exclusive
+ * lock.  The first writer after a setval() finds another log_cnt, and sets it
+ * to MARK together with the new position; those after it go on from there.
+ * What those before it got is smaller than the LSN that it reads under the
+ * lock.  What was published is read without the lock, and may be larger by now;
+ * but what was taken until then is smaller than the older sum, too.  RESTART and
+ * TRUNCATE ... RESTART IDENTITY make a new file and lock the sequence against
+ * us to the end of their transaction, and we hold our lock to the end of ours.
+ * If they are rolled back, the old file is there, with MARK.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/rmgr.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "access/xloginsert.h"
+#include "commands/sequence.h"
+#include "executor/tuptable.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "storage/lmgr.h"
+#include "storage/proc.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/rel.h"
+#include "utils/resowner.h"
+#include "utils/snapmgr.h"
+
+#include "base/compat.h"
+#include "write/write.h"
+
+/* how many positions are logged at once; a power of two */
+#define LOG_VALUES		32
+
+/* log_cnt of a sequence that we wrote last */
+#define MARK			INT64CONST(0x66656564)
+
+/* columns of feedpub._batch, and how many of its newest rows are looked at */
+#define ANUM_BATCH_FEED		1
+#define ANUM_BATCH_LAST_POS	4
+#define NEWEST_BATCHES		100
+
+/* what a backend knows of a sequence */
+typedef struct Sequence
+{
+	Oid			seqid;
+	LocalTransactionId locked_by;	/* the transaction that holds the lock */
+	int64		largest;		/* position that this backend has taken */
+} Sequence;
+
+static Sequence *find_sequence(Oid seqid);
+static Relation open_sequence(Sequence *sequence);
+static Form_pg_sequence_data lock_tuple(Relation rel, Buffer *buf,
+										HeapTuple tuple);
+static int64 beyond_all(const Sequence *sequence, int64 last, int64 published);
+static int64 largest_published(Oid feed);
+static void write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
+						bool is_called, bool logged);
+
+/*
+ * Take the next position of a feed.  Checks no right: the caller has.
+ */
+int64
+feedpub_position_next(Oid feed, Oid seqid)
+{
+	Sequence   *sequence = find_sequence(seqid);
+	Relation	rel = open_sequence(sequence);
+	int64		published = -1;
+	HeapTupleData tuple;
+	Form_pg_sequence_data data;
+	Buffer		buf;
+	int64		last;
+	bool		logged;
+
+	data = lock_tuple(rel, &buf, &tuple);
+	if (data->log_cnt != MARK)
+	{
+		UnlockReleaseBuffer(buf);
+		published = largest_published(feed);
+		data = lock_tuple(rel, &buf, &tuple);
+	}
+	last = data->is_called ? data->last_value : data->last_value - 1;
+	if (data->log_cnt != MARK)
+		last = beyond_all(sequence, last, published);
+	if (last > PG_INT64_MAX - LOG_VALUES)
+		ereport(ERROR,
+				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
+				 errmsg("sequence \"%s\" has no more positions",
+						RelationGetRelationName(rel))));
+
+	/* see nextval_internal() for why a record is needed after a checkpoint */
+	logged = data->log_cnt != MARK || !data->is_called ||
+		(last + 1) % LOG_VALUES == 0 ||
+		PageGetLSN(BufferGetPage(buf)) <= GetRedoRecPtr();
+	write_tuple(rel, buf, &tuple, last + 1, true, logged);
+	UnlockReleaseBuffer(buf);
+	relation_close(rel, NoLock);
+	sequence->largest = last + 1;
+	return last + 1;
+}
+
+/*
+ * Begin with the start value of the sequence, which this transaction has
+ * created for a new feed.
+ */
+void
+feedpub_position_begin(Oid seqid)
+{
+	Relation	rel = open_sequence(find_sequence(seqid));
+	Form_pg_sequence_data data;
+	HeapTupleData tuple;
+	Buffer		buf;
+
+	data = lock_tuple(rel, &buf, &tuple);
+	write_tuple(rel, buf, &tuple, data->last_value, false, true);
+	UnlockReleaseBuffer(buf);
+	relation_close(rel, NoLock);
+}
+
+/*
+ * Would the next position not be larger than this one, which rows have that
+ * were loaded without a stamp of ours?
+ */
+bool
+feedpub_position_lags(Oid seqid, int64 pos)
+{
+	Relation	rel = relation_open(seqid, AccessShareLock);
+	Form_pg_sequence_data data;
+	HeapTupleData tuple;
+	Buffer		buf;
+	bool		result;
+
+	data = lock_tuple(rel, &buf, &tuple);
+	result = data->log_cnt == MARK && data->last_value < pos;
+	UnlockReleaseBuffer(buf);
+	relation_close(rel, AccessShareLock);
+	return result;
+}
+
+static Sequence *
+find_sequence(Oid seqid)
+{
+	static HTAB *sequences = NULL;
+	static Sequence *sequence = NULL;
+	bool		found;
+
+	if (sequence != NULL && sequence->seqid == seqid)
+		return sequence;
+	if (sequences == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(Sequence)};
+
+		sequences = hash_create("feedpub sequences", 16, &ctl,
+								HASH_ELEM | HASH_BLOBS);
+	}
+	sequence = hash_search(sequences, &seqid, HASH_ENTER, &found);
+	if (!found)
+	{
+		sequence->locked_by = InvalidLocalTransactionId;
+		sequence->largest = 0;
+	}
+	return sequence;
+}
+
+/*
+ * Open a sequence, locked to the end of the transaction, as sequence.c does:
+ * the lock belongs to the top transaction, so it is taken once.
+ */
+static Relation
+open_sequence(Sequence *sequence)
+{
+	LocalTransactionId own = feedpub_own_lxid();
+
+	if (sequence->locked_by != own)
+	{
+		ResourceOwner owner = CurrentResourceOwner;
+
+		CurrentResourceOwner = TopTransactionResourceOwner;
+		LockRelationOid(sequence->seqid, RowExclusiveLock);
+		CurrentResourceOwner = owner;
+		sequence->locked_by = own;
+	}
+	return relation_open(sequence->seqid, NoLock);
+}
+
+/*
+ * Lock the buffer of a sequence, and find its tuple.
+ */
+static Form_pg_sequence_data
+lock_tuple(Relation rel, Buffer *buf, HeapTuple tuple)
+{
+	Page		page;
+	ItemId		item;
+
+	*buf = ReadBuffer(rel, 0);
+	LockBuffer(*buf, BUFFER_LOCK_EXCLUSIVE);
+	page = BufferGetPage(*buf);
+	item = PageGetItemId(page, FirstOffsetNumber);
+	tuple->t_data = (HeapTupleHeader) PageGetItem(page, item);
+	tuple->t_len = ItemIdGetLength(item);
+	return (Form_pg_sequence_data) GETSTRUCT(tuple);
+}
+
+/*
+ * A position that is not smaller than any that was assigned before, given the
+ * last value of the sequence, and what was published.  The caller has the
+ * buffer locked.
+ */
+static int64
+beyond_all(const Sequence *sequence, int64 last, int64 published)
+{
+	int64		largest = (int64) GetXLogInsertRecPtr();
+
+	if (published >= largest)
+		largest += Min(published, PG_INT64_MAX - largest);
+	return Max(Max(largest, sequence->largest), last);
+}
+
+/*
+ * The largest position in the newest batches of a feed, 0 if there is none.
+ * Nothing is waited for, and no right is checked.
+ */
+static int64
+largest_published(Oid feed)
+{
+	Relation	table = table_open(feedpub_registry_table("_batch"), AccessShareLock);
+	Relation	index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, snapshot, 1);
+	ScanKeyData key;
+	int64		largest = 0;
+
+	ScanKeyInit(&key, ANUM_BATCH_FEED, BTEqualStrategyNumber, F_OIDEQ,
+				ObjectIdGetDatum(feed));
+	index_rescan(scan, &key, 1, NULL, 0);
+	for (int i = 0; i < NEWEST_BATCHES &&
+		 index_getnext_slot(scan, BackwardScanDirection, slot);
+		 i++)
+	{
+		bool		isnull;
+
+		largest = Max(largest,
+					  DatumGetInt64(slot_getattr(slot, ANUM_BATCH_LAST_POS, &isnull)));
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	index_close(index, NoLock);
+	table_close(table, NoLock);
+	return largest;
+}
+
+/*
+ * Write the tuple of a sequence, whose buffer is locked, and log it ahead if
+ * logged is true.  The order is that of nextval_internal(): the record has
+ * the state after the last position that it covers, and the page gets its own
+ * state afterwards, before anybody can look.
+ */
+static void
+write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
+			bool is_called, bool logged)
+{
+	Form_pg_sequence_data data = (Form_pg_sequence_data) GETSTRUCT(tuple);
+
+	logged = logged && RelationNeedsWAL(rel);
+
+	/* so that the commit flushes the record */
+	if (logged)
+		(void) GetTopTransactionId();
+
+	START_CRIT_SECTION();
+	MarkBufferDirty(buf);
+	data->is_called = is_called;
+	data->log_cnt = MARK;
+	if (logged)
+	{
+		xl_seq_rec	record = {rel->rd_locator};
+		XLogRecPtr	end;
+
+		data->last_value = is_called ? last | (LOG_VALUES - 1) : last;
+		XLogBeginInsert();
+		XLogRegisterBuffer(0, buf, REGBUF_WILL_INIT);
+		XLogRegisterData((char *) &record, sizeof(record));
+		XLogRegisterData((char *) tuple->t_data, tuple->t_len);
+		end = XLogInsert(RM_SEQ_ID, XLOG_SEQ_LOG);
+		PageSetLSN(BufferGetPage(buf), end);
+	}
+	data->last_value = last;
+	END_CRIT_SECTION();
+}
