@@ -96,6 +96,7 @@ OBJS = \
 	src/worker/control.o \
 	src/worker/maintenance.o \
 	src/worker/maintenance_plan.o \
+	src/worker/prepared.o \
 	src/worker/worker.o \
 	src/write/message_id.o \
 	src/write/position.o \

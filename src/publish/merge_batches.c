@@ -59,12 +59,12 @@ PG_FUNCTION_INFO_V1(feedpub_merge_batches);
 Datum
 feedpub_merge_batches(PG_FUNCTION_ARGS)
 {
-	int64		merged_to = 0;
+	FeedpubMerged merged = {0};
 	bool		more = true;
 	int			ngone = 0;
 
 	while (more)
-		ngone += feedpub_merge_step(PG_GETARG_OID(0), &merged_to, &more);
+		ngone += feedpub_merge_step(PG_GETARG_OID(0), &merged, &more);
 	PG_RETURN_INT32(ngone);
 }
 
@@ -79,15 +79,16 @@ typedef struct MergeGroup
 } MergeGroup;
 
 /*
- * Merge some of the old batches of a feed, those after *merged_to, which
- * moves.  Sets *more if there may be others.  Returns how many batches are
+ * Merge some of the old batches of a feed, those after *merged, which moves.
+ * It goes back if the feed has begun another history, whose numbers begin at 1
+ * again.  Sets *more if there may be others.  Returns how many batches are
  * gone.  Runs with the caller's rights, which must be those of the extension's
  * owner.  Holds the publishing lock, so that no publisher takes a batch for
  * the last one while it is being removed.  The snapshot is taken after the
  * lock, so it sees all batches.
  */
 int
-feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
+feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 {
 	MemoryContext context;
 	MemoryContext oldcontext;
@@ -109,9 +110,12 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_floor_read(relid, snapshot, &floor);
+	if (floor.history != merged->history)
+		merged->to = 0;
+	merged->history = floor.history;
 	if (!feedpub_registry_is_table(relid))
-		*merged_to = Max(*merged_to, floor.sync_id);
-	batches = feedpub_batch_begin(relid, *merged_to + 1, snapshot);
+		merged->to = Max(merged->to, floor.sync_id);
+	batches = feedpub_batch_begin(relid, merged->to + 1, snapshot);
 	oldcontext = MemoryContextSwitchTo(context);
 	while (feedpub_batch_next(batches, &batch))
 	{
@@ -130,7 +134,7 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 			if (group.nparts > 1)
 				feedpub_batch_merge(relid, group.first, group.last, snapshot);
 			ngone += group.nparts - 1;
-			*merged_to = group.last;
+			merged->to = group.last;
 			MemSet(&group, 0, sizeof(group));
 		}
 		*more = is_old && ++nlooked > MERGE_AT_ONCE;
@@ -138,7 +142,7 @@ feedpub_merge_step(Oid relid, int64 *merged_to, bool *more)
 			break;
 		if (batch.is_merged)
 		{
-			*merged_to = batch.sync_id;
+			merged->to = batch.sync_id;
 			continue;
 		}
 		if (group.nparts++ == 0)

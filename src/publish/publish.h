@@ -37,6 +37,13 @@ typedef struct FeedpubBatch
 	FullTransactionId publisher;	/* which wrote its row, if known */
 } FeedpubBatch;
 
+/* Up to where the batches of a feed, of this history of it, have been merged. */
+typedef struct FeedpubMerged
+{
+	uint32		history;
+	int64		to;
+} FeedpubMerged;
+
 typedef struct FeedpubBatchScan FeedpubBatchScan;
 
 /* One row's entry in the index. */
@@ -198,7 +205,7 @@ extern int	feedpub_cut_batches(const FeedpubFeed *feed,
 								FeedpubRunReader *reader, int *ntransactions);
 
 /* in merge_batches.c */
-extern int	feedpub_merge_step(Oid relid, int64 *merged_to, bool *more);
+extern int	feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more);
 
 /* in unpublished.c */
 extern bool feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,

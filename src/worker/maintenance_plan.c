@@ -32,6 +32,7 @@ typedef struct MaintenanceTask
 {
 	Oid			feed;			/* hash key, must be first */
 	Oid			owner;
+	bool		listed;			/* there is, or was, such work */
 	bool		pending;
 	int			failures;		/* in succession */
 	int			waits;
@@ -113,7 +114,7 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 	}
 	hash_seq_init(&status, tasks);
 	while ((task = hash_seq_search(&status)) != NULL)
-		task->pending = false;
+		task->listed = task->pending = false;
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&list_feeds, NULL, NULL);
 	for (uint64 i = 0; i < n; i++)
@@ -130,6 +131,7 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 			task->feed = feed;
 			task->done = done;
 		}
+		task->listed = true;
 		task->is_removal = DatumGetBool(feedpub_store_value(i, 7, &isnull));
 		if (!task->is_removal)
 			stats->stamped += Max(done - task->done, 0);
@@ -167,6 +169,8 @@ feedpub_maintenance_plan(FeedpubWorkerStats *stats)
 			continue;
 		task->failures = task->waits = 0;
 		task->not_before = 0;
+		if (!task->listed)
+			(void) hash_search(tasks, &task->feed, HASH_REMOVE, NULL);
 	}
 	feedpub_store_end(&caller);
 	if (killed_removal)

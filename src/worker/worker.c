@@ -67,9 +67,6 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* how long sweeps and merges wait for a lock, in ms */
 #define LOCK_TIMEOUT_MS		"100"
 
-/* the time between looks at prepared transactions, in ms */
-#define WATCH_INTERVAL		10
-
 /* old batches are merged once in so many naps: 10 minutes by default */
 #define NAPS_PER_MERGE		600
 
@@ -87,7 +84,7 @@ typedef struct FeedState
 	int			nfailures;
 	TimestampTz not_before;
 	bool		merge_due;		/* there may be batches to merge */
-	int64		merged_to;		/* batches up to this one have been */
+	FeedpubMerged merged;		/* what has been */
 	int			merge_failures;
 	TimestampTz merge_not_before;
 	bool		announced;		/* the newest batch, by this worker */
@@ -100,22 +97,20 @@ static HTAB *states;
 static bool all_marked = false; /* all feeds are still to be marked */
 static int	published;			/* what publish() did */
 static FeedpubPublished published_as;	/* details of that */
-static int64 merged_to;			/* what merge() did */
+static FeedpubMerged merged_up_to;	/* what merge() did */
 static bool merge_more;
 static FeedpubWorkerStats stats;	/* not in shared memory yet */
-static bool some_prepared;		/* what count_prepared() found */
 static List *retained_feeds = NIL;	/* whose floors are still to be moved */
-static List *watched = NIL;		/* of FeedpubPrepared */
-static uint64 seen_completions = 0;
 
 static void leave(int code, Datum arg);
 static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
+static void mark_news(Oid relid);
 static void sweep(Oid relid);
 static void plan_maintenance(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
+static void forget_dropped(List *feeds);
 static void collect_marks(void);
-static void check_watched(void);
 static void publish_due(void);
 static void merge_some(void);
 static void plan_merges(void);
@@ -135,7 +130,6 @@ feedpub_worker_main(Datum main_arg)
 	TimestampTz merged = GetCurrentTimestamp();
 	TimestampTz retained = merged;
 	long		maintenance_wait = LONG_MAX;
-	ListCell   *lc;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -157,23 +151,7 @@ feedpub_worker_main(Datum main_arg)
 	states = hash_create("feedpub worker feeds", 64, &ctl,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
-	/*
-	 * Transactions that were prepared before the server started are not on
-	 * watch.
-	 */
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	foreach(lc, feedpub_horizon_prepared())
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-		FeedpubPrepared *p = palloc0_object(FeedpubPrepared);
-
-		p->xid = lfirst_oid(lc);
-		watched = lappend(watched, p);
-		MemoryContextSwitchTo(oldcontext);
-	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	feedpub_prepared_begin();
 	pgstat_report_appname("feedpub worker");
 
 	for (;;)
@@ -197,7 +175,7 @@ feedpub_worker_main(Datum main_arg)
 			looked_around = now;
 		}
 		collect_marks();
-		check_watched();
+		feedpub_prepared_check(mark_news, run_step);
 		publish_due();
 		if (TimestampDifferenceExceeds(merged, now,
 									   Min(feedpub_naptime, INT_MAX / NAPS_PER_MERGE) * NAPS_PER_MERGE))
@@ -245,6 +223,7 @@ is_wanted_here(void)
 	bool		stale = false;
 	bool		alone;
 	FeedpubDatabase *entry;
+	List	   *feeds;
 
 	StartTransactionCommand();
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
@@ -252,8 +231,12 @@ is_wanted_here(void)
 	if (!alone)
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
-		wanted = OidIsValid(get_extension_oid("feedpub", true)) &&
-			feedpub_registry_list(&stale) != NIL;
+		feeds = OidIsValid(get_extension_oid("feedpub", true)) ?
+			feedpub_registry_list(&stale) :
+			NIL;
+		wanted = feeds != NIL;
+		if (wanted && states != NULL)
+			forget_dropped(feeds);
 		PopActiveSnapshot();
 	}
 	CommitTransactionCommand();
@@ -272,6 +255,29 @@ is_wanted_here(void)
 	return wanted;
 }
 
+/*
+ * Forget feeds that are no more, if there are more states than feeds: then one
+ * of them is of such a feed.
+ */
+static void
+forget_dropped(List *feeds)
+{
+	HASH_SEQ_STATUS status;
+	FeedState  *state;
+
+	if (hash_get_num_entries(states) <= list_length(feeds))
+		return;
+	hash_seq_init(&status, states);
+	while ((state = hash_seq_search(&status)) != NULL)
+	{
+		if (list_member_oid(feeds, state->relid))
+			continue;
+		if (state->nfailures > 0)
+			stats.failing--;
+		(void) hash_search(states, &state->relid, HASH_REMOVE, NULL);
+	}
+}
+
 static FeedState *
 get_state(Oid relid)
 {
@@ -287,15 +293,18 @@ get_state(Oid relid)
 	return state;
 }
 
+/*
+ * Note that a feed has news, or each, for InvalidOid.
+ */
 static void
-mark_state(Oid relid)
+mark_news(Oid relid)
 {
-	get_state(relid)->dirty = true;
-}
+	if (OidIsValid(relid))
+	{
+		get_state(relid)->dirty = true;
+		return;
+	}
 
-static void
-mark_all(void)
-{
 	/* if it fails, it is done again in the next turn */
 	all_marked = !run_step("looking for feeds", mark_registered, InvalidOid);
 }
@@ -313,14 +322,14 @@ collect_marks(void)
 	int			nasked;
 
 	for (int i = 0; i < ndirty; i++)
-		mark_state(dirty[i]);
+		mark_news(dirty[i]);
 	if (all || all_marked)
-		mark_all();
+		mark_news(InvalidOid);
 
 	/* feed_flush() */
 	nasked = feedpub_shmem_read_asked(asked);
 	for (int i = 0; i < nasked; i++)
-		mark_state(asked[i]);
+		mark_news(asked[i]);
 }
 
 /* the steps of run_step() */
@@ -331,7 +340,7 @@ mark_registered(Oid relid)
 	ListCell   *lc;
 
 	foreach(lc, feedpub_registry_list(NULL))
-		mark_state(lfirst_oid(lc));
+		mark_news(lfirst_oid(lc));
 }
 
 /* for work that is not urgent: a lock of others must not hold up publishing */
@@ -372,7 +381,7 @@ static void
 merge(Oid relid)
 {
 	limit_waits();
-	(void) feedpub_merge_step(relid, &merged_to, &merge_more);
+	(void) feedpub_merge_step(relid, &merged_up_to, &merge_more);
 	if (!merge_more)
 		(void) feedpub_retain_step(relid);
 }
@@ -380,9 +389,10 @@ merge(Oid relid)
 static void
 list_retained(Oid relid)
 {
+	List	   *feeds = feedpub_retain_list();
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
-	retained_feeds = list_copy(feedpub_retain_list());
+	retained_feeds = list_copy(feeds);
 	MemoryContextSwitchTo(oldcontext);
 }
 
@@ -397,12 +407,6 @@ static void
 plan_maintenance(Oid relid)
 {
 	feedpub_maintenance_plan(&stats);
-}
-
-static void
-count_prepared(Oid relid)
-{
-	some_prepared = feedpub_horizon_prepared() != NIL;
 }
 
 /*
@@ -459,59 +463,6 @@ run_step(const char *activity, void (*step)(Oid relid), Oid relid)
 	pgstat_report_stat(false);
 	pgstat_report_activity(STATE_IDLE, NULL);
 	return done;
-}
-
-/*
- * Mark feeds to which a prepared transaction has written, if it has ended.
- * The server counts transactions that end; while that count is unchanged,
- * there is nothing to look for.
- */
-static void
-check_watched(void)
-{
-	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
-	int			nprepared = feedpub_shmem_take_watch(prepared);
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	uint64		completions;
-	ListCell   *lc;
-
-	for (int i = 0; i < nprepared; i++)
-	{
-		FeedpubPrepared *p = palloc_object(FeedpubPrepared);
-
-		*p = prepared[i];
-		watched = lappend(watched, p);
-	}
-	completions = TransamVariables->xactCompletionCount;
-	if (watched != NIL && (nprepared > 0 || completions != seen_completions))
-	{
-		seen_completions = completions;
-		foreach(lc, watched)
-		{
-			FeedpubPrepared *p = lfirst(lc);
-
-			/* there were too many to list: each end may be one of theirs */
-			if (TransactionIdIsValid(p->xid) && TransactionIdIsInProgress(p->xid))
-				continue;
-			if (OidIsValid(p->feed))
-				mark_state(p->feed);
-			else
-				mark_all();
-			MemoryContextSwitchTo(TopMemoryContext);
-			if (!TransactionIdIsValid(p->xid))
-			{
-				some_prepared = true;
-				(void) run_step("looking for prepared transactions",
-								count_prepared, InvalidOid);
-				MemoryContextSwitchTo(TopMemoryContext);
-				if (some_prepared)
-					continue;
-			}
-			watched = foreach_delete_current(watched, lc);
-			pfree(p);
-		}
-	}
-	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
@@ -631,10 +582,10 @@ merge_some(void)
 	 * What a step has merged counts when it has committed.  If a step fails,
 	 * it is done again from the same batch.
 	 */
-	merged_to = due->merged_to;
+	merged_up_to = due->merged;
 	if (run_step("merging batches of", merge, due->relid))
 	{
-		due->merged_to = merged_to;
+		due->merged = merged_up_to;
 		due->merge_due = merge_more;
 		due->merge_failures = 0;
 	}
@@ -677,15 +628,13 @@ move_floors(void)
 static long
 next_due(void)
 {
-	long		timeout = Min(feedpub_naptime, 1000);
+	long		timeout = Min(Min(feedpub_naptime, 1000), feedpub_prepared_wait());
 	TimestampTz now = GetCurrentTimestamp();
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
 
 	if (retained_feeds != NIL)
 		return 0;
-	if (watched != NIL)
-		timeout = Min(timeout, WATCH_INTERVAL);
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * worker.h
- *	  The process for maintenance, which the database's worker starts: private.
+ *	  What the files of a database's worker share: private.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,9 +10,19 @@
 
 #include "retention/retention.h"
 
+/* Runs a step in a transaction; returns whether it raised no error. */
+typedef bool (*FeedpubRunStep)(const char *activity, void (*step)(Oid feed),
+							   Oid feed);
+
 /* in maintenance_plan.c */
 extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
 extern long feedpub_maintenance_run(void);
 extern void feedpub_maintenance_end(void);
+
+/* in prepared.c */
+extern void feedpub_prepared_begin(void);
+extern void feedpub_prepared_check(void (*mark)(Oid feed),
+								   FeedpubRunStep run_step);
+extern long feedpub_prepared_wait(void);
 
 #endif							/* FEEDPUB_WORKER_H */

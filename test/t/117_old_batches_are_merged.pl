@@ -44,5 +44,33 @@ ok(comes_true($node, "($merged) >= $first + 2", 1500),
 	'and later what has become old since');
 is(await_worker($node, 'postgres'), $worker, 'the same worker');
 is(read_all($node, 'outbox'), join("\n", 'a' .. 'j'), 'nothing is lost or out of order');
+
+# The numbers of another history begin at 1 again.
+sub change
+{
+	for (@_)
+	{
+		sql($node, "INSERT INTO item VALUES ('$_')");
+		sql($node, q(CALL feed_publish('item')));
+	}
+	return;
+}
+
+my $of_item = "$merged AND feed = 'item'::regclass";
+
+sql($node, 'CREATE TABLE item (k text PRIMARY KEY)');
+sql($node, q(SELECT feed_attach('item')));
+change('a' .. 'f');
+sql($node, q(SELECT feed_begin_history('outbox')));
+publish('k' .. 'n');
+ok(comes_true($node, "($merged AND feed = 'outbox'::regclass) > 0 AND ($of_item) > 0", 1500),
+	'batches of a new history are merged');
+is(read_all($node, 'outbox'), join("\n", 'a' .. 'n'), 'nothing is lost or out of order');
+sql($node, q(SELECT feed_detach('item')));
+sql($node, q(SELECT feed_attach('item')));
+is(sql($node, $of_item), 0, 'a table is detached, and attached again');
+change('g' .. 'j');
+ok(comes_true($node, "($of_item) > 0", 1500), 'its batches are merged');
+is(await_worker($node, 'postgres'), $worker, 'all by the same worker');
 $node->stop;
 done_testing();
