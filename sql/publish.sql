@@ -483,6 +483,34 @@ SELECT count(*) AS batches, max((SELECT count(*) FROM pg_snapshot_xip(snapshot))
 SELECT string_agg((entry).message_type, ' ' ORDER BY cursor COLLATE "C") FROM feed_read(NULL::inverse, '', 100) WHERE op = 'upsert';
 SELECT feed_drop('inverse');
 
+-- A last part in which nothing is visible is left to the next step.
+SELECT feed_create('rest');
+INSERT INTO rest (message_type, data) VALUES ('A', '1');
+INSERT INTO rest (message_type, data) VALUES ('A', '2');
+BEGIN;
+INSERT INTO rest (message_type, data) VALUES ('A', '3');
+ROLLBACK;
+SET feedpub.max_batch_transactions = 2;
+CALL feed_publish('rest');
+SELECT array_agg(transactions) FROM feedpub._batch WHERE feed = 'rest'::regclass;
+INSERT INTO rest (message_type, data) VALUES ('A', '4');
+CALL feed_publish('rest');
+SELECT array_agg(transactions ORDER BY sync_id) FROM feedpub._batch WHERE feed = 'rest'::regclass;
+RESET feedpub.max_batch_transactions;
+SELECT feed_drop('rest');
+
+-- A transaction that writes rows and deletes some counts once.
+CREATE TABLE twice (k int PRIMARY KEY);
+SELECT feed_attach('twice');
+INSERT INTO twice VALUES (1);
+BEGIN;
+INSERT INTO twice VALUES (2);
+DELETE FROM twice WHERE k = 1;
+COMMIT;
+CALL feed_publish('twice');
+SELECT sum(transactions) FROM feedpub._batch WHERE feed = 'twice'::regclass;
+DROP TABLE twice;
+
 DROP FUNCTION check_batches, inverted_in_xid_order;
 DROP VIEW published, counted, content;
 DROP PROCEDURE write_in_turns, connect;

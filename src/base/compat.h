@@ -31,6 +31,13 @@
 #include "catalog/pg_database.h"
 #endif
 
+/* 18: where MAX_BACKENDS is */
+#if PG_VERSION_NUM >= 180000
+#include "storage/procnumber.h"
+#else
+#include "postmaster/postmaster.h"
+#endif
+
 /* 18: the module's name and version in its magic block */
 #if PG_VERSION_NUM < 180000
 #define PG_MODULE_MAGIC_EXT(...) PG_MODULE_MAGIC

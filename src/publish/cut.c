@@ -15,6 +15,29 @@
  * except transactions of later parts and those that the whole snapshot does
  * not see.  The former were running while a transaction of this part was, so
  * they are few.
+ *
+ * A step is bounded, however large the backlog is.  It loads the transactions
+ * with the smallest xids, up to a limit, and publishes those that come first
+ * among them.  The next step begins at the last batch, as any does.  The index
+ * is in the order of xids, and the transactions that were not loaded may have
+ * smaller positions than some that were.  So the step leaves MAX_RUNNING of
+ * those that it has loaded, the ones with the largest last positions:
+ *
+ * - Let X be the smallest xid that was not loaded.  When X was assigned, no
+ *	 more than MAX_RUNNING transactions ran, whatever the settings were.  All
+ *	 others of the n that were loaded, which have smaller xids, had ended: at
+ *	 least n - MAX_RUNNING.  Call them E.
+ * - A transaction that was not loaded has X or a larger xid, and takes its
+ *	 positions after its xid.  So each of its positions is larger than all of
+ *	 E's.
+ * - The n - MAX_RUNNING smallest last positions, which are published, are not
+ *	 larger than the largest one of E, since E has so many.  So they are below
+ *	 all positions that were not loaded.
+ *
+ * What the last position of a transaction is may change from one step to the
+ * next, when a row of a table feed gets another stamp and VACUUM removes the
+ * entry of the old one.  For causality it need only be the last of the rows
+ * that are still there to be read: these were there in each step.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -24,155 +47,232 @@
 
 #include "publish/publish.h"
 
+/*
+ * No more transactions than these have an xid at a time: one for each backend
+ * that a server can have, and one for each that it can have prepared.
+ */
+#define MAX_RUNNING		(2 * (int) MAX_BACKENDS)
+
+/* how many transactions a step publishes, if so many wait */
+#define MAX_STEP		500000
+
+/* the ids whose runs are in memory at a time */
+#define IDS_AT_ONCE		16384
+
 /* A transaction that is to be published. */
 typedef struct NewTransaction
 {
 	uint64		xid;
 	int64		last_pos;
 	int			part;
-	FeedpubRun *runs;			/* the first one, and its siblings */
 } NewTransaction;
 
-static int	join_runs(NewTransaction *news, int nnews);
-static int	write_batches(Oid relid, const FeedpubBatch *last,
-						  const FeedpubSnapshot *snapshot,
-						  NewTransaction *news, int nnews,
-						  FeedpubRunReader *reader);
+/* The transactions that a step has loaded, in the order of their xids. */
+typedef struct News
+{
+	NewTransaction *list;
+	int			n;
+	int			size;
+	bool		complete;		/* there are no others */
+	bool		live;			/* one of the first has a visible row */
+} News;
+
+static void load_news(News *news, FeedpubRunReader *reader,
+					  const FeedpubSnapshot *before,
+					  const FeedpubSnapshot *snapshot, int limit);
+static void add_news(News *news, FeedpubRunReader *reader, List *runs);
+static NewTransaction **order_news(News *news, int per_part);
+static bool is_part_live(FeedpubRunReader *reader, const FeedpubSnapshot *before,
+						 const FeedpubSnapshot *snapshot);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-						 NewTransaction **by_xid, int nnews, int part,
-						 uint64 xmax);
+						 const News *news, int part, uint64 xmax);
 static int	compare_by_pos(const void *a, const void *b);
-static int	compare_xids(const void *a, const void *b);
 static int	compare_by_xid(const void *a, const void *b);
 
 /*
- * Write the batches of these runs, which lie between the snapshots of the last
- * batch and of this step.  Sets *ntransactions to the number of transactions
- * in them.  Returns the number of batches.
- */
-int
-feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
-					const FeedpubSnapshot *snapshot, List *runs,
-					FeedpubRunReader *reader, int *ntransactions)
-{
-	NewTransaction *news = MemoryContextAllocHuge(CurrentMemoryContext,
-												  list_length(runs) * sizeof(NewTransaction));
-	int			nnews = 0;
-	ListCell   *lc;
-
-	foreach(lc, runs)
-	{
-		FeedpubRun *run = lfirst(lc);
-
-		MemSet(&news[nnews], 0, sizeof(NewTransaction));
-		news[nnews].xid = run->xid;
-		news[nnews].runs = run;
-		news[nnews++].last_pos = feedpub_run_last_pos(reader, run);
-	}
-	if (feed->deletes || feed->is_partitioned)
-		nnews = join_runs(news, nnews);
-	*ntransactions = nnews;
-	return write_batches(feed->relid, last, snapshot, news, nnews, reader);
-}
-
-/*
- * If a transaction wrote rows and deleted some, or wrote into several
- * partitions, it has several runs: join them in one entry.  Returns how many
- * entries are left.
- */
-static int
-join_runs(NewTransaction *news, int nnews)
-{
-	int			n = 0;
-
-	qsort(news, nnews, sizeof(NewTransaction), compare_xids);
-	for (int i = 0; i < nnews; i++)
-	{
-		NewTransaction *into = &news[n - 1];
-
-		if (n == 0 || into->xid != news[i].xid)
-		{
-			news[n++] = news[i];
-			continue;
-		}
-		news[i].runs->sibling = into->runs;
-		into->runs = news[i].runs;
-		into->last_pos = Max(into->last_pos, news[i].last_pos);
-	}
-	return n;
-}
-
-/*
- * Write one batch of the new transactions, or several if they are many.
+ * Write the batches that lie between the snapshots of the last batch and of
+ * this step, as far as one step goes.  Returns the number of transactions in
+ * them.  Sets done->batches, and done->more if the next step has more to do.
  *
  * Transactions that were rolled back are among them, until VACUUM removes
  * their entries from the index.  They count, for readers walk over them as
  * well.  So a full part is written even if no row of it is visible: then
  * readers and the next steps do not walk over the same entries again.  The
  * last part is not full; if no row of it is visible, it is left to the next
- * step.  Returns the number of batches.
+ * step.
  */
-static int
-write_batches(Oid relid, const FeedpubBatch *last,
-			  const FeedpubSnapshot *snapshot,
-			  NewTransaction *news, int nnews, FeedpubRunReader *reader)
+int
+feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
+					const FeedpubSnapshot *snapshot,
+					FeedpubRunReader *reader, FeedpubPublished *done)
 {
 	int			per_part = feedpub_max_batch_transactions;
-	int			nparts = Max((nnews + per_part - 1) / per_part, 1);
-	NewTransaction **by_xid = NULL;
-	uint64	   *xmax = palloc(nparts * sizeof(uint64));
-	FeedpubSnapshot cut = last->snapshot;
-	int			part;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub batch",
+												  ALLOCSET_DEFAULT_SIZES);
+	News		news = {0};
+	NewTransaction **by_pos;
+	FeedpubSnapshot cut = last->snapshot;	/* of the part before */
+	uint64		xmax = last->snapshot.xmax;
+	int			npublished = 0;
+	int			nparts;
 
-	qsort(news, nnews, sizeof(NewTransaction), compare_by_pos);
-	if (nparts > 1)
+	load_news(&news, reader, &last->snapshot, snapshot,
+			  MAX_RUNNING + Max(MAX_STEP, per_part));
+	by_pos = order_news(&news, per_part);
+	nparts = news.complete ? (news.n + per_part - 1) / per_part :
+							 (news.n - MAX_RUNNING) / per_part;
+	done->more = !news.complete;
+	cut.xip = memcpy(palloc((cut.nxip + 1) * sizeof(uint64)), cut.xip,
+					 cut.nxip * sizeof(uint64));
+
+	for (int part = 0; part < nparts; part++)
 	{
-		by_xid = MemoryContextAllocHuge(CurrentMemoryContext,
-										nnews * sizeof(NewTransaction *));
-		for (int i = 0; i < nnews; i++)
-		{
-			part = i / per_part;
-			news[i].part = part;
-			by_xid[i] = &news[i];
-
-			/* each part sees up to the largest xid in it or before it */
-			if (i % per_part == 0)
-				xmax[part] = part > 0 ? xmax[part - 1] : last->snapshot.xmax;
-			xmax[part] = Max(xmax[part], news[i].xid + 1);
-		}
-		qsort(by_xid, nnews, sizeof(NewTransaction *), compare_by_xid);
-	}
-
-	for (part = 0; part < nparts; part++)
-	{
-		FeedpubBatch batch = {0};
 		int			begin = part * per_part;
-		int			end = Min(begin + per_part, nnews);
-		bool		lives = end - begin == per_part;
+		int			end = Min(begin + per_part, news.n);
+		bool		is_last = news.complete && part == nparts - 1;
+		FeedpubBatch batch = {0};
+		MemoryContext oldcontext;
 
 		CHECK_FOR_INTERRUPTS();
-		for (int i = begin; i < end && !lives; i++)
-		{
-			for (FeedpubRun *run = news[i].runs; run != NULL && !lives; run = run->sibling)
-				lives = feedpub_unpublished_run_lives(reader, run);
-		}
-		if (!lives)
+		if (end - begin < per_part &&
+			!(part == 0 ? news.live : is_part_live(reader, &cut, snapshot)))
 			break;
 		batch.sync_id = last->sync_id + part + 1;
-		batch.last_pos = end > begin ? news[end - 1].last_pos : last->last_pos;
-		if (part == nparts - 1)
-			batch.snapshot = *snapshot;
-		else
-		{
-			cut_snapshot(&cut, snapshot, by_xid, nnews, part, xmax[part]);
-			batch.snapshot = cut;
-		}
-
+		batch.last_pos = by_pos[end - 1]->last_pos;
 		for (int i = begin; i < end; i++)
-			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(news[i].xid));
-		feedpub_batch_write(relid, &batch);
+		{
+			/* each part sees up to the largest xid in it or before it */
+			xmax = Max(xmax, by_pos[i]->xid + 1);
+			batch.transactions += feedpub_horizon_committed(FullTransactionIdFromU64(by_pos[i]->xid));
+		}
+		if (!is_last)
+			cut_snapshot(&cut, snapshot, &news, part, xmax);
+		batch.snapshot = is_last ? *snapshot : cut;
+
+		oldcontext = MemoryContextSwitchTo(context);
+		feedpub_batch_write(feed->relid, &batch);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+		npublished += end - begin;
+		done->batches++;
 	}
-	return part;
+	return npublished;
+}
+
+/*
+ * Load the transactions with the smallest xids that snapshot sees and before
+ * does not; all, or at least as many as the limit, to the end of a range of
+ * xids.
+ *
+ * The runs of a range are in memory together, and then forgotten.  The first
+ * range has only the transactions that were running when the batch before was
+ * made.  The others begin where the next entries are, so stretches of xids
+ * that are not in the feed cost nothing.
+ */
+static void
+load_news(News *news, FeedpubRunReader *reader, const FeedpubSnapshot *before,
+		  const FeedpubSnapshot *snapshot, int limit)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub runs",
+												  ALLOCSET_DEFAULT_SIZES);
+	FeedpubSnapshot from = *before;
+	FeedpubSnapshot to = *snapshot;
+
+	news->size = 256;
+	news->list = palloc(news->size * sizeof(NewTransaction));
+	to.xmax = before->xmax;
+	while (news->n < limit)
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+		uint64		next;
+
+		to.xmin = Min(snapshot->xmin, to.xmax);
+		add_news(news, reader, feedpub_run_load(reader, &from, &to, 0, INT_MAX));
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+
+		next = feedpub_run_next_xid(reader);
+		if (next >= snapshot->xmax)
+		{
+			news->complete = true;
+			break;
+		}
+		from.xmin = from.xmax = to.xmax;
+		from.nxip = 0;
+		to.xmax = Min(next + IDS_AT_ONCE, snapshot->xmax);
+	}
+	MemoryContextDelete(context);
+}
+
+/*
+ * Add the transactions of these runs, whose xids are larger than those that
+ * are there.  If a transaction wrote rows and deleted some, or wrote into
+ * several partitions, it has several runs.
+ */
+static void
+add_news(News *news, FeedpubRunReader *reader, List *runs)
+{
+	int			first = news->n;
+	int			n = first;
+	ListCell   *lc;
+
+	foreach(lc, runs)
+	{
+		FeedpubRun *run = lfirst(lc);
+		NewTransaction *added;
+
+		if (news->n == news->size)
+			news->list = repalloc_huge(news->list,
+									   (news->size *= 2) * sizeof(NewTransaction));
+		added = &news->list[news->n++];
+		added->xid = run->xid;
+		added->last_pos = feedpub_run_last_pos(reader, run);
+
+		/* only a part that is not full asks for that */
+		if (!news->live && first < feedpub_max_batch_transactions)
+			news->live = feedpub_unpublished_run_lives(reader, run);
+	}
+	qsort(news->list + first, news->n - first, sizeof(NewTransaction), compare_by_xid);
+	for (int i = first; i < news->n; i++)
+	{
+		NewTransaction *into = &news->list[n - 1];
+
+		if (n > first && into->xid == news->list[i].xid)
+			into->last_pos = Max(into->last_pos, news->list[i].last_pos);
+		else
+			news->list[n++] = news->list[i];
+	}
+	news->n = n;
+}
+
+/*
+ * Number the parts.  Returns the transactions in the order of their positions.
+ */
+static NewTransaction **
+order_news(News *news, int per_part)
+{
+	NewTransaction **by_pos = MemoryContextAllocHuge(CurrentMemoryContext,
+													 Max(news->n, 1) * sizeof(NewTransaction *));
+
+	for (int i = 0; i < news->n; i++)
+		by_pos[i] = &news->list[i];
+	qsort(by_pos, news->n, sizeof(NewTransaction *), compare_by_pos);
+	for (int i = 0; i < news->n; i++)
+		by_pos[i]->part = i / per_part;
+	return by_pos;
+}
+
+/*
+ * Has the last part a visible row?
+ */
+static bool
+is_part_live(FeedpubRunReader *reader, const FeedpubSnapshot *before,
+			 const FeedpubSnapshot *snapshot)
+{
+	return feedpub_unpublished_some_live(reader,
+										 feedpub_run_load(reader, before, snapshot, 0, INT_MAX));
 }
 
 /*
@@ -187,10 +287,10 @@ write_batches(Oid relid, const FeedpubBatch *last,
  */
 static void
 cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-			 NewTransaction **by_xid, int nnews, int part, uint64 xmax)
+			 const News *news, int part, uint64 xmax)
 {
 	int			first = 0;
-	int			high = nnews;
+	int			high = news->n;
 	int			nxip = 0;
 	int			maxxip = cut->nxip + snapshot->nxip + 16;
 	uint64	   *xip = palloc(maxxip * sizeof(uint64));
@@ -201,7 +301,7 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 	{
 		int			middle = (first + high) / 2;
 
-		if (by_xid[middle]->xid < cut->xmax)
+		if (news->list[middle].xid < cut->xmax)
 			first = middle + 1;
 		else
 			high = middle;
@@ -215,12 +315,11 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 	for (i = 0; i < cut->nxip; i++)
 	{
 		NewTransaction key = {.xid = cut->xip[i]};
-		NewTransaction *keyp = &key;
-		NewTransaction **found = bsearch(&keyp, by_xid, nnews,
-										 sizeof(NewTransaction *), compare_by_xid);
+		NewTransaction *found = bsearch(&key, news->list, news->n,
+										sizeof(NewTransaction), compare_by_xid);
 
 		if (!feedpub_batch_sees(snapshot, cut->xip[i]) ||
-			(found != NULL && (*found)->part > part))
+			(found != NULL && found->part > part))
 			xip[nxip++] = cut->xip[i];
 	}
 
@@ -231,7 +330,7 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 	for (;;)
 	{
 		uint64		running = i < snapshot->nxip ? snapshot->xip[i] : PG_UINT64_MAX;
-		uint64		ended = first < nnews ? by_xid[first]->xid : PG_UINT64_MAX;
+		uint64		ended = first < news->n ? news->list[first].xid : PG_UINT64_MAX;
 		uint64		xid = Min(running, ended);
 
 		if (xid >= xmax)
@@ -248,11 +347,12 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 		}
 		else
 		{
-			if (by_xid[first]->part > part)
+			if (news->list[first].part > part)
 				xip[nxip++] = ended;
 			first++;
 		}
 	}
+	pfree(cut->xip);
 	cut->xmax = xmax;
 	cut->nxip = nxip;
 	cut->xip = xip;
@@ -262,24 +362,17 @@ cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
 static int
 compare_by_pos(const void *a, const void *b)
 {
-	int64		pa = ((const NewTransaction *) a)->last_pos;
-	int64		pb = ((const NewTransaction *) b)->last_pos;
+	int64		pa = (*(NewTransaction *const *) a)->last_pos;
+	int64		pb = (*(NewTransaction *const *) b)->last_pos;
 
 	return pa < pb ? -1 : pa > pb;
 }
 
 static int
-compare_xids(const void *a, const void *b)
+compare_by_xid(const void *a, const void *b)
 {
 	uint64		xa = ((const NewTransaction *) a)->xid;
 	uint64		xb = ((const NewTransaction *) b)->xid;
 
 	return xa < xb ? -1 : xa > xb;
-}
-
-static int
-compare_by_xid(const void *a, const void *b)
-{
-	return compare_xids(*(NewTransaction *const *) a,
-						*(NewTransaction *const *) b);
 }

@@ -34,7 +34,8 @@
  *	  a standby too.  If a publisher crashes before that, it leaves nothing; if
  *	  it crashes after it, it has left a whole batch.
  *
- * A backlog is cut into several batches (cut.c).
+ * A backlog is cut into several batches, and a large one is published in
+ * several steps (cut.c).  Any step may be the last one for a while.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -72,7 +73,7 @@ PG_FUNCTION_INFO_V1(feed_publish);
 #define PUBLISHER_TIMEOUT_MS	5000
 
 static void publish_all(void);
-static bool publish_one_of_all(Oid relid, FeedpubPublishWait how);
+static bool publish_one_of_all(Oid relid, FeedpubPublishWait how, bool *more);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
 static bool lock_publishing(Oid relid, FeedpubPublishWait how);
@@ -87,10 +88,11 @@ static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
  *
  * The publisher's step, by hand: publishes what has been committed to a feed,
  * or to all feeds that the caller may read.  Each feed is published in a
- * transaction of its own, so the procedure cannot run inside a transaction
- * block (25001).  Waits for another publisher of the feed, and for its locks.
- * If all feeds are published, those that are free come first, and one that is
- * locked or broken is reported and left out.  Needs SELECT on the table.
+ * transaction of its own, and a large backlog in several, so the procedure
+ * cannot run inside a transaction block (25001).  Waits for another publisher
+ * of the feed, and for its locks.  If all feeds are published, those that are
+ * free come first, and one that is locked or broken is reported and left out.
+ * Needs SELECT on the table.
  * Errors: 42809 if it is no feed, 42501, 25006 on a standby, PF001 if the
  * feed's batches have seen transactions that the server has not ended yet.
  */
@@ -116,9 +118,12 @@ feed_publish(PG_FUNCTION_ARGS)
 		Oid			relid = PG_GETARG_OID(0);
 		FeedpubPublished done;
 
-		SPI_commit();
-		feedpub_require_select(relid);
-		follow_up(relid, feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done), &done);
+		do
+		{
+			SPI_commit();
+			feedpub_require_select(relid);
+			follow_up(relid, feedpub_publish_feed(relid, FEEDPUB_WAIT_FOR_ALL, &done), &done);
+		} while (done.more);
 	}
 	SPI_commit();
 	SPI_finish();
@@ -127,7 +132,8 @@ feed_publish(PG_FUNCTION_ARGS)
 
 /*
  * Publish all feeds that the caller may read: first those that need no wait,
- * so that a lock that somebody keeps on one delays none of the others.
+ * so that a lock that somebody keeps on one delays none of the others.  If a
+ * backlog takes several steps, the other feeds come in between.
  */
 static void
 publish_all(void)
@@ -136,22 +142,31 @@ publish_all(void)
 	List	   *feeds = feedpub_registry_list(NULL);
 	List	   *busy = NIL;
 	ListCell   *lc;
+	bool		more;
 
 	MemoryContextSwitchTo(oldcontext);
 	foreach(lc, feeds)
 	{
-		if (publish_one_of_all(lfirst_oid(lc), FEEDPUB_WAIT_FOR_NOBODY))
-			continue;
+		Oid			relid = lfirst_oid(lc);
+		bool		is_free = publish_one_of_all(relid, FEEDPUB_WAIT_FOR_NOBODY, &more);
+
 		oldcontext = MemoryContextSwitchTo(PortalContext);
-		busy = lappend_oid(busy, lfirst_oid(lc));
+		if (!is_free)
+			busy = lappend_oid(busy, relid);
+		else if (more)
+			feeds = lappend_oid(feeds, relid);
 		MemoryContextSwitchTo(oldcontext);
 	}
 	foreach(lc, busy)
 	{
 		Oid			relid = lfirst_oid(lc);
+		bool		is_free = publish_one_of_all(relid, FEEDPUB_WAIT_FOR_PUBLISHER, &more);
 
-		if (!publish_one_of_all(relid, FEEDPUB_WAIT_FOR_PUBLISHER) &&
-			get_rel_name(relid) != NULL)
+		oldcontext = MemoryContextSwitchTo(PortalContext);
+		if (more)
+			busy = lappend_oid(busy, relid);
+		MemoryContextSwitchTo(oldcontext);
+		if (!is_free && get_rel_name(relid) != NULL)
 			ereport(WARNING,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
@@ -161,16 +176,18 @@ publish_all(void)
 
 /*
  * Publish one of all feeds.  If it is broken, this is reported, and the others
- * are published.  Returns false if it is locked.
+ * are published.  Sets *more if another step has more to publish.  Returns
+ * false if it is locked.
  */
 static bool
-publish_one_of_all(Oid relid, FeedpubPublishWait how)
+publish_one_of_all(Oid relid, FeedpubPublishWait how, bool *more)
 {
 	MemoryContext context;
 	ResourceOwner owner;
 	FeedpubPublished done;
 	volatile int npublished = 0;
 
+	*more = false;
 	SPI_commit();
 	if (get_rel_name(relid) == NULL || !feedpub_may_select(relid))
 		return true;
@@ -204,6 +221,7 @@ publish_one_of_all(Oid relid, FeedpubPublishWait how)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	*more = npublished > 0 && done.more;
 	follow_up(relid, npublished, &done);
 	return npublished != FEEDPUB_PUBLISH_BUSY;
 }
@@ -291,7 +309,8 @@ lock_publishing(Oid relid, FeedpubPublishWait how)
  * feed.  If *done says so, or the feed is listened to, it calls
  * feedpub_publish_notify(), and if *done says so, feedpub_publish_guard().
  *
- * Returns the number of transactions published.  Returns FEEDPUB_PUBLISH_BUSY
+ * Returns the number of transactions published; done->more says that another
+ * step has more to publish now.  Returns FEEDPUB_PUBLISH_BUSY
  * if it would have to wait for something that how does not include, or if the
  * feed's index is still being made.  Unless it waits for all, it takes a feed
  * that has been dropped for one without news.
@@ -451,9 +470,7 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
-	List	   *runs;
-	int			nnews = 0;
-	int			nwritten = 0;
+	int			npublished;
 
 	partitions = open_partitions(feed, heap, snapshot, how, done);
 	feedpub_history_check(feed, partitions);
@@ -469,18 +486,14 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				 errhint("feed_begin_history() forgets them, and publishes all rows anew; consumers begin again.")));
 
 	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
-	runs = feedpub_run_load(reader, &last.snapshot, &now, 0, INT_MAX);
-	if (list_length(runs) >= feedpub_max_batch_transactions ||
-		feedpub_unpublished_some_live(reader, runs))
-		nwritten = feedpub_cut_batches(feed, &last, &now, runs, reader, &nnews);
+	npublished = feedpub_cut_batches(feed, &last, &now, reader, done);
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	done->batches = nwritten;
 
 	/* under the publishing lock, as a channel is set */
-	done->announce = nwritten > 0 &&
+	done->announce = npublished > 0 &&
 		feedpub_registry_channel(feed->relid) != NULL;
-	return nnews;
+	return npublished;
 }

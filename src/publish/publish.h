@@ -60,7 +60,6 @@ typedef struct FeedpubEntry
 typedef struct FeedpubRun
 {
 	int			source;
-	struct FeedpubRun *sibling; /* cut.c: another one of this transaction */
 	uint64		xid;
 	int64		pos;			/* of the current entry, or before it */
 	int			nentries;		/* 0: they have to be read, from pos on */
@@ -129,6 +128,7 @@ typedef enum FeedpubPublishWait
 typedef struct FeedpubPublished
 {
 	int			batches;
+	bool		more;			/* than one step publishes: another is due */
 	bool		announce;		/* on a channel, after the commit */
 	bool		unguarded;		/* feedpub_publish_guard() is to be called */
 } FeedpubPublished;
@@ -201,8 +201,9 @@ extern bool feedpub_cursor_is_expired(Oid feed, const FeedpubCursor *after,
 /* in cut.c */
 extern int	feedpub_cut_batches(const FeedpubFeed *feed,
 								const FeedpubBatch *last,
-								const FeedpubSnapshot *snapshot, List *runs,
-								FeedpubRunReader *reader, int *ntransactions);
+								const FeedpubSnapshot *snapshot,
+								FeedpubRunReader *reader,
+								FeedpubPublished *done);
 
 /* in merge_batches.c */
 extern int	feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more);
@@ -233,6 +234,7 @@ extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  int64 after_pos, int max_runs);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
+extern uint64 feedpub_run_next_xid(const FeedpubRunReader *reader);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
 

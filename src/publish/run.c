@@ -243,6 +243,31 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 }
 
 /*
+ * After feedpub_run_load() has walked up to a snapshot: the xid of the next
+ * entry, or PG_UINT64_MAX if there is none.  It may be too small, but not too
+ * large.
+ */
+uint64
+feedpub_run_next_xid(const FeedpubRunReader *reader)
+{
+	uint64		next = PG_UINT64_MAX;
+
+	for (int i = 0; i < reader->nsources; i++)
+	{
+		const RunSource *source = &reader->sources[i];
+
+		if (source->table == NULL)
+			continue;
+		/* one that begins later has not been walked */
+		if (source->walked_to == 0)
+			next = Min(next, source->partition->since);
+		else if (source->at_entry)
+			next = Min(next, source->xid);
+	}
+	return next;
+}
+
+/*
  * Append those of one source to the list.
  */
 static List *

@@ -16,8 +16,10 @@
  *    fails, or cannot be made because something is locked, the worker does
  *    not answer, and looks again.
  * 4. A look writes batches until its snapshot sees no living row that is
- *    in none (publish/publish.c). So the rows are in a batch, which is
- *    committed, and the snapshot that reads the head sees it.
+ *    in none (publish/publish.c). Of a large backlog each look writes a part,
+ *    and only the last look is answered, which began later still. So the rows
+ *    are in a batch, which is committed, and the snapshot that reads the head
+ *    sees it.
  *
  * Batches of one feed say nothing of other feeds, so no order between feeds is
  * needed.  The caller never publishes by itself: its batch could be rolled

@@ -81,6 +81,7 @@ typedef struct FeedState
 {
 	Oid			relid;			/* hash key, must be first */
 	bool		dirty;
+	bool		has_more;		/* than the last step has published */
 	int			nfailures;
 	TimestampTz not_before;
 	bool		merge_due;		/* there may be batches to merge */
@@ -511,7 +512,10 @@ publish_one(FeedState *state)
 		state->unguarded = published_as.unguarded;
 		wait_ms = feedpub_publish_interval *
 			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
-		if (feedpub_shmem_answer(asked) || published > 0)
+		state->has_more = state->dirty = published_as.more;
+		if (state->has_more)
+			wait_ms = 0;
+		if ((!state->has_more && feedpub_shmem_answer(asked)) || published > 0)
 			feedpub_shmem_wake_waiters(state->relid);
 
 		/* the publisher before may have ended between a batch and its NOTIFY */
@@ -524,13 +528,16 @@ publish_one(FeedState *state)
 }
 
 /*
- * Publish the feeds that have news and need not wait longer.
+ * Publish the feeds that have news and need not wait longer.  Of those with a
+ * large backlog, whose steps take longer, one gets a step, and they take
+ * turns: the others do not wait for more than that.
  */
 static void
 publish_due(void)
 {
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
+	FeedState  *longest = NULL; /* waiting for its next step */
 	TimestampTz now = GetCurrentTimestamp();
 	List	   *due = NIL;
 	ListCell   *lc;
@@ -541,11 +548,15 @@ publish_due(void)
 	{
 		if (state->dirty || state->unguarded)
 			due = lappend(due, state);
+		if (state->dirty && state->has_more &&
+			(longest == NULL || state->not_before < longest->not_before))
+			longest = state;
 	}
 	foreach(lc, due)
 	{
 		state = lfirst(lc);
-		if (state->dirty && state->not_before <= now)
+		if (state->dirty && state->not_before <= now &&
+			(!state->has_more || state == longest))
 			publish_one(state);
 		if (!state->unguarded || state->guard_at > now)
 			continue;

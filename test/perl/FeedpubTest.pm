@@ -8,6 +8,7 @@
 #                               tests that a condition comes true within 40 s
 #   fetch_all(NODE, FEED, ...)  the rows of a feed, read page by page
 #   burn_xids(NODE, N)          lets the server assign N transaction ids
+#   jump_xid(NODE, XID)         lets it go on with this id, after a restart
 #
 # Below that, methods which PostgreSQL::Test::Cluster has in newer servers
 # and lacks in older ones.
@@ -21,7 +22,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(feedpub_node sql refused is_soon fetch_all burn_xids);
+our @EXPORT = qw(feedpub_node sql refused is_soon fetch_all burn_xids
+  jump_xid);
 
 # Makes and starts a server in the C locale and UTF8.  Options: conf, lines
 # for postgresql.conf; extension, whether to make it in database postgres
@@ -134,6 +136,31 @@ BEGIN
 	END LOOP;
 END \$\$
 SQL
+	return;
+}
+
+# The next transaction gets this id, or a slightly smaller one: the first of a
+# file of the commit log.  Whatever is there is frozen before, for ids are
+# compared within half of their range.
+sub jump_xid
+{
+	my ($node, $xid) = @_;
+
+	$xid &= ~0xfffff;
+	sql($node, 'ALTER DATABASE template0 ALLOW_CONNECTIONS true');
+	sql($node, 'VACUUM (FREEZE)', db => $_)
+	  for split /\n/, sql($node, 'SELECT datname FROM pg_database WHERE datallowconn');
+	sql($node, 'CHECKPOINT');
+	$node->stop;
+
+	# 32 pages of four ids a byte
+	my $file = sprintf '%s/pg_xact/%04X', $node->data_dir, $xid >> 20;
+	open my $segment, '>', $file or die "$file: $!";
+	binmode $segment;
+	print {$segment} "\0" x (32 * 8192) or die;
+	close $segment or die;
+	system_or_bail('pg_resetwal', '-x', $xid, '-u', $xid - 1000, $node->data_dir);
+	$node->start;
 	return;
 }
 
