@@ -335,7 +335,6 @@ extern void feedpub_server_start_write(void);
 
 /* in store.c */
 extern void feedpub_store_begin(FeedpubRole *caller);
-extern void feedpub_store_disable(const char *setting);
 extern void feedpub_store_end(const FeedpubRole *caller);
 extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
 								const char *nulls);

@@ -11,7 +11,8 @@
  *
  * Plans do without sequential scans.  A plan made while a table has one page
  * would read all of it, and stay when dead versions of its rows have made it
- * large.
+ * large.  The variable of the setting is changed, not the setting, which would
+ * cost a poll some microseconds: only our own code runs meanwhile.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,8 +21,8 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
+#include "optimizer/cost.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/syscache.h"
 
 #include "feed/feed.h"
@@ -40,19 +41,8 @@ feedpub_store_begin(FeedpubRole *caller)
 	if (!HeapTupleIsValid(tuple))
 		elog(ERROR, "cache lookup failed for relation %u", registry);
 	feedpub_role_begin_extension(((Form_pg_class) GETSTRUCT(tuple))->relowner, caller);
-	feedpub_store_disable("enable_seqscan");
 	ReleaseSysCache(tuple);
 	SPI_connect();
-}
-
-/*
- * Have plans made without something, until feedpub_store_end().
- */
-void
-feedpub_store_disable(const char *setting)
-{
-	(void) set_config_option(setting, "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 void
@@ -70,6 +60,9 @@ feedpub_store_end(const FeedpubRole *caller)
 uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
+	bool		seqscan = enable_seqscan;
+	int			rc;
+
 	if (statement->plan == NULL)
 	{
 		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs,
@@ -79,7 +72,17 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 			elog(ERROR, "could not prepare: %s", statement->sql);
 		statement->plan = plan;
 	}
-	if (SPI_execute_plan(statement->plan, values, nulls, false, 0) < 0)
+	enable_seqscan = false;
+	PG_TRY();
+	{
+		rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+	}
+	PG_FINALLY();
+	{
+		enable_seqscan = seqscan;
+	}
+	PG_END_TRY();
+	if (rc < 0)
 		elog(ERROR, "could not run: %s", statement->sql);
 	return SPI_processed;
 }
