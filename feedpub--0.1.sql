@@ -38,6 +38,9 @@ CREATE TABLE feedpub._feed (
 	-- of a table feed: tells whether ALTER TABLE has written other values into
 	-- the columns of its key
 	key_mark pg_catalog.int8[],
+	-- of a table feed: feed_repair() has put back the trigger that stamps, so
+	-- rows may have been written without it; until feed_republish()
+	unstamped pg_catalog.bool NOT NULL DEFAULT false,
 	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default;

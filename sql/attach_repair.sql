@@ -45,6 +45,7 @@ BEGIN
 	SELECT string_agg(c.guard || ': ' || c.problem, '; '), string_agg(c.cure, '; ') INTO problem, cure FROM feed_check('"Odd ""Name"", with a comma"') c;
 	repaired := feed_repair('"Odd ""Name"", with a comma"');
 	SELECT string_agg(c.guard || ': ' || c.problem, '; ') INTO still_wrong FROM feed_check('"Odd ""Name"", with a comma"') c;
+	UPDATE feedpub._feed SET unstamped = false; -- as feed_republish() does
 	works := works();
 END $$;
 INSERT INTO :odd VALUES (2, 'two');

@@ -17,6 +17,7 @@ typedef struct FeedpubProblem
 	bool		by_hand;		/* only a client can run the cure */
 	bool		apart;			/* its cure changes no other problem */
 	bool		as_caller;		/* the cure makes a relation */
+	bool		unstamped;		/* rows may have been written without a stamp */
 } FeedpubProblem;
 
 /* in check.c */

@@ -162,13 +162,12 @@ feed_attach(PG_FUNCTION_ARGS)
 	CommandCounterIncrement();
 	feedpub_repair_feed(relid);
 	if (is_new)
-		feedpub_position_begin(feedpub_relation_sequence(relid));
-	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 	{
-		rel = feedpub_registry_open(relid);
-		feedpub_partition_begin(rel);
-		relation_close(rel, NoLock);
+		feedpub_position_begin(feedpub_relation_sequence(relid));
+		feedpub_registry_set_unstamped(relid, false);	/* its first trigger */
 	}
+	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+		feedpub_partition_begin(relid);
 	statement = make_index(relid);
 
 	/* so that the initial snapshot is durable (initial.c) */

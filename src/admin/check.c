@@ -340,7 +340,14 @@ check_key(FeedpubCheck *cxt)
 static void
 check_failed_rows(FeedpubCheck *cxt)
 {
-	int64		nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_stamping_failed(RelationGetRelid(cxt->rel)) : 0;
+	int64		nfailed = 0;
+
+	if (cxt->is_table && feedpub_registry_is_unstamped(RelationGetRelid(cxt->rel)))
+		feedpub_check_add(cxt, "rows",
+						  pstrdup("rows may have been written without the trigger that stamps: they are not published to all before feed_republish()"),
+						  republish_cure(cxt, "false"))
+			->by_hand = true;
+	nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_stamping_failed(RelationGetRelid(cxt->rel)) : 0;
 
 	if (nfailed > 0)
 		feedpub_check_add(cxt, "rows",

@@ -94,14 +94,16 @@ check_trigger(FeedpubCheck *cxt, const char *name, const char *function,
 										   "the trigger that %s does not fire for all replication roles%s",
 									   what, consequence),
 							  psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-									   cxt->table, name));
+									   cxt->table, name))
+				->unstamped = *consequence != '\0';
 			return;
 		}
 	}
 	feedpub_check_add(cxt, "trigger",
 					  psprintf("there is no trigger that %s%s", what, consequence),
 					  psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s()",
-							   name, event, cxt->table, each, function));
+							   name, event, cxt->table, each, function))
+		->unstamped = *consequence != '\0';
 }
 
 /*
@@ -196,6 +198,7 @@ check_clone(FeedpubCheck *cxt, const char *function, int16 timing,
 	Oid			funcid = feedpub_relation_function(function, 0, NULL);
 	TriggerDesc *triggers = cxt->rel->trigdesc;
 	Trigger    *found = NULL;
+	FeedpubProblem *p;
 
 	for (int i = 0; triggers != NULL && i < triggers->numtriggers; i++)
 	{
@@ -210,14 +213,17 @@ check_clone(FeedpubCheck *cxt, const char *function, int16 timing,
 						  psprintf("partition %s has no trigger that %s", cxt->table, what),
 						  NULL);
 	else if (found->tgenabled != TRIGGER_FIRES_ALWAYS)
-		feedpub_check_add(cxt, "trigger",
-						  psprintf(found->tgenabled == TRIGGER_DISABLED ?
-									   "the trigger of partition %s that %s is disabled" :
-									   "the trigger of partition %s that %s does not fire for all replication roles",
-								   cxt->table, what),
-						  psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-								   cxt->table, quote_identifier(found->tgname)))
-			->apart = true;
+	{
+		p = feedpub_check_add(cxt, "trigger",
+							  psprintf(found->tgenabled == TRIGGER_DISABLED ?
+										   "the trigger of partition %s that %s is disabled" :
+										   "the trigger of partition %s that %s does not fire for all replication roles",
+									   cxt->table, what),
+							  psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+									   cxt->table, quote_identifier(found->tgname)));
+		p->apart = true;
+		p->unstamped = strcmp(function, "_stamp_row") == 0;
+	}
 }
 
 static void

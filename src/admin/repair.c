@@ -45,6 +45,8 @@ feedpub_repair_feed(Oid relid)
 				feedpub_role_run(p->cure);
 			else
 				feedpub_role_run_as_owner(relid, p->cure);
+			if (p->unstamped)
+				feedpub_registry_set_unstamped(relid, true);
 			ncured++;
 			cured = true;
 			if (!p->apart)

@@ -272,7 +272,7 @@ extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
 									bool *guarded);
 extern uint64 feedpub_partition_since(Oid feed, Relation rel);
-extern void feedpub_partition_begin(Relation heap);
+extern void feedpub_partition_begin(Oid feed);
 extern bool feedpub_partition_history_checked(const FeedpubPartitions *partitions);
 extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 
@@ -309,6 +309,8 @@ extern bool feedpub_registry_lock_history(Oid relid, LOCKMODE lockmode,
 extern void feedpub_registry_begin_history(Oid relid);
 extern void feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes);
 extern void feedpub_registry_note_key(Relation rel, Oid keyid);
+extern void feedpub_registry_set_unstamped(Oid relid, bool unstamped);
+extern bool feedpub_registry_is_unstamped(Oid relid);
 extern void feedpub_registry_set_default(Oid relid);
 
 /* in relation.c */

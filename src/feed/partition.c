@@ -534,8 +534,9 @@ feedpub_partition_since(Oid feed, Relation rel)
  * partitions.
  */
 void
-feedpub_partition_begin(Relation heap)
+feedpub_partition_begin(Oid feed)
 {
+	Relation	heap = relation_open(feed, NoLock);
 	Relation	table = table_open(feedpub_registry_table("_partition"), RowExclusiveLock);
 	ListCell   *lc;
 
@@ -547,10 +548,11 @@ feedpub_partition_begin(Relation heap)
 		row.partition = row.partition_id = RelationGetRelid(rel);
 		row.trigger_id = feedpub_partition_trigger(rel);
 		row.system_id = GetSystemIdentifier();
-		feedpub_partition_write_row(table, RelationGetRelid(heap), &row);
+		feedpub_partition_write_row(table, feed, &row);
 		relation_close(rel, NoLock);
 	}
 	table_close(table, NoLock);
+	relation_close(heap, NoLock);
 	CommandCounterIncrement();
 }
 

@@ -48,7 +48,7 @@
 #define ANUM_FEED_DELETES		8
 #define ANUM_FEED_KEY_TABLE		9
 #define ANUM_FEED_KEY_MARK		14
-#define NATTS_FEED				14
+#define NATTS_FEED				15
 
 /* What the registry says of a feed. */
 typedef struct RegistryRow

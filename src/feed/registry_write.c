@@ -228,6 +228,7 @@ feedpub_registry_begin_history(Oid relid)
 							" FROM feedpub._feed WHERE feed = $1",
 							history, floor.removed_xid, floor.removed_pos),
 				   relid, NULL);
+	feedpub_registry_set_unstamped(relid, false);	/* all rows are new */
 
 	/*
 	 * Subscriptions begin again: it is better to deliver twice than to lose.
@@ -324,6 +325,38 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 							deletes ? "true" : "false",
 							OidIsValid(keyid) ? mark_literal(rel, keyid) : "NULL"),
 				   RelationGetRelid(rel), NULL);
+}
+
+/*
+ * Note whether rows of a table feed may have been written without the trigger
+ * that stamps.  Nothing else tells: in the table they look like rows of the
+ * initial snapshot, or like rows that were published before.
+ */
+void
+feedpub_registry_set_unstamped(Oid relid, bool unstamped)
+{
+	write_registry(unstamped ?
+					   "UPDATE feedpub._feed SET unstamped = true WHERE feed = $1 AND NOT unstamped" :
+					   "UPDATE feedpub._feed SET unstamped = false WHERE feed = $1 AND unstamped",
+				   relid, NULL);
+}
+
+bool
+feedpub_registry_is_unstamped(Oid relid)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT FROM feedpub._feed WHERE feed = $1 AND unstamped",
+		.nargs = 1,
+		.argtypes = {REGCLASSOID},
+	};
+	Datum		values[1] = {ObjectIdGetDatum(relid)};
+	FeedpubRole caller;
+	bool		found;
+
+	feedpub_store_begin(&caller);
+	found = feedpub_store_run(&find, values, NULL) > 0;
+	feedpub_store_end(&caller);
+	return found;
 }
 
 /*

@@ -40,7 +40,7 @@ PG_FUNCTION_INFO_V1(feed_republish);
 
 static List *find_tables(Oid feed);
 static void require_table_feed(Oid relid);
-static void republish_table(Oid feed, Oid relid, bool unstamped_only);
+static bool republish_table(Oid feed, Oid relid, bool unstamped_only);
 static void admit_partitions(Oid relid);
 static void stamp_outside(Oid feed);
 static Relation begin_step(Oid feed, Oid relid);
@@ -73,6 +73,7 @@ feed_republish(PG_FUNCTION_ARGS)
 	List	   *tables;
 	ListCell   *lc;
 	Oid			relid;
+	bool		done = true;
 
 	/* the server calls a procedure with a CallContext only */
 	if (castNode(CallContext, fcinfo->context)->atomic)
@@ -98,9 +99,12 @@ feed_republish(PG_FUNCTION_ARGS)
 	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		admit_partitions(relid);
 	foreach(lc, tables)
-		republish_table(relid, lfirst_oid(lc), unstamped_only);
+		done = republish_table(relid, lfirst_oid(lc), unstamped_only) && done;
 	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		stamp_outside(relid);
+	feedpub_republish_begin_transaction();
+	if (done && get_rel_name(relid) != NULL)
+		feedpub_registry_set_unstamped(relid, false);
 	SPI_commit();
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -183,7 +187,7 @@ begin_step(Oid feed, Oid relid)
 /*
  * Publish the rows of one table again.
  */
-static void
+static bool
 republish_table(Oid feed, Oid relid, bool unstamped_only)
 {
 	FeedpubRestamp pass;
@@ -207,7 +211,7 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 
 			CHECK_FOR_INTERRUPTS();
 			if (rel == NULL)
-				return;
+				return true;
 			if (unstamped_only && relid != feed)
 				pass.below = feedpub_partition_since(feed, rel);
 			else if (unstamped_only)
@@ -236,7 +240,7 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 			Relation	rel = begin_step(feed, relid);
 
 			if (rel == NULL)
-				return;
+				return true;
 			pass.left_tid = left_tid;
 			(void) feedpub_restamp_wait(&pass, rel, ROW_WAIT);
 			relation_close(rel, NoLock);
@@ -252,6 +256,7 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 						(long long) failed, name),
 				 errdetail("The last error: %s.", error),
 				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
+	return failed == 0;
 }
 
 /*
