@@ -14,6 +14,7 @@ OBJS = \
 	src/admin/check_sequence.o \
 	src/admin/check_trigger.o \
 	src/admin/create.o \
+	src/admin/detach.o \
 	src/admin/repair.o \
 	src/base/argument.o \
 	src/base/attempt.o \
@@ -114,7 +115,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	rights_owner_code \
 	check_repair positions partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
-	attach attach_repair attach_alter republish changes deletes truncate delete_keys loaded_rows \
+	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
 	lost_changes \
 	initial consume parallel shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \

@@ -487,7 +487,15 @@ RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_detach';
 COMMENT ON FUNCTION feed_detach(pg_catalog.regclass, pg_catalog.bool) IS
-	'Makes a table feed an ordinary table again; its rows stay. With cascade, its subscriptions are dropped too.';
+	'Makes a feed an ordinary table again; its rows stay. With cascade, its subscriptions are dropped too.';
+
+CREATE FUNCTION feed_detach_all(cascade pg_catalog.bool DEFAULT false,
+	OUT feed pg_catalog.regclass, OUT problem pg_catalog.text)
+RETURNS SETOF record
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_detach_all';
+COMMENT ON FUNCTION feed_detach_all(pg_catalog.bool) IS
+	'Makes all feeds of the database ordinary tables again, and returns a row for each: problem says why a feed stays. With cascade, subscriptions are dropped too.';
 
 CREATE PROCEDURE feed_republish(feed pg_catalog.regclass,
 	unstamped_only pg_catalog.bool DEFAULT false)

@@ -131,7 +131,7 @@ CREATE FOREIGN TABLE foreign_partition PARTITION OF half_foreign DEFAULT SERVER 
 CREATE SEQUENCE a_sequence;
 SELECT feed_create('an_outbox');
 SELECT name, refusal(format('SELECT feed_attach(%L)', name)) FROM unnest('{a_view,a_matview,partitioned,partition,parent,child,a_temp,an_unlogged,a_foreign,half_foreign,a_sequence,partition_pkey,an_outbox,pg_catalog.pg_class,feedpub._feed,feedpub._batch,feedpub._tombstone,12345678}'::text[]) name;
-SELECT refusal($$SELECT feed_detach('an_outbox')$$);
+SELECT refusal($$SELECT feed_detach('parent')$$);
 CREATE TABLE plain (id int, a int NOT NULL, b int NOT NULL, c int UNIQUE, d int NOT NULL, id2 int UNIQUE NOT NULL);
 CREATE UNIQUE INDEX partial ON plain (a) WHERE b > 0;
 CREATE UNIQUE INDEX expression ON plain (a, (b + 1));

@@ -14,7 +14,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "feed/feed.h"
+#include "admin/admin.h"
 
 PG_MODULE_MAGIC_EXT(
 		.name = "feedpub",
@@ -28,6 +28,7 @@ _PG_init(void)
 	feedpub_guc_define();
 	feedpub_cache_init();
 	feedpub_leftover_init();
+	feedpub_detach_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		feedpub_shmem_preload();

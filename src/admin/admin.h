@@ -20,13 +20,20 @@ typedef struct FeedpubProblem
 	bool		unstamped;		/* rows may have been written without a stamp */
 } FeedpubProblem;
 
+/* in attach.c */
+extern void feedpub_attach_lock(Oid relid);
+
 /* in check.c */
 extern bool feedpub_check_has_indexes(Relation rel);
 extern List *feedpub_check_problems(Oid relid);
 extern const char *feedpub_check_state(Relation rel);
 extern bool feedpub_check_is_registered(Oid relid);
 
+/* in detach.c */
+extern void feedpub_detach_init(void);
+
 /* in repair.c */
+extern int	feedpub_repair_registration(Oid relid);
 extern int	feedpub_repair_feed(Oid relid);
 
 #endif							/* FEEDPUB_ADMIN_H */

@@ -1,7 +1,6 @@
 /*-------------------------------------------------------------------------
  * attach.c
- *	  Making a user's table a feed of its changes, and an ordinary table
- *	  again.
+ *	  Making a user's table a feed of its changes.
  *
  * A table feed is a table of the user's with two more columns, the stamp, an
  * index on them, and triggers that write them.  All but the index is a change
@@ -49,7 +48,6 @@
 #include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_attach);
-PG_FUNCTION_INFO_V1(feed_detach);
 
 /* up to how many pages the index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
@@ -63,7 +61,7 @@ PG_FUNCTION_INFO_V1(feed_detach);
 #define LOCK_LAST_WAIT_MS	2000
 #define LOCK_TOTAL_MS		30000
 
-static void require_table_feed(Oid relid);
+static Relation drop_left_columns(Relation rel);
 static void refuse_other_tables(Relation rel);
 static void refuse_other_partitions(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
@@ -72,8 +70,6 @@ static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static char *make_indexes(Oid relid);
 static Oid	find_index(Relation rel, Oid parent);
-static void lock_table(Oid relid);
-static void drop_triggers(Oid relid);
 static void lock_until(Oid relid, TimestampTz end);
 static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
 
@@ -134,21 +130,14 @@ feed_attach(PG_FUNCTION_ARGS)
 	relation_close(rel, AccessShareLock);	/* does not block another caller */
 
 	if (!feedpub_registry_is_registered(relid))
-		lock_table(relid);
+		feedpub_attach_lock(relid);
 	if (!feedpub_registry_is_registered(relid)) /* no other was first */
 	{
 		rel = feedpub_registry_open(relid);
 		refuse_other_tables(rel);
+		rel = drop_left_columns(rel);
 		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
 						 PG_GETARG_BOOL(3));
-		if (get_attnum(relid, FEEDPUB_XID_COLUMN) != InvalidAttrNumber ||
-			get_attnum(relid, FEEDPUB_POS_COLUMN) != InvalidAttrNumber)
-			ereport(ERROR,
-					(errcode(ERRCODE_DUPLICATE_COLUMN),
-					 errmsg("table \"%s\" already has a column %s or %s",
-							RelationGetRelationName(rel),
-							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-					 errhint("Drop them if they are left from a feed; feed_repair() if the table still has its triggers.")));
 		feedpub_registry_add(relid, "table", false);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
@@ -184,102 +173,34 @@ feed_attach(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_detach(feed regclass, cascade boolean DEFAULT false)
- * returns void, VOLATILE
- *
- * Makes a table feed an ordinary table again.  Removes its triggers, the
- * columns of the stamp with their index and sequence, its batches and
- * tombstones.  The rows stay as they are.  Refuses if there are subscriptions;
- * with cascade, these are removed as well.
- *
- * For the owner only.  Locks as feed_attach() does.
- * Errors: 42809 if it is no table feed, 22004, 2BP01 if there are
- * subscriptions or something else depends on the columns, 55P03, 42501.
+ * Drop the columns of the stamp, with their index and sequence, if they are
+ * left of a feed whose extension was dropped.  The stamps are of another life
+ * of the feed, so no row keeps one: they are part of the initial snapshot.
+ * Raises 42701 if they are not ours, or if the table still has the triggers.
+ * Returns the table, which was closed for the DDL.
  */
-Datum
-feed_detach(PG_FUNCTION_ARGS)
+static Relation
+drop_left_columns(Relation rel)
 {
-	static const char *const names[] = {"feed", "cascade"};
-	Oid			relid;
-	char	   *table;
-	List	   *partitions = NIL;
-	ListCell   *lc;
+	Oid			relid = RelationGetRelid(rel);
+	AttrNumber	xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PreventCommandDuringRecovery("feed_detach()");
-	relid = PG_GETARG_OID(0);
-	for (int i = 0; i < 2; i++)
-	{
-		/* before the lock, which blocks other sessions, and again under it */
-		require_table_feed(relid);
-		if (!PG_GETARG_BOOL(1))
-			feedpub_registry_refuse_subscribed(relid, "detach");
-		if (i == 0)
-			lock_table(relid);
-	}
-	table = feedpub_relation_name(relid);
-	drop_triggers(relid);
-
-	/* not of a table that inherits from it, nor of a feed of its own */
-	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-		partitions = find_all_inheritors(relid, NoLock, NULL);
-	foreach(lc, partitions)
-	{
-		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
-			drop_triggers(lfirst_oid(lc));
-	}
-	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS %s, DROP COLUMN IF EXISTS %s", table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
-	feedpub_registry_remove(relid);
-	PG_RETURN_VOID();
-}
-
-/*
- * Drop the triggers that the feed has on a table, whatever their names are by
- * now.  Those of a partition that are clones go with the table's.
- */
-static void
-drop_triggers(Oid relid)
-{
-	const Oid	functions[] = {
-		feedpub_relation_function("_stamp_row", 0, NULL),
-		feedpub_relation_function("_note_delete", 0, NULL),
-		feedpub_relation_function("_note_truncate", 0, NULL),
-	};
-	Relation	rel = relation_open(relid, NoLock);
-	List	   *names = NIL;
-	ListCell   *lc;
-
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
-	{
-		const Trigger *trigger = &rel->trigdesc->triggers[i];
-
-		for (int j = 0; j < lengthof(functions) && !trigger->tgisclone; j++)
-		{
-			if (trigger->tgfoid == functions[j])
-				names = lappend(names, pstrdup(trigger->tgname));
-		}
-	}
-	relation_close(rel, NoLock);
-	foreach(lc, names)
-		feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)), feedpub_relation_name(relid)));
-}
-
-/*
- * Raise an error unless it is a table feed of the caller's.
- */
-static void
-require_table_feed(Oid relid)
-{
-	FeedpubFeed feed;
-
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* raises the error */
-	feedpub_require_owner(relid);
-	if (!feedpub_registry_is_table(relid))
+	if (xid_attno == InvalidAttrNumber && pos_attno == InvalidAttrNumber)
+		return rel;
+	if (xid_attno == InvalidAttrNumber || get_atttype(relid, xid_attno) != XID8OID ||
+		!OidIsValid(feedpub_relation_sequence(relid)) ||
+		feedpub_relation_has_trigger(rel, "_stamp_row") ||
+		feedpub_relation_has_trigger(rel, "_stamp_message"))
 		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
-				 errhint("Use feed_drop() to drop it.")));
+				(errcode(ERRCODE_DUPLICATE_COLUMN),
+				 errmsg("table \"%s\" already has a column %s or %s",
+						RelationGetRelationName(rel),
+						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("If they are left from a feed: feed_repair() if the table still has its triggers, else drop them.")));
+	relation_close(rel, NoLock);
+	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN %s, DROP COLUMN %s", feedpub_relation_name(relid), FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	return feedpub_registry_open(relid);
 }
 
 /*
@@ -507,7 +428,7 @@ make_indexes(Oid relid)
 	/* DDL would wait for writers without a limit, and block other sessions */
 	if (!OidIsValid(find_index(rel, InvalidOid)) && !is_locked)
 	{
-		lock_table(relid);
+		feedpub_attach_lock(relid);
 		is_locked = true;
 	}
 	relation_close(rel, NoLock);
@@ -562,7 +483,7 @@ make_indexes(Oid relid)
 			 * the tables.
 			 */
 			if (!is_locked)
-				lock_table(relid);
+				feedpub_attach_lock(relid);
 			is_locked = true;
 			feedpub_role_run_as_owner(relid, psprintf("ALTER INDEX %s ATTACH PARTITION %s", feedpub_relation_name(parent), feedpub_relation_name(index)));
 		}
@@ -614,8 +535,8 @@ find_index(Relation rel, Oid parent)
  * the server cancels an autovacuum that holds a conflicting lock.  If a reader
  * takes an hour, we give up.
  */
-static void
-lock_table(Oid relid)
+void
+feedpub_attach_lock(Oid relid)
 {
 	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);

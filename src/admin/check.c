@@ -35,6 +35,7 @@ PG_FUNCTION_INFO_V1(feed_check);
 
 static void find_problems(FeedpubCheck *cxt);
 static void check_table(FeedpubCheck *cxt);
+static const char *stamp_before(FeedpubCheck *cxt);
 static void check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type,
 						 const char *name);
 static void check_index(FeedpubCheck *cxt);
@@ -181,6 +182,24 @@ check_table(FeedpubCheck *cxt)
 						  NULL);
 }
 
+/*
+ * What is to be run before the columns of an outbox become NOT NULL.  After DROP
+ * EXTENSION ... CASCADE and CREATE EXTENSION it may have rows without a stamp.
+ * They are published as messages of the transaction that repairs it.  While the
+ * trigger is there, there are none, and it refuses the UPDATE.
+ */
+static const char *
+stamp_before(FeedpubCheck *cxt)
+{
+	if (feedpub_relation_has_trigger(cxt->rel, "_stamp_message") || !OidIsValid(cxt->seqid))
+		return "";
+	return psprintf("LOCK TABLE %s; UPDATE %s SET %s = pg_catalog.pg_current_xact_id(), %s = pg_catalog.nextval(%s)"
+					" WHERE %s IS NULL OR %s IS NULL; ",
+					cxt->table, cxt->table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN,
+					feedpub_check_regclass(feedpub_relation_name(cxt->seqid)),
+					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN);
+}
+
 static void
 check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
 {
@@ -217,8 +236,8 @@ check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
 	else if (!att->attnotnull && !cxt->is_table)
 		feedpub_check_add(cxt, "columns",
 						  psprintf("column %s may be null", name),
-						  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-								   cxt->table, name));
+						  psprintf("%sALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+								   stamp_before(cxt), cxt->table, name));
 }
 
 static void

@@ -53,6 +53,7 @@ PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
+static bool is_left_outbox(Oid relid);
 static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
 static void add_drop_hint(void *arg);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
@@ -140,8 +141,21 @@ feed_create(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Was a table an outbox when the extension was dropped?  Then it has the columns
+ * that no other table has.
+ */
+static bool
+is_left_outbox(Oid relid)
+{
+	return get_rel_relkind(relid) == RELKIND_RELATION &&
+		get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) == XID8OID &&
+		OidIsValid(feedpub_relation_sequence(relid)) &&
+		get_attnum(relid, "message_id") != InvalidAttrNumber;
+}
+
+/*
  * The caller's outbox of a name, locked, or InvalidOid if nothing has that
- * name.
+ * name.  One that has lost its registration is registered again.
  */
 static Oid
 find_outbox(const RangeVar *rv, Oid namespaceid)
@@ -152,13 +166,19 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 	{
 		/* before the lock, so that no other role's relation is locked */
 		feedpub_require_owner(relid);
-		if (!feedpub_registry_is_registered(relid) || feedpub_registry_is_table(relid))
+		if (feedpub_registry_is_table(relid) ||
+			(!feedpub_registry_is_registered(relid) && !is_left_outbox(relid)))
 			ereport(ERROR,
 					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 					 errmsg("\"%s\" is not an outbox", rv->relname)));
 		LockRelationOid(relid, AccessShareLock);
 		if (relid == get_relname_relid(rv->relname, namespaceid))
-			return relid;		/* neither dropped nor renamed meanwhile */
+		{
+			/* neither dropped nor renamed meanwhile */
+			if (feedpub_repair_registration(relid) > 0)
+				feedpub_repair_feed(relid);
+			return relid;
+		}
 		UnlockRelationOid(relid, AccessShareLock);
 	}
 	return InvalidOid;

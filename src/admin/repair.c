@@ -79,6 +79,36 @@ has_partial_index(Relation rel)
 }
 
 /*
+ * Register a feed of the caller's again if that was lost.  The caller has it
+ * locked.  Returns 1 if it was.
+ */
+int
+feedpub_repair_registration(Oid relid)
+{
+	bool		is_registered = feedpub_check_is_registered(relid);
+	Relation	rel;
+	bool		is_table;
+
+	feedpub_require_owner(relid);
+	if (is_registered)
+		return 0;
+	rel = relation_open(relid, AccessShareLock);
+	is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
+	if (!is_table && has_partial_index(rel))
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
+				 errhint("If it was attached before the extension was dropped, attach it again: feed_attach().")));
+	feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
+	if (is_table)
+		feedpub_registry_set_key(rel, feedpub_key_primary(rel),
+								 feedpub_relation_has_trigger(rel, "_note_delete"));
+	relation_close(rel, NoLock);
+	CommandCounterIncrement();
+	return 1;
+}
+
+/*
  * feed_repair(feed regclass) returns integer
  *
  * Restores what feed_check() names and has a cure for, and registers the table
@@ -97,30 +127,6 @@ feed_repair(PG_FUNCTION_ARGS)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
-	if (!feedpub_check_is_registered(relid))
-	{
-		Relation	rel = relation_open(relid, AccessShareLock);
-		bool		is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
-		bool		deletes = feedpub_relation_has_trigger(rel, "_note_delete");
-
-		feedpub_require_owner(relid);
-		if (!is_table && has_partial_index(rel))
-			ereport(ERROR,
-					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
-					 errhint("If it was attached before the extension was dropped, drop columns %s and %s and attach it again.",
-							 FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN)));
-		feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
-		if (is_table)
-			feedpub_registry_set_key(rel, feedpub_key_primary(rel), deletes);
-		relation_close(rel, NoLock);
-		CommandCounterIncrement();
-		ncured = 1;
-	}
-	else
-	{
-		feedpub_require_owner(relid);
-		ncured = 0;
-	}
+	ncured = feedpub_repair_registration(relid);
 	PG_RETURN_INT32(ncured + feedpub_repair_feed(relid));
 }

@@ -94,6 +94,26 @@ feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 }
 
 /*
+ * Is a column's default a call of a function?
+ */
+bool
+feedpub_catalog_default_calls(Relation rel, AttrNumber attno, Oid funcid)
+{
+	TupleConstr *constr = RelationGetDescr(rel)->constr;
+
+	for (int i = 0; constr != NULL && i < constr->num_defval; i++)
+	{
+		FuncExpr   *call;
+
+		if (constr->defval[i].adnum != attno)
+			continue;
+		call = (FuncExpr *) stringToNode(constr->defval[i].adbin);
+		return IsA(call, FuncExpr) && call->funcid == funcid;
+	}
+	return false;
+}
+
+/*
  * The partitions of a table, by OID, without partitions of partitions; NIL if
  * it has none.  A partition that the caller does not lock can be dropped.
  */

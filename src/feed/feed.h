@@ -168,6 +168,8 @@ extern Oid	feedpub_cache_registry(void);
 /* in catalog.c */
 extern Node *feedpub_catalog_index_predicate(Relation index);
 extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
+extern bool feedpub_catalog_default_calls(Relation rel, AttrNumber attno,
+										  Oid funcid);
 extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,

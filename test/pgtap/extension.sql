@@ -57,6 +57,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',
 	'function feed_detach(regclass,boolean)',
+	'function feed_detach_all(boolean)',
 	'function feed_republish(regclass,boolean)',
 	'function feed_retain(regclass,interval,interval,bigint)',
 	'function feed_purge(regclass,text,bigint)',

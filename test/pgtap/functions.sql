@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(41 * 11 + 4 + 53);
+SELECT plan(42 * 11 + 4 + 54);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,6 +9,7 @@ INSERT INTO meant VALUES
 	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
+	('feed_detach_all', 'cascade boolean DEFAULT false, OUT feed regclass, OUT problem text', 'SETOF record', 'v', false, 'u', 1000),
 	('feed_retain', 'feed regclass, keep interval DEFAULT NULL::interval, max_age interval DEFAULT NULL::interval, max_size bigint DEFAULT NULL::bigint', 'void', 'v', false, 'u', 0),
 	('feed_set_default', 'feed regclass', 'void', 'v', false, 'u', 0),
 	('feed_check', 'feed regclass, OUT guard text, OUT problem text, OUT cure text', 'SETOF record', 'v', false, 'u', 1),
@@ -79,6 +80,7 @@ INSERT INTO with_null VALUES
 	($c$feed_attach(0, deletes => NULL)$c$, 'deletes'),
 	($c$feed_detach(NULL)$c$, 'feed'),
 	($c$feed_detach(0, NULL)$c$, 'cascade'),
+	($c$feed_detach_all(NULL)$c$, 'cascade'),
 	($c$feed_retain(NULL)$c$, 'feed'),
 	($c$feed_floor(NULL)$c$, 'feed'),
 	($c$feed_set_default(NULL)$c$, 'feed'),

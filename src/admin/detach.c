@@ -1,0 +1,331 @@
+/*-------------------------------------------------------------------------
+ *
+ * detach.c
+ *	  Making feeds ordinary tables again: feed_detach(), feed_detach_all(),
+ *	  DROP EXTENSION.
+ *
+ * The rows stay, and so do all columns but those of the stamp.  Applications
+ * write into the table as before: what they need not know of feedpub is gone,
+ * and a default of ours has been replaced.
+ *
+ * DROP EXTENSION is refused while there are feeds, since their triggers need
+ * our functions.  With CASCADE it drops the triggers, and the columns of the
+ * stamp stay, so that feed_attach() or feed_repair() can take the table over
+ * when the extension is there again.  In a table feed they may be null.  In an
+ * outbox they must not, and nobody would fill them.  So where this library is
+ * loaded, they may be null from then on.  Where it is not, the caller has to
+ * detach the feeds before.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xlog.h"
+#include "catalog/dependency.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "commands/extension.h"
+#include "commands/trigger.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "tcop/utility.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/tuplestore.h"
+
+#include "admin/admin.h"
+
+PG_FUNCTION_INFO_V1(feed_detach);
+PG_FUNCTION_INFO_V1(feed_detach_all);
+
+/* A feed that is to be detached. */
+typedef struct DetachedFeed
+{
+	Oid			relid;
+	bool		cascade;
+} DetachedFeed;
+
+static ProcessUtility_hook_type next_hook = NULL;
+
+static void detach(void *arg);
+static void require_feed(Oid relid);
+static void drop_triggers(Oid relid);
+static const char *replace_default(Oid relid);
+static void let_be_null(void *arg);
+static void process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+							ProcessUtilityContext context, ParamListInfo params,
+							QueryEnvironment *environment, DestReceiver *dest,
+							QueryCompletion *completion);
+static const DropStmt *drop_of_extension(const PlannedStmt *pstmt);
+static void release_outboxes(void);
+static void add_drop_hint(void *arg);
+
+/*
+ * feed_detach(feed regclass, cascade boolean DEFAULT false)
+ * returns void, VOLATILE
+ *
+ * Makes a feed an ordinary table again.  Removes its triggers, the columns of
+ * the stamp with their index and sequence, its batches and tombstones.  In an
+ * outbox, message_id gets gen_random_uuid() as default, if it has ours.  The
+ * rows stay.  Refuses if there are subscriptions; with cascade, these are
+ * removed as well.
+ *
+ * For the owner only.  Locks as feed_attach() does.
+ * Errors: 42809 if it is no feed, 22004, 2BP01 if there are subscriptions or
+ * something else depends on the columns, 55P03, 42501.
+ */
+Datum
+feed_detach(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"feed", "cascade"};
+	DetachedFeed feed;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_detach()");
+	feed.relid = PG_GETARG_OID(0);
+	feed.cascade = PG_GETARG_BOOL(1);
+	detach(&feed);
+	PG_RETURN_VOID();
+}
+
+/*
+ * feed_detach_all(cascade boolean DEFAULT false)
+ * returns TABLE (feed regclass, problem text), VOLATILE
+ *
+ * Detaches all feeds of the database, in one transaction, and returns a row
+ * for each: problem is NULL, or the reason why the feed stays as it is, for
+ * example that the caller is not its owner.
+ *
+ * Locks and errors are those of feed_detach(); errors of the lock, 55P03, are
+ * raised.
+ */
+Datum
+feed_detach_all(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"cascade"};
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ListCell   *lc;
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PreventCommandDuringRecovery("feed_detach_all()");
+	InitMaterializedSRF(fcinfo, 0);
+	foreach(lc, feedpub_registry_list(NULL))
+	{
+		DetachedFeed feed = {.relid = lfirst_oid(lc), .cascade = PG_GETARG_BOOL(0)};
+		char	   *problem = feedpub_attempt(detach, &feed);
+		Datum		values[2];
+		bool		nulls[2] = {false, problem == NULL};
+
+		values[0] = ObjectIdGetDatum(feed.relid);
+		values[1] = problem != NULL ? CStringGetTextDatum(problem) : (Datum) 0;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+static void
+detach(void *arg)
+{
+	DetachedFeed *feed = arg;
+	List	   *partitions = NIL;
+	ListCell   *lc;
+
+	for (int i = 0; i < 2; i++)
+	{
+		/* before the lock, which blocks other sessions, and again under it */
+		require_feed(feed->relid);
+		if (!feed->cascade)
+			feedpub_registry_refuse_subscribed(feed->relid, "detach");
+		if (i == 0)
+			feedpub_attach_lock(feed->relid);
+	}
+	drop_triggers(feed->relid);
+
+	/* not of a table that inherits from it, nor of a feed of its own */
+	if (get_rel_relkind(feed->relid) == RELKIND_PARTITIONED_TABLE)
+		partitions = find_all_inheritors(feed->relid, NoLock, NULL);
+	foreach(lc, partitions)
+	{
+		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
+			drop_triggers(lfirst_oid(lc));
+	}
+	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), replace_default(feed->relid)));
+	feedpub_registry_remove(feed->relid);
+}
+
+/*
+ * Raise an error unless it is a feed of the caller's.
+ */
+static void
+require_feed(Oid relid)
+{
+	FeedpubFeed feed;
+
+	if (!feedpub_registry_is_registered(relid))
+		feedpub_registry_get(relid, &feed); /* raises the error */
+	feedpub_require_owner(relid);
+}
+
+/*
+ * Drop the triggers that the feed has on a table, whatever their names are by
+ * now.  Those of a partition that are clones go with the table's.
+ */
+static void
+drop_triggers(Oid relid)
+{
+	const Oid	functions[] = {
+		feedpub_relation_function("_stamp_message", 0, NULL),
+		feedpub_relation_function("_stamp_row", 0, NULL),
+		feedpub_relation_function("_note_delete", 0, NULL),
+		feedpub_relation_function("_note_truncate", 0, NULL),
+	};
+	Relation	rel = relation_open(relid, NoLock);
+	List	   *names = NIL;
+	ListCell   *lc;
+
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &rel->trigdesc->triggers[i];
+
+		for (int j = 0; j < lengthof(functions) && !trigger->tgisclone; j++)
+		{
+			if (trigger->tgfoid == functions[j])
+				names = lappend(names, pstrdup(trigger->tgname));
+		}
+	}
+	relation_close(rel, NoLock);
+	foreach(lc, names)
+		feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)), feedpub_relation_name(relid)));
+}
+
+/*
+ * The end of an ALTER TABLE that replaces the default of message_id, if it is
+ * ours.
+ */
+static const char *
+replace_default(Oid relid)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	AttrNumber	attno = get_attnum(relid, "message_id");
+	bool		is_ours = attno != InvalidAttrNumber &&
+		feedpub_catalog_default_calls(rel, attno, feedpub_relation_function("_message_id", 0, NULL));
+
+	relation_close(rel, NoLock);
+	return is_ours ? ", ALTER COLUMN message_id SET DEFAULT pg_catalog.gen_random_uuid()::pg_catalog.text" : "";
+}
+
+/*
+ * Let an outbox have rows without a stamp.  A primary key on the stamp would
+ * not, so it goes.
+ */
+static void
+let_be_null(void *arg)
+{
+	Oid			relid = *(Oid *) arg;
+	Relation	rel;
+	Oid			indexid;
+	const char *drop_key = "";
+
+	feedpub_attach_lock(relid);
+	rel = relation_open(relid, NoLock);
+	indexid = feedpub_relation_index(rel);
+	if (OidIsValid(indexid) && indexid == feedpub_key_primary(rel))
+		drop_key = psprintf("DROP CONSTRAINT %s, ",
+							quote_identifier(get_constraint_name(get_index_constraint(indexid))));
+	relation_close(rel, NoLock);
+	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s %sALTER COLUMN " FEEDPUB_XID_COLUMN " DROP NOT NULL"
+											  ", ALTER COLUMN " FEEDPUB_POS_COLUMN " DROP NOT NULL%s",
+											  feedpub_relation_name(relid), drop_key, replace_default(relid)));
+}
+
+/*
+ * Watch for DROP EXTENSION.  _PG_init() calls this once.
+ */
+void
+feedpub_detach_init(void)
+{
+	next_hook = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
+	ProcessUtility_hook = process_utility;
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *environment, DestReceiver *dest,
+				QueryCompletion *completion)
+{
+	const DropStmt *drop = drop_of_extension(pstmt);
+	ErrorContextCallback drop_context = {0};
+
+	if (drop != NULL && drop->behavior == DROP_CASCADE)
+		release_outboxes();
+	drop_context.callback = add_drop_hint;
+	drop_context.previous = error_context_stack;
+	if (drop != NULL)
+		error_context_stack = &drop_context;
+	next_hook(pstmt, query, read_only_tree, context, params, environment, dest, completion);
+	error_context_stack = drop_context.previous;
+}
+
+/*
+ * The statement, if it drops our extension.
+ */
+static const DropStmt *
+drop_of_extension(const PlannedStmt *pstmt)
+{
+	const DropStmt *drop;
+	ListCell   *lc;
+
+	if (pstmt->utilityStmt == NULL || !IsA(pstmt->utilityStmt, DropStmt))
+		return NULL;
+	drop = (const DropStmt *) pstmt->utilityStmt;
+	if (drop->removeType != OBJECT_EXTENSION || RecoveryInProgress() ||
+		!OidIsValid(get_extension_oid("feedpub", true)))
+		return NULL;
+	foreach(lc, drop->objects)
+	{
+		if (strcmp(strVal(lfirst(lc)), "feedpub") == 0)
+			return drop;
+	}
+	return NULL;
+}
+
+/*
+ * Let all outboxes go on as ordinary tables.  One that cannot stops nothing.
+ */
+static void
+release_outboxes(void)
+{
+	ListCell   *lc;
+
+	if (!feedpub_owns_extension(get_extension_oid("feedpub", false), GetUserId()))
+		return;					/* the server refuses the DROP */
+	foreach(lc, feedpub_registry_list(NULL))
+	{
+		Oid			relid = lfirst_oid(lc);
+		char	   *problem;
+
+		if (feedpub_registry_is_table(relid))
+			continue;
+		problem = feedpub_attempt(let_be_null, &relid);
+		if (problem == NULL)
+			ereport(NOTICE,
+					(errmsg("outbox \"%s\" is an ordinary table from now on", get_rel_name(relid))));
+		else
+			ereport(WARNING,
+					(errmsg("outbox \"%s\" accepts no rows from now on", get_rel_name(relid)),
+					 errdetail("Its columns %s and %s must not be null: %s.",
+							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, problem)));
+	}
+}
+
+static void
+add_drop_hint(void *arg)
+{
+	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
+		errhint("SELECT * FROM feed_detach_all() makes the feeds ordinary tables, which keep their rows.");
+}
