@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._floor,feedpub._tombstone,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition}') $$, 'registry, batches, tombstones, subscriptions, and partitions are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._floor,feedpub._tombstone,feedpub._lost_change,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition}') $$, 'registry, batches, tombstones, subscriptions, and partitions are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -22,6 +22,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'table feedpub._removal',
 	'table feedpub._server_start',
 	'table feedpub._tombstone',
+	'table feedpub._lost_change',
 	'table feedpub._subscription',
 	'table feedpub._shard',
 	'table feedpub._consumer',

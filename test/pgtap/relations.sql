@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(20 * 7 + 75);
+SELECT plan(21 * 7 + 75);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -23,7 +23,8 @@ INSERT INTO meant VALUES
 	('_removal', 'r', 'feed regclass, sync_id bigint, from_xid xid8, running boolean, removed bigint, locked bigint, failed bigint, pass_sync_id bigint, pass_xid xid8, pass_pos bigint, pass_locked bigint, pass_failed bigint, '
 		'last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_server_start', 'r', 'id bigint, written_at timestamp with time zone, timeline integer', 'pg_database_owner'::regrole),
-	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole);
+	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole),
+	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
 	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[]', 'pg_database_owner'::regrole),
