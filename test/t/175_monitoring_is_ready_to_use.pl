@@ -274,6 +274,24 @@ sql($node, q(DROP TRIGGER forbid ON "Odd ""Name"", with a comma"));
 await_raised('', 'the rows are gone');
 
 #
+# A parked entry, until somebody decides about it
+#
+sql($node, q(INSERT INTO kv VALUES ('poison', ''), ('fine', '')));
+await_raised('FeedpubSubscriptionLag mail', 'an entry that its consumer cannot take');
+sql($node, q(SELECT feed_park('mail', receipt) FROM feed_poll('mail', 1)));
+sql($node, q(SELECT feed_ack('mail', receipt) FROM feed_poll('mail', 1)));
+await_raised('FeedpubParked mail', 'is parked');
+sql($node, q(SELECT feed_discard('mail', cursor) FROM feedpub.parked));
+await_raised('', 'and discarded');
+
+#
+# The exporter asks each database, and needs feedpub in none but those with feeds.
+#
+is(scalar(grep { $queries->{$_}{master} } keys %$queries), 0, 'no query is for the first database only');
+is(scalar(grep { !grep { exists $_->{datname} } @{ $queries->{$_}{metrics} } } keys %$queries), 0,
+	'and the database is a label of each');
+
+#
 # On a standby
 #
 $node->backup('backup');
