@@ -5,7 +5,7 @@ SELECT plan(21 * 7 + 75);
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
 	('_feed', 'r', 'feed regclass, kind text, is_default boolean, channel text, key name[], key_attnums smallint[], key_types regtype[], deletes boolean, '
-		'key_table oid, keep interval, max_age interval, max_size bigint, created_at timestamp with time zone, key_mark bigint[]'),
+		'key_table oid, keep interval, max_age interval, max_size bigint, created_at timestamp with time zone, key_mark bigint[], unstamped boolean'),
 	('feeds', 'v', 'feed regclass, kind text, owner name, payload_type text, key name[], deletes boolean, state text, is_default boolean, channel text, '
 		'size bigint, position bigint, rows_per_second double precision, head bigint, last_published timestamp with time zone, unpublished boolean, worker text, '
 		'keep interval, max_age interval, max_size bigint, floor text, floor_moved_at timestamp with time zone, oldest timestamp with time zone, held_by text, created_at timestamp with time zone'),
@@ -39,7 +39,7 @@ INSERT INTO meant VALUES
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
-	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint', 'pg_database_owner'::regrole),
+	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
 	('_stamping', 'r', 'feed regclass, partition regclass, since xid8, running boolean, done boolean, stamped bigint, failed bigint, stepped_at timestamp with time zone, '
 		'last_error text, last_error_at timestamp with time zone, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
 		'pass_found bigint, pass_moved bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole);
