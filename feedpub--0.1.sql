@@ -1045,6 +1045,11 @@ GRANT SELECT ON feedpub.waiting TO PUBLIC;
 -- The owner of a subscription sees it, and members of pg_read_all_stats.
 -- These views are security barriers: conditions of the caller are evaluated
 -- only for rows that it may see.
+--
+-- The newest version of each shard is looked up by the end of the index.  The
+-- numbers of the shards come from an array, of which the planner expects ten
+-- elements; of generate_series() it expects a thousand rows, and would compile
+-- the query (jit_above_cost) at each look.
 CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 	SELECT s.name, s.feed,
 		pg_catalog.pg_get_userbyid(o.owner) AS owner,
@@ -1067,10 +1072,10 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 				AND h.leased_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS leased,
 			pg_catalog.sum(h.parked) AS parked,
 			pg_catalog.bool_or(l.expired) AS expired
-		FROM pg_catalog.generate_series(0, s.shards OPERATOR(pg_catalog.-) 1) i (shard),
+		FROM pg_catalog.unnest(pg_catalog.array_fill(0, ARRAY[s.shards])) WITH ORDINALITY i (zero, ord),
 			LATERAL (SELECT n.* FROM feedpub._shard n
 				WHERE n.subscription OPERATOR(pg_catalog.=) s.name
-				AND n.shard OPERATOR(pg_catalog.=) i.shard
+				AND n.shard OPERATOR(pg_catalog.=) (i.ord::pg_catalog.int4 OPERATOR(pg_catalog.-) 1)
 				ORDER BY n.n DESC LIMIT 1) h,
 			feedpub._lag(s.feed, h.cursor) l) h
 	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
@@ -1103,10 +1108,10 @@ CREATE VIEW feedpub.shards WITH (security_barrier) AS
 			THEN h.leased_until END AS leased_until,
 		h.last_ack, h.parked
 	FROM feedpub._subscription s
-	CROSS JOIN pg_catalog.generate_series(0, s.shards OPERATOR(pg_catalog.-) 1) i (shard)
+	CROSS JOIN pg_catalog.unnest(pg_catalog.array_fill(0, ARRAY[s.shards])) WITH ORDINALITY i (zero, ord)
 	CROSS JOIN LATERAL (SELECT n.* FROM feedpub._shard n
 		WHERE n.subscription OPERATOR(pg_catalog.=) s.name
-		AND n.shard OPERATOR(pg_catalog.=) i.shard
+		AND n.shard OPERATOR(pg_catalog.=) (i.ord::pg_catalog.int4 OPERATOR(pg_catalog.-) 1)
 		ORDER BY n.n DESC LIMIT 1) h
 	WHERE pg_catalog.pg_has_role(feedpub._subscription_owner(s.owner, s.owner_name, s.system_id), 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE');

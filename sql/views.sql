@@ -85,6 +85,18 @@ ALTER SEQUENCE "Odd ""Name"", with a comma_feed_pos_seq" OWNED BY NONE;
 SELECT feed, waiting FROM feedpub.waiting ORDER BY feed::text COLLATE "C";
 SELECT feed_repair('"Odd ""Name"", with a comma"') > 0 AS repaired;
 
+-- Whether a view is asked before its tables were analysed or after, it is not
+-- worth to be compiled.
+CREATE FUNCTION plan_cost(query text) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+	plan json;
+BEGIN
+	EXECUTE 'EXPLAIN (FORMAT JSON) ' || query INTO plan;
+	RETURN plan -> 0 -> 'Plan' ->> 'Total Cost';
+END $$;
+SELECT relname FROM pg_class WHERE relnamespace = 'feedpub'::regnamespace AND relkind = 'v'
+	AND plan_cost('SELECT * FROM feedpub.' || quote_ident(relname)) > 100000;
+DROP FUNCTION plan_cost;
 DROP TABLE elsewhere;
 DROP OWNED BY regress_feedpub_reader;
 DROP ROLE regress_feedpub_reader;
