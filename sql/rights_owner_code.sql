@@ -281,7 +281,22 @@ COMMIT;
 RESET code.fails;
 ALTER TABLE code.left DROP CONSTRAINT fails;
 SELECT feed_repair('code.left');
+-- A session may hold a lock several times.  What the code has taken once more
+-- does not stay when the session releases its own.
+UPDATE code.attacks SET attack = 'SELECT pg_advisory_lock(1)';
+INSERT INTO code.left (message_type, data) VALUES ('c', 'c');
+CALL feed_publish('code.left');
+SELECT feed_head('code.left') AS head \gset
+CALL feed_purge('code.left', :'head');
+SELECT pg_advisory_unlock(1);
+SELECT * FROM code.locks ORDER BY 1, 2, 3;
 -- If it has released one that the session had, the caller is told.
+SELECT count(pg_advisory_lock(9)) FROM generate_series(1, 9);
+UPDATE code.attacks SET attack = 'SELECT pg_advisory_unlock(9)';
+INSERT INTO code.left (message_type, data) VALUES ('c', 'c');
+CALL feed_publish('code.left');
+SELECT feed_head('code.left') AS head \gset
+CALL feed_purge('code.left', :'head');
 UPDATE code.attacks SET attack = 'SELECT pg_advisory_unlock_all()';
 INSERT INTO code.left (message_type, data) VALUES ('c', 'c');
 CALL feed_publish('code.left');

@@ -16,9 +16,11 @@
  * CONCURRENTLY.
  *
  * Advisory locks of the session.  Those that are new at the end are released,
- * also if it ends by an error.  If the code has released one that the session
- * had, nothing can bring it back, and the caller gets an error.  Background
- * workers need neither, since their sessions end.
+ * also if it ends by an error.  A session can hold a lock several times, so they
+ * are counted: what it has taken once more would stay when the session releases
+ * it.  If the code has released one that the session had, nothing can bring it
+ * back, and the caller gets an error.  Background workers need neither, since
+ * their sessions end.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,11 +43,12 @@
 
 #include "base/base.h"
 
-/* One advisory lock that this session holds. */
+/* One advisory lock that this process holds. */
 typedef struct HeldLock
 {
 	LOCKTAG		tag;
 	LOCKMODE	mode;
+	int			count;			/* how often for the session; 0: for the transaction */
 } HeldLock;
 
 /* the locks when an owner's code began to run, if it runs */
@@ -62,7 +65,8 @@ static void end_transaction(XactEvent event, void *arg);
 static void end_subtransaction(SubXactEvent event, SubTransactionId mine,
 							   SubTransactionId parent, void *arg);
 static HeldLock *list_held(int *n);
-static bool has_lock(const HeldLock *locks, int n, const HeldLock *lock);
+static int	count_for_session(const HeldLock *lock);
+static int	find_count(const HeldLock *locks, int n, const HeldLock *lock);
 static bool release_new(void);
 
 /*
@@ -172,14 +176,18 @@ end_subtransaction(SubXactEvent event, SubTransactionId mine,
 }
 
 /*
- * The advisory locks that this session holds.
+ * The advisory locks that this process holds.
  */
 static HeldLock *
 list_held(int *n)
 {
 	LockData   *data = GetLockStatusData();
 	HeldLock   *locks = MemoryContextAlloc(TopMemoryContext, sizeof(HeldLock));
+	int			save_client = client_min_messages;
+	int			save_log = log_min_messages;
 
+	/* the server warns when count_for_session() has come to the end */
+	client_min_messages = log_min_messages = ERROR;
 	*n = 0;
 	for (int i = 0; i < data->nelements; i++)
 	{
@@ -195,52 +203,68 @@ list_held(int *n)
 			locks = repalloc(locks, (*n + 1) * sizeof(HeldLock));
 			locks[*n].tag = instance->locktag;
 			locks[*n].mode = mode;
+			locks[*n].count = count_for_session(&locks[*n]);
 			(*n)++;
 		}
 	}
+	client_min_messages = save_client;
+	log_min_messages = save_log;
 	return locks;
 }
 
-static bool
-has_lock(const HeldLock *locks, int n, const HeldLock *lock)
+/*
+ * How often the session holds a lock, without what the transaction holds.  The
+ * server tells that only if it is released.  Meanwhile the transaction holds it
+ * once more, so no other process gets it, and nothing waits.
+ */
+static int
+count_for_session(const HeldLock *lock)
+{
+	int			count = 0;
+
+	(void) LockAcquire(&lock->tag, lock->mode, false, false);
+	while (LockRelease(&lock->tag, lock->mode, true))
+		count++;
+	for (int i = 0; i < count; i++)
+		(void) LockAcquire(&lock->tag, lock->mode, true, false);
+	(void) LockRelease(&lock->tag, lock->mode, false);
+	return count;
+}
+
+static int
+find_count(const HeldLock *locks, int n, const HeldLock *lock)
 {
 	for (int i = 0; i < n; i++)
 	{
 		if (locks[i].mode == lock->mode &&
 			memcmp(&locks[i].tag, &lock->tag, sizeof(LOCKTAG)) == 0)
-			return true;
+			return locks[i].count;
 	}
-	return false;
+	return 0;
 }
 
 /*
- * Release the locks of the session that it did not hold before.  Returns
- * whether it still holds those that it did.  Locks of the transaction end with
- * it, and LockRelease() warns that they are none of the session's: that warning
- * is not shown.
+ * Release what the session did not hold before.  Returns whether it still holds
+ * what it did.  Locks of the transaction end with it.
  */
 static bool
 release_new(void)
 {
-	int			save_client = client_min_messages;
-	int			save_log = log_min_messages;
 	int			n;
 	HeldLock   *held = list_held(&n);
 	HeldLock   *before = held_before;
 	bool		result = true;
 
 	held_before = NULL;
-	client_min_messages = log_min_messages = ERROR;
 	for (int i = 0; i < n; i++)
 	{
-		while (!has_lock(before, nheld_before, &held[i]) &&
-			   LockRelease(&held[i].tag, held[i].mode, true))
-			;
+		int			had = find_count(before, nheld_before, &held[i]);
+
+		for (int j = had; j < held[i].count; j++)
+			(void) LockRelease(&held[i].tag, held[i].mode, true);
 	}
-	client_min_messages = save_client;
-	log_min_messages = save_log;
 	for (int i = 0; i < nheld_before; i++)
-		result = result && has_lock(held, n, &before[i]);
+		result = result && find_count(held, n, &before[i]) >= before[i].count;
 	pfree(held);
 	pfree(before);
 	return result;
