@@ -214,10 +214,11 @@ ISOLATION = \
 	update-refused \
 	waiters-against-drop \
 	xid-head-open-writer
+# Each run begins with no-worker, also one of a single spec.
 ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
 	--temp-instance=tmp_check/isolation \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8 \
-	--load-extension=feedpub
+	--load-extension=feedpub no-worker
 PROVE_TESTS ?= test/t/*.pl
 EXTRA_CLEAN = tmp_check/ log/ results/ test/results/ output_iso/ \
 	regression.diffs regression.out image/ feedpub-*.zip

@@ -60,6 +60,9 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 	feedpub_registry_begin_history(relid);
 	forget_subscriptions(relid);
 	forget_republication(relid);
+
+	/* retention and the rows that are there do not wait for a first reader */
+	feedpub_launcher_ensure_at_commit();
 	return is_default;
 }
 

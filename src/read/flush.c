@@ -180,5 +180,5 @@ check_worker(Oid relid)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" cannot be flushed: this database has no worker",
 						get_rel_name(relid)),
-				 errhint("Start a worker with feed_start_worker(), or publish with CALL feed_publish().")));
+				 feedpub_launcher_errdetail()));
 }

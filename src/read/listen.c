@@ -52,8 +52,7 @@ feed_listen(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("batches of this database cannot be announced"),
-				 errdetail("There is no room in shared memory for another database with feeds."),
-				 errhint("Read again from time to time.")));
+				 feedpub_launcher_errdetail()));
 	(void) feedpub_launcher_ensure(InvalidOid);
 	PG_RETURN_TEXT_P(cstring_to_text(FEEDPUB_CHANNEL));
 }

@@ -182,6 +182,8 @@ feedpub_page_read(FeedpubPage *page)
 		open_partitions(&scan, GetActiveSnapshot());
 	}
 	scan_batches(&scan);
+	if (left > 0 && feedpub_launcher_is_starting())
+		left += FEEDPUB_START_WAIT;
 	end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), left);
 	while (left > 0 && is_to_wait(&scan) &&
 		   feedpub_wait_for_batch(page->feed.relid, &page->passed, left,
@@ -270,7 +272,8 @@ scan_batches(FeedpubPageScan *scan)
  * A session that commits a row and reads at once must not get an empty page.
  * If the page has nothing to deliver, but rows have been committed that are
  * not published yet, the worker is woken, and started if there is none, and
- * what it publishes within feedpub.read_wait is read with a new snapshot.  The
+ * what it publishes within feedpub.read_wait is read with a new snapshot; if it
+ * is just being started, within FEEDPUB_START_WAIT more.  The
  * batch that comes may have been begun before that commit, and its rows may be
  * gone.  So this is asked after each batch.  Not if the snapshot must stay,
  * nor where nothing is published.  A transaction that has an id does not wait

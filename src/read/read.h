@@ -118,6 +118,9 @@ typedef struct FeedpubJsonEntry
 
 typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 
+/* how long a read waits in addition for a worker that is being started, in ms */
+#define FEEDPUB_START_WAIT			5000
+
 /* a procedure, which can end its transaction; the history has been compared */
 #define FEEDPUB_WAIT_IN_PROCEDURE	0x01
 #define FEEDPUB_WAIT_CHECKED		0x02

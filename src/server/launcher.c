@@ -44,6 +44,9 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 /* if a worker dies, it is started again after this time, in ms */
 #define RESTART_INTERVAL	5000
 
+static bool makes_feed = false; /* the transaction */
+
+static void ensure_at_commit(XactEvent event, void *arg);
 static List *list_databases(void);
 static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
@@ -74,6 +77,94 @@ feedpub_launcher_ensure(Oid relid)
 }
 
 /*
+ * Is this database's worker being started?  It has none, and nothing is known
+ * that keeps the server from starting one.
+ */
+bool
+feedpub_launcher_is_starting(void)
+{
+	return !RecoveryInProgress() && IsUnderPostmaster &&
+		feedpub_shmem_worker_state(feedpub_shmem_database()) == FEEDPUB_WORKER_NONE;
+}
+
+/*
+ * Make sure that this database has a worker when the transaction has committed:
+ * it makes a feed, which a worker would not see before.
+ */
+void
+feedpub_launcher_ensure_at_commit(void)
+{
+	static bool registered = false;
+
+	if (!registered)
+		RegisterXactCallback(ensure_at_commit, NULL);
+	registered = true;
+
+	/* now, since it may have to be looked up, which a callback must not do */
+	(void) feedpub_shmem_database();
+	makes_feed = true;
+}
+
+static void
+ensure_at_commit(XactEvent event, void *arg)
+{
+	switch (event)
+	{
+		case XACT_EVENT_COMMIT:
+			if (makes_feed)
+				(void) feedpub_launcher_ensure(InvalidOid);
+			makes_feed = false;
+			break;
+		case XACT_EVENT_PREPARE:
+		case XACT_EVENT_ABORT:
+			makes_feed = false;
+			break;
+		default:
+			break;				/* not its end */
+	}
+}
+
+/*
+ * For ereport(): why this database has no worker, and what helps.
+ */
+int
+feedpub_launcher_errdetail(void)
+{
+	FeedpubDatabase *entry = feedpub_shmem_database();
+
+	if (!feedpub_shmem_exists())
+	{
+		errdetail("The server has no room for feedpub in its shared memory.");
+		errhint("Add feedpub to \"%s\", and restart the server.  CALL feed_publish() publishes by hand.",
+				"shared_preload_libraries");
+	}
+	else if (entry == NULL)
+	{
+		errdetail("%d other databases of the server have feeds, and no more can have a worker.",
+				  FEEDPUB_MAX_DATABASES);
+		errhint("Drop one of these databases, or drop its feeds and restart the server.  CALL feed_publish() publishes by hand.");
+	}
+	else if (feedpub_shmem_worker_state(entry) == FEEDPUB_WORKER_STOPPED)
+	{
+		errdetail("feed_stop_worker() has stopped it.");
+		errhint("Start it with feed_start_worker(), or publish with CALL feed_publish().");
+	}
+	else if (feedpub_shmem_count_workers() >= feedpub_max_workers)
+	{
+		errdetail("%d databases have a worker.", feedpub_max_workers);
+		errhint("You might need to increase \"%s\", and \"%s\" with it.  CALL feed_publish() publishes by hand.",
+				"feedpub.max_workers", "max_worker_processes");
+	}
+	else
+	{
+		errdetail("The server has no free slot for a background worker.");
+		errhint("You might need to increase \"%s\".  CALL feed_publish() publishes by hand.",
+				"max_worker_processes");
+	}
+	return 0;
+}
+
+/*
  * Warn a reader that has found nothing if there is no worker and none can be
  * started.  It is warned once a session, so that a loop of reads does not fill
  * its log.
@@ -83,22 +174,16 @@ feedpub_launcher_warn(Oid relid)
 {
 	static bool warned = false;
 	char	   *name = get_rel_name(relid);
-	bool		stopped;
 
 	/* no name: dropped meanwhile */
 	if (warned || name == NULL || feedpub_launcher_ensure(InvalidOid))
 		return;
 	warned = true;
-	stopped = feedpub_shmem_worker_state(feedpub_shmem_database()) == FEEDPUB_WORKER_STOPPED;
 	ereport(WARNING,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("feed \"%s\" is not being published: this database has no worker",
 					name),
-			 stopped ? errdetail("feed_stop_worker() has stopped it.") :
-					   errdetail("The server had no room for one."),
-			 stopped ? errhint("Start it with feed_start_worker(), or publish with CALL feed_publish().") :
-					   errhint("You might need to increase \"%s\" or \"%s\".  CALL feed_publish() publishes by hand.",
-							   "feedpub.max_workers", "max_worker_processes")));
+			 feedpub_launcher_errdetail()));
 }
 
 /*
@@ -115,8 +200,9 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 		ereport(elevel,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a feedpub worker"),
-				 errdetail("%d workers are running.", feedpub_max_workers),
-				 errhint("You might need to increase \"%s\".", "feedpub.max_workers")));
+				 errdetail("%d databases have a worker.", feedpub_max_workers),
+				 errhint("You might need to increase \"%s\", and \"%s\" with it.",
+						 "feedpub.max_workers", "max_worker_processes")));
 		return false;
 	}
 

@@ -96,12 +96,16 @@ typedef struct FeedpubDeliveries
 
 /* in launcher.c */
 extern bool feedpub_launcher_ensure(Oid relid);
+extern void feedpub_launcher_ensure_at_commit(void);
+extern bool feedpub_launcher_is_starting(void);
+extern int	feedpub_launcher_errdetail(void);
 extern void feedpub_launcher_warn(Oid relid);
 extern bool feedpub_launcher_start_worker(Oid dbid, int elevel);
 extern void feedpub_launcher_register(void);
 
 /* in shmem.c */
 extern void feedpub_shmem_preload(void);
+extern bool feedpub_shmem_exists(void);
 extern uint64 feedpub_shmem_start(uint64 (*draw)(void));
 extern FeedpubDatabase *feedpub_shmem_database(void);
 extern FeedpubDatabase *feedpub_shmem_known_database(void);

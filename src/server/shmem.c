@@ -158,6 +158,15 @@ find_struct(const char *name, Size size, bool *found)
 }
 
 /*
+ * Is there the struct in shared memory?
+ */
+bool
+feedpub_shmem_exists(void)
+{
+	return feedpub_shared != NULL;
+}
+
+/*
  * The id of the server start, 0 if there is no shared memory.  The first call
  * draws it; if two processes draw at a time, both get the one that was stored
  * first.

@@ -161,6 +161,8 @@ feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted)
 {
 	SpinLockAcquire(&entry->mutex);
 	entry->wanted = wanted;
+	if (!wanted)
+		entry->launched_at = 0; /* a new feed gets one at once */
 	SpinLockRelease(&entry->mutex);
 }
 

@@ -608,7 +608,7 @@ find_end(const Poll *poll, List *shards)
 	ListCell   *lc;
 
 	if (limit < feedpub_read_wait && !RecoveryInProgress() && feedpub_lag_has_news(sub))
-		limit = feedpub_read_wait;
+		limit = feedpub_read_wait + (feedpub_launcher_is_starting() ? FEEDPUB_START_WAIT : 0);
 	if (poll->consumer != NULL)
 		limit = Min(limit, sub->lease_ms / 3);
 	foreach(lc, shards)

@@ -50,7 +50,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("could not start a feedpub worker"),
-				 errdetail("There is no room in shared memory for another database with feeds.")));
+				 feedpub_launcher_errdetail()));
 		PG_RETURN_BOOL(false);
 	}
 	feedpub_shmem_set_stopped(entry, false);

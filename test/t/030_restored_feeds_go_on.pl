@@ -42,6 +42,7 @@ sql($node, <<"SQL", db => 'src');
 CREATE SCHEMA "The ""Ext"", x";
 GRANT USAGE ON SCHEMA "The ""Ext"", x" TO PUBLIC;
 CREATE EXTENSION feedpub SCHEMA "The ""Ext"", x";
+SELECT ${in}feed_stop_worker();
 CREATE SCHEMA "S ""p"", x" AUTHORIZATION regress_feedpub_owner;
 GRANT CREATE ON SCHEMA public TO regress_feedpub_owner;
 GRANT USAGE ON SCHEMA "S ""p"", x" TO regress_feedpub_writer;

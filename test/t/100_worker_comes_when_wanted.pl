@@ -1,5 +1,5 @@
-# Without shared_preload_libraries: a session that reads or waits in published order
-# starts the worker of its database.  It may be killed, stopped by hand, and
+# Without shared_preload_libraries: a session that makes a feed, reads or waits in
+# published order starts the worker of its database.  It may be killed, stopped by hand, and
 # there may be no slot for it.
 
 use strict;
@@ -39,6 +39,16 @@ sub write_and_read
 }
 
 is(sql($node, 'SHOW shared_preload_libraries'), '', 'nothing is preloaded');
+await_worker($node);
+pass('a feed that is made has a worker, though nobody reads');
+sql($node, q(SELECT feed_drop('outbox')));
+ok(await_no_worker($node), 'which leaves with it');
+sql($node, q(BEGIN; CREATE TABLE kv (k int PRIMARY KEY); SELECT feed_attach('kv'); ROLLBACK));
+sql($node, q(CREATE TABLE kv (k int PRIMARY KEY); BEGIN; SELECT feed_attach('kv'); COMMIT));
+await_worker($node);
+pass('so has a table that becomes one');
+sql($node, q(DROP TABLE kv; SELECT feed_create('outbox'); GRANT SELECT ON outbox TO regress_feedpub_reader));
+$node->restart;
 # more that were rolled back than a reader looks at: they hide nothing
 sql($node, <<'SQL');
 DO $$

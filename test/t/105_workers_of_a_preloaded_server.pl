@@ -247,7 +247,7 @@ SQL
 my $offset = -s $node->logfile;
 $node->restart;
 $node->wait_for_log(qr/starting background worker process "feedpub worker for database $last"/, $offset);
-unlike($node->log_content($offset), qr/"feedpub worker for database $template"/,
+unlike($node->log_content($offset), qr/starting background worker process "feedpub worker for database $template"/,
 	'a template has no worker');
 sql($node, 'CREATE DATABASE copy TEMPLATE template');
 $node->stop;

@@ -69,12 +69,14 @@ for my $n (1 .. $room + 1)
 my $last = 'full_' . ($room + 1);
 
 refused($node, q(SELECT feed_listen('outbox')), '53400',
-	'There is no room in shared memory for another database', 'one database too many', db => $last);
+	'32 other databases of the server have feeds', 'one database too many', db => $last);
 refused($node, q(SELECT feed_flush('outbox')), '55000', 'has no worker',
 	'feed_flush() has no worker there', db => $last);
 is( sql($node, q(SET client_min_messages = error; SELECT feed_start_worker(), feed_stop_worker()),
 		db => $last),
 	'f|f', 'there is none to start or to stop');
+my ($status, $out, $err) = $node->psql($last, q(SELECT feed_start_worker()));
+like($err, qr/HINT:  Drop one of these databases/, 'a hint that helps');
 sql($node, <<'SQL', db => $last);
 INSERT INTO outbox (message_type, message_key, data) VALUES ('A', 'k', '1');
 CALL feed_publish();

@@ -32,6 +32,7 @@ sub publish
 }
 
 sql($node, q(SELECT feed_create('outbox')));
+$node->restart;    # which has started a worker
 publish('a' .. 'd');
 sql($node, 'SELECT feed_start_worker()');
 my $worker = await_worker($node, 'postgres');

@@ -30,6 +30,9 @@ BEGIN
 END $$;
 SQL
 
+# the feeds have started one
+$node->restart;
+
 my $nrows = 0;
 
 sub insert_sql
