@@ -570,7 +570,7 @@ sub work_page
 {
 	my ($self, $dbh, $work, $name, $quiet) = @_;
 	my $one_transaction = chance(50);
-	my $poll = 'SELECT receipt, attempt, row ->> ?, row ->> ? FROM feed_poll(?, ?, ?)';
+	my $poll = 'SELECT receipt, row ->> ?, row ->> ? FROM feed_poll(?, ?, ?)';
 	my ($page, @tokens, @keys, $last, $kind);
 
 	$dbh->begin_work if $one_transaction;
@@ -580,11 +580,12 @@ sub work_page
 	$dbh->begin_work if !$one_transaction;
 	for my $row (@$page)
 	{
-		my ($receipt, $attempt, $token, $key) = @$row;
+		my ($receipt, $token, $key) = @$row;
 
 		$last = $receipt;
-		$kind = $attempt > 1 ? 'parked' : 'row';
-		if ($work->{parks} && $attempt == 1 && chance(0.3))
+		# the receipt of an entry that was parked is of a kind of its own
+		$kind = $receipt =~ /^.r/ ? 'parked' : 'row';
+		if ($work->{parks} && $kind eq 'row' && chance(0.3))
 		{
 			$dbh->do('SELECT feed_park(?, ?)', undef, $work->{subscription}, $receipt);
 			next;
