@@ -173,9 +173,16 @@ my $poll = "SELECT string_agg(DISTINCT attempt::text, ' '), count(*) FROM feed_p
 is(sql($node, "$settings; $poll; $poll; BEGIN READ ONLY; $poll; COMMIT; $poll"), "1|5\n2|5\n1|5\n3|5", 'without max_attempts');
 sql($node, "SELECT feed_seek('free', 'earliest')");
 is(sql($node, "$settings; $poll"), '1|5', 'feed_seek() begins again');
+
+# In another history entries come again with the positions that they had.
+sql($node, "SELECT feed_subscribe('anew', 'outbox', 'earliest', max_attempts => 2)");
+$poll = "SELECT string_agg(row ->> 'data' || ':' || attempt, ' ') FROM feed_poll('anew', 3)";
+is(sql($node, "$settings; $poll; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2\nm2:1", 'an entry is parked');
+sql($node, "SELECT feed_begin_history('outbox'); CALL feed_publish()");
+is(sql($node, "$settings; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2", 'another history begins again');
 sql($node, 'ALTER SYSTEM SET restart_after_crash = on');
 undef $consumer;
 $node->stop('immediate');
 $node->start;
-is(sql($node, "$settings; $poll"), '1|5', 'a crash forgets the counts');
+is(sql($node, "$settings; $poll"), 'm1:1 m2:1 m3:1', 'a crash forgets the counts');
 done_testing();
