@@ -28,8 +28,10 @@ bgwriter_lru_maxpages = 0
 full_page_writes = off
 CONF
 
-# "guarded" is read through the planner, because of its row security.
+# "guarded" is read through the planner, because of its row security.  A worker
+# would write to disk too.
 sql($node, <<'SQL');
+SELECT feed_stop_worker();
 SELECT feed_create('outbox'), feed_create('other'), feed_create('guarded');
 CREATE TABLE business (id int);
 CREATE ROLE regress_feedpub_reader LOGIN;
