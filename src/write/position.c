@@ -21,6 +21,11 @@
  * the files.  After pg_restore and pg_upgrade, which call setval(), one writer
  * finds log_cnt 0.
  *
+ * With wal_level = minimal the transaction that has made the sequence's file
+ * logs none of its positions: its commit logs the page, or writes it to disk, as
+ * it is then.  So log_cnt is UNLOGGED in that page, which is ours as well, and
+ * the next position is logged ahead, whatever the page's LSN says.
+ *
  * The one that finds it goes on from a position that is beyond all that were
  * assigned before, also by transactions that have not committed.  It cannot
  * look for these, but the WAL tells: each LOG_VALUES positions write a record
@@ -86,6 +91,11 @@
 /* log_cnt of a sequence that we wrote last */
 #define MARK			INT64CONST(0x66656564)
 
+/* the same while the file is not logged; nextval() never leaves such a value */
+#define UNLOGGED		(-MARK)
+
+#define IS_OURS(data)	((data)->log_cnt == MARK || (data)->log_cnt == UNLOGGED)
+
 /* columns of feedpub._batch, and how many of its newest rows are looked at */
 #define ANUM_BATCH_FEED		1
 #define ANUM_BATCH_LAST_POS	4
@@ -124,14 +134,14 @@ feedpub_position_next(Oid feed, Oid seqid)
 	bool		logged;
 
 	data = lock_tuple(rel, &buf, &tuple);
-	if (data->log_cnt != MARK)
+	if (!IS_OURS(data))
 	{
 		UnlockReleaseBuffer(buf);
 		published = largest_published(feed);
 		data = lock_tuple(rel, &buf, &tuple);
 	}
 	last = data->is_called ? data->last_value : data->last_value - 1;
-	if (data->log_cnt != MARK)
+	if (!IS_OURS(data))
 		last = beyond_all(sequence, last, published);
 	if (last > PG_INT64_MAX - LOG_VALUES)
 		ereport(ERROR,
@@ -182,7 +192,7 @@ feedpub_position_lags(Oid seqid, int64 pos)
 	bool		result;
 
 	data = lock_tuple(rel, &buf, &tuple);
-	result = data->log_cnt == MARK && data->last_value < pos;
+	result = IS_OURS(data) && data->last_value < pos;
 	UnlockReleaseBuffer(buf);
 	relation_close(rel, AccessShareLock);
 	return result;
@@ -323,7 +333,7 @@ write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
 	START_CRIT_SECTION();
 	MarkBufferDirty(buf);
 	data->is_called = is_called;
-	data->log_cnt = MARK;
+	data->log_cnt = RelationNeedsWAL(rel) ? MARK : UNLOGGED;
 	if (logged)
 	{
 		xl_seq_rec	record = {rel->rd_locator};

@@ -1,7 +1,7 @@
 # No position comes twice and none is smaller than an earlier one, while the
 # sequence is set back, the server crashes before and after checkpoints, a standby is
 # promoted, and the sequence's own functions are called, all in random order and
-# with nothing published in between.
+# with nothing published in between.  The same with wal_level = minimal.
 #
 # FEEDPUB_SEED chooses the order, FEEDPUB_STEPS how many there are.
 
@@ -114,6 +114,29 @@ $node->start;
 insert_rows('after the last crash');
 cmp_ok(sql($node, "SELECT min(feed_pos) - $before FROM outbox WHERE feed_pos > $before"),
 	'<=', 32, 'a crash leaves a small gap');
+
+$node->stop;
+
+# With wal_level = minimal a transaction logs no positions if it has made the
+# sequence or its file.  Those that come next are logged all the same.
+$node = feedpub_node('minimal', conf => <<'CONF');
+wal_level = minimal
+max_wal_senders = 0
+checkpoint_timeout = 1h
+CONF
+for my $made ('feed_create', 'TRUNCATE')
+{
+	sql($node, 'CHECKPOINT');
+	sql($node, 'BEGIN; '
+		. ($made eq 'TRUNCATE' ? 'TRUNCATE outbox RESTART IDENTITY; ' : "SELECT feed_create('outbox'); ")
+		. q(INSERT INTO outbox (message_type, data) SELECT 'a', '1' FROM generate_series(1, 1000); COMMIT));
+	my $taken = sql($node, q(INSERT INTO outbox (message_type, data) VALUES ('a', '1') RETURNING feed_pos));
+
+	$node->stop('immediate');
+	$node->start;
+	cmp_ok(sql($node, q(INSERT INTO outbox (message_type, data) VALUES ('a', '1') RETURNING feed_pos)),
+		'>', $taken, "no position comes twice if $made and the first rows were not logged");
+}
 
 $node->stop;
 done_testing();
