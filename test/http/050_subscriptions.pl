@@ -23,7 +23,7 @@ GRANT SELECT ON outbox TO regress_feedpub_web;
 INSERT INTO outbox (message_type, message_key, data) SELECT 'A', i, to_json(i) FROM generate_series(1, 5) i;
 SELECT feed_flush('outbox');
 SET ROLE regress_feedpub_web;
-SELECT feed_subscribe('mail', 'outbox', 'earliest', max_attempts => 2);
+SELECT feed_subscribe('mail', 'outbox', 'earliest');
 SELECT feed_subscribe('steps', 'outbox', 'earliest', backoff => '{2 h}');
 SELECT feed_subscribe('odd/ "ü"', 'outbox', 'earliest');
 SELECT feed_subscribe('group', 'outbox', 'earliest', shards => 2, lease => '1 h');
