@@ -265,16 +265,18 @@ SELECT cursor AS first FROM feed_read(NULL::kv, '', 1) \gset
 SELECT cursor AS last FROM feed_read(NULL::kv, overlay(:'first' PLACING '0000000000000002' FROM 68), 100) ORDER BY cursor DESC LIMIT 1 \gset
 SELECT substr(:'last', 68, 16) < substr(:'start', 68, 16) AS older_base, feedpub._cursor_moves(:'start', :'last'), feedpub._cursor_moves(:'last', :'start'), feedpub._cursor_moves(:'first', :'last');
 
--- Another history: a consumer of messages begins again; one that has a copy of
--- a table gets an error, since it has rows whose deletes are forgotten.
+-- Another history: a consumer gets an error until somebody decides where it goes
+-- on: it may have dealt with messages already, or have rows of a table whose
+-- deletes are forgotten.
 SELECT feed_subscribe('one', 'orders') <> '' AS placed;
 SELECT feed_begin_history('orders'), feed_begin_history('kv');
-SELECT cursor FROM feedpub.shards WHERE subscription = 'one';
 SELECT count(*) FROM feed_poll('copy', 1);
 CALL feed_publish();
 SELECT count(*) FROM feed_poll('copy', 1);
 SELECT feed_seek('copy', 'earliest') <> '' AS placed;
 SELECT row FROM feed_poll('copy', 10);
+SELECT count(*) FROM feed_poll('one', 10000);
+SELECT feed_seek('one', 'earliest') <> '' AS placed;
 SELECT count(*) FROM feed_poll('one', 10000);
 SELECT feed_detach('kv', cascade => true);
 DROP TABLE kv;

@@ -234,16 +234,17 @@ feedpub_registry_begin_history(Oid relid)
 	feedpub_registry_set_unstamped(relid, false);	/* all rows are new */
 
 	/*
-	 * Subscriptions begin again: it is better to deliver twice than to lose.
-	 * If the feed publishes deletes, those that were published are forgotten,
-	 * and a consumer that did not notice that would keep the rows.  So there
-	 * the committed cursor stays, in the old history, and is refused until the
-	 * consumer seeks another.
+	 * Subscriptions keep their cursor, in the old history, and are refused
+	 * until feed_seek().  Nobody else can decide where they go on.  In a copy
+	 * of a database, made for tests, a consumer that began again by itself
+	 * would send all messages again that the original's has dealt with; one
+	 * that went on from here would lose what it has not.  And a consumer of a
+	 * table feed that did not notice would keep rows whose deletes are
+	 * forgotten.
 	 */
 	write_registry(psprintf("UPDATE feedpub._shard h SET state = (" INT64_FORMAT "), page = NULL,"
-							" cursor = CASE WHEN f.deletes THEN h.cursor ELSE '' END,"
 							" consumer = NULL, leased_until = NULL, parked = 0"
-							" FROM feedpub._subscription s JOIN feedpub._feed f ON f.feed = s.feed"
+							" FROM feedpub._subscription s"
 							" WHERE s.feed = $1"
 							" AND h.subscription = s.name",
 							state),

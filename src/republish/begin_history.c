@@ -63,8 +63,7 @@ static bool has_foreign_rows(Relation rel);
  * Forgets the batches and deletes of a feed, and stamps its rows anew if they
  * have stamps that this server has not assigned.  All rows are published from
  * the beginning, in their order, and older cursors are refused (PF001).
- * Subscriptions begin again; but if a table's deletes are published, its
- * subscriptions keep their cursor, and are refused until feed_seek().
+ * Subscriptions keep their cursor, and are refused until feed_seek().
  *
  * For the owner only.  Waits for a publisher, and for transactions that make
  * or move a subscription, acknowledge, or have taken leases.  Takes ACCESS

@@ -84,7 +84,6 @@ typedef struct FeedpubDeliveries
 	int			alone;			/* and how often the page had no other */
 	bool		small;			/* a page came again: pages have one entry */
 	int64		until_batch;	/* up to this entry, where that page ended */
-	uint32		until_history;
 	int64		until_table;
 	int64		until_pos;
 	int			nfailed;

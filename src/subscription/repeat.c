@@ -215,17 +215,15 @@ shard_hash(const FeedpubSubscription *sub, int shard, bool retried)
 }
 
 /*
- * A hash of an entry.  Positions are given once in a history, so a batch, which
- * may have been merged, does not count; but the position of a row of the initial
- * snapshot is where it is in a file.  In another history entries come again with
- * their positions, and have not failed.
+ * A hash of an entry.  Positions are given once, so a batch, which may have
+ * been merged, does not count; but the position of a row of the initial
+ * snapshot is where it is in a file.
  */
 static uint64
 entry_hash(const FeedpubCursor *cursor, int64 state)
 {
 	uint64		hash = hash_combine64((uint64) cursor->pos, (uint64) state);
 
-	hash = hash_combine64(hash, cursor->history);
 	if (cursor->initial)
 		hash = hash_combine64(hash, hash_combine64((uint64) cursor->sync_id, cursor->fingerprint));
 	return Max(hash, 1);
@@ -234,7 +232,6 @@ entry_hash(const FeedpubCursor *cursor, int64 state)
 static void
 set_until(FeedpubDeliveries *seen, const FeedpubCursor *cursor)
 {
-	seen->until_history = cursor->history;
 	seen->until_batch = feedpub_cursor_batch(cursor);
 	seen->until_table = cursor->initial ? cursor->sync_id : 0;
 	seen->until_pos = cursor->pos;
@@ -245,8 +242,6 @@ is_within(const FeedpubDeliveries *seen, const FeedpubCursor *cursor)
 {
 	int64		table = cursor->initial ? cursor->sync_id : 0;
 
-	if (cursor->history != seen->until_history)
-		return false;
 	if (feedpub_cursor_batch(cursor) != seen->until_batch)
 		return feedpub_cursor_batch(cursor) < seen->until_batch;
 	if (table != seen->until_table)

@@ -161,10 +161,18 @@ for my $feed ('outbox', 'kv')
 is(sql($new, q(SELECT data FROM feed_fetch('0', 0, 100)), @db), qq($rows{outbox}\n"later"), 'the same in xid order');
 refused($new, 'UPDATE outbox SET feed_xid = NULL', 'PF004', 'cannot update outbox', 'messages are not updated otherwise', @db);
 
-# The subscription of the outbox begins again.  That of the table is refused, for
-# it has not heard of deletes, and has its cure.
+# Subscriptions deliver nothing until somebody decides where they go on.
+for my $name (qw(mail copy))
+{
+	refused($new, "SELECT count(*) FROM feed_poll('$name', 100)", 'PF001', 'another history',
+		"subscription $name delivers nothing", @db, user => 'regress_feedpub_owner');
+}
+sql($new, q(SELECT feed_seek('mail', 'latest')), @db, user => 'regress_feedpub_owner');
 is(sql($new, q(SELECT count(*) FROM feed_poll('mail', 100)), @db, user => 'regress_feedpub_owner'),
-	2 + ($rows{outbox} =~ tr/\n//), 'the subscription of the outbox begins again');
+	0, 'it goes on here');
+sql($new, q(SELECT feed_seek('mail', 'earliest')), @db, user => 'regress_feedpub_owner');
+is(sql($new, q(SELECT count(*) FROM feed_poll('mail', 100)), @db, user => 'regress_feedpub_owner'),
+	2 + ($rows{outbox} =~ tr/\n//), 'or begins again');
 sql($new, q(SELECT feed_seek('copy', 'earliest')), @db, user => 'regress_feedpub_owner');
 is(sql($new, q(SELECT count(*) FROM feed_poll('copy', 100)), @db, user => 'regress_feedpub_owner'),
 	2 + ($rows{kv} =~ tr/\n//), 'that of the table begins again after feed_seek()');

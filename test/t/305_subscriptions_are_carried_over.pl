@@ -119,7 +119,12 @@ burn_xids($other, 200, db => 'restored')
   while sql($other, "SELECT pg_snapshot_xmax(pg_current_snapshot()) <= (SELECT max(m) FROM (SELECT max(feed_xid) AS m FROM outbox UNION ALL SELECT max(feed_xid) FROM kv) x)", db => 'restored') eq 't';
 sql($other, "SELECT feed_begin_history('outbox'), feed_begin_history('kv')", db => 'restored');
 sql($other, 'CALL feed_publish()', db => 'restored');
-is(sql($other, $poll, db => 'restored'), '1 2 4 5', 'messages begin again');
+refused($other, $poll, 'PF001', 'history', 'nothing is delivered', db => 'restored');
+is(sql($other, "$as_consumer SELECT count(*) FROM feedpub.parked", db => 'restored'), '0', 'and nothing is parked any more');
+sql($other, "$as_consumer SELECT feed_seek('My ''\"Mail\"', 'latest')", db => 'restored');
+is(sql($other, $poll, db => 'restored'), '', 'until somebody says: go on here');
+sql($other, "$as_consumer SELECT feed_seek('My ''\"Mail\"', 'earliest')", db => 'restored');
+is(sql($other, $poll, db => 'restored'), '1 2 4 5', 'or: begin again');
 refused($other, "$as_consumer SELECT feed_poll('copy', 10, 'w')", 'PF001', 'history', 'a copy of a table is refused', db => 'restored');
 is(sql($other, <<"SQL", db => 'restored'), 't', 'until it begins again');
 $as_consumer
