@@ -88,12 +88,13 @@ sub try_crash
 	my $cursor = '';
 	my $unflushed;
 
+	# before there is a feed: a worker that has started writes to disk
 	sql($node, <<'SQL');
+SELECT feed_stop_worker();
 DROP TABLE IF EXISTS kv;
 CREATE TABLE kv (k int PRIMARY KEY, v text);
 INSERT INTO kv VALUES (1, 'a'), (2, 'a'), (3, 'a');
 SELECT feed_attach('kv');
-SELECT feed_stop_worker();
 SQL
 	$cursor = follow(\%copy, $cursor, 10) if $case{read_first};
 	sql($node, $_) for @{ $case{before} // [] };

@@ -178,6 +178,10 @@ is(sql($node, "$settings; $poll"), '1|5', 'feed_seek() begins again');
 sql($node, "SELECT feed_subscribe('anew', 'outbox', 'earliest', max_attempts => 2)");
 $poll = "SELECT string_agg(row ->> 'data' || ':' || attempt, ' ') FROM feed_poll('anew', 3)";
 is(sql($node, "$settings; $poll; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2\nm2:1", 'an entry is parked');
+# one that was never alone may not be the one that kills
+sql($node, "SELECT feed_subscribe('once', 'outbox', 'earliest', max_attempts => 1)");
+my $once = $poll =~ s/anew/once/r;
+is(sql($node, "$settings; $once; $once; $once"), "m1:1 m2:1 m3:1\nm1:2\nm2:1", 'not before it was alone');
 sql($node, "SELECT feed_begin_history('outbox'), feed_seek('anew', 'earliest'); CALL feed_publish()");
 is(sql($node, "$settings; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2", 'another history begins again');
 sql($node, 'ALTER SYSTEM SET restart_after_crash = on');
