@@ -100,6 +100,15 @@ INSERT INTO kv VALUES ('new', 'row');
 SELECT setval('kv_feed_pos_seq', 1) AS set_back;
 SELECT * FROM kv_state;
 SELECT guard FROM feed_check('kv');
+-- A row that was loaded, whose position the sequence has not reached
+BEGIN;
+INSERT INTO kv VALUES ('d', 'stamped');
+ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp;
+INSERT INTO kv (k, feed_xid, feed_pos) VALUES ('e', pg_current_xact_id(), 1000000000000000000);
+ALTER TABLE kv ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
+SELECT * FROM kv_state;
+SELECT guard FROM feed_check('kv');
+ROLLBACK;
 -- Rows of another server
 BEGIN;
 ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp;
