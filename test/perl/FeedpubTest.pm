@@ -168,11 +168,11 @@ package PostgreSQL::Test::Cluster;
 
 no strict 'refs';    ## no critic
 
-# The server's log from a byte offset on.
+# The server's log, which newer servers' module gives too.
 *log_content = sub {
-	my ($self, $offset) = @_;
+	my ($self) = @_;
 
-	return PostgreSQL::Test::Utils::slurp_file($self->logfile, $offset // 0);
+	return PostgreSQL::Test::Utils::slurp_file($self->logfile);
   }
   if !defined &log_content;
 

@@ -249,7 +249,7 @@ $node->stop;
 my $offset = -s $node->logfile;
 $node->start;
 $node->wait_for_log(qr/starting background worker process "feedpub worker for database $last"/, $offset);
-unlike($node->log_content($offset), qr/starting background worker process "feedpub worker for database $template"/,
+unlike(slurp_file($node->logfile, $offset), qr/starting background worker process "feedpub worker for database $template"/,
 	'a template has no worker');
 sql($node, 'CREATE DATABASE copy TEMPLATE template');
 $node->stop;

@@ -35,7 +35,7 @@ sub used
 	sql($node, "SELECT pg_log_backend_memory_contexts($worker)");
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		$log = $node->log_content($offset);
+		$log = slurp_file($node->logfile, $offset);
 		last if $log =~ /Grand total: /;
 		usleep(100_000);
 	}

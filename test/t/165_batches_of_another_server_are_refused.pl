@@ -145,7 +145,7 @@ sub tests_of_refusal
 		"$test: the worker publishes neither");
 	for my $feed (@feeds)
 	{
-		like($new->log_content($offset), qr/CONTEXT:  publishing feed "$feed"$/m,
+		like(slurp_file($new->logfile, $offset), qr/CONTEXT:  publishing feed "$feed"$/m,
 			"$test: and reports $feed");
 	}
 	sql($new, 'SELECT feed_stop_worker()', @db);
