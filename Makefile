@@ -20,7 +20,6 @@ OBJS = \
 	src/base/attempt.o \
 	src/base/guc.o \
 	src/base/leftover.o \
-	src/base/restricted.o \
 	src/base/role.o \
 	src/feed/cache.o \
 	src/feed/catalog.o \
@@ -41,6 +40,9 @@ OBJS = \
 	src/feed/server_start.o \
 	src/feed/store.o \
 	src/feedpub.o \
+	src/http/event.o \
+	src/http/lines.o \
+	src/http/restricted.o \
 	src/monitor/stats.o \
 	src/publish/batch.o \
 	src/publish/cursor.o \
@@ -61,8 +63,6 @@ OBJS = \
 	src/read/page_check.o \
 	src/read/page_proof.o \
 	src/read/page_entry.o \
-	src/read/page_event.o \
-	src/read/page_lines.o \
 	src/read/page_scan.o \
 	src/read/read.o \
 	src/read/wait.o \

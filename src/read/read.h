@@ -102,7 +102,6 @@ typedef struct FeedpubPageScan
 /* Values as JSON, and how those of a type are written. */
 typedef struct FeedpubJsonValues FeedpubJsonValues;
 typedef struct FeedpubJsonType FeedpubJsonType;
-typedef struct FeedpubEvents FeedpubEvents;
 
 /* A row of a page in the wire format. */
 typedef struct FeedpubJsonEntry
@@ -178,11 +177,6 @@ extern void feedpub_page_arguments(FunctionCallInfo fcinfo,
 								   FeedpubPageRequest *request);
 extern void feedpub_page_read(FeedpubPage *page);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
-
-/* in page_event.c */
-extern FeedpubEvents *feedpub_event_begin(const FeedpubPage *page);
-extern void feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry,
-							   int start);
 
 /* in page_check.c */
 extern bool feedpub_page_check_history(FeedpubPageScan *scan);

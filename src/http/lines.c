@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_lines.c
+ * lines.c
  *	  A page of feed_page() as lines: feedpub._page_lines(),
  *	  feedpub._page_events().
  *
@@ -13,7 +13,7 @@
  * ever, or there are none), with a space between.
  *
  * feedpub._page_events() returns the same page with CloudEvents in place of
- * entries (page_event.c).
+ * entries (event.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -24,7 +24,7 @@
 #include "utils/builtins.h"
 #include "utils/rel.h"
 
-#include "read/read.h"
+#include "http/http.h"
 #include "retention/retention.h"
 
 PG_FUNCTION_INFO_V1(feedpub_page_lines);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_event.c
+ * event.c
  *	  An entry of a page as a CloudEvent 1.0, in JSON.
  *
  *		id			the entry's cursor
@@ -41,7 +41,7 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "read/read.h"
+#include "http/http.h"
 
 /* Events being made of a page. */
 struct FeedpubEvents
