@@ -3,6 +3,29 @@
  * publish.h
  *	  Published order: batches, the runs in them, cursors.
  *
+ * A batch is a snapshot with a number.  The publisher writes one after the
+ * other to feedpub._batch (publish.c; batch.c has the table).  A batch holds
+ * the rows that its snapshot sees and the snapshot of the batch before does
+ * not.  So each committed row is in exactly one batch, however late it was
+ * committed, and a batch never changes.  A page is in principle
+ *
+ *		SELECT b.sync_id, f.*
+ *		FROM feedpub._batch b
+ *		JOIN feedpub._batch before ON before.sync_id = b.sync_id - 1
+ *		JOIN my_feed f ON pg_visible_in_snapshot(f.feed_xid, b.snapshot)
+ *			AND NOT pg_visible_in_snapshot(f.feed_xid, before.snapshot)
+ *		WHERE (b.sync_id, f.feed_pos) > (cursor's sync_id, cursor's pos)
+ *		ORDER BY b.sync_id, f.feed_pos LIMIT max_rows
+ *
+ * The index on (feed_xid, feed_pos) finds the rows of a batch in two ways.
+ * The transactions that began since the batch before are the range from its
+ * xmax to the xmax of this one.  Those that were running when the batch before
+ * was made are listed in its snapshot, and are looked up one by one (run.c).
+ *
+ * The rest bounds the cost: a large backlog is cut into several batches
+ * (cut.c), old batches are merged into one (merge_batches.c).  A cursor is the
+ * text of sync_id and pos, with what proves them (cursor.c).
+ *
  *-------------------------------------------------------------------------
  */
 #ifndef FEEDPUB_PUBLISH_H
