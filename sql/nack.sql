@@ -116,5 +116,24 @@ SELECT feed_subscribe('x', 'letters', backoff => array_fill('1 s'::interval, '{1
 SELECT feed_subscribe('x', 'letters', backoff => array_fill('1 s'::interval, '{100}')) <> '' AS placed;
 DROP FUNCTION fail;
 
+-- An entry has failed twice without an acknowledgement, but the poll that says
+-- so is rolled back.  After feed_retry() it is delivered all the same.
+SELECT feed_subscribe('again', 'letters', 'latest', max_attempts => 3) <> '' AS placed;
+INSERT INTO letters (message_type, data) VALUES ('n', '9');
+CALL feed_publish('letters');
+SELECT feed_nack('again', receipt, '0'), feed_ack('again', receipt) FROM feed_poll('again');
+SELECT attempt FROM feed_poll('again');
+SELECT attempt, receipt FROM feed_poll('again') \gset
+BEGIN;
+SELECT attempt FROM feed_poll('again');
+SELECT state, attempts FROM feedpub.parked WHERE subscription = 'again';
+ROLLBACK;
+SELECT feed_retry('again');
+SELECT attempt FROM feed_poll('again');
+-- What was delivered before counts no longer.
+SELECT feed_ack('again', :'receipt');
+SELECT feed_ack('again', receipt) FROM feed_poll('again');
+SELECT count(*) FROM feedpub.parked WHERE subscription = 'again';
+
 SELECT feed_drop('letters', cascade => true);
 SELECT feed_start_worker() IS NOT NULL AS started;

@@ -7,8 +7,9 @@
  * A parked entry is due if retry_at is in the past and the shard's committed
  * cursor has passed the entry.  It is delivered alone, by each poll, until it
  * is acknowledged, parked again, or discarded.  Its receipt has the state of
- * the entry's row, which is drawn anew when the entry is parked again.  Only
- * the transaction that removes the row in that state has dealt with the entry;
+ * the entry's row, which is drawn anew when the entry is parked again, and by
+ * feed_retry().  Only the transaction that removes the row in that state has
+ * dealt with the entry;
  * all of them lock the shard's row first.  This needs no lease: if another
  * consumer has taken the shard and dealt with the entry, the row is gone.
  *
@@ -149,13 +150,14 @@ static FeedpubStatement lock_shards_of = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
+/* a new state, so that the count of its deliveries begins again: repeat.c */
 static FeedpubStatement make_due = {
-	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL"
-		   " WHERE subscription = $1"
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL,"
+		   " state = $3 WHERE subscription = $1"
 		   " AND ($2 IS NULL OR cursor = $2)"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
+	.nargs = 3,
+	.argtypes = {TEXTOID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement discard = {
@@ -214,7 +216,8 @@ static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
  * Has a parked entry delivered again; without a cursor, all parked entries of
  * the subscription.  Once the committed cursor is after them, they come with
  * the next polls, one each, before new entries, and thus after entries of the
- * same key that have been delivered since.  Returns how many.  Waits for open
+ * same key that have been delivered since.  Receipts of entries that are being
+ * delivered again no longer count.  Returns how many.  Waits for open
  * transactions that have acknowledged in their shards.  Errors: 42704, 42501.
  */
 Datum
@@ -223,7 +226,7 @@ feed_retry(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
 	FeedpubRole caller;
-	Datum		values[2];
+	Datum		values[3];
 	uint64		n;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -231,9 +234,10 @@ feed_retry(PG_FUNCTION_ARGS)
 	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PG_GETARG_DATUM(1);
+	values[2] = Int64GetDatum(feedpub_receipt_draw());
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&lock_shards_of, values, PG_ARGISNULL(1) ? " n" : NULL);
-	n = feedpub_store_run(&make_due, values, PG_ARGISNULL(1) ? " n" : NULL);
+	n = feedpub_store_run(&make_due, values, PG_ARGISNULL(1) ? " n " : NULL);
 	feedpub_store_end(&caller);
 	PG_RETURN_INT32((int32) n);
 }
