@@ -25,12 +25,13 @@ OBJS = \
 	src/feed/catalog.o \
 	src/feed/durable.o \
 	src/feed/floor.o \
+	src/feed/foreign.o \
 	src/feed/history.o \
 	src/feed/horizon.o \
 	src/feed/key.o \
 	src/feed/key_mark.o \
 	src/feed/lost.o \
-	src/feed/own_ddl.o \
+	src/feed/own_changes.o \
 	src/feed/partition.o \
 	src/feed/partition_guard.o \
 	src/feed/partition_list.o \
@@ -38,6 +39,7 @@ OBJS = \
 	src/feed/registry_write.o \
 	src/feed/relation.o \
 	src/feed/server_start.o \
+	src/feed/snapshot.o \
 	src/feed/store.o \
 	src/feedpub.o \
 	src/http/event.o \

@@ -207,7 +207,6 @@ CALL try('DROP TRIGGER zz_feedpub_stamp ON part', 'SELECT feed_repair(''part'')'
 CALL try('DROP INDEX kv_feed_idx', 'UPDATE kv SET v = 2', 'SELECT feed_repair(''kv'')');
 CALL try('ALTER TABLE kv RENAME COLUMN v TO w');
 CALL try('CREATE INDEX ON kv (v)');
-CALL try('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp');
 CALL try('ALTER TABLE kv DROP COLUMN v');
 CREATE TABLE part_e (LIKE part);
 CALL try('ALTER TABLE part ATTACH PARTITION part_e FOR VALUES IN (''e'')');
@@ -223,6 +222,7 @@ CALL try('GRANT SELECT ON kv, part, part_a TO pg_monitor', 'GRANT SELECT (v) ON 
 CALL try('GRANT SELECT ON kv TO pg_monitor', 'ANALYZE kv', 'INSERT INTO kv VALUES (2, 2)');
 CALL try('COMMENT ON TABLE kv IS ''a table''', 'COMMENT ON COLUMN kv.v IS ''a column''', 'ANALYZE kv, part',
 	'CREATE STATISTICS kv_statistics ON k, v FROM kv');
+CALL try('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp', 'UPDATE kv SET v = 2');
 -- But it hides nothing that does.
 CALL try('GRANT SELECT ON kv TO pg_monitor', 'TRUNCATE kv');
 CALL try('TRUNCATE kv', 'GRANT SELECT ON kv TO pg_monitor');
@@ -231,6 +231,10 @@ CALL try('ALTER TABLE kv ALTER COLUMN v SET NOT NULL', 'GRANT SELECT (v) ON kv T
 CALL try('GRANT SELECT ON part_bc, part_b TO pg_monitor', 'TRUNCATE part_b');
 -- Another table's is none of the feed's.
 CALL try('CREATE TABLE other (LIKE kv)', 'TRUNCATE outbox');
+-- A lock alone is taken for DDL: for nothing, but nothing is lost.  A weaker one is not.
+CALL try('LOCK TABLE kv IN ACCESS EXCLUSIVE MODE');
+CALL try('LOCK TABLE part_b IN ACCESS EXCLUSIVE MODE');
+CALL try('LOCK TABLE kv IN EXCLUSIVE MODE', 'INSERT INTO kv VALUES (3, 3)');
 CALL try('SELECT 1');
 BEGIN;
 TRUNCATE kv;

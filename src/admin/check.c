@@ -409,7 +409,7 @@ check_history(FeedpubCheck *cxt)
 		};
 		FeedpubPartitions *partitions = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
 
-		found = feedpub_horizon_has_foreign(partitions, GetActiveSnapshot(), &stamp);
+		found = feedpub_foreign_exists(partitions, GetActiveSnapshot(), &stamp);
 		feedpub_partition_close(partitions);
 	}
 

@@ -137,7 +137,7 @@ static int64
 largest_in_index(Relation rel, Oid indexid, int64 nentries)
 {
 	Relation	index = index_open(indexid, AccessShareLock);
-	IndexScanDesc scan = feedpub_horizon_begin_scan(rel, index, GetActiveSnapshot(), 0);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(rel, index, GetActiveSnapshot(), 0);
 	int64		largest = 0;
 
 	scan->xs_want_itup = true;

@@ -190,6 +190,13 @@ extern uint32 feedpub_floor_history(Oid feed, Snapshot snapshot);
 extern bool feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait);
 extern char *feedpub_floor_subscriber(Oid feed);
 
+/* in foreign.c */
+extern void feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
+										  FullTransactionId after_xid);
+extern bool feedpub_foreign_exists(const FeedpubPartitions *partitions,
+								   Snapshot snapshot,
+								   FullTransactionId *stamp);
+
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
 								  const FeedpubPartitions *partitions);
@@ -198,21 +205,10 @@ extern void feedpub_history_check_changes(const FeedpubFeed *feed, Relation tabl
 
 /* in horizon.c */
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
-extern bool feedpub_horizon_sees_table(Snapshot snapshot, Oid relid);
-extern void feedpub_horizon_check_index(Snapshot snapshot, Oid indexid);
-extern void feedpub_horizon_check_planned(Snapshot snapshot, Oid relid);
-extern IndexScanDesc feedpub_horizon_begin_scan(Relation heap, Relation index,
-												Snapshot snapshot, int nkeys);
-extern void feedpub_horizon_push(Snapshot snapshot);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid,
 											   FullTransactionId next);
-extern void feedpub_horizon_refuse_foreign(const FeedpubFeed *feed,
-										   FullTransactionId after_xid);
 extern List *feedpub_horizon_prepared(void);
 extern bool feedpub_horizon_committed(FullTransactionId xid);
-extern bool feedpub_horizon_has_foreign(const FeedpubPartitions *partitions,
-										Snapshot snapshot,
-										FullTransactionId *stamp);
 
 /* in key.c */
 extern const char *feedpub_key_problem(Relation rel, Relation index);
@@ -250,10 +246,10 @@ extern FeedpubKeyState feedpub_mark_compare(Relation rel, Oid keyid,
 extern void feedpub_lost_note(Oid feed);
 extern bool feedpub_lost_exists(Oid feed, Snapshot snapshot);
 
-/* in own_ddl.c */
-extern void feedpub_own_ddl_refuse(Relation table);
-extern void feedpub_own_ddl_select(struct _SPI_plan *plan, Datum *values,
-								   Relation feed);
+/* in own_changes.c */
+extern void feedpub_own_changes_hide(Snapshot snapshot);
+extern bool feedpub_own_changes_has_lock(Oid relid);
+extern void feedpub_own_changes_refuse(Relation table);
 
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
@@ -336,6 +332,14 @@ extern bool feedpub_relation_has_default_row_type(Relation rel);
 extern uint64 feedpub_server_start_of_page(Snapshot snapshot);
 extern uint64 feedpub_server_start_of_batches(void);
 extern void feedpub_server_start_write(void);
+
+/* in snapshot.c */
+extern bool feedpub_snapshot_sees_table(Snapshot snapshot, Oid relid);
+extern void feedpub_snapshot_check_index(Snapshot snapshot, Oid indexid);
+extern IndexScanDesc feedpub_snapshot_begin_scan(Relation heap, Relation index,
+												 Snapshot snapshot, int nkeys);
+extern void feedpub_snapshot_select(struct _SPI_plan *plan, Datum *values,
+									Relation feed);
 
 /* in store.c */
 extern void feedpub_store_begin(FeedpubRole *caller);

@@ -55,7 +55,7 @@ feedpub_floor_read(Oid feed, Snapshot snapshot, FeedpubFloor *floor)
 	Relation	table = table_open(feedpub_registry_table("_floor"), AccessShareLock);
 	Relation	index = index_open(feedpub_registry_table("_floor_pkey"), AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(table, NULL);
-	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, snapshot, 1);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(table, index, snapshot, 1);
 	ScanKeyData key;
 
 	feedpub_registry_check_version(table, NATTS_FLOOR);

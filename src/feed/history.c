@@ -15,9 +15,6 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
-#include "fmgr.h"
-#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -44,7 +41,7 @@ feedpub_history_check(const FeedpubFeed *feed,
 
 	/* the transaction's snapshot may be too old to see them */
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(partitions, snapshot, &stamp);
+	found = feedpub_foreign_exists(partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	if (found)
 		ereport(ERROR,
@@ -96,7 +93,7 @@ feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 
 	if (!is_lost && feed->key_state != FEEDPUB_KEY_CHANGED)
 		return;
-	feedpub_own_ddl_refuse(table);
+	feedpub_own_changes_refuse(table);
 	ereport(ERROR,
 			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 			 is_lost ?

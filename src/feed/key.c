@@ -479,7 +479,7 @@ feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							   get_opcode(equal), values[i]);
 	}
 	slot = table_slot_create(rel, NULL);
-	scan = feedpub_horizon_begin_scan(rel, index, snapshot, nkeys);
+	scan = feedpub_snapshot_begin_scan(rel, index, snapshot, nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
 	if (found)

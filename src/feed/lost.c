@@ -83,7 +83,7 @@ find(Relation table, Oid feed, FullTransactionId xid, Snapshot snapshot)
 {
 	int			nkeys = FullTransactionIdIsValid(xid) ? 2 : 1;
 	Relation	index = index_open(feedpub_registry_table("_lost_change_pkey"), AccessShareLock);
-	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, snapshot, nkeys);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(table, index, snapshot, nkeys);
 	TupleTableSlot *slot = table_slot_create(table, NULL);
 	ScanKeyData keys[2];
 	bool		found;

@@ -187,11 +187,11 @@ add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 bool
 feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot)
 {
-	if (!feedpub_horizon_sees_table(snapshot, RelationGetRelid(partitions->table)))
+	if (!feedpub_snapshot_sees_table(snapshot, RelationGetRelid(partitions->table)))
 		return false;
 	for (int i = 0; i < partitions->n && partitions->is_partitioned; i++)
 	{
-		if (!feedpub_horizon_sees_table(snapshot, RelationGetRelid(partitions->partitions[i].heap)))
+		if (!feedpub_snapshot_sees_table(snapshot, RelationGetRelid(partitions->partitions[i].heap)))
 			return false;
 	}
 	return true;
@@ -631,7 +631,7 @@ has_foreign(Oid feed, Relation rel)
 		return true;			/* not known, so not admitted yet */
 	partition.index = index_open(info->indexid, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(&partitions, snapshot, &stamp);
+	found = feedpub_foreign_exists(&partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	index_close(partition.index, NoLock);
 	return found;

@@ -58,7 +58,7 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 				ObjectIdGetDatum(feed));
 	scan = systable_beginscan(table, indexid, true, snapshot, 1, &key);
 	if (snapshot != NULL)
-		feedpub_horizon_check_index(snapshot, indexid);
+		feedpub_snapshot_check_index(snapshot, indexid);
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		FeedpubPartitionRow *row = palloc0_object(FeedpubPartitionRow);

@@ -277,7 +277,7 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 	bool		found;
 
 	ScanKeyInit(&key, 1, strategy, proc, FullTransactionIdGetDatum(xid));
-	scan = feedpub_horizon_begin_scan(heap, index, GetActiveSnapshot(), 1);
+	scan = feedpub_snapshot_begin_scan(heap, index, GetActiveSnapshot(), 1);
 	scan->xs_want_itup = true;
 	index_rescan(scan, &key, 1, NULL, 0);
 	found = index_getnext_tid(scan, direction) != NULL;
@@ -506,7 +506,7 @@ is_of_other_history(const FeedpubFeed *feed, Relation heap,
 		!feedpub_batch_is_later(&now, &last->snapshot))
 		return true;
 	partitions = feedpub_partition_open(feed, heap, NULL, false);
-	found = feedpub_horizon_has_foreign(partitions, snapshot, &stamp);
+	found = feedpub_foreign_exists(partitions, snapshot, &stamp);
 	feedpub_partition_close(partitions);
 	return found;
 }

@@ -240,8 +240,8 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 				ObjectIdGetDatum(feed));
 	ScanKeyInit(&batches->keys[1], 2, BTGreaterEqualStrategyNumber, F_INT8GE,
 				Int64GetDatum(from));
-	batches->scan = feedpub_horizon_begin_scan(batches->table, batches->index,
-											   snapshot, 2);
+	batches->scan = feedpub_snapshot_begin_scan(batches->table, batches->index,
+												snapshot, 2);
 	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
 	return batches;
 }

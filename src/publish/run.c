@@ -156,11 +156,11 @@ begin_source(RunSource *source, Relation table, Relation index, Oid feed,
 	source->feed = feed;
 	source->nprefix = OidIsValid(feed) ? 1 : 0;
 	source->nothing_from = PG_UINT64_MAX;
-	source->range = feedpub_horizon_begin_scan(table, index, snapshot,
-											   1 + source->nprefix);
+	source->range = feedpub_snapshot_begin_scan(table, index, snapshot,
+												1 + source->nprefix);
 	source->range->xs_want_itup = true;
-	source->point = feedpub_horizon_begin_scan(table, index, snapshot,
-											   2 + source->nprefix);
+	source->point = feedpub_snapshot_begin_scan(table, index, snapshot,
+												2 + source->nprefix);
 	source->point->xs_want_itup = true;
 }
 

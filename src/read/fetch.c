@@ -14,7 +14,7 @@
  * or never.  The consumer goes on from the last row that was delivered, which
  * is below the horizon.  Why none comes twice, but for one case below:
  * (feed_xid, feed_pos) is unique, and the scan starts after the cursor.  What
- * the caller's own transaction has done is not seen (feedpub_horizon_push()).
+ * the caller's own transaction has done is not seen (feedpub_own_changes_hide()).
  *
  * The scan does what the executor would do, except for checking rights, row
  * security, and columns that are computed when they are read.  If the table
@@ -231,13 +231,13 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	bool		pushed = false;
 
 	feedpub_registry_get(RelationGetRelid(req->heap), &req->feed);
-	feedpub_horizon_refuse_foreign(&req->feed, req->after_xid);
+	feedpub_foreign_refuse_cursor(&req->feed, req->after_xid);
 	begin_result(fcinfo, req);
 
 	may_read_directly = feedpub_access_is_direct(req->heap);
 	if (!may_read_directly)
 		feedpub_require_select(req->feed.relid);
-	feedpub_own_ddl_refuse(req->heap);
+	feedpub_own_changes_refuse(req->heap);
 	partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
 	feedpub_history_check(&req->feed, partitions);
 	feedpub_history_check_changes(&req->feed, req->heap, GetActiveSnapshot());
@@ -257,7 +257,7 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	}
 	if (req->feed.is_outbox && FullTransactionIdIsValid(req->after_xid))
 		check_floor(req);
-	feedpub_horizon_push(GetActiveSnapshot());
+	feedpub_own_changes_hide(GetActiveSnapshot());
 	req->snapshot = GetActiveSnapshot();
 	req->horizon = feedpub_horizon(req->snapshot);
 	if (may_read_directly)
@@ -413,7 +413,7 @@ begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition, Scan
 		(desc->constr == NULL || desc->constr->missing == NULL);
 	scan->partition = partition;
 	scan->slot = table_slot_create(partition->heap, NULL);
-	scan->scan = feedpub_horizon_begin_scan(partition->heap, partition->index, req->snapshot, 2);
+	scan->scan = feedpub_snapshot_begin_scan(partition->heap, partition->index, req->snapshot, 2);
 	index_rescan(scan->scan, scan->keys, 2, NULL, 0);
 }
 
@@ -547,7 +547,7 @@ read_planned(FetchRequest *req)
 	values[2] = FullTransactionIdGetDatum(req->horizon);
 	values[3] = Int64GetDatum((int64) req->limit);
 	SPI_connect();
-	feedpub_own_ddl_select(keep_plan(req), values, req->heap);
+	feedpub_snapshot_select(keep_plan(req), values, req->heap);
 
 	/* what note_xid() keeps must outlive SPI's memory */
 	req->maxxids = (int) SPI_processed;

@@ -31,10 +31,8 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_inherits.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/lock.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -50,7 +48,6 @@ PG_FUNCTION_INFO_V1(feed_flush);
 #define FULL_INTERVAL		50
 
 static void check_transaction(Oid relid);
-static bool holds_strong_lock(Oid relid);
 static void await_look(Oid relid, int64 timeout_ms);
 static void check_worker(Oid relid);
 
@@ -96,9 +93,6 @@ feed_flush(PG_FUNCTION_ARGS)
 static void
 check_transaction(Oid relid)
 {
-	List	   *tables;
-	ListCell   *lc;
-
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -111,27 +105,12 @@ check_transaction(Oid relid)
 				 errmsg("feed \"%s\" cannot be flushed in a transaction that has written",
 						get_rel_name(relid)),
 				 errhint("Commit first.")));
-	tables = find_all_inheritors(relid, NoLock, NULL);
-	if (feedpub_batch_is_locked_here(relid))
-		tables = lcons_oid(InvalidOid, tables);
-	foreach(lc, tables)
-	{
-		if (!OidIsValid(lfirst_oid(lc)) || holds_strong_lock(lfirst_oid(lc)))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("feed \"%s\" cannot be flushed in a transaction that has locked it",
-							get_rel_name(relid)),
-					 errhint("Commit first.")));
-	}
-}
-
-static bool
-holds_strong_lock(Oid relid)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, relid);
-	return feedpub_lock_held(&tag, AccessExclusiveLock);
+	if (feedpub_batch_is_locked_here(relid) || feedpub_own_changes_has_lock(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" cannot be flushed in a transaction that has locked it",
+						get_rel_name(relid)),
+				 errhint("Commit first.")));
 }
 
 /*

@@ -137,7 +137,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"feed_pos\" must not be negative")));
 	check_readable(relid, &feed, &last);
-	feedpub_horizon_refuse_foreign(&feed, xid);
+	feedpub_foreign_refuse_cursor(&feed, xid);
 	if (!feedpub_batch_sees(&last.snapshot, U64FromFullTransactionId(xid)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

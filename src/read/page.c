@@ -23,7 +23,7 @@
  * page before leaves none out and delivers none twice.
  *
  * Rows are read without what the reader's own transaction has done
- * (feedpub_horizon_push()).
+ * (feedpub_own_changes_hide()).
  *
  *-------------------------------------------------------------------------
  */
@@ -246,7 +246,7 @@ begin_scan(FeedpubPageScan *scan)
 	if (page->request.shards > 1)
 		feedpub_key_check_shards(feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)
-		feedpub_own_ddl_refuse(page->heap);
+		feedpub_own_changes_refuse(page->heap);
 	feedpub_history_check_changes(feed, page->heap, GetActiveSnapshot());
 }
 
@@ -258,7 +258,7 @@ static void
 scan_batches(FeedpubPageScan *scan)
 {
 	scan->state = GetActiveSnapshot();
-	feedpub_horizon_push(scan->state);
+	feedpub_own_changes_hide(scan->state);
 	scan->snapshot = GetActiveSnapshot();
 	scan->reader = feedpub_run_begin(&scan->page->feed, scan->partitions,
 									 scan->snapshot, scan->state);

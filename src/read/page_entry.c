@@ -525,7 +525,7 @@ select_rows(FeedpubPageScan *scan, const char *sql, int nargs, Oid *argtypes,
 	if (plan == NULL)
 		elog(ERROR, "could not read feed \"%s\"",
 			 RelationGetRelationName(scan->page->heap));
-	feedpub_own_ddl_select(plan, values, scan->page->heap);
+	feedpub_snapshot_select(plan, values, scan->page->heap);
 }
 
 /*

@@ -142,7 +142,7 @@ has_foreign_rows(Relation rel)
 				 errhint("Run feed_check() to see what is missing.")));
 	partition.index = index_open(indexid, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_horizon_has_foreign(&partitions, snapshot, &stamp);
+	found = feedpub_foreign_exists(&partitions, snapshot, &stamp);
 	UnregisterSnapshot(snapshot);
 	index_close(partition.index, NoLock);
 	return found;

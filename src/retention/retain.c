@@ -609,7 +609,7 @@ write_move(const Mover *mover, const FeedpubBatch *target)
 static void
 find_largest(const Mover *mover, const FeedpubBatch *target, uint64 *xid, int64 *pos)
 {
-	IndexScanDesc scan = feedpub_horizon_begin_scan(mover->heap, mover->index, mover->snapshot, 2);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(mover->heap, mover->index, mover->snapshot, 2);
 	TupleTableSlot *slot = table_slot_create(mover->heap, NULL);
 	uint64		below = target->snapshot.xmax;
 	bool		found = false;
@@ -673,7 +673,7 @@ size_limit(const Mover *mover, int64 max_size)
 static int64
 row_size(const Mover *mover)
 {
-	IndexScanDesc scan = feedpub_horizon_begin_scan(mover->heap, mover->index, mover->snapshot, 0);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(mover->heap, mover->index, mover->snapshot, 0);
 	TupleTableSlot *slot = table_slot_create(mover->heap, NULL);
 	int64		size = 0;
 	int			n = 0;

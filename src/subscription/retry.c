@@ -342,7 +342,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		CHECK_FOR_INTERRUPTS();
 		feedpub_registry_get(sub->feed, &page->feed);
 		feedpub_require_select(sub->feed);
-		feedpub_own_ddl_refuse(page->heap);
+		feedpub_own_changes_refuse(page->heap);
 		feedpub_history_check_changes(&page->feed, page->heap, GetActiveSnapshot());
 		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
@@ -534,7 +534,7 @@ read_again(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
 {
 	Fate		fate;
 
-	feedpub_horizon_push(GetTransactionSnapshot());
+	feedpub_own_changes_hide(GetTransactionSnapshot());
 	if (scan->page->feed.is_outbox)
 	{
 		/* the message, or, if nothing is hidden, what was kept of it */

@@ -288,7 +288,7 @@ largest_published(Oid feed)
 	Relation	index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TupleTableSlot *slot = table_slot_create(table, NULL);
-	IndexScanDesc scan = feedpub_horizon_begin_scan(table, index, snapshot, 1);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(table, index, snapshot, 1);
 	ScanKeyData key;
 	int64		largest = 0;
 

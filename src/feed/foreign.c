@@ -1,0 +1,99 @@
+/*-------------------------------------------------------------------------
+ *
+ * foreign.c
+ *	  Transaction ids that this server has not assigned yet, in stamps and in
+ *	  cursors of xid order: another server has, or this one before it was put
+ *	  back to an earlier state.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "access/xlog.h"
+#include "executor/tuptable.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
+
+#include "feed/feed.h"
+
+static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,
+						FullTransactionId *stamp);
+
+/*
+ * Raise PF001 for a cursor that this server cannot have delivered.  A cursor's
+ * xid was assigned, and durable, before the cursor was delivered.  So an xid
+ * that is still to be assigned shows another history.  A standby that lags its
+ * primary may get such a cursor from it, so it accepts the cursor: it has
+ * nothing after it yet.
+ */
+void
+feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
+							  FullTransactionId after_xid)
+{
+	FullTransactionId next;
+
+	if (RecoveryInProgress())
+		return;
+	next = ReadNextFullTransactionId();
+	if (FullTransactionIdPrecedes(after_xid, next))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
+			 errmsg("cursor of feed \"%s\" is from another history",
+					get_rel_name(feed->relid)),
+			 errdetail("The cursor's transaction id is %llu, but the next one of this server is %llu.",
+					   (unsigned long long) U64FromFullTransactionId(after_xid),
+					   (unsigned long long) U64FromFullTransactionId(next)),
+			 errhint("The cursor is from another server, or this one has been restored or replaced since.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
+}
+
+/*
+ * Does a feed have visible rows with a stamp that is not below the next xid?
+ * Only another server writes such stamps.  *stamp is the first that was found.
+ * It costs one descent of each index, which ends after the last row.
+ */
+bool
+feedpub_foreign_exists(const FeedpubPartitions *partitions, Snapshot snapshot,
+					   FullTransactionId *stamp)
+{
+	for (int i = 0; i < partitions->n; i++)
+	{
+		if (has_foreign(partitions->partitions[i].heap, partitions->partitions[i].index, snapshot, stamp))
+			return true;
+	}
+	return false;
+}
+
+static bool
+has_foreign(Relation heap, Relation index, Snapshot snapshot,
+			FullTransactionId *stamp)
+{
+	FullTransactionId next = ReadNextFullTransactionId();
+	IndexScanDesc scan;
+	ScanKeyData key;
+	TupleTableSlot *slot;
+	bool		found;
+
+	ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_XID8GE,
+				FullTransactionIdGetDatum(next));
+	slot = table_slot_create(heap, NULL);
+	scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	if (found)
+	{
+		bool		isnull;
+
+		*stamp = DatumGetFullTransactionId(slot_getattr(slot,
+														index->rd_index->indkey.values[0],
+														&isnull));
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	return found;
+}
