@@ -122,7 +122,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	initial consume parallel shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
-REGRESS_OPTS = --temp-instance=tmp_check/regress \
+REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
 	drop-against-open \
@@ -218,11 +218,11 @@ ISOLATION = \
 	xid-head-open-writer
 # Each run begins with no-worker, also one of a single spec.
 ISOLATION_OPTS = --inputdir=$(srcdir)/test --outputdir=test \
-	--temp-instance=tmp_check/isolation \
+	--temp-instance=tmp_isolation \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8 \
 	--load-extension=feedpub no-worker
 PROVE_TESTS ?= test/t/*.pl
-EXTRA_CLEAN = tmp_check/ log/ results/ test/results/ output_iso/ \
+EXTRA_CLEAN = tmp_check/ tmp_regress/ tmp_isolation/ log/ results/ test/results/ output_iso/ \
 	regression.diffs regression.out image/ feedpub-*.zip
 
 PG_CONFIG ?= pg_config
@@ -278,8 +278,8 @@ image: all
 # The two parts of installcheck, each by itself; and the TAP tests, which write
 # into the server's directories, so that pgxn check cannot run them.
 .PHONY: installcheck-regress installcheck-isolation installcheck-tap
-installcheck installcheck-regress installcheck-isolation: | tmp_check test/results
-tmp_check test/results:
+installcheck installcheck-regress installcheck-isolation: | test/results
+test/results:
 	$(MKDIR_P) $@
 installcheck-regress:
 	$(pg_regress_installcheck) $(REGRESS_OPTS) $(REGRESS)

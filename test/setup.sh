@@ -294,7 +294,7 @@ feedpub_workdir() {
 	mkdir "$WORK/tree" "$WORK/pg" "$WORK/tmp"
 	# no build products: another server's objects may lie in the tree
 	tar -cf - --exclude=./.git --exclude='*.o' --exclude='*.so' \
-		--exclude='*.bc' --exclude=./tmp_check --exclude=./results \
+		--exclude='*.bc' --exclude="./tmp_*" --exclude=./results \
 		--exclude=./log . | (cd "$WORK/tree" && tar -xf - --no-same-owner)
 	chmod 755 "$WORK"
 	# what tests leave in the temporary directory goes with the rest

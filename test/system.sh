@@ -114,7 +114,7 @@ copy_tree() {
 	rm -rf "$system/feedpub"
 	mkdir "$system/feedpub"
 	tar -cf - --exclude=./.git --exclude='*.o' --exclude='*.so' \
-		--exclude='*.bc' --exclude=./tmp_check --exclude=./results \
+		--exclude='*.bc' --exclude="./tmp_*" --exclude=./results \
 		--exclude=./log . | tar -xf - --no-same-owner -C "$system/feedpub"
 }
 

@@ -1,6 +1,6 @@
 // node.mjs prepared|unprepared [feature]: what works in node's pg.  Prints a line
 // "feature: works", "feature: no: SQLSTATE" or what the client makes of it;
-// test/t/325_clients.pl makes the feeds and says what the features are.
+// test/long/325_clients.pl makes the feeds and says what the features are.
 import pg from 'pg';
 
 const only = process.argv[3];
