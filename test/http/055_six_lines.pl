@@ -1,6 +1,7 @@
 # The commands of README.md, "Over HTTP", taken out of that file: they start
-# the server, read a page and an event stream, and the six lines are a consumer
-# that gets all messages, also when the server is killed.
+# the server, read a page and an event stream.  The six lines of
+# docs/reference.md, "Subscriptions over HTTP", are a consumer that gets all
+# messages, also when the server is killed.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,8 +19,18 @@ plan skip_all => 'there is no curl' if system 'curl --version >/dev/null 2>&1';
 
 my $top = "$FindBin::RealBin/../..";
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my ($section) = slurp_file("$top/README.md") =~ /^## Over HTTP\n(.*?)^## /ms;
-my ($commands, $consumer) = $section =~ /^```sh\n(.*?)^```/msg;
+
+# the block of commands in a section
+sub commands_of
+{
+	my ($file, $heading) = @_;
+	my ($section) = slurp_file("$top/$file") =~ /^#+ \Q$heading\E\n(.*?)^#/ms;
+
+	return $section =~ /^```sh\n(.*?)^```/ms;
+}
+
+my ($commands) = commands_of('README.md', 'Over HTTP');
+my ($consumer) = commands_of('docs/reference.md', 'Subscriptions over HTTP');
 my @commands = split /\n/, $commands;
 my $port = PostgreSQL::Test::Cluster::get_free_port();
 my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
