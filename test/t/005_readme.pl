@@ -27,6 +27,6 @@ like($out, qr/"entries": *\[\]/, 'after the end there are no entries');
 like($out, qr/^upsert\|first\|there before\|/m, 'a row that was there');
 like($out, qr/^upsert\|first\|jim\|/m, 'its new version');
 like($out, qr/^delete\|first\|\|/m, 'its delete');
-like($out, qr/^t\z/m, 'an acknowledgement');
+like($out, qr/^\S+\nt$/m, 'a subscription, and an acknowledgement');
 $node->stop;
 done_testing();
