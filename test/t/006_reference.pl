@@ -5,6 +5,7 @@
 #
 # What the file keeps to:
 #
+#   - Each function has a line in the table at the head, with what it does.
 #   - Each function has a section "### name".  It begins with a block without a
 #     language that has the signatures; a table with a row for each argument
 #     follows, then "- **Result:**", "- **Errors:**", "- **Locks:**" and
@@ -161,6 +162,8 @@ for my $row (split /\n/, sql($node, qq{
 cmp_ok(scalar keys %functions, '>', 30, 'there are functions');
 is_list([ grep { /^feed_\w+$/ } sort @headings ], [ sort keys %functions ],
 	'each function has a section, and each such section a function');
+is_list([ sort $sections{Reference} =~ /^\| \[(feed_\w+)\]\(#\1\) \| \S/mg ],
+	[ sort keys %functions ], 'and a line in the table at the head');
 
 for my $name (sort keys %functions)
 {
