@@ -193,6 +193,7 @@ ISOLATION = \
 	table-attached-again \
 	table-delete-reinsert \
 	table-detach \
+	table-detach-deadlock \
 	table-initial-pages \
 	table-initial-rewritten \
 	table-key-change \

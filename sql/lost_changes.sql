@@ -201,5 +201,23 @@ INSERT INTO box (message_type, data) VALUES ('b', 'b');
 SELECT count(*) FROM box;
 DROP TABLE box;
 
+--
+-- A session that has written without a sequence knows of the new one, which
+-- changes nothing in the table itself.
+--
+SELECT feed_create('box', 'text');
+CREATE TABLE kv (k int PRIMARY KEY);
+SELECT feed_attach('kv');
+DROP SEQUENCE box_feed_pos_seq, kv_feed_pos_seq;
+INSERT INTO box (message_type, data) VALUES ('a', 'a');
+BEGIN;
+INSERT INTO kv VALUES (1);
+ROLLBACK;
+SELECT feed_repair('box') > 0 AS box, feed_repair('kv') > 0 AS kv;
+INSERT INTO box (message_type, data) VALUES ('a', 'a');
+INSERT INTO kv VALUES (1);
+SELECT state('box') AS box, state('kv') AS kv;
+DROP TABLE box, kv;
+
 DROP FUNCTION problems(regclass), state(regclass);
 DROP ROLE regress_feedpub_writer;

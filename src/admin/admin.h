@@ -22,6 +22,7 @@ typedef struct FeedpubProblem
 
 /* in attach.c */
 extern void feedpub_attach_lock(Oid relid);
+extern void feedpub_attach_lock_all(List *relids);
 
 /* in check.c */
 extern bool feedpub_check_has_indexes(Relation rel);

@@ -70,8 +70,8 @@ static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static char *make_indexes(Oid relid);
 static Oid	find_index(Relation rel, Oid parent);
-static void lock_until(Oid relid, TimestampTz end);
-static bool try_lock_table(Oid relid, int wait_ms, bool is_last);
+static void lock_until(Oid relid, TimestampTz *end, int held_ms);
+static bool try_lock_tables(List *relids, int wait_ms, bool is_last);
 
 /*
  * feed_attach(feed regclass, key regclass DEFAULT NULL,
@@ -521,6 +521,15 @@ find_index(Relation rel, Oid parent)
 
 /*
  * Lock a table against all other sessions, and its partitions.
+ */
+void
+feedpub_attach_lock(Oid relid)
+{
+	feedpub_attach_lock_all(list_make1_oid(relid));
+}
+
+/*
+ * The same for several tables.
  *
  * While the lock is waited for, no other session gets one: new writers and
  * readers queue after us.  So it is waited for a short time only, then given
@@ -530,13 +539,21 @@ find_index(Relation rel, Oid parent)
  * before.
  *
  * No session is blocked for more than two seconds, nor for more than a third
- * of the time.  The lock is obtained if transactions take up to two seconds.
- * Two seconds are also more than the default of deadlock_timeout, after which
- * the server cancels an autovacuum that holds a conflicting lock.  If a reader
- * takes an hour, we give up.
+ * of the time.  The lock is obtained if transactions take up to two seconds,
+ * that of several tables if they take up to half of deadlock_timeout.  If a
+ * reader takes an hour, we give up.
+ *
+ * A writer may wait for a table that we have locked, while we wait for one that
+ * it has.  It would look for deadlocks after deadlock_timeout and be cancelled.
+ * So from the first lock on, an attempt ends within half of that time, and with
+ * it go all locks that it has got: no writer has waited long enough to look.
+ * Several tables are locked in one attempt for the same reason.
+ *
+ * We ourselves look for deadlocks sooner, so that the server cancels an
+ * autovacuum for us before the attempt ends.
  */
 void
-feedpub_attach_lock(Oid relid)
+feedpub_attach_lock_all(List *relids)
 {
 	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
@@ -547,8 +564,8 @@ feedpub_attach_lock(Oid relid)
 		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
 
 		/* the last attempt, with the time that is left, raises the error */
-		if (try_lock_table(relid, (int) Max(Min(wait_ms, left), 1),
-						   left <= wait_ms))
+		if (try_lock_tables(relids, (int) Max(Min(wait_ms, left), 1),
+							left <= wait_ms))
 			return;
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Min(2 * wait_ms, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)),
@@ -560,30 +577,35 @@ feedpub_attach_lock(Oid relid)
 }
 
 /*
- * Lock a table, its partitions and theirs, up to a time.
+ * Lock a table, its partitions and theirs, up to a time, which is earlier from
+ * the first lock on.
  */
 static void
-lock_until(Oid relid, TimestampTz end)
+lock_until(Oid relid, TimestampTz *end, int held_ms)
 {
 	ListCell   *lc;
+	TimestampTz now = GetCurrentTimestamp();
 
-	LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end), 1);
+	LockTimeout = Max(TimestampDifferenceMilliseconds(now, *end), 1);
 	LockRelationOid(relid, AccessExclusiveLock);
+	if (held_ms > 0)
+		*end = Min(*end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), held_ms));
 	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
 		return;
 	foreach(lc, find_inheritance_children(relid, NoLock))
-		lock_until(lfirst_oid(lc), end);
+		lock_until(lfirst_oid(lc), end, 0);
 }
 
 /*
- * Wait for the locks, for wait_ms.  Returns whether we have it.  If the
+ * Wait for the locks, for wait_ms.  Returns whether we have them.  If the
  * attempt is the last one, raises the server's error instead of returning
  * false.
  */
 static bool
-try_lock_table(Oid relid, int wait_ms, bool is_last)
+try_lock_tables(List *relids, int wait_ms, bool is_last)
 {
 	int			save_timeout = LockTimeout;
+	int			save_deadlock_timeout = DeadlockTimeout;
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
 	volatile bool locked = false;
@@ -591,8 +613,15 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 	BeginInternalSubTransaction(NULL);
 	PG_TRY();
 	{
-		lock_until(relid, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms));
+		TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
+		int			held_ms = Max(DeadlockTimeout / 2, 1);
+		ListCell   *lc;
+
+		DeadlockTimeout = Max(held_ms / 2, 1);
+		foreach(lc, relids)
+			lock_until(lfirst_oid(lc), &end, lc == list_head(relids) ? held_ms : 0);
 		LockTimeout = save_timeout;
+		DeadlockTimeout = save_deadlock_timeout;
 		ReleaseCurrentSubTransaction();
 		locked = true;
 	}
@@ -601,6 +630,7 @@ try_lock_table(Oid relid, int wait_ms, bool is_last)
 		ErrorData  *error;
 
 		LockTimeout = save_timeout;
+		DeadlockTimeout = save_deadlock_timeout;
 		MemoryContextSwitchTo(context);
 		error = CopyErrorData();
 		FlushErrorState();

@@ -52,7 +52,7 @@ typedef struct DetachedFeed
 static ProcessUtility_hook_type next_hook = NULL;
 
 static void detach(void *arg);
-static void require_feed(Oid relid);
+static void require_feed(void *arg);
 static void drop_triggers(Oid relid);
 static const char *replace_default(Oid relid);
 static void let_be_null(void *arg);
@@ -108,12 +108,23 @@ feed_detach_all(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"cascade"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	List	   *feeds = feedpub_registry_list(NULL);
+	List	   *own = NIL;
 	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_detach_all()");
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, feedpub_registry_list(NULL))
+
+	/* one after the other, writers could run into deadlocks */
+	foreach(lc, feeds)
+	{
+		if (feedpub_attempt(require_feed, &lfirst_oid(lc)) == NULL)
+			own = lappend_oid(own, lfirst_oid(lc));
+	}
+	if (own != NIL)
+		feedpub_attach_lock_all(own);
+	foreach(lc, feeds)
 	{
 		DetachedFeed feed = {.relid = lfirst_oid(lc), .cascade = PG_GETARG_BOOL(0)};
 		char	   *problem = feedpub_attempt(detach, &feed);
@@ -137,7 +148,7 @@ detach(void *arg)
 	for (int i = 0; i < 2; i++)
 	{
 		/* before the lock, which blocks other sessions, and again under it */
-		require_feed(feed->relid);
+		require_feed(&feed->relid);
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
@@ -161,8 +172,9 @@ detach(void *arg)
  * Raise an error unless it is a feed of the caller's.
  */
 static void
-require_feed(Oid relid)
+require_feed(void *arg)
 {
+	Oid			relid = *(Oid *) arg;
 	FeedpubFeed feed;
 
 	if (!feedpub_registry_is_registered(relid))

@@ -454,7 +454,9 @@ feed_name(const TrackedTable *table, Relation rel)
 /*
  * Look up what the triggers need to know of a table.  The writer's statement
  * holds a lock on it, so its definition cannot change meanwhile.  The registry
- * can: then the entry serves this row only.
+ * can: then the entry serves this row only.  So does that of a table that cannot
+ * be stamped: a sequence that is made again is not announced to the table's
+ * other sessions.
  */
 static void
 learn_table(TrackedTable *table, Relation rel)
@@ -484,7 +486,7 @@ learn_table(TrackedTable *table, Relation rel)
 	{
 		table->deletes = false;
 		table->nkeys = 0;
-		table->head.valid = feedpub_cache_end(before);
+		table->head.valid = feedpub_cache_end(before) && table->can_stamp;
 		return;
 	}
 	if (table->head.feed != relid)
@@ -513,7 +515,7 @@ learn_table(TrackedTable *table, Relation rel)
 			table->always = true;
 	}
 	learn_columns(table, rel, trigger);
-	table->head.valid = feedpub_cache_end(before);
+	table->head.valid = feedpub_cache_end(before) && table->can_stamp;
 }
 
 /*
