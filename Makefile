@@ -93,6 +93,7 @@ OBJS = \
 	src/subscription/receipt.o \
 	src/subscription/repeat.o \
 	src/subscription/retry.o \
+	src/subscription/shard.o \
 	src/subscription/start.o \
 	src/subscription/subscribe.o \
 	src/subscription/subscription.o \

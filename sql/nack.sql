@@ -133,6 +133,9 @@ SELECT attempt FROM feed_poll('again');
 -- What was delivered before counts no longer.
 SELECT feed_ack('again', :'receipt');
 SELECT feed_ack('again', receipt) FROM feed_poll('again');
+-- It is settled, also if the cursor is before it again.
+SELECT feed_seek('again', 'earliest') <> '' AS moved;
+SELECT feed_nack('again', :'receipt');
 SELECT count(*) FROM feedpub.parked WHERE subscription = 'again';
 
 SELECT feed_drop('letters', cascade => true);

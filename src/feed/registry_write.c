@@ -243,7 +243,7 @@ feedpub_registry_begin_history(Oid relid)
 	 * forgotten.
 	 */
 	write_registry(psprintf("UPDATE feedpub._shard h SET state = (" INT64_FORMAT "), page = NULL,"
-							" consumer = NULL, leased_until = NULL, parked = 0"
+							" consumer = NULL, leased_until = NULL, parked = 0, n = h.n + 1"
 							" FROM feedpub._subscription s"
 							" WHERE s.feed = $1"
 							" AND h.subscription = s.name",

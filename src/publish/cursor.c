@@ -277,8 +277,6 @@ feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
 }
 
 /*
- * feedpub._cursor_moves(a text, b text) returns boolean, IMMUTABLE
- *
  * If the committed cursor of a subscription is a, does it go forward when it
  * moves to b?  It does if b is after a.  While rows are read in place, row
  * identifiers of two files cannot be compared.  If a table was written into
@@ -286,20 +284,31 @@ feedpub_cursor_compare_texts(PG_FUNCTION_ARGS)
  * file counts as later.  In another database partitions have other OIDs, and
  * all is read again, so a cursor in any of them counts as later too.
  */
+bool
+feedpub_cursor_moves(const FeedpubCursor *a, const FeedpubCursor *b)
+{
+	bool		in_place = a->given && a->initial && b->given && b->initial;
+
+	return feedpub_cursor_compare(a, b) < 0 ||
+		(in_place && a->fingerprint != b->fingerprint &&
+		 (a->sync_id == b->sync_id ||
+		  !feedpub_cursor_same_partitions(a->fingerprint, b->fingerprint)));
+}
+
+/*
+ * feedpub._cursor_moves(a text, b text) returns boolean, IMMUTABLE
+ *
+ * The same for SQL.  Error: 22023 if a text is no cursor.
+ */
 Datum
 feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
 {
 	FeedpubCursor a;
 	FeedpubCursor b;
-	bool		in_place;
 
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(0), &a);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &b);
-	in_place = a.given && a.initial && b.given && b.initial;
-	PG_RETURN_BOOL(feedpub_cursor_compare(&a, &b) < 0 ||
-				   (in_place && a.fingerprint != b.fingerprint &&
-					(a.sync_id == b.sync_id ||
-					 !feedpub_cursor_same_partitions(a.fingerprint, b.fingerprint))));
+	PG_RETURN_BOOL(feedpub_cursor_moves(&a, &b));
 }
 
 static char *

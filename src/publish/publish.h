@@ -208,6 +208,8 @@ extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
 extern int	feedpub_cursor_compare(const FeedpubCursor *a,
 								   const FeedpubCursor *b);
+extern bool feedpub_cursor_moves(const FeedpubCursor *a,
+								 const FeedpubCursor *b);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 extern void feedpub_cursor_refuse(Oid relid);
 extern text *feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,

@@ -29,10 +29,10 @@
 
 PG_FUNCTION_INFO_V1(feed_ack);
 
-/* $1 to $4 are as bind_receipt() sets them. */
-#define OF_RECEIPT " (h.state = $3 OR h.page = $4)"
-
-/* $9 is the number of a version that is not newer than the newest */
+/*
+ * If the receipt counts, as in feedpub_receipt_counts().  $9 is the number of a
+ * version that is not newer than the newest.
+ */
 static FeedpubStatement move_cursor = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $5, state = $6, page = $4,"
 		   " n = h.n + ($6 & 31 = 0)::pg_catalog.int4,"
@@ -40,37 +40,12 @@ static FeedpubStatement move_cursor = {
 		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
 		   "  THEN pg_catalog.clock_timestamp() + $8 ELSE h.leased_until END"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $9"
-		   " AND" OF_RECEIPT " AND feedpub._cursor_moves(h.cursor, $5)",
+		   " AND (h.state = $3 OR h.page = $4) AND feedpub._cursor_moves(h.cursor, $5)",
 	.nargs = 9,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID,
 				 BOOLOID, INTERVALOID, INT8OID},
 };
 
-/* if the cursor has not moved: has this page moved it there already? */
-static FeedpubStatement compare_page = {
-	.sql = "SELECT FROM feedpub._shard h"
-		   " WHERE" FEEDPUB_NEWEST " AND h.page = $3"
-		   " AND NOT feedpub._cursor_moves(h.cursor, $4)",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID},
-};
-
-static FeedpubStatement lock_shard_of_page = {
-	.sql = "SELECT h.cursor FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " AND" OF_RECEIPT
-		   " FOR NO KEY UPDATE",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
-};
-
-static FeedpubStatement lock_shard = {
-	.sql = "SELECT h.cursor, COALESCE(h.settled = $3, false) FROM feedpub._shard h"
-		   " WHERE" FEEDPUB_NEWEST " FOR NO KEY UPDATE",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, INT8OID},
-};
-
-static void bind_receipt(const FeedpubSubscription *sub,
-						 const FeedpubReceipt *receipt, Datum *values);
 static FeedpubAck ack_retried(const FeedpubSubscription *sub,
 							  const FeedpubReceipt *receipt);
 static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
@@ -149,7 +124,9 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 {
 	FeedpubRole caller;
 	Datum		values[9];
-	FeedpubAck	result = FEEDPUB_ACK_LOST;
+	bool		has_moved;
+	FeedpubSubscription now;
+	FeedpubCursor committed;
 
 	PreventCommandIfReadOnly("feed_ack()");
 	feedpub_subscription_require_feed(sub);
@@ -161,7 +138,10 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		feedpub_cursor_refuse(sub->feed);
 
 	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
-	bind_receipt(sub, receipt, values);
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = Int64GetDatum(receipt->state);
+	values[3] = Int64GetDatum(receipt->page);
 	values[4] = PointerGetDatum(receipt->cursor);
 	values[5] = Int64GetDatum(new_state);
 	values[6] = BoolGetDatum(receipt->kind == FEEDPUB_RECEIPT_LEASED);
@@ -173,17 +153,17 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 			values[8] = Int64GetDatum(sub->shards[i].n);
 	}
 	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&move_cursor, values, NULL) == 1)
-		result = FEEDPUB_ACK_DONE;
-	else
-	{
-		values[2] = Int64GetDatum(receipt->page);
-		values[3] = PointerGetDatum(receipt->cursor);
-		if (feedpub_store_run(&compare_page, values, NULL) == 1)
-			result = FEEDPUB_ACK_ALREADY;
-	}
+	has_moved = feedpub_store_run(&move_cursor, values, NULL) == 1;
 	feedpub_store_end(&caller);
-	return result;
+	if (has_moved)
+		return FEEDPUB_ACK_DONE;
+
+	/* has this page moved it there already? */
+	if (!feedpub_subscription_find(sub->name, NULL, receipt->shard, &now) ||
+		now.nloaded == 0 || now.shards[0].page != receipt->page)
+		return FEEDPUB_ACK_LOST;
+	feedpub_cursor_parse(now.shards[0].cursor, &committed);
+	return feedpub_cursor_moves(&committed, &receipt->parsed) ? FEEDPUB_ACK_LOST : FEEDPUB_ACK_ALREADY;
 }
 
 /*
@@ -196,85 +176,17 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 static FeedpubAck
 ack_retried(const FeedpubSubscription *sub, const FeedpubReceipt *receipt)
 {
-	text	   *cursor;
-	bool		is_settled;
+	FeedpubShard shard;
 	bool		by_this;
 
-	if (!feedpub_ack_lock_shard(sub, receipt, &cursor, &is_settled))
+	if (!feedpub_shard_lock(sub, receipt->shard, true, &shard))
 		return FEEDPUB_ACK_LOST;
-	if (feedpub_retry_settle(sub, receipt))
+	if (feedpub_retry_settle(sub, receipt, &shard))
 		return FEEDPUB_ACK_DONE;
-	if (is_settled)
+	if (shard.settled == receipt->page)
 		return FEEDPUB_ACK_ALREADY;
-	(void) feedpub_retry_is_parked(sub, receipt, &by_this);
+	(void) feedpub_retry_is_parked(sub, receipt->shard, receipt->cursor, receipt->page, &by_this);
 	return by_this ? FEEDPUB_ACK_DONE : FEEDPUB_ACK_LOST;
-}
-
-static void
-bind_receipt(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-			 Datum *values)
-{
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(receipt->shard);
-	values[2] = Int64GetDatum(receipt->state);
-	values[3] = Int64GetDatum(receipt->page);
-}
-
-/*
- * Lock a shard until the transaction ends, if a page's receipt counts for it.
- * Returns whether it does, and the committed cursor in *cursor.
- */
-bool
-feedpub_ack_lock_page(const FeedpubSubscription *sub,
-					  const FeedpubReceipt *receipt, text **cursor)
-{
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[4];
-	bool		isnull;
-	bool		found;
-
-	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
-	bind_receipt(sub, receipt, values);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&lock_shard_of_page, values, NULL) > 0;
-	MemoryContextSwitchTo(context);
-	if (found)
-		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
-	feedpub_store_end(&caller);
-	return found;
-}
-
-/*
- * Lock a shard until the transaction ends, in any state.  Returns whether it
- * exists; in *cursor the committed cursor; in *is_settled whether this receipt
- * was the last one that acknowledged an entry delivered again.
- */
-bool
-feedpub_ack_lock_shard(const FeedpubSubscription *sub,
-					   const FeedpubReceipt *receipt, text **cursor,
-					   bool *is_settled)
-{
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[3];
-	bool		isnull;
-	bool		found;
-
-	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(receipt->shard);
-	values[2] = Int64GetDatum(receipt->page);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&lock_shard, values, NULL) > 0;
-	MemoryContextSwitchTo(context);
-	if (found)
-	{
-		*cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
-		*is_settled = DatumGetBool(feedpub_store_value(0, 2, &isnull));
-	}
-	feedpub_store_end(&caller);
-	return found;
 }
 
 /*

@@ -89,37 +89,6 @@ static FeedpubStatement count_consumers = {
 	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
-/*
- * Change one shard, if it is as it should be and its row is not locked.  If an
- * own one is locked, a poll or an acknowledgement is renewing it.
- */
-#define CHANGE_SHARD(condition, set) \
-	"WITH free AS MATERIALIZED (SELECT FROM feedpub._shard h"                     \
-	" WHERE (" condition ") AND" FEEDPUB_NEWEST " FOR NO KEY UPDATE SKIP LOCKED)" \
-	" UPDATE feedpub._shard h SET " set ", n = h.n + 1"                           \
-	" FROM free WHERE" FEEDPUB_NEWEST                                             \
-	" RETURNING h.cursor, h.state, h.leased_until, h.parked"
-
-static FeedpubStatement renew_lease = {
-	.sql = CHANGE_SHARD("h.consumer = $3", "leased_until = $4"),
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID},
-};
-
-static FeedpubStatement release_lease = {
-	.sql = CHANGE_SHARD("h.consumer = $3", "consumer = NULL, leased_until = NULL"),
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
-};
-
-static FeedpubStatement take_lease = {
-	.sql = CHANGE_SHARD("h.consumer IS NULL OR (h.consumer <> $3"
-						" AND (h.leased_until <= $5 OR h.leased_until > $6))",
-						"consumer = $3, leased_until = $4, state = $7, page = NULL"),
-	.nargs = 7,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID},
-};
-
 static FeedpubStatement forget_consumer = {
 	.sql = "DELETE FROM feedpub._consumer WHERE subscription = $1"
 		   " AND consumer = $2",
@@ -127,19 +96,12 @@ static FeedpubStatement forget_consumer = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-static FeedpubStatement lock_shards = {
-	.sql = "SELECT FROM feedpub._shard h WHERE h.subscription = $1"
-		   " ORDER BY h.shard FOR UPDATE",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
-};
-
 static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
 static void register_consumer(FeedpubSubscription *sub, text *consumer,
 							  TimestampTz now);
 static bool lock_name(const text *subscription, const text *consumer);
-static bool change_shard(FeedpubStatement *statement, Datum *values,
-						 FeedpubShard *shard, char *consumer);
+static void set_lease(const FeedpubSubscription *sub, FeedpubShard *shard,
+					  char *consumer);
 
 /*
  * If a lease ends after this time, the clock has been put back since.
@@ -169,15 +131,11 @@ feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 bool
 feedpub_lease_lock_all(const FeedpubSubscription *sub)
 {
-	FeedpubRole caller;
-	Datum		values[1];
-	bool		found;
+	FeedpubShard shard;
+	bool		found = false;
 
-	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
-	values[0] = PointerGetDatum(sub->name);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&lock_shards, values, NULL) > 0;
-	feedpub_store_end(&caller);
+	for (int i = 0; i < sub->nshards; i++)
+		found |= feedpub_shard_lock(sub, i, true, &shard);
 	return found;
 }
 
@@ -246,8 +204,6 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	int			loaded = 0;
 	int			nown = 0;
 	int			share;
-	FeedpubRole caller;
-	Datum		values[7];
 
 	*own = palloc(sub->nshards * sizeof(FeedpubShard));
 	for (int i = 0; i < sub->nloaded; i++)
@@ -258,28 +214,22 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	if (!feedpub_lease_is_due(sub, consumer))
 		return loaded;
 
-	/* a history that begins has all rows locked, or soon will */
-	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
-		return 0;
-
 	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
 		sub->seen_until > too_far(sub, now))
 		register_consumer(sub, consumer, now);
 	share = feedpub_lease_share(sub, consumer);
-	values[0] = PointerGetDatum(sub->name);
-	values[2] = PointerGetDatum(consumer);
-	values[3] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, sub->lease_ms));
-	values[4] = TimestampTzGetDatum(now);
-	values[5] = TimestampTzGetDatum(too_far(sub, now));
-	feedpub_store_begin(&caller);
+
+	/* if an own one is locked, a poll or an acknowledgement is renewing it */
 	for (int i = 0; i < loaded; i++)
 	{
-		bool		gives_back = i >= share;
+		FeedpubShard *shard = &(*own)[i];
 
-		if (change_shard(gives_back ? &release_lease : &renew_lease, values,
-						 &(*own)[i], name) &&
-			!gives_back)
-			(*own)[nown++] = (*own)[i];
+		if (!feedpub_shard_lock(sub, shard->shard, false, shard) ||
+			!feedpub_lease_is_of(shard, consumer))
+			continue;
+		set_lease(sub, shard, i < share ? name : NULL);
+		if (i < share)
+			(*own)[nown++] = *shard;
 	}
 
 	/* free ones, at random, so that consumers do not all try the same */
@@ -293,13 +243,19 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 	while (nown < share && nfree > 0)
 	{
 		int			i = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nfree - 1);
+		FeedpubShard shard;
 
-		values[6] = Int64GetDatum(feedpub_receipt_draw());
-		if (change_shard(&take_lease, values, &free_shards[i], name))
-			(*own)[nown++] = free_shards[i];
+		if (feedpub_shard_lock(sub, free_shards[i].shard, false, &shard) &&
+			!feedpub_lease_is_of(&shard, consumer) &&
+			!feedpub_lease_is_held(sub, &shard))
+		{
+			shard.state = feedpub_receipt_draw();
+			shard.page = 0;
+			set_lease(sub, &shard, name);
+			(*own)[nown++] = shard;
+		}
 		free_shards[i] = free_shards[--nfree];
 	}
-	feedpub_store_end(&caller);
 	return nown;
 }
 
@@ -373,27 +329,15 @@ feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 }
 
 /*
- * Run a statement on a shard; $2 is its number.  Returns whether it changed the
- * shard, and sets it to what it is now.
+ * Write a locked shard with another lease: that of a consumer from now on, or
+ * none if it is NULL.
  */
-static bool
-change_shard(FeedpubStatement *statement, Datum *values, FeedpubShard *shard,
-			 char *consumer)
+static void
+set_lease(const FeedpubSubscription *sub, FeedpubShard *shard, char *consumer)
 {
-	MemoryContext oldcontext;
-	bool		isnull;
-
-	values[1] = Int32GetDatum(shard->shard);
-	if (feedpub_store_run(statement, values, NULL) == 0)
-		return false;
-	oldcontext = MemoryContextSwitchTo(GetMemoryChunkContext(shard->cursor));
-	shard->cursor = DatumGetTextPCopy(feedpub_store_value(0, 1, &isnull));
-	shard->state = DatumGetInt64(feedpub_store_value(0, 2, &isnull));
-	shard->leased_until = DatumGetTimestampTz(feedpub_store_value(0, 3, &isnull));
-	shard->parked = DatumGetInt32(feedpub_store_value(0, 4, &isnull));
 	shard->consumer = consumer;
-	MemoryContextSwitchTo(oldcontext);
-	return true;
+	shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms);
+	feedpub_shard_write(sub, shard);
 }
 
 /*
@@ -409,23 +353,29 @@ feed_leave(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name", "consumer"};
 	FeedpubSubscription sub;
+	text	   *consumer;
 	FeedpubRole caller;
-	Datum		values[3];
+	Datum		values[2];
 	int			nreleased = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), -1, &sub);
+	consumer = PG_GETARG_TEXT_PP(1);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), consumer, -1, &sub);
 	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
-	values[0] = PointerGetDatum(sub.name);
-	values[2] = PG_GETARG_DATUM(1);
-	feedpub_store_begin(&caller);
 	for (int i = 0; i < sub.nloaded; i++)
 	{
-		if (feedpub_lease_is_of(&sub.shards[i], PG_GETARG_TEXT_PP(1)) &&
-			change_shard(&release_lease, values, &sub.shards[i], NULL))
-			nreleased++;
+		FeedpubShard *shard = &sub.shards[i];
+
+		if (!feedpub_lease_is_of(shard, consumer) ||
+			!feedpub_shard_lock(&sub, shard->shard, false, shard) ||
+			!feedpub_lease_is_of(shard, consumer))
+			continue;
+		set_lease(&sub, shard, NULL);
+		nreleased++;
 	}
-	values[1] = values[2];
+	values[0] = PointerGetDatum(sub.name);
+	values[1] = PointerGetDatum(consumer);
+	feedpub_store_begin(&caller);
 	feedpub_store_run(&forget_consumer, values, NULL);
 	feedpub_store_end(&caller);
 	PG_RETURN_INT32(nreleased);

@@ -73,10 +73,7 @@ static FeedpubStatement park_again = {
 };
 
 static FeedpubStatement park_first = {
-	.sql = "WITH counted AS (UPDATE feedpub._shard h SET n = h.n + 1,"
-		   " parked = h.parked + 1,"
-		   " state = $8, page = $9 WHERE" FEEDPUB_NEWEST ")"
-		   " INSERT INTO feedpub._parked_entry"
+	.sql = "INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
 		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row)"
 		   " VALUES ($1, $2, $3, $4, "
@@ -86,20 +83,6 @@ static FeedpubStatement park_first = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, INT8OID, INT4OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
 				 TEXTARRAYOID, JSONOID, JSONOID},
-};
-
-static FeedpubStatement try_lock_state = {
-	.sql = "SELECT FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " AND h.state = $3"
-		   " FOR NO KEY UPDATE SKIP LOCKED",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, INT8OID},
-};
-
-/* is $2, an entry's cursor, after the committed cursor $1? */
-static FeedpubStatement is_after = {
-	.sql = "SELECT feedpub._cursor_moves($1, $2)",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
 };
 
 /* the parked entries of a shard whose positions are in a page */
@@ -129,8 +112,10 @@ typedef struct Kept
 static bool park(FunctionCallInfo fcinfo, bool retries);
 static Datum retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub);
 static bool park_entry(FeedpubSubscription *sub,
-					   const FeedpubReceipt *receipt, text *committed,
+					   const FeedpubReceipt *receipt, FeedpubShard *shard,
 					   Datum *values, char *nulls);
+static void add_entry(const FeedpubSubscription *sub, FeedpubShard *shard,
+					  Datum *values, char *nulls);
 static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
 						   Datum *values, char *nulls);
@@ -236,11 +221,9 @@ park(FunctionCallInfo fcinfo, bool retries)
 	int			reason_arg = retries ? 3 : 2;
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
-	text	   *committed;
+	FeedpubShard shard;
 	bool		is_retry;
-	bool		is_settled;
 	bool		by_this;
-	bool		found;
 	Datum		values[18];
 	char		nulls[] = "                  ";
 
@@ -251,10 +234,8 @@ park(FunctionCallInfo fcinfo, bool retries)
 	feedpub_require_select(sub.feed);
 	feedpub_receipt_check(&receipt, sub.name);
 	is_retry = receipt.kind == FEEDPUB_RECEIPT_RETRY;
-	found = is_retry ?
-		feedpub_ack_lock_shard(&sub, &receipt, &committed, &is_settled) :
-		feedpub_ack_lock_page(&sub, &receipt, &committed);
-	if (!found)
+	if (!feedpub_shard_lock(&sub, receipt.shard, true, &shard) ||
+		(!is_retry && !feedpub_receipt_counts(&receipt, &shard)))
 		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
 
 	values[0] = PointerGetDatum(sub.name);
@@ -265,17 +246,17 @@ park(FunctionCallInfo fcinfo, bool retries)
 	values[4] = retries ? retry_times(fcinfo, &sub) : (Datum) 0;
 	nulls[4] = retries ? ' ' : 'n';
 	values[5] = Int32GetDatum(sub.max_attempts > 0 ? sub.max_attempts : PG_INT32_MAX);
-	values[6] = PointerGetDatum(committed);
+	values[6] = PointerGetDatum(shard.cursor);
 	values[7] = Int64GetDatum(feedpub_receipt_draw());
 	values[8] = Int64GetDatum(receipt.page);
 	values[9] = Int64GetDatum(receipt.state);
 	nulls[9] = is_retry ? ' ' : 'n';
 	values[10] = Int32GetDatum(feedpub_repeat_failures(&sub, &receipt));
-	if (park_entry(&sub, &receipt, committed, values, nulls))
+	if (park_entry(&sub, &receipt, &shard, values, nulls))
 		return true;
 
 	/* if it is parked, another delivery has it; if not, it is settled */
-	if (is_retry && feedpub_retry_is_parked(&sub, &receipt, &by_this))
+	if (is_retry && feedpub_retry_is_parked(&sub, receipt.shard, receipt.cursor, receipt.page, &by_this))
 		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
 	return false;
 }
@@ -290,37 +271,27 @@ feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
 					const FeedpubCursor *cursor, int attempts)
 {
 	FeedpubReceipt receipt = {.kind = FEEDPUB_RECEIPT_PLAIN, .shard = shard->shard, .parsed = *cursor};
-	int64		new_state = feedpub_receipt_draw();
-	FeedpubRole caller;
+	FeedpubShard now;
 	Datum		values[18];
 	char		nulls[] = "    n    n        ";
-	bool		is_locked;
 
-	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+	if (!feedpub_shard_lock(sub, shard->shard, false, &now) ||
+		now.state != shard->state)
 		return false;
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
-	values[2] = Int64GetDatum(shard->state);
-	feedpub_store_begin(&caller);
-	is_locked = feedpub_store_run(&try_lock_state, values, NULL) > 0;
-	feedpub_store_end(&caller);
-	if (!is_locked)
-		return false;
-
 	values[2] = PointerGetDatum(feedpub_cursor_text(cursor));
 	values[3] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
 	values[5] = Int32GetDatum(sub->max_attempts);
 	values[6] = PointerGetDatum(shard->cursor);
-	values[7] = Int64GetDatum(new_state);
+	values[7] = Int64GetDatum(feedpub_receipt_draw());
 	values[8] = Int64GetDatum(feedpub_receipt_draw());
 	values[10] = Int32GetDatum(attempts);
 	if (!describe_entry(sub, &receipt, shard->cursor, values, nulls))
 		return false;
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&park_first, values, nulls);
-	feedpub_store_end(&caller);
-	shard->state = new_state;
-	shard->parked++;
+	add_entry(sub, &now, values, nulls);
+	shard->state = now.state;
+	shard->parked = now.parked;
 	return true;
 }
 
@@ -330,33 +301,43 @@ feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
  */
 static bool
 park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-		   text *committed, Datum *values, char *nulls)
+		   FeedpubShard *shard, Datum *values, char *nulls)
 {
 	FeedpubRole caller;
-	Datum		cursors[2];
-	bool		isnull;
+	FeedpubCursor committed;
 	bool		is_known;
-	bool		is_passed = false;
 
 	feedpub_store_begin(&caller);
 	is_known = feedpub_store_run(&park_again, values, nulls) > 0;
-	if (!is_known && receipt->kind != FEEDPUB_RECEIPT_RETRY)
-	{
-		cursors[0] = PointerGetDatum(committed);
-		cursors[1] = PointerGetDatum(receipt->cursor);
-		feedpub_store_run(&is_after, cursors, NULL);
-		is_passed = !DatumGetBool(feedpub_store_value(0, 1, &isnull));
-	}
 	feedpub_store_end(&caller);
 	if (is_known)
 		return true;
-	if (is_passed || receipt->kind == FEEDPUB_RECEIPT_RETRY ||
-		!describe_entry(sub, receipt, committed, values, nulls))
+	feedpub_cursor_parse(shard->cursor, &committed);
+	if (receipt->kind == FEEDPUB_RECEIPT_RETRY ||
+		!feedpub_cursor_moves(&committed, &receipt->parsed) ||
+		!describe_entry(sub, receipt, shard->cursor, values, nulls))
 		return false;
+	add_entry(sub, shard, values, nulls);
+	return true;
+}
+
+/*
+ * Add a parked entry to a locked shard, by the parameters of park_first.  The
+ * shard gets its state and its page.
+ */
+static void
+add_entry(const FeedpubSubscription *sub, FeedpubShard *shard, Datum *values,
+		  char *nulls)
+{
+	FeedpubRole caller;
+
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&park_first, values, nulls);
 	feedpub_store_end(&caller);
-	return true;
+	shard->parked++;
+	shard->state = DatumGetInt64(values[7]);
+	shard->page = DatumGetInt64(values[8]);
+	feedpub_shard_write(sub, shard);
 }
 
 /*

@@ -6,8 +6,8 @@
  * A page passes entries that it does not deliver: those of other shards, those
  * that row security hides, rows that no longer exist, and parked entries.  A
  * poll reads on until it finds an entry or the end.  If it has passed entries
- * and found none to deliver, it moves the committed cursor itself, by an UPDATE
- * that compares the shard's state: up to there, or to before the first entry
+ * and found none to deliver, it moves the committed cursor itself, if the shard,
+ * locked, is still in the same state: up to there, or to before the first entry
  * that row security hides.  Otherwise the next poll would pass the same entries
  * again, more each time.
  *
@@ -34,7 +34,6 @@
 
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -49,17 +48,6 @@
  */
 #define MAX_PASSING		1000
 #define MAX_LOOKING(sub)	((sub)->lease_ms / 3)
-
-/* if the state is the same, and the row is not locked */
-static FeedpubStatement pass_filtered = {
-	.sql = "WITH free AS MATERIALIZED (SELECT FROM feedpub._shard h"
-		   "  WHERE" FEEDPUB_NEWEST " AND h.state = $3"
-		   "  FOR NO KEY UPDATE SKIP LOCKED)"
-		   " UPDATE feedpub._shard h SET cursor = $4, state = $5, page = NULL, n = h.n + 1 FROM free"
-		   " WHERE" FEEDPUB_NEWEST,
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID},
-};
 
 static bool has_moved(const FeedpubShard *shard, const FeedpubReached *reached);
 
@@ -128,20 +116,16 @@ void
 feedpub_pass_move(const FeedpubSubscription *sub, const FeedpubShard *shard,
 				  const FeedpubReached *reached)
 {
-	FeedpubRole caller;
-	Datum		values[5];
+	FeedpubShard now;
 
 	if (!has_moved(shard, reached) ||
-		!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+		!feedpub_shard_lock(sub, shard->shard, false, &now) ||
+		now.state != shard->state)
 		return;
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard->shard);
-	values[2] = Int64GetDatum(shard->state);
-	values[3] = PointerGetDatum(feedpub_cursor_text(&reached->visible));
-	values[4] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&pass_filtered, values, NULL);
-	feedpub_store_end(&caller);
+	now.cursor = feedpub_cursor_text(&reached->visible);
+	now.state = feedpub_receipt_draw();
+	now.page = 0;
+	feedpub_shard_write(sub, &now);
 }
 
 /*

@@ -116,6 +116,15 @@ feedpub_receipt_check(const FeedpubReceipt *receipt, const text *name)
 }
 
 /*
+ * Does a receipt of a page count for its shard as it is now?
+ */
+bool
+feedpub_receipt_counts(const FeedpubReceipt *receipt, const FeedpubShard *shard)
+{
+	return shard->state == receipt->state || shard->page == receipt->page;
+}
+
+/*
  * Parse a receipt.  Error 22023 if it is malformed.
  */
 void
@@ -133,7 +142,7 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 		 p[1] != FEEDPUB_RECEIPT_RETRY) ||
 		!get_hex(p + SHARD_AT, STATE_AT - SHARD_AT, &shard) ||
 		!get_hex(p + STATE_AT, PAGE_AT - STATE_AT, &state) ||
-		!get_hex(p + PAGE_AT, NAME_AT - PAGE_AT, &page) ||
+		!get_hex(p + PAGE_AT, NAME_AT - PAGE_AT, &page) || page == 0 ||
 		!get_hex(p + NAME_AT, LENGTH - NAME_AT, &name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -66,26 +66,21 @@ PG_FUNCTION_INFO_V1(feed_discard);
 /* how many entries that are due a poll looks at */
 #define MAX_DUE		100
 
-/* the shard's row is locked */
-#define REMOVE_PARKED(condition) \
-	"WITH gone AS (DELETE FROM feedpub._parked_entry"                              \
-	" WHERE subscription = $1 AND shard = $2 AND " condition " RETURNING 1)"       \
-	" UPDATE feedpub._shard h SET n = h.n + 1, settled = COALESCE($4, h.settled)," \
-	" parked = h.parked - (SELECT pg_catalog.count(*) FROM gone)::pg_catalog.int4" \
-	" WHERE" FEEDPUB_NEWEST " AND EXISTS (SELECT FROM gone)"
-
-/* the entry in the state of the receipt; settled gets the page's number */
+/* the entry in the state of the receipt */
 static FeedpubStatement settle = {
-	.sql = REMOVE_PARKED("cursor = $5 AND state = $3"),
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID},
+	.sql = "DELETE FROM feedpub._parked_entry"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3 AND state = $4",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 /* entries for which nothing is left to do */
 static FeedpubStatement forget = {
-	.sql = REMOVE_PARKED("cursor = ANY ($3) AND retry_at <= pg_catalog.clock_timestamp()"),
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT8OID},
+	.sql = "DELETE FROM feedpub._parked_entry"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor = ANY ($3)"
+		   " AND retry_at <= pg_catalog.clock_timestamp()",
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID},
 };
 
 /* is an entry parked, and by this page? */
@@ -103,12 +98,6 @@ static FeedpubStatement give_up = {
 		   " AND state = $4",
 	.nargs = 7,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INT4OID, INT8OID, TEXTOID},
-};
-
-static FeedpubStatement try_lock_shard = {
-	.sql = "SELECT FROM feedpub._shard h WHERE" FEEDPUB_NEWEST " FOR NO KEY UPDATE SKIP LOCKED",
-	.nargs = 2,
-	.argtypes = {TEXTOID, INT4OID},
 };
 
 /*
@@ -139,47 +128,22 @@ static FeedpubStatement next_due = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
-/* the shards that have this entry parked; if it is NULL, any entry */
-static FeedpubStatement lock_shards_of = {
-	.sql = "SELECT h.shard FROM feedpub._shard h"
-		   " WHERE h.subscription = $1 AND EXISTS (SELECT FROM feedpub._parked_entry p"
-		   "  WHERE p.subscription = $1 AND p.shard = h.shard"
-		   "  AND ($2 IS NULL OR p.cursor = $2))"
-		   " ORDER BY h.shard FOR NO KEY UPDATE",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
-};
-
 /* a new state, so that the count of its deliveries begins again: repeat.c */
 static FeedpubStatement make_due = {
 	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL,"
-		   " state = $3 WHERE subscription = $1"
-		   " AND ($2 IS NULL OR cursor = $2)"
+		   " state = $4 WHERE subscription = $1 AND shard = $2"
+		   " AND ($3 IS NULL OR cursor = $3)"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, INT8OID},
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement discard = {
 	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity'"
-		   " WHERE subscription = $1 AND cursor = $2"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
-};
-
-/* entries that are discarded, and passed by the committed cursor */
-static FeedpubStatement remove_discarded = {
-	.sql = "WITH gone AS (DELETE FROM feedpub._parked_entry p USING feedpub._shard h"
-		   "  WHERE p.subscription = $1 AND p.cursor = $2"
-		   "  AND p.retry_at = '-infinity'"
-		   "  AND h.subscription = $1 AND h.shard = p.shard"
-		   "  AND feedpub._cursor_compare(p.cursor, h.cursor) <= 0"
-		   "  RETURNING p.shard)"
-		   " UPDATE feedpub._shard h SET parked = h.parked - 1 FROM gone"
-		   " WHERE h.subscription = $1 AND h.shard = gone.shard",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 /* What has become of an entry. */
@@ -193,8 +157,12 @@ typedef enum Fate
 static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 					  bool again, int64 skipped);
 static FeedpubRetried *load_due(uint64 row);
-static int	forget_unless_locked(const FeedpubSubscription *sub, int shard,
-								 List *cursors);
+static bool lock_shard_of(const FeedpubSubscription *sub, FeedpubShard *shard,
+						  const text *cursor);
+static bool remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+						   FeedpubStatement *statement, Datum *values);
+static void forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+						   List *cursors);
 static void make_page(FeedpubPage *page, const FeedpubRetried *entry,
 					  HeapTuple row);
 static Fate read_again(FeedpubPageScan *scan, FeedpubRetried *entry,
@@ -224,21 +192,26 @@ Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
+	text	   *cursor = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
 	FeedpubSubscription sub;
 	FeedpubRole caller;
-	Datum		values[3];
-	uint64		n;
+	Datum		values[4];
+	uint64		n = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
-	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	values[0] = PointerGetDatum(sub.name);
-	values[1] = PG_GETARG_DATUM(1);
-	values[2] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&lock_shards_of, values, PG_ARGISNULL(1) ? " n" : NULL);
-	n = feedpub_store_run(&make_due, values, PG_ARGISNULL(1) ? " n " : NULL);
-	feedpub_store_end(&caller);
+	values[2] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(feedpub_receipt_draw());
+	for (int i = 0; i < sub.nloaded; i++)
+	{
+		if (!lock_shard_of(&sub, &sub.shards[i], cursor))
+			continue;
+		values[1] = Int32GetDatum(sub.shards[i].shard);
+		feedpub_store_begin(&caller);
+		n += feedpub_store_run(&make_due, values, cursor == NULL ? "  n " : NULL);
+		feedpub_store_end(&caller);
+	}
 	PG_RETURN_INT32((int32) n);
 }
 
@@ -255,20 +228,48 @@ feed_discard(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name", "cursor"};
 	FeedpubSubscription sub;
 	FeedpubRole caller;
-	Datum		values[2];
-	uint64		n;
+	text	   *cursor;
+	FeedpubCursor discarded;
+	FeedpubCursor committed;
+	Datum		values[3];
+	uint64		n = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
-	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);
+	cursor = PG_GETARG_TEXT_PP(1);
+	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
 	values[0] = PointerGetDatum(sub.name);
-	values[1] = PG_GETARG_DATUM(1);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&lock_shards_of, values, NULL);
-	n = feedpub_store_run(&discard, values, NULL);
-	feedpub_store_run(&remove_discarded, values, NULL);
-	feedpub_store_end(&caller);
+	values[2] = PointerGetDatum(cursor);
+	for (int i = 0; i < sub.nloaded; i++)
+	{
+		FeedpubShard *shard = &sub.shards[i];
+
+		if (!lock_shard_of(&sub, shard, cursor))
+			continue;
+		values[1] = Int32GetDatum(shard->shard);
+		feedpub_store_begin(&caller);
+		n += feedpub_store_run(&discard, values, NULL);
+		feedpub_store_end(&caller);
+		feedpub_cursor_parse(cursor, &discarded);
+		feedpub_cursor_parse(shard->cursor, &committed);
+		if (feedpub_cursor_compare(&discarded, &committed) <= 0)
+			forget_entries(&sub, shard, list_make1(cursor));
+	}
 	PG_RETURN_INT32((int32) n);
+}
+
+/*
+ * Lock a shard that has this entry parked, or any if cursor is NULL.  Returns
+ * whether it has.
+ */
+static bool
+lock_shard_of(const FeedpubSubscription *sub, FeedpubShard *shard,
+			  const text *cursor)
+{
+	bool		by_this;
+
+	return shard->parked > 0 &&
+		(cursor == NULL || feedpub_retry_is_parked(sub, shard->shard, cursor, 0, &by_this)) &&
+		feedpub_shard_lock(sub, shard->shard, true, shard);
 }
 
 /*
@@ -277,29 +278,46 @@ feed_discard(PG_FUNCTION_ARGS)
  */
 bool
 feedpub_retry_settle(const FeedpubSubscription *sub,
-					 const FeedpubReceipt *receipt)
+					 const FeedpubReceipt *receipt, const FeedpubShard *shard)
 {
-	FeedpubRole caller;
-	Datum		values[5];
-	bool		found;
+	FeedpubShard settled = *shard;
+	Datum		values[4];
 
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(receipt->shard);
-	values[2] = Int64GetDatum(receipt->state);
-	values[3] = Int64GetDatum(receipt->page);
-	values[4] = PointerGetDatum(receipt->cursor);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&settle, values, NULL) > 0;
-	feedpub_store_end(&caller);
-	return found;
+	settled.settled = receipt->page;
+	values[2] = PointerGetDatum(receipt->cursor);
+	values[3] = Int64GetDatum(receipt->state);
+	return remove_entries(sub, &settled, &settle, values);
 }
 
 /*
- * Is an entry parked?  *by_this: has this delivery parked it?
+ * Remove entries of a locked shard by a statement, whose parameters from $3 on
+ * are set, and write the shard if there were any.  Returns whether there were.
+ */
+static bool
+remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+			   FeedpubStatement *statement, Datum *values)
+{
+	FeedpubRole caller;
+	uint64		n;
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard->shard);
+	feedpub_store_begin(&caller);
+	n = feedpub_store_run(statement, values, NULL);
+	feedpub_store_end(&caller);
+	if (n == 0)
+		return false;
+	shard->parked -= (int) n;
+	feedpub_shard_write(sub, shard);
+	return true;
+}
+
+/*
+ * Is an entry parked?  *by_this: has this page parked it?
  */
 bool
-feedpub_retry_is_parked(const FeedpubSubscription *sub,
-						const FeedpubReceipt *receipt, bool *by_this)
+feedpub_retry_is_parked(const FeedpubSubscription *sub, int shard,
+						const text *cursor, int64 page, bool *by_this)
 {
 	FeedpubRole caller;
 	Datum		values[4];
@@ -307,9 +325,9 @@ feedpub_retry_is_parked(const FeedpubSubscription *sub,
 	bool		found;
 
 	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(receipt->shard);
-	values[2] = PointerGetDatum(receipt->cursor);
-	values[3] = Int64GetDatum(receipt->page);
+	values[1] = Int32GetDatum(shard);
+	values[2] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(page);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(&find_parked, values, NULL) > 0;
 	*by_this = found && DatumGetBool(feedpub_store_value(0, 1, &isnull));
@@ -337,6 +355,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 	while (found == NULL && (due = read_due(sub, shard, again, skipped)) != NIL)
 	{
 		List	   *gone = NIL;
+		FeedpubShard now;
 		ListCell   *lc;
 
 		CHECK_FOR_INTERRUPTS();
@@ -361,8 +380,11 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 				gone = lappend(gone, entry->cursor);
 		}
 		skipped += list_length(due);
-		if (gone != NIL && may_write)
-			skipped -= forget_unless_locked(sub, shard->shard, gone);
+		if (gone != NIL && may_write && feedpub_shard_lock(sub, shard->shard, false, &now))
+		{
+			forget_entries(sub, &now, gone);
+			skipped -= list_length(gone);
+		}
 	}
 
 	/* the row may have been committed after what is published and durable */
@@ -372,33 +394,21 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 }
 
 /*
- * Forget entries, unless the shard is locked, since it waits for no consumer.
- * Returns how many it has forgotten.
+ * Forget entries of a locked shard.
  */
-static int
-forget_unless_locked(const FeedpubSubscription *sub, int shard, List *cursors)
+static void
+forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+			   List *cursors)
 {
-	FeedpubRole caller;
 	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
-	Datum		values[4];
-	bool		locked;
+	Datum		values[3];
 	ListCell   *lc;
 
-	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
-		return 0;
 	foreach(lc, cursors)
 		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard);
 	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
 												TEXTOID, -1, false, TYPALIGN_INT));
-	values[3] = (Datum) 0;
-	feedpub_store_begin(&caller);
-	locked = feedpub_store_run(&try_lock_shard, values, NULL) > 0;
-	if (locked)
-		feedpub_store_run(&forget, values, "   n");
-	feedpub_store_end(&caller);
-	return locked ? list_length(cursors) : 0;
+	(void) remove_entries(sub, shard, &forget, values);
 }
 
 /*
@@ -411,10 +421,11 @@ feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
 					  const FeedpubRetried *retried, int attempts)
 {
 	FeedpubRole caller;
+	FeedpubShard now;
 	Datum		values[7];
 	bool		done;
 
-	if (!feedpub_registry_lock_history(sub->feed, RowExclusiveLock, false))
+	if (!feedpub_shard_lock(sub, shard->shard, false, &now))
 		return false;
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
@@ -424,8 +435,7 @@ feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	values[5] = Int64GetDatum(feedpub_receipt_draw());
 	values[6] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
 	feedpub_store_begin(&caller);
-	done = feedpub_store_run(&try_lock_shard, values, NULL) > 0 &&
-		feedpub_store_run(&give_up, values, NULL) > 0;
+	done = feedpub_store_run(&give_up, values, NULL) > 0;
 	feedpub_store_end(&caller);
 	return done;
 }

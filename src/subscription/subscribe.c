@@ -87,14 +87,6 @@ static FeedpubStatement delete_state = {
 	.argtypes = {TEXTOID},
 };
 
-/* a new state, so that earlier receipts no longer count */
-static FeedpubStatement move_shards = {
-	.sql = "UPDATE feedpub._shard SET cursor = $2, state = $3, page = NULL,"
-		   " consumer = NULL, leased_until = NULL WHERE subscription = $1",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, INT8OID},
-};
-
 static FeedpubStatement select_owner = {
 	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub._subscription"
 		   " WHERE name = $1",
@@ -524,7 +516,7 @@ load_locked(FeedpubSubscription *sub, bool found)
 {
 	Oid			feed = sub->feed;
 
-	feedpub_subscription_load(sub->name, NULL, 0, sub);
+	feedpub_subscription_load(sub->name, NULL, -1, sub);
 	if (!found || sub->feed != feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -596,10 +588,9 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 {
 	static const char *const names[] = {"name", "start"};
 	FeedpubSubscription sub;
-	FeedpubRole caller;
 	Relation	heap;
 	text	   *cursor;
-	Datum		values[3];
+	int64		state = feedpub_receipt_draw();
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
@@ -610,12 +601,16 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	load_locked(&sub, feedpub_lease_lock_all(&sub));
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed, at_time);
-	values[0] = PointerGetDatum(sub.name);
-	values[1] = PointerGetDatum(cursor);
-	values[2] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&move_shards, values, NULL);
-	feedpub_store_end(&caller);
+
+	/* a new state, so that earlier receipts no longer count */
+	for (int i = 0; i < sub.nloaded; i++)
+	{
+		sub.shards[i].cursor = cursor;
+		sub.shards[i].state = state;
+		sub.shards[i].page = 0;
+		sub.shards[i].consumer = NULL;
+		feedpub_shard_write(&sub, &sub.shards[i]);
+	}
 	feedpub_repeat_forget(sub.name, sub.nshards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);

@@ -52,7 +52,7 @@
  */
 #define SELECT_SUBSCRIPTION(seen_until, shards, consumer) \
 	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
-	" h.shard, h.cursor, h.state, h.consumer, h.leased_until, h.parked, s.backoff, h.n"                     \
+	" s.backoff," FEEDPUB_SHARD_COLUMNS                                                                     \
 	" FROM feedpub._subscription s " shards                                                                 \
 	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                  \
 	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                              \
@@ -90,7 +90,6 @@ PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
 static uint64 select_subscription(Datum *values, bool by_consumer,
 								  int shard_wanted);
-static void load_shard(FeedpubShard *shard, uint64 row);
 static int	compare_shards(const void *a, const void *b);
 
 /*
@@ -196,13 +195,13 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
 		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
-		value = feedpub_store_value(0, 15, &isnull);
+		value = feedpub_store_value(0, 9, &isnull);
 		sub->backoff = isnull ? NULL : DatumGetArrayTypePCopy(value);
 
 		/* NULL if there is no shard with the wanted number */
-		(void) feedpub_store_value(0, 9, &isnull);
+		(void) feedpub_store_value(0, 10, &isnull);
 		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
-			load_shard(&sub->shards[sub->nloaded], sub->nloaded);
+			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 10);
 		qsort(sub->shards, sub->nloaded, sizeof(FeedpubShard), compare_shards);
 	}
 	feedpub_store_end(&caller);
@@ -248,26 +247,6 @@ feedpub_subscription_delays(ArrayType *backoff, int *ndelays)
 	deconstruct_array(backoff, INTERVALOID, sizeof(Interval), false,
 					  TYPALIGN_DOUBLE, &delays, NULL, ndelays);
 	return delays;
-}
-
-/*
- * Set a shard from a row of select_subscription().
- */
-static void
-load_shard(FeedpubShard *shard, uint64 row)
-{
-	bool		isnull;
-	Datum		value;
-
-	shard->shard = DatumGetInt32(feedpub_store_value(row, 9, &isnull));
-	shard->cursor = DatumGetTextPCopy(feedpub_store_value(row, 10, &isnull));
-	shard->state = DatumGetInt64(feedpub_store_value(row, 11, &isnull));
-	value = feedpub_store_value(row, 12, &isnull);
-	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
-	value = feedpub_store_value(row, 13, &isnull);
-	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
-	shard->parked = DatumGetInt32(feedpub_store_value(row, 14, &isnull));
-	shard->n = DatumGetInt64(feedpub_store_value(row, 16, &isnull));
 }
 
 static int

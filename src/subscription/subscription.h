@@ -17,9 +17,11 @@
 typedef struct FeedpubShard
 {
 	int			shard;
+	int64		n;				/* of this version of its row: shard.c */
 	text	   *cursor;			/* the committed cursor */
 	int64		state;			/* receipt.c */
-	int64		n;				/* of this version: FEEDPUB_NEWEST */
+	int64		page;			/* that was acknowledged last, or 0 */
+	int64		settled;		/* page of the parked entry that was, or 0 */
 	char	   *consumer;		/* the one that has leased it, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are parked */
@@ -93,27 +95,10 @@ typedef struct FeedpubRetried
 	int64		state;
 } FeedpubRetried;
 
-/*
- * A condition for a statement on feedpub._shard h, whose parameters $1 and $2
- * are a subscription and a shard: it finds the shard's row without reading the
- * versions before it.
- *
- * Each change makes a new version of the row.  While any snapshot is held,
- * VACUUM keeps all old ones, so their number has no bound.  Therefore the
- * row has a number, n, as the last column of its index, and changes raise it.
- * A backward scan meets the newest version first, LIMIT 1 ends it there, and
- * no other version has a key from that number on.  The number is raised with
- * every change but one: an acknowledgement raises it for every 32nd state, so
- * that the others may be HOT, and some versions have the same number.
- *
- * A statement that waits for a change follows the row to its newest version,
- * whose number is not smaller, so the condition holds there too.
- */
-#define FEEDPUB_NEWEST \
-	" h.subscription = $1 AND h.shard = $2 AND h.n >="      \
-	" (SELECT newest.n FROM feedpub._shard newest"          \
-	" WHERE newest.subscription = $1 AND newest.shard = $2" \
-	" ORDER BY newest.n DESC LIMIT 1)"
+/* columns of feedpub._shard h, for feedpub_shard_get() */
+#define FEEDPUB_SHARD_COLUMNS \
+	" h.shard, h.n, h.cursor, h.state, h.page, h.settled," \
+	" h.consumer, h.leased_until, h.parked"
 
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
@@ -129,12 +114,6 @@ extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
 								   const FeedpubReceipt *receipt,
 								   int64 new_state);
 extern void feedpub_ack_check(const text *name, FeedpubAck result);
-extern bool feedpub_ack_lock_page(const FeedpubSubscription *sub,
-								  const FeedpubReceipt *receipt,
-								  text **cursor);
-extern bool feedpub_ack_lock_shard(const FeedpubSubscription *sub,
-								   const FeedpubReceipt *receipt,
-								   text **cursor, bool *is_settled);
 
 /* in delivery.c */
 extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
@@ -192,6 +171,8 @@ extern int64 feedpub_receipt_draw(void);
 extern uint32 feedpub_receipt_name(const text *name);
 extern void feedpub_receipt_check(const FeedpubReceipt *receipt,
 								  const text *name);
+extern bool feedpub_receipt_counts(const FeedpubReceipt *receipt,
+								   const FeedpubShard *shard);
 extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
 extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
 
@@ -226,10 +207,18 @@ extern bool feedpub_retry_give_up(const FeedpubSubscription *sub,
 extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
 										  const FeedpubShard *shard);
 extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
-								 const FeedpubReceipt *receipt);
-extern bool feedpub_retry_is_parked(const FeedpubSubscription *sub,
-									const FeedpubReceipt *receipt,
+								 const FeedpubReceipt *receipt,
+								 const FeedpubShard *shard);
+extern bool feedpub_retry_is_parked(const FeedpubSubscription *sub, int shard,
+									const text *cursor, int64 page,
 									bool *by_this);
+
+/* in shard.c */
+extern bool feedpub_shard_lock(const FeedpubSubscription *sub, int number,
+							   bool wait, FeedpubShard *shard);
+extern void feedpub_shard_get(FeedpubShard *shard, uint64 row, int column);
+extern void feedpub_shard_write(const FeedpubSubscription *sub,
+								const FeedpubShard *shard);
 
 /* in start.c */
 extern text *feedpub_start_find(Oid feed, const text *start);

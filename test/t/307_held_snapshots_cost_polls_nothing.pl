@@ -1,6 +1,6 @@
 # While a snapshot is held, VACUUM removes no version of a shard's row.  A poll
 # and its acknowledgement read as many buffers after 20,000 acknowledgements as
-# at first, and so does what takes leases, parks entries and shows
+# at first, and so does what takes leases, parks entries, moves and shows
 # subscriptions.
 
 use strict;
@@ -56,6 +56,10 @@ my %queries = (
 	'poll and ack by a consumer with a name' => q(SELECT feed_ack('group', receipt) FROM feed_poll('group', 1, 'w')),
 	'to take a shard' => q(SELECT FROM feed_leave('group', 'w'), feed_poll('group', 1, 'x')),
 	'to park an entry' => q(SELECT feed_nack('plain', receipt) FROM feed_poll('plain', 1)),
+	'to move it' => q(SELECT feed_seek('plain', 'earliest')),
+	'to have entries delivered again' => q(SELECT feed_retry('plain')),
+	'to have one delivered again' => q(SELECT feed_retry('plain', cursor) FROM feedpub.parked),
+	'to discard one' => q(SELECT feed_discard('plain', cursor) FROM feedpub.parked),
 	'feedpub.shards' => 'SELECT * FROM feedpub.shards',
 	'feedpub.subscriptions' => 'SELECT * FROM feedpub.subscriptions');
 
@@ -80,6 +84,8 @@ sub acknowledge
 	sql($node, "CALL acknowledge('group', 'w', $n)");
 	return;
 }
+
+sql($node, "SELECT feed_nack('plain', receipt, '1 day') FROM feed_poll('plain', 1)");
 
 # what was planned for a table of one page stays planned
 acknowledge(20);
