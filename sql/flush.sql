@@ -32,6 +32,7 @@ INSERT INTO kv VALUES (1), (2);
 DELETE FROM kv WHERE k = 1;
 SELECT feed_flush('kv', '1 min') AS flushed \gset
 SELECT :'flushed' = feed_head('kv') AS head;
+\set flushed_kv :flushed
 SELECT op, (entry).k FROM feed_read(NULL::kv) WHERE op <> 'end';
 -- Also in a transaction whose own snapshot is older
 BEGIN ISOLATION LEVEL REPEATABLE READ;
@@ -39,6 +40,23 @@ SELECT count(*) > 0 AS some FROM outbox;
 SELECT feed_flush('outbox', '1 min') AS flushed \gset
 COMMIT;
 SELECT :'flushed' = feed_head('outbox') AS head;
+-- What was rolled back is not waited for.  A transaction that is rolled back leaves
+-- entries of rows and of deletes.
+CREATE PROCEDURE write_and_roll_back(n int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..n LOOP
+		INSERT INTO outbox (message_type, data) VALUES (i, '1');
+		DELETE FROM kv;
+		INSERT INTO kv VALUES (1);
+		ROLLBACK;
+	END LOOP;
+END $$;
+SHOW feedpub.max_batch_transactions;
+CALL write_and_roll_back(60);
+SELECT feed_flush('outbox', '10 s') = feed_head('outbox') AS none, feed_flush('kv', '10 s') = :'flushed_kv' AS none;
+CALL write_and_roll_back(240);
+SELECT feed_flush('outbox', '10 s') > :'flushed' COLLATE "C" AS made, feed_flush('kv', '10 s') > :'flushed_kv' COLLATE "C" AS made;
+DROP PROCEDURE write_and_roll_back;
 
 --
 -- What it refuses

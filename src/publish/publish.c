@@ -235,7 +235,7 @@ follow_up(Oid relid, int npublished, const FeedpubPublished *done)
 	if (npublished > 0)
 	{
 		SPI_commit();
-		feedpub_shmem_wake_waiters(relid);
+		feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_BATCH, relid);
 		if (done->announce || feedpub_shmem_is_listened(relid))
 			feedpub_publish_notify(relid);
 	}

@@ -9,12 +9,16 @@
 
 #include "publish/publish.h"
 
-/* how many transactions a reader looks at */
+/* how many transactions are looked at first */
 #define MAX_LOOK	100
 
 /*
- * Would a step with this snapshot find news after the last batch?  Readers ask
- * this, so it looks at a few transactions only.
+ * Would a step with this snapshot find news after the last batch?
+ *
+ * Readers ask this, so it looks at a few transactions first.  If none of them
+ * has a visible row, it looks at so many that a step is sure to publish a full
+ * part, which it does without a visible row (cut.c): a transaction has at most
+ * one run in each table, and one of tombstones.
  */
 bool
 feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
@@ -24,6 +28,8 @@ feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	List	   *runs;
+	int			limit;
+	int			max_runs;
 	bool		found;
 
 	if (feedpub_partition_has_new(feed, heap, snapshot))
@@ -38,10 +44,17 @@ feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 		now.xmin = now.xmax = U64FromFullTransactionId(ReadNextFullTransactionId());
 		now.nxip = 0;
 	}
-	runs = feedpub_run_load(reader, last, &now, 0, MAX_LOOK);
-
-	/* if so many transactions have no visible row, the publisher decides */
-	found = list_length(runs) >= MAX_LOOK || feedpub_unpublished_some_live(reader, runs);
+	limit = feedpub_max_batch_transactions * (partitions->n + 1);
+	max_runs = Min(MAX_LOOK, limit);
+	runs = feedpub_run_load(reader, last, &now, 0, max_runs);
+	found = feedpub_unpublished_some_live(reader, runs);
+	if (!found && max_runs < limit && list_length(runs) >= max_runs)
+	{
+		max_runs = limit;
+		runs = feedpub_run_load(reader, last, &now, 0, max_runs);
+		found = feedpub_unpublished_some_live(reader, runs);
+	}
+	found = found || list_length(runs) >= limit;
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);
 	return found;

@@ -3,23 +3,23 @@
  * flush.c
  *	  Waiting until all that has been committed is published: feed_flush().
  *
- * The caller asks the worker, in shared memory, to look at the feed, and waits
- * for the answer (server/shmem_mark.c).  Why everything that had committed
- * before the call is published then:
+ * Everything that had committed before the call is published if
  *
- * 1. A transaction that had committed before the call had left the list of
- *    running ones before the question was written.
- * 2. The worker reads the question, under the same mutex, and only then
- *    begins the transaction of the look, which takes its snapshot. So that
- *    snapshot sees the transaction.
- * 3. The worker answers after that transaction has committed. If the look
- *    fails, or cannot be made because something is locked, the worker does
- *    not answer, and looks again.
- * 4. A look writes batches until its snapshot sees no living row that is
- *    in none (publish/publish.c). Of a large backlog each look writes a part,
- *    and only the last look is answered, which began later still. So the rows
- *    are in a batch, which is committed, and the snapshot that reads the head
- *    sees it.
+ * - the last batch sees all that a snapshot sees which was taken in the call; or
+ * - a new snapshot sees no living row that is in no batch.  Then rows that had
+ *	 committed before the call are in one, or are gone.
+ *
+ * The caller enters a queue, asks this, marks the feed as a commit does, and
+ * sleeps.  The worker takes the mark, then begins a look, whose snapshot is
+ * later than that of the call.  A look writes batches until its snapshot sees
+ * no living row that is in none (publish/cut.c), of a large backlog in several
+ * steps.  After the last one it wakes the queue.  If the look has written a batch,
+ * the last one sees all that the snapshot of the call sees.  If it has found
+ * nothing, there was nothing, or rows have come since: their commits have set
+ * another mark, and the next look writes a batch.
+ *
+ * If the look fails, or cannot be made because something is locked, the worker
+ * looks again.
  *
  * Batches of one feed say nothing of other feeds, so no order between feeds is
  * needed.  The caller never publishes by itself: its batch could be rolled
@@ -29,6 +29,7 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "fmgr.h"
@@ -44,11 +45,9 @@ PG_FUNCTION_INFO_V1(feed_flush);
 /* how often the wait looks for a worker, in ms */
 #define RECHECK_INTERVAL	1000
 
-/* how often it asks again if all entries for requests are taken, in ms */
-#define FULL_INTERVAL		50
-
 static void check_transaction(Oid relid);
 static void await_look(Oid relid, int64 timeout_ms);
+static bool is_published(Oid relid, const FeedpubSnapshot *called);
 static void check_worker(Oid relid);
 
 /*
@@ -114,17 +113,17 @@ check_transaction(Oid relid)
 }
 
 /*
- * Have the worker look at the feed, and wait until it has.  As in wait.c, the
- * queue is entered before the answer is looked for, so no wake-up is missed.
+ * Have the worker look at the feed, until everything is published that a
+ * snapshot of now sees.
  */
 static void
 await_look(Oid relid, int64 timeout_ms)
 {
-	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+	ConditionVariable *queue = feedpub_shmem_waiters(FEEDPUB_WAITS_FOR_LOOK, relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
-	uint64		number = 0;
-	int			slot = -1;
+	FeedpubSnapshot called;
 
+	feedpub_batch_take_snapshot(GetLatestSnapshot(), &called);
 	for (;;)
 	{
 		int64		left;
@@ -132,9 +131,7 @@ await_look(Oid relid, int64 timeout_ms)
 		CHECK_FOR_INTERRUPTS();
 		check_worker(relid);
 		ConditionVariablePrepareToSleep(queue);
-		if (slot < 0)
-			slot = feedpub_shmem_ask(relid, &number);
-		if (slot >= 0 && feedpub_shmem_is_answered(slot, number))
+		if (is_published(relid, &called))
 			break;
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (left <= 0)
@@ -143,9 +140,30 @@ await_look(Oid relid, int64 timeout_ms)
 					 errmsg("could not flush feed \"%s\" in time",
 							get_rel_name(relid)),
 					 errhint("feedpub.workers and feedpub.feeds say what the worker does.")));
-		feedpub_wait_sleep_in(queue, Min(left, slot < 0 ? FULL_INTERVAL : RECHECK_INTERVAL));
+		feedpub_shmem_mark(&relid, 1, false);
+		feedpub_wait_sleep_in(queue, Min(left, RECHECK_INTERVAL));
 	}
 	ConditionVariableCancelSleep();
+}
+
+static bool
+is_published(Oid relid, const FeedpubSnapshot *called)
+{
+	Relation	heap = feedpub_registry_open(relid);
+	FeedpubFeed feed;
+	FeedpubBatch last;
+	bool		result;
+
+	feedpub_registry_get(relid, &feed);
+	PushActiveSnapshot(GetLatestSnapshot());
+	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	result = feedpub_batch_is_later(&last.snapshot, called) ||
+		!feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(), &last.snapshot);
+	PopActiveSnapshot();
+
+	/* a wait must not hold up an ALTER TABLE */
+	relation_close(heap, AccessShareLock);
+	return result;
 }
 
 /*

@@ -27,7 +27,6 @@ typedef struct FeedpubPrepared
 
 #define FEEDPUB_MAX_DIRTY		48
 #define FEEDPUB_MAX_PREPARED	16
-#define FEEDPUB_MAX_ASKED		8
 #define FEEDPUB_MAX_LISTENED	64
 
 /* What the workers of a database have done since the server started. */
@@ -41,6 +40,13 @@ typedef struct FeedpubWorkerStats
 	int64		errors;			/* steps that failed */
 	int			failing;		/* feeds whose last attempt failed, now */
 } FeedpubWorkerStats;
+
+/* What a session waits for. */
+typedef enum FeedpubWaits
+{
+	FEEDPUB_WAITS_FOR_BATCH,
+	FEEDPUB_WAITS_FOR_LOOK		/* of the worker, which may find nothing */
+} FeedpubWaits;
 
 /* The size of the buffer for a worker's last error, in bytes. */
 #define FEEDPUB_ERROR_LENGTH	256
@@ -112,8 +118,8 @@ extern FeedpubDatabase *feedpub_shmem_known_database(void);
 extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
 extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
-extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
-extern void feedpub_shmem_wake_waiters(Oid relid);
+extern ConditionVariable *feedpub_shmem_waiters(FeedpubWaits what, Oid feed);
+extern void feedpub_shmem_wake_waiters(FeedpubWaits what, Oid feed);
 
 /* in shmem_delivery.c */
 extern void feedpub_shmem_get_deliveries(uint64 shard, FeedpubDeliveries *deliveries);
@@ -130,11 +136,6 @@ extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
 								TransactionId xid);
 extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
 extern void feedpub_shmem_take_mark(Oid feed);
-extern int	feedpub_shmem_ask(Oid feed, uint64 *number);
-extern bool feedpub_shmem_is_answered(int slot, uint64 number);
-extern int	feedpub_shmem_read_asked(Oid *feeds);
-extern void feedpub_shmem_take_asked(Oid feed, uint64 *numbers);
-extern bool feedpub_shmem_answer(const uint64 *numbers);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 
 /* in shmem_worker.c */

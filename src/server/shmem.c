@@ -113,7 +113,10 @@ feedpub_shmem_attach(void)
 		for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
 			SpinLockInit(&feedpub_shared->databases[i].mutex);
 		for (int i = 0; i < NWAITERS; i++)
-			ConditionVariableInit(&feedpub_shared->waiters[i]);
+		{
+			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_BATCH][i]);
+			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_LOOK][i]);
+		}
 	}
 	feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
 	if (feedpub_counted != NULL && !found)
@@ -283,7 +286,10 @@ void
 feedpub_shmem_wake_all(void)
 {
 	for (int i = 0; i < NWAITERS; i++)
-		ConditionVariableBroadcast(&feedpub_shared->waiters[i]);
+	{
+		ConditionVariableBroadcast(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_BATCH][i]);
+		ConditionVariableBroadcast(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_LOOK][i]);
+	}
 }
 
 /*
@@ -301,8 +307,6 @@ feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
 		entry->wanted = entry->stopped = entry->refused = false;
 		entry->launched_at = 0;
 		entry->ndirty = entry->nprepared = 0;
-		for (int i = 0; i < FEEDPUB_MAX_ASKED; i++)
-			entry->asked[i].answered = entry->asked[i].asked;
 		MemSet(entry->listened, 0, sizeof(entry->listened));
 		entry->all_listened_until = 0;
 		MemSet(&entry->stats, 0, sizeof(FeedpubWorkerStats));
@@ -328,25 +332,25 @@ feedpub_shmem_set_launcher(Latch *latch)
 }
 
 /*
- * The condition variable of the processes that wait for a batch of a feed;
+ * The condition variable of the processes that wait for something of a feed;
  * NULL if they must poll.  Feeds may share one, so a woken process looks at
  * its own feed.
  */
 ConditionVariable *
-feedpub_shmem_waiters(Oid feed)
+feedpub_shmem_waiters(FeedpubWaits what, Oid feed)
 {
 	if (feedpub_shmem_database() == NULL)
 		return NULL;
-	return &feedpub_shared->waiters[(MyDatabaseId * 31 + feed) % NWAITERS];
+	return &feedpub_shared->waiters[what][(MyDatabaseId * 31 + feed) % NWAITERS];
 }
 
 /*
- * Wake the processes that wait for a feed, after a batch of it is visible.
+ * Wake them: after a batch of the feed is visible, or after a look at it.
  */
 void
-feedpub_shmem_wake_waiters(Oid relid)
+feedpub_shmem_wake_waiters(FeedpubWaits what, Oid feed)
 {
-	ConditionVariable *queue = feedpub_shmem_waiters(relid);
+	ConditionVariable *queue = feedpub_shmem_waiters(what, feed);
 
 	if (queue != NULL)
 		ConditionVariableBroadcast(queue);

@@ -19,19 +19,6 @@
 
 #define NWAITERS		32
 
-/*
- * A feed at which the worker is asked to look, how often it has been asked,
- * and up to which request it has answered.  If all requests are answered,
- * another feed may take over the entry.  The numbers only grow, also then, so
- * an answer stays given.
- */
-typedef struct AskedLook
-{
-	Oid			feed;
-	uint64		asked;
-	uint64		answered;
-} AskedLook;
-
 /* A feed whose batches are announced: shmem_listen.c. */
 typedef struct ListenedFeed
 {
@@ -54,7 +41,6 @@ struct FeedpubDatabase
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
 	int			nprepared;
 	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
-	AskedLook	asked[FEEDPUB_MAX_ASKED];
 	ListenedFeed listened[FEEDPUB_MAX_LISTENED];
 	TimestampTz all_listened_until;
 
@@ -73,7 +59,8 @@ typedef struct FeedpubShared
 	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
 	Latch	   *launcher_latch; /* by the mutex; NULL: there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
-	ConditionVariable waiters[NWAITERS];	/* by hash of database and feed */
+	ConditionVariable waiters[2][NWAITERS]; /* by FeedpubWaits and a hash of
+											 * database and feed */
 } FeedpubShared;
 
 /* The deliveries of a shard, and when they were written; 0: free. */

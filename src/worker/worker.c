@@ -311,26 +311,19 @@ mark_news(Oid relid)
 }
 
 /*
- * Collect what writers have marked, and what feed_flush() asks for.
+ * Collect what writers and those that wait have marked.
  */
 static void
 collect_marks(void)
 {
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
-	Oid			asked[FEEDPUB_MAX_ASKED];
 	bool		all;
 	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
-	int			nasked;
 
 	for (int i = 0; i < ndirty; i++)
 		mark_news(dirty[i]);
 	if (all || all_marked)
 		mark_news(InvalidOid);
-
-	/* feed_flush() */
-	nasked = feedpub_shmem_read_asked(asked);
-	for (int i = 0; i < nasked; i++)
-		mark_news(asked[i]);
 }
 
 /* the steps of run_step() */
@@ -481,13 +474,11 @@ retry_wait(int nfailures)
 static void
 publish_one(FeedState *state)
 {
-	uint64		asked[FEEDPUB_MAX_ASKED];
 	int			wait_ms;
 
 	/* before the look: a mark that is set after this asks for another look */
 	state->dirty = false;
 	feedpub_shmem_take_mark(state->relid);
-	feedpub_shmem_take_asked(state->relid, asked);
 
 	published = 0;
 	if (!run_step("publishing", publish, state->relid))
@@ -515,8 +506,10 @@ publish_one(FeedState *state)
 		state->has_more = state->dirty = published_as.more;
 		if (state->has_more)
 			wait_ms = 0;
-		if ((!state->has_more && feedpub_shmem_answer(asked)) || published > 0)
-			feedpub_shmem_wake_waiters(state->relid);
+		if (published > 0)
+			feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_BATCH, state->relid);
+		if (!state->has_more)
+			feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_LOOK, state->relid);
 
 		/* the publisher before may have ended between a batch and its NOTIFY */
 		if ((published > 0 &&
