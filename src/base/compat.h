@@ -72,6 +72,15 @@
 	table_index_fetch_begin(rel, SO_NONE)
 #endif
 
+/* 19: a tranche of locks gets its name when it is made */
+#if PG_VERSION_NUM < 190000
+#define feedpub_new_tranche(name) LWLockNewTrancheId()
+#define feedpub_register_tranche(id, name) LWLockRegisterTranche(id, name)
+#else
+#define feedpub_new_tranche(name) LWLockNewTrancheId(name)
+#define feedpub_register_tranche(id, name) ((void) 0)
+#endif
+
 /* 18: generated columns that are computed when they are read */
 #if PG_VERSION_NUM < 180000
 #define feedpub_has_virtual_columns(tupdesc) false

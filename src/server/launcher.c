@@ -70,9 +70,13 @@ feedpub_launcher_ensure(Oid relid)
 	entry = feedpub_shmem_database();
 	if (OidIsValid(relid))
 		feedpub_shmem_mark(&relid, 1, false);
-	if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, OidIsValid(relid)))
-		feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(MyDatabaseId, DEBUG1));
 	state = feedpub_shmem_worker_state(entry);
+	if (entry != NULL && state != FEEDPUB_WORKER_RUNNING &&
+		feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
+	{
+		feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(MyDatabaseId, DEBUG1));
+		state = feedpub_shmem_worker_state(entry);
+	}
 	return state == FEEDPUB_WORKER_RUNNING || state == FEEDPUB_WORKER_NONE;
 }
 
@@ -268,8 +272,8 @@ feedpub_launcher_main(Datum main_arg)
 
 	for (;;)
 	{
-		Oid			dbids[FEEDPUB_MAX_DATABASES];
-		int			ndbids;
+		FeedpubWorkerInfo workers[FEEDPUB_MAX_DATABASES];
+		int			nworkers;
 		long		timeout = RESTART_INTERVAL;
 
 		ResetLatch(MyLatch);
@@ -290,18 +294,22 @@ feedpub_launcher_main(Datum main_arg)
 			timeout = 100;
 		}
 
-		ndbids = feedpub_shmem_unserved(dbids);
-		for (int i = 0; i < ndbids; i++)
+		nworkers = feedpub_shmem_read_workers(workers);
+		for (int i = 0; i < nworkers; i++)
 		{
-			FeedpubDatabase *entry = feedpub_shmem_database_of(dbids[i]);
+			Oid			dbid = workers[i].dbid;
+			FeedpubDatabase *entry;
 
-			/* dropped meanwhile, and its entry is another database's now */
-			if (entry == NULL)
+			if (!workers[i].wanted || workers[i].stopped || workers[i].pid != 0)
 				continue;
-			if (!database_exists(dbids[i]))
-				feedpub_shmem_forget_database(entry, dbids[i]);
-			else if (feedpub_shmem_needs_worker(entry, RESTART_INTERVAL, true))
-				feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(dbids[i], WARNING));
+			if (!database_exists(dbid))
+			{
+				feedpub_shmem_forget_database(dbid);
+				continue;
+			}
+			entry = feedpub_shmem_database_of(dbid);
+			if (entry != NULL && feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
+				feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(dbid, WARNING));
 		}
 
 		(void) WaitLatch(MyLatch,

@@ -60,14 +60,14 @@ typedef enum FeedpubWorkerState
 	FEEDPUB_WORKER_REFUSED,		/* the server has no room for one */
 } FeedpubWorkerState;
 
-/* A copy of one database's entry in shared memory, for views. */
+/* The worker of one database. */
 typedef struct FeedpubWorkerInfo
 {
 	Oid			dbid;
 	int			pid;			/* 0: no worker */
-	bool		wanted;
-	bool		stopped;
-	TimestampTz started_at;
+	bool		wanted;			/* there were feeds at the last look */
+	bool		stopped;		/* by hand: no process starts it */
+	TimestampTz started_at;		/* the worker that is there */
 	FeedpubWorkerStats stats;
 	TimestampTz error_at;		/* 0: there was none */
 	Oid			error_feed;
@@ -116,7 +116,8 @@ extern uint64 feedpub_shmem_start(uint64 (*draw)(void));
 extern FeedpubDatabase *feedpub_shmem_database(void);
 extern FeedpubDatabase *feedpub_shmem_known_database(void);
 extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
-extern void feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid);
+extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
+extern void feedpub_shmem_forget_database(Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
 extern ConditionVariable *feedpub_shmem_waiters(FeedpubWaits what, Oid feed);
 extern void feedpub_shmem_wake_waiters(FeedpubWaits what, Oid feed);
@@ -141,17 +142,13 @@ extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 /* in shmem_worker.c */
 extern bool feedpub_shmem_claim_worker(void);
 extern void feedpub_shmem_release_worker(void);
-extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms,
-									   bool wake);
+extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms);
 extern void feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused);
 extern FeedpubWorkerState feedpub_shmem_worker_state(FeedpubDatabase *entry);
-extern int	feedpub_shmem_worker_pid(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
-extern void feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
-extern int	feedpub_shmem_unserved(Oid *dbids);
+extern int	feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
 extern int	feedpub_shmem_count_workers(void);
 extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
 extern void feedpub_shmem_note_error(Oid feed, const char *error);
-extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 
 #endif							/* FEEDPUB_SERVER_H */

@@ -13,32 +13,20 @@
  * room, everything works without it: the worker looks at all feeds from time
  * to time, and a waiting session polls.
  *
- * A database in which there is a feed has one entry.  It is given back after
- * the database was dropped; until then backends keep a pointer to it.
+ * A database in which there is a feed has one entry.
  *
- * Locks: each entry's mutex protects its fields, the struct's mutex those of
- * a free entry.  Nothing that can fail or wait is called while one is held.
- * The struct's mutex is held while an entry is taken or given back.  If a
- * process needs both, it takes the struct's first.  A latch belongs to a
- * PGPROC, which stays in shared memory for ever: if a process sets the latch
- * of a worker that has just ended, it wakes another process for nothing, and
- * does no harm.
+ * shmem.h has the rules.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "access/xact.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/ipc.h"
-#include "storage/latch.h"
 #include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "storage/shmem.h"
-#include "storage/spin.h"
-#include "utils/hsearch.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -108,23 +96,33 @@ feedpub_shmem_attach(void)
 	if (feedpub_shared != NULL && !found)
 	{
 		MemSet(feedpub_shared, 0, sizeof(FeedpubShared));
-		SpinLockInit(&feedpub_shared->mutex);
+		LWLockInitialize(&feedpub_shared->lock, feedpub_new_tranche("feedpub"));
 		pg_atomic_init_u64(&feedpub_shared->start, 0);
-		for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
-			SpinLockInit(&feedpub_shared->databases[i].mutex);
 		for (int i = 0; i < NWAITERS; i++)
 		{
 			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_BATCH][i]);
 			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_LOOK][i]);
 		}
 	}
-	feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
+	if (feedpub_shared != NULL)
+		feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
 	if (feedpub_counted != NULL && !found)
-	{
 		MemSet(feedpub_counted, 0, sizeof(FeedpubCounted));
-		SpinLockInit(&feedpub_counted->mutex);
-	}
 	LWLockRelease(AddinShmemInitLock);
+	if (feedpub_shared != NULL)
+		feedpub_register_tranche(feedpub_shared->lock.tranche, "feedpub");
+}
+
+void
+feedpub_shmem_lock(LWLockMode mode)
+{
+	LWLockAcquire(&feedpub_shared->lock, mode);
+}
+
+void
+feedpub_shmem_unlock(void)
+{
+	LWLockRelease(&feedpub_shared->lock);
 }
 
 /*
@@ -197,28 +195,51 @@ feedpub_shmem_start(uint64 (*draw)(void))
 FeedpubDatabase *
 feedpub_shmem_database_of(Oid dbid)
 {
-	FeedpubDatabase *found = NULL;
+	FeedpubDatabase *entry = NULL;
 
 	feedpub_shmem_attach();
 	if (feedpub_shared == NULL)
 		return NULL;
-	SpinLockAcquire(&feedpub_shared->mutex);
-	for (int i = 0; i < FEEDPUB_MAX_DATABASES && found == NULL; i++)
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
 	{
-		if (feedpub_shared->databases[i].dbid == dbid)
-			found = &feedpub_shared->databases[i];
+		FeedpubDatabase *other = &feedpub_shared->databases[i];
+
+		if (other->worker.dbid == dbid ||
+			(entry == NULL && !OidIsValid(other->worker.dbid)))
+			entry = other;
+		if (other->worker.dbid == dbid)
+			break;
 	}
-	for (int i = 0; i < FEEDPUB_MAX_DATABASES && found == NULL; i++)
+	if (entry != NULL && entry->worker.dbid != dbid)
 	{
-		if (feedpub_shared->databases[i].dbid == InvalidOid)
-		{
-			found = &feedpub_shared->databases[i];
-			found->dbid = dbid;
-			found->all_dirty = true;
-		}
+		entry->worker.dbid = dbid;
+		entry->all_dirty = true;
 	}
-	SpinLockRelease(&feedpub_shared->mutex);
-	return found;
+	feedpub_shmem_unlock();
+	return entry;
+}
+
+/*
+ * Copy what is known of the workers of all databases.  workers has room for
+ * FEEDPUB_MAX_DATABASES; returns how many there are.
+ */
+int
+feedpub_shmem_read_workers(FeedpubWorkerInfo *workers)
+{
+	int			n = 0;
+
+	feedpub_shmem_attach();
+	if (feedpub_shared == NULL)
+		return 0;
+	feedpub_shmem_lock(LW_SHARED);
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
+	{
+		if (OidIsValid(feedpub_shared->databases[i].worker.dbid))
+			workers[n++] = feedpub_shared->databases[i].worker;
+	}
+	feedpub_shmem_unlock();
+	return n;
 }
 
 /*
@@ -228,17 +249,13 @@ feedpub_shmem_database_of(Oid dbid)
 static void
 reclaim_entries(void)
 {
-	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
-	{
-		FeedpubDatabase *entry = &feedpub_shared->databases[i];
-		Oid			dbid;
+	FeedpubWorkerInfo workers[FEEDPUB_MAX_DATABASES];
+	int			n = feedpub_shmem_read_workers(workers);
 
-		SpinLockAcquire(&feedpub_shared->mutex);
-		dbid = entry->dbid;
-		SpinLockRelease(&feedpub_shared->mutex);
-		if (OidIsValid(dbid) &&
-			!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dbid)))
-			feedpub_shmem_forget_database(entry, dbid);
+	for (int i = 0; i < n; i++)
+	{
+		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(workers[i].dbid)))
+			feedpub_shmem_forget_database(workers[i].dbid);
 	}
 }
 
@@ -297,23 +314,17 @@ feedpub_shmem_wake_all(void)
  * could have a pointer to it.  Does nothing if another process has done it.
  */
 void
-feedpub_shmem_forget_database(FeedpubDatabase *entry, Oid dbid)
+feedpub_shmem_forget_database(Oid dbid)
 {
-	SpinLockAcquire(&feedpub_shared->mutex);
-	SpinLockAcquire(&entry->mutex);
-	if (entry->worker_pid == 0 && entry->dbid == dbid)
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
 	{
-		entry->dbid = InvalidOid;
-		entry->wanted = entry->stopped = entry->refused = false;
-		entry->launched_at = 0;
-		entry->ndirty = entry->nprepared = 0;
-		MemSet(entry->listened, 0, sizeof(entry->listened));
-		entry->all_listened_until = 0;
-		MemSet(&entry->stats, 0, sizeof(FeedpubWorkerStats));
-		entry->error_at = 0;
+		FeedpubDatabase *entry = &feedpub_shared->databases[i];
+
+		if (entry->worker.dbid == dbid && entry->worker.pid == 0)
+			MemSet(entry, 0, sizeof(FeedpubDatabase));
 	}
-	SpinLockRelease(&entry->mutex);
-	SpinLockRelease(&feedpub_shared->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*
@@ -326,9 +337,9 @@ feedpub_shmem_set_launcher(Latch *latch)
 	feedpub_shmem_attach();
 	if (feedpub_shared == NULL)
 		return;
-	SpinLockAcquire(&feedpub_shared->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	feedpub_shared->launcher_latch = latch;
-	SpinLockRelease(&feedpub_shared->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*

@@ -1,10 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  The structs in shared memory, for shmem.c, shmem_delivery.c,
- *	  shmem_listen.c, shmem_mark.c and shmem_worker.c.
+ *	  What shared memory holds, for shmem.c, shmem_delivery.c, shmem_listen.c,
+ *	  shmem_mark.c and shmem_worker.c.
  *
- * The head of shmem.c says which lock protects what.
+ * The rules.  One LWLock, feedpub_shared->lock, protects all of it, but for the
+ * id of the server start, which is atomic, and the queues, which have locks of
+ * their own.  While a process holds it, it only reads and writes this memory: it
+ * raises no error, waits for nothing and takes no other lock, so it may take this
+ * one wherever an LWLock can be taken, and in the callbacks of a transaction's
+ * end.  It sets latches and wakes queues after it has given the lock back.  A
+ * latch is in a PGPROC, which stays for ever: one of a process that has just
+ * ended wakes another one for nothing.  A backend keeps a pointer to its
+ * database's entry, which is given back when that database is gone, and with it
+ * all its backends.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,7 +22,7 @@
 
 #include "port/atomics.h"
 #include "storage/latch.h"
-#include "storage/spin.h"
+#include "storage/lwlock.h"
 
 #include "server/server.h"
 
@@ -28,13 +37,9 @@ typedef struct ListenedFeed
 
 struct FeedpubDatabase
 {
-	slock_t		mutex;
-	Oid			dbid;			/* by the struct's mutex; InvalidOid: free */
-	int			worker_pid;		/* 0: no worker */
-	Latch	   *worker_latch;
+	FeedpubWorkerInfo worker;	/* whose database; InvalidOid: free */
+	Latch	   *latch;			/* of the worker that is there */
 	TimestampTz launched_at;	/* when a worker was last asked for */
-	bool		wanted;			/* there were feeds at the last look */
-	bool		stopped;		/* by hand: no process starts it */
 	bool		refused;		/* there was no room for one */
 	bool		all_dirty;		/* more feeds have news than fit below */
 	int			ndirty;
@@ -43,21 +48,13 @@ struct FeedpubDatabase
 	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
 	ListenedFeed listened[FEEDPUB_MAX_LISTENED];
 	TimestampTz all_listened_until;
-
-	/* for feedpub.workers */
-	TimestampTz started_at;		/* the worker that is there */
-	FeedpubWorkerStats stats;
-	TimestampTz error_at;
-	Oid			error_feed;
-	int			error_encoding;
-	char		error[FEEDPUB_ERROR_LENGTH];
 };
 
 typedef struct FeedpubShared
 {
-	slock_t		mutex;
+	LWLock		lock;
 	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
-	Latch	   *launcher_latch; /* by the mutex; NULL: there is none */
+	Latch	   *launcher_latch; /* NULL: there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
 	ConditionVariable waiters[2][NWAITERS]; /* by FeedpubWaits and a hash of
 											 * database and feed */
@@ -72,17 +69,17 @@ typedef struct CountedShard
 
 typedef struct FeedpubCounted
 {
-	slock_t		mutex;
 	uint64		clock;			/* counts what is written */
 	CountedShard shards[FEEDPUB_MAX_DELIVERIES];
 } FeedpubCounted;
 
 extern FeedpubShared *feedpub_shared;	/* NULL: there is none */
 extern FeedpubDatabase *feedpub_database;	/* ours; NULL: not known */
-
 extern FeedpubCounted *feedpub_counted; /* NULL: there is none */
 
 extern void feedpub_shmem_attach(void);
+extern void feedpub_shmem_lock(LWLockMode mode);
+extern void feedpub_shmem_unlock(void);
 extern void feedpub_shmem_wake_all(void);
 
 #endif							/* FEEDPUB_SHMEM_H */

@@ -15,15 +15,12 @@
  * It is a struct of its own, so that without shared_preload_libraries a server
  * with too little room left for both still has that of shmem.c.
  *
- * Locks: the mutex protects all entries.  A poll reads an entry, and writes it
- * later.  If two processes poll a shard at the same time, one of the two may
+ * A poll reads an entry, and writes it later.  If two processes poll a shard at the same time, one of the two may
  * not be counted.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include "storage/spin.h"
 
 #include "server/shmem.h"
 
@@ -44,11 +41,11 @@ feedpub_shmem_get_deliveries(uint64 shard, FeedpubDeliveries *deliveries)
 	feedpub_shmem_attach();
 	if (feedpub_counted == NULL)
 		return;
-	SpinLockAcquire(&feedpub_counted->mutex);
+	feedpub_shmem_lock(LW_SHARED);
 	entry = find_entry(shard, false);
 	if (entry != NULL)
 		*deliveries = entry->deliveries;
-	SpinLockRelease(&feedpub_counted->mutex);
+	feedpub_shmem_unlock();
 }
 
 void
@@ -59,11 +56,11 @@ feedpub_shmem_set_deliveries(const FeedpubDeliveries *deliveries)
 	feedpub_shmem_attach();
 	if (feedpub_counted == NULL)
 		return;
-	SpinLockAcquire(&feedpub_counted->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	entry = find_entry(deliveries->shard, true);
 	entry->deliveries = *deliveries;
 	entry->used = ++feedpub_counted->clock;
-	SpinLockRelease(&feedpub_counted->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*
@@ -77,11 +74,11 @@ feedpub_shmem_forget_deliveries(uint64 shard)
 	feedpub_shmem_attach();
 	if (feedpub_counted == NULL)
 		return;
-	SpinLockAcquire(&feedpub_counted->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	entry = find_entry(shard, false);
 	if (entry != NULL)
 		entry->used = 0;
-	SpinLockRelease(&feedpub_counted->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*

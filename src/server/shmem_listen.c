@@ -34,7 +34,7 @@ feedpub_shmem_listen(Oid feed, TimestampTz until)
 
 	if (entry == NULL)
 		return false;
-	SpinLockAcquire(&entry->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	for (int i = 0; i < FEEDPUB_MAX_LISTENED; i++)
 	{
 		const ListenedFeed *listened = &entry->listened[i];
@@ -51,7 +51,7 @@ feedpub_shmem_listen(Oid feed, TimestampTz until)
 	}
 	else
 		entry->all_listened_until = until;
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 	return true;
 }
 
@@ -67,11 +67,11 @@ feedpub_shmem_is_listened(Oid feed)
 
 	if (entry == NULL)
 		return false;
-	SpinLockAcquire(&entry->mutex);
+	feedpub_shmem_lock(LW_SHARED);
 	found = entry->all_listened_until >= now;
 	for (int i = 0; i < FEEDPUB_MAX_LISTENED && !found; i++)
 		found = entry->listened[i].feed == feed &&
 			entry->listened[i].until >= now;
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 	return found;
 }

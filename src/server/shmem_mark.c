@@ -13,60 +13,67 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/spin.h"
 
 #include "server/shmem.h"
+
+static bool is_marked(Oid feed);
 
 /*
  * Mark feeds that have news, and wake the worker.  Transaction callbacks call
  * this, so it raises no error.  If all is set, more feeds have news than are
  * listed.
+ *
+ * Under load most marks are there already, and the worker has been woken for
+ * them, so this is asked first, with a lock that writers can share.
  */
 void
 feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 {
-	Latch	   *latch = NULL;
-	bool		fresh = false;
-	bool		unserved;
+	FeedpubDatabase *entry = feedpub_database;
+	Latch	   *latch;
+	bool		marked;
 
-	if (feedpub_database == NULL)
+	if (entry == NULL)
 		return;
-	SpinLockAcquire(&feedpub_database->mutex);
-	unserved = feedpub_database->worker_pid == 0 && !feedpub_database->wanted;
-	if (unserved)
-		feedpub_database->wanted = true;
-	for (int i = 0; i < nfeeds && !feedpub_database->all_dirty; i++)
-	{
-		int			j = 0;
+	feedpub_shmem_lock(LW_SHARED);
+	marked = (entry->worker.pid != 0 || entry->worker.wanted) && (entry->all_dirty || !all);
+	for (int i = 0; marked && i < nfeeds; i++)
+		marked = is_marked(feeds[i]);
+	feedpub_shmem_unlock();
+	if (marked)
+		return;
 
-		while (j < feedpub_database->ndirty && feedpub_database->dirty[j] != feeds[i])
-			j++;
-		if (j < feedpub_database->ndirty)
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	for (int i = 0; i < nfeeds; i++)
+	{
+		if (is_marked(feeds[i]))
 			continue;
-		fresh = true;
-		if (feedpub_database->ndirty < FEEDPUB_MAX_DIRTY)
-			feedpub_database->dirty[feedpub_database->ndirty++] = feeds[i];
+		if (entry->ndirty < FEEDPUB_MAX_DIRTY)
+			entry->dirty[entry->ndirty++] = feeds[i];
 		else
 			all = true;
 	}
-	if (all && !feedpub_database->all_dirty)
-		fresh = feedpub_database->all_dirty = true;
-	/* if the mark was there, the worker has been woken for it */
-	if (fresh)
-		latch = feedpub_database->worker_latch;
-	SpinLockRelease(&feedpub_database->mutex);
+	entry->all_dirty = entry->all_dirty || all;
 
 	/* the first feed here: the launcher, if there is one, starts a worker */
-	if (unserved)
-	{
-		SpinLockAcquire(&feedpub_shared->mutex);
-		latch = feedpub_shared->launcher_latch;
-		SpinLockRelease(&feedpub_shared->mutex);
-	}
+	latch = entry->worker.pid != 0 || entry->worker.wanted ? entry->latch : feedpub_shared->launcher_latch;
+	if (entry->worker.pid == 0)
+		entry->worker.wanted = true;
+	feedpub_shmem_unlock();
 	if (latch != NULL)
 		SetLatch(latch);
+}
+
+static bool
+is_marked(Oid feed)
+{
+	for (int i = 0; i < feedpub_database->ndirty; i++)
+	{
+		if (feedpub_database->dirty[i] == feed)
+			return true;
+	}
+	return feedpub_database->all_dirty;
 }
 
 /*
@@ -81,7 +88,7 @@ feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
 
 	if (feedpub_database == NULL)
 		return;
-	SpinLockAcquire(&feedpub_database->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	if (all || feedpub_database->nprepared + nfeeds > FEEDPUB_MAX_PREPARED)
 	{
 		/* one entry for all feeds; it replaces the last if all are taken */
@@ -101,8 +108,8 @@ feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
 			feedpub_database->prepared[feedpub_database->nprepared++].xid = xid;
 		}
 	}
-	latch = feedpub_database->worker_latch;
-	SpinLockRelease(&feedpub_database->mutex);
+	latch = feedpub_database->latch;
+	feedpub_shmem_unlock();
 	if (latch != NULL)
 		SetLatch(latch);
 }
@@ -118,12 +125,12 @@ feedpub_shmem_read_marks(Oid *dirty, bool *all)
 	int			ndirty = 0;
 
 	Assert(feedpub_database != NULL);
-	SpinLockAcquire(&feedpub_database->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	*all = feedpub_database->all_dirty;
 	ndirty = feedpub_database->ndirty;
 	memcpy(dirty, feedpub_database->dirty, ndirty * sizeof(Oid));
 	feedpub_database->all_dirty = false;
-	SpinLockRelease(&feedpub_database->mutex);
+	feedpub_shmem_unlock();
 	return ndirty;
 }
 
@@ -135,7 +142,7 @@ void
 feedpub_shmem_take_mark(Oid feed)
 {
 	Assert(feedpub_database != NULL);
-	SpinLockAcquire(&feedpub_database->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	for (int i = 0; i < feedpub_database->ndirty; i++)
 	{
 		if (feedpub_database->dirty[i] == feed)
@@ -144,7 +151,7 @@ feedpub_shmem_take_mark(Oid feed)
 			break;
 		}
 	}
-	SpinLockRelease(&feedpub_database->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*
@@ -157,10 +164,10 @@ feedpub_shmem_take_watch(FeedpubPrepared *prepared)
 	int			nprepared = 0;
 
 	Assert(feedpub_database != NULL);
-	SpinLockAcquire(&feedpub_database->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	nprepared = feedpub_database->nprepared;
 	memcpy(prepared, feedpub_database->prepared, nprepared * sizeof(FeedpubPrepared));
 	feedpub_database->nprepared = 0;
-	SpinLockRelease(&feedpub_database->mutex);
+	feedpub_shmem_unlock();
 	return nprepared;
 }

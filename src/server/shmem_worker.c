@@ -11,8 +11,6 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
-#include "storage/spin.h"
 #include "utils/timestamp.h"
 
 #include "server/shmem.h"
@@ -25,23 +23,23 @@ bool
 feedpub_shmem_claim_worker(void)
 {
 	FeedpubDatabase *entry = feedpub_shmem_database();
-	bool		claimed = false;
+	bool		claimed;
 
 	if (entry == NULL)
 		return false;
-	SpinLockAcquire(&entry->mutex);
-	if (entry->worker_pid == 0)
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	claimed = entry->worker.pid == 0;
+	if (claimed)
 	{
-		entry->worker_pid = MyProcPid;
-		entry->worker_latch = MyLatch;
-		entry->started_at = MyStartTimestamp;
-		entry->wanted = true;
+		entry->worker.pid = MyProcPid;
+		entry->worker.started_at = MyStartTimestamp;
+		entry->worker.wanted = true;
+		entry->latch = MyLatch;
 		entry->refused = false;
 		entry->all_dirty = true;
 		entry->nprepared = 0;	/* the worker looks for them itself */
-		claimed = true;
 	}
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 
 	/* the worker before may have published a batch and woken no process */
 	if (claimed)
@@ -55,24 +53,21 @@ feedpub_shmem_claim_worker(void)
 void
 feedpub_shmem_release_worker(void)
 {
-	Latch	   *launcher = NULL;
-	bool		was_worker = false;
+	Latch	   *launcher;
+	bool		was_worker;
 
 	if (feedpub_database == NULL)
 		return;
-	SpinLockAcquire(&feedpub_database->mutex);
-	if (feedpub_database->worker_pid == MyProcPid)
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	was_worker = feedpub_database->worker.pid == MyProcPid;
+	if (was_worker)
 	{
-		was_worker = true;
-		feedpub_database->worker_pid = 0;
-		feedpub_database->worker_latch = NULL;
-		feedpub_database->stats.failing = 0;	/* the next one counts */
+		feedpub_database->worker.pid = 0;
+		feedpub_database->worker.stats.failing = 0; /* the next one counts */
+		feedpub_database->latch = NULL;
 	}
-	SpinLockRelease(&feedpub_database->mutex);
-
-	SpinLockAcquire(&feedpub_shared->mutex);
 	launcher = feedpub_shared->launcher_latch;
-	SpinLockRelease(&feedpub_shared->mutex);
+	feedpub_shmem_unlock();
 	if (launcher != NULL)
 		SetLatch(launcher);
 	if (was_worker)
@@ -81,30 +76,20 @@ feedpub_shmem_release_worker(void)
 
 /*
  * Should the caller start a worker for a database?  True for one caller in
- * each retry_ms milliseconds, if the database has none.  If it has one and
- * wake is set, wakes it.
+ * each retry_ms milliseconds, if the database has none.
  */
 bool
-feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
+feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Latch	   *latch = NULL;
-	bool		needed = false;
+	bool		needed;
 
-	if (entry == NULL)
-		return false;
-	SpinLockAcquire(&entry->mutex);
-	if (entry->worker_pid != 0)
-		latch = entry->worker_latch;
-	else if (!entry->stopped &&
-			 TimestampDifferenceExceeds(entry->launched_at, now, retry_ms))
-	{
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	needed = entry->worker.pid == 0 && !entry->worker.stopped &&
+		TimestampDifferenceExceeds(entry->launched_at, now, retry_ms);
+	if (needed)
 		entry->launched_at = now;
-		needed = true;
-	}
-	SpinLockRelease(&entry->mutex);
-	if (latch != NULL && wake)
-		SetLatch(latch);
+	feedpub_shmem_unlock();
 	return needed;
 }
 
@@ -114,11 +99,9 @@ feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms, bool wake)
 void
 feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused)
 {
-	if (entry == NULL)
-		return;
-	SpinLockAcquire(&entry->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
 	entry->refused = refused;
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*
@@ -131,76 +114,43 @@ feedpub_shmem_worker_state(FeedpubDatabase *entry)
 
 	if (entry == NULL)
 		return FEEDPUB_WORKER_REFUSED;
-	SpinLockAcquire(&entry->mutex);
-	if (entry->worker_pid != 0)
+	feedpub_shmem_lock(LW_SHARED);
+	if (entry->worker.pid != 0)
 		state = FEEDPUB_WORKER_RUNNING;
-	else if (entry->stopped)
+	else if (entry->worker.stopped)
 		state = FEEDPUB_WORKER_STOPPED;
 	else if (entry->refused)
 		state = FEEDPUB_WORKER_REFUSED;
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 	return state;
-}
-
-/*
- * The process id of a database's worker, 0 if there is none.
- */
-int
-feedpub_shmem_worker_pid(FeedpubDatabase *entry)
-{
-	int			pid;
-
-	SpinLockAcquire(&entry->mutex);
-	pid = entry->worker_pid;
-	SpinLockRelease(&entry->mutex);
-	return pid;
 }
 
 void
 feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted)
 {
-	SpinLockAcquire(&entry->mutex);
-	entry->wanted = wanted;
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	entry->worker.wanted = wanted;
 	if (!wanted)
 		entry->launched_at = 0; /* a new feed gets one at once */
-	SpinLockRelease(&entry->mutex);
-}
-
-void
-feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped)
-{
-	SpinLockAcquire(&entry->mutex);
-	entry->stopped = stopped;
-	if (!stopped)
-		entry->launched_at = 0;
-	SpinLockRelease(&entry->mutex);
+	feedpub_shmem_unlock();
 }
 
 /*
- * For the launcher: the databases that want a worker and have none.  dbids has
- * room for FEEDPUB_MAX_DATABASES; returns how many there are.
+ * Let no process start a worker, or let them again.  Returns the process id of
+ * the one that is there, or 0.
  */
 int
-feedpub_shmem_unserved(Oid *dbids)
+feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped)
 {
-	int			n = 0;
+	int			pid;
 
-	for (int i = 0; feedpub_shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
-	{
-		FeedpubDatabase *entry = &feedpub_shared->databases[i];
-		Oid			dbid;
-		bool		unserved;
-
-		SpinLockAcquire(&feedpub_shared->mutex);
-		dbid = entry->dbid;
-		SpinLockRelease(&feedpub_shared->mutex);
-		SpinLockAcquire(&entry->mutex);
-		unserved = entry->wanted && !entry->stopped && entry->worker_pid == 0;
-		SpinLockRelease(&entry->mutex);
-		if (OidIsValid(dbid) && unserved)
-			dbids[n++] = dbid;
-	}
-	return n;
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	entry->worker.stopped = stopped;
+	if (!stopped)
+		entry->launched_at = 0;
+	pid = entry->worker.pid;
+	feedpub_shmem_unlock();
+	return pid;
 }
 
 /*
@@ -209,14 +159,12 @@ feedpub_shmem_unserved(Oid *dbids)
 int
 feedpub_shmem_count_workers(void)
 {
-	int			n = 0;
+	FeedpubWorkerInfo workers[FEEDPUB_MAX_DATABASES];
+	int			running = 0;
 
-	for (int i = 0; feedpub_shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
-	{
-		if (feedpub_shmem_worker_pid(&feedpub_shared->databases[i]) != 0)
-			n++;
-	}
-	return n;
+	for (int i = feedpub_shmem_read_workers(workers) - 1; i >= 0; i--)
+		running += workers[i].pid != 0;
+	return running;
 }
 
 /*
@@ -227,18 +175,18 @@ feedpub_shmem_count_workers(void)
 void
 feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
 {
+	FeedpubWorkerStats *stats = &feedpub_database->worker.stats;
 	int			failing = delta->failing;
 
-	Assert(feedpub_database != NULL);
-	SpinLockAcquire(&feedpub_database->mutex);
-	feedpub_database->stats.turns += delta->turns;
-	feedpub_database->stats.wakeups += delta->wakeups;
-	feedpub_database->stats.batches += delta->batches;
-	feedpub_database->stats.transactions += delta->transactions;
-	feedpub_database->stats.stamped += delta->stamped;
-	feedpub_database->stats.errors += delta->errors;
-	feedpub_database->stats.failing = failing;
-	SpinLockRelease(&feedpub_database->mutex);
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	stats->turns += delta->turns;
+	stats->wakeups += delta->wakeups;
+	stats->batches += delta->batches;
+	stats->transactions += delta->transactions;
+	stats->stamped += delta->stamped;
+	stats->errors += delta->errors;
+	stats->failing = failing;
+	feedpub_shmem_unlock();
 	MemSet(delta, 0, sizeof(FeedpubWorkerStats));
 	delta->failing = failing;
 }
@@ -252,51 +200,17 @@ feedpub_shmem_note_error(Oid feed, const char *error)
 	TimestampTz now = GetCurrentTimestamp();
 	int			length = pg_mbcliplen(error, strlen(error),
 									  FEEDPUB_ERROR_LENGTH - 1);
+	FeedpubWorkerInfo *worker;
 
 	/* a worker that has not claimed the entry yet */
 	if (feedpub_database == NULL)
 		return;
-	SpinLockAcquire(&feedpub_database->mutex);
-	feedpub_database->error_at = now;
-	feedpub_database->error_feed = feed;
-	feedpub_database->error_encoding = GetDatabaseEncoding();
-	memcpy(feedpub_database->error, error, length);
-	feedpub_database->error[length] = '\0';
-	SpinLockRelease(&feedpub_database->mutex);
-}
-
-/*
- * Copy the entries of all databases.  workers has room for
- * FEEDPUB_MAX_DATABASES; returns how many there are.
- */
-int
-feedpub_shmem_read_workers(FeedpubWorkerInfo *workers)
-{
-	int			n = 0;
-
-	feedpub_shmem_attach();
-	for (int i = 0; feedpub_shared != NULL && i < FEEDPUB_MAX_DATABASES; i++)
-	{
-		FeedpubDatabase *entry = &feedpub_shared->databases[i];
-		FeedpubWorkerInfo *worker = &workers[n];
-
-		/* both, so that the entry stays that database's meanwhile */
-		SpinLockAcquire(&feedpub_shared->mutex);
-		SpinLockAcquire(&entry->mutex);
-		worker->dbid = entry->dbid;
-		worker->pid = entry->worker_pid;
-		worker->wanted = entry->wanted;
-		worker->stopped = entry->stopped;
-		worker->started_at = entry->started_at;
-		worker->stats = entry->stats;
-		worker->error_at = entry->error_at;
-		worker->error_feed = entry->error_feed;
-		worker->error_encoding = entry->error_encoding;
-		memcpy(worker->error, entry->error, FEEDPUB_ERROR_LENGTH);
-		SpinLockRelease(&entry->mutex);
-		SpinLockRelease(&feedpub_shared->mutex);
-		if (OidIsValid(worker->dbid))
-			n++;
-	}
-	return n;
+	worker = &feedpub_database->worker;
+	feedpub_shmem_lock(LW_EXCLUSIVE);
+	worker->error_at = now;
+	worker->error_feed = feed;
+	worker->error_encoding = GetDatabaseEncoding();
+	memcpy(worker->error, error, length);
+	worker->error[length] = '\0';
+	feedpub_shmem_unlock();
 }

@@ -53,8 +53,8 @@ feed_start_worker(PG_FUNCTION_ARGS)
 				 feedpub_launcher_errdetail()));
 		PG_RETURN_BOOL(false);
 	}
-	feedpub_shmem_set_stopped(entry, false);
-	if (feedpub_shmem_needs_worker(entry, 0, true))
+	(void) feedpub_shmem_set_stopped(entry, false);
+	if (feedpub_shmem_needs_worker(entry, 0))
 	{
 		bool		started = feedpub_launcher_start_worker(MyDatabaseId, WARNING);
 
@@ -84,7 +84,6 @@ feed_stop_worker(PG_FUNCTION_ARGS)
 				 errdetail("Only superusers may.")));
 	if (entry == NULL)
 		PG_RETURN_BOOL(false);
-	feedpub_shmem_set_stopped(entry, true);
-	pid = feedpub_shmem_worker_pid(entry);
+	pid = feedpub_shmem_set_stopped(entry, true);
 	PG_RETURN_BOOL(pid != 0 && kill(pid, SIGTERM) == 0);
 }
