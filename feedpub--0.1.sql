@@ -320,16 +320,9 @@ COMMENT ON TABLE feedpub._stamping IS
 	'How far the rows of partitions have been stamped anew. Background workers and feed_republish() write it.';
 
 --
--- Internal functions.  If a default or a trigger of a feed calls a function,
--- it runs with the rights of the writer, so PUBLIC may execute it.
+-- Internal functions.  If a trigger of a feed calls a function, it runs with the
+-- rights of the writer, so PUBLIC may execute it.
 --
-
-CREATE FUNCTION feedpub._message_id()
-RETURNS pg_catalog.text
-LANGUAGE C VOLATILE PARALLEL SAFE
-AS 'MODULE_PATHNAME', 'feedpub_message_id';
-COMMENT ON FUNCTION feedpub._message_id() IS
-	'The default of message_id in an outbox: a UUID of version 7.';
 
 CREATE FUNCTION feedpub._stamp_message()
 RETURNS pg_catalog.trigger

@@ -94,6 +94,14 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('beyond', 
 ROLLBACK;
 
 --
+-- The defaults of the stamp, for a time without the trigger.
+--
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_xid DROP DEFAULT, ALTER COLUMN feed_pos DROP DEFAULT;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+SELECT reads();
+
+--
 -- The default of message_id: another is the owner's choice.
 --
 ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id SET DEFAULT gen_random_uuid()::text;
@@ -118,6 +126,23 @@ INSERT INTO "Odd ""Name"", with a comma" (feed_xid, message_type, data) VALUES (
 \echo :SQLSTATE
 SELECT * FROM repair();
 SELECT reads();
+-- What is written meanwhile has the defaults: no message, until it is stamped.
+BEGIN;
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_stamp, ALTER COLUMN feed_pos SET DEFAULT -1;
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN feed_pos DROP DEFAULT;
+SELECT * FROM repair();
+ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_stamp;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'without', to_jsonb(i) FROM generate_series(1, 100) i;
+ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
+SELECT count(DISTINCT feed_pos), max(feed_pos) < 0 AS negative, bool_and(feed_xid = '0' AND message_id LIKE 'feedpub %') AS unstamped
+	FROM "Odd ""Name"", with a comma" WHERE message_type = 'without';
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT * FROM repair();
+SELECT count(DISTINCT message_id), bool_and(message_id ~ '^[0-9a-f-]{36}$') AS uuids, bool_and(feed_xid = pg_current_xact_id()) AS stamped,
+	array_agg(data::int ORDER BY feed_pos) = array_agg(data::int ORDER BY data::int) AS in_order, min(feed_pos) > :largest AS last
+	FROM "Odd ""Name"", with a comma" WHERE message_type = 'without';
+ROLLBACK;
 DROP TRIGGER zz_feedpub_stamp ON "Odd ""Name"", with a comma";
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();

@@ -28,7 +28,7 @@ INSERT INTO parent (feed_xid, feed_pos, message_id, message_type, data, publicat
 ALTER TABLE parent
 	ALTER COLUMN feed_xid SET DEFAULT pg_current_xact_id(),
 	ALTER COLUMN feed_pos SET DEFAULT 0,
-	ALTER COLUMN message_id SET DEFAULT feedpub._message_id(),
+	ALTER COLUMN message_id SET DEFAULT gen_random_uuid()::text,
 	ALTER COLUMN publication_id SET DEFAULT '',
 	ALTER COLUMN scheduled SET DEFAULT now();
 INSERT INTO parent (message_type, data) VALUES ('odd', '4'), ('else', '5'), ('strange', '6'), ('else', '7');

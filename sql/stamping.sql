@@ -33,6 +33,14 @@ INSERT INTO "Odd ""Name"", with a comma" VALUES (DEFAULT, DEFAULT, 'app', 'id 1'
 SELECT * FROM stamps;
 COMMIT;
 SELECT pos, mine FROM stamps WHERE mine;
+-- An id of the writer's is kept, whatever it is.
+BEGIN;
+INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES ('feedpub', 'kept', '1'), ('feedpub ', 'kept', '2'), ('', 'kept', '3'), (repeat('feedpub', 100000), 'kept', '4');
+SELECT left(message_id, 10), length(message_id) FROM "Odd ""Name"", with a comma" WHERE message_type = 'kept' ORDER BY feed_pos;
+\set VERBOSITY terse
+INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES (NULL, 'kept', '1');
+\set VERBOSITY default
+ROLLBACK;
 -- Each transaction has its own xid, and each row its own position.
 SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id), count(DISTINCT right(message_id, 17)) AS random FROM "Odd ""Name"", with a comma";
 

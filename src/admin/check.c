@@ -35,11 +35,11 @@ PG_FUNCTION_INFO_V1(feed_check);
 
 static void find_problems(FeedpubCheck *cxt);
 static void check_table(FeedpubCheck *cxt);
-static const char *stamp_before(FeedpubCheck *cxt);
 static void check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type,
 						 const char *name);
 static void check_index(FeedpubCheck *cxt);
 static void check_default(FeedpubCheck *cxt);
+static void check_unstamped(FeedpubCheck *cxt);
 static char *next_index(Relation rel);
 static bool has_lost_changes(FeedpubCheck *cxt);
 static void check_key(FeedpubCheck *cxt);
@@ -153,6 +153,8 @@ find_problems(FeedpubCheck *cxt)
 	feedpub_check_partitions(cxt);
 	if (cxt->is_table)
 		check_key(cxt);
+	else if (!cxt->catalogs_only)
+		check_unstamped(cxt);
 	if (!cxt->catalogs_only)
 		check_failed_rows(cxt);
 	if (!cxt->catalogs_only)
@@ -180,24 +182,6 @@ check_table(FeedpubCheck *cxt)
 		feedpub_check_add(cxt, "inheritance",
 						  pstrdup("the table has children, whose rows are not part of the feed"),
 						  NULL);
-}
-
-/*
- * What is to be run before the columns of an outbox become NOT NULL.  After DROP
- * EXTENSION ... CASCADE and CREATE EXTENSION it may have rows without a stamp.
- * They are published as messages of the transaction that repairs it.  While the
- * trigger is there, there are none, and it refuses the UPDATE.
- */
-static const char *
-stamp_before(FeedpubCheck *cxt)
-{
-	if (feedpub_relation_has_trigger(cxt->rel, "_stamp_message") || !OidIsValid(cxt->seqid))
-		return "";
-	return psprintf("LOCK TABLE %s; UPDATE %s SET %s = pg_catalog.pg_current_xact_id(), %s = pg_catalog.nextval(%s)"
-					" WHERE %s IS NULL OR %s IS NULL; ",
-					cxt->table, cxt->table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN,
-					feedpub_check_regclass(feedpub_relation_name(cxt->seqid)),
-					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN);
 }
 
 static void
@@ -236,8 +220,8 @@ check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
 	else if (!att->attnotnull && !cxt->is_table)
 		feedpub_check_add(cxt, "columns",
 						  psprintf("column %s may be null", name),
-						  psprintf("%sALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-								   stamp_before(cxt), cxt->table, name));
+						  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
+								   cxt->table, name));
 }
 
 static void
@@ -289,19 +273,59 @@ next_index(Relation rel)
 	return cure;
 }
 
-/* Another default is the owner's choice; without one, writers get an error. */
+/*
+ * After DROP EXTENSION ... CASCADE there is no trigger that fills an outbox's
+ * columns, and writers go on with what the owner or we have chosen.
+ */
 static void
 check_default(FeedpubCheck *cxt)
 {
-	AttrNumber	attno = get_attnum(RelationGetRelid(cxt->rel), "message_id");
+	static const char *const defaults[][2] = {
+		{FEEDPUB_XID_COLUMN, FEEDPUB_XID_DEFAULT},
+		{FEEDPUB_POS_COLUMN, FEEDPUB_POS_DEFAULT},
+		{"message_id", FEEDPUB_ID_DEFAULT},
+	};
 
-	if (attno != InvalidAttrNumber &&
-		TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
-		!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
-		feedpub_check_add(cxt, "default",
-						  pstrdup("column message_id has no default"),
-						  psprintf("ALTER TABLE %s ALTER COLUMN message_id SET DEFAULT " FEEDPUB_SCHEMA "._message_id()",
-								   cxt->table));
+	for (int i = 0; i < lengthof(defaults); i++)
+	{
+		AttrNumber	attno = get_attnum(RelationGetRelid(cxt->rel), defaults[i][0]);
+
+		if (attno != InvalidAttrNumber &&
+			TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
+			!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
+			feedpub_check_add(cxt, "default",
+							  psprintf("column %s is NOT NULL and has no default, so writers would fail after DROP EXTENSION ... CASCADE",
+									   defaults[i][0]),
+							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s",
+									   cxt->table, defaults[i][0], defaults[i][1]));
+	}
+}
+
+/*
+ * Rows of an outbox that were written without the trigger, which have the
+ * default's xid.  No reader gets them.  They become messages of the transaction
+ * that repairs the feed, in the order of the table.
+ */
+static void
+check_unstamped(FeedpubCheck *cxt)
+{
+	Oid			indexid = feedpub_relation_index(cxt->rel);
+	Relation	index;
+	Snapshot	snapshot;
+
+	if (!OidIsValid(indexid))
+		return;
+	index = index_open(indexid, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* a cure may just have ended it */
+	if (feedpub_foreign_has_unstamped(cxt->rel, index, snapshot))
+		feedpub_check_add(cxt, "rows",
+						  pstrdup("messages were written without the trigger that stamps: no reader gets them before feed_repair()"),
+						  psprintf("SELECT %s.feed_repair(%s)",
+								   quote_identifier(get_namespace_name(feedpub_relation_schema())),
+								   feedpub_check_regclass(cxt->table)))
+			->stamps = true;
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
 }
 
 /* Are there changes that could not be recorded?  A cure may just have ended it. */

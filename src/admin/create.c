@@ -119,10 +119,10 @@ feed_create(PG_FUNCTION_ARGS)
 									   rv->relname);
 
 	feedpub_role_run(psprintf("CREATE TABLE %s ("
-							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL,"
-							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL,"
+							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL DEFAULT " FEEDPUB_XID_DEFAULT ","
+							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL DEFAULT " FEEDPUB_POS_DEFAULT ","
 							  " publication_id pg_catalog.text NOT NULL DEFAULT '',"
-							  " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_SCHEMA "._message_id(),"
+							  " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_ID_DEFAULT ","
 							  " message_type pg_catalog.text NOT NULL,"
 							  " message_key pg_catalog.text,"
 							  " data %s NOT NULL,"

@@ -9,12 +9,12 @@
  * and a default of ours has been replaced.
  *
  * DROP EXTENSION is refused while there are feeds, since their triggers need
- * our functions.  With CASCADE it drops the triggers, and the columns of the
- * stamp stay, so that feed_attach() or feed_repair() can take the table over
- * when the extension is there again.  In a table feed they may be null.  In an
- * outbox they must not, and nobody would fill them.  So where this library is
- * loaded, they may be null from then on.  Where it is not, the caller has to
- * detach the feeds before.
+ * our functions.  With CASCADE it drops the triggers, and nothing else of a
+ * feed's table needs us.  So writers go on, whether this library is loaded
+ * where the extension is dropped or not: the columns of a table feed's stamp may
+ * be null, and those of an outbox have defaults of the server's (admin.h).  The
+ * columns stay, so that feed_attach() or feed_repair() can take the table over
+ * when the extension is there again.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,16 +22,13 @@
 
 #include "access/relation.h"
 #include "access/xlog.h"
-#include "catalog/dependency.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "commands/extension.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "tcop/utility.h"
-#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -55,13 +52,11 @@ static void detach(void *arg);
 static void require_feed(void *arg);
 static void drop_triggers(Oid relid);
 static const char *replace_default(Oid relid);
-static void let_be_null(void *arg);
 static void process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 							ProcessUtilityContext context, ParamListInfo params,
 							QueryEnvironment *environment, DestReceiver *dest,
 							QueryCompletion *completion);
-static const DropStmt *drop_of_extension(const PlannedStmt *pstmt);
-static void release_outboxes(void);
+static bool drops_extension(const PlannedStmt *pstmt);
 static void add_drop_hint(void *arg);
 
 /*
@@ -224,34 +219,10 @@ replace_default(Oid relid)
 	Relation	rel = relation_open(relid, NoLock);
 	AttrNumber	attno = get_attnum(relid, "message_id");
 	bool		is_ours = attno != InvalidAttrNumber &&
-		feedpub_catalog_default_calls(rel, attno, feedpub_relation_function("_message_id", 0, NULL));
+		feedpub_catalog_default_begins(rel, attno, FEEDPUB_ID_PREFIX);
 
 	relation_close(rel, NoLock);
 	return is_ours ? ", ALTER COLUMN message_id SET DEFAULT pg_catalog.gen_random_uuid()::pg_catalog.text" : "";
-}
-
-/*
- * Let an outbox have rows without a stamp.  A primary key on the stamp would
- * not, so it goes.
- */
-static void
-let_be_null(void *arg)
-{
-	Oid			relid = *(Oid *) arg;
-	Relation	rel;
-	Oid			indexid;
-	const char *drop_key = "";
-
-	feedpub_attach_lock(relid);
-	rel = relation_open(relid, NoLock);
-	indexid = feedpub_relation_index(rel);
-	if (OidIsValid(indexid) && indexid == feedpub_key_primary(rel))
-		drop_key = psprintf("DROP CONSTRAINT %s, ",
-							quote_identifier(get_constraint_name(get_index_constraint(indexid))));
-	relation_close(rel, NoLock);
-	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s %sALTER COLUMN " FEEDPUB_XID_COLUMN " DROP NOT NULL"
-											  ", ALTER COLUMN " FEEDPUB_POS_COLUMN " DROP NOT NULL%s",
-											  feedpub_relation_name(relid), drop_key, replace_default(relid)));
 }
 
 /*
@@ -270,69 +241,33 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 				QueryEnvironment *environment, DestReceiver *dest,
 				QueryCompletion *completion)
 {
-	const DropStmt *drop = drop_of_extension(pstmt);
 	ErrorContextCallback drop_context = {0};
 
-	if (drop != NULL && drop->behavior == DROP_CASCADE)
-		release_outboxes();
 	drop_context.callback = add_drop_hint;
 	drop_context.previous = error_context_stack;
-	if (drop != NULL)
+	if (drops_extension(pstmt))
 		error_context_stack = &drop_context;
 	next_hook(pstmt, query, read_only_tree, context, params, environment, dest, completion);
 	error_context_stack = drop_context.previous;
 }
 
 /*
- * The statement, if it drops our extension.
+ * Does a statement drop our extension?
  */
-static const DropStmt *
-drop_of_extension(const PlannedStmt *pstmt)
+static bool
+drops_extension(const PlannedStmt *pstmt)
 {
-	const DropStmt *drop;
+	const DropStmt *drop = (const DropStmt *) pstmt->utilityStmt;
 	ListCell   *lc;
 
-	if (pstmt->utilityStmt == NULL || !IsA(pstmt->utilityStmt, DropStmt))
-		return NULL;
-	drop = (const DropStmt *) pstmt->utilityStmt;
-	if (drop->removeType != OBJECT_EXTENSION || RecoveryInProgress() ||
-		!OidIsValid(get_extension_oid("feedpub", true)))
-		return NULL;
+	if (drop == NULL || !IsA(drop, DropStmt) || drop->removeType != OBJECT_EXTENSION)
+		return false;
 	foreach(lc, drop->objects)
 	{
 		if (strcmp(strVal(lfirst(lc)), "feedpub") == 0)
-			return drop;
+			return true;
 	}
-	return NULL;
-}
-
-/*
- * Let all outboxes go on as ordinary tables.  One that cannot stops nothing.
- */
-static void
-release_outboxes(void)
-{
-	ListCell   *lc;
-
-	if (!feedpub_owns_extension(get_extension_oid("feedpub", false), GetUserId()))
-		return;					/* the server refuses the DROP */
-	foreach(lc, feedpub_registry_list(NULL))
-	{
-		Oid			relid = lfirst_oid(lc);
-		char	   *problem;
-
-		if (feedpub_registry_is_table(relid))
-			continue;
-		problem = feedpub_attempt(let_be_null, &relid);
-		if (problem == NULL)
-			ereport(NOTICE,
-					(errmsg("outbox \"%s\" is an ordinary table from now on", get_rel_name(relid))));
-		else
-			ereport(WARNING,
-					(errmsg("outbox \"%s\" accepts no rows from now on", get_rel_name(relid)),
-					 errdetail("Its columns %s and %s must not be null: %s.",
-							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, problem)));
-	}
+	return false;
 }
 
 static void

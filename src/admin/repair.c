@@ -21,6 +21,22 @@
 PG_FUNCTION_INFO_V1(feed_repair);
 
 /*
+ * Stamp the messages of an outbox that were written without the trigger.  It is
+ * there by now, so the UPDATE gives each a stamp and, if it has none, an id.
+ */
+static void
+stamp_messages(Oid relid)
+{
+	Relation	rel;
+
+	LockRelationOid(relid, ExclusiveLock);
+	rel = relation_open(relid, NoLock);
+	feedpub_restamp_check(rel);
+	feedpub_restamp_all(rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
+	relation_close(rel, NoLock);
+}
+
+/*
  * Run the cures of all that is wrong with a feed.  The caller owns it.
  * Returns how many were run.  A cure may reveal the next problem (a default
  * needs the sequence first), so the checks are repeated until no cure is run.
@@ -41,7 +57,9 @@ feedpub_repair_feed(Oid relid)
 
 			if (p->cure == NULL || p->by_hand)
 				continue;
-			if (p->as_caller)
+			if (p->stamps)
+				stamp_messages(relid);
+			else if (p->as_caller)
 				feedpub_role_run(p->cure);
 			else
 				feedpub_role_run_as_owner(relid, p->cure);

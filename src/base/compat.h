@@ -140,15 +140,11 @@
 	pg_class_ownercheck(relid, roleid)
 #define feedpub_owns_database(dbid, roleid) \
 	pg_database_ownercheck(dbid, roleid)
-#define feedpub_owns_extension(extid, roleid) \
-	pg_extension_ownercheck(extid, roleid)
 #else
 #define feedpub_owns_relation(relid, roleid) \
 	object_ownercheck(RelationRelationId, relid, roleid)
 #define feedpub_owns_database(dbid, roleid) \
 	object_ownercheck(DatabaseRelationId, dbid, roleid)
-#define feedpub_owns_extension(extid, roleid) \
-	object_ownercheck(ExtensionRelationId, extid, roleid)
 #endif
 
 #endif							/* FEEDPUB_COMPAT_H */

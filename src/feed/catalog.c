@@ -94,21 +94,26 @@ feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 }
 
 /*
- * Is a column's default a call of a function?
+ * Is a column's default an operation that begins with a text which begins so?
  */
 bool
-feedpub_catalog_default_calls(Relation rel, AttrNumber attno, Oid funcid)
+feedpub_catalog_default_begins(Relation rel, AttrNumber attno, const char *prefix)
 {
 	TupleConstr *constr = RelationGetDescr(rel)->constr;
 
 	for (int i = 0; constr != NULL && i < constr->num_defval; i++)
 	{
-		FuncExpr   *call;
+		OpExpr	   *call;
+		Const	   *first;
 
 		if (constr->defval[i].adnum != attno)
 			continue;
-		call = (FuncExpr *) stringToNode(constr->defval[i].adbin);
-		return IsA(call, FuncExpr) && call->funcid == funcid;
+		call = (OpExpr *) stringToNode(constr->defval[i].adbin);
+		if (!IsA(call, OpExpr))
+			return false;
+		first = (Const *) linitial(call->args);
+		return IsA(first, Const) && first->consttype == TEXTOID && !first->constisnull &&
+			strncmp(TextDatumGetCString(first->constvalue), prefix, strlen(prefix)) == 0;
 	}
 	return false;
 }

@@ -168,8 +168,8 @@ extern Oid	feedpub_cache_registry(void);
 /* in catalog.c */
 extern Node *feedpub_catalog_index_predicate(Relation index);
 extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
-extern bool feedpub_catalog_default_calls(Relation rel, AttrNumber attno,
-										  Oid funcid);
+extern bool feedpub_catalog_default_begins(Relation rel, AttrNumber attno,
+										   const char *prefix);
 extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
@@ -196,6 +196,8 @@ extern void feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
 extern bool feedpub_foreign_exists(const FeedpubPartitions *partitions,
 								   Snapshot snapshot,
 								   FullTransactionId *stamp);
+extern bool feedpub_foreign_has_unstamped(Relation heap, Relation index,
+										  Snapshot snapshot);
 
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,

@@ -3,7 +3,7 @@
  * foreign.c
  *	  Transaction ids that this server has not assigned yet, in stamps and in
  *	  cursors of xid order: another server has, or this one before it was put
- *	  back to an earlier state.
+ *	  back to an earlier state.  And stamps that are no transaction's.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,8 +21,9 @@
 
 #include "feed/feed.h"
 
-static bool has_foreign(Relation heap, Relation index, Snapshot snapshot,
-						FullTransactionId *stamp);
+static bool has_row(Relation heap, Relation index, Snapshot snapshot,
+					StrategyNumber strategy, RegProcedure function,
+					FullTransactionId *stamp);
 
 /*
  * Raise PF001 for a cursor that this server cannot have delivered.  A cursor's
@@ -63,24 +64,39 @@ feedpub_foreign_exists(const FeedpubPartitions *partitions, Snapshot snapshot,
 {
 	for (int i = 0; i < partitions->n; i++)
 	{
-		if (has_foreign(partitions->partitions[i].heap, partitions->partitions[i].index, snapshot, stamp))
+		*stamp = ReadNextFullTransactionId();
+		if (has_row(partitions->partitions[i].heap, partitions->partitions[i].index,
+					snapshot, BTGreaterEqualStrategyNumber, F_XID8GE, stamp))
 			return true;
 	}
 	return false;
 }
 
-static bool
-has_foreign(Relation heap, Relation index, Snapshot snapshot,
-			FullTransactionId *stamp)
+/*
+ * Does an outbox have visible rows that the trigger has not stamped?
+ */
+bool
+feedpub_foreign_has_unstamped(Relation heap, Relation index, Snapshot snapshot)
 {
-	FullTransactionId next = ReadNextFullTransactionId();
+	FullTransactionId none = InvalidFullTransactionId;
+
+	return has_row(heap, index, snapshot, BTEqualStrategyNumber, F_XID8EQ, &none);
+}
+
+/*
+ * Does a table have a visible row whose xid is in a range: from the given one
+ * on, or equal to it?  *stamp is then the xid of the first one.
+ */
+static bool
+has_row(Relation heap, Relation index, Snapshot snapshot,
+		StrategyNumber strategy, RegProcedure function, FullTransactionId *stamp)
+{
 	IndexScanDesc scan;
 	ScanKeyData key;
 	TupleTableSlot *slot;
 	bool		found;
 
-	ScanKeyInit(&key, 1, BTGreaterEqualStrategyNumber, F_XID8GE,
-				FullTransactionIdGetDatum(next));
+	ScanKeyInit(&key, 1, strategy, function, FullTransactionIdGetDatum(*stamp));
 	slot = table_slot_create(heap, NULL);
 	scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
 	index_rescan(scan, &key, 1, NULL, 0);

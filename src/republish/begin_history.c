@@ -107,7 +107,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	{
 		LockRelationOid(relid, ExclusiveLock);
 		feedpub_restamp_check(rel);
-		feedpub_restamp_all(rel);
+		feedpub_restamp_all(rel, "IS NOT NULL ORDER BY t." FEEDPUB_POS_COLUMN ", t." FEEDPUB_XID_COLUMN);
 	}
 	feedpub_registry_key(rel, &key, &keyid, &deletes);
 	if (OidIsValid(keyid))

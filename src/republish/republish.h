@@ -73,7 +73,7 @@ extern void feedpub_restamp_begin(FeedpubRestamp *pass, Oid relid,
 								  uint64 below, bool foreign);
 extern void feedpub_restamp_some(FeedpubRestamp *pass, Relation rel,
 								 int max_rows);
-extern void feedpub_restamp_all(Relation rel);
+extern void feedpub_restamp_all(Relation rel, const char *which);
 extern bool feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel,
 								 int timeout_ms);
 

@@ -79,7 +79,7 @@
 /* how long a step waits for a lock that a trigger or a check takes, in ms */
 #define LOCK_WAIT		500
 
-static void update_in_order(Relation rel);
+static void update_in_order(Relation rel, const char *which);
 static void begin_as_owner(Relation rel, int lock_timeout, FeedpubRole *caller);
 static void rewind_pass(FeedpubRestamp *pass, Relation rel);
 static void next_kind(FeedpubRestamp *pass);
@@ -276,12 +276,12 @@ feedpub_restamp_wait(const FeedpubRestamp *pass, Relation rel, int timeout_ms)
 }
 
 /*
- * Stamp all rows of a table that have a stamp, in the order of their
- * positions, in the caller's transaction.  The caller has locked the table
+ * Stamp all rows of a table whose feed_xid satisfies a condition, in an order
+ * that follows it, in the caller's transaction.  The caller has locked the table
  * against all but readers.  An outbox allows no UPDATE but this one.
  */
 void
-feedpub_restamp_all(Relation rel)
+feedpub_restamp_all(Relation rel, const char *which)
 {
 	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
 	FeedpubRole caller;
@@ -292,7 +292,7 @@ feedpub_restamp_all(Relation rel)
 	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
 	{
-		update_in_order(rel);
+		update_in_order(rel, which);
 	}
 	PG_FINALLY();
 	{
@@ -304,7 +304,7 @@ feedpub_restamp_all(Relation rel)
 }
 
 static void
-update_in_order(Relation rel)
+update_in_order(Relation rel, const char *which)
 {
 	char	   *table = feedpub_relation_name(RelationGetRelid(rel));
 	FullTransactionId xid = GetTopFullTransactionId();
@@ -318,9 +318,8 @@ update_in_order(Relation rel)
 						 1, argtypes);
 	rows = SPI_cursor_open_with_args(NULL,
 									 psprintf("SELECT t.ctid FROM ONLY %s t"
-											  " WHERE t." FEEDPUB_XID_COLUMN " IS NOT NULL"
-											  " ORDER BY t." FEEDPUB_POS_COLUMN ", t." FEEDPUB_XID_COLUMN,
-											  table),
+											  " WHERE t." FEEDPUB_XID_COLUMN " %s",
+											  table, which),
 									 0, NULL, NULL, NULL, false, 0);
 	for (;;)
 	{

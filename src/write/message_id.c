@@ -1,33 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * message_id.c
- *	  The default of an outbox's message_id.
+ *	  The message_id of a message that is inserted without one.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "port/pg_bswap.h"
 #include "utils/timestamp.h"
 
 #include "write/write.h"
-
-PG_FUNCTION_INFO_V1(feedpub_message_id);
 
 /* Random bytes, fetched in bulk: the system call is what costs most. */
 static uint8 randomness[4096];
 static int	randomness_used = sizeof(randomness);
 
 /*
- * feedpub._message_id() returns text
- *
- * The default of message_id: a UUID of version 7 (RFC 9562), so that ids of
+ * A new message_id, a text: a UUID of version 7 (RFC 9562), so that ids of
  * neighbouring messages are neighbours in a consumer's index too.  48 bits of
  * milliseconds, 12 of their fraction, 62 of strong randomness.
  */
 Datum
-feedpub_message_id(PG_FUNCTION_ARGS)
+feedpub_message_id(void)
 {
 	static const char hex[] = "0123456789abcdef";
 	uint8		id[16];
@@ -65,5 +60,5 @@ feedpub_message_id(PG_FUNCTION_ARGS)
 		*p++ = hex[id[i] >> 4];
 		*p++ = hex[id[i] & 0xf];
 	}
-	PG_RETURN_TEXT_P(result);
+	return PointerGetDatum(result);
 }

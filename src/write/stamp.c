@@ -52,6 +52,7 @@
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -84,6 +85,7 @@ typedef struct TrackedTable
 	FeedpubCached head;			/* its feed: the table, or its partitioned table */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
+	AttrNumber	id_attno;		/* an outbox's message_id, if it is text */
 	bool		can_stamp;		/* columns and sequence are there */
 	bool		deletes;
 	uint64		since;			/* of a partition (partition.c) */
@@ -102,6 +104,7 @@ Oid			feedpub_stamp_anew = InvalidOid;
 
 static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
 
+static bool has_default_id(HeapTuple tuple, AttrNumber attno, TupleDesc desc);
 static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 						 HeapTuple tuple);
 static void note_feed_truncate(TrackedTable *table);
@@ -167,10 +170,28 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Is a message_id what the column's default makes?
+ */
+static bool
+has_default_id(HeapTuple tuple, AttrNumber attno, TupleDesc desc)
+{
+	const size_t len = sizeof(FEEDPUB_ID_PREFIX) - 1;
+	bool		isnull;
+	struct varlena *id = (struct varlena *) DatumGetPointer(heap_getattr(tuple, attno, desc, &isnull));
+
+	return !isnull && !VARATT_IS_EXTERNAL(id) && !VARATT_IS_COMPRESSED(id) &&
+		VARSIZE_ANY_EXHDR(id) > len &&
+		memcmp(VARDATA_ANY(id), FEEDPUB_ID_PREFIX, len) == 0;
+}
+
+/*
  * Returns the row with a new stamp.  The xid is assigned first, then the
  * position.  The caller needs no right on the sequence: it belongs to feed_pos
  * of the feed's table, so with the right to INSERT the owner has granted the
  * right to advance it.
+ *
+ * A message_id that is the default's gets a better one.  A default that calls a
+ * function of ours would go with the extension (DROP EXTENSION ... CASCADE).
  *
  * If a row of a table feed cannot be stamped, the writer goes on: the row
  * loses the stamp that it brings, and the feed has lost the change (lost.c).
@@ -179,9 +200,9 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 static Datum
 stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 {
-	int			columns[2] = {table->xid_attno, table->pos_attno};
-	bool		nulls[2] = {!table->can_stamp, !table->can_stamp};
-	Datum		values[2] = {0};
+	int			columns[3] = {table->xid_attno, table->pos_attno, table->id_attno};
+	bool		nulls[3] = {!table->can_stamp, !table->can_stamp, false};
+	Datum		values[3] = {0};
 	int			first = columns[0] == InvalidAttrNumber ? 1 : 0;
 	int			n = (columns[1] == InvalidAttrNumber ? 1 : 2) - first;
 
@@ -192,6 +213,9 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 		values[0] = FullTransactionIdGetDatum(xid);
 		values[1] = Int64GetDatum(feedpub_position_next(table->head.feed, table->head.seqid));
 		feedpub_wake_note(table->head.feed, xid);
+		if (table->id_attno != InvalidAttrNumber &&
+			has_default_id(tuple, table->id_attno, RelationGetDescr(rel)))
+			values[n++] = feedpub_message_id();
 	}
 	else if (feedpub_registry_is_table(table->head.feed))
 		feedpub_lost_note(table->head.feed);
@@ -471,6 +495,7 @@ learn_table(TrackedTable *table, Relation rel)
 	table->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
 	table->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
 	table->head.feed = feedpub_partition_feed(relid);
+	table->id_attno = InvalidAttrNumber;
 	table->since = 0;
 	table->head.seqid = InvalidOid;
 	if (OidIsValid(table->head.feed))
@@ -484,6 +509,9 @@ learn_table(TrackedTable *table, Relation rel)
 	/* if the registry has no row, no deletes until feed_repair() */
 	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
+		table->id_attno = get_attnum(relid, "message_id");
+		if (get_atttype(relid, table->id_attno) != TEXTOID)
+			table->id_attno = InvalidAttrNumber;
 		table->deletes = false;
 		table->nkeys = 0;
 		table->head.valid = feedpub_cache_end(before) && table->can_stamp;

@@ -19,6 +19,9 @@ typedef struct FeedpubTombstones FeedpubTombstones;
 /* in stamp.c */
 extern Oid	feedpub_stamp_anew;
 
+/* in message_id.c */
+extern Datum feedpub_message_id(void);
+
 /* in position.c */
 extern int64 feedpub_position_next(Oid feed, Oid seqid);
 extern void feedpub_position_begin(Oid seqid);

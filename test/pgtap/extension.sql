@@ -37,7 +37,6 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'view feedpub.workers',
 	'view feedpub.waiting',
 	'view feedpub.blockers',
-	'function feedpub._message_id()',
 	'function feedpub._stamp_message()',
 	'function feedpub._stamp_row()',
 	'function feedpub._note_delete()',

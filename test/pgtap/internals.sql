@@ -1,11 +1,10 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(21 * 9 + 2);
+SELECT plan(20 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
-	('_message_id', '', 'text', 'v', false, 's'),
 	('_stamp_message', '', 'trigger', 'v', false, 'u'),
 	('_stamp_row', '', 'trigger', 'v', false, 'u'),
 	('_note_delete', '', 'trigger', 'v', false, 'u'),

@@ -121,12 +121,18 @@ SQL
 }
 
 #
-# DROP EXTENSION leaves the users' tables.  What wrote into them fails until
-# the extension is back: its defaults and guards are gone.
+# DROP EXTENSION leaves the users' tables, and what wrote into them goes on,
+# though no session here has the library when it drops the extension.
 #
 sql($node, <<"SQL", db => 'owned', user => 'regress_feedpub_owner');
 SELECT $odd.feed_create('public.outbox');
 INSERT INTO public.outbox (message_type, data) VALUES ('A', '1'), ('A', '2');
+SQL
+is(sql($node, 'SHOW shared_preload_libraries'), '', 'nothing is preloaded');
+sql($node, 'CREATE ROLE regress_feedpub_writer LOGIN', db => 'owned');
+sql($node, <<'SQL', db => 'owned', user => 'regress_feedpub_owner');
+GRANT INSERT ON outbox TO regress_feedpub_writer;
+CREATE UNIQUE INDEX ON outbox (message_id);
 SQL
 my $rows = fetch_all($node, 'public.outbox', db => 'owned', in => "$odd.");
 refused($node, 'DROP EXTENSION feedpub', '2BP01',
@@ -140,6 +146,20 @@ is( sql($node, 'SELECT * FROM public.outbox ORDER BY feed_xid, feed_pos',
 		db => 'owned'),
 	$rows,
 	'DROP EXTENSION ... CASCADE leaves the rows');
+my $later = "INSERT INTO outbox (message_type, data) SELECT 'later', to_jsonb(i) FROM generate_series(1, 100) i";
+sql($node, <<"SQL", db => 'owned', user => 'regress_feedpub_writer');
+$later;
+COPY outbox (message_type, data) FROM STDIN;
+later	101
+later	102
+\\.
+SQL
+sql($node, q(UPDATE outbox SET data = '100' WHERE data = '100'; DELETE FROM outbox WHERE data = '101'),
+	db => 'owned');
+is( sql($node, q(SELECT count(*) FROM outbox WHERE message_type = 'later'), db => 'owned'),
+	101, 'and it can be written, by INSERT, COPY, UPDATE and DELETE');
+is( sql($node, q(SELECT contype FROM pg_constraint WHERE conrelid = 'outbox'::regclass AND contype = 'p'), db => 'owned'),
+	'p', 'with the primary key, so that DELETE is replicated');
 sql($node, 'CREATE EXTENSION feedpub SCHEMA public', db => 'owned');
 refused($node, q(SELECT * FROM feed_fetch(NULL::outbox, '0', 0, 100)),
 	'42809', 'is not a feed', 'a new extension does not know the feed',
@@ -150,13 +170,18 @@ is( sql($node, q(SELECT feed_repair('outbox') > 0),
 	'until feed_repair has made it one again');
 is(sql($node, q(SELECT * FROM feed_check('outbox')), db => 'owned'),
 	'', 'with all its guards');
-is(fetch_all($node, 'outbox', db => 'owned'), $rows, 'and its rows');
+is( sql($node, q(SELECT count(DISTINCT message_id), bool_and(message_id ~ '^[0-9a-f-]{36}$'), array_agg(data::int ORDER BY feed_pos) FROM feed_fetch(NULL::outbox, '0', 0, 1000) WHERE message_type = 'later'),
+		db => 'owned'),
+	'101|t|{' . join(',', 1 .. 99, 102, 100) . '}',
+	'and what was written meanwhile, with ids');
+sql($node, q(DELETE FROM outbox WHERE message_type = 'later'), db => 'owned');
+is(fetch_all($node, 'outbox', db => 'owned'), $rows, 'after the rows of before');
 sql($node,
 	q(INSERT INTO outbox (message_type, data) VALUES ('A', '3')),
 	db => 'owned');
-is(sql($node, q(SELECT count(*), max(feed_pos) FROM feed_fetch(NULL::outbox, '0', 0, 100)),
+is(sql($node, q(SELECT array_agg(data ORDER BY feed_pos) FROM feed_fetch(NULL::outbox, '0', 0, 100)),
 		db => 'owned'),
-	'3|3', 'to which others are added');
+	'{1,2,3}', 'to which others are added');
 
 $node->stop;
 done_testing();
