@@ -66,7 +66,8 @@ CREATE TABLE feedpub._batch (
 	snapshot pg_catalog.pg_snapshot NOT NULL,
 	last_pos pg_catalog.int8 NOT NULL,
 	transactions pg_catalog.int4 NOT NULL,
-	fingerprint pg_catalog.int4 NOT NULL,
+	-- the number of the first batch of the transaction that wrote this one
+	publication pg_catalog.int8 NOT NULL,
 	published_at pg_catalog.timestamptz NOT NULL,
 	-- a number of the server start; the fingerprint is made of it and sync_id
 	seed pg_catalog.int4 NOT NULL,

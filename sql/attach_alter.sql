@@ -5,7 +5,7 @@ CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
 -- Entries, less what differs from run to run
 CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
-	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+	SELECT regexp_replace(j::text, '"cursor": "[^"]*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
 $$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;

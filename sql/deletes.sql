@@ -5,7 +5,7 @@ CREATE EXTENSION IF NOT EXISTS feedpub;
 RESET client_min_messages;
 -- Entries, less what differs from run to run
 CREATE FUNCTION steady(j json) RETURNS json LANGUAGE sql AS $$
-	SELECT regexp_replace(j::text, '"cursor": "\w*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
+	SELECT regexp_replace(j::text, '"cursor": "[^"]*", |, "xid": [^,]*, "published_at": ("[^"]*"|null)', '', 'g')::json
 $$;
 -- Here batches are made by hand: no worker, and reads do not wait for one.
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
@@ -148,7 +148,7 @@ SELECT op, (entry).id, (entry).v FROM whole;
 WITH RECURSIVE pages AS (
 	SELECT cursor, op, entry, 1 AS page FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 1)
 	UNION ALL SELECT r.*, page + 1 FROM pages p, feed_read(NULL::"Odd ""Name"", with a comma", p.cursor, 1) r WHERE page < 100)
-SELECT count(*), count(*) FILTER (WHERE left(w.cursor, 42) = left(p.cursor, 42) AND w.op = p.op AND w.entry IS NOT DISTINCT FROM p.entry) AS the_same FROM pages p JOIN whole w ON w.n = p.page;
+SELECT count(*), count(*) FILTER (WHERE left(w.cursor, 25) = left(p.cursor, 25) AND w.op = p.op AND w.entry IS NOT DISTINCT FROM p.entry) AS the_same FROM pages p JOIN whole w ON w.n = p.page;
 DROP VIEW whole;
 
 --
@@ -176,7 +176,7 @@ CALL came('');
 DELETE FROM :odd WHERE id = 22;
 CALL feed_publish(:'odd');
 SET ROLE regress_feedpub_reader;
-SELECT op, left(cursor, 42) = left(feed_head(:'odd'), 42) AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 10);
+SELECT op, left(cursor, 25) = left(feed_head(:'odd'), 25) AS head FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 10);
 RESET ROLE;
 CALL came('');
 DROP POLICY even ON :odd;

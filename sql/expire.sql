@@ -79,7 +79,7 @@ SELECT consume('in initial', 2, 1);
 INSERT INTO consumer VALUES ('after initial', '');
 SELECT consume('after initial');
 INSERT INTO consumer SELECT 'head of then', feed_head('"Odd ""Name"", with a comma"'), (SELECT copy FROM consumer WHERE name = 'after initial');
-SELECT left(cursor, 42) = (SELECT left(cursor, 42) FROM consumer WHERE name = 'after initial') AS same FROM consumer WHERE name = 'head of then';
+SELECT left(cursor, 25) = (SELECT left(cursor, 25) FROM consumer WHERE name = 'after initial') AS same FROM consumer WHERE name = 'head of then';
 DELETE FROM tab WHERE id = 1;
 CALL feed_publish();
 INSERT INTO consumer VALUES ('in batch 1, all of it', '');
@@ -245,7 +245,7 @@ SELECT new, old.cursor AS between, (old.entry).id
 	feed_read(NULL::"Odd ""Name"", with a comma", new, 10) old WHERE (old.entry).id = 12 \gset
 COMMIT;
 SELECT :id AS id, feedpub._move_floor('"Odd ""Name"", with a comma"');
-SELECT substr(:'between', 68, 16) < substr(:'new', 68, 16) AS older_base;
+SELECT substr(:'between', 38, 7) < substr(:'new', 38, 7) COLLATE "C" AS older_base;
 SELECT count(*) > 0 AS goes_on FROM feed_read(NULL::"Odd ""Name"", with a comma", :'new', 10);
 SELECT feed_page('"Odd ""Name"", with a comma"', :'between', 10);
 \echo :SQLSTATE

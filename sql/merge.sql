@@ -203,7 +203,7 @@ ROLLBACK;
 -- Those without transactions count too: a thousand at a time.
 BEGIN;
 UPDATE feedpub._batch SET transactions = 0;
-INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, publication, published_at, seed)
 	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, b.published_at, b.seed
 	FROM generate_series(1, 25000) i, (SELECT * FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1) b;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"');
@@ -212,7 +212,7 @@ ROLLBACK;
 -- Those of two server starts, which have other seeds, stay apart.
 BEGIN;
 DELETE FROM feedpub._batch WHERE merged_pos IS NOT NULL;
-INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, published_at, seed)
+INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, publication, published_at, seed)
 	SELECT b.feed, b.sync_id + i, b.snapshot, b.last_pos, 0, 1, '2000-01-01', b.seed + i / 10
 	FROM generate_series(1, 29) i, (SELECT * FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1) b;
 SELECT feedpub._merge_batches('"Odd ""Name"", with a comma"') > 0 AS merged;

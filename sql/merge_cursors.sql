@@ -152,17 +152,20 @@ SELECT * FROM compare();
 --
 -- Cursors that are none of this feed's
 --
--- Batch, position, and whether it is merged with its fingerprint
+CREATE FUNCTION digits(value bigint, n int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+	SELECT string_agg(substr('-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz', 1 + (value >> (6 * i) & 63)::int, 1), '' ORDER BY i DESC) FROM generate_series(0, n - 1) i
+$$;
+-- Batch, position, and fingerprint with whether it is merged
 CREATE FUNCTION forge(batch bigint, pos bigint, fingerprint text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || lpad(to_hex(history), 8, '0') FROM feedpub._floor WHERE feed = 'outbox'::regclass)
-		|| 'b' || lpad(to_hex(batch), 16, '0') || lpad(to_hex(pos), 16, '0') || fingerprint || repeat('0', 48), 10));
+	RETURN (SELECT count(*) FROM feed_read(NULL::outbox, (SELECT '1' || digits(history & 4294967295, 6) FROM feedpub._floor WHERE feed = 'outbox'::regclass)
+		|| digits(batch | (1::bigint << 41), 7) || digits(pos, 11) || fingerprint || repeat('-', 13), 10));
 EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE;
 END $$;
 -- Made up, in any batch
-SELECT forge(batch, pos, merged || fingerprint), count(*)
-	FROM generate_series(1, 11) batch, generate_series(0, 14) pos, unnest('{0,1}'::text[]) merged, unnest('{00000000,7fffffff,80000000,ffffffff,12345678,92345678}'::text[]) fingerprint
+SELECT forge(batch, pos, fingerprint), count(*)
+	FROM generate_series(1, 11) batch, generate_series(0, 14) pos, unnest('{------,0zzzzz,1-----,2zzzzz,012345,234567,3-----,4zzzzz,5-----,6zzzzz,345678,567890}'::text[]) fingerprint
 	GROUP BY 1;
 -- Another feed's of the same numbers
 DO $$
@@ -173,13 +176,13 @@ BEGIN
 		CALL feed_publish('other');
 	END LOOP;
 END $$;
-SELECT forge(o.batch, 1, substr(o.cursor, 43, 9)), count(*)
+SELECT forge(o.batch, 1, substr(o.cursor, 26, 6)), count(*)
 	FROM (SELECT row_number() OVER () AS batch, cursor FROM feed_read(NULL::other, '', 100)) o
 	GROUP BY 1;
 -- A true fingerprint of another number
-SELECT forge(m.batch, 1, substr(k.cursor, 43, 9)), count(*)
+SELECT forge(m.batch, 1, substr(k.cursor, 26, 6)), count(*)
 	FROM known k, generate_series(1, 11) m (batch)
-	WHERE k.cursor <> '' AND substr(k.cursor, 11, 16) <> lpad(to_hex(m.batch), 16, '0')
+	WHERE k.cursor <> '' AND substr(k.cursor, 8, 7) <> digits(m.batch | (1::bigint << 41), 7)
 	GROUP BY 1;
 SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORDER BY cursor COLLATE "C" DESC LIMIT 1), 10);
 \echo :SQLSTATE
@@ -187,11 +190,11 @@ SELECT feed_page('outbox', (SELECT cursor FROM feed_read(NULL::other, '', 2) ORD
 SELECT cursor AS old FROM feed_read(NULL::other, '', 1) \gset
 SELECT feed_begin_history('other');
 CALL feed_publish('other');
-SELECT substr(cursor, 10, 33) = substr(:'old', 10, 33) AS same_point, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
+SELECT substr(cursor, 8, 18) = substr(:'old', 8, 18) AS same_point, cursor = :'old' AS same FROM feed_read(NULL::other, '', 1);
 SELECT feed_page('other', :'old', 10);
 \echo :SQLSTATE
 
-DROP FUNCTION merge, compare, forge;
+DROP FUNCTION merge, compare, forge, digits;
 DROP PROCEDURE note, write_row;
 DROP VIEW batches;
 DROP TABLE known;

@@ -50,7 +50,7 @@ BEGIN
 	PERFORM setseed(seed);
 	DELETE FROM feedpub._batch WHERE feed = 'kv'::regclass;
 	WITH shape AS MATERIALIZED (SELECT floor(random() * 300)::int AS old, floor(random() * 300)::int AS new, random() * 0.5 AS gaps, random() * 0.5 AS late)
-	INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, fingerprint, seed, published_at)
+	INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, publication, seed, published_at)
 	SELECT 'kv', i, '1:1:', CASE WHEN random() < late AND i % 20 > 0 THEN i ELSE 1000 * i END, 1, 1, 0,
 	       CASE WHEN i <= old THEN now() - interval '1 hour' ELSE now() + interval '1 hour' END
 	  FROM shape, generate_series(1, old + new) i WHERE random() > gaps OR i % 20 = 0;
@@ -117,11 +117,11 @@ ALTER TABLE kv ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Batches of another server: by xids that this one has not reached, and by
--- their fingerprint
+-- their seed
 BEGIN;
 UPDATE feedpub._batch SET snapshot = '1:1000000000000:' WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
-UPDATE feedpub._batch SET fingerprint = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
+UPDATE feedpub._batch SET seed = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.

@@ -14,7 +14,7 @@ SET feedpub.read_wait = 0;
 
 -- The events of a feed, less what differs from run to run
 CREATE FUNCTION events(feed regclass) RETURNS SETOF text LANGUAGE sql AS $$
-	SELECT regexp_replace(regexp_replace(regexp_replace(r, '"id": "[0-9a-f]{99,205}"', '"id": "<cursor>"'),
+	SELECT regexp_replace(regexp_replace(regexp_replace(r, '"id": "[-0-9A-Z_a-z]{44,64}"', '"id": "<cursor>"'),
 		'"time": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00"', '"time": "<time>"'),
 		'"messageid": "[0-9a-f-]{36}"', '"messageid": "<uuid>"')
 	  FROM string_to_table(feedpub._page_events(feed), E'\n') r WHERE r LIKE '{%'

@@ -88,7 +88,7 @@ CALL feed_publish('"Odd ""Name"", with a comma"');
 SELECT count(*) FROM batches('"Odd ""Name"", with a comma"');
 -- When each was published, as far as a test may know
 SELECT bool_and(published_at BETWEEN now() - interval '1 hour' AND clock_timestamp()) AS recent,
-	count(DISTINCT fingerprint) = count(*) AS fingerprints_differ,
+	count(DISTINCT (feed, publication)) = count(*) AS publications_differ,
 	bool_and(transactions > 0) AS none_empty
 	FROM feedpub._batch;
 -- Nobody else writes them.

@@ -21,8 +21,11 @@ ALTER TABLE "Odd ""Name"", with a comma" RENAME TO model_feed;
 --
 -- The specification.  Only here a cursor is taken apart.
 --
-CREATE FUNCTION batch_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 11, 16))::bit(64)::bigint $$;
-CREATE FUNCTION position_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT ('x' || substr(cursor, 27, 16))::bit(64)::bigint $$;
+CREATE FUNCTION number(digits text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+	SELECT bit_or((strpos('-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz', substr(digits, i, 1)) - 1)::bigint << (6 * (length(digits) - i))) FROM generate_series(1, length(digits)) i
+$$;
+CREATE FUNCTION batch_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT number(substr(cursor, 8, 7)) & (1::bigint << 41) - 1 $$;
+CREATE FUNCTION position_of(cursor text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT number(substr(cursor, 15, 11)) $$;
 -- (removed: what the transaction itself has deleted, which its reads show as
 -- before.)
 CREATE TABLE removed (entry model_feed);
@@ -43,7 +46,7 @@ $$;
 CREATE TABLE known (cursor text PRIMARY KEY);
 CREATE PROCEDURE note_cursors() LANGUAGE sql AS $$
 	INSERT INTO known SELECT cursor FROM feed_read(NULL::model_feed, '', 10000) ON CONFLICT DO NOTHING;
-	INSERT INTO known SELECT overlay(cursor PLACING p FROM 27) FROM feed_read(NULL::model_feed, '', 10000), unnest('{0000000000000000,7fffffffffffffff}'::text[]) p ON CONFLICT DO NOTHING
+	INSERT INTO known SELECT overlay(cursor PLACING p FROM 15) FROM feed_read(NULL::model_feed, '', 10000), unnest('{-----------,6zzzzzzzzzz}'::text[]) p ON CONFLICT DO NOTHING
 $$;
 CREATE FUNCTION compare(OUT many_cursors bool, OUT many_rows bool, OUT differences bigint) LANGUAGE sql AS $$
 	WITH m AS MATERIALIZED (SELECT row_number() OVER () AS n, m.* FROM model_read(0, 0, NULL) m),
@@ -549,7 +552,7 @@ RESET search_path;
 
 DROP SCHEMA evil CASCADE;
 DROP VIEW recent;
-DROP FUNCTION ops, as_owner, batch_of, position_of;
+DROP FUNCTION ops, as_owner, batch_of, position_of, number;
 \set VERBOSITY default
 SELECT feed_drop('outbox');
 DROP TABLE known, allowed;

@@ -33,9 +33,12 @@ CREATE FUNCTION page(after text, max_rows int, OUT buffers int, OUT rows int) LA
 	SELECT b.buffers, b.rows FROM buffers(format('SELECT * FROM feed_read(NULL::big, %L, %s)', after, max_rows)) b
 $$;
 -- The cursor after a row of a batch, by its position
+CREATE FUNCTION digits(value bigint, n int) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+	SELECT string_agg(substr('-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz', 1 + (value >> (6 * i) & 63)::int, 1), '' ORDER BY i DESC) FROM generate_series(0, n - 1) i
+$$;
 CREATE FUNCTION cursor_at(k bigint, pos bigint) RETURNS text LANGUAGE sql AS $$
-	SELECT '1' || lpad(to_hex(history), 8, '0') || 'b' || lpad(to_hex(k), 16, '0') || lpad(to_hex(cursor_at.pos), 16, '0') || '0' || lpad(to_hex(b.fingerprint), 8, '0') || repeat('0', 48)
-	FROM feedpub._batch b JOIN feedpub._floor f USING (feed) WHERE feed = 'big'::regclass AND b.sync_id = cursor_at.k
+	SELECT overlay(CASE WHEN k < last THEN feed_cursor('big', pg_snapshot_xmax(snapshot), 0) ELSE feed_head('big') END PLACING digits(cursor_at.pos, 11) FROM 15)
+	FROM feedpub._batch b, (SELECT max(sync_id) AS last FROM feedpub._batch WHERE feed = 'big'::regclass) l WHERE feed = 'big'::regclass AND b.sync_id = cursor_at.k
 $$;
 -- An empty feed
 SELECT rows, buffers <= 10 AS bounded FROM page('', 100);
@@ -190,6 +193,6 @@ SELECT buffers <= 10 AS bounded FROM buffers(format('SELECT feed_wait(%L, %L, %L
 
 SELECT count(dblink_disconnect('w' || i)) FROM generate_series(1, 20) i;
 DROP EXTENSION dblink;
-DROP FUNCTION page, cursor_at, buffers;
+DROP FUNCTION page, cursor_at, buffers, digits;
 DROP TABLE small;
 SELECT feed_drop('big');

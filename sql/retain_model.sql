@@ -35,15 +35,20 @@ CREATE TABLE model_delete (LIKE model_row INCLUDING ALL);
 -- Cursors that a consumer had, with its base, and its copy of the table
 CREATE TABLE known (feed regclass, cursor text, base bigint NOT NULL, copy jsonb NOT NULL DEFAULT '{}');
 -- Two pages may give the same position with other proofs.
-CREATE UNIQUE INDEX ON known (feed, left(cursor, 83));
+CREATE UNIQUE INDEX ON known (feed, left(cursor, 44));
 INSERT INTO known VALUES ('model_feed', '', 9e18), ('model_table', '', 9e18);
 
 -- Only here a cursor is taken apart.
+-- A subscription's has no proof.
+CREATE FUNCTION plain(cursor text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT overlay(left(cursor, 44) PLACING translate(substr(cursor, 32, 1), '789A', '-012') FROM 32) $$;
+CREATE FUNCTION number(digits text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+	SELECT bit_or((strpos('-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz', substr(digits, i, 1)) - 1)::bigint << (6 * (length(digits) - i))) FROM generate_series(1, length(digits)) i
+$$;
 CREATE TYPE parsed AS (sync_id bigint, pos bigint, merged bool, base bigint);
 CREATE FUNCTION parse(cursor text) RETURNS parsed LANGUAGE sql IMMUTABLE AS $$
-	SELECT CASE WHEN cursor = '' OR substr(cursor, 10, 1) = 'a' THEN 0 ELSE ('x' || substr(cursor, 11, 16))::bit(64)::bigint END,
-		CASE WHEN cursor = '' OR substr(cursor, 10, 1) = 'a' THEN 0 ELSE ('x' || substr(cursor, 27, 16))::bit(64)::bigint END,
-		substr(cursor, 43, 1) = '1', CASE WHEN cursor <> '' THEN ('x' || substr(cursor, 68, 16))::bit(64)::bigint END
+	SELECT CASE WHEN cursor = '' OR substr(cursor, 8, 1) < 'V' COLLATE "C" THEN 0 ELSE number(substr(cursor, 8, 7)) & (1::bigint << 41) - 1 END,
+		CASE WHEN cursor = '' OR substr(cursor, 8, 1) < 'V' COLLATE "C" THEN 0 ELSE number(substr(cursor, 15, 11)) END,
+		number(substr(cursor, 26, 6)) >> 32 = 1, CASE WHEN cursor <> '' THEN number(substr(cursor, 38, 7)) END
 $$;
 -- Has a cursor passed the end of a batch?
 CREATE FUNCTION passed(c parsed, sync_id bigint, last_pos bigint, youngest_pos bigint) RETURNS bool LANGUAGE sql IMMUTABLE AS $$
@@ -250,7 +255,7 @@ BEGIN
 	SELECT * INTO k FROM known WHERE feed = f AND cursor <> '' ORDER BY random() LIMIT 1;
 	IF NOT EXISTS (SELECT FROM feedpub._subscription s WHERE s.name = sub) THEN
 		IF r < 0.5 AND k.feed IS NOT NULL THEN
-			PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE rpad(left(k.cursor, 83), 99, '0') END,
+			PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE plain(k.cursor) END,
 				result(format('SELECT feed_subscribe(%L, %L, %L, %s)', sub, f, k.cursor, n)));
 		ELSE
 			PERFORM feed_subscribe(sub, f, CASE WHEN r < 0.75 THEN 'earliest' ELSE 'latest' END, n);
@@ -258,7 +263,7 @@ BEGIN
 	ELSIF r < 0.15 THEN
 		PERFORM feed_unsubscribe(sub);
 	ELSIF r < 0.25 AND k.feed IS NOT NULL THEN
-		PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE rpad(left(k.cursor, 83), 99, '0') END, result(format('SELECT feed_seek(%L, %L)', sub, k.cursor)));
+		PERFORM compare('start', CASE WHEN expired(f, parse(k.cursor), k.base) THEN 'PF002' ELSE plain(k.cursor) END, result(format('SELECT feed_seek(%L, %L)', sub, k.cursor)));
 	ELSE
 		-- of two shards one may have expired
 		got := result(format('SELECT coalesce(bool_and(feed_ack(%L, receipt)), true) FROM (SELECT receipt FROM feed_poll(%L, %s, ''consumer'') OFFSET %s LIMIT 1) r',
@@ -406,7 +411,7 @@ SELECT feed_detach('model_table', cascade => true);
 DROP PROCEDURE happen, pass, merge, subscribe, set_policy, read_on, compare_cursors, compare_floor, note;
 DROP FUNCTION apply, result, compare, model_move, model_purge_refused, model_purge, model_policy, model_choose;
 DROP VIEW interest;
-DROP FUNCTION expired, passed, parse;
+DROP FUNCTION expired, passed, parse, number, plain;
 DROP TYPE parsed;
 DROP TABLE model_table, model_batch, model_floor, model_row, model_delete, known, comparison, stamp;
 DROP EXTENSION dblink;

@@ -67,7 +67,7 @@ END $$;
 -- order is another, that are in the wrong one; and whether that was all of them
 CREATE VIEW verdict AS
 	SELECT shards,
-		(SELECT count(*) FROM whole w WHERE (SELECT count(*) FROM part x WHERE x.shards = p.shards AND left(x.cursor, 42) = left(w.cursor, 42) AND x.op = w.op AND (x.id, x.name, x.v) IS NOT DISTINCT FROM (w.id, w.name, w.v)) <> CASE op WHEN 'truncate' THEN shards ELSE 1 END) AS not_once,
+		(SELECT count(*) FROM whole w WHERE (SELECT count(*) FROM part x WHERE x.shards = p.shards AND left(x.cursor, 25) = left(w.cursor, 25) AND x.op = w.op AND (x.id, x.name, x.v) IS NOT DISTINCT FROM (w.id, w.name, w.v)) <> CASE op WHEN 'truncate' THEN shards ELSE 1 END) AS not_once,
 		(SELECT count(*) FROM (SELECT cursor <= lag(cursor) OVER (PARTITION BY shard ORDER BY n) COLLATE "C" AS back FROM part x WHERE x.shards = p.shards) y WHERE back) AS not_in_order,
 		count(*) FILTER (WHERE op <> 'truncate' AND shard <> shard_of(shards, name, id::text)) AS wrong,
 		count(*) = (SELECT count(*) + sum(CASE op WHEN 'truncate' THEN shards - 1 ELSE 0 END) FROM whole) AS whole,

@@ -45,9 +45,9 @@ SELECT ack('mail', :'end'), ack('mail', :'middle');
 SELECT feed_ack('mail', :'end', strict => false);
 -- Never beyond what there is, nor into another history
 SELECT receipt AS end FROM feed_poll('mail', 1) \gset
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 56 for 16));
-SELECT feed_ack('mail', overlay(:'end' placing '00000000000000ff' from 72 for 16));
-SELECT feed_ack('mail', overlay(:'end' placing '12345678' from 47 for 8));
+SELECT feed_ack('mail', overlay(:'end' placing '--2z' from 56 for 4));
+SELECT feed_ack('mail', overlay(:'end' placing '--------2z' from 61 for 10));
+SELECT feed_ack('mail', overlay(:'end' placing '012345' from 47 for 6));
 -- of another state, page or shard
 SELECT feed_ack('mail', overlay(:'end' placing '0123456789abcdef' from 6 for 16));
 SELECT ack('mail', overlay(:'end' placing '0123456789abcdef0123456789abcdef' from 6 for 32));
@@ -71,7 +71,7 @@ INSERT INTO cut VALUES ('1p' || repeat('0', 42), '0');
 SELECT feed_ack('mail', receipt) FROM cut;
 DROP TABLE cut;
 SELECT ack('mail', left(:'end', 44)), ack('mail', left(:'end', 48)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', overlay(:'end' placing 'x' from 38)), ack('mail', :'end' || 'x'), ack('mail', NULL);
-SELECT DISTINCT ack('mail', overlay(:'end' placing 'g' from i for 1)) AS malformed FROM generate_series(1, length(:'end')) i;
+SELECT DISTINCT ack('mail', overlay(:'end' placing '.' from i for 1)) AS malformed FROM generate_series(1, length(:'end')) i;
 SELECT ack('mail', overlay(:'end' placing upper(substr(:'end', 6, 32)) from 6 for 32)) AS upper_case;
 -- Two that were delivered the same rows: one of them wins, whatever the other
 -- one's page had after them.
@@ -120,7 +120,7 @@ SELECT row ->> 'data' AS data FROM feed_poll('mail', 1);
 -- What was delivered before cannot be acknowledged any more.
 SELECT ack('mail', :'cursor2'), ack('mail', :'receipt');
 SELECT feed_seek('mail', 'somewhere');
-SELECT feed_seek('mail', overlay(:'cursor' placing '12345678' from 2 for 8));
+SELECT feed_seek('mail', overlay(:'cursor' placing '012345' from 2 for 6));
 SELECT feed_seek('mail', NULL);
 
 --

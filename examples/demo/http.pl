@@ -76,7 +76,7 @@ sub follow
 		# JSON::PP would take a second for a page
 		print $out map { "$_\n" }
 		  $response->{content} =~ /"row": \{[^{}]*?"message_id":"([^"]+)"/g;
-		($cursor) = $response->{content} =~ /\], "cursor": "(\w+)", "more": \w+\}$/;
+		($cursor) = $response->{content} =~ /\], "cursor": "([-\w]+)", "more": \w+\}$/;
 	}
 }
 

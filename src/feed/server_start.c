@@ -8,7 +8,7 @@
  * restart: that is a new start.  So is a promotion: a standby draws none
  * before it is promoted.  All databases share one id.
  *
- * Fingerprints of batches are made of it (batch.c), and cursors carry it.
+ * Seeds of batches are made of it (batch.c), and cursors carry the seed.
  * What a server loses, in a crash or because it was not replicated, was made
  * by a start that does not go on: the server continues as another start.
  *
@@ -21,7 +21,7 @@
  * modes that conflict with none that a publisher holds, so it takes part in no
  * deadlock.
  *
- * A page carries the id of the server that serves it.  A primary serves its
+ * A page carries the seed of the server that serves it.  A primary serves its
  * own, written or not.  A standby continues its primary, so it serves the id
  * in the table, as its snapshot sees it: until a primary has published after
  * its start, its standbys serve the start before, by which their batches were
@@ -36,7 +36,7 @@
  *
  * The id is zero if none is known: on a standby before the first batch,
  * and if there is no room for our shared memory.  Without shared memory each
- * process makes fingerprints as a start of its own.
+ * process makes batches as a start of its own.
  *
  * The table is not dumped: starts of another server mean nothing.
  *
@@ -97,7 +97,7 @@ feedpub_server_start_of_page(Snapshot snapshot)
 }
 
 /*
- * The id of which this process makes fingerprints.
+ * The id of which this process makes seeds of batches.
  */
 uint64
 feedpub_server_start_of_batches(void)

@@ -3,11 +3,11 @@
  *	  The table feedpub._batch and the snapshots in it.
  *
  * A batch is one row: the feed, its number (sync_id), the snapshot that the
- * publisher took, the last position in it, and a fingerprint.  If a cursor
- * points to a batch of that number in another history, the fingerprint
- * differs.  Batch k holds the rows of the transactions that are visible in its
- * snapshot and not in that of batch k - 1.  The snapshot before the first
- * batch is empty.
+ * publisher took, the last position in it, and a seed, from which its
+ * fingerprint is made.  If a cursor points to a batch of that number in another
+ * history, the fingerprint differs.  Batch k holds the rows of the transactions
+ * that are visible in its snapshot and not in that of batch k - 1.  The snapshot
+ * before the first batch is empty.
  *
  * Snapshots are stored as pg_snapshot, the server's own type, so that SQL can
  * use them (pg_visible_in_snapshot).  Its layout is on disk and does not
@@ -45,7 +45,7 @@
 #define ANUM_BATCH_SNAPSHOT		3
 #define ANUM_BATCH_LAST_POS		4
 #define ANUM_BATCH_TRANSACTIONS	5
-#define ANUM_BATCH_FINGERPRINT	6
+#define ANUM_BATCH_PUBLICATION	6
 #define ANUM_BATCH_PUBLISHED_AT	7
 #define ANUM_BATCH_SEED			8
 #define ANUM_BATCH_MERGED_FROM	9
@@ -76,7 +76,8 @@ struct FeedpubBatchScan
 
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
-static uint32 make_fingerprint(uint32 seed, int64 sync_id);
+static uint32 make_fingerprint(uint32 seed, int64 from, int64 to);
+static uint32 make_seed(Oid feed, uint32 history, uint64 start);
 static Relation open_table(LOCKMODE lockmode);
 static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 						 int transactions, int64 first);
@@ -271,7 +272,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
 	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
 	batch->transactions = DatumGetInt32(slot->tts_values[ANUM_BATCH_TRANSACTIONS - 1]);
-	batch->fingerprint = DatumGetUInt32(slot->tts_values[ANUM_BATCH_FINGERPRINT - 1]);
+	batch->publication = DatumGetInt64(slot->tts_values[ANUM_BATCH_PUBLICATION - 1]);
 	batch->snapshot.xmin = stored->xmin;
 	batch->snapshot.xmax = stored->xmax;
 	batch->snapshot.nxip = stored->nxip;
@@ -285,6 +286,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->merged_pos = batch->is_merged ?
 		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_POS - 1]) :
 		batch->last_pos;
+	batch->fingerprint = make_fingerprint(batch->seed, batch->merged_from, batch->sync_id);
 	publisher = DatumGetTransactionId(slot_getsysattr(slot, MinTransactionIdAttributeNumber,
 													  &isnull));
 	batch->publisher = TransactionIdIsNormal(publisher) ?
@@ -294,15 +296,15 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 }
 
 /*
- * The fingerprint of a batch of this number with this seed.
- * Cursors of merged batches are known by it, so it does not change.
+ * The fingerprint of the batch with these batches of a seed, in which mostly
+ * both numbers are its own.
  */
 static uint32
-make_fingerprint(uint32 seed, int64 sync_id)
+make_fingerprint(uint32 seed, int64 from, int64 to)
 {
-	return murmurhash32((uint32) sync_id ^
-						murmurhash32((uint32) (sync_id >> 32) ^ seed)) &
-		0x7fffffff;
+	uint64		parts[] = {seed, from, to};
+
+	return hash_bytes((const unsigned char *) parts, sizeof(parts));
 }
 
 /*
@@ -317,7 +319,7 @@ feedpub_batch_knows(const FeedpubBatch *batch, const FeedpubCursor *cursor)
 	return batch->is_merged &&
 		cursor->sync_id >= batch->merged_from && cursor->sync_id <= batch->sync_id &&
 		feedpub_batch_has_cursor(cursor, cursor->sync_id, false,
-								 make_fingerprint(batch->seed, cursor->sync_id));
+								 make_fingerprint(batch->seed, cursor->sync_id, cursor->sync_id));
 }
 
 /*
@@ -415,16 +417,12 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
- * Did a batch commit after a moment of its server, given the next xid of that
- * moment?  It did if its snapshot was taken later, or if its publisher got its
- * xid later.  A merged batch was written again, by another one.
+ * Is a batch of the right seed a proof?
  */
 bool
-feedpub_batch_is_after(const FeedpubBatch *batch, uint64 next_xid)
+feedpub_batch_is_proof(const FeedpubBatch *batch, const FeedpubProof *proof)
 {
-	return batch->snapshot.xmax > next_xid ||
-		(!batch->is_merged && FullTransactionIdIsValid(batch->publisher) &&
-		 U64FromFullTransactionId(batch->publisher) >= next_xid);
+	return (proof->is_to_come ? batch->publication - 1 : batch->sync_id) >= proof->batch;
 }
 
 /*
@@ -446,16 +444,26 @@ feedpub_batch_proves(Oid feed, const FeedpubProof *proof, Snapshot snapshot)
 	while (!found && feedpub_batch_next(batches, &batch) && batch.seed == proof->seed)
 	{
 		CHECK_FOR_INTERRUPTS();
-		found = feedpub_batch_is_after(&batch, proof->next_xid);
+		found = feedpub_batch_is_proof(&batch, proof);
 	}
 	feedpub_batch_end(batches);
 	return found;
 }
 
 /*
+ * The seed of the server start that makes a page with this snapshot, by which
+ * its batches are known, too.
+ */
+uint32
+feedpub_batch_seed_of_page(Oid feed, uint32 history, Snapshot snapshot)
+{
+	return make_seed(feed, history, feedpub_server_start_of_page(snapshot));
+}
+
+/*
  * The seed of a feed's batches of a server start.
  *
- * Batches of another history have other fingerprints.  Two histories separate:
+ * Batches of another history have another one.  Two histories separate:
  *
  * - if a server goes on from an earlier state, which is another start of it
  *   (server_start.c);
@@ -464,11 +472,12 @@ feedpub_batch_proves(Oid feed, const FeedpubProof *proof, Snapshot snapshot)
  *   since, into tables that are then new;
  * - with a copy of the database.
  *
- * Within one history, a start does not draw a number for each batch, so a
- * merged batch can compute the fingerprints of those in it.
+ * Within one history, a start makes one batch of each number.  So number and
+ * seed tell which batch it is; and the seed, the number and merged_from tell
+ * which batches are in a merged one, whichever start has merged them.
  */
-uint32
-feedpub_batch_seed(Oid feed, uint32 history, uint64 start)
+static uint32
+make_seed(Oid feed, uint32 history, uint64 start)
 {
 	struct
 	{
@@ -497,7 +506,7 @@ open_table(LOCKMODE lockmode)
 }
 
 /*
- * Write a batch, and give it its fingerprint.  The caller holds the feed's
+ * Write a batch, and give it its seed.  The caller holds the feed's
  * publishing lock.
  */
 void
@@ -508,9 +517,8 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	bool		nulls[NATTS_BATCH] = {false};
 
 	feedpub_server_start_write();
-	batch->seed = feedpub_batch_seed(feed, feedpub_floor_history(feed, GetActiveSnapshot()),
-									 feedpub_server_start_of_batches());
-	batch->fingerprint = make_fingerprint(batch->seed, batch->sync_id);
+	batch->seed = make_seed(feed, feedpub_floor_history(feed, GetActiveSnapshot()),
+							feedpub_server_start_of_batches());
 
 	nulls[ANUM_BATCH_MERGED_FROM - 1] = true;
 	nulls[ANUM_BATCH_MERGED_POS - 1] = true;
@@ -519,7 +527,7 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_SNAPSHOT - 1] = feedpub_batch_snapshot_datum(&batch->snapshot);
 	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(batch->last_pos);
 	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(batch->transactions);
-	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(batch->fingerprint);
+	values[ANUM_BATCH_PUBLICATION - 1] = Int64GetDatum(batch->publication);
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[ANUM_BATCH_SEED - 1] = UInt32GetDatum(batch->seed);
 
@@ -556,7 +564,7 @@ feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
 }
 
 /*
- * Make the batch in a slot the merged one, with a fingerprint of its own.
+ * Make the batch in a slot the merged one.
  */
 static void
 write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
@@ -565,22 +573,15 @@ write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 	Datum		values[NATTS_BATCH];
 	bool		nulls[NATTS_BATCH] = {false};
 	bool		replaced[NATTS_BATCH] = {false};
-	uint32		fingerprint;
 	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
 
-	if (!pg_strong_random(&fingerprint, sizeof(fingerprint)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INTERNAL_ERROR),
-				 errmsg("could not generate random values")));
 	values[ANUM_BATCH_MERGED_POS - 1] = slot->tts_values[ANUM_BATCH_LAST_POS - 1];
 	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(last_pos);
 	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(transactions);
-	values[ANUM_BATCH_FINGERPRINT - 1] = UInt32GetDatum(fingerprint);
 	values[ANUM_BATCH_MERGED_FROM - 1] = Int64GetDatum(first);
 	replaced[ANUM_BATCH_MERGED_POS - 1] = true;
 	replaced[ANUM_BATCH_LAST_POS - 1] = true;
 	replaced[ANUM_BATCH_TRANSACTIONS - 1] = true;
-	replaced[ANUM_BATCH_FINGERPRINT - 1] = true;
 	replaced[ANUM_BATCH_MERGED_FROM - 1] = true;
 	CatalogTupleUpdate(table, &tuple->t_self,
 					   heap_modify_tuple(tuple, RelationGetDescr(table),

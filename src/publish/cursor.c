@@ -2,30 +2,33 @@
  * cursor.c
  *	  The cursor of published order, as text.
  *
- * It is opaque to consumers: lower-case hexadecimal of fixed width, 99
- * characters, without the spaces below.  Cursors of one history sort as text
- * (COLLATE "C") in feed order.
+ * It is opaque to consumers: numbers of fixed width in base 64, without the
+ * spaces below.  The digits ascend in ASCII, so cursors of one history sort as
+ * text (COLLATE "C") in feed order; and they need no escape in JSON, in a URL or
+ * in a header.  44 characters:
  *
- *		1			version
- *		5be1d0c7	history: the feed's random number
- *		b			kind: a = in the initial snapshot, b = in a batch
- *		000000000000002a	number of the batch; kind a: which table it is in,
- *							0 if the feed is one table
- *		0000000000000c35	position in it; kind a: a row identifier
- *		0			1 if the batch is one that others were merged into
- *		9e3779b9	fingerprint of the batch; kind a: of the table's file
- *		00...		id of the server start that made the cursor
- *					(server_start.c)
- *		000000000000002b	base: see feedpub_page_check_floor()
- *		00...		zero, or a number of a batch, see below
+ *		1				version
+ *		0FLSdB			history: the feed's random number
+ *		K-----e			number of the batch, with BATCH_BIT; in the initial
+ *						snapshot without it: which table it is in, 0 if the
+ *						feed is one table
+ *		---------k4		position in it; initial: a row identifier
+ *		1SDgcN			fingerprint of the batch, with MERGED_BIT if others
+ *						were merged into it; initial: of the table's file
+ *		1SDgcN			seed of the server start that made the cursor, with
+ *						FALLBACK_BIT if it goes on
+ *		------f			base: see feedpub_page_check_floor()
  *
- * A cursor of a page of a table feed has 205 characters: it goes on with its
- * fallback (read/page_proof.c).
+ * A cursor of a page of a table feed has 64 characters: it goes on with its
+ * fallback (read/page_proof.c).  The seed before is that of the proof then, and
+ * numbers are differences, so that they are short.
  *
- *		00...		the proof: number of a batch (above), next xid, seed
- *		a000...		where it goes back to: kind, number, position, 1 if merged,
- *					fingerprint
- *		00...		the proof of that: number of a batch, next xid, seed
+ *		1SDgcN			seed of the proof of where it goes back to
+ *		----4			the proof: from the cursor's batch or the base on,
+ *						whichever is larger
+ *		---3			the proof of where it goes back to: from the proof back
+ *		----2			where it goes back to: from the cursor back, in batches;
+ *						initial: in pages of the table
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
  * takes the text apart: SQL that compares cursors calls _cursor_compare().
@@ -48,18 +51,33 @@
 PG_FUNCTION_INFO_V1(feedpub_cursor_compare_texts);
 PG_FUNCTION_INFO_V1(feedpub_cursor_moves_texts);
 
-#define VERSION			1
-#define KIND_INITIAL	'a'
-#define KIND_BATCH		'b'
-#define LENGTH			FEEDPUB_CURSOR_LENGTH
+#define VERSION			'1'
 
-static char *put_hex(char *p, uint64 value, int ndigits);
-static bool get_hex(const char **p, int ndigits, uint64 *value);
-static char *put_position(char *p, const FeedpubPosition *position);
-static char *put_proof(char *p, const FeedpubProof *proof);
-static bool get_fields(const char *p, FeedpubCursor *cursor, FeedpubFallback *fallback);
-static bool get_position(const char **p, FeedpubPosition *position);
-static bool get_proof(const char **p, FeedpubProof *proof);
+/* digits of the numbers, and the largest number of so many digits */
+#define HASH_DIGITS			6
+#define BATCH_DIGITS		7
+#define POS_DIGITS			11
+#define PROOF_DIGITS		5
+#define BACK_PROOF_DIGITS	4
+#define BACK_DIGITS			5
+#define LARGEST(ndigits)	((UINT64CONST(1) << 6 * (ndigits)) - 1)
+
+/* in a batch's number, in its fingerprint, and in the seed of the start */
+#define BATCH_BIT			(UINT64CONST(1) << 41)
+#define MERGED_BIT			(UINT64CONST(1) << 32)
+#define FALLBACK_BIT		(UINT64CONST(1) << 33)
+
+static const char digits[] =
+	"-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz";
+
+static char *put(char *p, uint64 value, int ndigits);
+static bool get(const char **p, int ndigits, uint64 largest, uint64 *value);
+static char *put_fallback(char *p, const FeedpubCursor *cursor);
+static bool get_fields(const char *p, FeedpubCursor *cursor, uint64 fallback_bit);
+static bool get_fallback(const char *p, const FeedpubCursor *cursor,
+						 FeedpubFallback *fallback);
+static uint64 proof_to_number(const FeedpubProof *proof, int64 distance, int ndigits);
+static int64 proof_from_number(uint64 number, FeedpubProof *proof);
 
 /*
  * Print a cursor into a buffer of FEEDPUB_CURSOR_MAX_LENGTH bytes; no
@@ -68,65 +86,72 @@ static bool get_proof(const char **p, FeedpubProof *proof);
 int
 feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer)
 {
-	const FeedpubFallback *fallback = cursor->fallback;
-	FeedpubPosition position = feedpub_cursor_position(cursor);
 	char	   *p = buffer;
 
-	p = put_hex(p, VERSION, 1);
-	p = put_hex(p, cursor->history, 8);
-	p = put_position(p, &position);
-	p = put_hex(p, cursor->server_start, 16);
-	p = put_hex(p, (uint64) cursor->base, 16);
-	if (fallback == NULL)
-		return put_hex(p, 0, 16) - buffer;
-	p = put_proof(p, &fallback->proof);
-	p = put_position(p, &fallback->back);
-	p = put_proof(p, &fallback->back_proof);
-	Assert(p - buffer == FEEDPUB_CURSOR_MAX_LENGTH);
+	*p++ = VERSION;
+	p = put(p, cursor->history, HASH_DIGITS);
+	p = put(p, (uint64) cursor->sync_id | (cursor->initial ? 0 : BATCH_BIT), BATCH_DIGITS);
+	p = put(p, (uint64) cursor->pos, POS_DIGITS);
+	p = put(p, cursor->fingerprint | (cursor->merged ? MERGED_BIT : 0), HASH_DIGITS);
+	p = put(p, cursor->fallback != NULL ? cursor->fallback->proof.seed | FALLBACK_BIT : cursor->start,
+			HASH_DIGITS);
+	p = put(p, Min((uint64) cursor->base, LARGEST(BATCH_DIGITS)), BATCH_DIGITS);
+	if (cursor->fallback != NULL)
+		p = put_fallback(p, cursor);
 	return p - buffer;
 }
 
 /*
- * Its position, without what is only in a cursor.
+ * Its end.  If its differences are too large, its consumer goes back to the
+ * beginning, which needs no proof.
  */
-FeedpubPosition
-feedpub_cursor_position(const FeedpubCursor *cursor)
-{
-	return (FeedpubPosition){
-		.initial = cursor->initial,
-		.merged = cursor->merged,
-		.sync_id = cursor->sync_id,
-		.pos = cursor->pos,
-		.fingerprint = cursor->fingerprint,
-	};
-}
-
-void
-feedpub_cursor_set_position(FeedpubCursor *cursor, const FeedpubPosition *position)
-{
-	cursor->initial = position->initial;
-	cursor->merged = position->merged;
-	cursor->sync_id = position->sync_id;
-	cursor->pos = position->pos;
-	cursor->fingerprint = position->fingerprint;
-}
-
 static char *
-put_position(char *p, const FeedpubPosition *position)
+put_fallback(char *p, const FeedpubCursor *cursor)
 {
-	*p++ = position->initial ? KIND_INITIAL : KIND_BATCH;
-	p = put_hex(p, (uint64) position->sync_id, 16);
-	p = put_hex(p, (uint64) position->pos, 16);
-	p = put_hex(p, position->merged, 1);
-	return put_hex(p, position->fingerprint, 8);
+	const FeedpubFallback *fallback = cursor->fallback;
+	const FeedpubCursor *back = &fallback->back;
+	int64		from = Max(feedpub_cursor_batch(cursor), cursor->base);
+	int64		batch = Max(fallback->proof.batch, from);
+	uint64		back_proof = proof_to_number(&fallback->back_proof,
+											 batch - fallback->back_proof.batch, BACK_PROOF_DIGITS);
+	int64		distance = -1;
+
+	if (!cursor->initial && !back->initial)
+		distance = cursor->sync_id + 1 - back->sync_id;
+	else if (cursor->initial && back->initial &&
+			 cursor->sync_id == back->sync_id && cursor->fingerprint == back->fingerprint)
+		distance = (cursor->pos >> 16) - (back->pos >> 16);
+	if (distance < 0 || distance > LARGEST(BACK_DIGITS) || back_proof == LARGEST(BACK_PROOF_DIGITS))
+		distance = LARGEST(BACK_DIGITS);
+	p = put(p, fallback->back_proof.seed, HASH_DIGITS);
+	p = put(p, proof_to_number(&fallback->proof, batch - from, PROOF_DIGITS), PROOF_DIGITS);
+	p = put(p, back_proof, BACK_PROOF_DIGITS);
+	return put(p, distance, BACK_DIGITS);
 }
 
-static char *
-put_proof(char *p, const FeedpubProof *proof)
+/*
+ * A proof whose batch is so far away, as a number; 0 if there is nothing to be
+ * proved, and the largest if it is too far.
+ */
+static uint64
+proof_to_number(const FeedpubProof *proof, int64 distance, int ndigits)
 {
-	p = put_hex(p, (uint64) proof->batch, 16);
-	p = put_hex(p, proof->next_xid, 16);
-	return put_hex(p, proof->seed, 8);
+	if (proof->batch == 0)
+		return 0;
+	return distance > (LARGEST(ndigits) - 3) / 2 ? LARGEST(ndigits) :
+												   ((uint64) distance << 1 | proof->is_to_come) + 1;
+}
+
+/*
+ * Such a number as a distance, and whether the proof is to come.
+ */
+static int64
+proof_from_number(uint64 number, FeedpubProof *proof)
+{
+	if (number == 0)
+		return 0;
+	proof->is_to_come = (number - 1) & 1;
+	return (number - 1) >> 1;
 }
 
 /*
@@ -157,79 +182,86 @@ feedpub_cursor_parse(const text *input, FeedpubCursor *cursor)
 		return;
 	if (length == FEEDPUB_CURSOR_MAX_LENGTH)
 		fallback = palloc0_object(FeedpubFallback);
-	if ((length != LENGTH && fallback == NULL) || !get_fields(p, cursor, fallback))
+	if ((length != FEEDPUB_CURSOR_LENGTH && fallback == NULL) ||
+		!get_fields(p, cursor, fallback != NULL ? FALLBACK_BIT : 0) ||
+		(fallback != NULL && !get_fallback(p + FEEDPUB_CURSOR_LENGTH, cursor, fallback)))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed cursor: \"%s\"",
-						pnstrdup(p, pg_mbcliplen(p, length, LENGTH))),
+						pnstrdup(p, pg_mbcliplen(p, length, FEEDPUB_CURSOR_MAX_LENGTH))),
 				 errhint("Use a cursor as it was delivered, or '' for the beginning.")));
 	cursor->given = true;
+	cursor->fallback = fallback;
 }
 
 static bool
-get_fields(const char *p, FeedpubCursor *cursor, FeedpubFallback *fallback)
+get_fields(const char *p, FeedpubCursor *cursor, uint64 fallback_bit)
 {
-	FeedpubPosition position;
-	uint64		version;
 	uint64		history;
+	uint64		number;
+	uint64		pos;
+	uint64		fingerprint;
+	uint64		start;
 	uint64		base;
-	uint64		reserved;
 
-	if (!get_hex(&p, 1, &version) || version != VERSION ||
-		!get_hex(&p, 8, &history) ||
-		!get_position(&p, &position) ||
-		!get_hex(&p, 16, &cursor->server_start) ||
-		!get_hex(&p, 16, &base) || base > PG_INT64_MAX)
+	if (*p++ != VERSION ||
+		!get(&p, HASH_DIGITS, PG_UINT32_MAX, &history) ||
+		!get(&p, BATCH_DIGITS, LARGEST(BATCH_DIGITS), &number) ||
+		!get(&p, POS_DIGITS, PG_INT64_MAX, &pos) ||
+		!get(&p, HASH_DIGITS, PG_UINT32_MAX | MERGED_BIT, &fingerprint) ||
+		!get(&p, HASH_DIGITS, PG_UINT32_MAX | FALLBACK_BIT, &start) ||
+		!get(&p, BATCH_DIGITS, LARGEST(BATCH_DIGITS), &base))
 		return false;
-	feedpub_cursor_set_position(cursor, &position);
-	cursor->history = (uint32) history;
-	cursor->base = (int64) base;
-	cursor->fallback = fallback;
 
 	/* a long cursor that has been cut is none: it would be taken as it is */
-	if (fallback == NULL)
-		return get_hex(&p, 16, &reserved) && reserved == 0;
-	return get_proof(&p, &fallback->proof) &&
-		get_position(&p, &fallback->back) &&
-		get_proof(&p, &fallback->back_proof);
-}
-
-static bool
-get_position(const char **p, FeedpubPosition *position)
-{
-	uint64		sync_id;
-	uint64		pos;
-	uint64		merged;
-	uint64		fingerprint;
-
-	if (**p != KIND_INITIAL && **p != KIND_BATCH)
+	if ((start & ~(uint64) PG_UINT32_MAX) != fallback_bit)
 		return false;
-	position->initial = *(*p)++ == KIND_INITIAL;
-	if (!get_hex(p, 16, &sync_id) || sync_id > PG_INT64_MAX ||
-		!get_hex(p, 16, &pos) || pos > PG_INT64_MAX ||
-		!get_hex(p, 1, &merged) || merged > 1 ||
-		!get_hex(p, 8, &fingerprint))
-		return false;
-	position->sync_id = (int64) sync_id;
-	position->pos = (int64) pos;
-	position->merged = merged == 1;
-	position->fingerprint = (uint32) fingerprint;
+	cursor->history = (uint32) history;
+	cursor->initial = (number & BATCH_BIT) == 0;
+	cursor->sync_id = (int64) (number & ~BATCH_BIT);
+	cursor->pos = (int64) pos;
+	cursor->merged = (fingerprint & MERGED_BIT) != 0;
+	cursor->fingerprint = (uint32) fingerprint;
+	cursor->start = (uint32) start;
+	cursor->base = base == LARGEST(BATCH_DIGITS) ? PG_INT64_MAX : (int64) base;
 	return true;
 }
 
 static bool
-get_proof(const char **p, FeedpubProof *proof)
+get_fallback(const char *p, const FeedpubCursor *cursor, FeedpubFallback *fallback)
 {
-	uint64		batch;
+	FeedpubCursor *back = &fallback->back;
+	int64		batch = Max(feedpub_cursor_batch(cursor), cursor->base);
 	uint64		seed;
+	uint64		proof;
+	uint64		back_proof;
+	uint64		distance;
 
-	if (!get_hex(p, 16, &batch) || batch > PG_INT64_MAX ||
-		!get_hex(p, 16, &proof->next_xid) ||
-		!get_hex(p, 8, &seed))
+	/* no page has the largest base */
+	if (batch == PG_INT64_MAX ||
+		!get(&p, HASH_DIGITS, PG_UINT32_MAX, &seed) ||
+		!get(&p, PROOF_DIGITS, LARGEST(PROOF_DIGITS), &proof) ||
+		!get(&p, BACK_PROOF_DIGITS, LARGEST(BACK_PROOF_DIGITS), &back_proof) ||
+		!get(&p, BACK_DIGITS, LARGEST(BACK_DIGITS), &distance))
 		return false;
-	proof->batch = (int64) batch;
-	proof->seed = (uint32) seed;
-	return true;
+	fallback->proof.seed = cursor->start;
+	batch += proof_from_number(proof, &fallback->proof);
+	if (proof == LARGEST(PROOF_DIGITS))
+		fallback->proof.batch = PG_INT64_MAX;
+	else if (proof != 0)
+		fallback->proof.batch = batch;
+	back->initial = true;
+	if (back_proof == LARGEST(BACK_PROOF_DIGITS) || distance == LARGEST(BACK_DIGITS))
+		return true;
+	fallback->back_proof.seed = (uint32) seed;
+	if (back_proof != 0)
+		fallback->back_proof.batch = batch - proof_from_number(back_proof, &fallback->back_proof);
+	*back = *cursor;
+	if (cursor->initial)
+		back->pos = ((cursor->pos >> 16) - (int64) distance) << 16;
+	else
+		back->sync_id = cursor->sync_id + 1 - (int64) distance;
+	return back->pos >= 0 && back->sync_id >= 0 && fallback->back_proof.batch >= 0;
 }
 
 /*
@@ -312,34 +344,33 @@ feedpub_cursor_moves_texts(PG_FUNCTION_ARGS)
 }
 
 static char *
-put_hex(char *p, uint64 value, int ndigits)
+put(char *p, uint64 value, int ndigits)
 {
-	static const char digits[] = "0123456789abcdef";
-
 	for (int i = ndigits - 1; i >= 0; i--)
 	{
-		p[i] = digits[value & 0xf];
-		value >>= 4;
+		p[i] = digits[value & 0x3f];
+		value >>= 6;
 	}
+	Assert(value == 0);
 	return p + ndigits;
 }
 
+/*
+ * Read a number.  Eleven digits can have more than 64 bits.
+ */
 static bool
-get_hex(const char **p, int ndigits, uint64 *value)
+get(const char **p, int ndigits, uint64 largest, uint64 *value)
 {
 	*value = 0;
 	for (int i = 0; i < ndigits; i++)
 	{
-		char		c = *(*p)++;
+		const char *digit = **p == '\0' ? NULL : strchr(digits, *(*p)++);
 
-		if (c >= '0' && c <= '9')
-			*value = *value << 4 | (c - '0');
-		else if (c >= 'a' && c <= 'f')
-			*value = *value << 4 | (c - 'a' + 10);
-		else
+		if (digit == NULL || *value > largest >> 6)
 			return false;
+		*value = *value << 6 | (digit - digits);
 	}
-	return true;
+	return *value <= largest;
 }
 
 /*
@@ -356,7 +387,7 @@ feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 	cursor.pos = batch->last_pos;
 	cursor.merged = batch->is_merged;
 	cursor.fingerprint = batch->fingerprint;
-	cursor.server_start = feedpub_server_start_of_page(snapshot);
+	cursor.start = feedpub_batch_seed_of_page(feed, cursor.history, snapshot);
 
 	/* a consumer that begins here has no row that was deleted before */
 	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
@@ -378,7 +409,7 @@ feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
 		.pos = floor->pos,
 		.merged = floor->merged,
 		.fingerprint = floor->fingerprint,
-		.server_start = feedpub_server_start_of_page(snapshot),
+		.start = feedpub_batch_seed_of_page(feed, floor->history, snapshot),
 		.base = feedpub_registry_is_table(feed) ? floor->sync_id : 0,
 	};
 }

@@ -139,6 +139,7 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 			!(part == 0 ? news.live : is_part_live(reader, &cut, snapshot)))
 			break;
 		batch.sync_id = last->sync_id + part + 1;
+		batch.publication = last->sync_id + 1;
 		batch.last_pos = by_pos[end - 1]->last_pos;
 		for (int i = begin; i < end; i++)
 		{

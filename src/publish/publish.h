@@ -51,8 +51,9 @@ typedef struct FeedpubBatch
 	FeedpubSnapshot snapshot;
 	int64		last_pos;		/* the largest position in it */
 	int			transactions;	/* how many are in it */
-	uint32		fingerprint;
-	uint32		seed;			/* from which the fingerprint was made */
+	int64		publication;	/* the first batch of its publisher's transaction */
+	uint32		seed;			/* of the server start that made it */
+	uint32		fingerprint;	/* a hash of seed, merged_from and sync_id */
 	TimestampTz published_at;
 	bool		is_merged;
 	int64		merged_from;	/* the number of the oldest batch in it */
@@ -94,33 +95,16 @@ typedef struct FeedpubRun
 typedef struct FeedpubRunReader FeedpubRunReader;
 
 /*
- * A batch proves that what came before it has not been taken back: one from
- * this number on, made with this seed, that is after an xid.
+ * Which batch proves that what came before it has not been taken back: one that
+ * was made with this seed, and has this number or a larger one; or, if it is to
+ * come, one that was published after the one that gets this number.
  */
 typedef struct FeedpubProof
 {
 	int64		batch;			/* 0: nothing has to be proved */
-	uint64		next_xid;		/* 0: any such batch */
+	bool		is_to_come;
 	uint32		seed;
 } FeedpubProof;
-
-/* Where in published order; the members are those of a cursor. */
-typedef struct FeedpubPosition
-{
-	bool		initial;
-	bool		merged;
-	int64		sync_id;
-	int64		pos;
-	uint32		fingerprint;
-} FeedpubPosition;
-
-/* What a cursor of a table feed's page carries besides (read/page_proof.c). */
-typedef struct FeedpubFallback
-{
-	FeedpubProof proof;			/* with it the cursor is as good as it says */
-	FeedpubPosition back;		/* else its consumer goes back to here, */
-	FeedpubProof back_proof;	/* with this */
-} FeedpubFallback;
 
 /* A position in published order. */
 typedef struct FeedpubCursor
@@ -132,10 +116,19 @@ typedef struct FeedpubCursor
 	int64		sync_id;		/* of the batch; initial: which table */
 	int64		pos;			/* in it; initial: a row identifier */
 	uint32		fingerprint;	/* of the batch; initial: of the file */
-	uint64		server_start;	/* of the server that made it */
+	uint32		start;			/* the seed of the server start that made it */
 	int64		base;			/* see feedpub_page_check_floor() */
-	const FeedpubFallback *fallback;	/* of a table feed's page, else NULL */
+	const struct FeedpubFallback *fallback; /* of a table feed's page, else NULL */
 } FeedpubCursor;
+
+/* What a cursor of a table feed's page carries besides (read/page_proof.c). */
+typedef struct FeedpubFallback
+{
+	FeedpubProof proof;			/* with it the cursor is as good as it says */
+	FeedpubCursor back; /* else its consumer goes back to before here: a
+								 * batch; initial: a page of a table */
+	FeedpubProof back_proof;	/* with this */
+} FeedpubFallback;
 
 /*
  * What a publisher waits for: other publishers of the feed, its table's locks.
@@ -157,8 +150,8 @@ typedef struct FeedpubPublished
 } FeedpubPublished;
 
 /* Length of a cursor as text; the latter with a fallback */
-#define FEEDPUB_CURSOR_LENGTH		99
-#define FEEDPUB_CURSOR_MAX_LENGTH	205
+#define FEEDPUB_CURSOR_LENGTH		44
+#define FEEDPUB_CURSOR_MAX_LENGTH	64
 
 /* feedpub_publish_feed() did not get a lock */
 #define FEEDPUB_PUBLISH_BUSY	(-1)
@@ -191,8 +184,10 @@ extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
 								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 extern bool feedpub_batch_is_locked_here(Oid feed);
-extern uint32 feedpub_batch_seed(Oid feed, uint32 history, uint64 start);
-extern bool feedpub_batch_is_after(const FeedpubBatch *batch, uint64 next_xid);
+extern uint32 feedpub_batch_seed_of_page(Oid feed, uint32 history,
+										 Snapshot snapshot);
+extern bool feedpub_batch_is_proof(const FeedpubBatch *batch,
+								   const FeedpubProof *proof);
 extern bool feedpub_batch_proves(Oid feed, const FeedpubProof *proof,
 								 Snapshot snapshot);
 extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,
@@ -201,9 +196,6 @@ extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,
 /* in cursor.c */
 extern bool feedpub_cursor_same_partitions(uint32 a, uint32 b);
 extern int	feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
-extern FeedpubPosition feedpub_cursor_position(const FeedpubCursor *cursor);
-extern void feedpub_cursor_set_position(FeedpubCursor *cursor,
-										const FeedpubPosition *position);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
 extern int	feedpub_cursor_compare(const FeedpubCursor *a,

@@ -71,7 +71,7 @@ feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
 		.sync_id = table,
 		.pos = pos,
 		.fingerprint = fingerprint,
-		.server_start = scan->server_start,
+		.start = scan->start,
 		.base = scan->base,
 		.fallback = scan->page->feed.is_outbox || scan->page->request.subscribed ?
 			NULL :

@@ -27,42 +27,51 @@
  *
  * - If S sees no row or tombstone of the feed that is in no batch, that is the
  *	 last batch that S sees, of any start.
- * - On a primary, let N be the next xid, read after S was taken.  Then it is any
- *	 batch whose snapshot has a larger xmax than N, or whose publisher's xid is
- *	 not below N.  The next xid only grows, so that snapshot was taken, or the
- *	 xid assigned, after S.  What S sees had its commit record in the WAL before
- *	 S, and the batch's comes later.  The number alone would not do, nor the xmax
- *	 of S: a publisher that S does not see can have an xid from there on, and its
- *	 commit record in the WAL.  While it waits for the disk or a standby, a
- *	 transaction commits that S sees, and that record comes later.
- * - On a standby, it is any batch that S does not see, since commits become
- *	 visible there in the order of the WAL.  It has to be of this WAL: the start
- *	 that a standby shows is that of its primary's timeline (server_start.c).
+ * - Else let b be the number after that of the last batch that S sees.  Then it
+ *	 is any batch that is published after b, by another transaction.  S does not
+ *	 see the transaction that writes b, so S was taken before that had ended.  A
+ *	 publisher keeps the publishing lock to its end.  So the next one takes its
+ *	 snapshot later than S, and its commit record comes later than those of all
+ *	 that S sees.  The batch b alone would not do: its commit record can be in
+ *	 the WAL though S does not see it yet.  While it waits for the disk or a
+ *	 standby, a transaction commits that S sees, and that record comes later.
+ *	 One transaction may write many batches, so each has the number of the first
+ *	 one of its publication; a merged batch has that of the youngest in it.
+ * - On a standby b itself would do, since commits become visible there in the
+ *	 order of the WAL.  It has to be of this WAL: the start that a standby shows
+ *	 is that of its primary's timeline (server_start.c).
  *
  * Batches of a start are known by their seed, which merged ones keep, and which
  * a copy of the database, or a dump of it, does not have.
  *
  * The position to go back to can become that of the cursor with which the page
- * before ended, with its proof, as soon as the page's snapshot shows that this
- * proof is there; until then the cursor keeps its position to go back to, and
- * its proof becomes one of all pages since.  So between two pages nothing is
+ * before ended, as soon as the page's snapshot shows that a proof of what was
+ * seen up to there is there: that cursor's own, or the last batch, if the page
+ * sees all published and the cursor's proof has no larger number.  (Then the
+ * page's snapshot is the later one, so what the page before saw is published
+ * too.)  Until then the cursor keeps its position to go back to, and its proof
+ * becomes one of all pages since.  So between two pages nothing is
  * forgotten that is still to be proved.  The position may stay longer, since a
  * later proof is one of what came before it too.  It stays for a minute, by the
  * times of batches.  A standby mostly lags by less, so the position's proof is
  * there, though those of several pages since are lost; and what a consumer gets
  * again is what it read in about a minute.
  *
+ * The position is the beginning of a batch, or of a page of a table that is read
+ * in place, if the cursor is in the same file of it; else the beginning of the
+ * feed.  So it is a small number (publish/cursor.c), and needs no fingerprint:
+ * if the cursor's batch is here, all before it are.
+ *
  * All that a consumer got up to its cursor is in batches up to the cursor's, or
  * was in the initial snapshot.  So before it goes back the cursor's own batch is
  * looked for.  If that is lost, the consumer may have rows that never were, and
  * is refused.  The base stays: it is that of the first page.
  *
- * The server start that made a cursor takes it as it is: nothing of what the
- * page saw has been lost, or the start would be another.  But that start can
- * also serve another database, which was copied or restored before the page
- * was read.  There the seed is another, and the proof is looked for.  So it is
- * if the proof is a batch of an earlier start; that is there.  Without shared
- * memory all starts have the id 0, so there nothing is checked.
+ * The server start whose seed the proof has takes the cursor as it is: nothing
+ * of what the page saw has been lost, or the start would be another.  That start
+ * can also serve another database, which was copied or restored before the page
+ * was read; there the seed is another.  Without shared memory all starts have
+ * the id 0, so there nothing is checked.
  *
  * With deletes => false a delete leaves nothing in the feed, and neither does a
  * partition that is detached or dropped.  A page that ends at the head then
@@ -87,7 +96,7 @@
 /* how long the position to go back to stays, by the times of batches */
 #define BACK_INTERVAL	(60 * USECS_PER_SEC)
 
-static bool must_go_back(Oid relid, const FeedpubCursor *after, uint64 start,
+static bool must_go_back(Oid relid, const FeedpubCursor *after, uint32 start,
 						 Snapshot snapshot);
 static bool is_recent(FeedpubPageScan *scan, const FeedpubFallback *before);
 
@@ -100,9 +109,10 @@ feedpub_proof_check(FeedpubPageScan *scan)
 {
 	FeedpubCursor *after = &scan->page->request.after;
 	Oid			relid = scan->page->feed.relid;
+	FeedpubBatch batch = {0};
 	FeedpubFallback *fallback;
 
-	if (!must_go_back(relid, after, scan->server_start, scan->state))
+	if (!must_go_back(relid, after, scan->start, scan->state))
 		return;
 	if (!feedpub_batch_proves(relid, &after->fallback->back_proof, scan->state))
 		ereport(ERROR,
@@ -114,9 +124,15 @@ feedpub_proof_check(FeedpubPageScan *scan)
 	fallback = palloc_object(FeedpubFallback);
 	*fallback = *after->fallback;
 	fallback->proof = fallback->back_proof;
-	feedpub_cursor_set_position(after, &fallback->back);
+	if (!fallback->back.initial)
+		feedpub_batch_last(relid, fallback->back.sync_id, scan->state, &batch);
+	after->initial = fallback->back.initial;
+	after->merged = batch.is_merged;
+	after->sync_id = after->initial ? fallback->back.sync_id : batch.sync_id;
+	after->pos = after->initial ? fallback->back.pos : batch.last_pos;
+	after->fingerprint = after->initial ? fallback->back.fingerprint : batch.fingerprint;
+	after->start = scan->start;
 	after->fallback = fallback;
-	after->server_start = scan->server_start;
 }
 
 /*
@@ -126,7 +142,7 @@ bool
 feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after, Snapshot snapshot)
 {
 	return after->fallback != NULL &&
-		must_go_back(relid, after, feedpub_server_start_of_page(snapshot), snapshot);
+		must_go_back(relid, after, feedpub_batch_seed_of_page(relid, after->history, snapshot), snapshot);
 }
 
 /*
@@ -135,16 +151,13 @@ feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after, Snapshot snapshot
  * not got it yet.
  */
 static bool
-must_go_back(Oid relid, const FeedpubCursor *after, uint64 start, Snapshot snapshot)
+must_go_back(Oid relid, const FeedpubCursor *after, uint32 start, Snapshot snapshot)
 {
 	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
 	bool		known;
 
-	if (after->fallback == NULL ||
-		(after->server_start == start &&
-		 (start == 0 ||
-		  after->fallback->proof.seed == feedpub_batch_seed(relid, after->history, start))) ||
+	if (after->fallback == NULL || after->start == start ||
 		feedpub_batch_proves(relid, &after->fallback->proof, snapshot))
 		return false;
 	if (feedpub_cursor_batch(after) == 0)
@@ -168,24 +181,26 @@ feedpub_proof_end(FeedpubPageScan *scan)
 	*fallback = (FeedpubFallback){
 		.proof.batch = scan->newest.sync_id,
 		.proof.seed = scan->newest.seed,
-		.back = feedpub_cursor_position(&page->request.after),
+		.back = page->request.after,
 	};
+	if (!fallback->back.initial)
+		fallback->back.sync_id = scan->first;
 	if (page->more ||
 		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
 								   &scan->newest.snapshot))
 	{
 		fallback->proof.batch++;
-		fallback->proof.seed = feedpub_batch_seed(page->feed.relid, scan->floor.history,
-												  scan->server_start);
-		if (!scan->snapshot->takenDuringRecovery)
-			fallback->proof.next_xid = scan->next_xid;
+		fallback->proof.is_to_come = true;
+		fallback->proof.seed = scan->start;
 	}
 
 	if (before == NULL)
 		return;
-	if (before->proof.batch != 0 &&
-		(scan->newest.sync_id < before->proof.batch ||
-		 !feedpub_batch_is_after(&scan->newest, before->proof.next_xid)))
+	if (feedpub_batch_is_proof(&scan->newest, &before->proof))
+		fallback->back_proof = before->proof;
+	else if (!fallback->proof.is_to_come && scan->newest.sync_id >= before->proof.batch)
+		fallback->back_proof = fallback->proof;
+	else
 	{
 		/*
 		 * A proof that is still to come is of this start.  Those of others
@@ -193,15 +208,16 @@ feedpub_proof_end(FeedpubPageScan *scan)
 		 */
 		fallback->proof.seed = before->proof.seed;
 		fallback->proof.batch = Max(fallback->proof.batch, before->proof.batch);
-		fallback->proof.next_xid = Max(fallback->proof.next_xid, before->proof.next_xid);
-	}
-	else if (!is_recent(scan, before))
-	{
-		fallback->back_proof = before->proof;
+		fallback->proof.is_to_come |= before->proof.is_to_come;
+		fallback->back = before->back;
+		fallback->back_proof = before->back_proof;
 		return;
 	}
-	fallback->back = before->back;
-	fallback->back_proof = before->back_proof;
+	if (is_recent(scan, before))
+	{
+		fallback->back = before->back;
+		fallback->back_proof = before->back_proof;
+	}
 }
 
 /*

@@ -57,8 +57,8 @@ feedpub_page_scan(FeedpubPageScan *scan)
 
 	scan->page->passed = scan->page->request.after;
 	scan->page->visible.given = false;
-	scan->server_start = feedpub_server_start_of_page(scan->state);
 	feedpub_floor_read(relid, scan->state, &scan->floor);
+	scan->start = feedpub_batch_seed_of_page(relid, scan->floor.history, scan->state);
 	if (!feedpub_page_check_history(scan))
 	{
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
@@ -66,8 +66,6 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	}
 	if (!scan->page->feed.is_outbox)
 	{
-		/* at once, not when the initial snapshot has been read */
-		scan->next_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
 		feedpub_batch_refuse_foreign(&scan->page->feed, &scan->last);
 		scan->newest = scan->last;
@@ -75,6 +73,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		scan->page->passed = scan->page->request.after;
 	}
 	feedpub_page_check_floor(scan);
+	scan->first = Max(feedpub_cursor_batch(&scan->from), 1);
 	if (!scan->page->feed.is_outbox && scan->page->request.after.initial && !read_initial(scan))
 	{
 		scan->page->more = true;
@@ -128,7 +127,9 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		}
 		if (batch.sync_id == feedpub_cursor_batch(&scan->from))
 			after_pos = feedpub_batch_passed(&batch, &scan->from);
-		if (after_pos < batch.last_pos)
+		if (after_pos >= batch.last_pos)
+			scan->first = batch.sync_id + 1;
+		else
 		{
 			if (!has_before)
 				feedpub_batch_last(relid, batch.merged_from, scan->state, &scan->last);

@@ -82,9 +82,9 @@ typedef struct FeedpubPageScan
 	bool		sees_all;		/* no row security */
 	FeedpubFloor floor;			/* before which the page cannot begin */
 	FeedpubCursor from;			/* where it begins: the request's, or the floor */
-	int64		base;			/* and server_start: what its cursors carry */
-	uint64		server_start;
-	uint64		next_xid;		/* of the server, after the snapshot was taken */
+	int64		first;			/* the first batch that is not before it */
+	int64		base;			/* and start: what its cursors carry */
+	uint32		start;
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that has been removed */
 	FeedpubBatch last;			/* the last batch that was looked at */

@@ -33,7 +33,7 @@ my $http = http_start(undef, user => 'regress_feedpub_login', heartbeat => 1,
 	database => "host=$both{host} port=$both{port} dbname=postgres user=regress_feedpub_login");
 my $stream = send_request($http, '/feeds/outbox', Accept => 'text/event-stream');
 my $seen = read_until($stream, qr/"data":5\b/);
-my ($last) = $seen =~ /.*^id: (\w+)$/ms;
+my ($last) = $seen =~ /.*^id: ([-\w]+)$/ms;
 my $poll = send_request($http, "/feeds/outbox?after=$last&wait=60");
 metric_is($http, 'waiting', 2, 'a stream and a long-poll wait');
 

@@ -141,7 +141,7 @@ sub read_through
 			last if $response->{status} != 200;
 			$entries += () = $response->{content} =~ /"op": "upsert"/g;
 			my ($cursor, $more) =
-			  $response->{content} =~ /"cursor": "([0-9a-f]+)", "more": (true|false)\}$/;
+			  $response->{content} =~ /"cursor": "([-\w]+)", "more": (true|false)\}$/;
 			last if $more eq 'false';
 			$url = "/feeds/million?limit=1000&after=$cursor";
 		}

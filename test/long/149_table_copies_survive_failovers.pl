@@ -59,7 +59,7 @@ SQL
 	my ($cursor, $more) = split /\|/, $first;
 
 	$count{$kind}{pages}++;
-	$count{$kind}{back}++ if substr($cursor, 0, 42) lt substr($consumer->{cursor}, 0, 42);
+	$count{$kind}{back}++ if substr($cursor, 0, 25) lt substr($consumer->{cursor}, 0, 25);
 	$consumer->{cursor} = $cursor;
 	for (@entries)
 	{

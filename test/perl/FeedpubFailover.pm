@@ -423,7 +423,7 @@ sub move
 {
 	my ($self, $cursor) = @_;
 
-	$self->{back}++ if substr($cursor, 0, 42) lt substr($self->{cursor}, 0, 42);
+	$self->{back}++ if substr($cursor, 0, 25) lt substr($self->{cursor}, 0, 25);
 	$self->{cursor} = $cursor;
 	return;
 }

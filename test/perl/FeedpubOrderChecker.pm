@@ -466,7 +466,7 @@ sub last_cursor
 
 	open my $fh, '+<', $file or return '';
 	{ local $/; $content = <$fh> // ''; }
-	my ($whole, $cursor) = $content =~ /\A(.*^= ([0-9a-f]*)\n)/ms;
+	my ($whole, $cursor) = $content =~ /\A(.*^= ([-\w]*)\n)/ms;
 	truncate $fh, length($whole // '') or die "$file: $!";
 	return $cursor // '';
 }

@@ -17,7 +17,7 @@ INSERT INTO meant VALUES
 -- Keys are data of their tables, and batches tell when a feed was written: only
 -- a role that dumps the database may read them.
 INSERT INTO meant VALUES
-	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, fingerprint integer, published_at timestamp with time zone, '
+	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_removal', 'r', 'feed regclass, sync_id bigint, from_xid xid8, running boolean, removed bigint, locked bigint, failed bigint, pass_sync_id bigint, pass_xid xid8, pass_pos bigint, pass_locked bigint, pass_failed bigint, '

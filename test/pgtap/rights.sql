@@ -35,7 +35,7 @@ BEGIN;
 SELECT no_plan();
 INSERT INTO rights.box (message_type, data) VALUES ('a', '1'), ('a', '2');
 INSERT INTO feedpub._parked_entry (subscription, shard, cursor, op, feed_xid, feed_pos, reason, state, page)
-	VALUES ('sub', 0, '1' || '00000001' || 'b' || lpad('1', 16, '0') || lpad('1', 16, '0') || repeat('0', 57), 'upsert', '1', 1, 'a reason', 1, 1);
+	VALUES ('sub', 0, '1-----0V-----0----------0' || repeat('-', 19), 'upsert', '1', 1, 'a reason', 1, 1);
 UPDATE feedpub._shard SET parked = 1;
 
 CREATE TEMP TABLE matrix (call text PRIMARY KEY, feed text, sub text, member text, reader text, stranger text, monitor text, stats text, super text);

@@ -29,7 +29,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $cursor = qr/[0-9a-f]{99}(?:[0-9a-f]{106})?/;
+my $cursor = qr/1[-0-9A-Z_a-z]{43}(?:[-0-9A-Z_a-z]{20})?/;
 my $zone = qr/[+-]\d\d(?::\d\d)?/;
 my %shapes = (
 	cursor => $cursor,

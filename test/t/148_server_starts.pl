@@ -1,5 +1,5 @@
-# Each start of a server as a primary has an id, which its cursors carry, and of
-# which it makes fingerprints: after a restart, a crash, a promotion it is
+# Each start of a server as a primary has an id.  The seed that its cursors carry
+# and that its batches have is made of it: after a restart, a crash, a promotion it is
 # another one.  A standby shows the last one that has published.  Where a feed
 # goes on twice from one state, in a dump that is restored or in a copy of the
 # database, cursors of the one are none of the other's, though it is one start.
@@ -17,7 +17,6 @@ use Test::More;
 
 my $primary = feedpub_node('primary', allows_streaming => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
-my $none = '0' x 16;
 
 sub publish
 {
@@ -49,20 +48,30 @@ SQL
 sub start_of
 {
 	my ($node) = @_;
-	my %starts = (substr(head($node), 51, 16) => 1);
+	my %starts = (substr(head($node), 31, 6) => 1);
 
 	for (split /\n/, sql($node, q(SET feedpub.read_wait = 0; SELECT cursor FROM feed_read(NULL::outbox, '', 100))))
 	{
-		$starts{ substr($_, 51, 16) } = 1;
+		$starts{ substr($_, 31, 6) } = 1;
 	}
 	return join ' ', sort keys %starts;
 }
 
+# The seed of the last batch, as a cursor has it
 sub written
 {
 	my ($node) = @_;
+	my $seed = sql($node, q(SELECT seed::bigint & 4294967295 FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1));
 
-	return sql($node, q(SELECT string_agg(lpad(to_hex(id), 16, '0'), ' ') FROM feedpub._server_start));
+	return $seed && join '', map { ('-', 0 .. 9, 'A' .. 'Z', '_', 'a' .. 'z')[ $seed >> 6 * $_ & 63 ] } reverse 0 .. 5;
+}
+
+# The start that is written
+sub id
+{
+	my ($node, @db) = @_;
+
+	return sql($node, q(SELECT string_agg(id::text, ' ') FROM feedpub._server_start), @db);
 }
 
 sql($primary, q(SELECT feed_stop_worker(); SELECT feed_create('outbox')));
@@ -72,12 +81,14 @@ $standby->init_from_backup($primary, 'base', has_streaming => 1);
 $standby->start;
 
 my @starts = start_of($primary);
-like($starts[0], qr/^(?!0{16})[0-9a-f]{16}$/, 'a primary has one before its first batch');
-is(written($primary), '', 'which nothing has written yet');
-is(start_of($standby), $none, 'a standby knows of none then');
+like($starts[0], qr/^\S{6}$/, 'a primary has one before its first batch');
+is(id($primary), '', 'which nothing has written yet');
+my $none = start_of($standby);
+isnt($none, $starts[0], 'a standby knows of none then');
 publish($primary, 'one');
 is(start_of($primary), $starts[0], 'its cursors have it');
-is(written($primary), $starts[0], 'the first batch writes it');
+is(written($primary), $starts[0], 'the first batch has it');
+like(id($primary), qr/^-?\d+$/, 'and writes the start');
 publish($primary, 'two');
 $primary->wait_for_replay_catchup($standby);
 is(start_of($standby), $starts[0], 'a standby shows the same');
@@ -106,13 +117,15 @@ for my $how (qw(restart crash))
 	}
 	sql($primary, 'SELECT feed_stop_worker()');
 	my $start = start_of($primary);
-	like($start, qr/^[0-9a-f]{16}$/, "$how: one start");
+	like($start, qr/^\S{6}$/, "$how: one start");
+	my $id = id($primary);
 	is(scalar(grep { $_ eq $start } @starts, $none), 0, "$how: another one");
 	$primary->wait_for_replay_catchup($standby);
 	is(start_of($standby), $starts[-1], "$how: the standby shows the one before");
 	publish($primary, "$how one");
 	publish($primary, "$how two");
-	is(written($primary), $start, "$how: the first batch writes it");
+	is(written($primary), $start, "$how: the first batch has it");
+	like(id($primary), qr/^(?!$id$)-?\d+$/, "$how: and writes the start");
 	$primary->wait_for_replay_catchup($standby);
 	is(start_of($standby), $start, "$how: and the standby shows it");
 	push @starts, $start;
@@ -139,7 +152,7 @@ for my $i (0 .. 5)
 	like(" $got", qr/ \Q$from\E$/, "a cursor in a part is known: $i");
 }
 refused($primary,
-	"SELECT * FROM feed_read(NULL::outbox, overlay('$all[0]' PLACING '12345678' FROM 44), 10)",
+	"SELECT * FROM feed_read(NULL::outbox, overlay('$all[0]' PLACING '012345' FROM 26), 10)",
 	'PF001', 'another history', 'a made-up one of a part is not');
 
 # One start, two databases that go on from one state
@@ -163,7 +176,7 @@ for my $db (qw(restored copied))
 		'PF001', 'another history', "$db: one from after it is refused", db => $db);
 	refused($primary, "SELECT * FROM feed_read(NULL::outbox, '" . head($primary, db => $db) . "', 10)",
 		'PF001', 'another history', "$db: and the other way round");
-	is(substr(head($primary, db => $db), 51, 16), $starts[-1], "$db: it is one start");
+	is(id($primary, db => $db), id($primary), "$db: it is one start");
 }
 
 # A promotion
@@ -175,7 +188,7 @@ my $promoted = start_of($standby);
 is(scalar(grep { $_ eq $promoted } @starts, $none), 0, 'promoted it has its own');
 sql($standby, 'SELECT feed_stop_worker()');
 publish($standby, 'promoted');
-is(written($standby), $promoted, 'which its first batch writes');
+is(written($standby), $promoted, 'which its first batch has');
 is(types($standby, $here), 'promoted', 'cursors go on');
 
 $standby->stop;
