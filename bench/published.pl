@@ -478,8 +478,9 @@ sub batch_cursor
 {
 	my ($feed, $n) = @_;
 	return q('') if $n == 0;
+	my $pos = join '', map { ('-', 0 .. 9, 'A' .. 'Z', '_', 'a' .. 'z')[ $n >> 6 * $_ & 63 ] } reverse 0 .. 10;
 	return psql('batches',
-		"SELECT overlay(cursor PLACING lpad(to_hex($n), 16, '0') FROM 27 FOR 16) "
+		"SELECT overlay(cursor PLACING '$pos' FROM 15 FOR 11) "
 		  . "FROM feed_read(NULL::$feed, '', 1)");
 }
 

@@ -193,7 +193,7 @@ is(ended($consumer), 0, 'stopped by SIGTERM');
 #
 # What only a human can mend
 #
-sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
+sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '012345' from 26 for 6)));
 $consumer = consumer();
 is(ended($consumer), 1, 'a foreign cursor: it ends');
 like(output($consumer), qr/PF001: .*SELECT feed_seek\('it's "mine"', \.\.\.\)/s, 'and says what to do');

@@ -160,7 +160,7 @@ SELECT customer, f.orders, s.orders
 SQL
 
 # What only a human can mend
-sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
+sql($node, q(UPDATE feedpub._shard SET cursor = overlay(cursor placing '012345' from 26 for 6)));
 $group = group();
 is(ended($group), 1, 'a foreign cursor: the group ends');
 like(output($group), qr/is from another history.*feed_seek/s, 'and says what to do');

@@ -140,7 +140,7 @@ is(ended($consumer), 0, 'stopped by SIGTERM');
 is_booked('killed in the middle of a booking');
 
 # All of it again
-is(sql($bank, q(UPDATE inbox_cursor SET cursor = overlay(cursor placing '12345678' from 44 for 8) RETURNING feed)), 'outbox', 'a foreign cursor');
+is(sql($bank, q(UPDATE inbox_cursor SET cursor = overlay(cursor placing '012345' from 26 for 6) RETURNING feed)), 'outbox', 'a foreign cursor');
 $consumer = consumer();
 is(ended($consumer), 1, 'it ends');
 like(output($consumer), qr/from another history.*UPDATE inbox_cursor SET cursor = ''/s, 'and says what to do');

@@ -59,7 +59,7 @@ sub cursors { return sql($node, 'SELECT string_agg(cursor, chr(10) ORDER BY name
 my $writers = run_writers($node, $script, transactions => 250, tries => 10);
 sub at_end
 {
-	return sql($node, q(SELECT bool_and(left(cursor, 42) = left(feed_head('kv'), 42)) AND NOT EXISTS
+	return sql($node, q(SELECT bool_and(left(cursor, 25) = left(feed_head('kv'), 25)) AND NOT EXISTS
 		(SELECT FROM pg_stat_activity WHERE application_name = 'pgbench') FROM cursors)) eq 't';
 }
 

@@ -180,7 +180,7 @@ goes_on('it has its name again');
 
 # Another history
 sql($search, q(INSERT INTO "Odd ""Name""" VALUES (-1, 'of another history')));
-sql($search, q(UPDATE follower SET cursor = overlay(cursor placing '12345678' from 44 for 8)));
+sql($search, q(UPDATE follower SET cursor = overlay(cursor placing '012345' from 26 for 6)));
 $follower = follower();
 is(ended($follower), 1, 'a foreign cursor: it ends');
 like(output($follower), qr/from another history/, 'and says why');

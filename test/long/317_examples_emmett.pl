@@ -194,7 +194,7 @@ is(sql($node, q(SELECT (feed_page('outbox', cursor, 1) -> 'entries' -> 0 ->> 'cu
 #
 # Where only a human can help
 #
-sql($node, 'UPDATE feed_processor SET cursor = overlay(cursor placing $$12345678$$ from 44 for 8)');
+sql($node, 'UPDATE feed_processor SET cursor = overlay(cursor placing $$012345$$ from 26 for 6)');
 $first = consumer();
 is(ended($first), 1, 'a foreign cursor: it ends');
 like(output($first), qr/^PF001 /m, 'and says why');

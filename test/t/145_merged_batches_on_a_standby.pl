@@ -147,7 +147,7 @@ SQL
 		}
 	}
 	refused($standby,
-		"SELECT feed_page('outbox', overlay('$cursor' PLACING '012345678' FROM 43), 10)",
+		"SELECT feed_page('outbox', overlay('$cursor' PLACING '012345' FROM 26), 10)",
 		'PF001', 'cursor of feed', "$test: a made-up one is refused there as well");
 }
 
