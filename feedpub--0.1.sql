@@ -667,7 +667,7 @@ COMMENT ON FUNCTION feed_flush(pg_catalog.regclass, pg_catalog.interval) IS
 	'Waits until everything that had committed before the call is published. Returns the cursor of the end then.';
 
 CREATE FUNCTION feed_wait(feed pg_catalog.regclass, after pg_catalog.text,
-	timeout pg_catalog.interval)
+	timeout pg_catalog.interval DEFAULT '10 seconds')
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_wait';
@@ -675,7 +675,7 @@ COMMENT ON FUNCTION feed_wait(pg_catalog.regclass, pg_catalog.text, pg_catalog.i
 	'Waits until something is published after a cursor. Returns false if nothing is published in time.';
 
 CREATE PROCEDURE feed_await(feed pg_catalog.regclass, after pg_catalog.text,
-	timeout pg_catalog.interval, INOUT arrived pg_catalog.bool DEFAULT NULL)
+	timeout pg_catalog.interval DEFAULT '10 seconds', INOUT arrived pg_catalog.bool DEFAULT NULL)
 LANGUAGE C
 AS 'MODULE_PATHNAME', 'feed_await';
 COMMENT ON PROCEDURE feed_await(pg_catalog.regclass, pg_catalog.text, pg_catalog.interval, pg_catalog.bool) IS
@@ -769,8 +769,8 @@ AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 	'Reads what is after the committed cursor of a subscription. The same entries are delivered again until feed_ack() acknowledges them.';
 
-CREATE FUNCTION feed_poll_rows(feed pg_catalog.anyelement,
-	name pg_catalog.text, max_rows pg_catalog.int4 DEFAULT 100,
+CREATE FUNCTION feed_poll_rows(name pg_catalog.text,
+	feed pg_catalog.anyelement, max_rows pg_catalog.int4 DEFAULT 100,
 	consumer pg_catalog.text DEFAULT NULL,
 	timeout pg_catalog.interval DEFAULT '0',
 	ack pg_catalog.text DEFAULT NULL)
@@ -780,7 +780,7 @@ RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 	shard pg_catalog.int4)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll_rows';
-COMMENT ON FUNCTION feed_poll_rows(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+COMMENT ON FUNCTION feed_poll_rows(pg_catalog.text, pg_catalog.anyelement, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
 	'Reads like feed_poll(), and returns rows of the feed''s table.';
 
 CREATE FUNCTION feed_ack(name pg_catalog.text, receipt pg_catalog.text,
@@ -807,12 +807,12 @@ COMMENT ON FUNCTION feed_park(pg_catalog.text, pg_catalog.text, pg_catalog.text)
 	'Parks an entry that was delivered, so that the consumer can go on: it is delivered again only after feed_retry(). Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_nack(name pg_catalog.text, receipt pg_catalog.text,
-	delay pg_catalog.interval DEFAULT NULL,
-	reason pg_catalog.text DEFAULT NULL)
+	reason pg_catalog.text DEFAULT NULL,
+	delay pg_catalog.interval DEFAULT NULL)
 RETURNS pg_catalog.bool
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_nack';
-COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+COMMENT ON FUNCTION feed_nack(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.interval) IS
 	'Parks an entry that was delivered, and has it delivered again after a delay, or what the subscription''s backoff says, until it has failed max_attempts times. Returns false if the entry is acknowledged already or does not exist any more.';
 
 CREATE FUNCTION feed_retry(name pg_catalog.text, cursor pg_catalog.text DEFAULT NULL)

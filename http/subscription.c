@@ -91,7 +91,7 @@ static const HttpStatement nack_statement = {
 		"receipt,delay,reason",
 		"SELECT pg_catalog.json_build_object('parked',"
 		" %1$s.feed_nack($3, " MEMBER("receipt") ","
-												 " (" MEMBER("delay") ")::pg_catalog.interval, " MEMBER("reason") "))::pg_catalog.text"),
+												 " " MEMBER("reason") ", (" MEMBER("delay") ")::pg_catalog.interval))::pg_catalog.text"),
 	.nargs = 3,
 	.writes = true};
 static const HttpStatement park_statement = {

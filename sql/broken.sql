@@ -83,7 +83,7 @@ SELECT op, key, row, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM
 -- Parked, it comes again with its error.
 SELECT count(*) FROM (SELECT feed_ack('all', receipt) FROM feed_poll('all', 1)) a;
 SELECT receipt AS broken FROM feed_poll('all', 1) \gset
-SELECT feed_nack('all', :'broken', '0', 'broken') IS NOT NULL AS parked;
+SELECT feed_nack('all', :'broken', 'broken', delay => '0') IS NOT NULL AS parked;
 SELECT op, key, row FROM feed_poll('all', 1);
 SELECT feed_ack('all', receipt) FROM feed_poll('all', 1);
 SELECT op, key, row, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM feed_poll('all', 1);

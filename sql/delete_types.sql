@@ -61,13 +61,13 @@ ALTER TYPE colour RENAME VALUE 'crimson' TO 'red';
 SELECT feed_park('enum', receipt, 'readable') FROM (SELECT receipt FROM feed_poll('enum') WHERE key ->> 'n' = '1') p;
 ALTER TYPE colour RENAME VALUE 'red' TO 'crimson';
 SELECT op, key, row IS NULL AS no_row, error FROM feed_poll('enum');
-SELECT op, (entry).n FROM feed_poll_rows(NULL::public.:odd, 'enum');
+SELECT op, (entry).n FROM feed_poll_rows('enum', NULL::public.:odd);
 SELECT feed_park('enum', receipt, 'unreadable') FROM (SELECT receipt FROM feed_poll('enum') WHERE error IS NOT NULL) p;
 SELECT op, key, reason FROM feedpub.parked ORDER BY reason;
 SELECT feed_park('enum', receipt, 'a row') FROM (SELECT receipt FROM feed_poll('enum') WHERE key ->> 'n' = '5') p;
 SELECT feed_seek('enum', 'latest') <> '' AS moved;
 SELECT feed_retry('enum');
-SELECT op, entry FROM feed_poll_rows(NULL::public.:odd, 'enum', 1);
+SELECT op, entry FROM feed_poll_rows('enum', NULL::public.:odd, 1);
 SELECT op, key, row, error, feed_ack('enum', receipt) FROM feed_poll('enum', 1);
 SELECT op, key, row, error, feed_ack('enum', receipt) FROM feed_poll('enum', 1);
 -- A row that cannot be found by its key stays parked.
@@ -96,7 +96,7 @@ DELETE FROM retyped;
 INSERT INTO retyped VALUES ('2', 'lives', 'a');
 CALL feed_publish();
 SELECT feed_subscribe('retyped', 'retyped', 'earliest') <> '' AS made;
-SELECT feed_nack('retyped', receipt, '0') FROM (SELECT receipt FROM feed_poll('retyped', 1)) p;
+SELECT feed_nack('retyped', receipt, delay => '0') FROM (SELECT receipt FROM feed_poll('retyped', 1)) p;
 SELECT feed_ack('retyped', receipt) FROM feed_poll('retyped', 1) WHERE attempt = 1;
 SELECT feed_head('retyped') AS head \gset
 ALTER TABLE retyped ALTER a TYPE int USING a::int;
@@ -109,7 +109,7 @@ SELECT feed_wait('retyped', :'head', '0');
 CALL feed_await('retyped', :'head', '0');
 SELECT * FROM feed_poll('retyped');
 SELECT feed_seek('retyped', :'head');
-SELECT op, (entry).a FROM feed_poll_rows(NULL::retyped, 'retyped');
+SELECT op, (entry).a FROM feed_poll_rows('retyped', NULL::retyped);
 \echo :SQLSTATE
 \set VERBOSITY default
 SELECT state FROM feedpub.feeds WHERE feed = 'retyped'::regclass;

@@ -61,7 +61,7 @@ DECLARE
 BEGIN
 	LOOP
 		n := 0;
-		FOR e IN SELECT * FROM feed_poll_rows(NULL::"Odd ""Name""", 'rows', 100, 'w') LOOP
+		FOR e IN SELECT * FROM feed_poll_rows('rows', NULL::"Odd ""Name""", 100, 'w') LOOP
 			n := n + 1;
 			INSERT INTO applied VALUES ('rows: ' || e.op, e.shard);
 			IF e.op = 'upsert' AND e.shard <> (SELECT c.shard FROM copy c WHERE c.k = (e.entry).k) THEN

@@ -12,20 +12,20 @@ CALL feed_publish('letters');
 
 -- The last of a page fails.  It is due, but comes after the one before it.
 SELECT r[1] AS first, r[3] AS receipt FROM (SELECT array_agg(receipt ORDER BY cursor) AS r FROM feed_poll('post', 10)) p \gset
-SELECT feed_nack('post', :'receipt', '0', 'no address'), feed_ack('post', :'first');
+SELECT feed_nack('post', :'receipt', 'no address', delay => '0'), feed_ack('post', :'first');
 SELECT row -> 'data' AS data FROM feed_poll('post', 10);
 
 -- The page is acknowledged by its last receipt all the same: the entry stays
 -- parked.
-SELECT feed_nack('post', :'receipt', '0', 'no address'), feed_ack('post', :'receipt');
+SELECT feed_nack('post', :'receipt', 'no address', delay => '0'), feed_ack('post', :'receipt');
 -- Called again, as after a lost answer, it has failed once.
-SELECT feed_nack('post', :'receipt', '0', 'no address');
+SELECT feed_nack('post', :'receipt', 'no address', delay => '0');
 SELECT attempts, state, key, message ->> 'data' AS data, reason FROM feedpub.parked;
 
 -- It is due.  Parked a second time it is not due any more, and if it is
 -- acknowledged all the same it is not lost.
 SELECT op, row -> 'data' AS data, attempt, receipt FROM feed_poll('post', 10) \gset
-SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', '1 day', 'no address');
+SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', 'no address', delay => '1 day');
 SELECT feed_ack('post', :'receipt');
 SELECT attempts, state FROM feedpub.parked;
 -- Nor if it is due again by then: that is another delivery.
@@ -35,7 +35,7 @@ SELECT attempts, state FROM feedpub.parked;
 SELECT op, row -> 'data' AS data, attempt, receipt FROM feed_poll('post', 10) \gset
 -- The same in a transaction, and the third time it stays parked.
 BEGIN;
-SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', '1 day', 'no address');
+SELECT :'op', :'data', :'attempt', feed_nack('post', :'receipt', 'no address', delay => '1 day');
 SELECT feed_ack('post', :'receipt');
 COMMIT;
 SELECT attempts, reason, state FROM feedpub.parked;
@@ -54,22 +54,22 @@ INSERT INTO letters (message_type, data) VALUES ('n', '4'), ('n', '5');
 CALL feed_publish('letters');
 SELECT r[1] AS first, r[2] AS second FROM (SELECT array_agg(receipt ORDER BY cursor) AS r FROM feed_poll('post', 10)) p \gset
 SELECT feed_ack('post', :'first');
-SELECT feed_nack('post', :'first', '0'), feed_park('post', :'first');
-SELECT feed_nack('post', :'second', '0'), feed_ack('post', :'second'), feed_nack('post', :'first', '0');
+SELECT feed_nack('post', :'first', delay => '0'), feed_park('post', :'first');
+SELECT feed_nack('post', :'second', delay => '0'), feed_ack('post', :'second'), feed_nack('post', :'first', delay => '0');
 SELECT attempts, message ->> 'data' AS data FROM feedpub.parked;
 
 -- All of a page fails, and nothing is acknowledged: the next poll passes it.
 SELECT feed_discard('post', cursor) FROM feedpub.parked;
 INSERT INTO letters (message_type, data) VALUES ('n', '6'), ('n', '7');
 CALL feed_publish('letters');
-SELECT count(feed_nack('post', receipt, '1 day')) FROM feed_poll('post', 10);
+SELECT count(feed_nack('post', receipt, delay => '1 day')) FROM feed_poll('post', 10);
 SELECT count(*) FROM feed_poll('post', 10);
 SELECT cursor = feed_head('letters') AS at_end FROM feedpub.subscriptions;
 -- With the row gone, the message is still there.
 DELETE FROM letters;
 SELECT feed_retry('post');
 SELECT op, key, row ->> 'data' AS data, xid IS NOT NULL AS has_xid, published_at IS NOT NULL AS has_time, attempt FROM feed_poll('post', 10);
-SELECT op, entry IS NULL AS gone, attempt, receipt FROM feed_poll_rows(NULL::letters, 'post', 10) \gset
+SELECT op, entry IS NULL AS gone, attempt, receipt FROM feed_poll_rows('post', NULL::letters, 10) \gset
 SELECT :'op', :'gone', :'attempt', feed_ack('post', :'receipt');
 SELECT message ->> 'data' AS data, state FROM feedpub.parked;
 
@@ -90,7 +90,7 @@ BEGIN
 	PERFORM feed_retry(subscription);
 	-- the first poll may only move the cursor past what is parked
 	FOR i IN 1..2 LOOP
-		PERFORM feed_nack(subscription, p.receipt, delay) FROM feed_poll(subscription, 1) p;
+		PERFORM feed_nack(subscription, p.receipt, delay => fail.delay) FROM feed_poll(subscription, 1) p;
 		EXIT WHEN FOUND;
 	END LOOP;
 	RETURN QUERY SELECT p.attempts, p.state, floor(extract(epoch FROM retry_at - begun) / 10) * 10
@@ -121,7 +121,7 @@ DROP FUNCTION fail;
 SELECT feed_subscribe('again', 'letters', 'latest', max_attempts => 3) <> '' AS placed;
 INSERT INTO letters (message_type, data) VALUES ('n', '9');
 CALL feed_publish('letters');
-SELECT feed_nack('again', receipt, '0'), feed_ack('again', receipt) FROM feed_poll('again');
+SELECT feed_nack('again', receipt, delay => '0'), feed_ack('again', receipt) FROM feed_poll('again');
 SELECT attempt FROM feed_poll('again');
 SELECT attempt, receipt FROM feed_poll('again') \gset
 BEGIN;

@@ -140,7 +140,7 @@ BEGIN
 END $$;
 -- A parked entry that the transaction deletes
 SELECT receipt FROM feed_poll('mail', 1) \gset nack_
-SELECT feed_nack('mail', :'nack_receipt', '0', 'bad') IS NOT NULL AS again;
+SELECT feed_nack('mail', :'nack_receipt', 'bad', delay => '0') IS NOT NULL AS again;
 SELECT receipt FROM feed_poll('mail', 1) \gset last_
 SELECT feed_ack('mail', :'last_receipt');
 BEGIN;
@@ -150,7 +150,7 @@ ROLLBACK;
 SELECT row ->> 'message_type' AS type FROM feed_poll('mail', 1);
 SELECT feed_seek('kv', 'earliest') <> '' AS placed;
 SELECT key ->> 'k' AS k, receipt FROM feed_poll('kv', 1) \gset nack_
-SELECT feed_nack('kv', :'nack_receipt', '0', 'bad') IS NOT NULL AS again;
+SELECT feed_nack('kv', :'nack_receipt', 'bad', delay => '0') IS NOT NULL AS again;
 SELECT max(receipt) AS receipt FROM feed_poll('kv', 1) \gset last_
 SELECT feed_ack('kv', :'last_receipt');
 BEGIN;

@@ -48,7 +48,7 @@ UPDATE feedpub._shard SET leased_until = now() - interval '1 s';
 SELECT receipts[1] AS first, receipts[2] AS last, entries FROM page('v', 'post', 3) \gset b_
 SELECT :'a_entries', :'b_entries';
 SELECT feed_park('post', :'a_first', '5');
-SELECT feed_nack('post', :'b_first', '0', '5'), ack('post', :'b_last'), feed_leave('post', 'v');
+SELECT feed_nack('post', :'b_first', '5', delay => '0'), ack('post', :'b_last'), feed_leave('post', 'v');
 
 --
 -- An entry that is due comes alone, before new ones, and the consumer that
@@ -59,7 +59,7 @@ SELECT receipts[1] AS cursor, entries FROM page(NULL, 'post', 10) \gset b_
 SELECT :'a_entries', :'b_entries', ack('post', :'a_cursor'), ack('post', :'b_cursor');
 SELECT ack('post', :'b_cursor');
 -- A consumer that comes late cannot park it again.
-SELECT feed_nack('post', :'b_cursor', '0', 'late');
+SELECT feed_nack('post', :'b_cursor', 'late', delay => '0');
 SELECT * FROM parked();
 -- Its receipt does not move the cursor, and a page's is not its own.
 SELECT feed_retry('post');
@@ -90,7 +90,7 @@ BEGIN
 		EXIT WHEN p.receipts IS NULL;
 		INSERT INTO log (what) VALUES (p.entries::text);
 		IF 'upsert 1' = ANY (p.entries) THEN
-			PERFORM feed_nack('post', p.receipts[array_position(p.entries, 'upsert 1')], '0', 'always');
+			PERFORM feed_nack('post', p.receipts[array_position(p.entries, 'upsert 1')], 'always', delay => '0');
 		END IF;
 		IF p.entries <> '{upsert 1}' THEN
 			PERFORM feed_ack('post', p.receipts[cardinality(p.receipts)]);
@@ -238,7 +238,7 @@ SELECT feed_seek('copy', 'earliest') <> '' AS placed;
 SELECT feed_park('copy', receipt, 'x') FROM (SELECT receipt FROM feed_poll('copy') WHERE op = 'upsert' LIMIT 1) p;
 SELECT feed_seek('copy', 'latest') <> '' AS placed;
 SELECT feed_retry('copy');
-SELECT op, (entry).k, (entry).t, (entry)."?", attempt FROM feed_poll_rows(NULL::"t t", 'copy', 1);
+SELECT op, (entry).k, (entry).t, (entry)."?", attempt FROM feed_poll_rows('copy', NULL::"t t", 1);
 CALL drain('copy');
 
 -- The keys' values change: parked rows are found by their stamps; if these are
@@ -311,12 +311,12 @@ INSERT INTO limits (message_type, data) VALUES ('n', '1'), ('n', '2');
 CALL feed_publish();
 SELECT feed_subscribe('two', 'limits', 'earliest', max_attempts => 2) <> '' AS placed;
 SELECT receipts[1] AS receipt FROM page(NULL, 'two', 1) \gset
-SELECT feed_nack('two', :'receipt', '0', '1');
+SELECT feed_nack('two', :'receipt', '1', delay => '0');
 SELECT ack('two', receipts[1]) FROM page(NULL, 'two', 1);
 SELECT * FROM parked();
-SELECT feed_nack('two', receipts[1], '0', '2') FROM page(NULL, 'two', 1);
+SELECT feed_nack('two', receipts[1], '2', delay => '0') FROM page(NULL, 'two', 1);
 SELECT * FROM parked();
-SELECT feed_nack('two', :'receipt', '-1 s');
+SELECT feed_nack('two', :'receipt', delay => '-1 s');
 SELECT feed_nack('two', NULL);
 SELECT feed_park('two', NULL);
 SELECT feed_park('two', '', NULL);

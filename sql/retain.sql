@@ -115,9 +115,9 @@ UPDATE feedpub._batch SET published_at = published_at - interval '2 days' WHERE 
 SELECT feed_retain('retained', '1 s', '1 day');
 SELECT feedpub._move_floor('retained') > 0 AS moved;
 SELECT name, expired FROM feedpub.subscriptions ORDER BY name;
-SELECT message_type FROM feed_poll_rows(NULL::retained, 'one') r, LATERAL (SELECT (r.entry).message_type) m;
+SELECT message_type FROM feed_poll_rows('one', NULL::retained) r, LATERAL (SELECT (r.entry).message_type) m;
 SELECT feed_seek('one', 'earliest') = feed_floor('retained') AS at_floor;
-SELECT (entry).message_type FROM feed_poll_rows(NULL::retained, 'one');
+SELECT (entry).message_type FROM feed_poll_rows('one', NULL::retained);
 -- Another history keeps what xid order refuses.
 SELECT feed_unsubscribe(name) FROM feedpub.subscriptions ORDER BY name;
 CALL feed_purge('retained', feed_head('retained'));

@@ -61,7 +61,7 @@ SELECT feedpub._move_floor('limited');
 TABLE state;
 CALL messages('c');
 SELECT feed_seek('absent', 'earliest') = feed_floor('limited') AS at_floor;
-SELECT (entry).message_type FROM feed_poll_rows(NULL::limited, 'absent');
+SELECT (entry).message_type FROM feed_poll_rows('absent', NULL::limited);
 SELECT feed_unsubscribe('absent');
 -- The clock was a day ahead for a while: what was published then goes a day
 -- later, and what was published after it waits for that.
@@ -170,10 +170,10 @@ SELECT feedpub._merge_batches('limited');
 SELECT feed_subscribe('reader', 'limited', 'earliest') = feed_floor('limited') AS at_floor;
 SELECT feed_ack('reader', max(receipt COLLATE "C")) FROM feed_poll('reader', 2);
 CALL feed_purge('limited', :'youngest');
-SELECT string_agg((entry).message_type, '' ORDER BY cursor COLLATE "C") FROM feed_poll_rows(NULL::limited, 'reader', 1);
+SELECT string_agg((entry).message_type, '' ORDER BY cursor COLLATE "C") FROM feed_poll_rows('reader', NULL::limited, 1);
 SELECT feed_ack('reader', receipt) FROM feed_poll('reader', 1);
 CALL feed_purge('limited', :'youngest');
-SELECT (entry).message_type FROM feed_poll_rows(NULL::limited, 'reader');
+SELECT (entry).message_type FROM feed_poll_rows('reader', NULL::limited);
 SELECT feed_unsubscribe('reader');
 -- The batch at whose end the floor is stays as it is, and those after it are
 -- merged.

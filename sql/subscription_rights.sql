@@ -53,7 +53,7 @@ SELECT '1'::text = '2'::text;
 SELECT feed_subscribe('evil', 'kv', 'earliest', 2) OPERATOR(pg_catalog.<>) '' AS placed;
 SELECT feed_subscribe('evil', 'kv');
 SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll('evil', 10, 'w');
-SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll_rows(NULL::public.kv, 'evil', 10, 'w');
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.>) 0 AS some FROM feed_poll_rows('evil', NULL::public.kv, 10, 'w');
 DO $$
 DECLARE
 	r pg_catalog.record;
@@ -61,8 +61,8 @@ BEGIN
 	FOR r IN SELECT * FROM feed_poll('evil', 10, 'w') LOOP
 		EXIT WHEN r.op OPERATOR(pg_catalog.=) 'upsert';
 	END LOOP;
-	PERFORM feed_nack('evil', r.receipt, '0', 'x');
-	PERFORM feed_nack('evil', r.receipt, '0', 'x');
+	PERFORM feed_nack('evil', r.receipt, 'x', delay => '0');
+	PERFORM feed_nack('evil', r.receipt, 'x', delay => '0');
 	PERFORM feed_ack('evil', r.receipt);
 	PERFORM feed_ack('evil', r.receipt, false);
 	PERFORM feed_retry('evil', r.cursor);
@@ -159,7 +159,7 @@ GRANT SELECT ON box TO regress_feedpub_subscriber;
 SET ROLE regress_feedpub_subscriber;
 SELECT feed_subscribe('boxed', 'box', 'earliest') <> '' AS placed;
 SELECT receipt FROM feed_poll('boxed', 1) \gset
-SELECT feed_nack('boxed', :'receipt', '0');
+SELECT feed_nack('boxed', :'receipt', delay => '0');
 SELECT receipt FROM feed_poll('boxed', 1) \gset
 SELECT feed_ack('boxed', :'receipt');
 RESET ROLE;
@@ -208,7 +208,7 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN concat_ws(' / ', SQLSTATE, replace(SQLERRM, name, 'NAME'), detail, hint);
 END $$;
 CREATE TABLE calls (call text);
-INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll_rows(NULL::open, %L)'),
+INSERT INTO calls VALUES ('feed_poll(%L, 1)'), ('feed_poll(%L, 1, ''w'')'), ('feed_poll_rows(%L, NULL::open)'),
 	('feed_ack(%L, ''RECEIPT'')'), ('feed_poll(%L, ack => ''RECEIPT'')'), ('feed_poll(%L, timeout => ''1 h'')'),
 	('feed_park(%L, ''RECEIPT'')'), ('feed_nack(%L, ''RECEIPT'')'), ('feed_retry(%L)'), ('feed_discard(%L, '''')'),
 	('feed_leave(%L, ''w'')'), ('feed_seek(%L, ''latest'')'), ('feed_alter_subscription(%L)'), ('feed_unsubscribe(%L)');

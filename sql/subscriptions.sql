@@ -90,15 +90,15 @@ SELECT receipt FROM feed_poll('mail', 1) \gset
 SELECT receipt FROM feed_poll('mail', 1, ack => :'receipt') \gset
 SELECT feed_ack('mail', :'receipt');
 -- Rows of the table's type
-SELECT op, (entry).data, xid IS NOT NULL AS has_xid, published_at <= now() AS published, attempt FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 2);
-SELECT receipt FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 1) \gset
-SELECT (entry).data FROM feed_poll_rows(NULL::"Odd ""Name"", with a comma", 'mail', 1, ack => :'receipt');
+SELECT op, (entry).data, xid IS NOT NULL AS has_xid, published_at <= now() AS published, attempt FROM feed_poll_rows('mail', NULL::"Odd ""Name"", with a comma", 2);
+SELECT receipt FROM feed_poll_rows('mail', NULL::"Odd ""Name"", with a comma", 1) \gset
+SELECT (entry).data FROM feed_poll_rows('mail', NULL::"Odd ""Name"", with a comma", 1, ack => :'receipt');
 -- Drivers leave the types of parameters to the server.
 PREPARE page AS SELECT op, row -> 'data' AS data FROM feed_poll($1, $2, $3, $4, $5);
 EXECUTE page('mail', 1, NULL, '0', NULL);
 DEALLOCATE page;
 CREATE TABLE other (i int PRIMARY KEY);
-SELECT * FROM feed_poll_rows(NULL::other, 'mail', 2);
+SELECT * FROM feed_poll_rows('mail', NULL::other, 2);
 
 --
 -- Other starts
@@ -146,7 +146,7 @@ UPDATE kv SET v = '3' WHERE k = 'a';
 DELETE FROM kv WHERE k = 'b';
 CALL feed_publish('kv');
 SELECT op, key, row FROM feed_poll('copy', 10);
-SELECT op, (entry).k, (entry).v FROM feed_poll_rows(NULL::kv, 'copy', 10);
+SELECT op, (entry).k, (entry).v FROM feed_poll_rows('copy', NULL::kv, 10);
 -- If a table is written anew while its initial snapshot is read, the snapshot
 -- begins again, and its new cursors count as later ones.
 SELECT feed_detach('kv', cascade => true);

@@ -79,7 +79,7 @@ def take_page(conn, subscription, consumer):
                     raise
                 conn.execute(
                     "SELECT feed_nack(%s, %s, %s, %s)",
-                    (subscription, receipt, RETRY_AFTER, str(error)))
+                    (subscription, receipt, str(error), RETRY_AFTER))
 
         # By the last receipt; what is parked stays parked.
         #

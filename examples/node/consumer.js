@@ -109,7 +109,7 @@ async function takePage(client, {
         // a connection that is gone fails here: then all of the page comes again
         await client.query('ROLLBACK TO SAVEPOINT entry');
         await client.query('SELECT feed_nack($1, $2, $3, $4)',
-          [subscription, entry.receipt, retryAfter, error.message]);
+          [subscription, entry.receipt, error.message, retryAfter]);
       }
     }
     // By the last receipt; what is parked stays parked.  It is an error, and

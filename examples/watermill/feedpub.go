@@ -86,7 +86,7 @@ func (p *page) Scan(column any) error { return json.Unmarshal(column.([]byte), p
 func (s *Subscriber) run(ctx context.Context, name, table string, out chan *message.Message) {
 	defer close(out)
 	consumer, cursor := watermill.NewUUID(), ""
-	from := `feed_poll_rows(NULL::` + table + `, $1, 100, $2, '5 s') f(receipt, cursor, op, m)`
+	from := `feed_poll_rows($1, NULL::` + table + `, 100, $2, '5 s') f(receipt, cursor, op, m)`
 	args := []any{name, consumer}
 	if s.Group == "" { // what ends the wait is read in the next turn
 		from = `feed_wait($1::text::regclass, $2, '5 s'), feed_read(NULL::` + table + `, $2) f(receipt, op, m)`
@@ -141,7 +141,7 @@ func (s *Subscriber) deliver(ctx context.Context, name, receipt string, m *messa
 			return errors.New("not acknowledged")
 		}
 		_ = tx.Rollback()
-		_, err := s.DB.Exec(`SELECT feed_nack($1, $2, $3), feed_ack($1, $2)`, name, receipt, s.RetryAfter.String())
+		_, err := s.DB.Exec(`SELECT feed_nack($1, $2, delay => $3), feed_ack($1, $2)`, name, receipt, s.RetryAfter.String())
 		return err
 	case <-ctx.Done():
 		return ctx.Err()

@@ -23,12 +23,12 @@
 #include "read/read.h"
 
 /*
- * The table that a function's first argument names by its row type.
+ * The table that an argument of a function names by its row type.
  */
 Oid
-feedpub_access_argument(FunctionCallInfo fcinfo)
+feedpub_access_argument(FunctionCallInfo fcinfo, int arg)
 {
-	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, arg);
 	Oid			relid = OidIsValid(type) ? get_typ_typrelid(type) : InvalidOid;
 
 	if (!OidIsValid(relid))

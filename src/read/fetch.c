@@ -144,7 +144,7 @@ Datum
 feed_fetch(PG_FUNCTION_ARGS)
 {
 	FetchRequest req = {0};
-	Oid			relid = feedpub_access_argument(fcinfo);
+	Oid			relid = feedpub_access_argument(fcinfo, 0);
 
 	parse_cursor(fcinfo, 1, &req);
 	req.heap = feedpub_registry_open(relid);

@@ -62,7 +62,7 @@ feed_read(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	FeedpubPage page = {0};
-	Oid			relid = feedpub_access_argument(fcinfo);
+	Oid			relid = feedpub_access_argument(fcinfo, 0);
 	Datum		values[3];
 	bool		nulls[3] = {false, false, false};
 	Datum		ops[FEEDPUB_NOPS];

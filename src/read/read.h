@@ -125,7 +125,7 @@ typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 #define FEEDPUB_WAIT_CHECKED		0x02
 
 /* in access.c */
-extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo);
+extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo, int arg);
 extern void feedpub_access_check_columns(Relation heap, TupleDesc planned);
 extern bool feedpub_access_is_direct(Relation heap);
 extern void feedpub_access_keep_memory(void);

@@ -71,8 +71,8 @@ static bool lies_after(Oid relid, const FeedpubCursor *after,
 static bool is_merged_here(Oid relid, const FeedpubCursor *after);
 
 /*
- * feed_wait(feed regclass, after text, timeout interval) returns boolean,
- * VOLATILE
+ * feed_wait(feed regclass, after text, timeout interval DEFAULT '10 seconds')
+ * returns boolean, VOLATILE
  *
  * Waits until something is after the cursor in published order.  Returns false
  * if nothing came in time.  Looks once if the transaction has a transaction
@@ -95,8 +95,8 @@ feed_wait(PG_FUNCTION_ARGS)
 }
 
 /*
- * PROCEDURE feed_await(feed regclass, after text, timeout interval, INOUT
- * arrived boolean DEFAULT NULL)
+ * PROCEDURE feed_await(feed regclass, after text,
+ * timeout interval DEFAULT '10 seconds', INOUT arrived boolean DEFAULT NULL)
  *
  * The same, without a snapshot, a lock or a transaction while it waits.
  * Cannot run inside a transaction block (25001).

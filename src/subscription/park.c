@@ -159,8 +159,8 @@ feed_park(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_nack(name text, receipt text, delay interval DEFAULT NULL,
- * reason text DEFAULT NULL)
+ * feed_nack(name text, receipt text, reason text DEFAULT NULL,
+ * delay interval DEFAULT NULL)
  * returns boolean, VOLATILE
  *
  * The same, but the entry is delivered again after delay; if that is NULL, after
@@ -175,10 +175,10 @@ feed_park(PG_FUNCTION_ARGS)
 Datum
 feed_nack(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "receipt", NULL};
+	static const char *const names[] = {"name", "receipt"};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	if (!PG_ARGISNULL(2) && feedpub_argument_ms(PG_GETARG_INTERVAL_P(2)) < 0)
+	if (!PG_ARGISNULL(3) && feedpub_argument_ms(PG_GETARG_INTERVAL_P(3)) < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"delay\" must not be negative")));
@@ -197,8 +197,8 @@ retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub)
 	Datum	   *delays = &delay;
 	int			ndelays = 1;
 
-	if (!PG_ARGISNULL(2))
-		delay = PG_GETARG_DATUM(2);
+	if (!PG_ARGISNULL(3))
+		delay = PG_GETARG_DATUM(3);
 	else if (sub->backoff != NULL)
 		delays = feedpub_subscription_delays(sub->backoff, &ndelays);
 	for (int i = 0; i < ndelays; i++)
@@ -218,7 +218,6 @@ retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub)
 static bool
 park(FunctionCallInfo fcinfo, bool retries)
 {
-	int			reason_arg = retries ? 3 : 2;
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
 	FeedpubShard shard;
@@ -241,8 +240,8 @@ park(FunctionCallInfo fcinfo, bool retries)
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = Int32GetDatum(receipt.shard);
 	values[2] = PointerGetDatum(receipt.cursor);
-	values[3] = PG_GETARG_DATUM(reason_arg);
-	nulls[3] = PG_ARGISNULL(reason_arg) ? 'n' : ' ';
+	values[3] = PG_GETARG_DATUM(2);
+	nulls[3] = PG_ARGISNULL(2) ? 'n' : ' ';
 	values[4] = retries ? retry_times(fcinfo, &sub) : (Datum) 0;
 	nulls[4] = retries ? ' ' : 'n';
 	values[5] = Int32GetDatum(sub.max_attempts > 0 ? sub.max_attempts : PG_INT32_MAX);

@@ -66,7 +66,7 @@ typedef struct Poll
 	int			attempt;		/* which one it is for the first entry */
 } Poll;
 
-static void begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll);
+static void begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll);
 static void acknowledge(Poll *poll, const text *receipt);
 static bool find_page(Poll *poll);
 static void close_page(Poll *poll);
@@ -139,7 +139,7 @@ feed_poll(PG_FUNCTION_ARGS)
 {
 	Poll		poll;
 
-	begin_poll(fcinfo, 0, &poll);
+	begin_poll(fcinfo, false, &poll);
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
 		feedpub_delivery_put((ReturnSetInfo *) fcinfo->resultinfo, poll.page,
@@ -150,12 +150,12 @@ feed_poll(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_poll_rows(feed anyelement, name text, ...)
+ * feed_poll_rows(name text, feed anyelement, ...)
  * returns TABLE (receipt text, cursor text, op text, entry anyelement,
  * xid text, published_at timestamptz, attempt int, shard int), VOLATILE
  *
- * The same with rows of the feed's table, called as feed_poll_rows(NULL::kv,
- * ...).  In entry of a delete only the key is set.  If the row of a parked
+ * The same with rows of the feed's table, called as feed_poll_rows('copy',
+ * NULL::kv).  In entry of a delete only the key is set.  If the row of a parked
  * message is gone, entry is NULL.  Error 42809 if the subscription is of
  * another feed.
  */
@@ -163,9 +163,9 @@ Datum
 feed_poll_rows(PG_FUNCTION_ARGS)
 {
 	Poll		poll;
-	Oid			relid = feedpub_access_argument(fcinfo);
+	Oid			relid = feedpub_access_argument(fcinfo, 1);
 
-	begin_poll(fcinfo, 1, &poll);
+	begin_poll(fcinfo, true, &poll);
 	if (relid != poll.sub.feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -181,36 +181,41 @@ feed_poll_rows(PG_FUNCTION_ARGS)
 }
 
 /*
- * Check the arguments from name on, load the subscription, and acknowledge the
- * page before.
+ * Check the arguments, which are the name, a feed if with_feed, and the others;
+ * load the subscription, and acknowledge the page before.
  */
 static void
-begin_poll(FunctionCallInfo fcinfo, int first_arg, Poll *poll)
+begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 {
-	static const char *const names[] = {NULL, "name", "max_rows", NULL, "timeout"};
+	static const char *const names[] = {"name", "max_rows", NULL, "timeout"};
+	static const char *const names_with_feed[] = {"name", NULL, "max_rows", NULL, "timeout"};
+	int			arg = with_feed ? 2 : 1;
 	text	   *name;
 
-	feedpub_argument_check(fcinfo, lengthof(names) - 1 + first_arg, &names[1 - first_arg]);
+	if (with_feed)
+		feedpub_argument_check(fcinfo, lengthof(names_with_feed), names_with_feed);
+	else
+		feedpub_argument_check(fcinfo, lengthof(names), names);
 	MemSet(poll, 0, sizeof(Poll));
-	name = PG_GETARG_TEXT_PP(first_arg);
-	poll->max_rows = PG_GETARG_INT32(first_arg + 1);
+	name = PG_GETARG_TEXT_PP(0);
+	poll->max_rows = PG_GETARG_INT32(arg);
 	if (poll->max_rows < 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_rows\" must be at least 1")));
 	poll->max_rows = Min(poll->max_rows, feedpub_max_page_rows);
-	if (!PG_ARGISNULL(first_arg + 2))
+	if (!PG_ARGISNULL(arg + 1))
 	{
 		/* whether it will write is not known yet */
 		PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
-		poll->consumer = PG_GETARG_TEXT_PP(first_arg + 2);
+		poll->consumer = PG_GETARG_TEXT_PP(arg + 1);
 	}
-	poll->timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(first_arg + 3));
+	poll->timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(arg + 2));
 	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	feedpub_subscription_require_feed(&poll->sub);
-	if (!PG_ARGISNULL(first_arg + 4))
-		acknowledge(poll, PG_GETARG_TEXT_PP(first_arg + 4));
+	if (!PG_ARGISNULL(arg + 3))
+		acknowledge(poll, PG_GETARG_TEXT_PP(arg + 3));
 	poll->reached = palloc0(poll->sub.nshards * sizeof(FeedpubReached));
 }
 

@@ -472,7 +472,7 @@ sub member
 				$done = $receipt;
 				if ($attempt < 3 && rand() < 0.01)
 				{
-					$self->run(q(SELECT feed_nack('group', ?, '100 ms')), $receipt);
+					$self->run(q(SELECT feed_nack('group', ?, delay => '100 ms')), $receipt);
 					next;
 				}
 				$self->run('INSERT INTO effect VALUES (?, ?)', $id, $self->{name});

@@ -182,7 +182,7 @@ SQL
 		if ($type ne 'plain' && $attempt < 3)
 		{
 			$dbh->selectrow_array('SELECT feed_nack(?, ?, ?, ?)', undef,
-				$self->{subscription}, $receipt, '100 ms', $name);
+				$self->{subscription}, $receipt, $name, '100 ms');
 			next;
 		}
 		$dbh->do('INSERT INTO effect (consumer, kind, key, data) VALUES (?, ?, ?, ?)',

@@ -29,7 +29,7 @@ INSERT INTO meant VALUES
 	('feed_head', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_cursor', 'feed regclass, feed_xid xid8, feed_pos bigint', 'text', 'v', false, 'u', 0),
 	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:00:10''::interval', 'text', 'v', false, 'u', 0),
-	('feed_wait', 'feed regclass, after text, timeout interval', 'boolean', 'v', false, 'u', 0),
+	('feed_wait', 'feed regclass, after text, timeout interval DEFAULT ''00:00:10''::interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
@@ -40,18 +40,18 @@ INSERT INTO meant VALUES
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),
 	('feed_poll', 'name text, max_rows integer DEFAULT 100, consumer text DEFAULT NULL::text, timeout interval DEFAULT ''00:00:00''::interval, ack text DEFAULT NULL::text', 'TABLE(receipt text, cursor text, op text, key json, "row" json, xid text, published_at timestamp with time zone, attempt integer, error text, shard integer)', 'v', false, 'u', 100),
-	('feed_poll_rows', 'feed anyelement, name text, max_rows integer DEFAULT 100, consumer text DEFAULT NULL::text, timeout interval DEFAULT ''00:00:00''::interval, ack text DEFAULT NULL::text', 'TABLE(receipt text, cursor text, op text, entry anyelement, xid text, published_at timestamp with time zone, attempt integer, shard integer)', 'v', false, 'u', 100),
+	('feed_poll_rows', 'name text, feed anyelement, max_rows integer DEFAULT 100, consumer text DEFAULT NULL::text, timeout interval DEFAULT ''00:00:00''::interval, ack text DEFAULT NULL::text', 'TABLE(receipt text, cursor text, op text, entry anyelement, xid text, published_at timestamp with time zone, attempt integer, shard integer)', 'v', false, 'u', 100),
 	('feed_ack', 'name text, receipt text, strict boolean DEFAULT true', 'boolean', 'v', false, 'u', 0),
 	('feed_leave', 'name text, consumer text', 'integer', 'v', false, 'u', 0),
 	('feed_park', 'name text, receipt text, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
-	('feed_nack', 'name text, receipt text, delay interval DEFAULT NULL::interval, reason text DEFAULT NULL::text', 'boolean', 'v', false, 'u', 0),
+	('feed_nack', 'name text, receipt text, reason text DEFAULT NULL::text, delay interval DEFAULT NULL::interval', 'boolean', 'v', false, 'u', 0),
 	('feed_retry', 'name text, cursor text DEFAULT NULL::text', 'integer', 'v', false, 'u', 0),
 	('feed_discard', 'name text, cursor text', 'integer', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
 	('feed_republish', 'IN feed regclass, IN unstamped_only boolean DEFAULT false', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_purge', 'IN feed regclass, IN before text, INOUT purged bigint DEFAULT NULL::bigint', NULL, 'v', false, 'u', 0, 'p'),
 	('feed_publish', 'IN feed regclass DEFAULT NULL::regclass', NULL, 'v', false, 'u', 0, 'p'),
-	('feed_await', 'IN feed regclass, IN after text, IN timeout interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');
+	('feed_await', 'IN feed regclass, IN after text, IN timeout interval DEFAULT ''00:00:10''::interval, INOUT arrived boolean DEFAULT NULL::boolean', NULL, 'v', false, 'u', 0, 'p');
 
 -- And as they are: the extension's functions outside of schema feedpub.
 CREATE TEMP VIEW present AS

@@ -116,7 +116,7 @@ my $read = join ' ', map { scalar keys %{ $_->{copy} } } @copies;
 sql($old, <<'SQL');
 SELECT ext.feed_subscribe('mail', 'outbox', 'earliest', max_attempts => 3);
 SELECT ext.feed_ack('mail', max(receipt COLLATE "C")) FROM ext.feed_poll('mail', 40);
-SELECT ext.feed_nack('mail', min(receipt COLLATE "C"), '0', 'no') FROM ext.feed_poll('mail', 1);
+SELECT ext.feed_nack('mail', min(receipt COLLATE "C"), 'no', delay => '0') FROM ext.feed_poll('mail', 1);
 SELECT ext.feed_create('work');
 INSERT INTO work (message_type, message_key, data) SELECT 'A', i % 10, to_jsonb(i) FROM generate_series(1, 60) i;
 CALL ext.feed_publish('work');

@@ -85,7 +85,7 @@ sub acknowledge
 	return;
 }
 
-sql($node, "SELECT feed_nack('plain', receipt, '1 day') FROM feed_poll('plain', 1)");
+sql($node, "SELECT feed_nack('plain', receipt, delay => '1 day') FROM feed_poll('plain', 1)");
 
 # what was planned for a table of one page stays planned
 acknowledge(20);

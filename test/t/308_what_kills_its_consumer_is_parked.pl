@@ -157,7 +157,7 @@ sql($node, <<"SQL");
 $settings;
 SELECT feed_subscribe('nacked', 'outbox', 'earliest', max_attempts => 3);
 CREATE TEMP TABLE page AS SELECT receipt, row, ordinality FROM feed_poll('nacked', 40) WITH ORDINALITY;
-SELECT feed_nack('nacked', receipt, '0') FROM page WHERE row ->> 'data' = 'poison17';
+SELECT feed_nack('nacked', receipt, delay => '0') FROM page WHERE row ->> 'data' = 'poison17';
 SELECT feed_ack('nacked', receipt) FROM page ORDER BY ordinality DESC LIMIT 1;
 SQL
 ($kills, my @pages) = consume(100, 'nacked', 40);

@@ -201,7 +201,7 @@ for my $user (@callers)
 		  "SELECT * FROM feed_fetch(NULL::$feed, '0', 0, 10)",
 		  "SELECT feed_subscribe('s $feed $user', '$feed', 'earliest')",
 		  "SELECT * FROM feed_poll('s $feed $user', 3)",
-		  "SELECT * FROM feed_poll_rows(NULL::$feed, 's $feed $user', 3)",
+		  "SELECT * FROM feed_poll_rows('s $feed $user', NULL::$feed, 3)",
 		  "SELECT feed_unsubscribe('s $feed $user')";
 	}
 	notes();

@@ -37,7 +37,7 @@ sub acknowledge
 {
 	my ($type) = @_;
 
-	return sql($node, "SELECT feed_ack('copy', receipt) FROM feed_poll_rows(NULL::outbox, 'copy') WHERE (entry).message_type = '$type'");
+	return sql($node, "SELECT feed_ack('copy', receipt) FROM feed_poll_rows('copy', NULL::outbox) WHERE (entry).message_type = '$type'");
 }
 
 sql($node, q(CREATE ROLE owner; GRANT CREATE ON SCHEMA public TO owner));
