@@ -11,7 +11,6 @@ OBJS = \
 	src/admin/attach.o \
 	src/admin/check.o \
 	src/admin/check_problem.o \
-	src/admin/check_sequence.o \
 	src/admin/check_trigger.o \
 	src/admin/create.o \
 	src/admin/detach.o \

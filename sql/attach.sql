@@ -243,7 +243,7 @@ CREATE TABLE renamed_part PARTITION OF renamed DEFAULT;
 SELECT feed_attach('renamed') IS NULL AS attached;
 ALTER TRIGGER zz_feedpub_stamp ON renamed RENAME TO "Odd ""Name"", with a comma";
 ALTER TRIGGER zz_feedpub_delete ON renamed RENAME TO other_delete;
-ALTER TRIGGER zz_feedpub_restart ON renamed RENAME TO other_restart;
+ALTER TRIGGER zz_feedpub_truncate ON renamed RENAME TO other_truncate;
 ALTER TRIGGER zz_feedpub_truncate ON renamed_part RENAME TO other_truncate;
 SELECT feed_detach('renamed');
 SELECT tgrelid::regclass, tgname FROM pg_trigger WHERE tgrelid IN ('renamed'::regclass, 'renamed_part'::regclass) ORDER BY 1, 2;

@@ -48,26 +48,20 @@ SELECT reads();
 -- The sequence
 --
 \set seq '"Odd ""Name"", with a comma_feed_pos_seq"'
-ALTER SEQUENCE :seq MAXVALUE 1000000;
+ALTER SEQUENCE :seq SET UNLOGGED;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
 SELECT reads();
-ALTER SEQUENCE :seq AS integer;
-SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
-SELECT * FROM repair();
-SELECT reads();
--- Other options do not count, nor does its value (positions.sql).
+-- Its options do not count, nor does its value (positions.sql).
 ALTER SEQUENCE :seq INCREMENT BY -1 MINVALUE -100 CYCLE CACHE 2 RESTART;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT reads();
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('c', '3');
--- Rows that are loaded without the trigger bring larger positions.
+-- Rows that are loaded without the trigger bring larger positions: when it is
+-- back, positions go on after them.
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_stamp;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data, feed_xid, feed_pos) VALUES ('loaded', '4', '3', 3000000000);
-ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
-SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
-SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 BEGIN;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('d', '4') RETURNING feed_pos;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
@@ -157,11 +151,6 @@ ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
 SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
 SELECT reads();
-ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_truncate;
-DROP TRIGGER zz_feedpub_restart ON "Odd ""Name"", with a comma";
-SELECT guard, problem FROM feed_check('"Odd ""Name"", with a comma"');
-SELECT * FROM repair();
-SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_guard;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
@@ -235,7 +224,7 @@ SELECT reads();
 ALTER TABLE "Odd ""Name"", with a comma"
 	SET UNLOGGED,
 	DISABLE TRIGGER ALL;
-ALTER SEQUENCE :seq AS integer RESTART;
+DROP SEQUENCE :seq;
 SELECT DISTINCT guard FROM feed_check('"Odd ""Name"", with a comma"') ORDER BY guard;
 SELECT still_wrong, guarded FROM repair();
 SELECT reads();
@@ -345,7 +334,7 @@ SET ROLE regress_feedpub_owner;
 ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED, ALTER COLUMN message_id DROP DEFAULT;
 DROP TRIGGER zz_feedpub_stamp ON "Odd ""Name"", with a comma";
 DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
-ALTER SEQUENCE :seq AS integer RESTART;
+ALTER SEQUENCE :seq RESTART;
 SELECT still_wrong, guarded FROM repair();
 SELECT reads();
 SET client_min_messages = warning;

@@ -187,6 +187,102 @@ SELECT feed_read(NULL::parted, :'head', 10);
 DROP TABLE parted;
 
 --
+-- The triggers were off: what was changed meanwhile left no trace.
+--
+CREATE PROCEDURE off(statement text, changes text) LANGUAGE plpgsql AS $$
+DECLARE
+	head text;
+	n int;
+BEGIN
+	DELETE FROM kv;
+	INSERT INTO kv SELECT k, 'v' FROM generate_series(1, 3) k;
+	COMMIT;
+	CALL feed_publish('kv');
+	head := feed_head('kv');
+	EXECUTE statement;
+	EXECUTE changes;
+	RAISE INFO '%', (SELECT string_agg(p, '; ') FROM problems('kv') p);
+	RAISE INFO '% repaired, then: %', feed_repair('kv'), (SELECT string_agg(p, '; ') FROM problems('kv') p);
+	COMMIT;
+	CALL feed_publish('kv');
+	-- a reader is refused, until there is another history and then because of it
+	BEGIN
+		PERFORM feed_page('kv', head, 10);
+		RAISE 'not refused';
+	EXCEPTION WHEN SQLSTATE 'PF001' THEN
+		NULL;
+	END;
+	SELECT count(*) INTO n FROM problems('kv');
+	IF n > 0 THEN
+		PERFORM feed_begin_history('kv');
+	END IF;
+	COMMIT;
+	CALL feed_publish('kv');
+	IF (SELECT relkind = 'p' FROM pg_class WHERE oid = 'kv'::regclass) THEN
+		CALL feed_republish('kv', unstamped_only => true);
+		CALL feed_publish('kv');
+	END IF;
+	RAISE INFO 'a copy: %, the table: %', (SELECT array_agg(e -> 'row' ->> 'k' ORDER BY e -> 'row' ->> 'k') FROM json_array_elements(feed_page('kv', '', 10) -> 'entries') e WHERE e ->> 'op' = 'upsert'),
+		(SELECT array_agg(k::text ORDER BY k::text) FROM kv);
+END $$;
+CREATE TABLE kv (k int PRIMARY KEY, v text);
+SELECT feed_attach('kv');
+SELECT count(*) FROM feedpub._lost_change;
+CALL off('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_delete', 'DELETE FROM kv WHERE k = 1');
+CALL off('DROP TRIGGER zz_feedpub_delete ON kv', 'DELETE FROM kv WHERE k = 2');
+CALL off('ALTER TABLE kv ENABLE TRIGGER zz_feedpub_delete', 'SET LOCAL session_replication_role = replica; DELETE FROM kv WHERE k = 3');
+CALL off('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_truncate', 'TRUNCATE kv');
+CALL off('DROP TRIGGER zz_feedpub_truncate ON kv', 'TRUNCATE kv');
+-- so has a row whose key changes, and rows may have stamps that others have
+CALL off('ALTER TABLE kv DISABLE TRIGGER zz_feedpub_stamp', 'UPDATE kv SET k = 9 WHERE k = 1; INSERT INTO kv SELECT 10, v, ''3'', feed_pos FROM kv WHERE k = 2');
+SELECT count(*) = count(DISTINCT feed_pos) AS distinct FROM kv;
+CALL off('ALTER TABLE kv DISABLE TRIGGER ALL', 'UPDATE kv SET k = 9 WHERE k = 1; DELETE FROM kv WHERE k = 2');
+-- The cure can be run as it is printed.
+INSERT INTO kv VALUES (20, 'v');
+CALL feed_publish('kv');
+SELECT feed_head('kv') AS head \gset
+ALTER TABLE kv DISABLE TRIGGER zz_feedpub_delete;
+DELETE FROM kv WHERE k = 20;
+SELECT cure FROM feed_check('kv') \gexec
+SELECT feed_read(NULL::kv, :'head', 10);
+\echo :SQLSTATE
+-- If it is rolled back, nothing is noted.
+BEGIN;
+ALTER TABLE kv DISABLE TRIGGER zz_feedpub_delete;
+SELECT feed_repair('kv');
+ROLLBACK;
+SELECT count(*) FROM feedpub._lost_change;
+DROP TABLE kv;
+
+-- A partition
+CREATE TABLE kv (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
+CREATE TABLE kv_low PARTITION OF kv FOR VALUES FROM (0) TO (3);
+SELECT feed_attach('kv');
+CREATE TABLE kv_high PARTITION OF kv FOR VALUES FROM (3) TO (100);
+-- its trigger for TRUNCATE was never there, so nothing was lost
+SELECT * FROM problems('kv');
+INSERT INTO kv VALUES (1, 'v'), (4, 'v');
+SELECT feed_repair('kv');
+SELECT count(*) FROM feedpub._lost_change;
+CALL feed_publish('kv');
+CALL off('ALTER TABLE kv_low DISABLE TRIGGER zz_feedpub_delete', 'DELETE FROM kv WHERE k = 1');
+CALL off('ALTER TABLE kv_low DISABLE TRIGGER zz_feedpub_truncate', 'TRUNCATE kv_low');
+CALL off('DROP TRIGGER zz_feedpub_truncate ON kv_high', 'TRUNCATE kv_high');
+DROP TABLE kv;
+
+-- Without deletes there is nothing to lose (loaded_rows).
+CREATE TABLE kv (k int PRIMARY KEY, v text);
+SELECT feed_attach('kv', deletes => false);
+ALTER TABLE kv DISABLE TRIGGER ALL;
+DELETE FROM kv;
+TRUNCATE kv;
+SELECT feed_repair('kv');
+SELECT guard FROM feed_check('kv');
+SELECT count(*) FROM feedpub._lost_change;
+DROP TABLE kv;
+DROP PROCEDURE off;
+
+--
 -- In an outbox a message without a stamp is refused: no consumer would get it.
 --
 SELECT feed_create('box', 'text');

@@ -143,18 +143,16 @@ feed_attach(PG_FUNCTION_ARGS)
 		relation_close(rel, NoLock);
 		is_new = true;
 		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
+		feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s ADD COLUMN " FEEDPUB_XID_COLUMN " pg_catalog.xid8, ADD COLUMN " FEEDPUB_POS_COLUMN " pg_catalog.int8", feedpub_relation_name(relid)));
 	}
 	else if (!PG_ARGISNULL(1))
 		replace_lost_key(relid, PG_GETARG_OID(1));
 
 	/* the rest is what feed_repair() would restore */
 	CommandCounterIncrement();
-	feedpub_repair_feed(relid);
+	feedpub_check_repair(relid, is_new);
 	if (is_new)
-	{
 		feedpub_position_begin(feedpub_relation_sequence(relid));
-		feedpub_registry_set_unstamped(relid, false);	/* its first trigger */
-	}
 	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		feedpub_partition_begin(relid);
 	statement = make_index(relid);
@@ -344,7 +342,7 @@ replace_lost_key(Oid relid, Oid keyid)
 
 /*
  * Make the trigger that stamps, with the columns that it compares.
- * feedpub_repair_feed() makes the others.
+ * feedpub_check_repair() makes the others.
  */
 static void
 create_stamp_trigger(Oid relid, ArrayType *columns)

@@ -5,10 +5,15 @@
  * An outbox is an ordinary table of its owner's, who can undo all that
  * protects it.  Here each guard is looked at in the system catalogs, with a
  * sentence that names what is wrong and the SQL that repairs it.
+ *
+ * The checks are one list.  feed_check() goes through it and shows what is
+ * wrong.  feed_repair() goes through it once and runs each cure as it comes:
+ * their order is such that a cure needs only what those before it have made.
  * feed_create() makes a bare table and runs those same cures, so there is one
- * description of what a feed needs.  feed_check() shows the problems,
- * feed_repair() runs the cures (repair.c).  check_sequence.c looks at the
- * sequence, check_trigger.c at the triggers and the partitions.
+ * description of what a feed needs.
+ *
+ * What a feed does not need is not looked at: a sequence's options and its
+ * value do not count (position.c), nor do other indexes, checks and defaults.
  *
  * All functions expect the caller to hold a lock on the table.
  *-------------------------------------------------------------------------
@@ -16,10 +21,9 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "catalog/namespace.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
+#include "commands/defrem.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -33,252 +37,189 @@
 
 PG_FUNCTION_INFO_V1(feed_check);
 
-static void find_problems(FeedpubCheck *cxt);
-static void check_table(FeedpubCheck *cxt);
-static void check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type,
-						 const char *name);
+/* the columns of the stamp */
+static const struct
+{
+	const char *name;
+	Oid			type;
+} columns[2] = {{FEEDPUB_XID_COLUMN, XID8OID}, {FEEDPUB_POS_COLUMN, INT8OID}};
+
+static bool run_checks(FeedpubCheck *cxt);
+static void check_persistence(FeedpubCheck *cxt, Oid relid);
+static void check_inheritance(FeedpubCheck *cxt);
+static bool check_columns(FeedpubCheck *cxt);
+static void check_sequence(FeedpubCheck *cxt);
+static void check_outbox_columns(FeedpubCheck *cxt);
 static void check_index(FeedpubCheck *cxt);
-static void check_default(FeedpubCheck *cxt);
-static void check_unstamped(FeedpubCheck *cxt);
-static char *next_index(Relation rel);
-static bool has_lost_changes(FeedpubCheck *cxt);
+static void check_partitions(FeedpubCheck *cxt);
+static void raise_sequence(FeedpubCheck *cxt);
 static void check_key(FeedpubCheck *cxt);
-static void check_failed_rows(FeedpubCheck *cxt);
+static void check_messages(FeedpubCheck *cxt);
+static void check_rows(FeedpubCheck *cxt);
 static void check_history(FeedpubCheck *cxt);
-static char *republish_cure(FeedpubCheck *cxt, const char *unstamped_only);
-static char *history_cure(FeedpubCheck *cxt);
 
 /*
- * All that is wrong with a feed, a List of FeedpubProblem, in the order in
- * which the cures can be run.
+ * Run the cures of all that is wrong with a feed, whose table the caller owns
+ * and has closed.  is_new if it is just being made.  Returns how many were run.
  */
-List *
-feedpub_check_problems(Oid relid)
+int
+feedpub_check_repair(Oid relid, bool is_new)
 {
-	FeedpubCheck cxt = {0};
+	FeedpubCheck cxt = {.is_new = is_new, .repairs = true};
 
 	cxt.rel = relation_open(relid, AccessShareLock);
-	if (feedpub_registry_is_registered(relid))
-	{
-		/* the newest: a cure may just have been run */
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-
-		feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &cxt.last);
-		UnregisterSnapshot(snapshot);
-	}
-
-	find_problems(&cxt);
+	run_checks(&cxt);
 	relation_close(cxt.rel, NoLock);
-	return cxt.problems;
+	return cxt.nrepaired;
 }
 
 /*
- * The same in a word or two, from the system catalogs only, for a list of many
- * feeds: "ready", or what is wrong.
+ * The state of a feed in a word or two, from the system catalogs only, for a
+ * list of many feeds: "ready", or what is wrong.
  */
 const char *
 feedpub_check_state(Relation rel)
 {
-	FeedpubCheck cxt = {0};
+	FeedpubCheck cxt = {.rel = rel, .catalogs_only = true};
 	FeedpubProblem *first;
 
-	cxt.rel = rel;
-	cxt.catalogs_only = true;
-	find_problems(&cxt);
+	if (!run_checks(&cxt))
+		return "no columns";
 	if (cxt.problems == NIL)
 		return "ready";
-	if (cxt.xid_attno == InvalidAttrNumber || cxt.pos_attno == InvalidAttrNumber)
-		return "no columns";
-	if (!feedpub_check_has_indexes(rel))
+	if (!feedpub_partition_has_indexes(rel))
 		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
 	first = linitial(cxt.problems);
 	if (strcmp(first->guard, "key") == 0)
 		return first->cure == NULL ? "no key" : "key changed";
-	if (strcmp(first->guard, "history") == 0)
-		return "lost changes";
-	return "unguarded";
+	return strcmp(first->guard, "history") == 0 ? "lost changes" : "unguarded";
 }
 
 /*
- * Does a feed's table have its index, and each of its partitions?  The server
- * runs what is constant in predicates before it compares them, so it may
- * attach a partition with an index that has another one.  Here nothing is run.
+ * All checks.  Returns false if a column of the stamp is missing: then there is
+ * nothing more to look at.
  */
-bool
-feedpub_check_has_indexes(Relation rel)
+static bool
+run_checks(FeedpubCheck *cxt)
 {
-	bool		found = OidIsValid(feedpub_relation_index(rel));
-	ListCell   *lc;
-
-	if (!found || rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return found;
-	foreach(lc, feedpub_partition_list(rel, false))
-	{
-		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
-
-		CHECK_FOR_INTERRUPTS();
-		if (partition == NULL)
-			continue;
-		found = found && OidIsValid(feedpub_relation_index(partition));
-		relation_close(partition, AccessShareLock);
-	}
-	return found;
-}
-
-static void
-find_problems(FeedpubCheck *cxt)
-{
-	Oid			relid = RelationGetRelid(cxt->rel);
-
-	cxt->table = feedpub_relation_name(relid);
-	cxt->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
-	cxt->pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	cxt->seqid = feedpub_relation_sequence(relid);
-	cxt->is_table = feedpub_registry_is_registered(relid) ?
-		feedpub_registry_is_table(relid) :
+	cxt->feed = RelationGetRelid(cxt->rel);
+	cxt->table = feedpub_relation_name(cxt->feed);
+	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	cxt->is_table = feedpub_registry_is_registered(cxt->feed) ?
+		feedpub_registry_is_table(cxt->feed) :
 		feedpub_relation_has_trigger(cxt->rel, "_stamp_row");
+	feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes);
 
-	check_table(cxt);
-	check_column(cxt, cxt->xid_attno, XID8OID, FEEDPUB_XID_COLUMN);
-	check_column(cxt, cxt->pos_attno, INT8OID, FEEDPUB_POS_COLUMN);
-
-	/* without the columns there is nothing more to check */
-	if (cxt->xid_attno == InvalidAttrNumber || cxt->pos_attno == InvalidAttrNumber)
-		return;
-	check_index(cxt);
-	feedpub_check_sequence(cxt);
+	check_persistence(cxt, cxt->feed);
+	check_inheritance(cxt);
+	if (!check_columns(cxt))
+		return false;
+	check_sequence(cxt);
 	if (!cxt->is_table)
-		check_default(cxt);
+		check_outbox_columns(cxt);
+	check_index(cxt);
 	feedpub_check_triggers(cxt);
-	feedpub_check_partitions(cxt);
-	if (cxt->is_table)
+	if (cxt->is_partitioned)
+		check_partitions(cxt);
+	if (!cxt->is_table && !cxt->is_new && cxt->nrepaired > 0)
+		raise_sequence(cxt);
+	if (cxt->deletes)
 		check_key(cxt);
-	else if (!cxt->catalogs_only)
-		check_unstamped(cxt);
-	if (!cxt->catalogs_only)
-		check_failed_rows(cxt);
-	if (!cxt->catalogs_only)
-		check_history(cxt);
+	check_history(cxt);
+	if (!cxt->is_table && !cxt->catalogs_only)
+		check_messages(cxt);
+	if (cxt->is_table && !cxt->catalogs_only)
+		check_rows(cxt);
+	return true;
 }
 
 /*
- * If a feed is unlogged, a crash removes its rows, and consumers do not
- * notice.
+ * If a table of a feed is unlogged, a crash removes its rows, and consumers do
+ * not notice.  If its sequence is, a crash sets it back, and nothing tells
+ * (position.c).
  */
 static void
-check_table(FeedpubCheck *cxt)
+check_persistence(FeedpubCheck *cxt, Oid relid)
 {
-	if (cxt->rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
+	char	   *name = feedpub_relation_name(relid);
+	bool		is_sequence = get_rel_relkind(relid) == RELKIND_SEQUENCE;
+
+	if (get_rel_persistence(relid) == RELPERSISTENCE_UNLOGGED)
 		feedpub_check_add(cxt, "persistence",
-						  pstrdup("the table is unlogged, so a crash empties it"),
-						  psprintf("ALTER TABLE %s SET LOGGED", cxt->table));
-	if (cxt->rel->rd_rel->relispartition ||
-		has_superclass(RelationGetRelid(cxt->rel)))
-		feedpub_check_add(cxt, "inheritance",
-						  pstrdup("the table is a partition or a child of another, and statements on that reach its rows"),
-						  NULL);
-	if (!feedpub_check_is_partitioned(cxt) &&
-		find_inheritance_children(RelationGetRelid(cxt->rel), NoLock) != NIL)
-		feedpub_check_add(cxt, "inheritance",
-						  pstrdup("the table has children, whose rows are not part of the feed"),
-						  NULL);
+						  psprintf("%s is unlogged, so a crash %s it", name, is_sequence ? "restarts" : "empties"),
+						  psprintf("ALTER %s %s SET LOGGED", is_sequence ? "SEQUENCE" : "TABLE", name),
+						  FEEDPUB_CURE_AS_OWNER);
 }
 
 static void
-check_column(FeedpubCheck *cxt, AttrNumber attno, Oid type, const char *name)
+check_inheritance(FeedpubCheck *cxt)
 {
-	Form_pg_attribute att;
+	bool		is_child = cxt->rel->rd_rel->relispartition || has_superclass(cxt->feed);
 
-	if (attno == InvalidAttrNumber)
+	if (is_child ||
+		(!cxt->is_partitioned && find_inheritance_children(cxt->feed, NoLock) != NIL))
+		feedpub_check_add(cxt, "inheritance", is_child ? "the table is a partition or a child of another, and statements on that reach its rows" : "the table has children, whose rows are not part of the feed",
+						  NULL, FEEDPUB_CURE_BY_HAND);
+}
+
+/*
+ * Check the columns of the stamp.  One that is lost is not restored: rows have
+ * the other half, or consumers have cursors.  Returns whether both are there,
+ * whatever their types.
+ */
+static bool
+check_columns(FeedpubCheck *cxt)
+{
+	int			nfound = 0;
+
+	for (int i = 0; i < 2; i++)
 	{
-		/*
-		 * if half of the stamp is lost, it is not restored: rows have the
-		 * other half
-		 */
-		bool		both = cxt->xid_attno == InvalidAttrNumber &&
-			cxt->pos_attno == InvalidAttrNumber && cxt->last.sync_id == 0;
+		AttrNumber	attno = get_attnum(cxt->feed, columns[i].name);
+		Oid			type = get_atttype(cxt->feed, attno);
 
-		if (!cxt->is_table || !both)
+		if (type != columns[i].type)
 			feedpub_check_add(cxt, "columns",
-							  psprintf(cxt->is_table ?
-										   "column %s is missing: detach the table and attach it again" :
-										   "column %s is missing",
-									   name),
-							  NULL);
-		else if (type == XID8OID)
-			feedpub_check_add(cxt, "columns", pstrdup("the columns of the stamp are missing"),
-							  psprintf("ALTER TABLE %s ADD COLUMN %s pg_catalog.xid8, ADD COLUMN %s pg_catalog.int8",
-									   cxt->table, FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
-		return;
+							  psprintf("column %s is %s%s", columns[i].name,
+									   attno == InvalidAttrNumber ? "missing" :
+																	psprintf("of type %s instead of %s", format_type_be(type), format_type_be(columns[i].type)),
+									   cxt->is_table ? ": detach the table and attach it again" : ""),
+							  NULL, FEEDPUB_CURE_BY_HAND);
+		nfound += attno != InvalidAttrNumber;
 	}
-	att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
-	if (att->atttypid != type)
-		feedpub_check_add(cxt, "columns",
-						  psprintf("column %s is of type %s instead of %s", name,
-								   format_type_be(att->atttypid), format_type_be(type)),
-						  NULL);
-	else if (!att->attnotnull && !cxt->is_table)
-		feedpub_check_add(cxt, "columns",
-						  psprintf("column %s may be null", name),
-						  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL",
-								   cxt->table, name));
-}
-
-static void
-check_index(FeedpubCheck *cxt)
-{
-	bool		has_pkey;
-	char	   *problem;
-
-	if (OidIsValid(feedpub_relation_index(cxt->rel)))
-		return;
-	problem = psprintf("there is no valid index on (%s, %s)",
-					   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN);
-	if (cxt->is_table)
-	{
-		/* its owner decides when: it reads the whole table */
-		feedpub_check_add(cxt, "index", problem, next_index(cxt->rel))->by_hand = true;
-		return;
-	}
-	has_pkey = OidIsValid(feedpub_key_primary(cxt->rel));
-	feedpub_check_add(cxt, "index", problem,
-					  psprintf("ALTER TABLE %s ADD %s (%s, %s)", cxt->table,
-							   has_pkey ? "UNIQUE" : "PRIMARY KEY",
-							   FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
+	return nfound == 2;
 }
 
 /*
- * The statement that makes a table feed's index.  If the table is partitioned:
- * the index of the first partition without one; feed_attach() returns the next
- * statement.
+ * Check the sequence.  The owner of the table must own it.
  */
-static char *
-next_index(Relation rel)
+static void
+check_sequence(FeedpubCheck *cxt)
 {
-	char	   *cure = NULL;
-	ListCell   *lc;
+	Oid			schema = RelationGetNamespace(cxt->rel);
+	char	   *name;
 
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		return feedpub_relation_index_cure(rel, true);
-	foreach(lc, feedpub_partition_list(rel, false))
+	if (OidIsValid(feedpub_relation_sequence(cxt->feed)))
 	{
-		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
-
-		if (partition == NULL)
-			continue;
-		if (cure == NULL && !OidIsValid(feedpub_relation_index(partition)))
-			cure = feedpub_relation_index_cure(partition, true);
-		relation_close(partition, AccessShareLock);
+		check_persistence(cxt, feedpub_relation_sequence(cxt->feed));
+		return;
 	}
-	return cure;
+	name = ChooseRelationName(RelationGetRelationName(cxt->rel), FEEDPUB_POS_COLUMN, "seq", schema, false);
+	name = quote_qualified_identifier(get_namespace_name(schema), name);
+	feedpub_check_add(cxt, "sequence",
+					  "column " FEEDPUB_POS_COLUMN " has no sequence of its own",
+					  psprintf("CREATE SEQUENCE %s; ALTER SEQUENCE %s OWNER TO %s; ALTER SEQUENCE %s OWNED BY %s." FEEDPUB_POS_COLUMN,
+							   name, name, quote_identifier(GetUserNameFromId(cxt->rel->rd_rel->relowner, false)),
+							   name, cxt->table),
+					  FEEDPUB_CURE_AS_CALLER);
 }
 
 /*
- * After DROP EXTENSION ... CASCADE there is no trigger that fills an outbox's
- * columns, and writers go on with what the owner or we have chosen.
+ * Check the columns of an outbox that must not be null.  After DROP EXTENSION ... CASCADE there is no trigger that
+ * fills them, and writers go on with the defaults that the owner or we have
+ * chosen.
  */
 static void
-check_default(FeedpubCheck *cxt)
+check_outbox_columns(FeedpubCheck *cxt)
 {
 	static const char *const defaults[][2] = {
 		{FEEDPUB_XID_COLUMN, FEEDPUB_XID_DEFAULT},
@@ -288,204 +229,235 @@ check_default(FeedpubCheck *cxt)
 
 	for (int i = 0; i < lengthof(defaults); i++)
 	{
-		AttrNumber	attno = get_attnum(RelationGetRelid(cxt->rel), defaults[i][0]);
+		const char *name = defaults[i][0];
+		AttrNumber	attno = get_attnum(cxt->feed, name);
 
-		if (attno != InvalidAttrNumber &&
-			TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
+		if (attno == InvalidAttrNumber)
+			continue;
+		if (i < lengthof(columns) && !TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull)
+			feedpub_check_add(cxt, "columns", psprintf("column %s may be null", name),
+							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", cxt->table, name),
+							  FEEDPUB_CURE_AS_OWNER);
+		if (TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
 			!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
 			feedpub_check_add(cxt, "default",
-							  psprintf("column %s is NOT NULL and has no default, so writers would fail after DROP EXTENSION ... CASCADE",
-									   defaults[i][0]),
-							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s",
-									   cxt->table, defaults[i][0], defaults[i][1]));
+							  psprintf("column %s is NOT NULL and has no default, so writers would fail after DROP EXTENSION ... CASCADE", name),
+							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s", cxt->table, name, defaults[i][1]),
+							  FEEDPUB_CURE_AS_OWNER);
 	}
 }
 
 /*
- * Rows of an outbox that were written without the trigger, which have the
- * default's xid.  No reader gets them.  They become messages of the transaction
- * that repairs the feed, in the order of the table.
+ * Check the index.  The owner of a table feed decides when it is made: that
+ * reads the whole table.  For a partitioned one feed_attach() returns a
+ * statement for each partition.
  */
 static void
-check_unstamped(FeedpubCheck *cxt)
+check_index(FeedpubCheck *cxt)
 {
-	Oid			indexid = feedpub_relation_index(cxt->rel);
-	Relation	index;
-	Snapshot	snapshot;
+	char	   *cure;
 
-	if (!OidIsValid(indexid))
+	if (OidIsValid(feedpub_relation_index(cxt->rel)))
 		return;
-	index = index_open(indexid, AccessShareLock);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());	/* a cure may just have ended it */
-	if (feedpub_foreign_has_unstamped(cxt->rel, index, snapshot))
-		feedpub_check_add(cxt, "rows",
-						  pstrdup("messages were written without the trigger that stamps: no reader gets them before feed_repair()"),
-						  psprintf("SELECT %s.feed_repair(%s)",
-								   quote_identifier(get_namespace_name(feedpub_relation_schema())),
-								   feedpub_check_regclass(cxt->table)))
-			->stamps = true;
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
+	if (cxt->is_partitioned)
+		cure = feedpub_check_call(cxt->feed, "SELECT", "feed_attach", "");
+	else if (cxt->is_table)
+		cure = feedpub_relation_index_cure(cxt->rel, true);
+	else
+		cure = psprintf("ALTER TABLE %s ADD %s (" FEEDPUB_XID_COLUMN ", " FEEDPUB_POS_COLUMN ")", cxt->table,
+						OidIsValid(feedpub_key_primary(cxt->rel)) ? "UNIQUE" : "PRIMARY KEY");
+	feedpub_check_add(cxt, "index", "there is no valid index on (" FEEDPUB_XID_COLUMN ", " FEEDPUB_POS_COLUMN ")",
+					  cure, cxt->is_table ? FEEDPUB_CURE_BY_HAND : FEEDPUB_CURE_AS_OWNER);
 }
 
-/* Are there changes that could not be recorded?  A cure may just have ended it. */
-static bool
-has_lost_changes(FeedpubCheck *cxt)
+/*
+ * Check the partitions, with cxt->rel set to each of them in turn.
+ */
+static void
+check_partitions(FeedpubCheck *cxt)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		found = feedpub_lost_exists(RelationGetRelid(cxt->rel), snapshot);
+	Relation	feed = cxt->rel;
+	ListCell   *lc;
 
-	UnregisterSnapshot(snapshot);
-	return found;
+	foreach(lc, feedpub_partition_list(feed, false))
+	{
+		CHECK_FOR_INTERRUPTS();
+		cxt->rel = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (cxt->rel == NULL)
+			continue;
+		cxt->table = feedpub_relation_name(lfirst_oid(lc));
+		check_persistence(cxt, lfirst_oid(lc));
+		if (OidIsValid(feedpub_relation_index(feed)) &&
+			!OidIsValid(feedpub_relation_index(cxt->rel)))
+			feedpub_check_add(cxt, "index",
+							  psprintf("partition %s has another index on its stamp than the feed: detach it, drop that index and attach it again", cxt->table),
+							  NULL, FEEDPUB_CURE_BY_HAND);
+		feedpub_check_triggers(cxt);
+		relation_close(cxt->rel, AccessShareLock);
+	}
+	cxt->rel = feed;
+	cxt->table = feedpub_relation_name(cxt->feed);
+}
+
+/*
+ * Raise the sequence of an outbox to the largest position that is there: rows
+ * may have been loaded with theirs while the trigger that stamps was off.
+ */
+static void
+raise_sequence(FeedpubCheck *cxt)
+{
+	Oid			seqid = feedpub_relation_sequence(cxt->feed);
+
+	feedpub_role_run_as_owner(cxt->feed,
+							  psprintf("SELECT pg_catalog.setval(%u::pg_catalog.oid, largest)"
+									   " FROM (SELECT pg_catalog.max(" FEEDPUB_POS_COLUMN ") FROM %s) l (largest)"
+									   " WHERE largest OPERATOR(pg_catalog.>) " INT64_FORMAT,
+									   seqid, cxt->table, feedpub_relation_last_pos(seqid)));
+}
+
+/*
+ * Rows of an outbox that were written without the trigger have the default's
+ * xid, and no reader gets them.  They become messages of the transaction that
+ * repairs the feed, in the order of the table: the trigger is there by now, so
+ * the UPDATE gives each a stamp and, if it has none, an id.
+ */
+static void
+check_messages(FeedpubCheck *cxt)
+{
+	if (!OidIsValid(feedpub_relation_index(cxt->rel)) ||
+		!feedpub_foreign_has_unstamped(cxt->rel))
+		return;
+	if (!cxt->repairs)
+	{
+		feedpub_check_add(cxt, "rows",
+						  "messages were written without the trigger that stamps: no reader gets them before feed_repair()",
+						  "", FEEDPUB_CURE_AS_OWNER);
+		return;
+	}
+	LockRelationOid(cxt->feed, ExclusiveLock);
+	feedpub_restamp_check(cxt->rel);
+	feedpub_restamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
+	cxt->nrepaired++;
 }
 
 /* Deletes are published by the key. */
 static void
 check_key(FeedpubCheck *cxt)
 {
-	FeedpubKey	key;
-	Oid			keyid;
-	bool		deletes;
+	Relation	index;
+	AttrNumber	attno;
 
-	feedpub_registry_key(cxt->rel, &key, &keyid, &deletes);
-	if (deletes && !OidIsValid(keyid))
-		feedpub_check_add(cxt, "key",
-						  pstrdup("the table has lost the key by which deletes are published"),
-						  NULL);
-	if (has_lost_changes(cxt))
-		feedpub_check_add(cxt, "history",
-						  pstrdup("rows were changed while the key, the sequence or a column of the stamp was missing, or a partition's trigger for TRUNCATE, so the feed cannot be read until another history begins"),
-						  OidIsValid(keyid) || !deletes ? history_cure(cxt) : NULL)
-			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));	/* needed */
-	else if (OidIsValid(keyid) && feedpub_mark_compare(cxt->rel, keyid, &key) == FEEDPUB_KEY_CHANGED)
-		feedpub_check_add(cxt, "key",
-						  pstrdup("ALTER TABLE has given a key column another type or other values, so the feed cannot be read until another history begins"),
-						  history_cure(cxt))
-			->by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));
-	if (deletes && OidIsValid(keyid))
+	if (!OidIsValid(cxt->keyid))
 	{
-		Relation	index = index_open(keyid, AccessShareLock);
-		AttrNumber	attno = feedpub_key_runs_code(cxt->rel, index);
-
-		if (attno != 0)
-			feedpub_check_add(cxt, "key",
-							  psprintf("there is a domain inside the type of the key's column %s, whose checks are not run for readers: deletes cannot be read",
-									   quote_identifier(get_attname(RelationGetRelid(cxt->rel), attno, false))),
-							  NULL);
-		index_close(index, AccessShareLock);
+		feedpub_check_add(cxt, "key",
+						  "the table has lost the key by which deletes are published",
+						  NULL, FEEDPUB_CURE_BY_HAND);
+		return;
 	}
+	index = index_open(cxt->keyid, AccessShareLock);
+	attno = feedpub_key_runs_code(cxt->rel, index);
+	if (attno != 0)
+		feedpub_check_add(cxt, "key",
+						  psprintf("there is a domain inside the type of the key's column %s, whose checks are not run for readers: deletes cannot be read",
+								   quote_identifier(get_attname(cxt->feed, attno, false))),
+						  NULL, FEEDPUB_CURE_BY_HAND);
+	index_close(index, AccessShareLock);
 }
 
 /*
- * Rows that partitions came with, and that the background process could not
- * stamp.
+ * Rows that are not published to all.  To publish them needs transactions of
+ * its own, so feed_repair() cannot do it.  Another history publishes those that
+ * were written without a stamp, too: then readers are refused, and that is
+ * said.
  */
 static void
-check_failed_rows(FeedpubCheck *cxt)
+check_rows(FeedpubCheck *cxt)
 {
-	int64		nfailed = 0;
+	int64		nfailed = cxt->is_partitioned ? feedpub_stamping_failed(cxt->feed) : 0;
 
-	if (cxt->is_table && feedpub_registry_is_unstamped(RelationGetRelid(cxt->rel)))
+	if (feedpub_registry_is_unstamped(cxt->feed) && !feedpub_lost_exists(cxt->feed, SnapshotSelf))
 		feedpub_check_add(cxt, "rows",
-						  pstrdup("rows may have been written without the trigger that stamps: they are not published to all before feed_republish()"),
-						  republish_cure(cxt, "false"))
-			->by_hand = true;
-	nfailed = feedpub_check_is_partitioned(cxt) ? feedpub_stamping_failed(RelationGetRelid(cxt->rel)) : 0;
-
+						  "rows may have been written without the trigger that stamps: they are not published to all before feed_republish()",
+						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", false"),
+						  FEEDPUB_CURE_BY_HAND);
 	if (nfailed > 0)
 		feedpub_check_add(cxt, "rows",
 						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".republishing tells the owner why",
 								   nfailed),
-						  republish_cure(cxt, "true"))
-			->by_hand = true;
-}
-
-/* It needs transactions of its own, so feed_repair() cannot run it. */
-static char *
-republish_cure(FeedpubCheck *cxt, const char *unstamped_only)
-{
-	return psprintf("CALL %s.feed_republish(%s, %s)",
-					quote_identifier(get_namespace_name(feedpub_relation_schema())),
-					feedpub_check_regclass(cxt->table), unstamped_only);
-}
-
-static char *
-history_cure(FeedpubCheck *cxt)
-{
-	return psprintf("SELECT %s.feed_begin_history(%s)",
-					quote_identifier(get_namespace_name(feedpub_relation_schema())),
-					feedpub_check_regclass(cxt->table));
-}
-
-/* Rows of another server, or else batches. */
-static void
-check_history(FeedpubCheck *cxt)
-{
-	FullTransactionId stamp;
-	bool		found = false;
-
-	if (feedpub_check_has_indexes(cxt->rel))
-	{
-		FeedpubFeed feed = {
-			.relid = RelationGetRelid(cxt->rel),
-			.indexid = feedpub_relation_index(cxt->rel),
-			.is_partitioned = feedpub_check_is_partitioned(cxt),
-		};
-		FeedpubPartitions *partitions = feedpub_partition_open(&feed, cxt->rel, GetActiveSnapshot(), false);
-
-		found = feedpub_foreign_exists(partitions, GetActiveSnapshot(), &stamp);
-		feedpub_partition_close(partitions);
-	}
-
-	/* its owner decides when: writers wait, and every row is written */
-	if (found)
-		feedpub_check_add(cxt, "history",
-						  psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
-								   (unsigned long long) U64FromFullTransactionId(stamp)),
-						  history_cure(cxt))
-			->by_hand = true;
-	else if (feedpub_batch_is_foreign(&cxt->last))
-		feedpub_check_add(cxt, "history",
-						  pstrdup("its batches were made by another server, or before this one was put back to an earlier state"),
-						  history_cure(cxt));
+						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", true"),
+						  FEEDPUB_CURE_BY_HAND);
 }
 
 /*
- * Can a relation of its kind be a feed's table?  An outbox cannot be
- * partitioned.
+ * Whether another history must begin: at most one problem, since one call cures
+ * all of them.  Its owner decides when, if every row is written; and it needs
+ * the index.
  */
-static bool
-was_feed(Oid relid)
+static void
+check_history(FeedpubCheck *cxt)
 {
-	char		relkind = get_rel_relkind(relid);
-	Relation	rel;
-	bool		result;
+	bool		by_hand = !OidIsValid(feedpub_relation_index(cxt->rel));
+	bool		has_key = !cxt->deletes || OidIsValid(cxt->keyid);
+	const char *guard = "history";
+	const char *problem = NULL;
+	FullTransactionId stamp;
+	FeedpubBatch last = {0};
 
-	if (relkind != RELKIND_PARTITIONED_TABLE)
-		return relkind == RELKIND_RELATION;
-	rel = relation_open(relid, AccessShareLock);
-	result = feedpub_relation_has_trigger(rel, "_stamp_row");
-	relation_close(rel, AccessShareLock);
-	return result;
+	if (!cxt->catalogs_only)
+		feedpub_batch_last(cxt->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
+	if (cxt->is_table && feedpub_lost_exists(cxt->feed, SnapshotSelf))
+	{
+		problem = "rows may have been changed while the key, the sequence, a column of the stamp or a trigger was missing, so the feed cannot be read until another history begins";
+		by_hand = by_hand || feedpub_registry_is_unstamped(cxt->feed);
+	}
+	else if (OidIsValid(cxt->keyid) &&
+			 feedpub_mark_compare(cxt->rel, cxt->keyid, &cxt->key) == FEEDPUB_KEY_CHANGED)
+	{
+		guard = "key";
+		problem = "ALTER TABLE has given a key column another type or other values, so the feed cannot be read until another history begins";
+	}
+	else if (!cxt->catalogs_only && feedpub_partition_has_indexes(cxt->rel) &&
+			 feedpub_history_has_foreign(cxt->rel, &stamp))
+	{
+		problem = psprintf("a row is stamped with transaction id %llu, which this server has not assigned yet",
+						   (unsigned long long) U64FromFullTransactionId(stamp));
+		by_hand = true;
+	}
+	else if (feedpub_batch_is_foreign(&last))
+		problem = "its batches were made by another server, or before this one was put back to an earlier state";
+	if (problem != NULL)
+		feedpub_check_add(cxt, guard, problem,
+						  has_key ? feedpub_check_call(cxt->feed, "SELECT", "feed_begin_history", "") : NULL,
+						  by_hand ? FEEDPUB_CURE_BY_HAND : FEEDPUB_CURE_SHOWN);
 }
 
 /*
  * Is this a feed, or a table that was one and lost its registration (by a
- * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?
- * Returns whether it is registered; raises an error if it is neither.
+ * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?  An
+ * outbox cannot be partitioned.  Returns whether it is registered; raises an
+ * error if it is neither.
  */
 bool
 feedpub_check_is_registered(Oid relid)
 {
+	char		relkind = get_rel_relkind(relid);
+	bool		was_feed = relkind == RELKIND_RELATION;
 	FeedpubFeed feed;
-	bool		registered = feedpub_registry_is_registered(relid);
 
-	if (!registered &&
-		(!was_feed(relid) ||
-		 get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) != XID8OID ||
-		 get_atttype(relid, get_attnum(relid, FEEDPUB_POS_COLUMN)) != INT8OID))
+	if (feedpub_registry_is_registered(relid))
+		return true;
+	if (relkind == RELKIND_PARTITIONED_TABLE)
+	{
+		Relation	rel = relation_open(relid, AccessShareLock);
+
+		was_feed = feedpub_relation_has_trigger(rel, "_stamp_row");
+		relation_close(rel, AccessShareLock);
+	}
+	for (int i = 0; i < 2; i++)
+		was_feed = was_feed && get_atttype(relid, get_attnum(relid, columns[i].name)) == columns[i].type;
+	if (!was_feed)
 		feedpub_registry_get(relid, &feed); /* raises the error */
-	return registered;
+	return false;
 }
 
 /*
@@ -494,43 +466,32 @@ feedpub_check_is_registered(Oid relid)
  *
  * Tells whether a feed has all that it needs: one row for each thing that is
  * missing or wrong, none if all is well. guard is persistence, inheritance,
- * columns, index, sequence, default, trigger, key, rows, history or
- * registration. cure is SQL that repairs it, or NULL. feed_repair() runs the
- * cures, except those whose time the owner has to choose: the index of a table
- * feed, feed_republish(), and feed_begin_history() if rows are foreign.  Needs
- * SELECT on the table; takes ACCESS SHARE on it.  Errors: 42809 if it is no
- * feed, 42501.
+ * columns, sequence, index, default, trigger, key, history, rows or
+ * registration. cure is SQL that repairs it, or NULL: feed_repair(), or what
+ * the owner has to choose the time of.  Needs SELECT on the table; takes ACCESS
+ * SHARE on it.  Errors: 42809 if it is no feed, 42501.
  */
 Datum
 feed_check(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed"};
-	Oid			relid;
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *problems;
+	FeedpubCheck cxt = {0};
 	ListCell   *lc;
-	bool		registered;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	relid = PG_GETARG_OID(0);
-	LockRelationOid(relid, AccessShareLock);
-	registered = feedpub_check_is_registered(relid);
-	feedpub_require_select(relid);
-	problems = feedpub_check_problems(relid);
-	if (!registered)
-	{
-		FeedpubProblem *p = palloc0_object(FeedpubProblem);
-
-		p->guard = "registration";
-		p->problem = "the table is not registered as a feed";
-		p->cure = psprintf("SELECT %s.feed_repair(%s)",
-						   quote_identifier(get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid))),
-						   feedpub_check_regclass(feedpub_relation_name(relid)));
-		problems = lappend(problems, p);
-	}
+	LockRelationOid(PG_GETARG_OID(0), AccessShareLock);
+	(void) feedpub_check_is_registered(PG_GETARG_OID(0));	/* raises errors */
+	feedpub_require_select(PG_GETARG_OID(0));
+	cxt.rel = relation_open(PG_GETARG_OID(0), NoLock);
+	run_checks(&cxt);
+	if (!feedpub_registry_is_registered(cxt.feed))
+		feedpub_check_add(&cxt, "registration", "the table is not registered as a feed",
+						  "", FEEDPUB_CURE_AS_CALLER);
+	relation_close(cxt.rel, NoLock);
 
 	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, problems)
+	foreach(lc, cxt.problems)
 	{
 		FeedpubProblem *p = lfirst(lc);
 		Datum		values[3];

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * check.h
- *	  What the files of feed_check() share: check.c, check_problem.c,
- *	  check_sequence.c and check_trigger.c.
+ *	  What the files of feed_check() share: check.c, check_problem.c and
+ *	  check_trigger.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,31 +11,48 @@
 
 #include "admin/admin.h"
 
+/* Whose call runs a cure. */
+typedef enum FeedpubCure
+{
+	FEEDPUB_CURE_AS_CALLER,		/* feed_repair(); it makes a relation */
+	FEEDPUB_CURE_AS_OWNER,		/* feed_repair() */
+	FEEDPUB_CURE_SHOWN,			/* the same; the owner sees what it is */
+	FEEDPUB_CURE_BY_HAND		/* the owner, when it suits */
+} FeedpubCure;
+
 /* what the checks look at */
 typedef struct FeedpubCheck
 {
-	Relation	rel;
+	Oid			feed;
+	Relation	rel;			/* the feed's table, or a partition */
 	char	   *table;			/* its name, as in SQL */
+	bool		is_partitioned;
 	bool		is_table;		/* a table feed, not an outbox */
-	bool		catalogs_only;	/* no look at rows and index entries */
-	FeedpubBatch last;			/* its last batch */
-	AttrNumber	xid_attno;
-	AttrNumber	pos_attno;
-	Oid			seqid;
-	List	   *problems;
+	FeedpubKey	key;
+	Oid			keyid;
+	bool		deletes;		/* they are published, by the key */
+	bool		is_new;			/* it is just being made */
+	bool		catalogs_only;	/* no look at rows and batches */
+	bool		repairs;		/* cures are run */
+	int			nrepaired;
+	List	   *problems;		/* those that are left: FeedpubProblem */
 } FeedpubCheck;
 
-/* in check_problem.c */
-extern FeedpubProblem *feedpub_check_add(FeedpubCheck *cxt, const char *guard,
-										 char *problem, char *cure);
-extern bool feedpub_check_is_partitioned(const FeedpubCheck *cxt);
-extern char *feedpub_check_regclass(const char *name);
+/* One thing that a feed needs and that its owner has undone. */
+typedef struct FeedpubProblem
+{
+	const char *guard;			/* which guard, one word */
+	const char *problem;		/* what is wrong, a sentence */
+	char	   *cure;			/* SQL that repairs it, or NULL */
+} FeedpubProblem;
 
-/* in check_sequence.c */
-extern void feedpub_check_sequence(FeedpubCheck *cxt);
+/* in check_problem.c */
+extern bool feedpub_check_add(FeedpubCheck *cxt, const char *guard,
+							  const char *problem, char *cure, FeedpubCure who);
+extern char *feedpub_check_call(Oid feed, const char *verb, const char *function,
+								const char *more_arguments);
 
 /* in check_trigger.c */
 extern void feedpub_check_triggers(FeedpubCheck *cxt);
-extern void feedpub_check_partitions(FeedpubCheck *cxt);
 
 #endif							/* FEEDPUB_CHECK_H */

@@ -1,45 +1,63 @@
 /*-------------------------------------------------------------------------
  *
  * check_problem.c
- *	  The list of problems that the files of feed_check() make.
+ *	  One problem that a check has found: it is listed, for feed_check(), or
+ *	  its cure is run, by feed_repair().
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
-#include "catalog/pg_class.h"
+#include "access/relation.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "admin/check.h"
 
 /*
- * Add a problem.  cure is NULL if only the owner can decide what to do.
+ * List a problem, or run its cure.  Returns whether that was run.  cure is NULL
+ * if only the owner can decide what to do.
+ *
+ * DDL needs a table that is not open, so it is opened again afterwards: what
+ * the caller knows of cxt->rel is out of date then.
  */
-FeedpubProblem *
-feedpub_check_add(FeedpubCheck *cxt, const char *guard, char *problem, char *cure)
+bool
+feedpub_check_add(FeedpubCheck *cxt, const char *guard, const char *problem,
+				  char *cure, FeedpubCure who)
 {
-	FeedpubProblem *p = palloc0_object(FeedpubProblem);
+	Oid			relid = RelationGetRelid(cxt->rel);
+	FeedpubProblem *p;
 
+	if (cxt->repairs && cure != NULL && who != FEEDPUB_CURE_BY_HAND)
+	{
+		relation_close(cxt->rel, NoLock);
+		if (who == FEEDPUB_CURE_AS_CALLER)
+			feedpub_role_run(cure);
+		else
+			feedpub_role_run_as_owner(cxt->feed, cure);
+		cxt->rel = relation_open(relid, AccessShareLock);
+		cxt->nrepaired++;
+		return true;
+	}
+	p = palloc0_object(FeedpubProblem);
 	p->guard = guard;
 	p->problem = problem;
-	p->cure = cure;
+	p->cure = cure == NULL || who >= FEEDPUB_CURE_SHOWN ? cure :
+														  feedpub_check_call(cxt->feed, "SELECT", "feed_repair", "");
 	cxt->problems = lappend(cxt->problems, p);
-	return p;
-}
-
-bool
-feedpub_check_is_partitioned(const FeedpubCheck *cxt)
-{
-	return cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	return false;
 }
 
 /*
- * A relation's name as a constant of type regclass, so that no other function
- * can be meant.
+ * A call of one of our functions for a feed, whose name is a constant of type
+ * regclass, so that no other function can be meant.
  */
 char *
-feedpub_check_regclass(const char *name)
+feedpub_check_call(Oid feed, const char *verb, const char *function,
+				   const char *more_arguments)
 {
-	return psprintf("%s::pg_catalog.regclass", quote_literal_cstr(name));
+	return psprintf("%s %s.%s(%s::pg_catalog.regclass%s)", verb,
+					quote_identifier(get_namespace_name(feedpub_relation_schema())), function,
+					quote_literal_cstr(feedpub_relation_name(feed)), more_arguments);
 }

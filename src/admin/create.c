@@ -133,7 +133,7 @@ feed_create(PG_FUNCTION_ARGS)
 	relid = get_relname_relid(rv->relname, namespaceid);
 
 	/* the rest is what feed_repair() would restore */
-	feedpub_repair_feed(relid);
+	feedpub_check_repair(relid, true);
 	feedpub_position_begin(feedpub_relation_sequence(relid));
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
@@ -176,7 +176,7 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 		{
 			/* neither dropped nor renamed meanwhile */
 			if (feedpub_repair_registration(relid) > 0)
-				feedpub_repair_feed(relid);
+				feedpub_check_repair(relid, false);
 			return relid;
 		}
 		UnlockRelationOid(relid, AccessShareLock);

@@ -2,8 +2,8 @@
  * repair.c
  *	  Restoring what a feed's owner has undone: feed_repair().
  *
- * Runs the cures that feed_check() names (check.c), as the caller or as the
- * table's owner.
+ * Registers the table again if that was lost, and runs the cures of what
+ * feed_check() names (check.c), as the caller or as the table's owner.
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -19,62 +19,6 @@
 #include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_repair);
-
-/*
- * Stamp the messages of an outbox that were written without the trigger.  It is
- * there by now, so the UPDATE gives each a stamp and, if it has none, an id.
- */
-static void
-stamp_messages(Oid relid)
-{
-	Relation	rel;
-
-	LockRelationOid(relid, ExclusiveLock);
-	rel = relation_open(relid, NoLock);
-	feedpub_restamp_check(rel);
-	feedpub_restamp_all(rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
-	relation_close(rel, NoLock);
-}
-
-/*
- * Run the cures of all that is wrong with a feed.  The caller owns it.
- * Returns how many were run.  A cure may reveal the next problem (a default
- * needs the sequence first), so the checks are repeated until no cure is run.
- */
-int
-feedpub_repair_feed(Oid relid)
-{
-	int			ncured = 0;
-
-	for (int round = 0; round < 20; round++)
-	{
-		ListCell   *lc;
-		bool		cured = false;
-
-		foreach(lc, feedpub_check_problems(relid))
-		{
-			FeedpubProblem *p = lfirst(lc);
-
-			if (p->cure == NULL || p->by_hand)
-				continue;
-			if (p->stamps)
-				stamp_messages(relid);
-			else if (p->as_caller)
-				feedpub_role_run(p->cure);
-			else
-				feedpub_role_run_as_owner(relid, p->cure);
-			if (p->unstamped)
-				feedpub_registry_set_unstamped(relid, true);
-			ncured++;
-			cured = true;
-			if (!p->apart)
-				break;
-		}
-		if (!cured)
-			break;
-	}
-	return ncured;
-}
 
 /*
  * Does a table have the index of a table feed?
@@ -146,5 +90,5 @@ feed_repair(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	ncured = feedpub_repair_registration(relid);
-	PG_RETURN_INT32(ncured + feedpub_repair_feed(relid));
+	PG_RETURN_INT32(ncured + feedpub_check_repair(relid, false));
 }

@@ -46,8 +46,7 @@
 #define FEEDPUB_STAMP_TRIGGER			"zz_feedpub_stamp"
 #define FEEDPUB_GUARD_TRIGGER			"zz_feedpub_guard"	/* of an outbox */
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
-#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"	/* before it */
-#define FEEDPUB_RESTART_TRIGGER			"zz_feedpub_restart"	/* after it */
+#define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
 
 /* The number of columns with which an outbox is created. */
 #define FEEDPUB_OUTBOX_COLUMNS			9
@@ -196,12 +195,12 @@ extern void feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
 extern bool feedpub_foreign_exists(const FeedpubPartitions *partitions,
 								   Snapshot snapshot,
 								   FullTransactionId *stamp);
-extern bool feedpub_foreign_has_unstamped(Relation heap, Relation index,
-										  Snapshot snapshot);
+extern bool feedpub_foreign_has_unstamped(Relation rel);
 
 /* in history.c */
 extern void feedpub_history_check(const FeedpubFeed *feed,
 								  const FeedpubPartitions *partitions);
+extern bool feedpub_history_has_foreign(Relation rel, FullTransactionId *stamp);
 extern void feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 										  Snapshot snapshot);
 
@@ -256,6 +255,7 @@ extern void feedpub_own_changes_refuse(Relation table);
 /* in partition.c */
 extern Oid	feedpub_partition_feed(Oid relid);
 extern List *feedpub_partition_list(Relation rel, bool keep_locks);
+extern bool feedpub_partition_has_indexes(Relation rel);
 extern bool feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snapshot);
 extern FeedpubPartitions *feedpub_partition_open(const FeedpubFeed *feed,
 												 Relation heap, Snapshot snapshot,
@@ -278,6 +278,7 @@ extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 
 /* in partition_guard.c */
 extern bool feedpub_partition_guard(Oid feed);
+extern bool feedpub_partition_had_guard(Oid feed, Oid partition);
 
 /* in registry.c */
 extern bool feedpub_registry_is_registered(Oid relid);

@@ -73,14 +73,20 @@ feedpub_foreign_exists(const FeedpubPartitions *partitions, Snapshot snapshot,
 }
 
 /*
- * Does an outbox have visible rows that the trigger has not stamped?
+ * Does an outbox, which has its index, have visible rows that the trigger has
+ * not stamped?
  */
 bool
-feedpub_foreign_has_unstamped(Relation heap, Relation index, Snapshot snapshot)
+feedpub_foreign_has_unstamped(Relation rel)
 {
 	FullTransactionId none = InvalidFullTransactionId;
+	Relation	index = index_open(feedpub_relation_index(rel), AccessShareLock);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found = has_row(rel, index, snapshot, BTEqualStrategyNumber, F_XID8EQ, &none);
 
-	return has_row(heap, index, snapshot, BTEqualStrategyNumber, F_XID8EQ, &none);
+	UnregisterSnapshot(snapshot);
+	index_close(index, AccessShareLock);
+	return found;
 }
 
 /*

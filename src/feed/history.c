@@ -58,6 +58,28 @@ feedpub_history_check(const FeedpubFeed *feed,
 }
 
 /*
+ * Does a feed that has its indexes have a row from another history?
+ */
+bool
+feedpub_history_has_foreign(Relation rel, FullTransactionId *stamp)
+{
+	FeedpubFeed feed = {
+		.relid = RelationGetRelid(rel),
+		.indexid = feedpub_relation_index(rel),
+		.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE,
+	};
+	FeedpubPartitions *partitions;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	bool		found;
+
+	partitions = feedpub_partition_open(&feed, rel, snapshot, false);
+	found = feedpub_foreign_exists(partitions, snapshot, stamp);
+	feedpub_partition_close(partitions);
+	UnregisterSnapshot(snapshot);
+	return found;
+}
+
+/*
  * Raise PF001 if the snapshot sees changes of a table feed that could not be
  * recorded (lost.c), or if a column of the key has another type than when the
  * history began, or other values (key_mark.c): the keys of deleted rows are
@@ -102,7 +124,7 @@ feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 				 errmsg("the key of feed \"%s\" has changed",
 						RelationGetRelationName(table)),
 			 is_lost ?
-				 errdetail("Rows were changed while the feed had lost its key, its sequence or a column of the stamp, or a partition was rewritten before it had its trigger for TRUNCATE.") :
+				 errdetail("Rows may have been changed while the feed lacked its key, its sequence, a column of the stamp or a trigger, or a partition was rewritten before it had its trigger for TRUNCATE.") :
 				 errdetail("ALTER TABLE has given a key column another type or other values. Consumers know the rows by those of before."),
 			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

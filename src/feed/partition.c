@@ -182,6 +182,32 @@ add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 }
 
 /*
+ * Does a feed's table have its index, and each of its partitions?  The server
+ * runs what is constant in predicates before it compares them, so it may
+ * attach a partition with an index that has another one.  Here nothing is run.
+ */
+bool
+feedpub_partition_has_indexes(Relation rel)
+{
+	bool		found = OidIsValid(feedpub_relation_index(rel));
+	ListCell   *lc;
+
+	if (!found || rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		return found;
+	foreach(lc, feedpub_partition_list(rel, false))
+	{
+		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
+
+		CHECK_FOR_INTERRUPTS();
+		if (partition == NULL)
+			continue;
+		found = found && OidIsValid(feedpub_relation_index(partition));
+		relation_close(partition, AccessShareLock);
+	}
+	return found;
+}
+
+/*
  * Does a snapshot see the feed's tables as they are defined now?
  */
 bool

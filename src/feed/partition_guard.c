@@ -108,6 +108,21 @@ feedpub_partition_guard(Oid feed)
 	return done;
 }
 
+/*
+ * Is a partition listed as one that has the trigger?  If it has none, somebody
+ * has dropped it.
+ */
+bool
+feedpub_partition_had_guard(Oid feed, Oid partition)
+{
+	List	   *rows = feedpub_partition_read_rows(feed, NULL);
+	FeedpubPartitionRow *row = feedpub_partition_find_row(rows, partition);
+	bool		result = row != NULL && !OidIsValid(row->file);
+
+	list_free_deep(rows);
+	return result;
+}
+
 static void
 create_trigger(Oid relid, Oid owner)
 {

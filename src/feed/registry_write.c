@@ -231,7 +231,6 @@ feedpub_registry_begin_history(Oid relid)
 							" FROM feedpub._feed WHERE feed = $1",
 							history, floor.removed_xid, floor.removed_pos),
 				   relid, NULL);
-	feedpub_registry_set_unstamped(relid, false);	/* all rows are new */
 
 	/*
 	 * Subscriptions keep their cursor, in the old history, and are refused

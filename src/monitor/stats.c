@@ -345,7 +345,7 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 
 	open_feed(relid, &opened);
 	if (opened.heap != NULL && may_see(relid) &&
-		feedpub_check_has_indexes(opened.heap))
+		feedpub_partition_has_indexes(opened.heap))
 		seqid = feedpub_relation_sequence(relid);
 	if (OidIsValid(seqid))
 	{
@@ -458,7 +458,7 @@ read_feed(Relation heap, const char **state, StatsRow *row)
 	}
 
 	/* a standby does not publish, and its snapshots do not tell what runs */
-	if (feedpub_check_has_indexes(heap) && !RecoveryInProgress() &&
+	if (feedpub_partition_has_indexes(heap) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
 		if (is_of_other_history(&feed, heap, snapshot, &last))

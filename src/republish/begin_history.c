@@ -13,7 +13,9 @@
  * what was restored.  It is also causal, as published order is.  The order of
  * the xids is neither: here they are smaller than those from before.  Rows
  * that have no stamp are the initial snapshot of the new history, as they were
- * of the old one.
+ * of the old one.  So it is if rows may have been written without the trigger
+ * that stamps: the stamps that they brought may have positions that other rows
+ * have, and of two such rows in one batch a page may end between.
  *
  * Why no row is lost, and none is delivered twice.  It is one transaction: if
  * it fails, the feed is refused as before.  The publishing lock excludes
@@ -103,7 +105,8 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	(void) feedpub_registry_lock_history(relid, ExclusiveLock, true);
 	rel = feedpub_registry_open(relid);
 	feedpub_batch_lock(relid, true);
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE && has_foreign_rows(rel))
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+		(has_foreign_rows(rel) || feedpub_registry_is_unstamped(relid)))
 	{
 		LockRelationOid(relid, ExclusiveLock);
 		feedpub_restamp_check(rel);
@@ -113,6 +116,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	if (OidIsValid(keyid))
 		feedpub_registry_set_key(rel, keyid, deletes);	/* its types now */
 	feedpub_registry_begin_history(relid);
+	feedpub_registry_set_unstamped(relid, false);
 
 	/* all rows are news, also if none was written here */
 	feedpub_wake_note(relid, GetTopFullTransactionId());
@@ -126,24 +130,14 @@ feed_begin_history(PG_FUNCTION_ARGS)
 static bool
 has_foreign_rows(Relation rel)
 {
-	Oid			indexid = feedpub_relation_index(rel);
-	FeedpubPartition partition = {.heap = rel};
-	FeedpubPartitions partitions = {.n = 1, .partitions = &partition};
 	FullTransactionId stamp;
-	Snapshot	snapshot;
-	bool		found;
 
-	if (!OidIsValid(indexid))
+	if (!OidIsValid(feedpub_relation_index(rel)))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("feed \"%s\" has no index on (%s, %s)",
 						RelationGetRelationName(rel),
 						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 errhint("Run feed_check() to see what is missing.")));
-	partition.index = index_open(indexid, AccessShareLock);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_foreign_exists(&partitions, snapshot, &stamp);
-	UnregisterSnapshot(snapshot);
-	index_close(partition.index, NoLock);
-	return found;
+	return feedpub_history_has_foreign(rel, &stamp);
 }

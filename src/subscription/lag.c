@@ -19,7 +19,6 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "admin/admin.h"
 #include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feedpub_lag);
@@ -97,7 +96,7 @@ feedpub_lag_has_news(const FeedpubSubscription *sub)
 	feedpub_registry_get(sub->feed, &feed);
 	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
 	feedpub_batch_refuse_foreign(&feed, &last);
-	if (feedpub_check_has_indexes(heap))
+	if (feedpub_partition_has_indexes(heap))
 		result = feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(),
 											&last.snapshot);
 

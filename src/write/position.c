@@ -178,26 +178,6 @@ feedpub_position_begin(Oid seqid)
 	relation_close(rel, NoLock);
 }
 
-/*
- * Would the next position not be larger than this one, which rows have that
- * were loaded without a stamp of ours?
- */
-bool
-feedpub_position_lags(Oid seqid, int64 pos)
-{
-	Relation	rel = relation_open(seqid, AccessShareLock);
-	Form_pg_sequence_data data;
-	HeapTupleData tuple;
-	Buffer		buf;
-	bool		result;
-
-	data = lock_tuple(rel, &buf, &tuple);
-	result = IS_OURS(data) && data->last_value < pos;
-	UnlockReleaseBuffer(buf);
-	relation_close(rel, AccessShareLock);
-	return result;
-}
-
 static Sequence *
 find_sequence(Oid seqid)
 {

@@ -94,9 +94,10 @@ typedef struct TrackedTable
 	bool		always;			/* every UPDATE stamps */
 	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
 
-	/* of a truncated feed; invalidation keeps these */
+	/* the command that truncates the feed; invalidation keeps these */
 	FullTransactionId truncated_by;
-	SubTransactionId truncating;	/* while its partitions are, too */
+	SubTransactionId truncated_in;
+	CommandId	truncated_with;
 } TrackedTable;
 
 /* the outbox whose rows this backend is stamping anew, or InvalidOid */
@@ -375,9 +376,6 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
  *
  * RESTART IDENTITY sets the sequence back between the statement's BEFORE and
  * AFTER triggers; position.c goes on beyond the tombstone's position.
- *
- * AFTER TRUNCATE, FOR EACH STATEMENT, on a feed: notes that the statement is
- * over.
  */
 Datum
 feedpub_note_truncate(PG_FUNCTION_ARGS)
@@ -388,38 +386,26 @@ feedpub_note_truncate(PG_FUNCTION_ARGS)
 	TrackedTable *table;
 
 	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
 		!TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a trigger on TRUNCATE",
+				 errmsg("function \"%s\" must be called as a trigger before TRUNCATE",
 						"_note_truncate")));
 	rel = trigdata->tg_relation;
 	feed = feedpub_partition_feed(RelationGetRelid(rel));
 	if (!OidIsValid(feed))
 		PG_RETURN_POINTER(NULL);
-	if (!OidIsValid(feedpub_relation_sequence(feed)))
-	{
-		/* there is no position; an outbox has nothing to record */
-		if (TRIGGER_FIRED_BEFORE(trigdata->tg_event) && feedpub_registry_is_table(feed))
-			feedpub_lost_note(feed);
+	table = find_table(rel);
+	if (!table->deletes)
 		PG_RETURN_POINTER(NULL);
-	}
-	if (feed == RelationGetRelid(rel))
-	{
-		table = find_table(rel);
-		if (TRIGGER_FIRED_BEFORE(trigdata->tg_event))
-			note_feed_truncate(table);
-		else
-			table->truncating = InvalidSubTransactionId;
-	}
-	else if (TRIGGER_FIRED_BEFORE(trigdata->tg_event) &&
-			 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+	if (!OidIsValid(table->head.seqid))
+		feedpub_lost_note(feed);	/* there is no position */
+	else if (feed == RelationGetRelid(rel))
+		note_feed_truncate(table);
+	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
 			 !is_truncated_with_all(feed))
-	{
-		table = find_table(rel);
-		if (table->deletes)
-			leave_all_tombstones(table, rel);
-	}
+		leave_all_tombstones(table, rel);
 	PG_RETURN_POINTER(NULL);
 }
 
@@ -427,10 +413,10 @@ static void
 note_feed_truncate(TrackedTable *table)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
+
 	table->truncated_by = xid;
-	table->truncating = GetCurrentSubTransactionId();
-	if (!table->deletes)
-		return;
+	table->truncated_in = GetCurrentSubTransactionId();
+	table->truncated_with = GetCurrentCommandId(true);
 	feedpub_tombstone_write(table->head.feed, xid,
 							feedpub_position_next(table->head.feed, table->head.seqid),
 							(Datum) 0);
@@ -438,8 +424,11 @@ note_feed_truncate(TrackedTable *table)
 }
 
 /*
- * Is a feed being truncated as a whole?  If that TRUNCATE has failed, its
- * subtransaction is not the current one any more.
+ * Is a feed being truncated as a whole, by this command?  Its tombstone has
+ * used up the command's number, so the next command has another one.  If that
+ * TRUNCATE has failed, its subtransaction is not the current one any more.  A
+ * trigger of the user's between ours may run commands of its own.  Then the
+ * rows get tombstones, too, which say what the feed's says.
  */
 static bool
 is_truncated_with_all(Oid feed)
@@ -449,7 +438,8 @@ is_truncated_with_all(Oid feed)
 	return table != NULL &&
 		FullTransactionIdIsValid(table->truncated_by) &&
 		FullTransactionIdEquals(table->truncated_by, GetTopFullTransactionIdIfAny()) &&
-		table->truncating == GetCurrentSubTransactionId();
+		table->truncated_in == GetCurrentSubTransactionId() &&
+		table->truncated_with == GetCurrentCommandId(false);
 }
 
 static TrackedTable *

@@ -25,7 +25,6 @@ extern Datum feedpub_message_id(void);
 /* in position.c */
 extern int64 feedpub_position_next(Oid feed, Oid seqid);
 extern void feedpub_position_begin(Oid seqid);
-extern bool feedpub_position_lags(Oid seqid, int64 pos);
 
 /* in wake.c */
 extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
