@@ -45,6 +45,12 @@ OBJS = \
 	src/http/lines.o \
 	src/http/restricted.o \
 	src/monitor/stats.o \
+	src/job/job.o \
+	src/job/plan.o \
+	src/job/process.o \
+	src/job/remove.o \
+	src/job/rows.o \
+	src/job/stamp.o \
 	src/publish/batch.o \
 	src/publish/cursor.o \
 	src/publish/cut.o \
@@ -69,12 +75,8 @@ OBJS = \
 	src/read/wait.o \
 	src/republish/begin_history.o \
 	src/republish/republish.o \
-	src/republish/restamp.o \
-	src/republish/stamping.o \
-	src/retention/expire.o \
 	src/retention/policy.o \
 	src/retention/purge.o \
-	src/retention/remove.o \
 	src/retention/retain.o \
 	src/server/launcher.o \
 	src/server/shmem.o \
@@ -97,8 +99,6 @@ OBJS = \
 	src/subscription/subscribe.o \
 	src/subscription/subscription.o \
 	src/worker/control.o \
-	src/worker/maintenance.o \
-	src/worker/maintenance_plan.o \
 	src/worker/prepared.o \
 	src/worker/worker.o \
 	src/write/message_id.o \

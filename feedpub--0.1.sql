@@ -106,32 +106,6 @@ COMMENT ON TABLE feedpub._floor IS
 SELECT pg_catalog.pg_extension_config_dump('feedpub._floor',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
 
--- How far the rows before the floor have been removed: all rows up to the end
--- of batch sync_id, and of those before the floor all with xids below from_xid.
--- pass_sync_id to pass_failed tell how far the current pass is.  It is not
--- dumped: then a pass begins at the first row.
-CREATE TABLE feedpub._removal (
-	feed pg_catalog.regclass PRIMARY KEY,
-	sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
-	from_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
-	running pg_catalog.bool NOT NULL DEFAULT false,
-	removed pg_catalog.int8 NOT NULL DEFAULT 0,
-	-- rows that the last pass has left: locked ones, and those that failed
-	locked pg_catalog.int8 NOT NULL DEFAULT 0,
-	failed pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_sync_id pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
-	pass_pos pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_locked pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_failed pg_catalog.int8 NOT NULL DEFAULT 0,
-	last_error pg_catalog.text,
-	last_error_at pg_catalog.timestamptz
-);
--- The message of an error may have data of rows, so PUBLIC may not read it.
-GRANT SELECT ON feedpub._removal TO pg_database_owner;
-COMMENT ON TABLE feedpub._removal IS
-	'How far the rows before the floor of each outbox have been removed. Background workers and feed_purge() write it.';
-
 -- The server start that has published last here: one row.  It is not dumped,
 -- since it means nothing on another server.
 CREATE TABLE feedpub._server_start (
@@ -289,36 +263,69 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
--- How far the rows that a partition came with have been stamped anew, for one
--- value of since.  pass_file to pass_settled tell how far the current pass
--- over the partition is.  It is not dumped: a pass says nothing about a table
--- that is restored, so another one is made.
-CREATE TABLE feedpub._stamping (
+-- The jobs that there are: what is to be stamped anew, removed or swept, and as
+-- whom, 0 if no owner's code runs.  target is what the job is to reach: since of
+-- the partition, or the number of the floor's batch.
+CREATE VIEW feedpub._work AS
+	SELECT p.feed, 'stamp'::pg_catalog.text AS kind, p.partition AS relation,
+		p.since AS target, c.relowner AS owner
+	FROM feedpub._partition p
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.partition
+	WHERE p.since OPERATOR(pg_catalog.>) '0'::pg_catalog.xid8
+	UNION ALL
+	SELECT f.feed, CASE g.kind WHEN 'outbox' THEN 'remove' ELSE 'expire' END, f.feed,
+		f.sync_id::pg_catalog.text::pg_catalog.xid8,
+		CASE g.kind WHEN 'outbox' THEN c.relowner ELSE 0::pg_catalog.oid END
+	FROM feedpub._floor f
+	JOIN feedpub._feed g ON g.feed OPERATOR(pg_catalog.=) f.feed
+	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
+	WHERE f.sync_id OPERATOR(pg_catalog.>) 0
+	UNION ALL
+	SELECT 0::pg_catalog.regclass, 'sweep', 0::pg_catalog.regclass, '0'::pg_catalog.xid8, 0::pg_catalog.oid
+	WHERE EXISTS (SELECT FROM feedpub._feed g
+		WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c
+			WHERE c.oid OPERATOR(pg_catalog.=) g.feed));
+COMMENT ON VIEW feedpub._work IS
+	'The jobs that follow from the feeds as they are now.';
+GRANT SELECT ON feedpub._work TO pg_database_owner;
+
+-- How far they are.  done holds for the target.  Of an outbox all rows with
+-- xids below from_xid are removed if they are before the floor.  locked and
+-- failed are the rows that the last pass has left.  pass_file to pass_settled
+-- tell how far the current pass is.  It is not dumped: then a pass begins at
+-- the first row.
+CREATE TABLE feedpub._job (
 	feed pg_catalog.regclass NOT NULL,
-	partition pg_catalog.regclass NOT NULL,
-	since pg_catalog.xid8 NOT NULL,
-	running pg_catalog.bool NOT NULL DEFAULT false,
+	kind pg_catalog.text NOT NULL,
+	relation pg_catalog.regclass NOT NULL,
+	target pg_catalog.xid8 NOT NULL,
 	done pg_catalog.bool NOT NULL DEFAULT false,
-	stamped pg_catalog.int8 NOT NULL DEFAULT 0,
+	running pg_catalog.bool NOT NULL DEFAULT false,
+	rows pg_catalog.int8 NOT NULL DEFAULT 0,
+	locked pg_catalog.int8 NOT NULL DEFAULT 0,
 	failed pg_catalog.int8 NOT NULL DEFAULT 0,
+	-- turns in succession that have not ended well, and when the next one is due
+	attempts pg_catalog.int4 NOT NULL DEFAULT 0,
+	retry_at pg_catalog.timestamptz,
 	stepped_at pg_catalog.timestamptz,
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
+	from_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
 	pass_file pg_catalog.oid NOT NULL DEFAULT 0,
 	pass_kind pg_catalog.int4 NOT NULL DEFAULT 0,
 	pass_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
 	pass_pos pg_catalog.int8 NOT NULL DEFAULT 0,
 	pass_tid pg_catalog.tid NOT NULL DEFAULT '(0,0)',
-	pass_found pg_catalog.int8 NOT NULL DEFAULT 0,
 	pass_moved pg_catalog.int8 NOT NULL DEFAULT 0,
+	pass_left pg_catalog.int8 NOT NULL DEFAULT 0,
 	pass_failed pg_catalog.int8 NOT NULL DEFAULT 0,
 	pass_settled pg_catalog.bool NOT NULL DEFAULT false,
-	PRIMARY KEY (feed, partition)
-);
+	PRIMARY KEY (feed, kind, relation)
+) WITH (fillfactor = 50);
 -- The message of an error may have data of rows, so PUBLIC may not read it.
-GRANT SELECT ON feedpub._stamping TO pg_database_owner;
-COMMENT ON TABLE feedpub._stamping IS
-	'How far the rows of partitions have been stamped anew. Background workers and feed_republish() write it.';
+GRANT SELECT ON feedpub._job TO pg_database_owner;
+COMMENT ON TABLE feedpub._job IS
+	'How far the jobs of feeds are. Background workers, feed_republish() and feed_purge() write it.';
 
 --
 -- Internal functions.  If a trigger of a feed calls a function, it runs with the
@@ -415,15 +422,15 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_move_floor';
 REVOKE ALL ON FUNCTION feedpub._move_floor(pg_catalog.regclass) FROM PUBLIC;
 COMMENT ON FUNCTION feedpub._move_floor(pg_catalog.regclass) IS
-	'Moves the floor of a feed to where its policy has it. Returns how many batches of an outbox, or tombstones of a table feed, were removed.';
+	'Moves the floor of a feed to where its policy has it, and removes the deletes before it. Returns how many batches of an outbox, or tombstones of a table feed, were removed.';
 
-CREATE FUNCTION feedpub._stamp_some(feed pg_catalog.regclass, max_rows pg_catalog.int4)
+CREATE FUNCTION feedpub._run_job(feed pg_catalog.regclass, max_rows pg_catalog.int4)
 RETURNS pg_catalog.int8
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_stamp_some';
-REVOKE ALL ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
-COMMENT ON FUNCTION feedpub._stamp_some(pg_catalog.regclass, pg_catalog.int4) IS
-	'Stamps some of the rows that a partition came with. Returns how many.';
+AS 'MODULE_PATHNAME', 'feedpub_run_job';
+REVOKE ALL ON FUNCTION feedpub._run_job(pg_catalog.regclass, pg_catalog.int4) FROM PUBLIC;
+COMMENT ON FUNCTION feedpub._run_job(pg_catalog.regclass, pg_catalog.int4) IS
+	'Makes a step of a job of a feed. Returns how many rows were stamped or removed.';
 
 -- They give no right, so all roles may call them.
 CREATE FUNCTION feedpub._restricted(statement pg_catalog.text,
@@ -874,11 +881,12 @@ CREATE VIEW feedpub.feeds AS
 		f.key,
 		f.deletes,
 		CASE WHEN s.state OPERATOR(pg_catalog.=) 'ready' AND EXISTS (
-			SELECT FROM feedpub._partition p, feedpub._stamping r
+			SELECT FROM feedpub._partition p, feedpub._job r
 			WHERE p.feed OPERATOR(pg_catalog.=) f.feed
 				AND r.feed OPERATOR(pg_catalog.=) p.feed
-				AND r.partition OPERATOR(pg_catalog.=) p.partition
-				AND r.since OPERATOR(pg_catalog.=) p.since
+				AND r.kind OPERATOR(pg_catalog.=) 'stamp'
+				AND r.relation OPERATOR(pg_catalog.=) p.partition
+				AND r.target OPERATOR(pg_catalog.=) p.since
 				AND r.failed OPERATOR(pg_catalog.>) 0)
 			THEN 'failed rows' ELSE s.state END AS state,
 		f.is_default,
@@ -1154,37 +1162,48 @@ GRANT SELECT ON feedpub.parked TO PUBLIC;
 
 -- The message of an error may have data of the table, so only its owner sees
 -- it.
-CREATE VIEW feedpub.republishing WITH (security_barrier) AS
-	SELECT p.feed, p.partition,
-		CASE WHEN s.done THEN 'done'
-			WHEN s.last_error_at OPERATOR(pg_catalog.>) COALESCE(s.stepped_at, '-infinity') THEN 'failing'
-			WHEN s.stepped_at IS NULL THEN 'waiting'
+CREATE VIEW feedpub.jobs WITH (security_barrier) AS
+	SELECT w.feed, w.kind, w.relation,
+		CASE WHEN j.done AND j.target OPERATOR(pg_catalog.=) w.target THEN 'done'
+			WHEN j.last_error_at OPERATOR(pg_catalog.>) j.stepped_at THEN 'failing'
+			WHEN j.stepped_at IS NULL OR j.done THEN 'waiting'
 			ELSE 'running' END AS state,
-		COALESCE(s.stamped, 0) AS stamped,
-		COALESCE(s.failed, 0) AS failed,
-		s.stepped_at,
-		CASE WHEN pg_catalog.pg_has_role(c.relowner, 'USAGE') THEN s.last_error END AS last_error,
-		s.last_error_at
-	FROM feedpub._partition p
-	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.partition
-	JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) p.feed
-	LEFT JOIN feedpub._stamping s ON s.feed OPERATOR(pg_catalog.=) p.feed
-		AND s.partition OPERATOR(pg_catalog.=) p.partition
-		AND s.since OPERATOR(pg_catalog.=) p.since
-	WHERE p.since OPERATOR(pg_catalog.>) '0'
-		AND (pg_catalog.pg_has_role(c.relowner, 'USAGE')
-			OR pg_catalog.pg_has_role(f.relowner, 'USAGE')
-			OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
-COMMENT ON VIEW feedpub.republishing IS
-	'The partitions that came to a feed later, and how far the rows that they came with have been stamped anew. The owners of feed and partition see them, and members of pg_monitor.';
-COMMENT ON COLUMN feedpub.republishing.state IS
+		COALESCE(j.rows, 0) AS rows,
+		COALESCE(j.locked, 0) AS locked,
+		COALESCE(j.failed, 0) AS failed,
+		j.attempts, j.retry_at, j.stepped_at,
+		CASE WHEN pg_catalog.pg_has_role(c.relowner, 'USAGE') THEN j.last_error END AS last_error,
+		j.last_error_at
+	FROM feedpub._work w
+	LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) w.relation
+	LEFT JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) w.feed
+	LEFT JOIN feedpub._job j ON j.feed OPERATOR(pg_catalog.=) w.feed
+		AND j.kind OPERATOR(pg_catalog.=) w.kind
+		AND j.relation OPERATOR(pg_catalog.=) w.relation
+		AND (j.target OPERATOR(pg_catalog.=) w.target OR w.kind OPERATOR(pg_catalog.<>) 'stamp')
+	WHERE pg_catalog.pg_has_role(c.relowner, 'USAGE')
+		OR pg_catalog.pg_has_role(f.relowner, 'USAGE')
+		OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+COMMENT ON VIEW feedpub.jobs IS
+	'The jobs on the rows of feeds, and how far they are. The owners of feed and partition see them, and members of pg_monitor.';
+COMMENT ON COLUMN feedpub.jobs.kind IS
+	'stamp: the rows that a partition came with are stamped anew; remove: the rows before the floor of an outbox; expire: the deletes before the floor of a table feed; sweep: what dropped feeds have left.';
+COMMENT ON COLUMN feedpub.jobs.relation IS
+	'The partition, or the feed''s table.';
+COMMENT ON COLUMN feedpub.jobs.state IS
 	'waiting, running, failing or done.';
-COMMENT ON COLUMN feedpub.republishing.stamped IS
-	'Rows that have been stamped.';
-COMMENT ON COLUMN feedpub.republishing.failed IS
-	'Rows that could not be stamped, since their UPDATE fails.';
-COMMENT ON COLUMN feedpub.republishing.stepped_at IS
-	'When rows were last stamped.';
-COMMENT ON COLUMN feedpub.republishing.last_error IS
-	'The last error. Only the partition''s owner sees it.';
-GRANT SELECT ON feedpub.republishing TO PUBLIC;
+COMMENT ON COLUMN feedpub.jobs.rows IS
+	'Rows that have been stamped or removed.';
+COMMENT ON COLUMN feedpub.jobs.locked IS
+	'Rows that were left, because they were locked.';
+COMMENT ON COLUMN feedpub.jobs.failed IS
+	'Rows that could not be stamped or removed, since their UPDATE or DELETE fails.';
+COMMENT ON COLUMN feedpub.jobs.attempts IS
+	'Turns in succession that have not ended well.';
+COMMENT ON COLUMN feedpub.jobs.retry_at IS
+	'When the next turn is due.';
+COMMENT ON COLUMN feedpub.jobs.stepped_at IS
+	'When it was last worked on.';
+COMMENT ON COLUMN feedpub.jobs.last_error IS
+	'The last error. Only the owner of relation sees it.';
+GRANT SELECT ON feedpub.jobs TO PUBLIC;

@@ -84,7 +84,7 @@ EOF
 	my %at;
 	push @{ $at{ $_->{variant} } }, $_ for @sizes;
 	my $mb = sub { sprintf '%.0f + %.0f', $_[0]{heap} / 1e6, $_[0]{index} / 1e6 };
-	table([ 'second', map({ "$name{$_}, MB" } @variants), 'rows retained', 'batches', '`_batch`, its index, `_floor` and `_removal`, kB' ],
+	table([ 'second', map({ "$name{$_}, MB" } @variants), 'rows retained', 'batches', '`_batch`, its index, `_floor` and `_job`, kB' ],
 		map {
 			my $i = $_;
 			my $r = $at{retained}[$i];
@@ -120,7 +120,7 @@ EOF
 	schedule: a part of it).  Two batches between two moves, one message each.
 	In the end the consumer that was away has come back.  Sizes in kB.
 EOF
-	table([ 'moves', 'the consumer is', 'batches', '`_batch`', 'its index', '`_floor`', '`_removal`' ],
+	table([ 'moves', 'the consumer is', 'batches', '`_batch`', 'its index', '`_floor`', '`_job`' ],
 		map { my $row = $_; [ @$row{qw(moves consumer)}, number($row->{batches}), map { number($row->{$_} / 1024) } qw(table index floor removal) ] }
 		  grep { $_->{round} == 1 } rows_of('retention_week'));
 	return;

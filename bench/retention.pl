@@ -111,7 +111,7 @@ sub retention_database
 }
 
 # Sizes: table, index, rows written, rows after the floor, _batch with its
-# index, _floor, _removal.
+# index, _floor, _job.
 sub sample
 {
 	my ($database) = @_;
@@ -122,7 +122,7 @@ sub sample
 			last_value - COALESCE((SELECT max(pos) FROM feedpub._floor WHERE feed = 'feedpub'::regclass), 0),
 			(SELECT count(*) FROM feedpub._batch WHERE feed = 'feedpub'::regclass),
 			pg_table_size('feedpub._batch'), pg_indexes_size('feedpub._batch'),
-			pg_total_relation_size('feedpub._floor') + pg_total_relation_size('feedpub._removal')
+			pg_total_relation_size('feedpub._floor') + pg_total_relation_size('feedpub._job')
 			FROM feedpub_feed_pos_seq)) =~ s/\|/,/gr;
 }
 
@@ -199,7 +199,7 @@ sub schedule
 	my $took = time - $begun;
 	my $sums = $cpu->();
 	printf $processes "%d,%s,%.1f,%.3f,%.3f,%.3f\n", $round, $_, $took,
-	  $worker{$_} ? cpu($worker{$_}) - $cpu{$_} : 0, $_ eq 'retained' ? $sums->{'feedpub maintenance'} // 0 : 0,
+	  $worker{$_} ? cpu($worker{$_}) - $cpu{$_} : 0, $_ eq 'retained' ? $sums->{'feedpub job'} // 0 : 0,
 	  $sums->{"autovacuum worker $_"} // 0
 	  for @variants;
 	psql($_, q(INSERT INTO stopped VALUES ('one'), ('two'), ('three'), ('ticker'))) for @variants;
@@ -250,10 +250,10 @@ sub removal
 	wait_for_published('removal', 'feedpub');
 	my $cpu = watch_cpu();
 	psql('removal', q(SELECT feed_retain('feedpub', '0')));
-	wait_for('removal', 'SELECT count(*) > 0 FROM feedpub._removal');
+	wait_for('removal', 'SELECT count(*) > 0 FROM feedpub._job');
 	my $begun = time;
-	wait_for('removal', "SELECT removed >= $n FROM feedpub._removal");
-	printf $out "%d,%d,%.3f,%.3f\n", $round, $n, time - $begun, $cpu->()->{'feedpub maintenance'} // 0;
+	wait_for('removal', "SELECT rows >= $n FROM feedpub._job");
+	printf $out "%d,%d,%.3f,%.3f\n", $round, $n, time - $begun, $cpu->()->{'feedpub job'} // 0;
 	psql('postgres', 'ALTER SYSTEM RESET feedpub.removal_rate', 'SELECT pg_reload_conf()', 'DROP DATABASE removal WITH (FORCE)');
 	return;
 }
@@ -325,7 +325,7 @@ sub week
 	my $note = sub {
 		my ($moves) = @_;
 		print $out "$round,$moves,$_," . psql("week_$_", q(SELECT concat_ws(',', count(*), pg_table_size('feedpub._batch'), pg_indexes_size('feedpub._batch'),
-			pg_total_relation_size('feedpub._floor'), pg_total_relation_size('feedpub._removal')) FROM feedpub._batch)), "\n" for qw(there away);
+			pg_total_relation_size('feedpub._floor'), pg_total_relation_size('feedpub._job')) FROM feedpub._batch)), "\n" for qw(there away);
 	};
 	my $null = csv('retention_moves', qw(day variant calls rows bytes seconds p50 p99 cpu wal cut));
 	for my $day (1 .. 7)

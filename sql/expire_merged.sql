@@ -108,6 +108,26 @@ SELECT point, consume(cursor, 100), consume(cursor, 1) FROM cursors ORDER BY n;
 SELECT consume('', 100);
 ROLLBACK;
 
+--
+-- The floor's batch tells which deletes are before it: it is not merged into a
+-- later one while they are still to be removed.
+--
+SELECT feedpub._move_floor('tab');
+SELECT sync_id FROM feedpub._floor WHERE feed = 'tab'::regclass;
+DELETE FROM feedpub._job WHERE feed = 'tab'::regclass;
+DELETE FROM tab WHERE id = 1;
+CALL feed_publish('tab');
+INSERT INTO tab VALUES (4);
+CALL feed_publish('tab');
+INSERT INTO tab VALUES (5);
+CALL feed_publish('tab');
+CALL let_old();
+SELECT merge();
+SELECT sync_id, merged_from FROM feedpub._batch WHERE feed = 'tab'::regclass ORDER BY sync_id;
+SELECT feedpub._run_job('tab', 100);
+SELECT kind, state FROM feedpub.jobs WHERE feed = 'tab'::regclass;
+SELECT consume('', 100);
+
 DROP FUNCTION consume, merge;
 DROP PROCEDURE let_old;
 SELECT feed_detach('tab');

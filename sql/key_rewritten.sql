@@ -234,7 +234,7 @@ SELECT rest('parted');
 SELECT feed_begin_history('parted');
 UPDATE consumer SET cursor = '';
 CALL feed_publish('parted');
-SELECT feedpub._stamp_some('parted', 100) AS stamped;
+SELECT feedpub._run_job('parted', 100) AS stamped;
 CALL feed_publish('parted');
 SELECT rest('parted');
 INSERT INTO parted VALUES ('a', 'z');

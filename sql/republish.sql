@@ -37,7 +37,7 @@ DECLARE
 BEGIN
 	LOOP
 		COMMIT;
-		n := feedpub._stamp_some(of, max_rows);
+		n := feedpub._run_job(of, max_rows);
 		EXIT WHEN n IS NULL;
 		steps := concat_ws(' ', steps, n);
 	END LOOP;
@@ -135,8 +135,8 @@ GRANT CREATE ON SCHEMA public TO regress_feedpub_owner;
 GRANT SELECT, UPDATE ON kv TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 CALL feed_republish('kv');
-SELECT feedpub._stamp_some('kv', 1);
-SELECT * FROM feedpub._stamping;
+SELECT feedpub._run_job('kv', 1);
+SELECT * FROM feedpub._job;
 RESET ROLE;
 REVOKE ALL ON kv FROM regress_feedpub_reader;
 
@@ -279,12 +279,12 @@ CALL feed_publish('ev');
 CALL feed_publish('ev');
 SELECT * FROM count_pages(3);
 SELECT * FROM count_fetched(3);
-SELECT partition, state, stamped FROM feedpub.republishing ORDER BY partition::text COLLATE "C";
+SELECT relation, state, rows FROM feedpub.jobs WHERE kind = 'stamp' ORDER BY relation::text COLLATE "C";
 SET default_transaction_read_only = on;
 CALL feed_republish('ev', unstamped_only => true);
 RESET default_transaction_read_only;
 CALL feed_publish('ev');
-SELECT partition, state, stamped FROM feedpub.republishing ORDER BY partition::text COLLATE "C";
+SELECT relation, state, rows FROM feedpub.jobs WHERE kind = 'stamp' ORDER BY relation::text COLLATE "C";
 SELECT max_rows, p.*, f.* FROM unnest('{1,3,7,100}'::int[]) max_rows, count_pages(max_rows) p, count_fetched(max_rows) f;
 DROP TABLE a, b;
 
@@ -321,7 +321,7 @@ CALL feed_publish('ev');
 CALL finish('ev', 100, NULL);
 SELECT string_agg(op || coalesce(' ' || (entry).k, ''), ', ' ORDER BY n) FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, n);
 -- A pass that has ended says nothing of a partition that was attached again.
-SELECT state FROM feedpub.republishing WHERE partition = 'ev3'::regclass;
+SELECT state FROM feedpub.jobs WHERE relation = 'ev3'::regclass;
 SELECT since AS since_1 FROM feedpub._partition WHERE partition = 'ev3'::regclass \gset
 BEGIN;
 ALTER TABLE ev DETACH PARTITION ev3;
@@ -329,11 +329,11 @@ UPDATE ev3 SET v = 'unseen';
 ALTER TABLE ev ATTACH PARTITION ev3 FOR VALUES IN (3);
 COMMIT;
 -- it has not been admitted
-SELECT feedpub._stamp_some('ev', 100) AS stamped;
+SELECT feedpub._run_job('ev', 100) AS stamped;
 SELECT count(*) FROM feed_read(NULL::ev, '', 10000) WHERE op = 'upsert';
 CALL feed_publish('ev');
 SELECT since > :'since_1' AS anew FROM feedpub._partition WHERE partition = 'ev3'::regclass;
-SELECT state FROM feedpub.republishing WHERE partition = 'ev3'::regclass;
+SELECT state FROM feedpub.jobs WHERE relation = 'ev3'::regclass;
 CALL finish('ev', 2, NULL);
 SELECT count(*) FROM feed_read(NULL::ev, '', 10000) WHERE op = 'upsert' AND (entry).v = 'unseen';
 
@@ -352,7 +352,7 @@ SELECT since = '18446744073709551615' AS not_yet FROM feedpub._partition WHERE p
 CALL feed_republish('ev', unstamped_only => true);
 CALL feed_publish('ev');
 SELECT string_agg((entry).k::text, ' ' ORDER BY (entry).k) FROM feed_read(NULL::ev, :'head', 10000) WHERE op = 'upsert' AND (entry).p = 4;
-SELECT partition, state, failed FROM feedpub.republishing ORDER BY partition::text COLLATE "C";
+SELECT relation, state, failed FROM feedpub.jobs WHERE kind = 'stamp' ORDER BY relation::text COLLATE "C";
 
 -- Stamps of another server in a partition that was admitted long since
 CALL forge('ev3', $$feed_xid = '1000000000'$$);
@@ -372,13 +372,13 @@ ALTER TABLE ev5 ADD CHECK (v <> 'v4') NOT VALID;
 ALTER TABLE ev ATTACH PARTITION ev5 FOR VALUES IN (5);
 CALL feed_publish('ev');
 CALL finish('ev', 100, NULL);
-SELECT partition, state, stamped, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT relation, state, rows, failed, last_error FROM feedpub.jobs WHERE relation = 'ev5'::regclass;
 SET ROLE regress_feedpub_reader;
-SELECT count(*) FROM feedpub.republishing;
+SELECT count(*) FROM feedpub.jobs WHERE kind <> 'sweep';
 RESET ROLE;
 GRANT pg_monitor TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
-SELECT partition, state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT relation, state, failed, last_error FROM feedpub.jobs WHERE relation = 'ev5'::regclass;
 SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
 RESET ROLE;
 SELECT format('ALTER TABLE %s OWNER TO regress_feedpub_owner', unnest('{a1,b1,ev3,ev4}'::regclass[]))
@@ -389,7 +389,7 @@ SELECT guard, problem, cure FROM feed_check('ev');
 SELECT cure FROM feed_check('ev') WHERE guard = 'rows'
 \gexec
 SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
-SELECT state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT state, failed, last_error FROM feedpub.jobs WHERE relation = 'ev5'::regclass;
 -- Any UPDATE brings it into the feed.
 ALTER TABLE ev5 DROP CONSTRAINT ev5_v_check;
 UPDATE ev SET v = v WHERE k = 4;
@@ -398,7 +398,7 @@ SELECT count(DISTINCT (entry).k) FROM feed_read(NULL::ev, '', 10000) WHERE op = 
 SELECT cure FROM feed_check('ev') WHERE guard = 'rows'
 \gexec
 SELECT state FROM feedpub.feeds WHERE feed = 'ev'::regclass;
-SELECT state, failed, last_error FROM feedpub.republishing WHERE partition = 'ev5'::regclass;
+SELECT state, failed, last_error FROM feedpub.jobs WHERE relation = 'ev5'::regclass;
 SELECT guard FROM feed_check('ev') WHERE guard = 'rows';
 -- With a partition its failures go.
 CREATE TABLE ev6 (LIKE ev INCLUDING ALL);

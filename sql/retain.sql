@@ -134,7 +134,7 @@ TRUNCATE retained;
 SELECT feed_floor('retained') = :'floor' AS same, page(:'floor');
 SELECT feed_drop('retained');
 SELECT count(*) FROM feedpub._floor;
-SELECT count(*) FROM feedpub._removal;
+SELECT count(*) FROM feedpub._job WHERE kind = 'remove';
 DROP TABLE cursors;
 DROP FUNCTION page;
 DROP PROCEDURE messages;

@@ -125,7 +125,7 @@ SELECT count(*) FROM limited;
 SELECT feed_head('limited') AS head \gset
 BEGIN;
 UPDATE feedpub._batch SET snapshot = '1000000000:1000000000:' WHERE feed = 'limited'::regclass;
-DELETE FROM feedpub._removal WHERE feed = 'limited'::regclass;
+DELETE FROM feedpub._job WHERE feed = 'limited'::regclass;
 INSERT INTO limited (message_type, data) VALUES ('new', '{}');
 COMMIT;
 CALL feed_purge('limited', :'head');

@@ -75,7 +75,7 @@ CREATE PROCEDURE came(INOUT came text) LANGUAGE plpgsql AS $$
 BEGIN
 	COMMIT;
 	CALL feed_publish('ev');
-	WHILE feedpub._stamp_some('ev', 2) IS NOT NULL LOOP
+	WHILE feedpub._run_job('ev', 2) IS NOT NULL LOOP
 		COMMIT;
 		CALL feed_publish('ev');
 	END LOOP;
@@ -253,7 +253,7 @@ CALL came('');
 DROP TABLE ev_foreign;
 CALL came('');
 SELECT partition, since > '0' AS came_later FROM feedpub._partition WHERE feed = 'ev'::regclass ORDER BY partition::text COLLATE "C";
-SELECT partition, state, stamped, failed, last_error FROM feedpub.republishing WHERE feed = 'ev'::regclass ORDER BY partition::text COLLATE "C";
+SELECT relation, state, rows, failed, last_error FROM feedpub.jobs WHERE feed = 'ev'::regclass ORDER BY relation::text COLLATE "C";
 -- Dropped: its rows are gone without a trace, from the feed too.
 DROP TABLE ev_sub;
 CALL came('');
@@ -388,7 +388,7 @@ CALL feed_publish('ev');
 CREATE TABLE ev_1 PARTITION OF ev DEFAULT;
 INSERT INTO ev VALUES (1);
 CALL feed_publish('ev');
-SELECT feedpub._stamp_some('ev', 100) AS stamped;
+SELECT feedpub._run_job('ev', 100) AS stamped;
 CALL feed_publish('ev');
 SELECT op, (entry).n FROM feed_read(NULL::ev, '', 10);
 -- What it cannot be
@@ -461,7 +461,7 @@ INSERT INTO ev_3 SELECT n, 'loaded' FROM generate_series(21, 23) n;
 ALTER TABLE ev ATTACH PARTITION ev_3 FOR VALUES FROM (20) TO (30);
 UPDATE ev SET v = 'new' WHERE n = 11;
 CALL feed_publish('ev');
-SELECT feedpub._stamp_some('ev', 100) AS stamped;
+SELECT feedpub._run_job('ev', 100) AS stamped;
 CALL feed_publish('ev');
 SELECT op, row ->> 'n' AS n FROM feed_poll('sub', 100);
 SELECT op, row ->> 'n' AS n FROM feed_poll('latest', 100);
@@ -524,7 +524,7 @@ SELECT rest(:'middle', 2) AS the_rest;
 ALTER TABLE ev ATTACH PARTITION ev_2 FOR VALUES FROM (10) TO (20);
 SELECT rest(:'middle', 2) AS the_rest;
 CALL feed_publish('ev');
-SELECT feedpub._stamp_some('ev', 100) AS stamped;
+SELECT feedpub._run_job('ev', 100) AS stamped;
 CALL feed_publish('ev');
 SELECT rest(:'middle', 2) AS and_it_comes_again;
 DROP TABLE ev;

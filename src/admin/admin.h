@@ -6,7 +6,7 @@
 #ifndef FEEDPUB_ADMIN_H
 #define FEEDPUB_ADMIN_H
 
-#include "republish/republish.h"
+#include "job/job.h"
 
 /*
  * Defaults of an outbox's stamp and message_id.  The trigger replaces what they

@@ -335,8 +335,8 @@ check_messages(FeedpubCheck *cxt)
 		return;
 	}
 	LockRelationOid(cxt->feed, ExclusiveLock);
-	feedpub_restamp_check(cxt->rel);
-	feedpub_restamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
+	feedpub_rows_check(cxt->rel, false);
+	feedpub_rows_stamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
 	cxt->nrepaired++;
 }
 
@@ -373,7 +373,7 @@ check_key(FeedpubCheck *cxt)
 static void
 check_rows(FeedpubCheck *cxt)
 {
-	int64		nfailed = cxt->is_partitioned ? feedpub_stamping_failed(cxt->feed) : 0;
+	int64		nfailed = cxt->is_partitioned ? feedpub_job_failed_rows(cxt->feed) : 0;
 
 	if (feedpub_registry_is_unstamped(cxt->feed) && !feedpub_lost_exists(cxt->feed, SnapshotSelf))
 		feedpub_check_add(cxt, "rows",
@@ -382,7 +382,7 @@ check_rows(FeedpubCheck *cxt)
 						  FEEDPUB_CURE_BY_HAND);
 	if (nfailed > 0)
 		feedpub_check_add(cxt, "rows",
-						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".republishing tells the owner why",
+						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".jobs tells the owner why",
 								   nfailed),
 						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", true"),
 						  FEEDPUB_CURE_BY_HAND);

@@ -103,7 +103,7 @@ feed_detach_all(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"cascade"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	List	   *feeds = feedpub_registry_list(NULL);
+	List	   *feeds = feedpub_registry_list();
 	List	   *own = NIL;
 	ListCell   *lc;
 

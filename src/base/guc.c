@@ -144,7 +144,7 @@ feedpub_guc_define(void)
 							NULL, NULL, NULL);
 
 	DefineCustomIntVariable("feedpub.removal_rate",
-							"Sets how many rows before the floor of an outbox are removed in a second, in the background.",
+							"Sets how many rows or deletes before the floor of a feed are removed in a second, in the background.",
 							"Zero sets no limit.",
 							&feedpub_removal_rate,
 							20000,

@@ -51,6 +51,9 @@
 /* The number of columns with which an outbox is created. */
 #define FEEDPUB_OUTBOX_COLUMNS			9
 
+/* How many rows of dropped feeds are removed in a session of another one. */
+#define FEEDPUB_SWEEP_ROWS				10000
+
 /* What has become of a table feed's key since its history began. */
 typedef enum FeedpubKeyState
 {
@@ -295,11 +298,11 @@ extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern Relation feedpub_registry_open(Oid relid);
 extern void feedpub_registry_note_history(Oid relid);
 extern Oid	feedpub_registry_default(void);
-extern List *feedpub_registry_list(bool *stale);
+extern List *feedpub_registry_list(void);
 extern char *feedpub_registry_channel(Oid relid);
 
 /* in registry_write.c */
-extern void feedpub_registry_sweep(void);
+extern bool feedpub_registry_sweep(int max_rows);
 extern void feedpub_registry_set_channel(Oid relid, const char *channel);
 extern bool feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);

@@ -16,7 +16,7 @@
  * changed without a trace.  None of them may be lost.  So each partition must
  * be admitted: feedpub._partition lists those that are, each with an xid,
  * since.  A row is in the feed if its stamp is not below since.  All others
- * are stamped anew, by ordinary UPDATEs, in the background (maintenance.c).
+ * are stamped anew, by ordinary UPDATEs, in the background (job/stamp.c).
  *
  * The partitions that are there when a table is attached are listed with a
  * since of 0.  Their rows without a stamp are the initial snapshot, which is

@@ -403,15 +403,13 @@ feedpub_registry_default(void)
  * is set if there are rows of dropped tables, unless stale is NULL.
  */
 List *
-feedpub_registry_list(bool *stale)
+feedpub_registry_list(void)
 {
 	List	   *feeds = NIL;
 	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
 	HeapTuple	tuple;
 
-	if (stale != NULL)
-		*stale = false;
 	while ((tuple = systable_getnext(scan)) != NULL)
 	{
 		bool		isnull;
@@ -420,8 +418,6 @@ feedpub_registry_list(bool *stale)
 
 		if (get_rel_name(relid) != NULL)
 			feeds = lappend_oid(feeds, relid);
-		else if (stale != NULL)
-			*stale = true;
 	}
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);

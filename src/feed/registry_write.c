@@ -23,6 +23,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -36,8 +37,7 @@
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static void forget_published(Oid relid);
 static void forget_subscriptions(Oid relid);
-static void forget_republication(Oid relid);
-static void sweep_subscriptions(void);
+static bool sweep_subscriptions(int max_rows);
 static uint64 write_registry(const char *sql, Oid relid, const char *kind);
 
 /*
@@ -59,7 +59,6 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 	 */
 	feedpub_registry_begin_history(relid);
 	forget_subscriptions(relid);
-	forget_republication(relid);
 
 	/* retention and the rows that are there do not wait for a first reader */
 	feedpub_launcher_ensure_at_commit();
@@ -69,7 +68,11 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 static bool
 add_feed(Oid relid, const char *kind, bool may_be_default)
 {
-	feedpub_registry_sweep();
+	if (feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS))
+		write_registry("UPDATE feedpub._feed f SET is_default = false"
+					   " WHERE is_default AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+					   "  WHERE c.oid = f.feed)",
+					   InvalidOid, NULL);
 
 	if (may_be_default &&
 		write_registry("INSERT INTO feedpub._feed (feed, kind, is_default)"
@@ -107,7 +110,7 @@ forget_published(Oid relid)
 	write_registry("DELETE FROM feedpub._floor"
 				   " WHERE feed = $1",
 				   relid, NULL);
-	write_registry("DELETE FROM feedpub._removal"
+	write_registry("DELETE FROM feedpub._job"
 				   " WHERE feed = $1",
 				   relid, NULL);
 }
@@ -123,7 +126,6 @@ feedpub_registry_remove(Oid relid)
 				   relid, NULL);
 	forget_published(relid);
 	forget_subscriptions(relid);
-	forget_republication(relid);
 }
 
 /*
@@ -136,18 +138,7 @@ forget_subscriptions(Oid relid)
 	write_registry("DELETE FROM feedpub._subscription"
 				   " WHERE feed = $1",
 				   relid, NULL);
-	sweep_subscriptions();
-}
-
-/*
- * Forget what is to be stamped anew in the background.
- */
-static void
-forget_republication(Oid relid)
-{
-	write_registry("DELETE FROM feedpub._stamping"
-				   " WHERE feed = $1",
-				   relid, NULL);
+	(void) sweep_subscriptions(INT_MAX);
 }
 
 /*
@@ -396,40 +387,45 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 }
 
 /*
- * Remove the rows of dropped tables.  Does not wait for another session that
- * does the same.
+ * Remove rows of dropped tables, at most max_rows of each of our tables.  Does
+ * not wait for another session that does the same.  Returns whether there are
+ * more.
  */
-void
-feedpub_registry_sweep(void)
+bool
+feedpub_registry_sweep(int max_rows)
 {
 	/* the registry's own row goes last: it tells what is to be removed */
-	static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition", "_stamping",
-										 "_floor", "_removal", "_feed"};
+	static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition",
+										 "_job", "_floor", "_feed"};
+	bool		more = sweep_subscriptions(max_rows);
 
-	for (int i = 0; i < lengthof(tables); i++)
-		write_registry(psprintf("DELETE FROM feedpub.%s t USING ("
-								" SELECT f.feed FROM feedpub._feed f"
-								" WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-								"  WHERE c.oid = f.feed)"
-								" FOR UPDATE SKIP LOCKED) gone"
-								" WHERE t.feed = gone.feed",
-								tables[i]),
-					   InvalidOid, NULL);
-	sweep_subscriptions();
+	for (int i = 0; i < lengthof(tables) && !more; i++)
+		more = write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT f.feed FROM feedpub._feed f"
+									   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+									   "   WHERE c.oid = f.feed)"
+									   "  FOR UPDATE SKIP LOCKED)"
+									   " DELETE FROM feedpub.%s WHERE ctid = ANY (ARRAY("
+									   "  SELECT t.ctid FROM gone, LATERAL (SELECT r.ctid FROM feedpub.%s r"
+									   "   WHERE r.feed = gone.feed LIMIT %d) t LIMIT %d))",
+									   tables[i], tables[i], max_rows, max_rows),
+							  InvalidOid, NULL) == max_rows;
+	return more;
 }
 
 /*
  * Remove the subscriptions of dropped tables, and rows that are left of
- * removed subscriptions.  Rows that another session has locked stay.
+ * removed subscriptions, at most max_rows of each table.  Rows that another
+ * session has locked stay.  Returns whether there are more.
  *
  * A row that is deleted here was seen without its subscription.  It is not a
  * row of a newer subscription of the same name: feed_subscribe() has deleted
  * such rows and written its own.
  */
-static void
-sweep_subscriptions(void)
+static bool
+sweep_subscriptions(int max_rows)
 {
 	static const char *const tables[] = {"_shard", "_consumer", "_parked_entry"};
+	bool		more = false;
 
 	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
 				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
@@ -438,15 +434,16 @@ sweep_subscriptions(void)
 				   " DELETE FROM feedpub._subscription s USING gone"
 				   " WHERE s.name = gone.name",
 				   InvalidOid, NULL);
-	for (int i = 0; i < lengthof(tables); i++)
-		write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
-								"  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
-								"   WHERE s.name = t.subscription)"
-								"  FOR UPDATE SKIP LOCKED)"
-								" DELETE FROM feedpub.%s t USING gone"
-								" WHERE t.ctid = gone.ctid",
-								tables[i], tables[i]),
-					   InvalidOid, NULL);
+	for (int i = 0; i < lengthof(tables) && !more; i++)
+		more = write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
+									   "  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
+									   "   WHERE s.name = t.subscription)"
+									   "  LIMIT %d FOR UPDATE SKIP LOCKED)"
+									   " DELETE FROM feedpub.%s t USING gone"
+									   " WHERE t.ctid = gone.ctid",
+									   tables[i], max_rows, tables[i]),
+							  InvalidOid, NULL) == max_rows;
+	return more;
 }
 
 /*
@@ -468,6 +465,8 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	registry = table_open(feedpub_cache_registry(), RowExclusiveLock);
 
 	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
+	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
 	SPI_connect();

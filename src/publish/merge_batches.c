@@ -128,7 +128,7 @@ feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 
 		/* another batch follows, so the last one is in no group */
 		if (group.nparts > 0 &&
-			(batch.is_merged || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
+			(batch.is_merged || group.last == floor.sync_id || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
 		{
 			if (group.nparts > 1)

@@ -139,7 +139,7 @@ static void
 publish_all(void)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
-	List	   *feeds = feedpub_registry_list(NULL);
+	List	   *feeds = feedpub_registry_list();
 	List	   *busy = NIL;
 	ListCell   *lc;
 	bool		more;

@@ -37,7 +37,7 @@
  * The rows of a partitioned table are stamped in another way.  The list of its
  * partitions is forgotten, so the next publisher admits each as one that comes
  * with its rows, and these are stamped in the background (partition.c,
- * maintenance.c).
+ * job/stamp.c).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -53,7 +53,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-#include "republish/republish.h"
+#include "job/job.h"
 
 PG_FUNCTION_INFO_V1(feed_begin_history);
 
@@ -109,8 +109,8 @@ feed_begin_history(PG_FUNCTION_ARGS)
 		(has_foreign_rows(rel) || feedpub_registry_is_unstamped(relid)))
 	{
 		LockRelationOid(relid, ExclusiveLock);
-		feedpub_restamp_check(rel);
-		feedpub_restamp_all(rel, "IS NOT NULL ORDER BY t." FEEDPUB_POS_COLUMN ", t." FEEDPUB_XID_COLUMN);
+		feedpub_rows_check(rel, false);
+		feedpub_rows_stamp_all(rel, "IS NOT NULL ORDER BY t." FEEDPUB_POS_COLUMN ", t." FEEDPUB_XID_COLUMN);
 	}
 	feedpub_registry_key(rel, &key, &keyid, &deletes);
 	if (OidIsValid(keyid))

@@ -25,15 +25,12 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "republish/republish.h"
+#include "job/job.h"
 
 PG_FUNCTION_INFO_V1(feed_republish);
 
 /* how many rows are stamped in one transaction */
 #define STEP_ROWS		1000
-
-/* how long the next pass waits for a locked row, in ms */
-#define ROW_WAIT		1000
 
 /* how often progress is reported, in ms */
 #define REPORT_INTERVAL	10000
@@ -102,7 +99,7 @@ feed_republish(PG_FUNCTION_ARGS)
 		done = republish_table(relid, lfirst_oid(lc), unstamped_only) && done;
 	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		stamp_outside(relid);
-	feedpub_republish_begin_transaction();
+	feedpub_job_begin_transaction();
 	if (done && get_rel_name(relid) != NULL)
 		feedpub_registry_set_unstamped(relid, false);
 	SPI_commit();
@@ -143,18 +140,6 @@ find_tables(Oid feed)
 }
 
 /*
- * Begin a transaction in READ COMMITTED that may write, whatever the session's
- * defaults are.
- */
-void
-feedpub_republish_begin_transaction(void)
-{
-	SPI_commit();
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = false;
-}
-
-/*
  * Begin a transaction of a step: lock the table, and check that the step is
  * allowed.  Returns NULL if the table is not there any more.
  */
@@ -163,7 +148,7 @@ begin_step(Oid feed, Oid relid)
 {
 	Relation	rel;
 
-	feedpub_republish_begin_transaction();
+	feedpub_job_begin_transaction();
 	rel = try_relation_open(relid, RowExclusiveLock);
 	if (rel == NULL || !feedpub_registry_is_registered(feed) ||
 		feedpub_partition_feed(relid) != feed)
@@ -180,7 +165,7 @@ begin_step(Oid feed, Oid relid)
 						RelationGetRelationName(rel),
 						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 				 errhint("Run feed_check() to see what is missing.")));
-	feedpub_restamp_check(rel);
+	feedpub_rows_check(rel, false);
 	return rel;
 }
 
@@ -190,21 +175,16 @@ begin_step(Oid feed, Oid relid)
 static bool
 republish_table(Oid feed, Oid relid, bool unstamped_only)
 {
-	FeedpubRestamp pass;
+	FeedpubPass pass;
 	TimestampTz reported = GetCurrentTimestamp();
 	int64		stamped = 0;
-	int64		failed = 0;
-	char		error[FEEDPUB_ERROR_LENGTH] = "";
-	uint64		below = U64FromFullTransactionId(ReadNextFullTransactionId());
+	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
 	char	   *name = MemoryContextStrdup(PortalContext,
 										   get_rel_name(relid) ? get_rel_name(relid) : "?");
 
 	do
 	{
-		ItemPointerData left_tid;
-
-		ItemPointerSetInvalid(&left_tid);
-		feedpub_restamp_begin(&pass, relid, below, !unstamped_only);
+		MemSet(&pass, 0, sizeof(pass));
 		do
 		{
 			Relation	rel = begin_step(feed, relid);
@@ -212,20 +192,13 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 			CHECK_FOR_INTERRUPTS();
 			if (rel == NULL)
 				return true;
-			if (unstamped_only && relid != feed)
-				pass.below = feedpub_partition_since(feed, rel);
-			else if (unstamped_only)
-				pass.below = 0;
-			if (pass.below == FEEDPUB_SINCE_NEVER)
-				pass.foreign = pass.only_foreign = true;
-			feedpub_restamp_some(&pass, rel, STEP_ROWS);
-			if (pass.left > 0)
-				left_tid = pass.left_tid;
+			feedpub_rows_since(&pass, !unstamped_only ? next : relid == feed ? 0 :
+																			   feedpub_partition_since(feed, rel));
+			if (!unstamped_only)
+				pass.kinds |= 1 << FEEDPUB_ROWS_FOREIGN;
+			feedpub_rows_some(&pass, rel, STEP_ROWS);
 			relation_close(rel, NoLock);
-			stamped += pass.stamped;
-			failed = pass.failed;
-			if (pass.error != NULL)
-				strlcpy(error, pass.error, sizeof(error));
+			stamped += pass.done;
 			if (TimestampDifferenceExceeds(reported, GetCurrentTimestamp(), REPORT_INTERVAL))
 			{
 				ereport(INFO,
@@ -234,29 +207,24 @@ republish_table(Oid feed, Oid relid, bool unstamped_only)
 				reported = GetCurrentTimestamp();
 			}
 		} while (!pass.ended);
-		if (ItemPointerIsValid(&left_tid))
+		if (TransactionIdIsValid(pass.left_xid))
 		{
-			/* a locked row was met: wait for it before the next pass */
-			Relation	rel = begin_step(feed, relid);
-
-			if (rel == NULL)
-				return true;
-			pass.left_tid = left_tid;
-			(void) feedpub_restamp_wait(&pass, rel, ROW_WAIT);
-			relation_close(rel, NoLock);
+			/* a locked row was met: wait for its transaction */
+			feedpub_job_begin_transaction();
+			XactLockTableWait(pass.left_xid, NULL, NULL, XLTW_None);
 		}
-	} while (pass.found > 0);
+	} while (pass.moved + pass.left > 0);
 	SPI_commit();
 	ereport(INFO,
 			(errmsg("%lld rows of \"%s\" have been published again",
 					(long long) stamped, name)));
-	if (failed > 0)
+	if (pass.failed > 0)
 		ereport(WARNING,
 				(errmsg("%lld rows of \"%s\" could not be published again",
-						(long long) failed, name),
-				 errdetail("The last error: %s.", error),
+						(long long) pass.failed, name),
+				 errdetail("The last error: %s.", pass.error),
 				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
-	return failed == 0;
+	return pass.failed == 0;
 }
 
 /*
@@ -270,7 +238,7 @@ admit_partitions(Oid relid)
 	Relation	heap;
 	bool		guarded;
 
-	feedpub_republish_begin_transaction();
+	feedpub_job_begin_transaction();
 	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
@@ -278,7 +246,7 @@ admit_partitions(Oid relid)
 	relation_close(heap, NoLock);
 	if (!guarded)
 	{
-		feedpub_republish_begin_transaction();
+		feedpub_job_begin_transaction();
 		(void) feedpub_publish_guard(relid);
 	}
 }
@@ -290,25 +258,45 @@ admit_partitions(Oid relid)
 static void
 stamp_outside(Oid feed)
 {
-	FeedpubStamping step;
-	bool		again = true;
+	bool		failed_too = true;
+	bool		admitted = false;
 
-	feedpub_republish_begin_transaction();
-	feedpub_stamping_retry(feed);
 	for (;;)
 	{
-		CHECK_FOR_INTERRUPTS();
-		feedpub_republish_begin_transaction();
-		feedpub_stamping_step(feed, STEP_ROWS, true, &step);
-		if (step.npending == 0 || step.outcome == FEEDPUB_STAMPING_NOTHING)
-			break;
-		if (step.outcome == FEEDPUB_STAMPING_WAITS && again)
+		MemoryContext oldcontext;
+		List	   *jobs;
+		ListCell   *lc;
+		bool		progressed = false;
+
+		feedpub_job_begin_transaction();
+		oldcontext = MemoryContextSwitchTo(PortalContext);
+		jobs = feedpub_job_list(feed, failed_too);
+		MemoryContextSwitchTo(oldcontext);
+		foreach(lc, jobs)
 		{
-			/* rows of another server may have kept a partition out */
-			admit_partitions(feed);
-			again = false;
+			FeedpubJob *job = lfirst(lc);
+			FeedpubJobOutcome outcome;
+
+			if (job->kind != FEEDPUB_JOB_STAMP)
+				continue;
+			feedpub_job_begin(job, false, failed_too);
+			do
+			{
+				CHECK_FOR_INTERRUPTS();
+				feedpub_job_begin_transaction();
+				outcome = feedpub_job_step(job, STEP_ROWS, true);
+				progressed = progressed || job->pass.done > 0;
+			} while (outcome == FEEDPUB_JOB_GOES_ON);
+			feedpub_job_begin_transaction();
+			if (outcome == FEEDPUB_JOB_DONE)
+				jobs = foreach_delete_current(jobs, lc);
 		}
-		else if (step.outcome == FEEDPUB_STAMPING_WAITS)
+		failed_too = false;
+		if (jobs == NIL)
+			break;
+		if (progressed)
+			continue;
+		if (admitted)
 		{
 			ereport(NOTICE,
 					(errmsg("rows of feed \"%s\" are still to be stamped", get_rel_name(feed)),
@@ -316,5 +304,8 @@ stamp_outside(Oid feed)
 					 errhint("Call feed_republish() again when they have ended.")));
 			break;
 		}
+		/* rows of another server may have kept a partition out */
+		admit_partitions(feed);
+		admitted = true;
 	}
 }

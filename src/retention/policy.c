@@ -46,7 +46,8 @@ static FeedpubStatement read_removal = {
 		   "   CASE WHEN $3 THEN COALESCE(': ' || last_error, '') ELSE '' END"
 		   "  WHEN $3 THEN last_error"
 		   "  WHEN last_error IS NOT NULL THEN 'an error' END"
-		   " FROM feedpub._removal WHERE feed = $1 AND sync_id < $2",
+		   " FROM feedpub._job WHERE feed = $1 AND kind <> 'stamp'"
+		   "  AND (NOT done OR target <> $2::text::pg_catalog.xid8)",
 	.nargs = 3,
 	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
 };

@@ -3,7 +3,7 @@
  * purge.c
  *	  Removing rows by hand: feed_purge().
  *
- * It does what the worker and its process for maintenance do: the floor moves
+ * It does what the worker and its process for jobs do: the floor moves
  * in a transaction of its own, and then the rows before it are removed in
  * steps.
  *
@@ -21,6 +21,8 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
 
 #include "retention/retention.h"
 
@@ -28,9 +30,12 @@
 #define STEP_ROWS		1000
 
 PG_FUNCTION_INFO_V1(feed_purge);
+PG_FUNCTION_INFO_V1(feedpub_move_floor);
 
 static int64 remove_all(Oid relid);
+static void warn(Oid relid, const FeedpubPass *pass);
 static Datum result(int64 purged);
+static int64 expire_all(Oid feed);
 
 /*
  * PROCEDURE feed_purge(feed regclass, before text,
@@ -61,9 +66,7 @@ feed_purge(PG_FUNCTION_ARGS)
 	FeedpubCursor before;
 	FeedpubFeed feed;
 	Oid			relid;
-	int64		purged = 0;
-	int64		n;
-	bool		moved;
+	int64		purged;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
 		castNode(CallContext, fcinfo->context)->atomic)
@@ -89,16 +92,12 @@ feed_purge(PG_FUNCTION_ARGS)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		feedpub_republish_begin_transaction();
+		feedpub_job_begin_transaction();
 		if (!feedpub_registry_is_registered(relid))
 			break;
 		feedpub_require_owner(relid);	/* it may have changed */
-		moved = feedpub_retain_move_to(relid, &before, &n);
-		if (!feed.is_outbox)
-			purged += n;
-	} while (moved);
-	if (feed.is_outbox)
-		purged = remove_all(relid);
+	} while (feedpub_retain_move_to(relid, &before));
+	purged = remove_all(relid);
 	SPI_commit();
 	SPI_finish();
 	return result(purged);
@@ -110,26 +109,52 @@ feed_purge(PG_FUNCTION_ARGS)
 static int64
 remove_all(Oid relid)
 {
-	FeedpubRemoval removal = {0};
-	FeedpubRemovalOutcome outcome;
+	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
+	int64		removed = 0;
 
-	do
+	while (outcome == FEEDPUB_JOB_NOTHING)
 	{
-		CHECK_FOR_INTERRUPTS();
-		feedpub_republish_begin_transaction();
-		outcome = feedpub_removal_step(&removal, relid, STEP_ROWS, true);
-	} while (outcome == FEEDPUB_REMOVAL_GOES_ON);
-	if (removal.failed > 0 || removal.locked > 0)
-		ereport(WARNING,
-				(errmsg_plural("%lld row of \"%s\" before the floor could not be removed",
-							   "%lld rows of \"%s\" before the floor could not be removed",
-							   removal.failed + removal.locked,
-							   (long long) (removal.failed + removal.locked), get_rel_name(relid)),
-				 removal.failed > 0			  ? errdetail("The last error: %s.", removal.error) :
-					 removal.error[0] != '\0' ? errdetail("A row is %s.", removal.error) :
-												errdetail("Other sessions had locked them."),
-				 errhint("They are not delivered in published order any more.  The worker tries again.")));
-	return removal.removed;
+		MemoryContext oldcontext;
+		FeedpubJob *job = NULL;
+		ListCell   *lc;
+
+		feedpub_job_begin_transaction();
+		oldcontext = MemoryContextSwitchTo(PortalContext);
+		foreach(lc, feedpub_job_list(relid, false))
+		{
+			if (((FeedpubJob *) lfirst(lc))->kind != FEEDPUB_JOB_STAMP)
+				job = lfirst(lc);
+		}
+		MemoryContextSwitchTo(oldcontext);
+		if (job == NULL)
+			break;
+		feedpub_job_begin(job, false, true);
+		do
+		{
+			CHECK_FOR_INTERRUPTS();
+			feedpub_job_begin_transaction();
+			outcome = feedpub_job_step(job, STEP_ROWS, true);
+			removed += job->pass.done;
+		} while (outcome == FEEDPUB_JOB_GOES_ON);
+		if (outcome == FEEDPUB_JOB_WAITS)
+			warn(relid, &job->pass);
+	}
+	return removed;
+}
+
+static void
+warn(Oid relid, const FeedpubPass *pass)
+{
+	int64		n = pass->failed + pass->left;
+
+	ereport(WARNING,
+			(errmsg_plural("%lld row of \"%s\" before the floor could not be removed",
+						   "%lld rows of \"%s\" before the floor could not be removed",
+						   n, (long long) n, get_rel_name(relid)),
+			 pass->failed > 0			? errdetail("The last error: %s.", pass->error) :
+				 pass->error[0] != '\0' ? errdetail("A row is %s.", pass->error) :
+										  errdetail("Other sessions had locked them."),
+			 errhint("They are not delivered in published order any more.  The worker tries again.")));
 }
 
 /*
@@ -144,4 +169,46 @@ result(int64 purged)
 
 	TupleDescInitEntry(desc, 1, "purged", INT8OID, -1, 0);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
+}
+
+/*
+ * feedpub._move_floor(feed regclass) returns bigint
+ *
+ * The worker's step, by hand, and the removal of a table feed's deletes.
+ * Returns how many batches of an outbox, or tombstones of a table feed, were
+ * removed.  Not for PUBLIC.
+ */
+Datum
+feedpub_move_floor(PG_FUNCTION_ARGS)
+{
+	Oid			feed = PG_GETARG_OID(0);
+	int64		removed = feedpub_retain_step(feed);
+
+	PG_RETURN_INT64(removed < 0 ? 0 : removed + expire_all(feed));
+}
+
+/*
+ * Remove the deletes before the floor of a table feed, in this transaction.
+ */
+static int64
+expire_all(Oid feed)
+{
+	int64		removed = 0;
+	ListCell   *lc;
+
+	foreach(lc, feedpub_job_list(feed, false))
+	{
+		FeedpubJob *job = lfirst(lc);
+		FeedpubJobOutcome outcome;
+
+		if (job->kind != FEEDPUB_JOB_EXPIRE)
+			continue;
+		feedpub_job_begin(job, false, false);
+		do
+		{
+			outcome = feedpub_job_step(job, STEP_ROWS, false);
+			removed += job->pass.done;
+		} while (outcome == FEEDPUB_JOB_GOES_ON);
+	}
+	return removed;
 }

@@ -29,6 +29,11 @@
  * subscription that is passed: a page reads the floor with the snapshot that
  * reads its rows (feed/floor.c).  feed_purge() waits for SUBSCRIBER_TIMEOUT_MS.
  *
+ * The floor of a table feed moves rarely, four times in the time for which its
+ * deletes are retained, and only if some are to expire.  So there is time to
+ * read the initial snapshot, and no cursor is refused for nothing.  What is
+ * before a floor is removed later, by a job (job/remove.c).
+ *
  * The mover holds the publishing lock, too, before it takes its snapshot: one
  * mover works at a time, and neither a publisher nor a merge works with
  * batches that it removes.  The worker does not wait for it; feed_purge()
@@ -45,7 +50,6 @@
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "executor/tuptable.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -54,7 +58,6 @@
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -70,8 +73,6 @@
 
 /* how many rows the size of a row is estimated from */
 #define SAMPLE_ROWS		100
-
-PG_FUNCTION_INFO_V1(feedpub_move_floor);
 
 /* What is to be kept of a feed. */
 typedef struct Policy
@@ -137,6 +138,21 @@ static FeedpubStatement delete_floors = {
 	.argtypes = {REGCLASSOID, INT8OID},
 };
 
+/*
+ * Has a table feed deletes up to a batch?  Not while it has some before its
+ * floor (job/remove.c): then it would move again for those.
+ */
+static FeedpubStatement find_tombstone = {
+	.sql = "SELECT FROM feedpub._tombstone WHERE feed = $1"
+		   " AND feed_xid < pg_catalog.pg_snapshot_xmax($2)"
+		   " AND pg_catalog.pg_visible_in_snapshot(feed_xid, $2)"
+		   " AND NOT EXISTS (SELECT FROM feedpub._work w LEFT JOIN feedpub._job j"
+		   "   ON j.feed = w.feed AND j.kind = w.kind AND j.target = w.target"
+		   "  WHERE w.feed = $1 AND w.kind = 'expire' AND j.done IS NOT TRUE) LIMIT 1",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, PG_SNAPSHOTOID},
+};
+
 /* from the floor before on: older entries of the index may be dead */
 static FeedpubStatement delete_batches = {
 	.sql = "DELETE FROM feedpub._batch WHERE feed = $1 AND sync_id < $2 AND sync_id >= $3",
@@ -146,7 +162,8 @@ static FeedpubStatement delete_batches = {
 
 static void lock_against_subscribers(Oid feed);
 static void name_subscriber(void *arg);
-static bool move(Oid feed, const FeedpubCursor *before, bool limits_only, int64 *removed);
+static int64 move(Oid feed, const FeedpubCursor *before, bool limits_only);
+static bool expires(const Mover *mover, const FeedpubBatch *batch);
 static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
 static bool choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target);
 static bool choose_before(const Mover *mover, const FeedpubCursor *before,
@@ -158,23 +175,11 @@ static bool is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
 					  const FeedpubBatch *batch);
 static bool may_go(const Policy *policy, const FeedpubBatch *batch);
 static uint64 run(FeedpubStatement *statement, Datum *values);
-static uint64 write_move(const Mover *mover, const FeedpubBatch *target);
+static int64 write_move(const Mover *mover, const FeedpubBatch *target);
 static void find_largest(const Mover *mover, const FeedpubBatch *target,
 						 uint64 *xid, int64 *pos);
 static int64 size_limit(const Mover *mover, int64 max_size);
 static int64 row_size(const Mover *mover);
-
-/*
- * feedpub._move_floor(feed regclass) returns bigint
- *
- * The worker's step, by hand.  Returns how many batches of an outbox, or
- * tombstones of a table feed, were removed.  Not for PUBLIC.
- */
-Datum
-feedpub_move_floor(PG_FUNCTION_ARGS)
-{
-	PG_RETURN_INT64(feedpub_retain_step(PG_GETARG_OID(0)));
-}
 
 /*
  * The outboxes with a policy.
@@ -201,35 +206,33 @@ feedpub_retain_list(void)
 }
 
 /*
- * Move the floor of a feed to where its policy has it.  Returns how much was
- * removed of our own tables.  Does nothing if the table or the publishing lock
- * is not free.
+ * Move the floor of a feed to where its policy has it.  Returns -1 if it
+ * stays, else how many batches of an outbox are gone.  Does nothing if the
+ * table or the publishing lock is not free.
  */
 int64
 feedpub_retain_step(Oid feed)
 {
 	bool		limits_only = !feedpub_floor_lock(feed, ShareLock, false);
-	int64		removed;
 
 	if (!ConditionalLockRelationOid(feed, AccessShareLock) ||
 		!feedpub_batch_lock(feed, false))
-		return 0;
-	(void) move(feed, NULL, limits_only, &removed);
-	return removed;
+		return -1;
+	return move(feed, NULL, limits_only);
 }
 
 /*
  * Move it towards a cursor, over whole batches.  Waits for the locks.  Returns
- * false if it is there; *removed is as feedpub_retain_step() returns it.
+ * false if it is there.
  */
 bool
-feedpub_retain_move_to(Oid feed, const FeedpubCursor *before, int64 *removed)
+feedpub_retain_move_to(Oid feed, const FeedpubCursor *before)
 {
 	if (!feedpub_floor_lock(feed, ShareLock, false))
 		lock_against_subscribers(feed);
 	LockRelationOid(feed, AccessShareLock);
 	(void) feedpub_batch_lock(feed, true);
-	return move(feed, before, false, removed);
+	return move(feed, before, false) >= 0;
 }
 
 /*
@@ -329,32 +332,32 @@ feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot)
 	return holder;
 }
 
-static bool
-move(Oid relid, const FeedpubCursor *before, bool limits_only, int64 *removed)
+static int64
+move(Oid relid, const FeedpubCursor *before, bool limits_only)
 {
 	Mover		mover;
 	FeedpubBatch target;
-	FeedpubBatch old;
-	bool		moves = false;
+	int64		ngone = -1;
 
-	*removed = 0;
 	if (begin(&mover, relid))
 	{
 		mover.limits_only = limits_only;
-		if (before != NULL)
-			moves = choose_before(&mover, before, &target);
-		else if (mover.feed.is_outbox)
-			moves = choose_by_policy(&mover, 1, &target);
-		else if (choose_by_policy(&mover, 1.25, &old))
-		{
-			/* not before some are a quarter older than they have to be */
-			moves = feedpub_expire_is_due(relid, &old) && choose_by_policy(&mover, 1, &target);
-		}
-		if (moves)
-			*removed = (int64) write_move(&mover, &target);
+
+		/* of a table feed not before some are a quarter older than need be */
+		if (before != NULL			 ? choose_before(&mover, before, &target) :
+				mover.feed.is_outbox ? choose_by_policy(&mover, 1, &target) :
+									   choose_by_policy(&mover, 1.25, &target) &&
+					expires(&mover, &target) && choose_by_policy(&mover, 1, &target))
+			ngone = write_move(&mover, &target);
 	}
 	end(&mover);
-	return moves;
+	return ngone;
+}
+
+static bool
+expires(const Mover *mover, const FeedpubBatch *batch)
+{
+	return run(&find_tombstone, (Datum[]){ObjectIdGetDatum(mover->feed.relid), feedpub_batch_snapshot_datum(&batch->snapshot)}) > 0;
 }
 
 /*
@@ -551,9 +554,7 @@ may_go(const Policy *policy, const FeedpubBatch *batch)
 	return true;
 }
 
-/*
- * Run a statement as the owner of our tables.  Returns the number of rows.
- */
+/* Run a statement as the owner of our tables.  Returns the number of rows. */
 static uint64
 run(FeedpubStatement *statement, Datum *values)
 {
@@ -568,12 +569,12 @@ run(FeedpubStatement *statement, Datum *values)
 
 /*
  * Move the floor to the end of a batch.  Returns how many batches of an outbox
- * are gone, or how many tombstones.
+ * are gone.
  *
  * The move is on disk before it is visible, and with it the floor's batch: a
  * page that begins at the floor delivers its cursor.
  */
-static uint64
+static int64
 write_move(const Mover *mover, const FeedpubBatch *target)
 {
 	uint64		xid = 0;
@@ -596,9 +597,9 @@ write_move(const Mover *mover, const FeedpubBatch *target)
 	if (mover->feed.is_outbox)
 	{
 		values[2] = Int64GetDatum(mover->floor.sync_id);
-		return run(&delete_batches, values);
+		return (int64) run(&delete_batches, values);
 	}
-	return feedpub_expire_remove(mover->feed.relid, target);
+	return 0;
 }
 
 /*

@@ -350,7 +350,7 @@ check_shards_of_role(int shards)
 	if (used + shards > feedpub_max_subscription_shards)
 	{
 		/* those of dropped tables do not count */
-		feedpub_registry_sweep();
+		(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
 		used = count_shards(relid);
 	}
 	if (used + shards > feedpub_max_subscription_shards)
@@ -447,7 +447,7 @@ add_subscription(Datum *values, const char *nulls)
 	for (int i = 0; i < 2 && !added; i++)
 	{
 		if (i > 0)
-			feedpub_registry_sweep();
+			(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
 		feedpub_store_begin(&caller);
 		added = feedpub_store_run(&insert_subscription, values, nulls) == 1;
 		feedpub_store_end(&caller);

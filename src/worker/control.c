@@ -15,7 +15,7 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 
-#include "republish/republish.h"
+#include "job/job.h"
 
 PG_FUNCTION_INFO_V1(feed_start_worker);
 PG_FUNCTION_INFO_V1(feed_stop_worker);
@@ -38,7 +38,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
 				 errmsg("feeds cannot be published during recovery")));
-	foreach(lc, feedpub_registry_list(NULL))
+	foreach(lc, feedpub_registry_list())
 		may = may || feedpub_may_select(lfirst_oid(lc));
 	if (!may)
 		ereport(ERROR,

@@ -11,8 +11,9 @@
  * and tries again later, each time after twice as long.  The other feeds go
  * on.
  *
- * It runs no code of a table's owner.  If rows must be stamped anew, which may
- * run such code, it starts another process (maintenance.c).
+ * It runs no code of a table's owner.  What may run
+ * such code, or is long, is done in steps by another process, which it starts
+ * (job/plan.c).
  *
  * At its start it looks at all feeds once, after its latch is where writers
  * find it.  That look sees what was committed before; what is committed after
@@ -64,7 +65,7 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
 
-/* how long sweeps and merges wait for a lock, in ms */
+/* how long merges and moves of floors wait for a lock, in ms */
 #define LOCK_TIMEOUT_MS		"100"
 
 /* old batches are merged once in so many naps: 10 minutes by default */
@@ -106,8 +107,7 @@ static List *retained_feeds = NIL;	/* whose floors are still to be moved */
 static void leave(int code, Datum arg);
 static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
 static void mark_news(Oid relid);
-static void sweep(Oid relid);
-static void plan_maintenance(Oid relid);
+static void plan_jobs(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void forget_dropped(List *feeds);
@@ -130,7 +130,6 @@ feedpub_worker_main(Datum main_arg)
 	TimestampTz looked_around = 0;
 	TimestampTz merged = GetCurrentTimestamp();
 	TimestampTz retained = merged;
-	long		maintenance_wait = LONG_MAX;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -167,7 +166,7 @@ feedpub_worker_main(Datum main_arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 
-		if (maintenance_wait == 0 ||
+		if (feedpub_plan_wait() == 0 ||
 			TimestampDifferenceExceeds(looked_around, now,
 									   Min(feedpub_naptime, 1000)))
 		{
@@ -193,13 +192,12 @@ feedpub_worker_main(Datum main_arg)
 			retained = now;
 		}
 		move_floors();
-		maintenance_wait = feedpub_maintenance_run();
 
 		stats.turns++;
 		feedpub_shmem_add_stats(&stats);
 		if (WaitLatch(MyLatch,
 					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					  Min(next_due(), maintenance_wait), feedpub_wait_event("FeedpubWorkerMain")) &
+					  Min(next_due(), feedpub_plan_wait()), feedpub_wait_event("FeedpubWorkerMain")) &
 			WL_LATCH_SET)
 			stats.wakeups++;
 	}
@@ -208,7 +206,7 @@ feedpub_worker_main(Datum main_arg)
 static void
 leave(int code, Datum arg)
 {
-	feedpub_maintenance_end();
+	feedpub_plan_end();
 	feedpub_shmem_release_worker();
 }
 
@@ -221,7 +219,6 @@ is_wanted_here(void)
 {
 	LOCKTAG		tag;
 	bool		wanted = false;
-	bool		stale = false;
 	bool		alone;
 	FeedpubDatabase *entry;
 	List	   *feeds;
@@ -233,7 +230,7 @@ is_wanted_here(void)
 	{
 		PushActiveSnapshot(GetTransactionSnapshot());
 		feeds = OidIsValid(get_extension_oid("feedpub", true)) ?
-			feedpub_registry_list(&stale) :
+			feedpub_registry_list() :
 			NIL;
 		wanted = feeds != NIL;
 		if (wanted && states != NULL)
@@ -249,10 +246,8 @@ is_wanted_here(void)
 	entry = wanted || alone ? NULL : feedpub_shmem_known_database();
 	if (entry != NULL)
 		feedpub_shmem_set_wanted(entry, false);
-	if (wanted && stale)
-		run_step("sweeping the registry", sweep, InvalidOid);
 	if (wanted && states != NULL)
-		run_step("looking for rows to be stamped", plan_maintenance, InvalidOid);
+		run_step("looking for jobs", plan_jobs, InvalidOid);
 	return wanted;
 }
 
@@ -333,7 +328,7 @@ mark_registered(Oid relid)
 {
 	ListCell   *lc;
 
-	foreach(lc, feedpub_registry_list(NULL))
+	foreach(lc, feedpub_registry_list())
 		mark_news(lfirst_oid(lc));
 }
 
@@ -343,13 +338,6 @@ limit_waits(void)
 {
 	(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-}
-
-static void
-sweep(Oid relid)
-{
-	limit_waits();
-	feedpub_registry_sweep();
 }
 
 static void
@@ -398,9 +386,9 @@ retain(Oid relid)
 }
 
 static void
-plan_maintenance(Oid relid)
+plan_jobs(Oid relid)
 {
-	feedpub_maintenance_plan(&stats);
+	feedpub_plan_jobs(&stats);
 }
 
 /*

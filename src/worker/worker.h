@@ -14,11 +14,6 @@
 typedef bool (*FeedpubRunStep)(const char *activity, void (*step)(Oid feed),
 							   Oid feed);
 
-/* in maintenance_plan.c */
-extern void feedpub_maintenance_plan(FeedpubWorkerStats *stats);
-extern long feedpub_maintenance_run(void);
-extern void feedpub_maintenance_end(void);
-
 /* in prepared.c */
 extern void feedpub_prepared_begin(void);
 extern void feedpub_prepared_check(void (*mark)(Oid feed),

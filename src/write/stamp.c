@@ -132,7 +132,7 @@ static void leave_all_tombstones(const TrackedTable *table, Relation rel);
  * PF004 also if the UPDATE finds no row, or ON CONFLICT DO UPDATE no conflict,
  * so that such a statement fails when it is tried first.  (Logical replication
  * does not call triggers of statements.)  Only the UPDATE that stamps the
- * messages of an outbox anew may pass (restamp.c).
+ * messages of an outbox anew may pass (job/rows.c).
  */
 Datum
 feedpub_stamp_message(PG_FUNCTION_ARGS)

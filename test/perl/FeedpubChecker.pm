@@ -250,7 +250,7 @@ sub crash_if_due
 		my $victim = $self->connect_to($node, 'postgres', 'victim');
 		my $pids = $victim->selectcol_arrayref(<<'SQL');
 SELECT pid FROM pg_stat_activity
-WHERE backend_type IN ('feedpub worker', 'feedpub maintenance') OR pid = pg_backend_pid()
+WHERE backend_type IN ('feedpub worker', 'feedpub job') OR pid = pg_backend_pid()
 ORDER BY pid = pg_backend_pid()
 SQL
 

@@ -285,7 +285,7 @@ sub retain
 		} ],
 		[ 15 => sub {
 			$w->{dbh}->do(
-				"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'feedpub maintenance'");
+				"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'feedpub job'");
 		} ],
 		[ 10 => sub {
 			$w->{dbh}->do('BEGIN');

@@ -1037,7 +1037,7 @@ SQL
 		# a partition that has come last is admitted, and its rows are stamped
 		$node->safe_psql('postgres', q(CALL feed_publish('item')));
 		$node->poll_query_until('postgres',
-			q(SELECT count(*) = 0 FROM feedpub.republishing WHERE state <> 'done'))
+			q(SELECT count(*) = 0 FROM feedpub.jobs WHERE state <> 'done'))
 		  or push @failures, 'not all is stamped';
 		$node->poll_query_until('postgres', <<'SQL')
 SELECT bool_and(pg_visible_in_snapshot(feed_xid,

@@ -27,7 +27,7 @@ INSERT INTO meant VALUES
 	('_cursor_moves', 'a text, b text', 'boolean', 'i', true, 's', false),
 	('_merge_batches', 'feed regclass', 'integer', 'v', true, 'u', false),
 	('_move_floor', 'feed regclass', 'bigint', 'v', true, 'u', false),
-	('_stamp_some', 'feed regclass, max_rows integer', 'bigint', 'v', true, 'u', false);
+	('_run_job', 'feed regclass, max_rows integer', 'bigint', 'v', true, 'u', false);
 CREATE TEMP VIEW present AS
 	SELECT p.*, pg_get_function_arguments(p.oid) AS arguments, pg_get_function_result(p.oid) AS result
 	  FROM pg_proc p WHERE p.pronamespace = 'feedpub'::regnamespace;

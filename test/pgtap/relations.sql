@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(21 * 7 + 75);
+SELECT plan(21 * 7 + 67);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -20,8 +20,10 @@ INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
-	('_removal', 'r', 'feed regclass, sync_id bigint, from_xid xid8, running boolean, removed bigint, locked bigint, failed bigint, pass_sync_id bigint, pass_xid xid8, pass_pos bigint, pass_locked bigint, pass_failed bigint, '
-		'last_error text, last_error_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
+	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '
+		'last_error text, last_error_at timestamp with time zone, from_xid xid8, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
+		'pass_moved bigint, pass_left bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole),
 	('_server_start', 'r', 'id bigint, written_at timestamp with time zone, timeline integer', 'pg_database_owner'::regrole),
 	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole),
 	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
@@ -39,15 +41,12 @@ INSERT INTO meant VALUES
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
-	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
-	('_stamping', 'r', 'feed regclass, partition regclass, since xid8, running boolean, done boolean, stamped bigint, failed bigint, stepped_at timestamp with time zone, '
-		'last_error text, last_error_at timestamp with time zone, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
-		'pass_found bigint, pass_moved bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole);
+	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
-	('republishing', 'v', 'feed regclass, partition regclass, state text, stamped bigint, failed bigint, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
+	('jobs', 'v', 'feed regclass, kind text, relation regclass, state text, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows
 UPDATE meant SET options = '{fillfactor=30}' WHERE name = '_shard';
-UPDATE meant SET options = '{fillfactor=50}' WHERE name = '_consumer';
+UPDATE meant SET options = '{fillfactor=50}' WHERE name IN ('_consumer', '_job');
 -- A channel is for readers of its feed.
 UPDATE meant SET reader = 'pg_database_owner'::regrole, public_columns = '{feed,kind,is_default,key,deletes,keep,max_age,max_size,created_at}' WHERE name = '_feed';
 -- Functions of others are not called with rows that are not theirs.
@@ -87,10 +86,9 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._partition'
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._server_start', p), p || ' on feedpub._server_start is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._batch', 'SELECT'), 'nor feedpub._batch');
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._stamping', p), p || ' on feedpub._stamping is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._floor', p), p || ' on feedpub._floor is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._removal', p), p || ' on feedpub._removal is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', t, 'SELECT'), 'nor may PUBLIC read ' || t) FROM unnest(array['feedpub._floor', 'feedpub._removal']) t;
+SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._job', p), p || ' on feedpub._job is not for PUBLIC') FROM privilege ORDER BY p;
+SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', t, 'SELECT'), 'nor may PUBLIC read ' || t) FROM unnest(array['feedpub._floor', 'feedpub._job']) t;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._feed', 'INSERT, UPDATE'), 'nor are its columns');
 SELECT ok(has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'USAGE'), 'PUBLIC may use schema feedpub');
 SELECT ok(NOT has_schema_privilege('regress_feedpub_nobody', 'feedpub', 'CREATE'), 'and create nothing there');
@@ -105,11 +103,11 @@ SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._feed'
 SELECT col_is_pk('feedpub', '_batch', array['feed', 'sync_id'], 'a feed has one batch of a number');
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._batch'::regclass $$, 'it has no trigger either');
 
--- What feedpub._floor and feedpub._removal keep
+-- What feedpub._floor and feedpub._job keep
 SELECT col_is_pk('feedpub', '_floor', array['feed', 'sync_id'], 'a floor is read from the end of its index');
 SELECT indexes_are('feedpub', '_floor', array['_floor_pkey']);
-SELECT col_is_pk('feedpub', '_removal', 'feed', 'a feed has one removal');
-SELECT is_empty(format('SELECT tgname FROM pg_trigger WHERE tgrelid = %L::regclass', t), t || ' has no trigger either') FROM unnest(array['feedpub._floor', 'feedpub._removal']) t;
+SELECT col_is_pk('feedpub', '_job', array['feed', 'kind', 'relation'], 'a feed has one job of a kind on a relation');
+SELECT is_empty(format('SELECT tgname FROM pg_trigger WHERE tgrelid = %L::regclass', t), t || ' has no trigger either') FROM unnest(array['feedpub._floor', 'feedpub._job']) t;
 
 -- What feedpub._tombstone keeps: one entry a position, by which it is read
 SELECT col_is_pk('feedpub', '_tombstone', array['feed', 'feed_xid', 'feed_pos'], 'a feed has one tombstone of a stamp');
@@ -120,8 +118,6 @@ SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._tombs
 SELECT col_is_pk('feedpub', '_partition', array['feed', 'partition'], 'a feed has one row of a partition');
 SELECT indexes_are('feedpub', '_partition', array['_partition_pkey']);
 SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._partition'::regclass $$, 'it has no trigger either');
-SELECT col_is_pk('feedpub', '_stamping', array['feed', 'partition'], 'it has been stamped so far');
-SELECT is_empty($$ SELECT tgname FROM pg_trigger WHERE tgrelid = 'feedpub._stamping'::regclass $$, 'nor has that a trigger');
 
 SELECT * FROM finish();
 ROLLBACK;

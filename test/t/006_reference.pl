@@ -189,7 +189,7 @@ for (split /\n/, sql($node, qq{
 	SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod)
 	FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
 	JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND $of_extension
-	WHERE c.relkind = 'v'
+	WHERE c.relkind = 'v' AND c.relname !~ '^_'
 	ORDER BY 1, a.attnum}))
 {
 	my ($view, $column, $type) = split /\|/;

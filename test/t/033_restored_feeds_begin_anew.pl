@@ -181,7 +181,7 @@ is(sql($new, q(SELECT count(*) FROM feed_poll('copy', 100)), @db, user => 'regre
 # A partitioned table: its rows are stamped in the background.
 #
 sql($new, q(SELECT feed_begin_history('ev'); SELECT feed_start_worker()), @db);
-$new->poll_query_until('staging', q(SELECT count(*) = 2 AND bool_and(state = 'done') FROM feedpub.republishing), 't')
+$new->poll_query_until('staging', q(SELECT count(*) = 2 AND bool_and(state = 'done') FROM feedpub.jobs), 't')
   or die 'the rows of partitions are not stamped';
 $new->poll_query_until('staging', q(SELECT NOT unpublished FROM feedpub.feeds WHERE feed = 'ev'::regclass), 't')
   or die 'the rows of partitions are not published';

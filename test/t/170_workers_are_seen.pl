@@ -164,10 +164,10 @@ ALTER TABLE kv ATTACH PARTITION kv_1 DEFAULT;
 SQL
 sql($node, q(CALL feed_publish('kv')));
 ok( $node->poll_query_until('postgres',
-		"SELECT state = 'done' AND failed = 1 AND last_error LIKE '%violates check%' FROM feedpub.republishing"),
+		"SELECT state = 'done' AND failed = 1 AND last_error LIKE '%violates check%' FROM feedpub.jobs"),
 	'the owner is shown why a row cannot be stamped');
 is( sql($node,
-		'SELECT feed, failed, last_error, last_error_at IS NOT NULL FROM feedpub.republishing',
+		'SELECT feed, failed, last_error, last_error_at IS NOT NULL FROM feedpub.jobs',
 		user => 'regress_feedpub_monitor'),
 	'kv|1||t',
 	'pg_monitor is not told of rows');

@@ -131,7 +131,7 @@ SQL
 $follow->(15);
 is(end_load($load), '', 'no writer has failed');
 sql($node, q(CALL feed_publish('kv')));
-1 while sql($node, q(SELECT feedpub._stamp_some('kv', 1000))) ne '';
+1 while sql($node, q(SELECT feedpub._run_job('kv', 1000))) ne '';
 sql($node, q(CALL feed_publish('kv')));
 $follow->(1000);
 my %table = map { /^(\d+ \d+) (-?\d+)$/ ? ($1 => $2) : die } split /\n/,

@@ -30,16 +30,16 @@ sub set_rate
 	return;
 }
 
-# Waits until something is true of a partition's row in feedpub.republishing.
+# Waits until something is true of a partition's row in feedpub.jobs.
 sub await_state
 {
 	my ($partition, $condition, $test) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	ok( $node->poll_query_until('postgres',
-			"SELECT $condition FROM feedpub.republishing WHERE partition = '$partition'::regclass"),
+			"SELECT $condition FROM feedpub.jobs WHERE relation = '$partition'::regclass"),
 		$test)
-	  or diag(sql($node, 'SELECT * FROM feedpub._stamping'));
+	  or diag(sql($node, 'SELECT * FROM feedpub._job'));
 	return;
 }
 
@@ -51,7 +51,7 @@ sub is_done
 	await_state($partition, "state = 'done'", "$test: done");
 	is( sql($node, "SELECT count(*) FROM $partition, feedpub._partition p WHERE p.partition = '$partition'::regclass AND (feed_xid IS NULL OR feed_xid < p.since)"),
 		'0', "$test: no row is left");
-	is( sql($node, "SELECT stamped FROM feedpub.republishing WHERE partition = '$partition'::regclass"),
+	is( sql($node, "SELECT rows FROM feedpub.jobs WHERE relation = '$partition'::regclass"),
 		$rows, "$test: each was stamped once");
 	ok( $node->poll_query_until('postgres',
 			"SELECT count(DISTINCT (entry).k) = (SELECT count(*) FROM $feed) FROM feed_read(NULL::$feed, '', 10000) WHERE op = 'upsert'"),
@@ -94,17 +94,17 @@ is( sql($node, 'SELECT max(n) <= 200, count(*) >= 15 FROM (SELECT count(*) AS n 
 #
 set_rate(1000);
 attach('kv', 'kv_2', 20000, 3000);
-await_state('kv_2', 'stamped > 0', 'some rows are stamped');
+await_state('kv_2', 'rows > 0', 'some rows are stamped');
 sql($node, 'SELECT pg_terminate_backend(pid, 60000) FROM feedpub.workers WHERE pid IS NOT NULL');
 ok( $node->poll_query_until('postgres',
-		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub maintenance' AND backend_start < (SELECT max(started_at) FROM feedpub.workers)"),
+		"SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub job' AND backend_start < (SELECT max(started_at) FROM feedpub.workers)"),
 	'its process ends with it');
-my $stamped = sql($node, q(SELECT stamped FROM feedpub.republishing WHERE partition = 'kv_2'::regclass));
+my $stamped = sql($node, q(SELECT rows FROM feedpub.jobs WHERE relation = 'kv_2'::regclass));
 cmp_ok($stamped, '<', 3000, 'the worker ends in the middle');
-await_state('kv_2', "stamped > $stamped", 'another goes on');
+await_state('kv_2', "rows > $stamped", 'another goes on');
 $node->stop('immediate');
 $node->start;
-cmp_ok(sql($node, q(SELECT stamped FROM feedpub.republishing WHERE partition = 'kv_2'::regclass)),
+cmp_ok(sql($node, q(SELECT rows FROM feedpub.jobs WHERE relation = 'kv_2'::regclass)),
 	'<', 3000, 'the server ends in the middle');
 set_rate(0);
 is_done('kv', 'kv_2', 3000, 'after a crash');
@@ -119,7 +119,7 @@ sql($node, q(INSERT INTO kv_3 SELECT i, 'v' FROM generate_series(30000, 32999) i
 sql($node, 'ALTER TABLE kv ATTACH PARTITION kv_3 FOR VALUES FROM (30000) TO (40000)');
 $locker->query_safe('SELECT k FROM kv WHERE k IN (30005, 32500) FOR UPDATE');
 sql($node, q(CALL feed_publish('kv')));
-await_state('kv_3', "state = 'running' AND stamped = 2998", 'locked rows are left');
+await_state('kv_3', "state = 'running' AND rows = 2998", 'locked rows are left');
 $locker->query_safe('COMMIT');
 is_done('kv', 'kv_3', 3000, 'locked rows');
 attach('kv', 'kv_4', 40000, 0);
@@ -218,10 +218,10 @@ is_soon($node, "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)", 'it
 await_state('owner_3', q(state = 'failing' AND last_error = 'a step took too long and was ended'), 'it is ended');
 is_done('other', 'other_1', 3, 'another owner has its turn');
 does('');
-await_state('owner_3', "state = 'done' AND stamped = 3", 'when it is mended it is done');
+await_state('owner_3', "state = 'done' AND rows = 3", 'when it is mended it is done');
 ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory')),
 	'the lock went with the process');
-ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub maintenance')),
+ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub job')),
 	'no process stays when there is nothing to do');
 
 #

@@ -81,7 +81,7 @@ sub publish
 
 	$db //= 'src';
 	sql($node, q(CALL feed_publish('kv')), db => $db);
-	1 while sql($node, q(SELECT feedpub._stamp_some('kv', 7)), db => $db) ne '';
+	1 while sql($node, q(SELECT feedpub._run_job('kv', 7)), db => $db) ne '';
 	sql($node, q(CALL feed_publish('kv')), db => $db);
 	return;
 }
@@ -183,7 +183,7 @@ is(text(\%goes_on), table($node, 'dst'), 'what was changed outside is published'
 sql($node, 'CREATE DATABASE early');
 $node->command_ok([ 'pg_restore', '-e', '-d', $node->connstr('early'), "$dir/dump" ],
 	'it is restored once more');
-is(sql($node, 'SELECT count(*) FROM feedpub._stamping', db => 'early'),
+is(sql($node, 'SELECT count(*) FROM feedpub._job', db => 'early'),
 	0, 'without what was found in the rows of another table');
 sql($node, <<'SQL', db => 'early');
 ALTER TABLE kv DETACH PARTITION kv_c;
@@ -263,7 +263,7 @@ my %anew;
 my $anew = '';
 follow($other, 'dst', \%anew, \$anew, 8);
 is(text(\%anew), table($other, 'dst'), 'from the beginning');
-is(sql($other, q(SELECT count(*) FROM feedpub.republishing WHERE state = 'done'), db => 'dst'),
+is(sql($other, q(SELECT count(*) FROM feedpub.jobs WHERE state = 'done'), db => 'dst'),
 	3, 'all its rows have been stamped anew');
 refused($other, "SELECT * FROM feed_read(NULL::kv, '$cursor', 10)", 'PF001', 'another history',
 	'cursors of there are refused', db => 'dst');

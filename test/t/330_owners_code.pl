@@ -125,9 +125,9 @@ sub await_stamping
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	ok( $node->poll_query_until('postgres',
-			"SELECT $condition FROM feedpub.republishing WHERE partition = 'code.$partition'::regclass"),
+			"SELECT $condition FROM feedpub.jobs WHERE relation = 'code.$partition'::regclass"),
 		$test)
-	  or diag(sql($node, 'SELECT * FROM feedpub._stamping'));
+	  or diag(sql($node, 'SELECT * FROM feedpub._job'));
 	return;
 }
 
@@ -176,7 +176,7 @@ is(others(), '',
 # Roles that look, roles that read
 #
 my @looks = map { "SELECT * FROM feedpub.$_" }
-  qw(feeds waiting workers blockers subscriptions shards parked republishing);
+  qw(feeds waiting workers blockers subscriptions shards parked jobs);
 my $one_argument = sql($node, <<'SQL');
 SELECT format(CASE WHEN prokind = 'p' THEN 'CALL %I.%I(%%s)' ELSE 'BEGIN; SELECT %I.%I(%%s); ROLLBACK' END, n.nspname, proname)
 FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
@@ -249,7 +249,7 @@ INSERT INTO plain VALUES ('new', NULL);
 INSERT INTO parted VALUES (12, 'c');
 SQL
 ok( $node->poll_query_until('postgres',
-		q(SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'feedpub maintenance')),
+		q(SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'feedpub job')),
 	'code that never ends is run');
 sql($node, q(INSERT INTO other (message_type, data) VALUES ('A', '1')));
 ok(await_looked_published($_), "$_ is published meanwhile")

@@ -1,0 +1,157 @@
+/*-------------------------------------------------------------------------
+ *
+ * job.h
+ *	  Jobs: long work on the rows of one table, in steps.
+ *
+ * There are four kinds, and one engine for them.
+ *
+ *	  kind		what a step does to some rows			whose code may run
+ *	  stamp		stamps rows that a partition came with	the partition's owner's
+ *	  remove	deletes rows before an outbox's floor	the outbox's owner's
+ *	  expire	deletes tombstones before a floor		none
+ *	  sweep		deletes what dropped feeds have left	none
+ *
+ * What there is to do follows from the feeds, and is read anew each time: the
+ * view feedpub._work has a row for each job, with its target.  The target is
+ * what the job is to reach: since of the partition (feed/partition.c), or the
+ * number of the floor's batch.  feedpub._job has how far a job is.  A job is
+ * done if that row says so for the target of now.  So what a job writes says
+ * nothing about a later target, and nothing has to be undone when a feed, a
+ * partition or a floor changes.
+ *
+ * A step is a short transaction: it takes the job's lock, checks that the
+ * target is still the one of now, under a lock that keeps it, and works on some
+ * rows (rows.c).  It is bounded in rows, which adapt to STEP_TIME, and in time.
+ * A pass goes over all rows that the job is about; passes are repeated until
+ * none is left.  Where a pass is, is in the memory of the session that makes
+ * the steps, and is written into feedpub._job.  If that is lost, because the
+ * session ended or the server crashed, the next one goes on from what was
+ * written: rows that were done since are not found again.
+ *
+ * The kinds differ in what they lock and check first, and in which rows they
+ * look for: stamp.c, remove.c.  All else is the same: rows.c finds, locks and
+ * changes rows, and tries a row alone if its trigger or check fails.
+ *
+ * Sessions that make steps: a process in the background (process.c), and
+ * feed_republish() and feed_purge() in the session of the caller, which commit
+ * between steps.  Two may work on the same job: the lock excludes them from a
+ * step at the same time, and each has a pass of its own.
+ *
+ * Retries.  When a turn of a job begins, its row counts an attempt, and a time
+ * before which no other turn begins, each time twice as long.  If the turn ends
+ * well, both are taken back.  So a turn that is killed, or crashes the server,
+ * has been counted.
+ *
+ * Owners.  The database's worker starts processes, apart from the publisher
+ * (plan.c).  A process works for one owner, and owners take turns.  If the code
+ * of an owner does not let go, another process works for the others, up to a
+ * limit.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_JOB_H
+#define FEEDPUB_JOB_H
+
+#include "publish/publish.h"
+
+typedef enum FeedpubJobKind
+{
+	FEEDPUB_JOB_STAMP,
+	FEEDPUB_JOB_REMOVE,
+	FEEDPUB_JOB_EXPIRE,
+	FEEDPUB_JOB_SWEEP,
+} FeedpubJobKind;
+
+/* Which rows of a table a pass looks for, one kind after the other. */
+typedef enum FeedpubRows
+{
+	FEEDPUB_ROWS_UNSTAMPED,		/* without a stamp, or with half of one */
+	FEEDPUB_ROWS_BEFORE,		/* with a stamp that a snapshot sees */
+	FEEDPUB_ROWS_FOREIGN,		/* with one that this server has not assigned */
+	FEEDPUB_ROWS_END,
+} FeedpubRows;
+
+/* Going over the rows of a table, and the state of that. */
+typedef struct FeedpubPass
+{
+	bool		removes;		/* by a DELETE; else rows are stamped anew */
+	int			kinds;			/* 1 << FeedpubRows, for each kind */
+	FeedpubSnapshot before;		/* of FEEDPUB_ROWS_BEFORE */
+	Oid			feed;			/* whose, in feedpub._tombstone; else 0 */
+	uint64		from_xid;		/* where it begins */
+
+	/* where it is */
+	Oid			file;			/* the table's file, which tid is of */
+	FeedpubRows kind;
+	uint64		xid;
+	int64		pos;
+	ItemPointerData tid;
+	int64		moved;			/* rows that it has stamped or removed */
+	int64		left;			/* that were locked, or had changed */
+	int64		failed;			/* also those that a trigger suppressed */
+	bool		ended;
+	TransactionId left_xid;		/* one that has locked such a row, or 0 */
+	char		error[FEEDPUB_ERROR_LENGTH];	/* the last; '': none */
+
+	int64		done;			/* rows, by the last step */
+} FeedpubPass;
+
+/* What a step has come to. */
+typedef enum FeedpubJobOutcome
+{
+	FEEDPUB_JOB_NOTHING,		/* there is no such job, or others do it */
+	FEEDPUB_JOB_GOES_ON,
+	FEEDPUB_JOB_WAITS,			/* for locks, running transactions, a mend */
+	FEEDPUB_JOB_DONE,
+} FeedpubJobOutcome;
+
+/* A job. */
+typedef struct FeedpubJob
+{
+	Oid			feed;
+	FeedpubJobKind kind;
+	Oid			relation;		/* the partition, or the feed's table */
+	uint64		target;
+	Oid			owner;			/* whose code may run; InvalidOid: no code */
+	bool		running;		/* in the background, as its row says */
+	bool		busy;			/* or another one of that owner */
+	int64		wait_ms;		/* until its next turn */
+	FeedpubPass pass;
+	bool		settled;		/* stamp: no older writer ran at its start */
+	int64		rows;			/* not written yet */
+	TimestampTz saved_at;
+} FeedpubJob;
+
+/* in job.c */
+extern List *feedpub_job_list(Oid feed, bool failed_too);
+extern void feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew);
+extern FeedpubJobOutcome feedpub_job_step(FeedpubJob *job, int max_rows,
+										  bool wait);
+extern void feedpub_job_save(FeedpubJob *job, bool done);
+extern void feedpub_job_end(const FeedpubJob *job, bool progressed,
+							const char *error);
+extern const char *feedpub_job_name(FeedpubJobKind kind);
+extern int64 feedpub_job_failed_rows(Oid feed);
+extern int64 feedpub_job_stamped_rows(void);
+extern void feedpub_job_begin_transaction(void);
+
+/* in plan.c */
+extern void feedpub_plan_jobs(FeedpubWorkerStats *stats);
+extern long feedpub_plan_wait(void);
+extern void feedpub_plan_end(void);
+
+/* in remove.c */
+extern FeedpubJobOutcome feedpub_remove_rows(FeedpubJob *job, int max_rows,
+											 bool wait);
+
+/* in rows.c */
+extern void feedpub_rows_check(Relation rel, bool removes);
+extern void feedpub_rows_since(FeedpubPass *pass, uint64 since);
+extern void feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows);
+extern void feedpub_rows_stamp_all(Relation rel, const char *which);
+
+/* in stamp.c */
+extern FeedpubJobOutcome feedpub_stamp_rows(FeedpubJob *job, int max_rows,
+											bool wait);
+
+#endif							/* FEEDPUB_JOB_H */

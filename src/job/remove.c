@@ -1,0 +1,86 @@
+/*-------------------------------------------------------------------------
+ *
+ * remove.c
+ *	  Removing what is before a floor: the rows of an outbox, or the deletes of
+ *	  a table feed, whose tombstones are rows of feedpub._tombstone.
+ *
+ * The rows that the snapshot of the floor's batch sees are deleted through the
+ * index, in the order of their stamps, in steps.  Of an outbox each step is a
+ * DELETE as the table's owner, so the owner's triggers fire and foreign keys
+ * act.
+ *
+ * No reader misses a row of a step: the floor has moved before, in a
+ * transaction that had committed when the step began (floor.c).  A step reads
+ * the floor under a lock on the feed's history, which it holds until it
+ * commits.  So feed_begin_history(), which forgets the floor and publishes all
+ * rows again, cannot run between.
+ *
+ * A snapshot may see some of the tombstones before the floor, and not others.
+ * A reader that is not refused has a base that is not before the floor
+ * (read/page_check.c): it never got the rows that they removed, so it does not
+ * matter which of them it gets.
+ *
+ * If the floor has moved, another pass begins: not at the first row, but at the
+ * xid below which the snapshot of the floor before saw everything, and the pass
+ * has been.  If rows were left, because they were locked or their DELETE
+ * failed, the next pass begins where this one did.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "job/job.h"
+
+FeedpubJobOutcome
+feedpub_remove_rows(FeedpubJob *job, int max_rows, bool wait)
+{
+	bool		is_outbox = job->kind == FEEDPUB_JOB_REMOVE;
+	LOCKMODE	lockmode = is_outbox ? RowExclusiveLock : AccessShareLock;
+	FeedpubPass *pass = &job->pass;
+	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
+	FeedpubFeed registered;		/* reading it raises an error without an index */
+	FeedpubFloor floor;
+	FeedpubBatch batch;
+	Relation	rel;
+	Relation	rows;
+
+	if (!feedpub_registry_lock_history(job->feed, RowShareLock, wait))
+		return FEEDPUB_JOB_WAITS;
+	if (wait)
+		LockRelationOid(job->feed, lockmode);
+	else if (!ConditionalLockRelationOid(job->feed, lockmode))
+		return FEEDPUB_JOB_WAITS;
+	rel = try_relation_open(job->feed, NoLock);
+	if (rel == NULL)
+		return outcome;
+	PushActiveSnapshot(GetLatestSnapshot());
+	feedpub_floor_read(job->feed, GetActiveSnapshot(), &floor);
+	if (floor.sync_id == (int64) job->target && feedpub_registry_find(job->feed, &registered))
+	{
+		/* if it came with a dump, it sees rows that were written here since */
+		feedpub_batch_last(job->feed, PG_INT64_MAX, GetActiveSnapshot(), &batch);
+		feedpub_batch_refuse_foreign(&registered, &batch);
+		feedpub_batch_last(job->feed, floor.sync_id + 1, GetActiveSnapshot(), &batch);
+		if (batch.sync_id != floor.sync_id)
+			elog(ERROR, "feed \"%s\" has no batch at its floor", RelationGetRelationName(rel));
+		pass->kinds = 1 << FEEDPUB_ROWS_BEFORE;
+		pass->before = batch.snapshot;
+		pass->feed = is_outbox ? InvalidOid : job->feed;
+		if (is_outbox)
+			feedpub_rows_check(rel, true);
+		rows = is_outbox ? rel : relation_open(feedpub_registry_table("_tombstone"), RowExclusiveLock);
+		feedpub_rows_some(pass, rows, max_rows);
+		if (rows != rel)
+			relation_close(rows, NoLock);
+		outcome = FEEDPUB_JOB_GOES_ON;
+	}
+	PopActiveSnapshot();
+	relation_close(rel, NoLock);
+	return outcome;
+}

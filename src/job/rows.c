@@ -1,0 +1,661 @@
+/*-------------------------------------------------------------------------
+ * rows.c
+ *	  Stamping rows of a table anew, or removing them, some at a time.
+ *
+ * This is the one step of all jobs that work on rows.  It is what an owner
+ * would write: an UPDATE that sets feed_xid to NULL, or a DELETE.  Checks are
+ * made, foreign keys act and triggers fire.  All of them are the owner's code,
+ * so the step runs as the table's owner, in a security-restricted operation
+ * (role.c), and never in a process that publishes.  Deferred triggers fail
+ * there, so none is deferred.
+ *
+ * A pass looks for rows of one kind after the other.
+ *
+ * Rows without a stamp, or with half of one, are in no index.  They are looked
+ * for in the order of the table, some pages at a time.  Such a row does not
+ * move before it has been found, for any UPDATE of it stamps it (stamp.c).
+ * So a row that a pass has left has a stamp, or was locked.
+ *
+ * Rows whose stamp a snapshot sees, and rows with one that this server has not
+ * assigned, are looked for in the order of the index on the stamp.  An UPDATE
+ * that keeps a row's stamp keeps its position there.  Rows of equal stamps are
+ * told by their row identifiers, so a step that ends between them loses none.
+ *
+ * A step finds some rows, locks those that can be locked at once, and changes
+ * these.  Rows that are locked, or have changed meanwhile, are left to another
+ * pass.  The position of a pass is of one file of the table; in another file it
+ * begins again.
+ *
+ * Rows of an outbox do not change, and are rarely locked.  So rows that are to
+ * be removed are first deleted all at once, without a look at locks, and only
+ * if that fails, or does not delete all, they are locked and tried as others.
+ *
+ * Then some rows are changed at once, each time twice as many.  If that fails,
+ * each row is tried alone, in a subtransaction.  If a row fails then, or a
+ * trigger suppresses it or gives it another stamp, the row is counted, and
+ * stops nothing.
+ *
+ * feed_begin_history() has all rows stamped in one transaction, in order.
+ *
+ * Waiting.  The rows of a step stay locked until it commits, so the step waits
+ * for nothing long: its lock_timeout is below any useful deadlock_timeout.
+ * feed_republish() waits between two passes for a transaction that has locked a
+ * row, without a transaction id of its own.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/subtrans.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "executor/tuptable.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
+#include "rewrite/prs2lock.h"
+#include "rewrite/rewriteDefine.h"
+#include "storage/bufmgr.h"
+#include "storage/proc.h"
+#include "storage/procarray.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/rls.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+#include "utils/xid8.h"
+
+#include "job/job.h"
+
+/* pages that are searched at once, and how long a step searches, in ms */
+#define WINDOW			32
+#define SEARCH_TIME		200
+
+/* after how long a step changes no more rows, in ms */
+#define CHANGE_TIME		1000
+
+/* up to how many rows are not removed all at once: each may be slow */
+#define FEW_ROWS		10
+
+/* how many rows are read at once if they are stamped in order */
+#define ROWS_AT_ONCE	1000
+
+/*
+ * How long a step waits for a lock that a trigger or a check takes, in ms: less
+ * than deadlock_timeout, so in a deadlock the step gives way, and no writer is
+ * cancelled.
+ */
+#define LOCK_LIMIT		Max(Min(500, DeadlockTimeout / 2), 1)
+
+/*
+ * Locks rows, and returns how many, which, and, if these are fewer than $6, one
+ * that it has not locked.
+ */
+#define LOCK(strength) \
+	"WITH locked AS (SELECT t.ctid AS c FROM ONLY %s t WHERE t.ctid = ANY ($5) FOR " strength " SKIP LOCKED)" \
+	" SELECT count(*)::int4, array_agg(c), CASE WHEN count(*) < $6 THEN"                                      \
+	"  (SELECT f FROM unnest($5) f WHERE NOT EXISTS (SELECT FROM locked l WHERE l.c = f) LIMIT 1) END"        \
+	" FROM locked"
+
+/* What the statements of a step share. */
+typedef struct Step
+{
+	FeedpubPass *pass;
+	Relation	rel;
+	Datum		tids;			/* an array of the rows that it works on */
+	int			n;				/* how many */
+	int64		processed;		/* by the last statement, */
+	Datum		row[4];			/* its first row, */
+	bool		nulls[4];
+	char		error[FEEDPUB_ERROR_LENGTH];	/* or the error that ended it */
+} Step;
+
+static void update_in_order(Relation rel, const char *which);
+static void begin_as_owner(Relation rel, FeedpubRole *caller);
+static void next_kind(FeedpubPass *pass);
+static void execute(Step *step, const char *sql, int from, int to);
+static int	try(Step *step, const char *sql, int from, int to);
+static void find_rows(Step *step, int max_rows);
+static void find_unstamped(Step *step, int max_rows);
+static void lock_rows(Step *step);
+static void note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid);
+static void change_rows(Step *step);
+static bool change_some(Step *step, int from, int to);
+static void note_failures(FeedpubPass *pass, int64 n, const char *error);
+static bool is_passing(int sqlstate);
+static ItemPointerData last_tid(const Step *step);
+
+/*
+ * Refuse a table if the UPDATE or DELETE would leave out rows without an
+ * error, or if its owner may not make it.
+ */
+void
+feedpub_rows_check(Relation rel, bool removes)
+{
+	const char *message = removes ? "rows of \"%s\" cannot be removed" :
+									"rows of \"%s\" cannot be published again";
+	const char *verb = removes ? "DELETE" : "UPDATE";
+	AclMode		mode = removes ? ACL_DELETE : ACL_UPDATE;
+	const char *name = RelationGetRelationName(rel);
+	Oid			relid = RelationGetRelid(rel);
+	Oid			owner = rel->rd_rel->relowner;
+
+	if (check_enable_rls(relid, owner, true) == RLS_ENABLED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg(message, name),
+				 errdetail("Row security hides rows from the table's owner."),
+				 errhint("ALTER TABLE ... NO FORCE ROW LEVEL SECURITY, and try again.")));
+	if (pg_class_aclcheck(relid, owner, ACL_SELECT) != ACLCHECK_OK ||
+		(pg_class_aclcheck(relid, owner, mode) != ACLCHECK_OK &&
+		 (removes || pg_attribute_aclcheck(relid, get_attnum(relid, FEEDPUB_XID_COLUMN), owner, mode) != ACLCHECK_OK)))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg(message, name),
+				 errdetail("The table's owner lacks SELECT or %s on it.", verb),
+				 errhint("GRANT SELECT, %s ON %s TO %s, and try again.", verb,
+						 feedpub_relation_name(relid),
+						 quote_identifier(GetUserNameFromId(owner, false)))));
+	for (int i = 0; rel->rd_rules != NULL && i < rel->rd_rules->numLocks; i++)
+	{
+		RewriteRule *rule = rel->rd_rules->rules[i];
+
+		if (rule->event == (removes ? CMD_DELETE : CMD_UPDATE) &&
+			rule->isInstead && rule->enabled != RULE_DISABLED)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg(message, name),
+					 errdetail("A rule does something else instead of %s.", verb),
+					 errhint("ALTER TABLE ... DISABLE RULE, and try again.")));
+	}
+}
+
+/*
+ * Let a pass look for the rows of a partition that are not in the feed, which
+ * are those that are not in since.
+ */
+void
+feedpub_rows_since(FeedpubPass *pass, uint64 since)
+{
+	pass->kinds = since == FEEDPUB_SINCE_NEVER ?
+		1 << FEEDPUB_ROWS_FOREIGN :
+		1 << FEEDPUB_ROWS_UNSTAMPED | 1 << FEEDPUB_ROWS_BEFORE;
+	pass->before = (FeedpubSnapshot){.xmin = since, .xmax = since};
+}
+
+/*
+ * Continue with the next kind of rows.
+ */
+static void
+next_kind(FeedpubPass *pass)
+{
+	do
+		pass->kind++;
+	while (pass->kind < FEEDPUB_ROWS_END && !(pass->kinds & 1 << pass->kind));
+	pass->ended = pass->kind == FEEDPUB_ROWS_END;
+	pass->xid = pass->from_xid;
+	pass->pos = 0;
+	ItemPointerSet(&pass->tid, 0, 0);
+}
+
+/*
+ * Stamp or remove some rows of a table, in a transaction of the caller's.  The
+ * caller has locked the table and checked it.  Each of these steps begins in a
+ * transaction of its own, in READ COMMITTED.
+ */
+void
+feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
+{
+	Step		step = {.pass = pass, .rel = rel};
+	int64		moved;
+	FeedpubRole caller;
+
+	if (pass->file != rel->rd_rel->relfilenode)
+	{
+		/* it begins, from the first row on */
+		pass->file = rel->rd_rel->relfilenode;
+		pass->kind = -1;
+		next_kind(pass);
+		pass->moved = pass->left = pass->failed = 0;
+		pass->error[0] = '\0';
+	}
+	moved = pass->moved;
+	AfterTriggerSetState(makeNode(ConstraintsSetStmt));
+	begin_as_owner(rel, &caller);
+	SPI_connect();
+	find_rows(&step, max_rows);
+	if (pass->removes && step.n > FEW_ROWS &&
+		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)", 0, 0) == 0)
+	{
+		pass->moved += step.processed;
+		step.n -= step.processed;
+	}
+	if (step.n > 0)
+	{
+		lock_rows(&step);
+		change_rows(&step);
+	}
+	SPI_finish();
+	feedpub_role_end(&caller);
+	pass->done = pass->moved - moved;
+}
+
+/*
+ * Stamp all rows of a table whose feed_xid satisfies a condition, in an order
+ * that follows it, in the caller's transaction.  The caller has locked the table
+ * against all but readers.  An outbox allows no UPDATE but this one.
+ */
+void
+feedpub_rows_stamp_all(Relation rel, const char *which)
+{
+	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
+	FeedpubRole caller;
+
+	AfterTriggerSetState(immediate);
+	begin_as_owner(rel, &caller);
+	SPI_connect();
+	feedpub_stamp_anew = RelationGetRelid(rel);
+	PG_TRY();
+	{
+		update_in_order(rel, which);
+	}
+	PG_FINALLY();
+	{
+		feedpub_stamp_anew = InvalidOid;
+	}
+	PG_END_TRY();
+	SPI_finish();
+	feedpub_role_end(&caller);
+}
+
+static void
+update_in_order(Relation rel, const char *which)
+{
+	char	   *table = feedpub_relation_name(RelationGetRelid(rel));
+	FullTransactionId xid = GetTopFullTransactionId();
+	Oid			argtypes[1] = {TIDOID};
+	SPIPlanPtr	update;
+	Portal		rows;
+
+	update = SPI_prepare(psprintf("UPDATE ONLY %s SET " FEEDPUB_XID_COLUMN " = NULL"
+								  " WHERE ctid = $1 RETURNING " FEEDPUB_XID_COLUMN,
+								  table),
+						 1, argtypes);
+	rows = SPI_cursor_open_with_args(NULL,
+									 psprintf("SELECT t.ctid FROM ONLY %s t"
+											  " WHERE t." FEEDPUB_XID_COLUMN " %s",
+											  table, which),
+									 0, NULL, NULL, NULL, false, 0);
+	for (;;)
+	{
+		SPITupleTable *found;
+		uint64		n;
+
+		SPI_cursor_fetch(rows, true, ROWS_AT_ONCE);
+		found = SPI_tuptable;
+		n = SPI_processed;
+		if (n == 0)
+			break;
+		for (uint64 i = 0; i < n; i++)
+		{
+			bool		isnull;
+			Datum		values[1] = {SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull)};
+			Datum		stamp = (Datum) 0;
+
+			CHECK_FOR_INTERRUPTS();
+			if (SPI_execute_plan(update, values, NULL, false, 0) != SPI_OK_UPDATE_RETURNING)
+				elog(ERROR, "could not update \"%s\"", RelationGetRelationName(rel));
+			if (SPI_processed == 1)
+				stamp = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+			if (SPI_processed != 1 || isnull ||
+				!FullTransactionIdEquals(DatumGetFullTransactionId(stamp), xid))
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("a row of \"%s\" could not be stamped anew",
+								RelationGetRelationName(rel)),
+						 errdetail("A trigger suppresses the UPDATE, changes the row before, or changes the stamp."),
+						 errhint("Run feed_check() to see whether the feed's own triggers fire.  Disable the table's other triggers for that time.")));
+			SPI_freetuptable(SPI_tuptable);
+		}
+		SPI_freetuptable(found);
+	}
+	SPI_cursor_close(rows);
+	SPI_freeplan(update);
+}
+
+/*
+ * Become the owner of a table, with settings for a step.
+ */
+static void
+begin_as_owner(Relation rel, FeedpubRole *caller)
+{
+	/* the plans must be those that the passes need */
+	static const char *const unwanted[] = {
+		"enable_seqscan", "enable_bitmapscan", "jit"};
+
+	feedpub_role_begin_owner(rel->rd_rel->relowner, caller);
+	for (int i = 0; i < lengthof(unwanted); i++)
+		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("lock_timeout", psprintf("%d", LOCK_LIMIT),
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+/*
+ * Run a statement; %s in it is the table.  Its parameters are the position of
+ * the pass, $1 to $3, its snapshot, $4, the rows, $5, and two numbers.
+ */
+static void
+execute(Step *step, const char *sql, int from, int to)
+{
+	FeedpubPass *pass = step->pass;
+	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, INT4OID, INT4OID};
+	Datum		values[] = {UInt64GetDatum(pass->xid), Int64GetDatum(pass->pos),
+							PointerGetDatum(&pass->tid), feedpub_batch_snapshot_datum(&pass->before),
+							step->tids, Int32GetDatum(from), Int32GetDatum(to)};
+
+	if (SPI_execute_with_args(psprintf(sql, feedpub_relation_name(RelationGetRelid(step->rel))),
+							  lengthof(values), argtypes, values,
+							  step->tids ? NULL : "    n  ", false, 0) < 0)
+		elog(ERROR, "could not run: %s", sql);
+	step->processed = (int64) SPI_processed;
+	if (SPI_tuptable != NULL && SPI_processed > 0)
+		heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, step->row, step->nulls);
+}
+
+/*
+ * The same in a subtransaction.  Returns 0, or the SQLSTATE of an error that is
+ * of the rows, or of other sessions that work on them.  After any other error
+ * the step is made again later.
+ */
+static int
+try(Step *step, const char *sql, int from, int to)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile int sqlstate = 0;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		execute(step, sql, from, to);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		sqlstate = error->sqlerrcode;
+		if (!is_passing(sqlstate) && !feedpub_attempt_is_of_the_data(sqlstate))
+			ReThrowError(error);
+		strlcpy(step->error, error->message,
+				pg_mbcliplen(error->message, strlen(error->message), sizeof(step->error) - 1) + 1);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return sqlstate;
+}
+
+/*
+ * Is it an error of a row that another session works on?  A row that has moved
+ * to another partition is one.
+ */
+static bool
+is_passing(int sqlstate)
+{
+	return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE ||
+		sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ||
+		sqlstate == ERRCODE_T_R_SERIALIZATION_FAILURE;
+}
+
+/*
+ * Find rows after the position of the pass.  The bound of foreign stamps is the
+ * next xid of the snapshot that reads: all that it sees was stamped before.
+ */
+static void
+find_rows(Step *step, int max_rows)
+{
+	FeedpubPass *pass = step->pass;
+
+	for (FeedpubRows kind = FEEDPUB_ROWS_END; step->n == 0 && !pass->ended && pass->kind != kind;)
+	{
+		kind = pass->kind;
+		if (kind == FEEDPUB_ROWS_UNSTAMPED)
+		{
+			find_unstamped(step, max_rows);
+			continue;
+		}
+		execute(step,
+				psprintf("SELECT count(*)::int4, array_agg(r.ctid), (array_agg(r.x))[count(*)], (array_agg(r.p))[count(*)]"
+						 " FROM (SELECT t.ctid, t." FEEDPUB_XID_COLUMN " AS x, t." FEEDPUB_POS_COLUMN " AS p"
+						 "  FROM ONLY %%s t"
+						 "  WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid) > ($1, $2, $3)%s%s"
+						 "  ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid LIMIT $6) r",
+						 kind == FEEDPUB_ROWS_BEFORE ?
+							 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
+							 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
+							 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
+						 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : ""),
+				max_rows, 0);
+		step->n = DatumGetInt32(step->row[0]);
+		if (step->n > 0)
+		{
+			step->tids = step->row[1];
+			pass->xid = DatumGetUInt64(step->row[2]);
+			pass->pos = DatumGetInt64(step->row[3]);
+			pass->tid = last_tid(step);
+		}
+		if (step->n < max_rows)
+			next_kind(pass);
+	}
+}
+
+/*
+ * Find rows without a stamp, or with half of one, some pages at a time.
+ */
+static void
+find_unstamped(Step *step, int max_rows)
+{
+	FeedpubPass *pass = step->pass;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(step->rel);
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SEARCH_TIME);
+
+	while (ItemPointerGetBlockNumberNoCheck(&pass->tid) < nblocks)
+	{
+		BlockNumber end = Min(ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW, nblocks);
+
+		CHECK_FOR_INTERRUPTS();
+		execute(step,
+				psprintf("SELECT count(*)::int4, array_agg(r.ctid)"
+						 " FROM (SELECT t.ctid FROM ONLY %%s t"
+						 "  WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
+						 "  AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
+						 "  ORDER BY t.ctid LIMIT $6) r",
+						 end),
+				max_rows, 0);
+		step->n = DatumGetInt32(step->row[0]);
+		if (step->n > 0)
+			step->tids = step->row[1];
+		if (step->n == max_rows)
+			pass->tid = last_tid(step);
+		else
+			ItemPointerSet(&pass->tid, end, 0);
+		if (step->n > 0 || GetCurrentTimestamp() >= until)
+			return;
+	}
+	next_kind(pass);
+}
+
+static ItemPointerData
+last_tid(const Step *step)
+{
+	ArrayType  *tids = DatumGetArrayTypeP(step->tids);
+
+	return ((ItemPointerData *) ARR_DATA_PTR(tids))[step->n - 1];
+}
+
+/*
+ * Lock the rows that can be locked at once and are where they were found.  The
+ * others are left, and for one of them it is noted who has locked it.
+ */
+static void
+lock_rows(Step *step)
+{
+	int			n = step->n;
+	bool		none = try(step,
+						   step->pass->removes ? LOCK("UPDATE") : LOCK("NO KEY UPDATE"),
+						   n, 0) != 0;
+
+	step->n = none ? 0 : DatumGetInt32(step->row[0]);
+	step->pass->left += n - step->n;
+	if (!none && !step->nulls[2])
+		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(step->row[2]));
+	step->tids = step->row[1];
+}
+
+/*
+ * Note which transaction has locked a row.  Nothing if it is not locked any
+ * more.
+ */
+static void
+note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TransactionId xid = InvalidTransactionId;
+	bool		is_multi = false;
+
+	if (TTS_IS_BUFFERTUPLE(slot) &&
+		table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot))
+	{
+		BufferHeapTupleTableSlot *row = (BufferHeapTupleTableSlot *) slot;
+
+		LockBuffer(row->buffer, BUFFER_LOCK_SHARE);
+		xid = HeapTupleHeaderGetRawXmax(row->base.tuple->t_data);
+		is_multi = (row->base.tuple->t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0;
+		LockBuffer(row->buffer, BUFFER_LOCK_UNLOCK);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	if (is_multi)
+	{
+		MultiXactMember *members;
+		int			n = GetMultiXactIdMembers(xid, &members, false, false);
+
+		xid = InvalidTransactionId;
+		for (int i = 0; i < n; i++)
+		{
+			if (TransactionIdIsInProgress(members[i].xid))
+				xid = members[i].xid;
+		}
+	}
+	if (TransactionIdIsNormal(xid) && TransactionIdIsInProgress(xid))
+	{
+		int			pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+
+		pass->left_xid = xid;
+		if (pass->failed > 0)
+			return;
+		if (pid != 0)
+			snprintf(pass->error, sizeof(pass->error), "locked by process %d", pid);
+		else
+			strlcpy(pass->error, "locked by a prepared transaction", sizeof(pass->error));
+	}
+}
+
+/*
+ * Change the rows, some at once, each time twice as many; if that fails, each
+ * alone.  However slow triggers are, a step changes at least one row before its
+ * limit ends it: the rows for which there is no time are left.
+ */
+static void
+change_rows(Step *step)
+{
+	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), CHANGE_TIME);
+	int			n = step->n;
+	int			some = 1;
+
+	for (int i = 1; i <= n; i += some, some = Min(2 * some, n + 1 - i))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (i > 1 && GetCurrentTimestamp() >= until)
+		{
+			step->pass->left += n + 1 - i;
+			return;
+		}
+		if (change_some(step, i, i + some - 1))
+			continue;
+		for (int j = i; j < i + some; j++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			(void) change_some(step, j, j);
+		}
+	}
+}
+
+/*
+ * Change some of the rows, which are locked.  Returns whether they are done: if
+ * a single row fails, it is.
+ *
+ * Of rows that are stamped those count that have got a stamp of this
+ * transaction.  A trigger that fires after the stamping one may have put
+ * another stamp into them.  If such rows counted as stamped, each pass would
+ * find them again, and there would be no last pass.
+ */
+static bool
+change_some(Step *step, int from, int to)
+{
+	FeedpubPass *pass = step->pass;
+	int			n = to - from + 1;
+	int64		nchanged;
+	int64		ndone;
+	int			sqlstate;
+
+	sqlstate = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY (($5)[$6:$7])" : "WITH done AS (UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL"
+																									" WHERE t.ctid = ANY (($5)[$6:$7])"
+																									" RETURNING t." FEEDPUB_XID_COLUMN " AS x, t." FEEDPUB_POS_COLUMN " AS p)"
+																									" SELECT count(*), count(p) FILTER (WHERE x = pg_current_xact_id()) FROM done",
+				   from, to);
+	if (sqlstate == 0)
+	{
+		nchanged = pass->removes ? step->processed : DatumGetInt64(step->row[0]);
+		ndone = pass->removes ? nchanged : DatumGetInt64(step->row[1]);
+		pass->moved += ndone;
+		note_failures(pass, n - nchanged, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
+		note_failures(pass, nchanged - ndone, "a trigger changes the stamp");
+		return true;
+	}
+	if (n > 1)
+		return false;
+	if (is_passing(sqlstate))
+		pass->left++;
+	else
+		note_failures(pass, 1, step->error);
+	return true;
+}
+
+/*
+ * Note that rows cannot be changed.
+ */
+static void
+note_failures(FeedpubPass *pass, int64 n, const char *error)
+{
+	if (n == 0)
+		return;
+	pass->failed += n;
+	strlcpy(pass->error, error, sizeof(pass->error));
+}

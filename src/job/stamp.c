@@ -1,0 +1,68 @@
+/*-------------------------------------------------------------------------
+ * stamp.c
+ *	  Stamping the rows that partitions came with.
+ *
+ * A partition that is admitted later (partition.c) may have rows that are not
+ * in the feed.  They are stamped anew in steps.
+ *
+ * A pass over a partition holds for one admission of it: for its xid, called
+ * since, and for the trigger that is listed with it.  Each step locks the
+ * partition, and then compares both with what is committed now: until the step
+ * commits, the partition cannot be detached and attached again.
+ *
+ * A partition is done under two conditions.  The pass has found only rows that
+ * cannot be stamped.  When the pass began, no transaction with an xid below
+ * since was running: such transactions may write rows with stamps that are not
+ * in the feed, until they end.  If since is FEEDPUB_SINCE_NEVER, only the rows
+ * with stamps of another server are stamped, and then the publisher looks
+ * again.
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "storage/lmgr.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "job/job.h"
+
+FeedpubJobOutcome
+feedpub_stamp_rows(FeedpubJob *job, int max_rows, bool wait)
+{
+	FeedpubPass *pass = &job->pass;
+	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
+	Relation	rel;
+
+	if (wait)
+		LockRelationOid(job->relation, RowExclusiveLock);
+	else if (!ConditionalLockRelationOid(job->relation, RowExclusiveLock))
+		return FEEDPUB_JOB_WAITS;
+	rel = try_relation_open(job->relation, NoLock);
+	if (rel == NULL)
+		return outcome;
+
+	/*
+	 * Is the partition still as the pass has it?  Our lock keeps it as it is
+	 * from here on.
+	 */
+	if (feedpub_partition_feed(job->relation) == job->feed &&
+		feedpub_partition_since(job->feed, rel) == job->target)
+	{
+		feedpub_rows_check(rel, false);
+		feedpub_rows_since(pass, job->target);
+		if (pass->file != rel->rd_rel->relfilenode)
+		{
+			/* a pass begins: before its first snapshot */
+			Snapshot	snapshot = GetLatestSnapshot();
+
+			job->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
+		}
+		feedpub_rows_some(pass, rel, max_rows);
+		if (job->target == FEEDPUB_SINCE_NEVER && pass->ended && pass->left + pass->moved == 0)
+			feedpub_shmem_mark(&job->feed, 1, false);	/* it can be admitted */
+		outcome = FEEDPUB_JOB_GOES_ON;
+	}
+	relation_close(rel, NoLock);
+	return outcome;
+}
