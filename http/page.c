@@ -51,6 +51,14 @@ static const HttpStatement begin_statement = {
 		" FROM feedpub._feed f"
 		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
 
+/* The same with the end of what is published: a cursor of any feed. */
+static const HttpStatement head_statement = {
+	.nargs = 1,
+	.text =
+		"SELECT pg_catalog.concat('outbox ', %1$s.feed_head(f.feed))"
+		" FROM feedpub._feed f"
+		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
+
 #define PAGE_TEXT(function) \
 	"SELECT feedpub." function "($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
@@ -129,6 +137,12 @@ http_page_begin(HttpRequest *request)
 	if (!http_request_is_name(request->feed))
 		return http_problem(request, 404, "there is no such feed");
 
+	/* if it were read again while it waits, it would never find anything */
+	if (strcmp(request->after, "latest") == 0)
+	{
+		http_page_run(request, &head_statement, begin_answer);
+		return MHD_YES;
+	}
 	if (request->format == HTTP_FORMAT_EVENTS || request->format == HTTP_FORMAT_LINES)
 		return http_stream_begin(request);
 	if (*request->after != '\0' || has_begun(request))
@@ -145,7 +159,7 @@ has_begun(HttpRequest *request)
 									   MHD_GET_ARGUMENT_KIND, "begin") != NULL;
 }
 
-/* The feed's floor is known: send the consumer to where it begins. */
+/* The feed's floor or head is known: send the consumer to where it begins. */
 static enum MHD_Result
 begin_answer(HttpRequest *request)
 {

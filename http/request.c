@@ -133,6 +133,8 @@ http_request_parse(HttpRequest *request, const char *name)
 		}
 	}
 
+	if (strcmp(request->after, "earliest") == 0)
+		*request->after = '\0';
 	problem = http_request_argument(request, "limit", &limit);
 	number = 100;
 	if (problem == NULL && limit != NULL && !take_number(limit, 1, INT32_MAX, &number))

@@ -550,6 +550,14 @@ SELECT string_agg((entry).message_type, '') FROM feed_read(NULL::outbox, '', 100
 RESET ROLE;
 RESET search_path;
 
+-- 'earliest' and 'latest' in place of a cursor
+SELECT array_agg(cursor) = (SELECT array_agg(cursor) FROM feed_read(NULL::outbox)) AS same FROM feed_read(NULL::outbox, 'earliest');
+SELECT op, cursor = feed_head('outbox') AS at_end FROM feed_read(NULL::outbox, 'latest');
+SELECT feed_page('outbox', 'earliest')::text = feed_page('outbox')::text AS same;
+SELECT feed_page('outbox', 'latest')::text = feed_page('outbox', feed_head('outbox'))::text AS same;
+SELECT * FROM feed_read(NULL::outbox, 'later');
+SELECT * FROM feed_read(NULL::pg_class, 'latest');
+
 DROP SCHEMA evil CASCADE;
 DROP VIEW recent;
 DROP FUNCTION ops, as_owner, batch_of, position_of, number;

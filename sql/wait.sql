@@ -85,6 +85,7 @@ SELECT feed_wait('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with 
 SELECT clock_timestamp() < timestamptz :'began' + '20 s' AS at_once;
 SELECT feed_wait('"Odd ""Name"", with a comma"', '', '1 h');
 SELECT feed_wait('"Odd ""Name"", with a comma"', '');
+SELECT feed_wait('"Odd ""Name"", with a comma"', 'earliest', '1 h'), feed_wait('"Odd ""Name"", with a comma"', 'latest', '1 ms');
 SELECT count(*) FROM feed_read(NULL::"Odd ""Name"", with a comma", feed_head('"Odd ""Name"", with a comma"'), 10);
 SELECT json_array_length(feed_page('"Odd ""Name"", with a comma"', feed_head('"Odd ""Name"", with a comma"'), 10) -> 'entries') AS entries;
 SELECT count(*) FROM feed_poll('waited', 10);

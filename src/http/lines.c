@@ -83,7 +83,7 @@ write_page(FunctionCallInfo fcinfo, bool as_events)
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_page_arguments(fcinfo, &page.request);
+	feedpub_page_arguments(fcinfo, PG_GETARG_OID(0), &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
 	if (as_events)

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * head.c
- *	  Cursors to begin at: feed_head(), feed_floor() and feed_cursor().
+ *	  Cursors to begin at: feed_head(), feed_floor() and feed_cursor(), and
+ *	  'earliest' and 'latest' in place of a cursor.
  *
  * feed_head() is the end of what is published. feed_cursor() is where a
  * consumer in xid order goes on in published order.
@@ -67,6 +68,23 @@ feedpub_head_of(Oid relid)
 	feedpub_batch_refuse_foreign(&feed, &last);
 	feedpub_access_make_durable(last.publisher, GetActiveSnapshot());
 	return feedpub_cursor_at_end(relid, &last, GetActiveSnapshot());
+}
+
+/*
+ * Read a cursor of a feed that a caller gives: 'earliest' is the beginning, as
+ * '' is, and 'latest' the end of what is published now.  Returns whether it is
+ * 'latest'.
+ */
+bool
+feedpub_head_parse(Oid relid, const text *input, FeedpubCursor *cursor)
+{
+	char	   *word = text_to_cstring(input);
+	bool		latest = strcmp(word, "latest") == 0;
+
+	if (strcmp(word, "earliest") == 0)
+		input = cstring_to_text("");
+	feedpub_cursor_parse(latest ? feedpub_head_of(relid) : input, cursor);
+	return latest;
 }
 
 /*

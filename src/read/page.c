@@ -82,7 +82,7 @@ feed_page(PG_FUNCTION_ARGS)
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_page_arguments(fcinfo, &page.request);
+	feedpub_page_arguments(fcinfo, PG_GETARG_OID(0), &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
 
@@ -121,13 +121,14 @@ write_entry(FeedpubJsonEntry *entry, void *arg)
  * Check the arguments "after", max_rows, shard and shards, from the second on.
  */
 void
-feedpub_page_arguments(FunctionCallInfo fcinfo, FeedpubPageRequest *request)
+feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
+					   FeedpubPageRequest *request)
 {
 	static const char *const names[] = {NULL, "after", "max_rows"};
 	int			max_rows;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &request->after);
+	request->latest = feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &request->after);
 	max_rows = PG_GETARG_INT32(2);
 	if (max_rows < 1)
 		ereport(ERROR,
@@ -339,5 +340,6 @@ feedpub_page_ends_filtered(const FeedpubPage *page)
 		if (page->rows[i].entry != NULL)
 			return feedpub_cursor_compare(&page->rows[i].cursor, &page->passed) != 0;
 	}
-	return feedpub_cursor_compare(&page->passed, &page->request.after) != 0;
+	return page->request.latest ||
+		feedpub_cursor_compare(&page->passed, &page->request.after) != 0;
 }

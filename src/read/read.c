@@ -35,15 +35,15 @@ PG_FUNCTION_INFO_V1(feed_read);
  *
  * Returns a page of a feed in published order, called as feed_read(NULL::kv,
  * '', 100): at most max_rows entries (and at most feedpub.max_page_rows) after
- * the cursor "after"; '' is the beginning.  Each entry has the cursor to go on
- * from after it.
+ * the cursor "after"; '' and 'earliest' are the beginning, 'latest' is the end.
+ * Each entry has the cursor to go on from after it.
  *
  * op is 'upsert'.  In a table feed it can also be 'delete', whose entry has
  * the key and else nulls, and 'truncate', whose entry has only nulls, or
  * 'truncate_shard' if it is read with shards, and then concerns one.  A last
  * entry 'end', which has no row, says how far the page got if its last row
- * does not.  The page after '' that finds nothing has one: with its cursor the
- * consumer is told of whatever is removed afterwards.  A key that is no value
+ * does not.  The page after '' or 'latest' that finds nothing has one: with its
+ * cursor the consumer is told of whatever is removed afterwards.  A key that is no value
  * of its type any more is null too; feed_page() has the error.
  *
  * With shard and shards, only entries are returned whose keys are in shard, 0
@@ -68,7 +68,7 @@ feed_read(PG_FUNCTION_ARGS)
 	Datum		ops[FEEDPUB_NOPS];
 	text	   *cursor;
 
-	feedpub_page_arguments(fcinfo, &page.request);
+	feedpub_page_arguments(fcinfo, relid, &page.request);
 	page.heap = feedpub_registry_open(relid);
 	feedpub_page_read(&page);
 

@@ -53,6 +53,7 @@ typedef struct FeedpubPageRequest
 	bool		subscribed; /* for a subscription: does not wait for rows to be
 								 * published, and needs no proof (page_proof.c) */
 	bool		unaltered;		/* not by its transaction, up to this statement */
+	bool		latest;			/* the caller does not know the cursor */
 } FeedpubPageRequest;
 
 /* A page: what was asked for and what was found. */
@@ -135,6 +136,8 @@ extern void feedpub_access_push_snapshot(Relation heap);
 
 /* in head.c */
 extern text *feedpub_head_of(Oid relid);
+extern bool feedpub_head_parse(Oid relid, const text *input,
+							   FeedpubCursor *cursor);
 
 /* in initial.c */
 extern int64 feedpub_initial_pos(ItemPointer tid);
@@ -173,7 +176,7 @@ extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
 									 Size len);
 
 /* in page.c */
-extern void feedpub_page_arguments(FunctionCallInfo fcinfo,
+extern void feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 								   FeedpubPageRequest *request);
 extern void feedpub_page_read(FeedpubPage *page);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);

@@ -89,7 +89,7 @@ feed_wait(PG_FUNCTION_ARGS)
 	int64		timeout = parse_timeout(fcinfo);
 
 	relid = PG_GETARG_OID(0);
-	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
+	(void) feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &after);
 	feedpub_wait_check_feed(relid);
 	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, 0));
 }
@@ -121,7 +121,7 @@ feed_await(PG_FUNCTION_ARGS)
 				 errhint("Use feed_wait(), which holds the transaction's snapshot while it waits.")));
 
 	relid = PG_GETARG_OID(0);
-	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &after);
+	(void) feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &after);
 	feedpub_wait_check_feed(relid);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);

@@ -60,6 +60,23 @@ is($begin->{headers}{location}, "/feeds/outbox?after=$floor&limit=10",
 	'at its floor');
 is($begin->{headers}{'cache-control'}, 'no-store', 'and that is not kept');
 
+# words in place of a cursor
+is(get($http, '/feeds/outbox?after=earliest&limit=10', redirects => 0)->{headers}{location},
+	$begin->{headers}{location}, 'earliest is the beginning');
+for my $feed (qw(outbox kv))
+{
+	my $head = sql($node, "SELECT feed_head('$feed')");
+
+	for my $type (qw(application/json text/event-stream application/x-ndjson))
+	{
+		my $end = get($http, "/feeds/$feed?after=latest&limit=10&wait=1", redirects => 0, Accept => $type);
+
+		is("$end->{status} $end->{headers}{location} $end->{headers}{'cache-control'}",
+			"307 /feeds/$feed?after=$head&limit=10&wait=1 no-store", "$feed: latest is the end: $type");
+	}
+}
+is(get($http, '/feeds/none?after=latest')->{status}, 404, 'latest of no feed');
+
 my $page = get($http, $begin->{headers}{location});
 is($page->{status}, 200, 'a page');
 is($page->{content}, sql($node, "SELECT feed_page('outbox', max_rows => 10)"),
