@@ -37,10 +37,10 @@
  *	  after that xid, and since is (fetch.c).
  * 3. The steps that stamp all other rows anew begin after the list's row is
  *	  visible, so their xids are not below since.  Writers with smaller xids
- *	  may still write such rows.  So passes are repeated until a pass that
- *	  began after all those writers had ended finds none.
+ *	  may still write such rows.  So the table is walked over again until a
+ *	  walk that began after all those writers had ended finds none.
  * 4. Any UPDATE of a row that is not in the feed stamps it (stamp.c), so a
- *	  pass in the order of the table misses none: the new version either is in
+ *	  walk in the order of the table misses none: the new version either is in
  *	  the feed, or was written by one of those writers.  What a writer knows of
  *	  since is invalidated when the partition is attached, which locks the
  *	  writer out, and when it is admitted.  Until then the writer takes no row

@@ -21,6 +21,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
+#include "jit/jit.h"
 #include "optimizer/cost.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
@@ -61,6 +62,7 @@ uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
 	bool		seqscan = enable_seqscan;
+	bool		jit = jit_enabled;
 	int			rc;
 
 	if (statement->plan == NULL)
@@ -72,7 +74,8 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 			elog(ERROR, "could not prepare: %s", statement->sql);
 		statement->plan = plan;
 	}
-	enable_seqscan = false;
+	/* a plan that has to scan would be so dear that each run is compiled */
+	enable_seqscan = jit_enabled = false;
 	PG_TRY();
 	{
 		rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
@@ -80,6 +83,7 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 	PG_FINALLY();
 	{
 		enable_seqscan = seqscan;
+		jit_enabled = jit;
 	}
 	PG_END_TRY();
 	if (rc < 0)

@@ -58,7 +58,7 @@
 
 PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 
-/* with so many transactions in a batch the whole interval is waited */
+/* so many transactions are published in an interval before any wait */
 #define BUSY_TRANSACTIONS	8
 
 /* the first and the longest wait after failures, in ms */
@@ -85,6 +85,7 @@ typedef struct FeedState
 	bool		has_more;		/* than the last step has published */
 	int			nfailures;
 	TimestampTz not_before;
+	TimestampTz paced_to;		/* see pace() */
 	bool		merge_due;		/* there may be batches to merge */
 	FeedpubMerged merged;		/* what has been */
 	int			merge_failures;
@@ -457,6 +458,26 @@ retry_wait(int nfailures)
 }
 
 /*
+ * How long a feed waits after a batch, in ms, so that each batch of a busy feed
+ * has several commits.
+ *
+ * Each transaction takes up an eighth of an interval, a batch not more than a
+ * whole one.  paced_to is where these would end if they followed each other.
+ * Only if it is more than an interval ahead, the feed waits: two commits that
+ * happen to come one shortly after the other are published at once.
+ */
+static int
+pace(FeedState *state)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		interval = feedpub_publish_interval * INT64CONST(1000);
+
+	state->paced_to = Max(state->paced_to, now) +
+		interval * Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
+	return Max(state->paced_to - interval - now, 0) / 1000;
+}
+
+/*
  * Publish one feed.  If that fails, the loop goes on.
  */
 static void
@@ -489,8 +510,7 @@ publish_one(FeedState *state)
 		stats.batches += published_as.batches;
 		stats.transactions += published;
 		state->unguarded = published_as.unguarded;
-		wait_ms = feedpub_publish_interval *
-			Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
+		wait_ms = pace(state);
 		state->has_more = state->dirty = published_as.more;
 		if (state->has_more)
 			wait_ms = 0;
