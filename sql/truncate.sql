@@ -168,6 +168,21 @@ SELECT count(*) AS several, count(DISTINCT feed_pos) = count(*) AS distinct FROM
 COMMIT;
 CALL came('');
 
+-- So have the deletes of a partition, whose positions are taken many at once.
+CREATE TABLE many (k text PRIMARY KEY) PARTITION BY LIST (k);
+CREATE TABLE many_1 PARTITION OF many DEFAULT;
+SELECT feed_attach('many');
+INSERT INTO many SELECT CASE WHEN i = 700 THEN repeat('x', 1200) ELSE i::text END FROM generate_series(1, 1234) i;
+SELECT max(feed_pos) AS before FROM many \gset
+BEGIN;
+TRUNCATE many_1;
+INSERT INTO many VALUES ('after') RETURNING feed_pos - :before AS pos;
+SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT key), min(feed_pos) - :before AS first, max(feed_pos) - :before AS last
+	FROM feedpub._tombstone WHERE feed = 'many'::regclass AND feed_xid = pg_current_xact_id();
+ROLLBACK;
+SELECT feed_detach('many');
+DROP TABLE many;
+
 --
 -- Rolled back, in whole or in part
 --

@@ -28,9 +28,10 @@
  *
  * The one that finds it goes on from a position that is beyond all that were
  * assigned before, also by transactions that have not committed.  It cannot
- * look for these, but the WAL tells: each LOG_VALUES positions write a record
- * of more than LOG_VALUES bytes, so positions that began with 1 are smaller
- * than the LSN of the next record, and stay so if they go on from there.  An LSN
+ * look for these, but the WAL tells: each LOG_VALUES positions, or as many as are
+ * taken at once, write a record of more bytes (99, and LOG_VALUES is 32), so
+ * positions that began with 1 are smaller than the LSN of the next record, and
+ * stay so if they go on from there.  An LSN
  * does not come twice: a crash or a failover that takes WAL back takes the
  * positions back, too, since the transactions with them were not flushed.  Two
  * cases are left, in which positions are larger than the LSN:
@@ -119,10 +120,11 @@ static void write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
 						bool is_called, bool logged);
 
 /*
- * Take the next position of a feed.  Checks no right: the caller has.
+ * Take the next positions of a feed, n of them, at most FEEDPUB_MAX_POSITIONS.
+ * Returns the last one.  Checks no right: the caller has.
  */
 int64
-feedpub_position_next(Oid feed, Oid seqid)
+feedpub_position_take(Oid feed, Oid seqid, int n)
 {
 	Sequence   *sequence = find_sequence(seqid);
 	Relation	rel = open_sequence(sequence);
@@ -143,7 +145,7 @@ feedpub_position_next(Oid feed, Oid seqid)
 	last = data->is_called ? data->last_value : data->last_value - 1;
 	if (!IS_OURS(data))
 		last = beyond_all(sequence, last, published);
-	if (last > PG_INT64_MAX - LOG_VALUES)
+	if (last > PG_INT64_MAX - (LOG_VALUES - 1) - n)
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("sequence \"%s\" has no more positions",
@@ -151,13 +153,14 @@ feedpub_position_next(Oid feed, Oid seqid)
 
 	/* see nextval_internal() for why a record is needed after a checkpoint */
 	logged = data->log_cnt != MARK || !data->is_called ||
-		(last + 1) % LOG_VALUES == 0 ||
+		last + n > (last | (LOG_VALUES - 1)) ||
 		PageGetLSN(BufferGetPage(buf)) <= GetRedoRecPtr();
-	write_tuple(rel, buf, &tuple, last + 1, true, logged);
+	last += n;
+	write_tuple(rel, buf, &tuple, last, true, logged);
 	UnlockReleaseBuffer(buf);
 	relation_close(rel, NoLock);
-	sequence->largest = last + 1;
-	return last + 1;
+	sequence->largest = last;
+	return last;
 }
 
 /*
@@ -296,7 +299,7 @@ largest_published(Oid feed)
  * Write the tuple of a sequence, whose buffer is locked, and log it ahead if
  * logged is true.  The order is that of nextval_internal(): the record has
  * the state after the last position that it covers, and the page gets its own
- * state afterwards, before anybody can look.
+ * state afterwards, before any other process can look.
  */
 static void
 write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,

@@ -212,7 +212,7 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 		FullTransactionId xid = GetTopFullTransactionId();
 
 		values[0] = FullTransactionIdGetDatum(xid);
-		values[1] = Int64GetDatum(feedpub_position_next(table->head.feed, table->head.seqid));
+		values[1] = Int64GetDatum(feedpub_position_take(table->head.feed, table->head.seqid, 1));
 		feedpub_wake_note(table->head.feed, xid);
 		if (table->id_attno != InvalidAttrNumber &&
 			has_default_id(tuple, table->id_attno, RelationGetDescr(rel)))
@@ -418,7 +418,7 @@ note_feed_truncate(TrackedTable *table)
 	table->truncated_in = GetCurrentSubTransactionId();
 	table->truncated_with = GetCurrentCommandId(true);
 	feedpub_tombstone_write(table->head.feed, xid,
-							feedpub_position_next(table->head.feed, table->head.seqid),
+							feedpub_position_take(table->head.feed, table->head.seqid, 1),
 							(Datum) 0);
 	feedpub_wake_note(table->head.feed, xid);
 }
@@ -636,7 +636,7 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	}
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	feedpub_tombstone_write(table->head.feed, xid,
-							feedpub_position_next(table->head.feed, table->head.seqid), key);
+							feedpub_position_take(table->head.feed, table->head.seqid, 1), key);
 	feedpub_wake_note(table->head.feed, xid);
 }
 
@@ -652,7 +652,7 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	FeedpubTombstones *tombstones = feedpub_tombstone_begin(table->head.feed, xid);
+	FeedpubTombstones *tombstones = feedpub_tombstone_begin(table->head.feed, table->head.seqid, xid);
 	int			pinned = feedpub_key_pin(RelationGetDescr(rel), table->nkeys, table->keys);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "feedpub truncate",
@@ -664,8 +664,7 @@ leave_all_tombstones(const TrackedTable *table, Relation rel)
 
 		CHECK_FOR_INTERRUPTS();
 		if (has_key(table, slot))
-			feedpub_tombstone_add(tombstones, feedpub_position_next(table->head.feed, table->head.seqid),
-								  feedpub_key_pinned_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot));
+			feedpub_tombstone_add(tombstones, feedpub_key_pinned_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot));
 		else
 			feedpub_lost_note(table->head.feed);
 		MemoryContextSwitchTo(oldcontext);

@@ -46,6 +46,7 @@
 struct FeedpubTombstones
 {
 	Oid			feed;
+	Oid			seqid;			/* of its positions */
 	FullTransactionId xid;
 	Relation	table;
 	TupleDesc	desc;			/* a copy: no slot is a resource to remember */
@@ -108,11 +109,12 @@ feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos, Datum key)
  * table, which are then written at once.
  */
 FeedpubTombstones *
-feedpub_tombstone_begin(Oid feed, FullTransactionId xid)
+feedpub_tombstone_begin(Oid feed, Oid seqid, FullTransactionId xid)
 {
 	FeedpubTombstones *tombstones = palloc0_object(FeedpubTombstones);
 
 	tombstones->feed = feed;
+	tombstones->seqid = seqid;
 	tombstones->xid = xid;
 	tombstones->table = feedpub_tombstone_open(RowExclusiveLock, NULL);
 	tombstones->desc = CreateTupleDescCopy(RelationGetDescr(tombstones->table));
@@ -124,10 +126,11 @@ feedpub_tombstone_begin(Oid feed, FullTransactionId xid)
 }
 
 /*
- * Add one, as feedpub_tombstone_write() writes it.
+ * Add one, as feedpub_tombstone_write() writes it, with a position that is taken
+ * then.
  */
 void
-feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos, Datum key)
+feedpub_tombstone_add(FeedpubTombstones *tombstones, Datum key)
 {
 	MemoryContext oldcontext;
 	TupleTableSlot *slot;
@@ -135,7 +138,8 @@ feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos, Datum key)
 	/* a value that is stored out of line, heap_multi_insert() may move */
 	if (VARSIZE_ANY(DatumGetPointer(key)) > MAX_TOGETHER)
 	{
-		feedpub_tombstone_write(tombstones->feed, tombstones->xid, pos, key);
+		feedpub_tombstone_write(tombstones->feed, tombstones->xid,
+								feedpub_position_take(tombstones->feed, tombstones->seqid, 1), key);
 		return;
 	}
 	oldcontext = MemoryContextSwitchTo(tombstones->context);
@@ -152,7 +156,6 @@ feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos, Datum key)
 	memset(slot->tts_isnull, false, NATTS_TOMBSTONE * sizeof(bool));
 	slot->tts_values[ANUM_TOMBSTONE_FEED - 1] = ObjectIdGetDatum(tombstones->feed);
 	slot->tts_values[ANUM_TOMBSTONE_XID - 1] = FullTransactionIdGetDatum(tombstones->xid);
-	slot->tts_values[ANUM_TOMBSTONE_POS - 1] = Int64GetDatum(pos);
 	slot->tts_values[ANUM_TOMBSTONE_KEY - 1] = datumCopy(key, false, -1);
 	ExecStoreVirtualTuple(slot);
 	MemoryContextSwitchTo(oldcontext);
@@ -164,6 +167,16 @@ static void
 write_together(FeedpubTombstones *tombstones)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(tombstones->context);
+
+	for (int begin = 0; begin < tombstones->n; begin += FEEDPUB_MAX_POSITIONS)
+	{
+		int			n = Min(tombstones->n - begin, FEEDPUB_MAX_POSITIONS);
+		int64		last = feedpub_position_take(tombstones->feed, tombstones->seqid, n);
+
+		for (int i = 0; i < n; i++)
+			tombstones->slots[begin + i]->tts_values[ANUM_TOMBSTONE_POS - 1] =
+				Int64GetDatum(last - n + 1 + i);
+	}
 
 	/* as the server writes its catalogs, see feedpub_tombstone_write() */
 	CatalogTuplesMultiInsertWithInfo(tombstones->table, tombstones->slots,

@@ -22,8 +22,11 @@ extern Oid	feedpub_stamp_anew;
 /* in message_id.c */
 extern Datum feedpub_message_id(void);
 
+/* how many positions can be taken at once: fewer than a record has bytes */
+#define FEEDPUB_MAX_POSITIONS	64
+
 /* in position.c */
-extern int64 feedpub_position_next(Oid feed, Oid seqid);
+extern int64 feedpub_position_take(Oid feed, Oid seqid, int n);
 extern void feedpub_position_begin(Oid seqid);
 
 /* in wake.c */
@@ -33,8 +36,9 @@ extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
 extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
 extern void feedpub_tombstone_write(Oid feed, FullTransactionId xid, int64 pos,
 									Datum key);
-extern FeedpubTombstones *feedpub_tombstone_begin(Oid feed, FullTransactionId xid);
-extern void feedpub_tombstone_add(FeedpubTombstones *tombstones, int64 pos,
+extern FeedpubTombstones *feedpub_tombstone_begin(Oid feed, Oid seqid,
+												  FullTransactionId xid);
+extern void feedpub_tombstone_add(FeedpubTombstones *tombstones,
 								  Datum key);
 extern void feedpub_tombstone_end(FeedpubTombstones *tombstones);
 extern bool feedpub_tombstone_key(TupleTableSlot *slot, Datum *key);
