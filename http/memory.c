@@ -107,7 +107,7 @@ http_text_json(HttpText *text, const char *string)
 	http_text_add(text, "\"", 1);
 }
 
-/* Milliseconds of a clock that nobody sets. */
+/* Milliseconds of a clock that is never set. */
 int64_t
 http_now(void)
 {

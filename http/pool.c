@@ -9,7 +9,7 @@
  * the two has ended, and the session is free when the second one has.
  *
  * If the connection is lost, a read is made once more, on another one.  What
- * writes is not, because nobody knows whether it was done.
+ * writes is not, because the first attempt may have succeeded.
  *
  *-------------------------------------------------------------------------
  */

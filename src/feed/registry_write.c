@@ -225,7 +225,7 @@ feedpub_registry_begin_history(Oid relid)
 
 	/*
 	 * Subscriptions keep their cursor, in the old history, and are refused
-	 * until feed_seek().  Nobody else can decide where they go on.  In a copy
+	 * until feed_seek(): where they go on cannot be decided here.  In a copy
 	 * of a database, made for tests, a consumer that began again by itself
 	 * would send all messages again that the original's has dealt with; one
 	 * that went on from here would lose what it has not.  And a consumer of a

@@ -107,7 +107,7 @@ static const char *worker_state(const FeedpubWorkerInfo *worker);
  * snapshots skip them.  A standby knows its primary's transactions only by
  * their xids, so there it is the oldest one, with a pid of NULL.
  *
- * Xids and pids are no secrets: pg_locks shows them to everybody.
+ * Xids and pids are no secrets: pg_locks shows them to all roles.
  * pg_stat_activity shows the role of a process to those that may know it.
  */
 Datum

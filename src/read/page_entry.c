@@ -115,8 +115,8 @@ feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const Feedpu
 
 /*
  * Note that row security hides an entry from this caller.  To another role, or
- * with another setting, it may be visible; so nobody may be moved past it who
- * has not acknowledged it.
+ * with another setting, it may be visible; so a subscription may be moved past
+ * it only by an acknowledgement.
  *
  * The entry may not be the first of its position, so the cursor goes back to
  * the position before.  That one may be of no entry, but it is in the same

@@ -15,7 +15,7 @@
  * a whole.  A statement that waits for the lock follows the row to its newest
  * version, whose number is not smaller, so the condition holds there too; in
  * READ COMMITTED it returns that version, in higher levels it fails with 40001.
- * Nobody else changes the row before the transaction ends, so what is written
+ * No other transaction changes the row before this one ends, so what is written
  * is what was read but for the caller's change.
  *
  *-------------------------------------------------------------------------

@@ -2,7 +2,7 @@
  * prepared.c
  *	  Feeds to which prepared transactions have written.
  *
- * COMMIT PREPARED runs no callback of ours, so nobody wakes the worker.  It
+ * COMMIT PREPARED runs no callback of ours, so it cannot wake the worker.  It
  * has these transactions on watch, and marks their feeds when they have ended.
  * Their sessions put them on watch when they are prepared; those that were
  * prepared before the server started are looked for.
