@@ -105,10 +105,9 @@ run_checks(FeedpubCheck *cxt)
 	cxt->feed = RelationGetRelid(cxt->rel);
 	cxt->table = feedpub_relation_name(cxt->feed);
 	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	cxt->is_table = feedpub_registry_is_registered(cxt->feed) ?
+	cxt->is_table = feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes) ?
 		feedpub_registry_is_table(cxt->feed) :
 		feedpub_relation_has_trigger(cxt->rel, "_stamp_row");
-	feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes);
 
 	check_persistence(cxt, cxt->feed);
 	check_inheritance(cxt);
@@ -196,11 +195,12 @@ static void
 check_sequence(FeedpubCheck *cxt)
 {
 	Oid			schema = RelationGetNamespace(cxt->rel);
+	Oid			seqid = feedpub_relation_sequence(cxt->feed);
 	char	   *name;
 
-	if (OidIsValid(feedpub_relation_sequence(cxt->feed)))
+	if (OidIsValid(seqid))
 	{
-		check_persistence(cxt, feedpub_relation_sequence(cxt->feed));
+		check_persistence(cxt, seqid);
 		return;
 	}
 	name = ChooseRelationName(RelationGetRelationName(cxt->rel), FEEDPUB_POS_COLUMN, "seq", schema, false);
@@ -214,9 +214,9 @@ check_sequence(FeedpubCheck *cxt)
 }
 
 /*
- * Check the columns of an outbox that must not be null.  After DROP EXTENSION ... CASCADE there is no trigger that
- * fills them, and writers go on with the defaults that the owner or we have
- * chosen.
+ * Check the columns of an outbox that must not be null.  After DROP EXTENSION
+ * ... CASCADE there is no trigger that fills them, and writers go on with the
+ * defaults that the owner or we have chosen.
  */
 static void
 check_outbox_columns(FeedpubCheck *cxt)

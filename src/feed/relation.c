@@ -23,6 +23,7 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_depend.h"
 #include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
@@ -135,20 +136,33 @@ Oid
 feedpub_relation_sequence(Oid relid)
 {
 	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	ListCell   *lc;
+	Oid			found = InvalidOid;
+	Relation	depend;
+	SysScanDesc scan;
+	ScanKeyData keys[3];
+	HeapTuple	tuple;
 
 	if (pos_attno == InvalidAttrNumber)
 		return InvalidOid;
-	foreach(lc, getOwnedSequences(relid))
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(relid));
+	ScanKeyInit(&keys[2], Anum_pg_depend_refobjsubid, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(pos_attno));
+	depend = table_open(DependRelationId, AccessShareLock);
+	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 3, keys);
+	while (!OidIsValid(found) && (tuple = systable_getnext(scan)) != NULL)
 	{
-		Oid			owner;
-		int32		attno;
+		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
 
-		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &owner, &attno) &&
-			attno == pos_attno)
-			return lfirst_oid(lc);
+		if (form->classid == RelationRelationId && form->deptype == DEPENDENCY_AUTO &&
+			get_rel_relkind(form->objid) == RELKIND_SEQUENCE)
+			found = form->objid;
 	}
-	return InvalidOid;
+	systable_endscan(scan);
+	table_close(depend, AccessShareLock);
+	return found;
 }
 
 /*

@@ -197,7 +197,7 @@ work(void)
 }
 
 /*
- * Nobody waits for these commits.  Stamped rows become durable with the batch
+ * Nothing waits for these commits.  Stamped rows become durable with the batch
  * that has them.  If a crash takes back a removal, the rows are before the
  * floor, and are removed again.
  */

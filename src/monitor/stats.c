@@ -72,6 +72,7 @@ typedef struct OpenFeed
 {
 	Relation	heap;			/* NULL: gone, or locked */
 	bool		locked;			/* by another session */
+	Oid			seqid;			/* its sequence, or InvalidOid */
 	List	   *parts;			/* its indexes, sequence, partitions */
 } OpenFeed;
 
@@ -87,7 +88,7 @@ static void open_feed(Oid relid, OpenFeed *opened);
 static bool lock_parts(OpenFeed *opened, Relation rel);
 static void close_feed(OpenFeed *opened);
 static void set_value(StatsRow *row, AttrNumber attno, Datum value);
-static void read_feed(Relation heap, const char **state, StatsRow *row);
+static void read_feed(const OpenFeed *opened, const char **state, StatsRow *row);
 static int64 total_size(Relation rel);
 static bool is_of_other_history(const FeedpubFeed *feed, Relation heap,
 								Snapshot snapshot, const FeedpubBatch *last);
@@ -204,6 +205,7 @@ open_feed(Oid relid, OpenFeed *opened)
 		UnlockRelationOid(relid, AccessShareLock);
 		return;
 	}
+	opened->seqid = feedpub_relation_sequence(relid);
 	if (!lock_parts(opened, opened->heap))
 	{
 		close_feed(opened);
@@ -218,10 +220,11 @@ open_feed(Oid relid, OpenFeed *opened)
 static bool
 lock_parts(OpenFeed *opened, Relation rel)
 {
-	List	   *parts = list_concat_copy(RelationGetIndexList(rel),
-										 getOwnedSequences(RelationGetRelid(rel)));
+	List	   *parts = list_copy(RelationGetIndexList(rel));
 	ListCell   *lc;
 
+	if (rel == opened->heap && OidIsValid(opened->seqid))
+		parts = lappend_oid(parts, opened->seqid);
 	foreach(lc, parts)
 	{
 		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
@@ -346,7 +349,7 @@ feedpub_waiting(PG_FUNCTION_ARGS)
 	open_feed(relid, &opened);
 	if (opened.heap != NULL && may_see(relid) &&
 		feedpub_partition_has_indexes(opened.heap))
-		seqid = feedpub_relation_sequence(relid);
+		seqid = opened.seqid;
 	if (OidIsValid(seqid))
 	{
 		feed.relid = relid;
@@ -408,7 +411,7 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 		{
 			state = feedpub_check_state(opened.heap);
 			if (may_see(relid))
-				read_feed(opened.heap, &state, &row);
+				read_feed(&opened, &state, &row);
 		}
 		close_feed(&opened);
 	}
@@ -434,18 +437,18 @@ set_value(StatsRow *row, AttrNumber attno, Datum value)
  * that is found.
  */
 static void
-read_feed(Relation heap, const char **state, StatsRow *row)
+read_feed(const OpenFeed *opened, const char **state, StatsRow *row)
 {
+	Relation	heap = opened->heap;
 	Oid			relid = RelationGetRelid(heap);
-	Oid			seqid = feedpub_relation_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch last;
 	FeedpubFeed feed;
 
 	set_value(row, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
-	if (OidIsValid(seqid))
+	if (OidIsValid(opened->seqid))
 		set_value(row, ANUM_STATS_POSITION,
-				  Int64GetDatum(feedpub_relation_last_pos(seqid)));
+				  Int64GetDatum(feedpub_relation_last_pos(opened->seqid)));
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	set_value(row, ANUM_STATS_RATE,
