@@ -171,6 +171,8 @@ DELETE FROM feedpub._feed WHERE feed IN ('own.kv'::regclass, 'own.parted'::regcl
 ALTER INDEX own.kv_feed_idx RENAME TO other_name;
 INSERT INTO own.kv VALUES (5, 'e', '900', 900);
 UPDATE own.kv SET v = 'dd' WHERE k = 4;
+SELECT guard FROM feed_check('own.kv');
+SELECT guard FROM feed_check('own.parted');
 SELECT feed_repair('own.kv');
 SELECT feed_attach('own.kv'), feed_attach('own.parted');
 SELECT own.left_of(r) FROM unnest('{own.kv,own.parted,own.parted1}'::regclass[]) r;

@@ -315,5 +315,19 @@ INSERT INTO kv VALUES (1);
 SELECT state('box') AS box, state('kv') AS kv;
 DROP TABLE box, kv;
 
+--
+-- feed_attach(), called again, says what it cannot put back.
+--
+CREATE TABLE kv (k int PRIMARY KEY, v text);
+SELECT feed_attach('kv');
+ALTER TABLE kv DROP CONSTRAINT kv_pkey;
+SELECT feed_attach('kv');
+ALTER TABLE kv ADD UNIQUE (k);
+SELECT feed_attach('kv', key => 'kv_k_key');
+SELECT state('kv');
+ALTER TABLE kv DROP COLUMN feed_pos;
+SELECT feed_attach('kv');
+DROP TABLE kv;
+
 DROP FUNCTION problems(regclass), state(regclass);
 DROP ROLE regress_feedpub_writer;

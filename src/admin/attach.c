@@ -65,7 +65,7 @@ static Relation drop_left_columns(Relation rel);
 static void refuse_other_tables(Relation rel);
 static void refuse_other_partitions(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
-static void replace_lost_key(Oid relid, Oid keyid);
+static void replace_lost_parts(Oid relid, Oid keyid);
 static void create_stamp_trigger(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static char *make_indexes(Oid relid);
@@ -145,8 +145,8 @@ feed_attach(PG_FUNCTION_ARGS)
 		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
 		feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s ADD COLUMN " FEEDPUB_XID_COLUMN " pg_catalog.xid8, ADD COLUMN " FEEDPUB_POS_COLUMN " pg_catalog.int8", feedpub_relation_name(relid)));
 	}
-	else if (!PG_ARGISNULL(1))
-		replace_lost_key(relid, PG_GETARG_OID(1));
+	else
+		replace_lost_parts(relid, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1));
 
 	/* the rest is what feed_repair() would restore */
 	CommandCounterIncrement();
@@ -320,23 +320,37 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 /*
  * If a feed has lost its key and a key was named, make that the key.  Older
  * tombstones have the old key, by which no consumer can find the row any more,
- * so consumers begin again.
+ * so consumers begin again.  What only the caller can choose is not replaced:
+ * raises 55000, for the feed would not be ready.
  */
 static void
-replace_lost_key(Oid relid, Oid keyid)
+replace_lost_parts(Oid relid, Oid keyid)
 {
 	Relation	rel = feedpub_registry_open(relid);
 	FeedpubKey	key;
 	Oid			present;
 	bool		deletes;
 
+	if (get_attnum(relid, FEEDPUB_XID_COLUMN) == InvalidAttrNumber ||
+		get_attnum(relid, FEEDPUB_POS_COLUMN) == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has lost column %s or %s",
+						RelationGetRelationName(rel), FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Detach the table by feed_detach(), and attach it again.")));
 	feedpub_registry_key(rel, &key, &present, &deletes);
-	if (!OidIsValid(present))
+	if (!OidIsValid(present) && OidIsValid(keyid))
 	{
 		feedpub_registry_set_key(rel, choose_key(rel, keyid, deletes), deletes);
 		feedpub_batch_lock(relid, true);
 		feedpub_registry_begin_history(relid);
 	}
+	else if (!OidIsValid(present) && deletes)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has lost its key", RelationGetRelationName(rel)),
+				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
+						 RelationGetRelationName(rel))));
 	relation_close(rel, NoLock);
 }
 

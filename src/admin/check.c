@@ -432,29 +432,55 @@ check_history(FeedpubCheck *cxt)
 }
 
 /*
+ * Does a table have the index of a table feed?
+ */
+static bool
+has_partial_index(Relation rel)
+{
+	bool		found = false;
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		found = found || feedpub_catalog_is_stamped_predicate(rel, index);
+		index_close(index, AccessShareLock);
+	}
+	return found;
+}
+
+/*
  * Is this a feed, or a table that was one and lost its registration (by a
- * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?  An
- * outbox cannot be partitioned.  Returns whether it is registered; raises an
- * error if it is neither.
+ * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?  What
+ * is left of a table feed without its triggers is not one: it may have rows
+ * that were written without a stamp.  Returns whether it is registered; raises
+ * an error if it is neither.
  */
 bool
 feedpub_check_is_registered(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
-	bool		was_feed = relkind == RELKIND_RELATION;
+	bool		was_feed = relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE;
 	FeedpubFeed feed;
 
 	if (feedpub_registry_is_registered(relid))
 		return true;
-	if (relkind == RELKIND_PARTITIONED_TABLE)
-	{
-		Relation	rel = relation_open(relid, AccessShareLock);
-
-		was_feed = feedpub_relation_has_trigger(rel, "_stamp_row");
-		relation_close(rel, AccessShareLock);
-	}
 	for (int i = 0; i < 2; i++)
 		was_feed = was_feed && get_atttype(relid, get_attnum(relid, columns[i].name)) == columns[i].type;
+	if (was_feed)
+	{
+		Relation	rel = relation_open(relid, AccessShareLock);
+		bool		is_stamped = feedpub_relation_has_trigger(rel, "_stamp_row");
+
+		if (!is_stamped && has_partial_index(rel))
+			ereport(ERROR,
+					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+					 errmsg("\"%s\" is not a feed", RelationGetRelationName(rel)),
+					 errhint("If it was attached before the extension was dropped, attach it again: feed_attach().")));
+		was_feed = is_stamped || relkind != RELKIND_PARTITIONED_TABLE;
+		relation_close(rel, AccessShareLock);
+	}
 	if (!was_feed)
 		feedpub_registry_get(relid, &feed); /* raises the error */
 	return false;

@@ -8,7 +8,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "fmgr.h"
@@ -19,26 +18,6 @@
 #include "admin/admin.h"
 
 PG_FUNCTION_INFO_V1(feed_repair);
-
-/*
- * Does a table have the index of a table feed?
- */
-static bool
-has_partial_index(Relation rel)
-{
-	bool		found = false;
-	ListCell   *lc;
-
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-
-		if (feedpub_catalog_is_stamped_predicate(rel, index))
-			found = true;
-		index_close(index, AccessShareLock);
-	}
-	return found;
-}
 
 /*
  * Register a feed of the caller's again if that was lost.  The caller has it
@@ -56,11 +35,6 @@ feedpub_repair_registration(Oid relid)
 		return 0;
 	rel = relation_open(relid, AccessShareLock);
 	is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
-	if (!is_table && has_partial_index(rel))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
-				 errhint("If it was attached before the extension was dropped, attach it again: feed_attach().")));
 	feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
 	if (is_table)
 		feedpub_registry_set_key(rel, feedpub_key_primary(rel),
