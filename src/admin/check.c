@@ -96,8 +96,8 @@ feedpub_check_state(Relation rel)
 }
 
 /*
- * All checks.  Returns false if a column of the stamp is missing: then there is
- * nothing more to look at.
+ * All checks.  Returns false if a column of the stamp is missing, or of another
+ * type: then there is nothing more to look at.
  */
 static bool
 run_checks(FeedpubCheck *cxt)
@@ -153,39 +153,41 @@ check_persistence(FeedpubCheck *cxt, Oid relid)
 static void
 check_inheritance(FeedpubCheck *cxt)
 {
-	bool		is_child = cxt->rel->rd_rel->relispartition || has_superclass(cxt->feed);
+	const char *problem = NULL;
 
-	if (is_child ||
-		(!cxt->is_partitioned && find_inheritance_children(cxt->feed, NoLock) != NIL))
-		feedpub_check_add(cxt, "inheritance", is_child ? "the table is a partition or a child of another, and statements on that reach its rows" : "the table has children, whose rows are not part of the feed",
-						  NULL, FEEDPUB_CURE_BY_HAND);
+	if (cxt->rel->rd_rel->relispartition || has_superclass(cxt->feed))
+		problem = "the table is a partition or a child of another, and statements on that reach its rows";
+	else if (!cxt->is_partitioned && find_inheritance_children(cxt->feed, NoLock) != NIL)
+		problem = "the table has children, whose rows are not part of the feed";
+	if (problem != NULL)
+		feedpub_check_add(cxt, "inheritance", problem, NULL, FEEDPUB_CURE_BY_HAND);
 }
 
 /*
  * Check the columns of the stamp.  One that is lost is not restored: rows have
- * the other half, or consumers have cursors.  Returns whether both are there,
- * whatever their types.
+ * the other half, or consumers have cursors.  Returns whether they are right.
  */
 static bool
 check_columns(FeedpubCheck *cxt)
 {
-	int			nfound = 0;
+	bool		result = true;
 
-	for (int i = 0; i < 2; i++)
+	for (int i = 0; i < lengthof(columns); i++)
 	{
-		AttrNumber	attno = get_attnum(cxt->feed, columns[i].name);
-		Oid			type = get_atttype(cxt->feed, attno);
+		Oid			type = get_atttype(cxt->feed, get_attnum(cxt->feed, columns[i].name));
+		const char *is = "missing";
 
-		if (type != columns[i].type)
-			feedpub_check_add(cxt, "columns",
-							  psprintf("column %s is %s%s", columns[i].name,
-									   attno == InvalidAttrNumber ? "missing" :
-																	psprintf("of type %s instead of %s", format_type_be(type), format_type_be(columns[i].type)),
-									   cxt->is_table ? ": detach the table and attach it again" : ""),
-							  NULL, FEEDPUB_CURE_BY_HAND);
-		nfound += attno != InvalidAttrNumber;
+		if (type == columns[i].type)
+			continue;
+		result = false;
+		if (OidIsValid(type))
+			is = psprintf("of type %s instead of %s", format_type_be(type), format_type_be(columns[i].type));
+		feedpub_check_add(cxt, "columns",
+						  psprintf("column %s is %s%s", columns[i].name, is,
+								   cxt->is_table ? ": detach the table and attach it again" : ""),
+						  NULL, FEEDPUB_CURE_BY_HAND);
 	}
-	return nfound == 2;
+	return result;
 }
 
 /*
@@ -301,7 +303,8 @@ check_partitions(FeedpubCheck *cxt)
 
 /*
  * Raise the sequence of an outbox to the largest position that is there: rows
- * may have been loaded with theirs while the trigger that stamps was off.
+ * may have been loaded with theirs while the trigger that stamps was off.  The
+ * cures before have locked writers out.
  */
 static void
 raise_sequence(FeedpubCheck *cxt)
@@ -327,17 +330,17 @@ check_messages(FeedpubCheck *cxt)
 	if (!OidIsValid(feedpub_relation_index(cxt->rel)) ||
 		!feedpub_foreign_has_unstamped(cxt->rel))
 		return;
-	if (!cxt->repairs)
+	if (cxt->repairs)
 	{
+		LockRelationOid(cxt->feed, ExclusiveLock);
+		feedpub_rows_check(cxt->rel, false);
+		feedpub_rows_stamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
+		cxt->nrepaired++;
+	}
+	else
 		feedpub_check_add(cxt, "rows",
 						  "messages were written without the trigger that stamps: no reader gets them before feed_repair()",
 						  "", FEEDPUB_CURE_AS_OWNER);
-		return;
-	}
-	LockRelationOid(cxt->feed, ExclusiveLock);
-	feedpub_rows_check(cxt->rel, false);
-	feedpub_rows_stamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
-	cxt->nrepaired++;
 }
 
 /* Deletes are published by the key. */
