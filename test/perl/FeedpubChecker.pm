@@ -1,11 +1,13 @@
-# FeedpubChecker.pm: writers, consumers and disturbers that work on one outbox
-# at the same time, each a process of its own, and what comes of it.
+# FeedpubChecker.pm: writers, consumers and disturbers that work on a feed at the
+# same time, each a process of its own, and what comes of it.  What the checkers
+# share: FeedpubOrderChecker checks an outbox, in xid order or in published
+# order, FeedpubTableChecker a table feed, FeedpubRetentionChecker what is
+# removed.
 #
-# Writers log the fate of each row as they learn it; each row carries a token
-# in message_key, made of the writer's number, its transaction's and its own.
+# Writers log the fate of each row as they learn it.
 # Consumers keep what they were delivered, and with it their cursor, in a file: a
-# page and the cursor after it are one append, so a consumer that is killed
-# goes on where its file ends.  Nothing is shared but that.
+# page and the cursor after it, "= cursor", are one append, so a consumer that is
+# killed goes on where its file ends.  Nothing is shared but that.
 #
 # What each process does is decided by a random generator of its own, seeded
 # by the run's seed and the process's name; when it happens is not.
@@ -22,23 +24,6 @@ use warnings FATAL => 'all';
 use DBI;
 use POSIX ();
 use Time::HiRes ();
-
-# How a transaction of a writer goes, and how often, in a thousand.
-my @kinds = (
-	[ single => 330 ],    # one row
-	[ pair => 170 ],      # two rows, a moment apart
-	[ early => 90 ],      # a transaction id long before the row
-	[ rollback => 120 ],
-	[ failed => 40 ],     # ended by an error
-	[ savepoints => 130 ],
-	[ prepared => 75 ],   # decided some transactions later
-	[ copy => 40 ],
-	[ long => 5 ]);
-
-# Besides, one of so many transactions of each writer has 10,000 rows, by
-# INSERT and COPY in turn.
-my $bulk_every = 220;
-my $bulk_rows = 10_000;
 
 # A process of its own.  code->(...) runs in it; it dies with its message in
 # NAME.err.  Returns its pid.
@@ -284,87 +269,6 @@ sub chance
 # Writers
 #
 
-sub write_feed
-{
-	my ($self, $number) = @_;
-	my $name = "writer$number";
-	my $share = int($self->{transactions} / $self->{writers}) + 1;
-	my $end = Time::HiRes::time() + $self->{seconds};
-
-	$self->seed($name, 0);
-	open my $log, '>', "$self->{dir}/$name.log" or die "$name: $!";
-	my $w = {
-		%{ $self->session('regress_feedpub_writer', $name) },
-		name => $name,
-		log => $log,
-		crashes => $self->{crashes},
-		prepared => []    # [gid, pieces] of those that are not decided
-	};
-	# false if that was lost in a crash
-	my $try = sub {
-		return 1 if $self->survives($w, @_);
-		$w->{async} = 0;
-		log_fate($w, 'U', @{ $w->{pieces} }, map { @{ $_->[1] } } @{ $w->{gone} });
-		$w->{pieces} = [];
-		return 0;
-	};
-
-	for (my $t = 1; $t <= $share || Time::HiRes::time() < $end; $t++)
-	{
-		my $dice = rand 1000;
-		my $kind;
-
-		$w->{transaction} = "$number.$t";
-		$w->{rows} = 0;
-		$w->{pieces} = [];
-
-		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
-
-		if ($t % $bulk_every == 30 * $number % $bulk_every)
-		{
-			$kind =
-			  (int($t / $bulk_every) + $number) % 2 ? 'bulk' : 'bulk_copy';
-		}
-		else
-		{
-			for (@kinds)
-			{
-				$kind = $_->[0];
-				last if ($dice -= $_->[1]) < 0;
-			}
-		}
-		my $flush = !$self->before_crash;
-		if (!$flush)
-		{
-			# nor does anything old hold back xid order
-			while (@{ $w->{prepared} })
-			{
-				$try->(sub { decide_prepared($w, 0) });
-			}
-			$commit = 'off';
-			$kind = 'single' if $kind =~ /^(prepared|long)$/;
-		}
-		my $method = "write_$kind";
-		$w->{kind} = $kind;
-		$try->(sub {
-			set_commit($w, $commit) if $commit;
-			$self->$method($w);
-			$w->{pieces} = [];
-			decide_prepared($w, int rand @{ $w->{prepared} })
-			  if $flush
-			  && (@{ $w->{prepared} } > 2 || (@{ $w->{prepared} } && chance(15)));
-		}) or $share++;
-		pause(0.02) if chance(60);
-	}
-	while (@{ $w->{prepared} })
-	{
-		$try->(sub { decide_prepared($w, 0) });
-	}
-	$w->{dbh}->disconnect;
-	close $log or die "$name: $!";
-	return;
-}
-
 sub set_commit
 {
 	my ($w, $commit) = @_;
@@ -382,287 +286,17 @@ sub committed
 	return $w->{crashes} && $w->{async} ? 'U' : 'C';
 }
 
-# The next rows of a transaction, as a piece of it that is to be logged: the
-# kind, the transaction's number, and the rows' first and last number.
-sub next_piece
-{
-	my ($w, $rows) = @_;
-	my $piece =
-	  [ $w->{kind}, $w->{transaction}, $w->{rows} + 1, $w->{rows} + $rows ];
-
-	$w->{rows} += $rows;
-	push @{ $w->{pieces} }, $piece;
-	return $piece;
-}
-
-sub insert_rows
-{
-	my ($w, $rows) = @_;
-	my (undef, undef, $from, $to) = @{ next_piece($w, $rows) };
-
-	if ($rows == 1)
-	{
-		$w->{dbh}->prepare_cached(
-			'INSERT INTO outbox (message_type, message_key, data) VALUES (?, ?, ?)'
-		)->execute($w->{kind}, "$w->{transaction}.$from", $from);
-	}
-	else
-	{
-		$w->{dbh}->do(
-			'INSERT INTO outbox (message_type, message_key, data) '
-			  . "SELECT ?, ? || '.' || i, to_jsonb(i) FROM generate_series(?::int, ?::int) i",
-			undef, $w->{kind}, $w->{transaction}, $from, $to);
-	}
-	return;
-}
-
-sub copy_rows
-{
-	my ($w, $rows) = @_;
-	my (undef, undef, $from, $to) = @{ next_piece($w, $rows) };
-
-	$w->{dbh}->do('COPY outbox (message_type, message_key, data) FROM STDIN');
-	$w->{dbh}->pg_putcopydata("$w->{kind}\t$w->{transaction}.$_\t$_\n")
-	  for $from .. $to;
-	$w->{dbh}->pg_putcopyend;
-	return;
-}
-
-# Logs what has become of pieces: C, committed, R, rolled back, or U, unknown.
-sub log_fate
-{
-	my ($w, $fate, @pieces) = @_;
-
-	print { $w->{log} } join("\t", $fate, @$_), "\n" for @pieces;
-	return;
-}
-
-sub commit
-{
-	my ($w) = @_;
-
-	$w->{dbh}->do('COMMIT');
-	log_fate($w, committed($w), @{ $w->{pieces} });
-	return;
-}
-
-sub rollback
-{
-	my ($w) = @_;
-
-	$w->{dbh}->do('ROLLBACK');
-	log_fate($w, 'R', @{ $w->{pieces} });
-	return;
-}
-
-sub commit_or_rollback
-{
-	my ($w, $rollback) = @_;
-
-	return chance($rollback) ? rollback($w) : commit($w);
-}
-
-sub write_single
-{
-	my ($self, $w) = @_;
-
-	insert_rows($w, 1);
-	log_fate($w, committed($w), @{ $w->{pieces} });
-	return;
-}
-
-sub write_pair
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, 1);
-	pause(0.03);
-	insert_rows($w, 1);
-	pause(0.01) if chance(50);
-	return commit($w);
-}
-
-sub write_early
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	$w->{dbh}->do('SELECT pg_current_xact_id()');
-	pause(0.04);
-	insert_rows($w, 1 + int rand 3);
-	return commit_or_rollback($w, 10);
-}
-
-sub write_rollback
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, 1 + int rand 5);
-	pause(0.02);
-	return rollback($w);
-}
-
-sub write_failed
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, 1);
-	my (undef, undef, $from, $to) = @{ next_piece($w, 20) };
-	my $done = eval {
-		$w->{dbh}->do(
-			'INSERT INTO outbox (message_type, message_key, data) '
-			  . "SELECT ?, ? || '.' || i, to_jsonb(1 / (? - i)) FROM generate_series(?::int, ?::int) i",
-			undef, $w->{kind}, $w->{transaction}, $to, $from, $to);
-		1;
-	};
-	die 'an INSERT that divides by zero has succeeded' if $done;
-	die $@ if $w->{dbh}->state ne '22012';
-	return rollback($w);
-}
-
-sub write_savepoints
-{
-	my ($self, $w) = @_;
-	my @open;    # how many pieces there were at each open savepoint
-
-	$w->{dbh}->do('BEGIN');
-	for (1 .. 3 + int rand 8)
-	{
-		my $dice = rand 100;
-
-		if ($dice < 40)
-		{
-			insert_rows($w, chance(80) ? 1 : 1 + int rand 40);
-		}
-		elsif ($dice < 65 || !@open)
-		{
-			push @open, scalar @{ $w->{pieces} };
-			$w->{dbh}->do("SAVEPOINT s$#open");
-		}
-		else
-		{
-			# this one, and those within it
-			my $which = int rand @open;
-
-			if ($dice < 85)
-			{
-				$w->{dbh}->do("ROLLBACK TO s$which");
-				log_fate($w, 'R', splice @{ $w->{pieces} }, $open[$which]);
-				splice @open, $which + 1;
-			}
-			else
-			{
-				$w->{dbh}->do("RELEASE s$which");
-				splice @open, $which;
-			}
-		}
-	}
-	# one without a row would not be counted
-	insert_rows($w, 1) if !$w->{rows};
-	pause(0.02) if chance(50);
-	return commit_or_rollback($w, 20);
-}
-
-sub write_prepared
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, 1 + int rand 3);
-	# before it is: if the answer is lost, it is looked for
-	push @{ $w->{prepared} }, [ $w->{transaction}, $w->{pieces} ];
-	$w->{pieces} = [];
-	$w->{dbh}->do("PREPARE TRANSACTION '$w->{transaction}'");
-	return;
-}
-
-sub decide_prepared
-{
-	my ($w, $which) = @_;
-	my ($gid, $pieces) = @{ $w->{prepared}[$which] };
-	my $fate = chance(70) ? 'C' : 'R';
-
-	$w->{dbh}->do(
-		($fate eq 'C' ? 'COMMIT' : 'ROLLBACK') . " PREPARED '$gid'");
-	splice @{ $w->{prepared} }, $which, 1;
-	log_fate($w, $fate, @$pieces);
-	return;
-}
-
-sub write_copy
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	copy_rows($w, 1 + int rand 300);
-	insert_rows($w, 1) if chance(30);
-	return commit_or_rollback($w, 20);
-}
-
-sub write_long
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, 1);
-	pause(1.5);
-	insert_rows($w, 1);
-	return commit_or_rollback($w, 30);
-}
-
-sub write_bulk
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	insert_rows($w, $bulk_rows);
-	return commit_or_rollback($w, 20);
-}
-
-sub write_bulk_copy
-{
-	my ($self, $w) = @_;
-
-	$w->{dbh}->do('BEGIN');
-	copy_rows($w, $bulk_rows);
-	return commit_or_rollback($w, 20);
-}
-
 #
 # Consumers
 #
 
-my $columns = 'feed_xid::text, feed_pos, message_key, message_id';
+# The server that a consumer reads.
+sub node_of
+{
+	my ($self, $on_standby) = @_;
 
-# How a consumer reads: the query, whose parameters are a cursor and a limit, as
-# which role, and on which server.
-my %way = (
-	default => {
-		query => "SELECT $columns FROM feed_fetch(?::xid8, ?, ?)",
-		user => 'regress_feedpub_reader'
-	},
-	named => {
-		query => "SELECT $columns FROM feed_fetch(NULL::outbox, ?::xid8, ?, ?)",
-		user => 'regress_feedpub_reader'
-	},
-	policy => {
-		query => "SELECT $columns FROM feed_fetch(NULL::outbox, ?::xid8, ?, ?)",
-		user => 'regress_feedpub_restricted'
-	},
-	standby => {
-		query => "SELECT $columns FROM feed_fetch(?::xid8, ?, ?)",
-		user => 'regress_feedpub_reader',
-		on_standby => 1
-	},
-	# A usual first attempt.
-	naive => {
-		query =>
-		  "SELECT $columns FROM outbox WHERE (?::xid8 IS NOT NULL) AND feed_pos > ? ORDER BY feed_pos LIMIT ?",
-		user => 'regress_feedpub_reader'
-	});
+	return $on_standby ? $self->{standby} : $self->{node};
+}
 
 # Reads the end of a consumer's file: its cursor.  Cuts off a page that was
 # not completed.
@@ -671,39 +305,24 @@ sub last_cursor
 	my ($file) = @_;
 	my $content = '';
 
-	open my $fh, '+<', $file or return (0, 0);
-	my $size = -s $fh;
-	seek $fh, ($size > 100 ? $size - 100 : 0), 0;
+	open my $fh, '+<', $file or return '';
 	{ local $/; $content = <$fh> // ''; }
-	return ($1, $2) if $content =~ /^= (\d+) (\d+)\n\z/m;
-
-	seek $fh, 0, 0;
-	{ local $/; $content = <$fh> // ''; }
-	my $whole =
-	  $content =~ /\A(.*^= (\d+) (\d+)\n)/ms ? length $1 : 0;
-	my @cursor = $whole ? ($2, $3) : (0, 0);
-	truncate $fh, $whole or die "$file: $!";
-	return @cursor;
+	my ($whole, $cursor) = $content =~ /\A(.*^= ([^\n]*)\n)/ms;
+	truncate $fh, length($whole // '') or die "$file: $!";
+	return $cursor // '';
 }
 
-# Errors that a consumer must live with: the connection is lost; it stands in
-# the way of recovery on a standby; DDL meets its locks in a deadlock, or comes
-# after its snapshot.
-sub is_transient
-{
-	my ($dbh) = @_;
-
-	return ($dbh && $dbh->state =~ /^(40001|40P01)$/) || is_lost($dbh);
-}
-
-# One life of a consumer, which may end by SIGKILL at any time.  Ends by
-# itself when the feed has, after all writers have.
+# One life of a consumer, which may end by SIGKILL at any time.  It ends by
+# itself when there is nothing more and all is quiet.  A checker says how: its
+# take_page(WAY, STATEMENT, CURSOR, LIMIT) returns the cursor after a page and its
+# entries, as [CURSOR, LINE]; limit_after(CURSOR) is a page's size,
+# is_after(WAY, CURSOR, CURSOR) whether a page has gone on, wait_after(WAY, SESSION,
+# CURSOR) waits, and is_early(SQLSTATE) says whether there is no feed yet.
 sub consume
 {
 	my ($self, $name, $way, $life) = @_;
 	my $file = "$self->{dir}/$name.read";
-	my ($xid, $pos) = last_cursor($file);
-	my $node = $way->{on_standby} ? $self->{standby} : $self->{node};
+	my $cursor = last_cursor($file);
 
 	$self->seed($name, $life);
 	open my $out, '>>', $file or die "$name: $!";
@@ -715,42 +334,45 @@ sub consume
 		my ($dbh, $sth);
 
 		my $ok = eval {
-			$dbh = $self->connect_to($node, $way->{user}, $name);
+			$dbh = $self->connect_to($self->node_of($way->{on_standby}), $way->{user}, $name);
 			$sth = $dbh->prepare($way->{query});
 			$dbh->do('SET statement_timeout = 180000');
+			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
 			for (1 .. 1 + int rand 60)
 			{
 				my $quiet = -e "$self->{dir}/quiet";
-				my $one_snapshot = chance(20);
-				my $pages = $one_snapshot ? 1 + int rand 5 : 1;
+				my $one_snapshot = chance(15);
 				my $count = 0;
 
 				$dbh->do('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
 				  if $one_snapshot;
-				for (1 .. $pages)
+				for (1 .. ($one_snapshot ? 1 + int rand 5 : 1))
 				{
-					my $limit = chance(60) ? 1 + int rand 50
-					  : chance(75) ? 1 + int rand 1000
-					  : 1 + int rand 10_000;
+					my $limit = $self->limit_after($cursor);
+					my ($next, @entries) = $self->take_page($way, $sth, $cursor, $limit);
 
-					$sth->execute($xid, $pos, $limit);
-					my $rows = $sth->fetchall_arrayref;
-					die "$name: a page of more than $limit rows"
-					  if @$rows > $limit;
-					last if !@$rows;
-					$count += @$rows;
-					($xid, $pos) = @{ $rows->[-1] };
-					my $page =
-					  join('', map { "@$_\n" } @$rows) . "= $xid $pos\n";
-					syswrite($out, $page) == length $page
+					die "$name: a page of more than $limit rows\n"
+					  if @entries > $limit;
+					last if !@entries && $next eq $cursor;
+					die "$name: cursor $next is not after $cursor\n"
+					  if !$self->is_after($way, $next, $cursor);
+
+					# not all that was delivered is always taken
+					if ($way->{takes_parts} && @entries > 1 && chance(10))
+					{
+						splice @entries, 1 + int rand $#entries;
+						$next = $entries[-1][0];
+					}
+					$count++;
+					$cursor = $next;
+					my $text = join('', map { "$_->[1]\n" } @entries) . "= $cursor\n";
+					syswrite($out, $text) == length $text
 					  or die "$name: $!";
 				}
 				$dbh->do('COMMIT') if $one_snapshot;
-				if (!$count)
-				{
-					$ended = 1, last if $quiet;
-					pause(0.02);
-				}
+				next if $count;
+				$ended = 1, last if $quiet;
+				$self->wait_after($way, $dbh, $cursor);
 			}
 			$dbh->disconnect;
 			1;
@@ -759,14 +381,30 @@ sub consume
 		if (!$ok)
 		{
 			my $error = $@;
-			my $state = $dbh ? $dbh->state : $DBI::state;
+			my $state = ($dbh ? $dbh->state : $DBI::state) // '';
+			my $early = $self->is_early($state);
 
-			die "$state $error" if !is_transient($dbh);
+			die "$state $error" if !$early && !is_transient($dbh);
 			return if getppid != $self->{parent};
-			($xid, $pos) = last_cursor($file);
-			pause(0.1);
+			$cursor = last_cursor($file);
+			pause($early ? 0.005 : 0.1);
 		}
 	}
+}
+
+sub is_early
+{
+	return 0;
+}
+
+# Errors that a consumer must live with: the connection is lost; it stands in
+# the way of recovery on a standby; DDL meets its locks in a deadlock, or comes
+# after its snapshot.
+sub is_transient
+{
+	my ($dbh) = @_;
+
+	return ($dbh && $dbh->state =~ /^(40001|40P01)$/) || is_lost($dbh);
 }
 
 #
@@ -797,13 +435,183 @@ sub disturb
 # The run
 #
 
+# A run, with what is known of its processes, by their names: which there are
+# (pid), which of them are consumers, how often these have begun (lives).
+sub new_run
+{
+	my ($class, %options) = @_;
+	my $self = bless {
+		%options,
+		parent => $$,
+		pid => {},
+		name => {},
+		consumer => {},
+		lives => {},
+		failures => [],
+		kills => { processes => 0, connections => 0, workers => 0 }
+	}, $class;
+
+	$self->allow_crashes;
+	$self->{deadline} = $self->deadline;
+	return $self;
+}
+
+sub begin
+{
+	my ($self, $name, $code) = @_;
+	my $pid = $self->spawn($name, $code);
+
+	$self->{pid}{$name} = $pid;
+	$self->{name}{$pid} = $name;
+	return;
+}
+
+sub begin_writers
+{
+	my ($self, @numbers) = @_;
+
+	for my $number (@numbers)
+	{
+		$self->begin("writer$number", sub { $self->write_feed($number) });
+	}
+	return;
+}
+
+# The next life of a consumer.
+sub start
+{
+	my ($self, $name) = @_;
+	my $life = $self->{lives}{$name}++;
+
+	$self->begin($name, sub { $self->live($name, $life) });
+	return;
+}
+
+sub live
+{
+	my ($self, $name, $life) = @_;
+
+	return $self->consume($name, $self->{consumer}{$name}, $life);
+}
+
+# The processes that are there, of those whose names match.
+sub running
+{
+	my ($self, $pattern) = @_;
+
+	return grep { /$pattern/ } sort keys %{ $self->{pid} };
+}
+
+# Takes note of processes that have ended; consumers that were killed are
+# started again.
+sub reap
+{
+	my ($self) = @_;
+
+	while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
+	{
+		my $name = delete $self->{name}{$pid} // next;
+		my $status = $?;
+
+		delete $self->{pid}{$name};
+		if ($self->{consumer}{$name} && ($status & 127))
+		{
+			$self->start($name);
+		}
+		elsif ($status)
+		{
+			open my $fh, '<', "$self->{dir}/$name.err";
+			local $/;
+			push @{ $self->{failures} }, "$name: " . (($fh && <$fh>) // $status);
+		}
+	}
+	return;
+}
+
+sub goes_on
+{
+	my ($self) = @_;
+
+	return !@{ $self->{failures} } && Time::HiRes::time() < $self->{deadline};
+}
+
+# Waits until none of the processes is there whose names match.
+sub await_end
+{
+	my ($self, $pattern) = @_;
+
+	while ($self->running($pattern) && $self->goes_on)
+	{
+		Time::HiRes::sleep(0.01);
+		$self->reap;
+	}
+	return;
+}
+
+sub failed
+{
+	my ($self, $why) = @_;
+
+	push @{ $self->{failures} }, $why;
+	return;
+}
+
+# Kills one of the consumers with these names, or its connection.
+sub kill_one
+{
+	my ($self, $most, @names) = @_;
+	my $name = $names[ int rand @names ];
+
+	pause($most);
+	$self->crash_if_due;
+	if (chance(70))
+	{
+		$self->{kills}{processes} += kill 'KILL', $self->{pid}{$name} if $self->{pid}{$name};
+	}
+	else
+	{
+		$self->{kills}{connections} += $self->node_of($self->{consumer}{$name}{on_standby})->safe_psql('postgres',
+			"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'");
+	}
+	$self->reap;
+	return;
+}
+
+# Nothing more comes: consumers end when they have all.  Returns what happened:
+#
+#   consumers   their names
+#   kills       how many consumers were killed, connections terminated,
+#               workers killed
+#   crashes     how often the server was crashed
+#   failures    what processes died of
+sub end_run
+{
+	my ($self) = @_;
+
+	$self->say('quiet');
+	$self->await_end('.');
+	$self->failed("still running: @{[sort keys %{ $self->{pid} }]}") if %{ $self->{pid} };
+	kill 'KILL', values %{ $self->{pid} };
+	waitpid $_, 0 for values %{ $self->{pid} };
+	if (open my $fh, '<', "$self->{dir}/kills")
+	{
+		$self->{kills}{workers} = <$fh>;
+	}
+	return {
+		consumers => [ sort keys %{ $self->{consumer} } ],
+		kills => $self->{kills},
+		crashes => $self->{crashed},
+		failures => $self->{failures}
+	};
+}
+
 # Has what is to happen once happened, and each crash?
 sub enough
 {
-	my ($self, $kills) = @_;
+	my ($self) = @_;
 
-	return $kills->{processes}
-	  && $kills->{connections}
+	return $self->{kills}{processes}
+	  && $self->{kills}{connections}
 	  && $self->{crashed} == $self->{crashes};
 }
 
@@ -814,126 +622,6 @@ sub deadline
 
 	return Time::HiRes::time() + 300 + 10 * $self->{seconds} +
 	  60 * $self->{crashes};
-}
-
-# Options: node; seconds, transactions (at least so many of both), writers,
-# consumers, seed, crashes, dir (an empty directory).  Returns what happened:
-#
-#   ways        the consumers' names
-#   kills       how many consumers were killed, and connections terminated
-#   crashes     how often the server was crashed
-#   failures    what processes died of
-sub run
-{
-	my ($class, %options) = @_;
-	my $self = bless { %options, parent => $$ }, $class;
-	my $node = $self->{node};
-	my @ways = qw(default named policy standby);
-	my %consumer =
-	  map { my $way = $ways[ ($_ - 1) % @ways ]; ("$way$_" => $way) }
-	  1 .. $self->{consumers};
-	my (%writer, %lives, %pid, %name);
-	my @failures;
-	my %kills = (processes => 0, connections => 0);
-	$self->allow_crashes;
-	my $deadline = $self->deadline;
-
-	$consumer{naive} = 'naive';
-	my $start = sub {
-		my ($name) = @_;
-		my $life = $lives{$name}++;
-
-		$pid{$name} = $self->spawn($name,
-			sub { $self->consume($name, $way{ $consumer{$name} }, $life) });
-		$name{ $pid{$name} } = $name;
-	};
-	# Takes note of processes that have ended; consumers that were killed are
-	# started again.
-	my $reap = sub {
-		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
-		{
-			my $name = delete $name{$pid} // next;
-			my $status = $?;
-
-			delete $pid{$name};
-			delete $writer{$name};
-			if ($consumer{$name} && ($status & 127))
-			{
-				$start->($name);
-			}
-			elsif ($status)
-			{
-				open my $fh, '<', "$self->{dir}/$name.err";
-				local $/;
-				push @failures, "$name: " . (($fh && <$fh>) // $status);
-			}
-		}
-	};
-
-	$start->($_) for sort keys %consumer;
-	for my $number (1 .. $self->{writers})
-	{
-		my $name = "writer$number";
-
-		$writer{$name} = 1;
-		$pid{$name} = $self->spawn($name, sub { $self->write_feed($number) });
-		$name{ $pid{$name} } = $name;
-	}
-	$pid{disturber} = $self->spawn('disturber', sub { $self->disturb });
-	$name{ $pid{disturber} } = 'disturber';
-
-	$self->seed('killer', 0);
-	my @names = sort keys %consumer;
-	while ((%writer || !$self->enough(\%kills))
-		&& !@failures
-		&& Time::HiRes::time() < $deadline)
-	{
-		my $name = $names[ int rand @names ];
-
-		pause(0.6);
-		$self->crash_if_due;
-		if (chance(70))
-		{
-			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
-		}
-		else
-		{
-			my $on = $consumer{$name} eq 'standby' ? $self->{standby} : $node;
-
-			$kills{connections} += $on->safe_psql('postgres',
-				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'"
-			);
-		}
-		$reap->();
-	}
-
-	# All writers have ended.  When nothing holds the horizon and the standby
-	# is there too, consumers may end as soon as they find nothing more.
-	$self->say('written');
-	if (!%writer)
-	{
-		$node->poll_query_until('postgres',
-			'SELECT count(*) = 0 FROM feedpub.blockers')
-		  or push @failures, 'the horizon does not get free';
-		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};
-	}
-	$self->say('quiet');
-	while (%name && !@failures && Time::HiRes::time() < $deadline)
-	{
-		Time::HiRes::sleep(0.01);
-		$reap->();
-	}
-	push @failures, "still running: @{[sort values %name]}" if %name;
-	kill 'KILL', keys %name;
-	waitpid $_, 0 for keys %name;
-
-	delete $consumer{naive};
-	return {
-		consumers => [ sort keys %consumer ],
-		kills => \%kills,
-		crashes => $self->{crashed},
-		failures => \@failures
-	};
 }
 
 #
@@ -956,32 +644,7 @@ sub sort_out
 	return;
 }
 
-# Reads the writers' logs.  Returns the tokens of committed rows, of
-# rolled-back ones, and the transactions of each kind.
-sub outcome
-{
-	my ($class, $dir, $writers, $there) = @_;
-	my (%committed, %aborted, %kinds);
-
-	for my $number (1 .. $writers)
-	{
-		my %seen;
-
-		open my $fh, '<', "$dir/writer$number.log" or die;
-		while (<$fh>)
-		{
-			chomp;
-			my ($fate, $kind, $transaction, $from, $to) = split /\t/;
-			sort_out($fate, $there, \%committed, \%aborted,
-				map { "$transaction.$_" } $from .. $to);
-			$kinds{$kind}++ if !$seen{$transaction}++;
-		}
-		close $fh;
-	}
-	return (\%committed, \%aborted, \%kinds);
-}
-
-# What a consumer was handed: a list of lines, "xid pos token message_id".
+# What a consumer was handed: a list of lines.
 sub handed_out
 {
 	my ($class, $dir, $name) = @_;

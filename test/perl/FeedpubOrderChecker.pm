@@ -1,6 +1,8 @@
-# FeedpubOrderChecker.pm: as FeedpubChecker, for the published order: writers
-# that bump the versions of keys, consumers that follow in published order, and
-# a worker that is killed all the time.
+# FeedpubOrderChecker.pm: checks an outbox, in published order or in xid order,
+# by the option order: writers that bump the versions of keys, and consumers that
+# follow.  In published order a worker is killed all the time, and some
+# transaction is always open; that would hold back xid order, where a consumer
+# that remembers the largest position runs too.
 #
 # A writer bumps a key's version under the lock of its row in "item", and then
 # writes (key, version) to the feed.  So of two versions of a key the writer of
@@ -27,11 +29,11 @@ our @ISA = qw(FeedpubChecker);
 *pause = \&FeedpubChecker::pause;
 
 my $keys = 40;
-my $bulk_rows = 1500;
+my %bulk_rows = (published => 1500, xid => 10_000);
 
 # How a transaction of a writer goes, and how often, in a thousand.
 my @kinds = (
-	[ single => 300 ],    # one key
+	[ single => 270 ],    # one key
 	[ pair => 130 ],      # two keys, a moment apart
 	[ early => 130 ],     # a transaction id long before the key
 	[ waiting => 60 ],    # a row, then a key: positions far apart
@@ -41,7 +43,10 @@ my @kinds = (
 	[ parked => 40 ],     # decided some transactions later
 	[ plain => 60 ],      # about no key
 	[ copy => 15 ],
-	[ bulk => 5 ]);
+	[ failed => 20 ],     # ended by an error
+	[ held => 5 ],        # open for a while
+	[ bulk => 3 ],
+	[ bulk_copy => 2 ]);
 
 #
 # Writers
@@ -92,7 +97,12 @@ sub write_feed
 		my $commit = chance(5) ? chance(50) ? 'on' : 'off' : undef;
 		my $flush = !$self->before_crash;
 		$commit = 'off' if !$flush;
-		$kind = 'single' if !$flush && $kind =~ /^(prepared|parked)$/;
+		$kind = 'single' if !$flush && $kind =~ /^(prepared|parked|held)$/;
+		# nor does anything old hold back xid order
+		while (!$flush && $self->{order} eq 'xid' && @{ $w->{prepared} })
+		{
+			$try->(sub { decide_parked($w, 0) });
+		}
 		$w->{transaction} = "$number.$t";
 		$w->{rows} = 0;
 		$w->{tokens} = [];
@@ -343,19 +353,63 @@ sub write_plain
 	return commit_or_rollback($w, 10);
 }
 
+sub write_failed
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	bump($w, some_key());
+	my $done = eval {
+		$w->{dbh}->do(
+			'INSERT INTO outbox (publication_id, message_type, message_key, data) '
+			  . q(SELECT ? || i, 'failed', '', to_jsonb(1 / (20 - i)) FROM generate_series(1, 20) i),
+			undef, next_token($w));
+		1;
+	};
+	die 'an INSERT that divides by zero has succeeded' if $done;
+	die $@ if $w->{dbh}->state ne '22012';
+	return commit_or_rollback($w, 100);
+}
+
+sub write_held
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	insert_plain($w, 1);
+	pause(1.5);
+	insert_plain($w, 1);
+	return commit_or_rollback($w, 30);
+}
+
+sub copy_rows
+{
+	my ($w, $rows) = @_;
+
+	$w->{dbh}->do(
+		'COPY outbox (publication_id, message_type, message_key, data) FROM STDIN'
+	);
+	$w->{dbh}->pg_putcopydata(next_token($w) . "\tcopy\t\t0\n") for 1 .. $rows;
+	$w->{dbh}->pg_putcopyend;
+	return;
+}
+
 sub write_copy
 {
 	my ($self, $w) = @_;
-	my $dbh = $w->{dbh};
 
-	$dbh->do('BEGIN');
-	$dbh->do(
-		'COPY outbox (publication_id, message_type, message_key, data) FROM STDIN'
-	);
-	$dbh->pg_putcopydata(next_token($w) . "\tcopy\t\t0\n")
-	  for 1 .. 1 + int rand 200;
-	$dbh->pg_putcopyend;
+	$w->{dbh}->do('BEGIN');
+	copy_rows($w, 1 + int rand 200);
 	bump($w, some_key()) if chance(50);
+	return commit_or_rollback($w, 20);
+}
+
+sub write_bulk_copy
+{
+	my ($self, $w) = @_;
+
+	$w->{dbh}->do('BEGIN');
+	copy_rows($w, $bulk_rows{ $self->{order} });
 	return commit_or_rollback($w, 20);
 }
 
@@ -365,7 +419,7 @@ sub write_bulk
 
 	$w->{dbh}->do('BEGIN');
 	bump($w, some_key());
-	insert_plain($w, $bulk_rows);
+	insert_plain($w, $bulk_rows{ $self->{order} });
 	bump($w, $keys);
 	return commit_or_rollback($w, 20);
 }
@@ -435,16 +489,14 @@ SELECT cursor, op, (entry).publication_id, (entry).message_key, (entry).data::te
 FROM feed_read(NULL::outbox, ?, ?)
 SQL
 my $page = q(SELECT feed_page('outbox', ?, ?)::text);
+my $columns = q('upsert', publication_id, message_key, data::text);
+our $fetch = "SELECT feed_xid::text || ' ' || feed_pos, $columns FROM feed_fetch(NULL::outbox, ?::xid8, ?, ?)";
 
 # How a consumer reads, and what it waits by when there is nothing.
 our %way = (
-	read => { query => $read, user => 'regress_feedpub_reader' },
-	page => { query => $page, user => 'regress_feedpub_reader' },
-	wait => {
-		query => $read,
-		user => 'regress_feedpub_reader',
-		wait => q(SELECT feed_wait('outbox', ?, '1 s'))
-	},
+	read => { query => $read },
+	page => { query => $page },
+	wait => { query => $read, wait => q(SELECT feed_wait('outbox', ?, '1 s')) },
 	policy => {
 		query => $read,
 		user => 'regress_feedpub_restricted',
@@ -452,33 +504,43 @@ our %way = (
 	},
 	standby => {
 		query => $page,
-		user => 'regress_feedpub_reader',
 		on_standby => 1,
 		wait => q(SELECT feed_wait('outbox', ?, '1 s'))
+	},
+	xid_default => { query => $fetch =~ s/NULL::outbox, //r, order => 'xid' },
+	xid_named => { query => $fetch, order => 'xid' },
+	xid_policy => { query => $fetch, order => 'xid', user => 'regress_feedpub_restricted' },
+	xid_standby => { query => $fetch =~ s/NULL::outbox, //r, order => 'xid', on_standby => 1 },
+	# A usual first attempt.
+	naive => {
+		query => "SELECT feed_pos::text AS after, $columns FROM outbox WHERE feed_pos > ? ORDER BY feed_pos LIMIT ?",
+		order => 'position'
 	});
-
-# Reads the end of a consumer's file: its cursor.  Cuts off a page that was
-# not completed.
-sub last_cursor
+for (values %way)
 {
-	my ($file) = @_;
-	my $content = '';
-
-	open my $fh, '+<', $file or return '';
-	{ local $/; $content = <$fh> // ''; }
-	my ($whole, $cursor) = $content =~ /\A(.*^= ([-\w]*)\n)/ms;
-	truncate $fh, length($whole // '') or die "$file: $!";
-	return $cursor // '';
+	$_ = { user => 'regress_feedpub_reader', order => 'published', takes_parts => 1, %$_ };
 }
 
-# The rows of a page as [cursor, token, key, version], and the cursor to go on
+# Which of them read in an order, by turns.
+my %ways_of = (
+	published => [qw(read page wait policy standby)],
+	xid => [qw(xid_default xid_named xid_policy xid_standby)]);
+
+# The rows of a page as [cursor, "token kKEY version"], after the cursor to go on
 # from.
 sub take_page
 {
-	my ($way, $sth, $cursor, $limit) = @_;
+	my ($self, $way, $sth, $cursor, $limit) = @_;
 	my @rows;
 
-	$sth->execute($cursor, $limit);
+	if ($way->{order} eq 'published')
+	{
+		$sth->execute($cursor, $limit);
+	}
+	else
+	{
+		$sth->execute($way->{order} eq 'xid' ? split(/ /, $cursor || '0 0') : $cursor || 0, $limit);
+	}
 	if ($way->{query} eq $page)
 	{
 		my ($json) = $sth->fetchrow_array;
@@ -491,106 +553,52 @@ sub take_page
 			my $row = $_->{row};
 
 			die 'a stamp is shown' if exists $row->{feed_xid};
-			push @rows,
-			  [ $_->{cursor}, @$row{qw(publication_id message_key data)} ];
+			push @rows, [ $_->{cursor}, "$row->{publication_id} k$row->{message_key} $row->{data}" ];
 		}
 		return ($body->{cursor}, @rows);
 	}
 	for my $row (@{ $sth->fetchall_arrayref })
 	{
-		my ($after, $op, @row) = @$row;
+		my ($after, $op, $token, $key, $version) = @$row;
 
-		die "cursor $after is not after $cursor" if $after le $cursor;
+		die "cursor $after is not after $cursor" if !$self->is_after($way, $after, $cursor);
 		$cursor = $after;
-		push @rows, [ $after, @row ] if $op eq 'upsert';
+		push @rows, [ $after, "$token k$key $version" ] if $op eq 'upsert';
 	}
 	return ($cursor, @rows);
 }
 
-# One life of a consumer, which may end by SIGKILL at any time.
-sub consume
+sub limit_after
 {
-	my ($self, $name, $way, $life) = @_;
-	my $file = "$self->{dir}/$name.read";
-	my $cursor = last_cursor($file);
-	my $node = $way->{on_standby} ? $self->{standby} : $self->{node};
+	return chance(60) ? 1 + int rand 30 : chance(75) ? 1 + int rand 500 : 1 + int rand 10_000;
+}
 
-	$self->seed($name, $life);
-	open my $out, '>>', $file or die "$name: $!";
-	while (1)
+# Cursors of xid order and of positions are numbers.
+sub is_after
+{
+	my ($self, $way, $next, $cursor) = @_;
+
+	return $next gt $cursor if $way->{order} eq 'published';
+	my @next = split / /, $next;
+	my @cursor = split / /, $cursor || '0 0';
+
+	return $next[0] > $cursor[0] || ($next[0] == $cursor[0] && ($next[1] // 0) > ($cursor[1] // 0));
+}
+
+sub wait_after
+{
+	my ($self, $way, $dbh, $cursor) = @_;
+
+	if ($way->{wait} && chance(80))
 	{
-		my $ended = 0;
-		my ($dbh, $sth);
-
-		my $ok = eval {
-			$dbh = $self->connect_to($node, $way->{user}, $name);
-			$sth = $dbh->prepare($way->{query});
-			$dbh->do('SET statement_timeout = 180000');
-			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
-			for (1 .. 1 + int rand 60)
-			{
-				my $quiet = -e "$self->{dir}/quiet";
-				my $one_snapshot = chance(15);
-				my $pages = $one_snapshot ? 1 + int rand 5 : 1;
-				my $count = 0;
-
-				$dbh->do('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
-				  if $one_snapshot;
-				for (1 .. $pages)
-				{
-					my $limit = chance(60) ? 1 + int rand 30
-					  : chance(75) ? 1 + int rand 500
-					  : 1 + int rand 10_000;
-					my ($next, @rows) =
-					  take_page($way, $sth, $cursor, $limit);
-
-					die "$name: a page of more than $limit rows"
-					  if @rows > $limit;
-					last if !@rows && $next eq $cursor;
-					die "$name: cursor $next is not after $cursor"
-					  if $next le $cursor;
-
-					# not all that was delivered is always taken
-					if (@rows > 1 && chance(10))
-					{
-						splice @rows, 1 + int rand $#rows;
-						$next = $rows[-1][0];
-					}
-					$count++;
-					$cursor = $next;
-					my $text = join('', map { "$_->[1] k$_->[2] $_->[3]\n" } @rows)
-					  . "= $cursor\n";
-					syswrite($out, $text) == length $text
-					  or die "$name: $!";
-				}
-				$dbh->do('COMMIT') if $one_snapshot;
-				next if $count;
-				$ended = 1, last if $quiet;
-				if ($way->{wait} && chance(80))
-				{
-					# what an unnamed statement returns does not matter here
-					$dbh->selectall_arrayref($way->{wait}, undef, $cursor);
-				}
-				else
-				{
-					pause(0.02);
-				}
-			}
-			$dbh->disconnect;
-			1;
-		};
-		return if $ended;
-		if (!$ok)
-		{
-			my $error = $@;
-			my $state = $dbh ? $dbh->state : $DBI::state;
-
-			die "$state $error" if !FeedpubChecker::is_transient($dbh);
-			return if getppid != $self->{parent};
-			$cursor = last_cursor($file);
-			pause(0.1);
-		}
+		# what an unnamed statement returns does not matter here
+		$dbh->selectall_arrayref($way->{wait}, undef, $cursor);
 	}
+	else
+	{
+		pause(0.02);
+	}
+	return;
 }
 
 #
@@ -662,142 +670,51 @@ sub kill_workers
 # The run
 #
 
-# Options: node; standby; seconds, transactions (at least so many of both),
-# writers, consumers, seed, crashes, dir (an empty directory).  Returns what
-# happened:
-#
-#   consumers   their names
-#   kills       how many consumers were killed, connections terminated,
-#               workers killed
-#   crashes     how often the server was crashed
-#   failures    what processes died of
+# Options: node; standby; order; seconds, transactions (at least so many of both),
+# writers, consumers, seed, crashes, dir (an empty directory).
 sub run
 {
 	my ($class, %options) = @_;
-	my $self = bless { %options, parent => $$ }, $class;
+	my $self = $class->new_run(%options);
 	my $node = $self->{node};
-	my @ways = (qw(read page wait policy), $self->{standby} ? 'standby' : ());
-	my %consumer =
-	  map { my $way = $ways[ ($_ - 1) % @ways ]; ("$way$_" => $way) }
-	  1 .. $self->{consumers};
-	my (%writer, %lives, %pid, %name);
-	my @failures;
-	my %kills = (processes => 0, connections => 0, workers => 0);
-	$self->allow_crashes;
-	my $deadline = $self->deadline;
-	my $begin = sub {
-		my ($name, $code) = @_;
+	my $published = $self->{order} eq 'published';
+	my @ways = grep { $self->{standby} || !$way{$_}{on_standby} } @{ $ways_of{ $self->{order} } };
 
-		$pid{$name} = $self->spawn($name, $code);
-		$name{ $pid{$name} } = $name;
-	};
-	my $start = sub {
-		my ($name) = @_;
-		my $life = $lives{$name}++;
-
-		$begin->($name,
-			sub { $self->consume($name, $way{ $consumer{$name} }, $life) });
-	};
-	# Takes note of processes that have ended; consumers that were killed are
-	# started again.
-	my $reap = sub {
-		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
-		{
-			my $name = delete $name{$pid} // next;
-			my $status = $?;
-
-			delete $pid{$name};
-			delete $writer{$name};
-			if ($consumer{$name} && ($status & 127))
-			{
-				$start->($name);
-			}
-			elsif ($status)
-			{
-				open my $fh, '<', "$self->{dir}/$name.err";
-				local $/;
-				push @failures, "$name: " . (($fh && <$fh>) // $status);
-			}
-		}
-	};
-	my $until = sub {
-		my ($done) = @_;
-
-		while (!$done->() && !@failures && Time::HiRes::time() < $deadline)
-		{
-			Time::HiRes::sleep(0.01);
-			$reap->();
-		}
-	};
-
-	$start->($_) for sort keys %consumer;
-	$begin->('long', sub { $self->write_long });
-	for my $number (1 .. $self->{writers})
+	for (1 .. $self->{consumers})
 	{
-		my $name = "writer$number";
+		my $way = $ways[ ($_ - 1) % @ways ];
 
-		$writer{$name} = 1;
-		$begin->($name, sub { $self->write_feed($number) });
+		$self->{consumer}{"$way$_"} = $way{$way};
 	}
-	$begin->('disturber', sub { $self->disturb });
-	$begin->('killer', sub { $self->kill_workers });
+	$self->{consumer}{naive} = $way{naive} if !$published;
+	my @names = sort keys %{ $self->{consumer} };
+
+	$self->start($_) for @names;
+	$self->begin('long', sub { $self->write_long }) if $published;
+	$self->begin_writers(1 .. $self->{writers});
+	$self->begin('disturber', sub { $self->disturb });
+	$self->begin('killer', sub { $self->kill_workers }) if $published;
 
 	$self->seed('killer of consumers', 0);
-	my @names = sort keys %consumer;
-	while ((%writer || !$self->enough(\%kills))
-		&& !@failures
-		&& Time::HiRes::time() < $deadline)
-	{
-		my $name = $names[ int rand @names ];
-
-		pause(0.8);
-		$self->crash_if_due;
-		if (chance(70))
-		{
-			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
-		}
-		else
-		{
-			my $on = $consumer{$name} eq 'standby' ? $self->{standby} : $node;
-
-			$kills{connections} += $on->safe_psql('postgres',
-				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'"
-			);
-		}
-		$reap->();
-	}
+	$self->kill_one(0.8, @names)
+	  while ($self->running('^writer') || !$self->enough) && $self->goes_on;
 
 	# All short transactions have ended; then the long ones do.  Nothing is
-	# written after that, and all must get published all the same.
+	# written after that, and all must be delivered all the same.
 	$self->say('short_written');
-	$until->(sub { !$pid{long} });
+	$self->await_end('^long$');
 	$self->say('written');
-	$until->(sub { !$pid{disturber} && !$pid{killer} });
-	if (!@failures)
+	$self->await_end('^(disturber|killer)$');
+	if ($self->goes_on)
 	{
-		$node->poll_query_until('postgres', <<'SQL')
+		$node->poll_query_until('postgres', $published ? <<'SQL' : 'SELECT count(*) = 0 FROM feedpub.blockers')
 SELECT count(*) = 0 FROM outbox WHERE NOT pg_visible_in_snapshot(feed_xid,
 	(SELECT snapshot FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1))
 SQL
-		  or push @failures, 'not all rows get published';
+		  or $self->failed('not all rows can be read');
 		$node->wait_for_replay_catchup($self->{standby}) if $self->{standby};
 	}
-	$self->say('quiet');
-	$until->(sub { !%name });
-	push @failures, "still running: @{[sort values %name]}" if %name;
-	kill 'KILL', keys %name;
-	waitpid $_, 0 for keys %name;
-
-	if (open my $fh, '<', "$self->{dir}/kills")
-	{
-		$kills{workers} = <$fh>;
-	}
-	return {
-		consumers => [ sort keys %consumer ],
-		kills => \%kills,
-		crashes => $self->{crashed},
-		failures => \@failures
-	};
+	return $self->end_run;
 }
 
 #
@@ -815,6 +732,7 @@ sub outcome
 	{
 		my %seen;
 
+		next if !-e "$dir/writer$number.log" && $number eq 'long';
 		open my $fh, '<', "$dir/writer$number.log" or die;
 		while (<$fh>)
 		{

@@ -35,10 +35,6 @@ our @ISA = qw(FeedpubOrderChecker);
 *chance = \&FeedpubChecker::chance;
 *pause = \&FeedpubChecker::pause;
 
-my $fetch = <<'SQL';
-SELECT feed_xid::text || ' ' || feed_pos, 'upsert', publication_id, message_key, data::text
-FROM feed_fetch(NULL::outbox, ?::xid8, ?, ?)
-SQL
 my $page_of_thing = q(SELECT feed_page('thing', ?, ?)::text);
 
 # How a consumer reads: like one of FeedpubOrderChecker, in xid order, or a
@@ -73,7 +69,7 @@ for (values %way)
 	$_ = { %{ $FeedpubOrderChecker::way{ $_->{like} } }, %$_ } if $_->{like};
 	$_->{feed} //= 'outbox';
 	$_->{order} //= 'published';
-	$_->{query} //= $_->{order} eq 'xid' ? $fetch : $page_of_thing;
+	$_->{query} //= $_->{order} eq 'xid' ? $FeedpubOrderChecker::fetch : $page_of_thing;
 	$_->{user} //= 'regress_feedpub_reader';
 }
 
@@ -325,47 +321,20 @@ sub retain
 # Consumers
 #
 
-# Reads the end of a consumer's file: its cursor.  Cuts off what was not
-# completed.
-sub last_cursor
-{
-	my ($file) = @_;
-	my $content = '';
-
-	open my $fh, '+<', $file or return '';
-	{ local $/; $content = <$fh> // ''; }
-	my ($whole, $cursor) = $content =~ /\A(.*^= ([^\n]*)\n)/ms;
-	truncate $fh, length($whole // '') or die "$file: $!";
-	return $cursor // '';
-}
-
-# The lines of a page, with the cursor of each, and the cursor to go on from.
 sub take_page
 {
-	my ($way, $sth, $cursor, $limit) = @_;
+	my ($self, $way, $sth, $cursor, $limit) = @_;
 
-	if ($way->{order} eq 'xid')
-	{
-		$sth->execute((split / /, $cursor || '0 0'), $limit);
-		my @rows = map { [ $_->[0], "$_->[2] k$_->[3] $_->[4]" ] } @{ $sth->fetchall_arrayref };
+	return $self->SUPER::take_page($way, $sth, $cursor, $limit) if $way->{feed} ne 'thing';
+	$sth->execute($cursor, $limit);
+	my $body = JSON::PP->new->utf8->decode($sth->fetchrow_array);
 
-		return (@rows ? $rows[-1][0] : $cursor, @rows);
-	}
-	if ($way->{feed} eq 'thing')
-	{
-		$sth->execute($cursor, $limit);
-		my $body = JSON::PP->new->utf8->decode($sth->fetchrow_array);
-
-		$sth->finish;
-		return (
-			$body->{cursor},
-			map {
-				[ $_->{cursor}, $_->{op} eq 'delete' ? "D $_->{key}{id} $_->{xid}" : "U $_->{row}{id} $_->{row}{version}" ]
-			} @{ $body->{entries} });
-	}
-	my ($next, @rows) = FeedpubOrderChecker::take_page($way, $sth, $cursor, $limit);
-
-	return ($next, map { [ $_->[0], "$_->[1] k$_->[2] $_->[3]" ] } @rows);
+	$sth->finish;
+	return (
+		$body->{cursor},
+		map {
+			[ $_->{cursor}, $_->{op} eq 'delete' ? "D $_->{key}{id} $_->{xid}" : "U $_->{row}{id} $_->{row}{version}" ]
+		} @{ $body->{entries} });
 }
 
 # The number of the floor's batch, as the session's next snapshot has it.
@@ -405,7 +374,7 @@ sub read_pages
 		my $limit = chance(60) ? 1 + int rand 30 : chance(75) ? 1 + int rand 500 : 1 + int rand 5000;
 		my ($next, @rows);
 
-		if (!eval { ($next, @rows) = take_page($way, $sth, $after, $limit); 1 })
+		if (!eval { ($next, @rows) = $self->take_page($way, $sth, $after, $limit); 1 })
 		{
 			my $error = $@;
 
@@ -451,7 +420,7 @@ sub consume
 {
 	my ($self, $name, $way, $life) = @_;
 	my $file = "$self->{dir}/$name.read";
-	my $cursor = last_cursor($file);
+	my $cursor = FeedpubChecker::last_cursor($file);
 
 	$self->seed($name, $life);
 	open my $fh, '>>', $file or die "$name: $!";
@@ -510,7 +479,7 @@ sub consume
 
 			die "$state $error" if !FeedpubChecker::is_transient($dbh);
 			return if getppid != $self->{parent};
-			$cursor = last_cursor($file);
+			$cursor = FeedpubChecker::last_cursor($file);
 			pause(0.1);
 		}
 	}
@@ -703,122 +672,52 @@ sub promote
 	return;
 }
 
+sub live
+{
+	my ($self, $name, $life) = @_;
+
+	return $way{$name} ? $self->consume($name, $way{$name}, $life) : $self->work($name, $life);
+}
+
 # Options: node; standby; seconds, transactions, writers, seed, crashes, dir
-# (an empty directory).  A third of it comes again after the promotion.  Returns
-# what happened: kills, crashes and failures, as FeedpubOrderChecker does.
+# (an empty directory).  A third of it comes again after the promotion.
 sub run
 {
 	my ($class, %options) = @_;
-	my $self = bless { %options, parent => $$ }, $class;
-	my (%writer, %lives, %pid, %name);
-	my @failures;
-	my %kills = (processes => 0, connections => 0, workers => 0);
-	$self->allow_crashes;
-	$self->{node}->safe_psql('postgres', 'SELECT feed_start_worker()');
-	my $deadline = $self->deadline;
+	my $self = $class->new_run(%options, order => 'published');
 	my @names = (sort keys %way, sort keys %work);
-	my $begin = sub {
-		my ($name, $code) = @_;
 
-		$pid{$name} = $self->spawn($name, $code);
-		$name{ $pid{$name} } = $name;
-		$writer{$name} = 1 if $name =~ /^writer|^long/;
-	};
-	my $start = sub {
-		my ($name) = @_;
-		my $life = $lives{$name}++;
-
-		$begin->($name,
-			sub { $way{$name} ? $self->consume($name, $way{$name}, $life) : $self->work($name, $life) });
-	};
-	# Takes note of processes that have ended; consumers that were killed are
-	# started again.
-	my $reap = sub {
-		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
-		{
-			my $name = delete $name{$pid} // next;
-			my $status = $?;
-
-			delete $pid{$name};
-			delete $writer{$name};
-			if (($way{$name} || $work{$name}) && ($status & 127))
-			{
-				$start->($name);
-			}
-			elsif ($status)
-			{
-				open my $fh, '<', "$self->{dir}/$name.err";
-				local $/;
-				push @failures, "$name: " . (($fh && <$fh>) // $status);
-			}
-		}
-	};
-	my $goes_on = sub { return !@failures && Time::HiRes::time() < $deadline };
-	my $until = sub {
-		my ($done) = @_;
-
-		while (!$done->() && $goes_on->())
-		{
-			Time::HiRes::sleep(0.01);
-			$reap->();
-		}
-	};
-	my $kill_one = sub {
-		my $name = $names[ int rand @names ];
-
-		pause(0.5);
-		if (chance(70))
-		{
-			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
-		}
-		else
-		{
-			my $on = $self->node_of($way{$name} && $way{$name}{on_standby});
-
-			$kills{connections} += $on->safe_psql('postgres',
-				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'");
-		}
-		$reap->();
-	};
-
-	$start->($_) for @names;
-	$begin->('long', sub { $self->write_long });
-	$begin->('things', sub { $self->write_things('things', 'short_written') });
-	$begin->('retainer', sub { $self->retain('retainer', 'written') });
-	for my $number (1 .. $self->{writers})
-	{
-		$begin->("writer$number", sub { $self->write_feed($number) });
-	}
-	$begin->('disturber', sub { $self->disturb });
-	$begin->('killer', sub { $self->kill_workers });
+	$self->{consumer} = { %way, %work };
+	$self->{node}->safe_psql('postgres', 'SELECT feed_start_worker()');
+	$self->start($_) for @names;
+	$self->begin('long', sub { $self->write_long });
+	$self->begin('things', sub { $self->write_things('things', 'short_written') });
+	$self->begin('retainer', sub { $self->retain('retainer', 'written') });
+	$self->begin_writers(1 .. $self->{writers});
+	$self->begin('disturber', sub { $self->disturb });
+	$self->begin('killer', sub { $self->kill_workers });
 
 	$self->seed('killer of consumers', 0);
-	while ((scalar(grep { /^writer/ } keys %writer) || !$self->enough(\%kills)) && $goes_on->())
-	{
-		$self->crash_if_due;
-		$kill_one->();
-	}
+	$self->kill_one(0.5, @names)
+	  while ($self->running('^writer') || !$self->enough) && $self->goes_on;
 	$self->say('short_written');
-	$until->(sub { !%writer && !$pid{things} });
+	$self->await_end('^(long|things)$');
 	$self->say('written');
-	$until->(sub { !$pid{disturber} && !$pid{killer} && !$pid{retainer} });
-	if ($goes_on->())
+	$self->await_end('^(disturber|killer|retainer)$');
+	if ($self->goes_on)
 	{
 		$self->promote;
-		$begin->('things2', sub { $self->write_things('things2', 'written2') });
-		$begin->('retainer2', sub { $self->retain('retainer2', 'written2') });
-		for my $number ($self->{writers} + 1 .. 2 * $self->{writers})
+		$self->begin('things2', sub { $self->write_things('things2', 'written2') });
+		$self->begin('retainer2', sub { $self->retain('retainer2', 'written2') });
 		{
-			$begin->("writer$number", sub {
-					$self->{$_} /= 3 for qw(seconds transactions);
-					$self->write_feed($number);
-				});
+			local @$self{qw(seconds transactions)} = map { $_ / 3 } @$self{qw(seconds transactions)};
+			$self->begin_writers($self->{writers} + 1 .. 2 * $self->{writers});
 		}
-		$kill_one->() while %writer && $goes_on->();
+		$self->kill_one(0.5, @names) while $self->running('^writer') && $self->goes_on;
 		$self->say('written2');
-		$until->(sub { !$pid{things2} && !$pid{retainer2} });
+		$self->await_end('^(things2|retainer2)$');
 	}
-	if (!@failures)
+	if ($self->goes_on)
 	{
 		$self->{node}->poll_query_until('postgres', <<'SQL')
 SELECT count(*) = 0 FROM (
@@ -827,19 +726,9 @@ SELECT count(*) = 0 FROM (
 WHERE NOT pg_visible_in_snapshot(feed_xid,
 	(SELECT snapshot FROM batches b WHERE b.feed = t.feed ORDER BY sync_id DESC LIMIT 1))
 SQL
-		  or push @failures, 'not all rows get published';
+		  or $self->failed('not all rows get published');
 	}
-	$self->say('quiet');
-	$until->(sub { !%name });
-	push @failures, "still running: @{[sort values %name]}" if %name;
-	kill 'KILL', keys %name;
-	waitpid $_, 0 for keys %name;
-
-	if (open my $fh, '<', "$self->{dir}/kills")
-	{
-		$kills{workers} = <$fh>;
-	}
-	return { kills => \%kills, crashes => $self->{crashed}, failures => \@failures };
+	return $self->end_run;
 }
 
 #

@@ -1,5 +1,4 @@
-# FeedpubTableChecker.pm: as FeedpubOrderChecker, for a table feed: writers that
-# change a table in every way, consumers that keep a copy of it, and a poller
+# FeedpubTableChecker.pm: checks a table feed: writers that change a table in every way, consumers that keep a copy of it, and a poller
 # that polls it by the time of the last change.
 #
 # The table is item (id, grp, version, payload, size, changed, hits); hits is
@@ -34,7 +33,6 @@ use Digest::MD5 ();
 use FeedpubChecker;
 use FeedpubOrderChecker;
 use JSON::PP ();
-use POSIX ();
 use Time::HiRes ();
 
 our @ISA = qw(FeedpubOrderChecker);
@@ -720,14 +718,21 @@ sub in_initial
 {
 	my ($cursor) = @_;
 
-	return $cursor =~ /^(?:.{9}a.*|.{9}b0{16}.*)?$/;
+	return $cursor eq '' || substr($cursor, 7, 1) lt 'V' || substr($cursor, 7, 7) eq 'V------';
 }
 
-# A page as lines of the consumer's file, and the cursor after it.
+# An entry as a line of the consumer's file.
+sub line
+{
+	my ($op, $id, @row) = @_;
+
+	return $op =~ /^truncate/ ? 'T' : $op eq 'delete' ? "D $id" : join ' ', 'U', $id, @row;
+}
+
 sub take_page
 {
-	my ($way, $sth, $cursor, $limit) = @_;
-	my @lines;
+	my ($self, $way, $sth, $cursor, $limit) = @_;
+	my @entries;
 
 	$sth->execute($cursor, $limit, @$way{qw(shard shards)});
 	if ($way->{query} eq $page)
@@ -739,119 +744,74 @@ sub take_page
 
 		for my $entry (@{ $body->{entries} })
 		{
-			my $row = $entry->{row};
+			my $row = $entry->{row} // {};
 
-			die 'a stamp is shown' if $row && exists $row->{feed_xid};
-			push @lines,
-				$entry->{op} =~ /^truncate/ ? 'T'
-			  : $entry->{op} eq 'delete' ? "D $entry->{key}{id}"
-			  : join ' ', 'U', @$row{qw(id grp version)},
-			  Digest::MD5::md5_hex($row->{payload} // 'null'),
-			  $row->{size} // '-', $row->{changed};
+			die 'a stamp is shown' if exists $row->{feed_xid};
+			push @entries, [ $entry->{cursor}, line($entry->{op}, $entry->{key}{id},
+				@$row{qw(grp version)},
+				Digest::MD5::md5_hex($row->{payload} // 'null'),
+				$row->{size} // '-', $row->{changed}) ];
 		}
-		return ($body->{cursor}, scalar @lines, @lines);
+		return ($body->{cursor}, @entries);
 	}
 	for my $row (@{ $sth->fetchall_arrayref })
 	{
 		my ($after, $op, $id, $grp, $version, $md5, $size, $changed) = @$row;
 
-		# a rewritten table begins the initial snapshot again
 		die "cursor $after is not after $cursor\n"
-		  if $after le $cursor && !in_initial($after);
+		  if !$self->is_after($way, $after, $cursor);
 		$cursor = $after;
-		next if $op eq 'end';
-		push @lines,
-			$op =~ /^truncate/ ? 'T'
-		  : $op eq 'delete' ? "D $id"
-		  : join ' ', 'U', $id, $grp, $version, $md5, $size // '-', $changed;
+		push @entries, [ $cursor, line($op, $id, $grp, $version, $md5, $size // '-', $changed) ]
+		  if $op ne 'end';
 	}
-	return ($cursor, scalar @lines, @lines);
+	return ($cursor, @entries);
 }
 
-# One life of a consumer, which may end by SIGKILL at any time.
-sub consume
+# Small pages while the rows of the initial snapshot are read.
+sub limit_after
 {
-	my ($self, $name, $way, $life) = @_;
-	my $file = "$self->{dir}/$name.read";
-	my $cursor = FeedpubOrderChecker::last_cursor($file);
+	my ($self, $cursor) = @_;
 
-	$self->seed($name, $life);
-	open my $out, '>>', $file or die "$name: $!";
-	while (1)
+	return
+	    in_initial($cursor) ? 1 + int rand 150
+	  : chance(50) ? 1 + int rand 30
+	  : chance(75) ? 1 + int rand 300
+	  : 1 + int rand 10_000;
+}
+
+# A rewritten table begins the initial snapshot again.
+sub is_after
+{
+	my ($self, $way, $next, $cursor) = @_;
+
+	return $next gt $cursor || in_initial($next);
+}
+
+sub wait_after
+{
+	my ($self, $way, $dbh, $cursor) = @_;
+
+	if (chance(50))
 	{
-		my $ended = 0;
-		my ($dbh, $sth);
-		my $ok = eval {
-			$dbh = $self->connect_to($self->{node}, 'regress_feedpub_reader', $name);
-			$sth = $dbh->prepare($way->{query});
-			$dbh->do('SET statement_timeout = 180000');
-			$dbh->do('SET feedpub.read_wait = ' . int rand 100);
-			for (1 .. 1 + int rand 60)
-			{
-				my $quiet = -e "$self->{dir}/quiet";
-				my $one_snapshot = chance(15);
-				my $count = 0;
-
-				$dbh->do('BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY')
-				  if $one_snapshot;
-				for (1 .. ($one_snapshot ? 1 + int rand 5 : 1))
-				{
-					# small pages while the rows of the initial snapshot are read
-					my $limit =
-					    in_initial($cursor) ? 1 + int rand 150
-					  : chance(50) ? 1 + int rand 30
-					  : chance(75) ? 1 + int rand 300
-					  : 1 + int rand 10_000;
-					my ($next, $n, @lines) =
-					  take_page($way, $sth, $cursor, $limit);
-
-					die "$name: a page of more than $limit rows\n"
-					  if $n > $limit;
-					last if !$n && $next eq $cursor;
-
-					# a rewritten table begins the initial snapshot again
-					die "$name: cursor $next is not after $cursor\n"
-					  if $next le $cursor
-					  && !in_initial($next);
-					$count++;
-					$cursor = $next;
-					my $text = join('', map { "$_\n" } @lines) . "= $cursor\n";
-					syswrite($out, $text) == length $text
-					  or die "$name: $!";
-				}
-				$dbh->do('COMMIT') if $one_snapshot;
-				next if $count;
-				$ended = 1, last if $quiet;
-				if (chance(50))
-				{
-					$dbh->selectall_arrayref(
-						chance(50)
-						? q(SELECT feed_wait('item', ?, '50 ms'))
-						: q(CALL feed_await('item', ?, '1 s')),
-						undef, $cursor);
-				}
-				else
-				{
-					pause(0.02);
-				}
-			}
-			$dbh->disconnect;
-			1;
-		};
-		return if $ended;
-		if (!$ok)
-		{
-			my $error = $@;
-			my $state = $dbh ? $dbh->state : $DBI::state;
-
-			# before the table is a feed, it is none
-			die "$state $error"
-			  if $state ne '42809' && !FeedpubChecker::is_transient($dbh);
-			return if getppid != $self->{parent};
-			$cursor = FeedpubOrderChecker::last_cursor($file);
-			pause($state eq '42809' ? 0.005 : 0.1);
-		}
+		$dbh->selectall_arrayref(
+			chance(50)
+			? q(SELECT feed_wait('item', ?, '50 ms'))
+			: q(CALL feed_await('item', ?, '1 s')),
+			undef, $cursor);
 	}
+	else
+	{
+		pause(0.02);
+	}
+	return;
+}
+
+# Before the table is a feed, it is none.
+sub is_early
+{
+	my ($self, $state) = @_;
+
+	return $state eq '42809';
 }
 
 # The usual home-made way: remembers the largest time of a change.  Its file
@@ -893,176 +853,79 @@ sub poll_naively
 #
 
 # Options: node; seconds, transactions (at least so many of both), writers,
-# seed, truncate, partitioned, crashes, dir (an empty directory).  Returns what
-# happened: consumers, their names; kills, of workers, processes and
-# connections; crashes, how many; failures.
+# seed, truncate, partitioned, crashes, dir (an empty directory).
 sub run
 {
 	my ($class, %options) = @_;
-	my $self = bless { %options, parent => $$ }, $class;
+	my $self = $class->new_run(%options);
 	my $node = $self->{node};
-	my $seconds = $self->{seconds};
 	my $began = Time::HiRes::time();
-	my @none = (shard => undef, shards => undef);
+	my %whole = (user => 'regress_feedpub_reader', shard => undef, shards => undef);
 
 	# when it begins, in parts of the run; before the table is a feed, if 0
-	my %consumer = (
-		before => { query => $read, at => 0, @none },
-		before_page => { query => $page, at => 0, @none },
-		steady => { query => $read, at => 0, @none, steady => 1 },
-		attached => { query => $read, at => 0.1, @none },
-		middle => { query => $read, at => 0.4, @none },
-		middle_page => { query => $page, at => 0.45, @none },
-		late => { query => $read, at => 0.8, @none },
+	$self->{consumer} = {
+		before => { %whole, query => $read, at => 0 },
+		before_page => { %whole, query => $page, at => 0 },
+		steady => { %whole, query => $read, at => 0, steady => 1 },
+		attached => { %whole, query => $read, at => 0.1 },
+		middle => { %whole, query => $read, at => 0.4 },
+		middle_page => { %whole, query => $page, at => 0.45 },
+		late => { %whole, query => $read, at => 0.8 },
 		(
 			map {
-				(
-					"shard$_" => {
-						query => $_ == 1 ? $page : $read,
-						at => 0.2 + 0.2 * $_,
-						shard => $_,
-						shards => 3
-					})
-			} 0 .. 2));
-	my (%writer, %lives, %pid, %name);
-	my @failures;
-	my %kills = (processes => 0, connections => 0, workers => 0);
-	$self->allow_crashes;
-	my $deadline = $self->deadline;
-	my $begin = sub {
-		my ($name, $code) = @_;
-
-		$pid{$name} = $self->spawn($name, $code);
-		$name{ $pid{$name} } = $name;
-	};
-	my $start = sub {
-		my ($name) = @_;
-		my $life = $lives{$name}++;
-
-		$begin->($name, sub { $self->consume($name, $consumer{$name}, $life) });
-	};
-	my $reap = sub {
-		while ((my $pid = waitpid -1, POSIX::WNOHANG()) > 0)
-		{
-			my $name = delete $name{$pid} // next;
-			my $status = $?;
-
-			delete $pid{$name};
-			delete $writer{$name};
-			if ($consumer{$name} && ($status & 127))
-			{
-				$start->($name);
-			}
-			elsif ($status)
-			{
-				open my $fh, '<', "$self->{dir}/$name.err";
-				local $/;
-				push @failures, "$name: " . (($fh && <$fh>) // $status);
-			}
-		}
-	};
-	my $until = sub {
-		my ($done) = @_;
-
-		while (!$done->() && !@failures && Time::HiRes::time() < $deadline)
-		{
-			Time::HiRes::sleep(0.01);
-			$reap->();
-		}
+				("shard$_" => { %whole, query => $_ == 1 ? $page : $read, at => 0.2 + 0.2 * $_, shard => $_, shards => 3 })
+			} 0 .. 2) };
+	my @names = sort keys %{ $self->{consumer} };
+	my $is_due = sub {
+		return Time::HiRes::time() - $began >= $self->{consumer}{ $_[0] }{at} * $self->{seconds};
 	};
 
-	$begin->('long', sub { $self->write_long });
-	for my $number (1 .. $self->{writers})
-	{
-		my $name = "writer$number";
-
-		$writer{$name} = 1;
-		$begin->($name, sub { $self->write_feed($number) });
-	}
-	$begin->('poller', sub { $self->poll_naively });
-	for my $name (sort keys %consumer)
-	{
-		$start->($name) if $consumer{$name}{at} == 0;
-	}
+	$self->begin('long', sub { $self->write_long });
+	$self->begin_writers(1 .. $self->{writers});
+	$self->begin('poller', sub { $self->poll_naively });
+	$self->start($_) for grep { $self->{consumer}{$_}{at} == 0 } @names;
 	# when writers are well under way
 	$node->poll_query_until('postgres',
 		'SELECT min(version) > 0 FROM counter')
-	  or push @failures, 'no writer writes';
+	  or $self->failed('no writer writes');
 	$node->safe_psql('postgres', <<'SQL');
 SELECT feed_attach('item', columns => '{grp,version,payload,size,changed}')
 SQL
 	$self->say('attached');
-	$begin->('disturber', sub { $self->disturb });
-	$begin->('killer', sub { $self->kill_workers });
+	$self->begin('disturber', sub { $self->disturb });
+	$self->begin('killer', sub { $self->kill_workers });
 
 	$self->seed('killer of consumers', 0);
-	while ((%writer || !$self->enough(\%kills))
-		&& !@failures
-		&& Time::HiRes::time() < $deadline)
+	while (($self->running('^writer') || !$self->enough) && $self->goes_on)
 	{
-		for (sort keys %consumer)
-		{
-			$start->($_)
-			  if !$lives{$_}
-			  && Time::HiRes::time() - $began > $consumer{$_}{at} * $seconds;
-		}
-		my @begun = grep { $lives{$_} && !$consumer{$_}{steady} } sort keys %consumer;
-		my $name = $begun[ int rand @begun ];
-
-		pause(0.8);
-		$self->crash_if_due;
-		if (chance(70))
-		{
-			$kills{processes} += kill 'KILL', $pid{$name} if $pid{$name};
-		}
-		else
-		{
-			$kills{connections} += $node->safe_psql('postgres',
-				"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = '$name'"
-			);
-		}
-		$reap->();
+		$self->start($_) for grep { !$self->{lives}{$_} && $is_due->($_) } @names;
+		$self->kill_one(0.8, grep { $self->{lives}{$_} && !$self->{consumer}{$_}{steady} } @names);
 	}
 	# the last, if the loop ended just before
-	$start->($_) for grep { !$lives{$_} } sort keys %consumer;
+	$self->start($_) for grep { !$self->{lives}{$_} } @names;
 
 	# All short transactions have ended; then the long ones do.  Nothing is
 	# written after that, and all must get published all the same.
 	$self->say('short_written');
-	$until->(sub { !$pid{long} });
+	$self->await_end('^long$');
 	$self->say('written');
-	$until->(sub { !$pid{disturber} && !$pid{killer} });
-	if (!@failures)
+	$self->await_end('^(disturber|killer)$');
+	if ($self->goes_on)
 	{
 		# a partition that has come last is admitted, and its rows are stamped
 		$node->safe_psql('postgres', q(CALL feed_publish('item')));
 		$node->poll_query_until('postgres',
 			q(SELECT count(*) = 0 FROM feedpub.jobs WHERE state <> 'done'))
-		  or push @failures, 'not all is stamped';
+		  or $self->failed('not all is stamped');
 		$node->poll_query_until('postgres', <<'SQL')
 SELECT bool_and(pg_visible_in_snapshot(feed_xid,
 	(SELECT snapshot FROM feedpub._batch ORDER BY sync_id DESC LIMIT 1)))
 FROM (SELECT feed_xid FROM item WHERE feed_xid IS NOT NULL
 	UNION ALL SELECT feed_xid FROM feedpub._tombstone) s
 SQL
-		  or push @failures, 'not all is published';
+		  or $self->failed('not all is published');
 	}
-	$self->say('quiet');
-	$until->(sub { !%name });
-	push @failures, "still running: @{[sort values %name]}" if %name;
-	kill 'KILL', keys %name;
-	waitpid $_, 0 for keys %name;
-
-	if (open my $fh, '<', "$self->{dir}/kills")
-	{
-		$kills{workers} = <$fh>;
-	}
-	return {
-		consumers => [ sort keys %consumer ],
-		kills => \%kills,
-		crashes => $self->{crashed},
-		failures => \@failures
-	};
+	return $self->end_run;
 }
 
 #
