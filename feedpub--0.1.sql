@@ -616,6 +616,16 @@ AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
 	'Reads a page of a feed in published order, as rows of its table.';
 
+-- Of feed_read('outbox') the parser would say only that it knows no type of it.
+CREATE FUNCTION feed_read(feed pg_catalog.text,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.text)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
+AS 'MODULE_PATHNAME', 'feed_read_name';
+COMMENT ON FUNCTION feed_read(pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+	'Raises an error that shows how feed_read() is called: feed_read(NULL::outbox).';
+
 CREATE FUNCTION feed_page(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)

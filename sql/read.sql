@@ -558,6 +558,14 @@ SELECT feed_page('outbox', 'latest')::text = feed_page('outbox', feed_head('outb
 SELECT * FROM feed_read(NULL::outbox, 'later');
 SELECT * FROM feed_read(NULL::pg_class, 'latest');
 
+-- A name is no row type.
+\set VERBOSITY default
+SELECT * FROM feed_read('outbox');
+SELECT * FROM feed_read('outbox', feed_head('outbox'), 10);
+SELECT * FROM feed_read(NULL);
+SELECT * FROM feed_read('outbox'::regclass);
+\set VERBOSITY terse
+
 DROP SCHEMA evil CASCADE;
 DROP VIEW recent;
 DROP FUNCTION ops, as_owner, batch_of, position_of, number;

@@ -79,7 +79,7 @@ SELECT count(*) FROM feed_read(NULL::outbox);
 SELECT json_array_length(feed_page('outbox') -> 'entries');
 SELECT op, (entry).message_type FROM feed_read(NULL::outbox, feed_page('outbox') ->> 'cursor', 1);
 SELECT op, (entry).message_type FROM feed_read(feed => NULL::outbox, max_rows => 1);
--- Not the name as a text, which could be of any type
+-- Not the name as a text
 SELECT count(*) FROM feed_read('outbox');
 SELECT feed_drop('outbox');
 DROP ROLE regress_feedpub_reader;

@@ -73,6 +73,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_listen(regclass)',
 	'function feed_publish(regclass)',
 	'function feed_read(anyelement,text,integer,integer,integer)',
+	'function feed_read(text,text,integer,integer,integer)',
 	'function feed_page(regclass,text,integer,integer,integer)',
 	'function feed_cursor(regclass,xid8,bigint)',
 	'function feed_flush(regclass,interval)',

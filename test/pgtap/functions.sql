@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(42 * 11 + 4 + 54);
+SELECT plan(43 * 11 + 4 + 54);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -24,6 +24,8 @@ INSERT INTO meant VALUES
 	('feed_listen', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_read', 'feed anyelement, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
 		'TABLE(cursor text, op text, entry anyelement)', 'v', false, 'u', 100),
+	('feed_read', 'feed text, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer',
+		'TABLE(cursor text, op text, entry text)', 'v', false, 'u', 100),
 	('feed_page', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer', 'json', 'v', false, 'u', 0),
 	('feed_floor', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_head', 'feed regclass', 'text', 'v', false, 'u', 0),
