@@ -48,6 +48,14 @@ SELECT DISTINCT (entry).k FROM feed_read(NULL::kv, :'kv', 100) WHERE op = 'upser
 SELECT DISTINCT (entry).k FROM feed_read(NULL::kv, '', 100) WHERE op = 'upsert' ORDER BY 1;
 SELECT DISTINCT (entry).k FROM feed_read(NULL::parts, :'parts', 100) WHERE op = 'upsert' ORDER BY 1;
 SELECT DISTINCT (entry).k FROM feed_read(NULL::parts, '', 100) WHERE op = 'upsert' ORDER BY 1;
+-- An UPDATE without the trigger leaves the row its stamp, so only all rows do.
+ALTER TABLE parts_0 DISABLE TRIGGER ALL;
+UPDATE parts SET v = 'new' WHERE k = 1;
+SELECT feed_repair('parts') > 0;
+CALL feed_republish('parts', unstamped_only => true);
+SELECT guard, cure FROM feed_check('parts');
+CALL feed_republish('parts');
+SELECT guard FROM feed_check('parts');
 -- A row that cannot be published keeps the hint.
 ALTER TABLE kv DISABLE TRIGGER ALL;
 INSERT INTO kv VALUES (4, 'bad');

@@ -100,7 +100,7 @@ feed_republish(PG_FUNCTION_ARGS)
 	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		stamp_outside(relid);
 	feedpub_job_begin_transaction();
-	if (done && get_rel_name(relid) != NULL)
+	if (done && !unstamped_only && get_rel_name(relid) != NULL)
 		feedpub_registry_set_unstamped(relid, false);
 	SPI_commit();
 	SPI_finish();
