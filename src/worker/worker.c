@@ -474,7 +474,7 @@ pace(FeedState *state)
 
 	state->paced_to = Max(state->paced_to, now) +
 		interval * Min(published, BUSY_TRANSACTIONS) / BUSY_TRANSACTIONS;
-	return Max(state->paced_to - interval - now, 0) / 1000;
+	return Min(Max(state->paced_to - interval - now, 0), interval) / 1000;
 }
 
 /*
