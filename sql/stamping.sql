@@ -41,6 +41,15 @@ SELECT left(message_id, 10), length(message_id) FROM "Odd ""Name"", with a comma
 INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES (NULL, 'kept', '1');
 \set VERBOSITY default
 ROLLBACK;
+-- The column may be varchar.
+BEGIN;
+TRUNCATE "Odd ""Name"", with a comma";
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id TYPE varchar;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('varchar', '1') RETURNING message_id ~ '^[0-9a-f-]{36}$' AS uuid;
+TRUNCATE "Odd ""Name"", with a comma";
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id TYPE varchar(30);
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('varchar(30)', '1') RETURNING message_id ~ '^feedpub [0-9.e-]+$' AS ours;
+ROLLBACK;
 -- Each transaction has its own xid, and each row its own position.
 SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id), count(DISTINCT right(message_id, 17)) AS random FROM "Odd ""Name"", with a comma";
 

@@ -499,9 +499,12 @@ learn_table(TrackedTable *table, Relation rel)
 	/* if the registry has no row, no deletes until feed_repair() */
 	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
 	{
-		table->id_attno = get_attnum(relid, "message_id");
-		if (get_atttype(relid, table->id_attno) != TEXTOID)
-			table->id_attno = InvalidAttrNumber;
+		AttrNumber	id_attno = get_attnum(relid, "message_id");
+		Oid			type = get_atttype(relid, id_attno);
+
+		/* an id is longer than a limit may be */
+		if (type == TEXTOID || (type == VARCHAROID && TupleDescAttr(RelationGetDescr(rel), id_attno - 1)->atttypmod < 0))
+			table->id_attno = id_attno;
 		table->deletes = false;
 		table->nkeys = 0;
 		table->head.valid = feedpub_cache_end(before) && table->can_stamp;
