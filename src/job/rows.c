@@ -96,26 +96,15 @@
  */
 #define LOCK_LIMIT		Max(Min(500, DeadlockTimeout / 2), 1)
 
-/*
- * Locks rows, and returns how many, which, and, if these are fewer than $6, one
- * that it has not locked.
- */
-#define LOCK(strength) \
-	"WITH locked AS (SELECT t.ctid AS c FROM ONLY %s t WHERE t.ctid = ANY ($5) FOR " strength " SKIP LOCKED)" \
-	" SELECT count(*)::int4, array_agg(c), CASE WHEN count(*) < $6 THEN"                                      \
-	"  (SELECT f FROM unnest($5) f WHERE NOT EXISTS (SELECT FROM locked l WHERE l.c = f) LIMIT 1) END"        \
-	" FROM locked"
-
 /* What the statements of a step share. */
 typedef struct Step
 {
 	FeedpubPass *pass;
 	Relation	rel;
-	Datum		tids;			/* an array of the rows that it works on */
+	Datum		found;			/* an array of the rows that it has found */
+	Datum		tids;			/* and of those of them that it works on */
 	int			n;				/* how many */
 	int64		processed;		/* by the last statement, */
-	Datum		row[4];			/* its first row, */
-	bool		nulls[4];
 	char		error[FEEDPUB_ERROR_LENGTH];	/* or the error that ended it */
 } Step;
 
@@ -124,6 +113,7 @@ static void begin_as_owner(Relation rel, FeedpubRole *caller);
 static void next_kind(FeedpubPass *pass);
 static void execute(Step *step, const char *sql, int from, int to);
 static int	try(Step *step, const char *sql, int from, int to);
+static void take_tids(Step *step);
 static void find_rows(Step *step, int max_rows);
 static void find_unstamped(Step *step, int max_rows);
 static void lock_rows(Step *step);
@@ -132,7 +122,8 @@ static void change_rows(Step *step);
 static bool change_some(Step *step, int from, int to);
 static void note_failures(FeedpubPass *pass, int64 n, const char *error);
 static bool is_passing(int sqlstate);
-static ItemPointerData last_tid(const Step *step);
+static Datum value_of(int64 row, int column);
+static int64 count_stamped(int64 n);
 
 /*
  * Refuse a table if the UPDATE or DELETE would leave out rows without an
@@ -233,6 +224,7 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 	begin_as_owner(rel, &caller);
 	SPI_connect();
 	find_rows(&step, max_rows);
+	step.found = step.tids;
 	if (pass->removes && step.n > FEW_ROWS &&
 		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)", 0, 0) == 0)
 	{
@@ -353,24 +345,47 @@ begin_as_owner(Relation rel, FeedpubRole *caller)
 
 /*
  * Run a statement; %s in it is the table.  Its parameters are the position of
- * the pass, $1 to $3, its snapshot, $4, the rows, $5, and two numbers.
+ * the pass, $1 to $3, its snapshot, $4, the rows, $5, two numbers, and the rows
+ * that were found, $8.
  */
 static void
 execute(Step *step, const char *sql, int from, int to)
 {
 	FeedpubPass *pass = step->pass;
-	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, INT4OID, INT4OID};
+	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, INT4OID, INT4OID, TIDARRAYOID};
 	Datum		values[] = {UInt64GetDatum(pass->xid), Int64GetDatum(pass->pos),
 							PointerGetDatum(&pass->tid), feedpub_batch_snapshot_datum(&pass->before),
-							step->tids, Int32GetDatum(from), Int32GetDatum(to)};
+							step->tids, Int32GetDatum(from), Int32GetDatum(to), step->found};
 
 	if (SPI_execute_with_args(psprintf(sql, feedpub_relation_name(RelationGetRelid(step->rel))),
 							  lengthof(values), argtypes, values,
-							  step->tids ? NULL : "    n  ", false, 0) < 0)
+							  step->tids ? NULL : "    n  n", false, 0) < 0)
 		elog(ERROR, "could not run: %s", sql);
 	step->processed = (int64) SPI_processed;
-	if (SPI_tuptable != NULL && SPI_processed > 0)
-		heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, step->row, step->nulls);
+}
+
+/*
+ * Work on the rows that the last statement has returned.
+ */
+static void
+take_tids(Step *step)
+{
+	Datum	   *tids = palloc_array(Datum, step->processed);
+
+	step->n = (int) step->processed;
+	for (int i = 0; i < step->n; i++)
+		tids[i] = value_of(i, 1);
+	step->tids = PointerGetDatum(construct_array(tids, step->n, TIDOID, sizeof(ItemPointerData),
+												 false, TYPALIGN_SHORT));
+}
+
+/* A value of what the last statement has returned; 0 if it is NULL. */
+static Datum
+value_of(int64 row, int column)
+{
+	bool		isnull;
+
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &isnull);
 }
 
 /*
@@ -426,7 +441,9 @@ is_passing(int sqlstate)
 
 /*
  * Find rows after the position of the pass.  The bound of foreign stamps is the
- * next xid of the snapshot that reads: all that it sees was stamped before.
+ * next xid of the snapshot that reads: all that it sees was stamped before.  No
+ * two rows that are removed have the same stamp, so they need not be told by
+ * their row identifiers.
  */
 static void
 find_rows(Step *step, int max_rows)
@@ -442,24 +459,23 @@ find_rows(Step *step, int max_rows)
 			continue;
 		}
 		execute(step,
-				psprintf("SELECT count(*)::int4, array_agg(r.ctid), (array_agg(r.x))[count(*)], (array_agg(r.p))[count(*)]"
-						 " FROM (SELECT t.ctid, t." FEEDPUB_XID_COLUMN " AS x, t." FEEDPUB_POS_COLUMN " AS p"
-						 "  FROM ONLY %%s t"
-						 "  WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid) > ($1, $2, $3)%s%s"
-						 "  ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN ", t.ctid LIMIT $6) r",
+				psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN " FROM ONLY %%s t"
+						 " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s%s%s"
+						 " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s LIMIT $6",
+						 pass->removes ? ") > ($1, $2)" : ", t.ctid) > ($1, $2, $3)",
 						 kind == FEEDPUB_ROWS_BEFORE ?
 							 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
 							 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
 							 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
-						 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : ""),
+						 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : "",
+						 pass->removes ? "" : ", t.ctid"),
 				max_rows, 0);
-		step->n = DatumGetInt32(step->row[0]);
+		take_tids(step);
 		if (step->n > 0)
 		{
-			step->tids = step->row[1];
-			pass->xid = DatumGetUInt64(step->row[2]);
-			pass->pos = DatumGetInt64(step->row[3]);
-			pass->tid = last_tid(step);
+			pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
+			pass->xid = DatumGetUInt64(value_of(step->n - 1, 2));
+			pass->pos = DatumGetInt64(value_of(step->n - 1, 3));
 		}
 		if (step->n < max_rows)
 			next_kind(pass);
@@ -482,32 +498,21 @@ find_unstamped(Step *step, int max_rows)
 
 		CHECK_FOR_INTERRUPTS();
 		execute(step,
-				psprintf("SELECT count(*)::int4, array_agg(r.ctid)"
-						 " FROM (SELECT t.ctid FROM ONLY %%s t"
-						 "  WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
-						 "  AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
-						 "  ORDER BY t.ctid LIMIT $6) r",
+				psprintf("SELECT t.ctid FROM ONLY %%s t"
+						 " WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
+						 " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
+						 " ORDER BY t.ctid LIMIT $6",
 						 end),
 				max_rows, 0);
-		step->n = DatumGetInt32(step->row[0]);
-		if (step->n > 0)
-			step->tids = step->row[1];
+		take_tids(step);
 		if (step->n == max_rows)
-			pass->tid = last_tid(step);
+			pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
 		else
 			ItemPointerSet(&pass->tid, end, 0);
 		if (step->n > 0 || GetCurrentTimestamp() >= until)
 			return;
 	}
 	next_kind(pass);
-}
-
-static ItemPointerData
-last_tid(const Step *step)
-{
-	ArrayType  *tids = DatumGetArrayTypeP(step->tids);
-
-	return ((ItemPointerData *) ARR_DATA_PTR(tids))[step->n - 1];
 }
 
 /*
@@ -518,15 +523,19 @@ static void
 lock_rows(Step *step)
 {
 	int			n = step->n;
-	bool		none = try(step,
-						   step->pass->removes ? LOCK("UPDATE") : LOCK("NO KEY UPDATE"),
-						   n, 0) != 0;
 
-	step->n = none ? 0 : DatumGetInt32(step->row[0]);
+	if (try(step,
+			psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
+					 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"),
+			0, 0) != 0)
+		step->processed = 0;
+	take_tids(step);
 	step->pass->left += n - step->n;
-	if (!none && !step->nulls[2])
-		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(step->row[2]));
-	step->tids = step->row[1];
+	if (step->n == n)
+		return;
+	execute(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($8) AND t.ctid <> ALL ($5) LIMIT 1", 0, 0);
+	if (step->processed > 0)
+		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(value_of(0, 1)));
 }
 
 /*
@@ -610,11 +619,6 @@ change_rows(Step *step)
 /*
  * Change some of the rows, which are locked.  Returns whether they are done: if
  * a single row fails, it is.
- *
- * Of rows that are stamped those count that have got a stamp of this
- * transaction.  A trigger that fires after the stamping one may have put
- * another stamp into them.  If such rows counted as stamped, each pass would
- * find them again, and there would be no last pass.
  */
 static bool
 change_some(Step *step, int from, int to)
@@ -625,15 +629,13 @@ change_some(Step *step, int from, int to)
 	int64		ndone;
 	int			sqlstate;
 
-	sqlstate = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY (($5)[$6:$7])" : "WITH done AS (UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL"
-																									" WHERE t.ctid = ANY (($5)[$6:$7])"
-																									" RETURNING t." FEEDPUB_XID_COLUMN " AS x, t." FEEDPUB_POS_COLUMN " AS p)"
-																									" SELECT count(*), count(p) FILTER (WHERE x = pg_current_xact_id()) FROM done",
+	sqlstate = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY (($5)[$6:$7])" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY (($5)[$6:$7])"
+																									" RETURNING t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN,
 				   from, to);
 	if (sqlstate == 0)
 	{
-		nchanged = pass->removes ? step->processed : DatumGetInt64(step->row[0]);
-		ndone = pass->removes ? nchanged : DatumGetInt64(step->row[1]);
+		nchanged = step->processed;
+		ndone = pass->removes ? nchanged : count_stamped(nchanged);
 		pass->moved += ndone;
 		note_failures(pass, n - nchanged, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
 		note_failures(pass, nchanged - ndone, "a trigger changes the stamp");
@@ -646,6 +648,28 @@ change_some(Step *step, int from, int to)
 	else
 		note_failures(pass, 1, step->error);
 	return true;
+}
+
+/*
+ * How many of the rows have got a stamp of this transaction?  A trigger that
+ * fires after the stamping one may have put another stamp into them.  If such
+ * rows counted as stamped, each pass would find them again, and there would be
+ * no last pass.
+ */
+static int64
+count_stamped(int64 n)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	int64		nstamped = 0;
+
+	for (int64 i = 0; i < n; i++)
+	{
+		bool		no_pos;
+
+		(void) SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2, &no_pos);
+		nstamped += !no_pos && FullTransactionIdEquals(DatumGetFullTransactionId(value_of(i, 1)), xid);
+	}
+	return nstamped;
 }
 
 /*
