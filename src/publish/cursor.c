@@ -102,6 +102,21 @@ feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer)
 }
 
 /*
+ * The same into a buffer with another one of its page, or with none.  Mostly
+ * only the position is another.
+ */
+int
+feedpub_cursor_print_next(const FeedpubCursor *cursor, const FeedpubCursor *before, char *buffer)
+{
+	if (before == NULL || cursor->sync_id != before->sync_id ||
+		cursor->initial != before->initial || cursor->fingerprint != before->fingerprint ||
+		(cursor->initial && cursor->pos >> 16 != before->pos >> 16))
+		return feedpub_cursor_print(cursor, buffer);
+	(void) put(buffer + 1 + HASH_DIGITS + BATCH_DIGITS, (uint64) cursor->pos, POS_DIGITS);
+	return cursor->fallback != NULL ? FEEDPUB_CURSOR_MAX_LENGTH : FEEDPUB_CURSOR_LENGTH;
+}
+
+/*
  * Its end.  If its differences are too large, its consumer goes back to the
  * beginning, which needs no proof.
  */

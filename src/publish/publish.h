@@ -196,6 +196,8 @@ extern bool feedpub_batch_has_cursor(const FeedpubCursor *cursor, int64 sync_id,
 /* in cursor.c */
 extern bool feedpub_cursor_same_partitions(uint32 a, uint32 b);
 extern int	feedpub_cursor_print(const FeedpubCursor *cursor, char *buffer);
+extern int	feedpub_cursor_print_next(const FeedpubCursor *cursor,
+									  const FeedpubCursor *before, char *buffer);
 extern text *feedpub_cursor_text(const FeedpubCursor *cursor);
 extern int64 feedpub_cursor_batch(const FeedpubCursor *cursor);
 extern int	feedpub_cursor_compare(const FeedpubCursor *a,

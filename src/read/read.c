@@ -26,8 +26,13 @@
 
 #include "read/read.h"
 
+/* as much of a page is kept in memory, in kB */
+#define MEMORY_KB	(16 * 1024)
+
 PG_FUNCTION_INFO_V1(feed_read);
 PG_FUNCTION_INFO_V1(feed_read_name);
+
+static void keep_in_memory(ReturnSetInfo *rsinfo);
 
 /*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
@@ -68,12 +73,14 @@ feed_read(PG_FUNCTION_ARGS)
 	bool		nulls[3] = {false, false, false};
 	Datum		ops[FEEDPUB_NOPS];
 	text	   *cursor;
+	const FeedpubCursor *before = NULL;
 
 	feedpub_page_arguments(fcinfo, relid, &page.request);
 	page.heap = feedpub_registry_open(relid);
 	feedpub_page_read(&page);
 
 	InitMaterializedSRF(fcinfo, 0);
+	keep_in_memory(rsinfo);
 	cursor = feedpub_cursor_text(&page.request.after);
 	values[0] = PointerGetDatum(cursor);
 	for (int i = 0; i < lengthof(ops); i++)
@@ -84,7 +91,8 @@ feed_read(PG_FUNCTION_ARGS)
 
 		if (row->entry == NULL)
 			continue;
-		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print(&row->cursor, VARDATA(cursor)));
+		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print_next(&row->cursor, before, VARDATA(cursor)));
+		before = &row->cursor;
 		values[1] = ops[row->op];
 		values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page.heap));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
@@ -115,4 +123,19 @@ feed_read_name(PG_FUNCTION_ARGS)
 			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 			 errmsg("feed_read() is called with a row type, not with a name"),
 			 errhint("Call feed_read(NULL::%s).", feed)));
+}
+
+/*
+ * Keep more rows in memory than work_mem: a page is in memory already, and a
+ * file for its second half would cost as much as reading it.
+ */
+static void
+keep_in_memory(ReturnSetInfo *rsinfo)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+
+	tuplestore_end(rsinfo->setResult);
+	rsinfo->setResult = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+											  false, Max(work_mem, MEMORY_KB));
+	MemoryContextSwitchTo(oldcontext);
 }
