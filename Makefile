@@ -37,7 +37,6 @@ OBJS = \
 	src/feed/registry.o \
 	src/feed/registry_write.o \
 	src/feed/relation.o \
-	src/feed/server_start.o \
 	src/feed/snapshot.o \
 	src/feed/store.o \
 	src/feedpub.o \
@@ -57,6 +56,7 @@ OBJS = \
 	src/publish/merge_batches.o \
 	src/publish/publish.o \
 	src/publish/run.o \
+	src/publish/seed.o \
 	src/publish/unpublished.o \
 	src/read/access.o \
 	src/read/fetch.o \

@@ -75,6 +75,8 @@ CREATE TABLE feedpub._batch (
 	-- number of the oldest, and the last position of the youngest
 	merged_from pg_catalog.int8,
 	merged_pos pg_catalog.int8,
+	-- a number of the server, its timeline, the database and this table
+	site pg_catalog.int4 NOT NULL DEFAULT 0,
 	PRIMARY KEY (feed, sync_id)
 );
 GRANT SELECT ON feedpub._batch TO pg_database_owner;
@@ -105,17 +107,6 @@ COMMENT ON TABLE feedpub._floor IS
 	'The history and the floor of each feed. The worker and feed_purge() move the floor.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._floor',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)');
-
--- The server start that has published last here: one row.  It is not dumped,
--- since it means nothing on another server.
-CREATE TABLE feedpub._server_start (
-	id pg_catalog.int8 PRIMARY KEY,
-	written_at pg_catalog.timestamptz NOT NULL,
-	timeline pg_catalog.int4 NOT NULL
-);
-GRANT SELECT ON feedpub._server_start TO pg_database_owner;
-COMMENT ON TABLE feedpub._server_start IS
-	'The server start that has published last: one row, which the publisher writes with the first batch of that start.';
 
 -- Tombstones, the deletes in table feeds: the key of the row, as texts, and a
 -- stamp.  If key is NULL, the table was truncated.  Keys are data of their

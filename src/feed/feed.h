@@ -334,11 +334,6 @@ extern int64 feedpub_relation_last_pos(Oid seqid);
 extern bool feedpub_relation_has_trigger(Relation rel, const char *function);
 extern bool feedpub_relation_has_default_row_type(Relation rel);
 
-/* in server_start.c */
-extern uint64 feedpub_server_start_of_page(Snapshot snapshot);
-extern uint64 feedpub_server_start_of_batches(void);
-extern void feedpub_server_start_write(void);
-
 /* in snapshot.c */
 extern bool feedpub_snapshot_sees_table(Snapshot snapshot, Oid relid);
 extern void feedpub_snapshot_check_index(Snapshot snapshot, Oid indexid);

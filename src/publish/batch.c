@@ -23,6 +23,7 @@
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/xact.h"
+#include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
@@ -50,7 +51,8 @@
 #define ANUM_BATCH_SEED			8
 #define ANUM_BATCH_MERGED_FROM	9
 #define ANUM_BATCH_MERGED_POS	10
-#define NATTS_BATCH				10
+#define ANUM_BATCH_SITE			11
+#define NATTS_BATCH				11
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -77,7 +79,6 @@ struct FeedpubBatchScan
 static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
 static uint32 make_fingerprint(uint32 seed, int64 from, int64 to);
-static uint32 make_seed(Oid feed, uint32 history, uint64 start);
 static Relation open_table(LOCKMODE lockmode);
 static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
 						 int transactions, int64 first);
@@ -267,7 +268,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	MemoryContextSwitchTo(oldcontext);
 	if (!found)
 		return false;
-	slot_getsomeattrs(slot, ANUM_BATCH_MERGED_POS);
+	slot_getsomeattrs(slot, NATTS_BATCH);
 	stored = (StoredSnapshot *) PG_DETOAST_DATUM_COPY(slot->tts_values[ANUM_BATCH_SNAPSHOT - 1]);
 	batch->sync_id = DatumGetInt64(slot->tts_values[ANUM_BATCH_SYNC_ID - 1]);
 	batch->last_pos = DatumGetInt64(slot->tts_values[ANUM_BATCH_LAST_POS - 1]);
@@ -279,6 +280,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->snapshot.xip = stored->xip;
 	batch->published_at = DatumGetTimestampTz(slot->tts_values[ANUM_BATCH_PUBLISHED_AT - 1]);
 	batch->seed = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SEED - 1]);
+	batch->site = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SITE - 1]);
 	batch->is_merged = !slot->tts_isnull[ANUM_BATCH_MERGED_POS - 1];
 	batch->merged_from = batch->is_merged ?
 		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_FROM - 1]) :
@@ -450,52 +452,6 @@ feedpub_batch_proves(Oid feed, const FeedpubProof *proof, Snapshot snapshot)
 	return found;
 }
 
-/*
- * The seed of the server start that makes a page with this snapshot, by which
- * its batches are known, too.
- */
-uint32
-feedpub_batch_seed_of_page(Oid feed, uint32 history, Snapshot snapshot)
-{
-	return make_seed(feed, history, feedpub_server_start_of_page(snapshot));
-}
-
-/*
- * The seed of a feed's batches of a server start.
- *
- * Batches of another history have another one.  Two histories separate:
- *
- * - if a server goes on from an earlier state, which is another start of it
- *   (server_start.c);
- * - in feed_begin_history(), which gives the feed another random number;
- * - if a dump is restored, perhaps by the start that has made more batches
- *   since, into tables that are then new;
- * - with a copy of the database.
- *
- * Within one history, a start makes one batch of each number.  So number and
- * seed tell which batch it is; and the seed, the number and merged_from tell
- * which batches are in a merged one, whichever start has merged them.
- */
-static uint32
-make_seed(Oid feed, uint32 history, uint64 start)
-{
-	struct
-	{
-		uint64		start;
-		uint32		history;
-		Oid			database;
-		Oid			table;
-		Oid			feed;
-	} parts;					/* no padding */
-
-	parts.start = start;
-	parts.history = history;
-	parts.database = MyDatabaseId;
-	parts.table = feedpub_registry_table("_batch");
-	parts.feed = feed;
-	return hash_bytes((const unsigned char *) &parts, sizeof(parts));
-}
-
 static Relation
 open_table(LOCKMODE lockmode)
 {
@@ -516,9 +472,8 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	Datum		values[NATTS_BATCH] = {0};
 	bool		nulls[NATTS_BATCH] = {false};
 
-	feedpub_server_start_write();
-	batch->seed = make_seed(feed, feedpub_floor_history(feed, GetActiveSnapshot()),
-							feedpub_server_start_of_batches());
+	batch->seed = feedpub_seed_make(feed, feedpub_floor_history(feed, GetActiveSnapshot()), true);
+	batch->site = feedpub_seed_site(GetWALInsertionTimeLine());
 
 	nulls[ANUM_BATCH_MERGED_FROM - 1] = true;
 	nulls[ANUM_BATCH_MERGED_POS - 1] = true;
@@ -530,6 +485,7 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_PUBLICATION - 1] = Int64GetDatum(batch->publication);
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[ANUM_BATCH_SEED - 1] = UInt32GetDatum(batch->seed);
+	values[ANUM_BATCH_SITE - 1] = UInt32GetDatum(batch->site);
 
 	/* a plain table with one plain index, as the system catalogs */
 	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));

@@ -40,6 +40,8 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "common/hashfn.h"
 #include "fmgr.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -389,6 +391,37 @@ get(const char **p, int ndigits, uint64 largest, uint64 *value)
 }
 
 /*
+ * The seed of the server start that makes a page with this snapshot, by which
+ * its batches are known, too.
+ *
+ * A standby continues its primary, so it has the seed of the last batch that
+ * the snapshot sees: until a primary has published after its start, its standbys
+ * have the seed of the start before.  But after a promotion, that start may have
+ * gone on elsewhere, and may go on still; and a dump brings batches of another
+ * server.  So a batch has a number of the site where it was made.  If the
+ * standby is another site, its pages have a seed made of both, which is no
+ * start's: no batch proves them (read/page_proof.c), and cursors of the start
+ * before are checked.  The timeline is read after the snapshot was taken; it
+ * only grows, and it has changed before a change of the new primary can be seen.
+ * (A copy of the storage that is booted without a promotion has the timeline
+ * of its original.  The first batch that it makes ends that.)
+ */
+uint32
+feedpub_cursor_start(Oid feed, uint32 history, Snapshot snapshot)
+{
+	FeedpubBatch last;
+	TimeLineID	replayed;
+	uint32		site;
+
+	if (!RecoveryInProgress())
+		return feedpub_seed_make(feed, history, false);
+	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
+	(void) GetXLogReplayRecPtr(&replayed);
+	site = feedpub_seed_site(replayed);
+	return last.site == site ? last.seed : hash_combine(last.seed, site);
+}
+
+/*
  * The cursor of the end of a batch, which is or was the last one.
  */
 text *
@@ -402,7 +435,7 @@ feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
 	cursor.pos = batch->last_pos;
 	cursor.merged = batch->is_merged;
 	cursor.fingerprint = batch->fingerprint;
-	cursor.start = feedpub_batch_seed_of_page(feed, cursor.history, snapshot);
+	cursor.start = feedpub_cursor_start(feed, cursor.history, snapshot);
 
 	/* a consumer that begins here has no row that was deleted before */
 	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
@@ -424,7 +457,7 @@ feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
 		.pos = floor->pos,
 		.merged = floor->merged,
 		.fingerprint = floor->fingerprint,
-		.start = feedpub_batch_seed_of_page(feed, floor->history, snapshot),
+		.start = feedpub_cursor_start(feed, floor->history, snapshot),
 		.base = feedpub_registry_is_table(feed) ? floor->sync_id : 0,
 	};
 }

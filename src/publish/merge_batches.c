@@ -10,7 +10,7 @@
  * feedpub.max_batch_transactions, so that pages cost no more.  (Those that
  * were rolled back are not counted; pages pass them until VACUUM has.)  It has
  * at most MERGE_PARTS batches in it, all of one server start, since those of
- * another have another seed (make_seed() in batch.c).  It is made when the
+ * another have another seed (seed.c).  It is made when the
  * next neighbour does not fit into it, so the last batch of a feed stays as it
  * is.  It is never merged again.
  *

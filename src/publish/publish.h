@@ -31,6 +31,7 @@
 #ifndef FEEDPUB_PUBLISH_H
 #define FEEDPUB_PUBLISH_H
 
+#include "access/xlogdefs.h"
 #include "storage/itemptr.h"
 
 #include "write/write.h"
@@ -58,6 +59,7 @@ typedef struct FeedpubBatch
 	bool		is_merged;
 	int64		merged_from;	/* the number of the oldest batch in it */
 	int64		merged_pos;		/* the largest position of the youngest one */
+	uint32		site;			/* see feedpub_cursor_start() */
 	FullTransactionId publisher;	/* which wrote its row, if known */
 } FeedpubBatch;
 
@@ -184,8 +186,6 @@ extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
 								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 extern bool feedpub_batch_is_locked_here(Oid feed);
-extern uint32 feedpub_batch_seed_of_page(Oid feed, uint32 history,
-										 Snapshot snapshot);
 extern bool feedpub_batch_is_proof(const FeedpubBatch *batch,
 								   const FeedpubProof *proof);
 extern bool feedpub_batch_proves(Oid feed, const FeedpubProof *proof,
@@ -204,6 +204,7 @@ extern int	feedpub_cursor_compare(const FeedpubCursor *a,
 								   const FeedpubCursor *b);
 extern bool feedpub_cursor_moves(const FeedpubCursor *a,
 								 const FeedpubCursor *b);
+extern uint32 feedpub_cursor_start(Oid feed, uint32 history, Snapshot snapshot);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 extern void feedpub_cursor_refuse(Oid relid);
 extern text *feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,
@@ -226,6 +227,10 @@ extern int	feedpub_cut_batches(const FeedpubFeed *feed,
 
 /* in merge_batches.c */
 extern int	feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more);
+
+/* in seed.c */
+extern uint32 feedpub_seed_make(Oid feed, uint32 history, bool is_batch);
+extern uint32 feedpub_seed_site(TimeLineID timeline);
 
 /* in unpublished.c */
 extern bool feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,

@@ -39,7 +39,7 @@
  *	 one of its publication; a merged batch has that of the youngest in it.
  * - On a standby b itself would do, since commits become visible there in the
  *	 order of the WAL.  It has to be of this WAL: the start that a standby shows
- *	 is that of its primary's timeline (server_start.c).
+ *	 is that of its primary's timeline (feedpub_cursor_start()).
  *
  * Batches of a start are known by their seed, which merged ones keep, and which
  * a copy of the database, or a dump of it, does not have.
@@ -142,7 +142,7 @@ bool
 feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after, Snapshot snapshot)
 {
 	return after->fallback != NULL &&
-		must_go_back(relid, after, feedpub_batch_seed_of_page(relid, after->history, snapshot), snapshot);
+		must_go_back(relid, after, feedpub_cursor_start(relid, after->history, snapshot), snapshot);
 }
 
 /*

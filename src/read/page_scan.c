@@ -58,7 +58,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	scan->page->passed = scan->page->request.after;
 	scan->page->visible.given = false;
 	feedpub_floor_read(relid, scan->state, &scan->floor);
-	scan->start = feedpub_batch_seed_of_page(relid, scan->floor.history, scan->state);
+	scan->start = feedpub_cursor_start(relid, scan->floor.history, scan->state);
 	if (!feedpub_page_check_history(scan))
 	{
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);

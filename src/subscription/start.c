@@ -89,7 +89,7 @@ earliest_cursor(Oid feed)
 		return feedpub_cursor_text(&cursor);
 	}
 	cursor.history = floor.history;
-	cursor.start = feedpub_batch_seed_of_page(feed, floor.history, snapshot);
+	cursor.start = feedpub_cursor_start(feed, floor.history, snapshot);
 	cursor.initial = true;
 	cursor.base = PG_INT64_MAX;
 	return feedpub_cursor_text(&cursor);

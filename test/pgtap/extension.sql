@@ -21,7 +21,6 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'table feedpub._floor',
 	'table feedpub._job',
 	'view feedpub._work',
-	'table feedpub._server_start',
 	'table feedpub._tombstone',
 	'table feedpub._lost_change',
 	'table feedpub._subscription',

@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(21 * 7 + 67);
+SELECT plan(20 * 7 + 61);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -18,13 +18,12 @@ INSERT INTO meant VALUES
 -- a role that dumps the database may read them.
 INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
-		'seed integer, merged_from bigint, merged_pos bigint', 'pg_database_owner'::regrole),
+		'seed integer, merged_from bigint, merged_pos bigint, site integer', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
 	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '
 		'last_error text, last_error_at timestamp with time zone, from_xid xid8, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
 		'pass_moved bigint, pass_left bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole),
-	('_server_start', 'r', 'id bigint, written_at timestamp with time zone, timeline integer', 'pg_database_owner'::regrole),
 	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole),
 	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
@@ -83,7 +82,6 @@ SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._feed', p),
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._batch', p), p || ' on feedpub._batch is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._tombstone', p), p || ' on feedpub._tombstone is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._partition', p), p || ' on feedpub._partition is not for PUBLIC') FROM privilege ORDER BY p;
-SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._server_start', p), p || ' on feedpub._server_start is not for PUBLIC') FROM privilege ORDER BY p;
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._tombstone', 'SELECT'), 'nor may PUBLIC read it');
 SELECT ok(NOT has_any_column_privilege('regress_feedpub_nobody', 'feedpub._batch', 'SELECT'), 'nor feedpub._batch');
 SELECT ok(NOT has_table_privilege('regress_feedpub_nobody', 'feedpub._floor', p), p || ' on feedpub._floor is not for PUBLIC') FROM privilege ORDER BY p;
