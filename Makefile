@@ -209,6 +209,7 @@ ISOLATION = \
 	table-relcache-reset \
 	table-sequence-set-back \
 	table-serializable \
+	table-trigger-restored \
 	table-truncate \
 	table-truncate-restart \
 	table-update-order \
