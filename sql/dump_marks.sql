@@ -11,9 +11,8 @@ INSERT INTO texts (message_type, data) VALUES ('t', 'text');
 -- those of tables that are gone.
 SELECT t.config::regclass, t.condition
   FROM pg_extension e, unnest(extconfig, extcondition) AS t (config, condition) WHERE extname = 'feedpub';
--- There is nothing else with state, but which start of this server has published
--- last, and how far rows of partitions have been stamped anew: no other table, no
--- sequence.
+-- There is nothing else with state, but which consumers have polled, and how far
+-- jobs are: no other table, no sequence.
 SELECT count(*) FROM pg_depend d JOIN pg_class c ON c.oid = d.objid
  WHERE d.classid = 'pg_class'::regclass AND d.deptype = 'e' AND c.relkind IN ('r', 'p', 'S', 'm', 'f')
    AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'feedpub')
