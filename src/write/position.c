@@ -149,7 +149,8 @@ feedpub_position_take(Oid feed, Oid seqid, int n)
 		ereport(ERROR,
 				(errcode(ERRCODE_SEQUENCE_GENERATOR_LIMIT_EXCEEDED),
 				 errmsg("sequence \"%s\" has no more positions",
-						RelationGetRelationName(rel))));
+						RelationGetRelationName(rel)),
+				 errhint("Set it back by setval().  Positions that were published do not come again.")));
 
 	/* see nextval_internal() for why a record is needed after a checkpoint */
 	logged = data->log_cnt != MARK || !data->is_called ||
