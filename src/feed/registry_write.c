@@ -467,6 +467,8 @@ write_registry(const char *sql, Oid relid, const char *kind)
 	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
 	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
 	SPI_connect();

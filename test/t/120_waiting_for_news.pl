@@ -133,8 +133,8 @@ SQL
 			"$name: it says so");
 	}
 
-	for my $foreign ($cursor =~ s/^(.{43}).{8}/${1}0123abcd/r,
-		$cursor =~ s/^(.{10})0000/${1}0001/r)
+	for my $foreign ($cursor =~ s/^(.{25}).{6}/${1}0FLSdB/r,
+		$cursor =~ s/^(.{8})-/${1}0/r)
 	{
 		refused($node, $wait->('outbox', $foreign, '1 s'),
 			'PF001', 'another history',
