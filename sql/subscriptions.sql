@@ -67,7 +67,7 @@ SELECT feed_ack('mail', 'no receipt');
 SELECT feed_ack('mail', '');
 -- One that is cut off, with more digits after it in its row
 CREATE TABLE cut (receipt text, next "char");
-INSERT INTO cut VALUES ('1p' || repeat('0', 42), '0');
+INSERT INTO cut VALUES ('1p' || repeat('1', 42), '0');
 SELECT feed_ack('mail', receipt) FROM cut;
 DROP TABLE cut;
 SELECT ack('mail', left(:'end', 44)), ack('mail', left(:'end', 48)), ack('mail', overlay(:'end' placing '2' from 1)), ack('mail', overlay(:'end' placing 'x' from 2)), ack('mail', overlay(:'end' placing 'x' from 4)), ack('mail', overlay(:'end' placing 'x' from 38)), ack('mail', :'end' || 'x'), ack('mail', NULL);
