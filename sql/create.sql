@@ -443,6 +443,13 @@ SELECT feed_set_default('bobs');
 SELECT feed_set_default('anns');
 \echo :SQLSTATE
 RESET ROLE;
+-- Of another role's table nothing else is said, and it is not locked.
+CREATE TABLE not_bobs (i int);
+SET ROLE regress_feedpub_bob;
+SELECT feed_create('not_bobs', if_not_exists => true);
+\echo :SQLSTATE
+RESET ROLE;
+DROP TABLE not_bobs;
 GRANT regress_feedpub_ann TO regress_feedpub_bob;
 SET ROLE regress_feedpub_bob;
 SELECT feed_set_default('bobs');
