@@ -105,10 +105,10 @@ is(sql($node, 'SELECT ' . has_trigger('kv_30')), 't', 'feed_publish() makes it')
 # Truncated before it has the trigger, by a transaction that writes nothing to the
 # feed: the worker finds it when it asks for the lock again.
 #
-sql($node, 'SELECT feed_start_worker()');
 sql($node, 'CREATE TABLE kv_40 PARTITION OF kv FOR VALUES FROM (40) TO (50)');
 $open->query_safe('BEGIN');
 $open->query_safe('LOCK TABLE kv_40 IN ROW EXCLUSIVE MODE');
+sql($node, 'SELECT feed_start_worker()');
 sql($node, "INSERT INTO kv VALUES (40, 'a')");
 await("EXISTS (SELECT FROM feedpub._partition WHERE partition = 'kv_40'::regclass AND file <> 0)",
 	'admitted without the trigger');
