@@ -251,7 +251,8 @@ uninstall-man:
 	rm -f '$(DESTDIR)$(bindir)/feedpub' '$(DESTDIR)$(mandir)/man1/feedpub.1'
 
 .PHONY: format format-check headerscheck
-FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(srcdir)/http/*.[ch])
+FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(addprefix $(srcdir)/, \
+	http/*.[ch] http/*/*.[ch] common/*/*.[ch]))
 format:
 	perl test/format $(FORMATTED)
 format-check:

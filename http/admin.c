@@ -10,10 +10,10 @@
 #include <string.h>
 
 static struct MHD_Daemon *admin;
-static HttpSource source;
+static BaseSource source;
 
-static unsigned answer(const char *path, HttpText *text);
-static void print_metrics(HttpText *text);
+static unsigned answer(const char *path, BaseText *text);
+static void print_metrics(BaseText *text);
 
 static enum MHD_Result
 handle(void *arg, struct MHD_Connection *connection, const char *path,
@@ -22,13 +22,13 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 {
 	struct MHD_Response *response;
 	enum MHD_Result sent;
-	HttpText	text = {0};
+	BaseText	text = {0};
 	unsigned	status = 405;
 
 	if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
 		status = answer(path, &text);
 	else
-		http_text_print(&text, "not allowed\n");
+		base_text_print(&text, "not allowed\n");
 	response = http_response_text(&text, "text/plain; charset=utf-8");
 	if (status == 405)
 		MHD_add_response_header(response, "Allow", "GET, HEAD");
@@ -39,19 +39,19 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 }
 
 static unsigned
-answer(const char *path, HttpText *text)
+answer(const char *path, BaseText *text)
 {
 	if (strcmp(path, "/live") == 0)
 	{
-		http_text_print(text, "ok\n");
+		base_text_print(text, "ok\n");
 		return 200;
 	}
 	if (strcmp(path, "/ready") == 0)
 	{
-		bool		ready = http_pool_connected() > 0 &&
-			http_listener_ready() && !http_server_draining();
+		bool		ready = db_pool_connected() > 0 &&
+			db_listener_ready() && !http_server_draining();
 
-		http_text_print(text, ready ? "ok\n" : "not ready\n");
+		base_text_print(text, ready ? "ok\n" : "not ready\n");
 		return ready ? 200 : 503;
 	}
 	if (strcmp(path, "/metrics") == 0)
@@ -59,30 +59,30 @@ answer(const char *path, HttpText *text)
 		print_metrics(text);
 		return 200;
 	}
-	http_text_print(text, "not found\n");
+	base_text_print(text, "not found\n");
 	return 404;
 }
 
 /* In the text format of Prometheus. */
 static void
-print_metrics(HttpText *text)
+print_metrics(BaseText *text)
 {
-	HttpStatistics jobs;
+	JobStatistics jobs;
 
-	http_job_statistics(&jobs);
-	http_text_print(text, "# TYPE feedpub_http_responses_total counter\n");
+	job_statistics(&jobs);
+	base_text_print(text, "# TYPE feedpub_http_responses_total counter\n");
 	for (int i = 2; i <= 5; i++)
-		http_text_print(text,
+		base_text_print(text,
 						"feedpub_http_responses_total{status=\"%dxx\"} %llu\n",
 						i, (unsigned long long) http_responses(i));
-	http_text_print(text,
+	base_text_print(text,
 					"# TYPE feedpub_http_jobs_total counter\n"
 					"feedpub_http_jobs_total %llu\n"
 					"# TYPE feedpub_http_jobs_joined_total counter\n"
 					"feedpub_http_jobs_joined_total %llu\n",
 					(unsigned long long) jobs.made,
 					(unsigned long long) jobs.joined);
-	http_text_print(text,
+	base_text_print(text,
 					"# TYPE feedpub_http_connections gauge\n"
 					"feedpub_http_connections %d\n"
 					"# TYPE feedpub_http_waiting gauge\n"
@@ -90,7 +90,7 @@ print_metrics(HttpText *text)
 					"# TYPE feedpub_http_pool_connections gauge\n"
 					"feedpub_http_pool_connections %d\n",
 					http_connection_count(), jobs.waiting,
-					http_pool_connected());
+					db_pool_connected());
 }
 
 bool

@@ -23,7 +23,7 @@
  * Waits until what has committed is published.  Appends that wait for a
  * connection of the pool share it.
  */
-static const HttpStatement flush_statement = {
+static const DbStatement flush_statement = {
 	.nargs = 1,
 	.text = "SELECT %1$s.feed_flush($1::pg_catalog.regclass, '5 s')"};
 
@@ -59,8 +59,8 @@ static const char *const refused[] = {
 
 struct HttpAppend
 {
-	HttpStatement statement;
-	HttpText	text;			/* of the statement */
+	DbStatement statement;
+	BaseText	text;			/* of the statement */
 };
 
 static enum MHD_Result append_described(HttpRequest *request);
@@ -68,7 +68,6 @@ static enum MHD_Result append_insert(HttpRequest *request, const char *name,
 									 const char *type);
 static enum MHD_Result append_inserted(HttpRequest *request);
 static enum MHD_Result append_flushed(HttpRequest *request);
-static void add_hex(HttpText *hex, const HttpText *bytes);
 static bool same_media(const char *a, const char *b);
 
 /* POST /streams/NAME */
@@ -105,9 +104,9 @@ http_append_free(HttpAppend *append)
 static enum MHD_Result
 append_described(HttpRequest *request)
 {
-	const PGresult *rows = request->result->rows;
+	const PGresult *rows = request->waiter.result->rows;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
 	if (PQntuples(rows) == 0)
 		return http_problem(request, 404, "there is no such feed");
@@ -127,22 +126,22 @@ append_described(HttpRequest *request)
 static enum MHD_Result
 append_insert(HttpRequest *request, const char *name, const char *type)
 {
-	HttpAppend *append = request->append = http_alloc(sizeof(HttpAppend));
+	HttpAppend *append = request->append = base_alloc(sizeof(HttpAppend));
 	const char *message_type = http_header(request, "Message-Type");
-	const char *arguments[HTTP_MAX_ARGUMENTS] = {
+	const char *arguments[DB_MAX_ARGUMENTS] = {
 		message_type != NULL ? message_type : http_config()->message_type,
 		http_header(request, "Message-Key")};
-	HttpText	bytes = {0};
+	BaseText	bytes = {0};
 
-	http_text_print(&append->text, "INSERT INTO ");
+	base_text_print(&append->text, "INSERT INTO ");
 	for (; *name != '\0'; name++)
-		http_text_add(&append->text, *name == '%' ? "%%" : name,
+		base_text_add(&append->text, *name == '%' ? "%%" : name,
 					  *name == '%' ? 2 : 1);
-	http_text_print(&append->text, " (message_type, message_key, data) SELECT $1, $2, ");
+	base_text_print(&append->text, " (message_type, message_key, data) SELECT $1, $2, ");
 	for (size_t i = 0; i < lengthof(types); i++)
 		if (strcmp(types[i].type, type) == 0)
-			http_text_print(&append->text, "%s", types[i].select);
-	http_text_print(&append->text, " RETURNING 1");
+			base_text_print(&append->text, "%s", types[i].select);
+	base_text_print(&append->text, " RETURNING 1");
 
 	append->statement.text = append->text.data;
 	append->statement.nargs = 3;
@@ -150,12 +149,12 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 	arguments[2] = request->body.data;
 	if (strcmp(type, "bytea") == 0)
 	{
-		add_hex(&bytes, &request->body);
+		base_text_add_hex(&bytes, request->body.data, request->body.length);
 		arguments[2] = bytes.data;
 	}
 	else if (memchr(request->body.data, '\0', request->body.length) != NULL)
 		return http_problem(request, 400, "text has no NUL");
-	http_pool_run(request, &append->statement, arguments, append_inserted);
+	http_run(request, &append->statement, arguments, append_inserted);
 	free(bytes.data);
 	return MHD_YES;
 }
@@ -163,9 +162,9 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 static enum MHD_Result
 append_inserted(HttpRequest *request)
 {
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	if (PQntuples(request->result->rows) == 0)
+	if (PQntuples(request->waiter.result->rows) == 0)
 		return http_problem(request, 400, "there is no message in the body");
 	http_page_run(request, &flush_statement, append_flushed);
 	return MHD_YES;
@@ -177,29 +176,13 @@ append_flushed(HttpRequest *request)
 	struct MHD_Response *response =
 		MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
 
-	if (!http_result_failed(request->result))
+	if (!db_result_failed(request->waiter.result))
 		MHD_add_response_header(response, "Stream-Next-Offset",
-								PQgetvalue(request->result->rows, 0, 0));
+								PQgetvalue(request->waiter.result->rows, 0, 0));
 	else
-		http_log(HTTP_LOG_DEBUG, "%s: an append was not waited for", request->path);
+		base_log(BASE_LOG_DEBUG, "%s: an append was not waited for", request->path);
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	return http_respond(request, 204, response);
-}
-
-/* Add bytes as the text of a bytea. */
-static void
-add_hex(HttpText *hex, const HttpText *bytes)
-{
-	static const char digits[] = "0123456789abcdef";
-
-	http_text_add(hex, "\\x", 2);
-	for (size_t i = 0; i < bytes->length; i++)
-	{
-		unsigned char byte = bytes->data[i];
-		char		pair[] = {digits[byte >> 4], digits[byte & 15]};
-
-		http_text_add(hex, pair, 2);
-	}
 }
 
 /* Are two types equal, whatever their parameters? */

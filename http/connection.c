@@ -13,6 +13,7 @@
 #include "http.h"
 
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -27,7 +28,7 @@ typedef struct Connection
 	int			socket;
 	bool		refused;		/* there are too many */
 	bool		listed;			/* it has no complete request */
-	int64_t		since;			/* ms, by http_now() */
+	int64_t		since;			/* ms, by base_now() */
 	struct Connection *next;
 	struct Connection *previous;
 } Connection;
@@ -36,6 +37,9 @@ static Connection *first;		/* of those without a request, the oldest */
 static Connection *last;
 static int	open_connections;
 static int	most = INT32_MAX;
+
+static int	watcher;			/* an epoll: clients that may go away */
+static BaseSource watcher_source;
 
 static void list(Connection *connection);
 static void unlist(Connection *connection);
@@ -48,7 +52,7 @@ static Connection *connection_of(HttpRequest *request);
 int
 http_connection_limit(void)
 {
-	int			others = http_config()->pool + OTHER_DESCRIPTORS + REFUSED_CONNECTIONS;
+	int			others = http_config()->database.pool + OTHER_DESCRIPTORS + REFUSED_CONNECTIONS;
 	struct rlimit limit;
 
 	most = http_config()->max_connections;
@@ -64,7 +68,7 @@ http_connection_limit(void)
 			most = (int) limit.rlim_cur - others;
 			if (most < 1)
 				most = 1;
-			http_log(HTTP_LOG_ERROR,
+			base_log(BASE_LOG_ERROR,
 					 "could not have %d connections, but %d: the limit of open files is %llu, not %llu",
 					 http_config()->max_connections, most,
 					 (unsigned long long) limit.rlim_max,
@@ -84,7 +88,7 @@ http_connection_notify(void *arg, struct MHD_Connection *connection,
 
 	if (code == MHD_CONNECTION_NOTIFY_STARTED)
 	{
-		c = http_alloc(sizeof(Connection));
+		c = base_alloc(sizeof(Connection));
 		c->socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
 		c->refused = ++open_connections > most;
 		list(c);
@@ -104,7 +108,7 @@ static void
 list(Connection *connection)
 {
 	connection->listed = true;
-	connection->since = http_now();
+	connection->since = base_now();
 	connection->next = NULL;
 	connection->previous = last;
 	if (last != NULL)
@@ -162,6 +166,54 @@ http_connection_end(HttpRequest *request)
 	list(connection);
 }
 
+/*
+ * libmicrohttpd does not look at the sockets of suspended connections.  So each
+ * request that waits is watched here, from its first wait until it ends; if its
+ * client has closed the connection, or its side of it, the request is resumed
+ * and waits no more.  An event never has a request that is no more, since none
+ * is freed while events are taken.
+ */
+static void
+take_gone(BaseSource *source, uint32_t ready)
+{
+	struct epoll_event events[64];
+	int			count;
+
+	while ((count = epoll_wait(watcher, events, lengthof(events), 0)) > 0)
+		for (int i = 0; i < count; i++)
+			job_leave(events[i].data.ptr);
+}
+
+void
+http_connection_start(void)
+{
+	watcher = epoll_create1(EPOLL_CLOEXEC);
+	if (watcher < 0)
+		abort();
+	watcher_source.ready = take_gone;
+	base_loop_watch(&watcher_source, watcher, EPOLLIN);
+}
+
+void
+http_connection_watch(HttpRequest *request)
+{
+	struct epoll_event event = {.events = EPOLLRDHUP | EPOLLONESHOT,
+								.data.ptr = &request->waiter};
+
+	if (request->is_watched)
+		return;
+	request->is_watched =
+		epoll_ctl(watcher, EPOLL_CTL_ADD, connection_of(request)->socket, &event) == 0;
+}
+
+/* The request ends; its socket is still open. */
+void
+http_connection_forget(HttpRequest *request)
+{
+	if (request->is_watched)
+		epoll_ctl(watcher, EPOLL_CTL_DEL, connection_of(request)->socket, NULL);
+}
+
 int
 http_connection_count(void)
 {
@@ -176,7 +228,7 @@ int
 http_connection_sweep(void)
 {
 	int64_t		limit = http_config()->idle_timeout * INT64_C(1000);
-	int64_t		now = http_now();
+	int64_t		now = base_now();
 	int64_t		rest = limit;
 
 	while (first != NULL && first->since + limit <= now)

@@ -34,7 +34,7 @@ struct HttpDurable
 	bool		is_live;
 	bool		is_head;		/* "now", or HEAD: without messages */
 	uint64_t	cursor;			/* that the client has sent, or 0 */
-	int64_t		end;			/* of an event stream; ms, by http_now() */
+	int64_t		end;			/* of an event stream; ms, by base_now() */
 	bool		begun;			/* an event has been sent */
 };
 
@@ -88,11 +88,11 @@ struct HttpDurable
 	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"                             \
 	"	$5::pg_catalog.int4), E'\\n') line"
 
-const HttpStatement http_durable_statement = {
+const DbStatement http_durable_statement = {
 	.text = MESSAGES_TEXT, .nargs = 5, .feed = http_page_feed};
 
 /* The last row of a page that is empty, at the head. */
-static const HttpStatement head_statement = {
+static const DbStatement head_statement = {
 	.nargs = 1,
 	.text =
 		STREAM_TEXT
@@ -101,7 +101,7 @@ static const HttpStatement head_statement = {
 	" (SELECT pg_catalog.concat_ws(' ', kind, mode, media) FROM stream))"};
 
 /* What an append must know of a feed, a row each; nothing if it is none. */
-const HttpStatement http_durable_statement_of_append = {
+const DbStatement http_durable_statement_of_append = {
 	.nargs = 1,
 	.text =
 		STREAM_TEXT
@@ -127,11 +127,10 @@ static enum MHD_Result count_argument(void *arg, enum MHD_ValueKind kind,
 									  const char *name, const char *value);
 static enum MHD_Result head_answer(HttpRequest *request);
 static Mode mode_of(const HttpPage *page, const char **media);
-static void add_messages(HttpText *text, const HttpResult *result,
+static void add_messages(BaseText *text, const DbResult *result,
 						 const HttpPage *page, Mode mode);
-static void add_hex(HttpText *text, const char *hex);
-static void add_base64(HttpText *text, const HttpText *bytes);
-static void add_data(HttpText *event, const HttpText *data);
+static void add_base64(BaseText *text, const BaseText *bytes);
+static void add_data(BaseText *event, const BaseText *data);
 static bool is_text(const char *media);
 static uint64_t next_cursor(HttpRequest *request);
 
@@ -144,7 +143,7 @@ http_durable_begin(HttpRequest *request)
 	if (strcmp(request->method, "POST") == 0)
 		return http_append_begin(request);
 	problem = http_request_parse(request, request->path + strlen("/streams/"));
-	request->durable = http_alloc(sizeof(HttpDurable));
+	request->durable = base_alloc(sizeof(HttpDurable));
 	if (problem == NULL)
 		problem = take_arguments(request);
 	if (problem != NULL)
@@ -180,7 +179,7 @@ take_arguments(HttpRequest *request)
 	if ((problem = http_request_argument(request, "offset", &offset)) != NULL)
 		return problem;
 	free(request->after);
-	request->after = offset != NULL ? offset : http_copy("-1");
+	request->after = offset != NULL ? offset : base_copy("-1");
 	if (*request->after == '\0')
 		return "argument \"offset\" is empty";
 	if (strcmp(request->after, "-1") == 0)
@@ -207,7 +206,7 @@ take_arguments(HttpRequest *request)
 	if (live != NULL && offset == NULL)
 		problem = "argument \"offset\" is needed for a live read";
 	free(live);
-	durable->end = http_now() + http_config()->max_wait * INT64_C(1000);
+	durable->end = base_now() + http_config()->max_wait * INT64_C(1000);
 	return problem;
 }
 
@@ -227,11 +226,11 @@ head_answer(HttpRequest *request)
 	HttpDurable *durable = request->durable;
 	HttpPage	page;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
 	if (!durable->is_live || strcmp(request->method, "HEAD") == 0)
 		return http_durable_send(request);
-	http_page_open(request->result, &page);
+	http_page_open(request->waiter.result, &page);
 	http_page_go_on(request, &page);
 	durable->is_head = false;
 	return request->format == HTTP_FORMAT_EVENTS ? http_stream_begin(request) : http_page_read(request);
@@ -263,15 +262,15 @@ enum MHD_Result
 http_durable_send(HttpRequest *request)
 {
 	HttpDurable *durable = request->durable;
-	HttpText   *body = &request->result->body;
-	HttpText	caching = {0};
+	BaseText   *body = &request->waiter.result->body;
+	BaseText	caching = {0};
 	struct MHD_Response *response;
 	enum MHD_Result sent;
 	const char *media;
 	HttpPage	page;
 	Mode		mode;
 
-	http_page_open(request->result, &page);
+	http_page_open(request->waiter.result, &page);
 	mode = mode_of(&page, &media);
 	if (mode == MODE_UNKNOWN)
 		return http_problem(request, 503, "the feed is being made");
@@ -284,11 +283,11 @@ http_durable_send(HttpRequest *request)
 	}
 	if (body->data == NULL)
 	{
-		http_text_add(body, "", 0);
-		add_messages(body, request->result, &page, mode);
+		base_text_add(body, "", 0);
+		add_messages(body, request->waiter.result, &page, mode);
 	}
 	if (durable->is_head)
-		http_text_print(&caching, "no-store");
+		base_text_print(&caching, "no-store");
 	else
 		http_page_caching(request, &page, &caching);
 	sent = http_page_send_body(request, page.cursor, caching.data, media);
@@ -300,14 +299,14 @@ http_durable_send(HttpRequest *request)
 void
 http_durable_add_headers(HttpRequest *request, struct MHD_Response *response)
 {
-	HttpText	value = {0};
+	BaseText	value = {0};
 	const char *media;
 	HttpPage	page;
 	Mode		mode;
 
-	http_page_open(request->result, &page);
+	http_page_open(request->waiter.result, &page);
 	mode = mode_of(&page, &media);
-	http_text_print(&value, "%.*s", page.cursor_length, page.cursor);
+	base_text_print(&value, "%.*s", page.cursor_length, page.cursor);
 	MHD_add_response_header(response, "Stream-Next-Offset", value.data);
 	free(value.data);
 	memset(&value, 0, sizeof(value));
@@ -323,7 +322,7 @@ http_durable_add_headers(HttpRequest *request, struct MHD_Response *response)
 		MHD_add_response_header(response, "Stream-Up-To-Date", "true");
 	if (request->durable->is_live)
 	{
-		http_text_print(&value, "%llu",
+		base_text_print(&value, "%llu",
 						(unsigned long long) next_cursor(request));
 		MHD_add_response_header(response, "Stream-Cursor", value.data);
 		free(value.data);
@@ -337,10 +336,10 @@ http_durable_add_headers(HttpRequest *request, struct MHD_Response *response)
  */
 bool
 http_durable_add_events(HttpRequest *request, const HttpPage *page,
-						HttpText *buffer)
+						BaseText *buffer)
 {
 	HttpDurable *durable = request->durable;
-	HttpText	messages = {0};
+	BaseText	messages = {0};
 	const char *media;
 	Mode		mode = mode_of(page, &media);
 
@@ -352,22 +351,22 @@ http_durable_add_events(HttpRequest *request, const HttpPage *page,
 	durable->begun = true;
 	if (page->rows > 0)
 	{
-		add_messages(&messages, request->result, page, mode);
+		add_messages(&messages, request->waiter.result, page, mode);
 		if (mode != MODE_JSON && !is_text(media))
 		{
-			HttpText	bytes = messages;
+			BaseText	bytes = messages;
 
 			memset(&messages, 0, sizeof(messages));
 			add_base64(&messages, &bytes);
 			free(bytes.data);
 		}
-		http_text_print(buffer, "event: data\n");
+		base_text_print(buffer, "event: data\n");
 		add_data(buffer, &messages);
-		http_text_print(buffer, "\n");
+		base_text_print(buffer, "\n");
 		free(messages.data);
 	}
 	durable->cursor = next_cursor(request);
-	http_text_print(buffer,
+	base_text_print(buffer,
 					"event: control\n"
 					"data:{\"streamNextOffset\":\"%.*s\",\"streamCursor\":\"%llu\"%s}\n\n",
 					page->cursor_length, page->cursor,
@@ -384,49 +383,30 @@ http_durable_end(const HttpRequest *request)
 }
 
 static void
-add_messages(HttpText *text, const HttpResult *result, const HttpPage *page,
+add_messages(BaseText *text, const DbResult *result, const HttpPage *page,
 			 Mode mode)
 {
 	if (mode == MODE_JSON)
-		http_text_add(text, "[", 1);
+		base_text_add(text, "[", 1);
 	for (int i = 0; i < page->rows; i++)
 	{
 		const char *message = PQgetvalue(result->rows, i, 0);
 
 		if (mode == MODE_HEX)
-			add_hex(text, message);
+			base_text_add_bytes(text, message);
 		else
 		{
 			if (mode == MODE_JSON && i > 0)
-				http_text_add(text, ",", 1);
-			http_text_add(text, message, PQgetlength(result->rows, i, 0));
+				base_text_add(text, ",", 1);
+			base_text_add(text, message, PQgetlength(result->rows, i, 0));
 		}
 	}
 	if (mode == MODE_JSON)
-		http_text_add(text, "]", 1);
-}
-
-/* Add the bytes of a bytea, which is \x and hexadecimal digits, or nothing. */
-static void
-add_hex(HttpText *text, const char *hex)
-{
-	size_t		length = strlen(hex);
-	char	   *bytes = http_alloc(length / 2 + 1);
-	size_t		end = 0;
-
-	for (size_t i = 2; i + 1 < length; i += 2)
-	{
-		int			high = http_request_hex(hex[i]);
-		int			low = http_request_hex(hex[i + 1]);
-
-		bytes[end++] = high * 16 + low;
-	}
-	http_text_add(text, bytes, end);
-	free(bytes);
+		base_text_add(text, "]", 1);
 }
 
 static void
-add_base64(HttpText *text, const HttpText *bytes)
+add_base64(BaseText *text, const BaseText *bytes)
 {
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 								 "abcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -446,7 +426,7 @@ add_base64(HttpText *text, const HttpText *bytes)
 		out[1] = digits[group >> 12 & 63];
 		out[2] = left > 1 ? digits[group >> 6 & 63] : '=';
 		out[3] = left > 2 ? digits[group & 63] : '=';
-		http_text_add(text, out, 4);
+		base_text_add(text, out, 4);
 	}
 }
 
@@ -456,7 +436,7 @@ add_base64(HttpText *text, const HttpText *bytes)
  * space gets one more.
  */
 static void
-add_data(HttpText *event, const HttpText *data)
+add_data(BaseText *event, const BaseText *data)
 {
 	size_t		begin = 0;
 
@@ -466,11 +446,11 @@ add_data(HttpText *event, const HttpText *data)
 
 		while (end < data->length && data->data[end] != '\n' && data->data[end] != '\r')
 			end++;
-		http_text_add(event, "data: ",
+		base_text_add(event, "data: ",
 					  end > begin && data->data[begin] == ' ' ? 6 : 5);
 		if (end > begin)
-			http_text_add(event, data->data + begin, end - begin);
-		http_text_add(event, "\n", 1);
+			base_text_add(event, data->data + begin, end - begin);
+		base_text_add(event, "\n", 1);
 		if (end + 1 < data->length && data->data[end] == '\r' && data->data[end + 1] == '\n')
 			end++;
 		begin = end + 1;
@@ -496,5 +476,5 @@ next_cursor(HttpRequest *request)
 
 	if (known < now || known >= INT64_MAX)
 		return now;
-	return known + 1 + http_now() % CURSOR_JITTER;
+	return known + 1 + base_now() % CURSOR_JITTER;
 }

@@ -21,11 +21,11 @@
 /* bytes that are not given back to the system */
 #define KEPT_MEMORY (16 * 1024 * 1024)
 
-static HttpSource signals;
+static BaseSource signals;
 static int64_t ends_at;			/* ms, when it ends at the latest; 0: not yet */
 
 static void start_signals(void);
-static void take_signal(HttpSource *source, uint32_t events);
+static void take_signal(BaseSource *source, uint32_t events);
 static bool run(void);
 static int64_t earlier(int64_t a, int64_t b);
 
@@ -39,22 +39,22 @@ main(int argc, char **argv)
 	/* pages come and go: keep their memory, which costs more to get than to fill */
 	mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
 	mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
-	http_loop_start();
+	base_loop_start();
 	start_signals();
-	http_job_start();
-	http_pool_start(http_config()->pool);
-	http_listener_start();
+	http_connection_start();
+	db_pool_start();
+	job_start();
 	if (!http_server_start())
 		return 1;
 	if (*http_config()->admin != '\0' &&
 		!http_admin_start(http_config()->admin))
 		return 1;
-	http_log(HTTP_LOG_INFO, "ready on %s", http_config()->listen);
+	base_log(BASE_LOG_INFO, "ready on %s", http_config()->listen);
 	while (run())
 		;
 
 	/* what is still open is closed with the process */
-	http_log(HTTP_LOG_INFO, "ended");
+	base_log(BASE_LOG_INFO, "ended");
 	return 0;
 }
 
@@ -74,22 +74,22 @@ start_signals(void)
 	if (fd < 0)
 		abort();
 	signals.ready = take_signal;
-	http_loop_watch(&signals, fd, EPOLLIN);
+	base_loop_watch(&signals, fd, EPOLLIN);
 }
 
 static void
-take_signal(HttpSource *source, uint32_t events)
+take_signal(BaseSource *source, uint32_t events)
 {
 	struct signalfd_siginfo info;
 
 	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
 	{
 		if (info.ssi_signo == SIGHUP)
-			http_log(HTTP_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
+			base_log(BASE_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
 		else if (ends_at == 0)
 		{
-			http_log(HTTP_LOG_INFO, "ending");
-			ends_at = http_now() + http_config()->drain * INT64_C(1000);
+			base_log(BASE_LOG_INFO, "ending");
+			ends_at = base_now() + http_config()->drain * INT64_C(1000);
 		}
 	}
 }
@@ -102,15 +102,15 @@ take_signal(HttpSource *source, uint32_t events)
 static bool
 run(void)
 {
-	int64_t		now = http_now();
-	int64_t		next = http_pool_sweep(now);
-	int64_t		timeout = http_listener_sweep(now);
+	int64_t		now = base_now();
+	int64_t		next = db_pool_sweep(now);
+	int64_t		timeout = db_listener_sweep(now);
 
 	if (next < timeout)
 		timeout = next;
 	timeout = timeout > now ? timeout - now : 0;
 	timeout = earlier(timeout, http_connection_sweep());
-	timeout = earlier(timeout, http_job_sweep());
+	timeout = earlier(timeout, base_timer_sweep());
 	timeout = earlier(timeout, http_server_run());
 	timeout = earlier(timeout, http_admin_run());
 	if (ends_at > 0)
@@ -119,15 +119,15 @@ run(void)
 			return false;
 		timeout = earlier(timeout, ends_at - now);
 	}
-	http_pool_work();
+	db_pool_work();
 
 	/* requests and jobs that have begun in this round have deadlines too */
-	timeout = earlier(timeout, http_job_sweep());
-	next = http_pool_sweep(now);
+	timeout = earlier(timeout, base_timer_sweep());
+	next = db_pool_sweep(now);
 	if (next != INT64_MAX)
 		timeout = earlier(timeout, next > now ? next - now : 0);
 	/* and what they have resumed goes on in the next one, at once */
-	http_loop_wait(http_server_is_ready() ? 0 : timeout);
+	base_loop_wait(http_server_is_ready() ? 0 : timeout);
 	return true;
 }
 

@@ -30,7 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const HttpStatement feeds_statement = {
+static const DbStatement feeds_statement = {
 	.text =
 		"SELECT pg_catalog.json_build_object('feeds', coalesce("
 		"	pg_catalog.json_agg(pg_catalog.json_build_object("
@@ -44,7 +44,7 @@ static const HttpStatement feeds_statement = {
 		"	AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"};
 
 /* The kind of a feed, and its floor. */
-static const HttpStatement begin_statement = {
+static const DbStatement begin_statement = {
 	.nargs = 1,
 	.text =
 		"SELECT pg_catalog.concat(f.kind, ' ', %1$s.feed_floor(f.feed))"
@@ -52,7 +52,7 @@ static const HttpStatement begin_statement = {
 		" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"};
 
 /* The same with the end of what is published: a cursor of any feed. */
-static const HttpStatement head_statement = {
+static const DbStatement head_statement = {
 	.nargs = 1,
 	.text =
 		"SELECT pg_catalog.concat('outbox ', %1$s.feed_head(f.feed))"
@@ -63,9 +63,9 @@ static const HttpStatement head_statement = {
 	"SELECT feedpub." function "($1::pg_catalog.regclass, $2," \
 	" $3::pg_catalog.int4, $4::pg_catalog.int4, $5::pg_catalog.int4)"
 
-static const HttpStatement page_statement = {
+static const DbStatement page_statement = {
 	.text = PAGE_TEXT("_page_lines"), .nargs = 5, .feed = http_page_feed};
-static const HttpStatement cloudevents_statement = {
+static const DbStatement cloudevents_statement = {
 	.text = PAGE_TEXT("_page_events"), .nargs = 5, .feed = http_page_feed};
 
 static enum MHD_Result feeds_answer(HttpRequest *request);
@@ -76,25 +76,25 @@ static enum MHD_Result send_page(HttpRequest *request);
 static void add_argument(void *arg, const char *name, const char *value);
 static enum MHD_Result each_argument(void *arg, enum MHD_ValueKind kind,
 									 const char *name, const char *value);
-static uint64_t hash_of(const HttpText *text);
+static uint64_t hash_of(const BaseText *text);
 static bool has_etag(const char *list, const char *etag);
 static void release_result(void *arg);
 
 enum MHD_Result
 http_feeds_begin(HttpRequest *request)
 {
-	http_pool_run(request, &feeds_statement, NULL, feeds_answer);
+	http_run(request, &feeds_statement, NULL, feeds_answer);
 	return MHD_YES;
 }
 
 static enum MHD_Result
 feeds_answer(HttpRequest *request)
 {
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	if (request->result->body.data == NULL)
-		http_text_print(&request->result->body, "%s",
-						PQgetvalue(request->result->rows, 0, 0));
+	if (request->waiter.result->body.data == NULL)
+		base_text_print(&request->waiter.result->body, "%s",
+						PQgetvalue(request->waiter.result->rows, 0, 0));
 	return http_page_send_body(request, "feeds", "no-cache", "application/json");
 }
 
@@ -164,18 +164,18 @@ static enum MHD_Result
 begin_answer(HttpRequest *request)
 {
 	struct MHD_Response *response;
-	HttpText	url = {0};
+	BaseText	url = {0};
 	const char *begin;
 	const char *name = request->format == HTTP_FORMAT_CLOUDEVENTS ? "lastEventId" : "after";
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	if (PQntuples(request->result->rows) == 0)
+	if (PQntuples(request->waiter.result->rows) == 0)
 		return http_page_read(request); /* no feed, which this says */
-	begin = PQgetvalue(request->result->rows, 0, 0);
+	begin = PQgetvalue(request->waiter.result->rows, 0, 0);
 	if (strncmp(begin, "outbox ", 7) != 0)
 		name = "begin";
-	http_text_print(&url, "%s?%s=%s", request->path, name, strchr(begin, ' ') + 1);
+	base_text_print(&url, "%s?%s=%s", request->path, name, strchr(begin, ' ') + 1);
 	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND,
 							  each_argument, &url);
 	response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
@@ -199,12 +199,12 @@ each_argument(void *arg, enum MHD_ValueKind kind, const char *name,
 static void
 add_argument(void *arg, const char *name, const char *value)
 {
-	HttpText   *url = arg;
+	BaseText   *url = arg;
 	static const char *const kept[] = {"limit", "shard", "shards", "wait", "timeout"};
 
 	for (size_t i = 0; value != NULL && i < lengthof(kept); i++)
 		if (strcmp(name, kept[i]) == 0)
-			http_text_print(url, "&%s=%.*s", name, (int) strcspn(value, " "),
+			base_text_print(url, "&%s=%.*s", name, (int) strcspn(value, " "),
 							value);
 }
 
@@ -214,14 +214,14 @@ http_page_read(HttpRequest *request)
 {
 	if (request->wait > 0)
 		http_page_wait(request, InvalidOid, 0,
-					   http_now() + request->wait, page_answer);
+					   base_now() + request->wait, page_answer);
 	else
 		http_page_run(request, http_page_statement_of(request), page_answer);
 	return MHD_YES;
 }
 
 /* What reads a page for a request. */
-const HttpStatement *
+const DbStatement *
 http_page_statement_of(const HttpRequest *request)
 {
 	if (request->durable != NULL)
@@ -233,13 +233,13 @@ http_page_statement_of(const HttpRequest *request)
 
 /* Run a statement with the arguments of a page. */
 void
-http_page_run(HttpRequest *request, const HttpStatement *statement,
+http_page_run(HttpRequest *request, const DbStatement *statement,
 			  enum MHD_Result (*go_on)(HttpRequest *request))
 {
-	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
-												 request->shard, request->shards};
+	const char *arguments[DB_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
+											   request->shard, request->shards};
 
-	http_pool_run(request, statement, arguments, go_on);
+	http_run(request, statement, arguments, go_on);
 }
 
 /*
@@ -251,16 +251,16 @@ http_page_wait(HttpRequest *request, Oid feed, uint64_t since,
 			   int64_t deadline,
 			   enum MHD_Result (*go_on)(HttpRequest *request))
 {
-	const char *arguments[HTTP_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
-												 request->shard, request->shards};
+	const char *arguments[DB_MAX_ARGUMENTS] = {request->feed, request->after, request->limit,
+											   request->shard, request->shards};
 
-	http_job_add(request, http_page_statement_of(request), arguments, feed,
-				 since, http_token_deadline(request, deadline), go_on);
+	http_wait(request, http_page_statement_of(request), arguments, feed,
+			  since, http_token_deadline(request, deadline), go_on);
 }
 
 /* The feed of a page, and whether there is nothing yet after its cursor. */
 Oid
-http_page_feed(const HttpResult *result, bool *empty)
+http_page_feed(const DbResult *result, bool *empty)
 {
 	HttpPage	page;
 
@@ -274,11 +274,11 @@ page_answer(HttpRequest *request)
 {
 	HttpPage	page;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
 	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
 	{
-		http_page_open(request->result, &page);
+		http_page_open(request->waiter.result, &page);
 		if (page.length == 0 && page.more)
 		{
 			http_page_go_on(request, &page);
@@ -290,7 +290,7 @@ page_answer(HttpRequest *request)
 
 /* Find the parts of a page: what is before its last row is durable.c's. */
 void
-http_page_open(const HttpResult *result, HttpPage *page)
+http_page_open(const DbResult *result, HttpPage *page)
 {
 	const char *end;
 
@@ -315,14 +315,14 @@ void
 http_page_go_on(HttpRequest *request, const HttpPage *page)
 {
 	free(request->after);
-	request->after = http_alloc(page->cursor_length + 1);
+	request->after = base_alloc(page->cursor_length + 1);
 	memcpy(request->after, page->cursor, page->cursor_length);
 }
 
 /* How long a page may be kept. */
 void
 http_page_caching(HttpRequest *request, const HttpPage *page,
-				  HttpText *caching)
+				  BaseText *caching)
 {
 	long		age = http_config()->max_age;
 	const char *scope = request->is_private ? "private" : "public";
@@ -331,10 +331,10 @@ http_page_caching(HttpRequest *request, const HttpPage *page,
 		age = page->retention / 4;
 	if (page->more && age > 0 &&
 		(*request->after != '\0' || (!page->is_outbox && has_begun(request))))
-		http_text_print(caching, "%s, max-age=%ld%s", scope, age,
+		base_text_print(caching, "%s, max-age=%ld%s", scope, age,
 						page->is_outbox ? ", immutable" : "");
 	else
-		http_text_print(caching, "no-cache");
+		base_text_print(caching, "no-cache");
 }
 
 /*
@@ -357,32 +357,32 @@ http_page_next(HttpPage *page, size_t *length)
 static enum MHD_Result
 send_page(HttpRequest *request)
 {
-	HttpText   *body = &request->result->body;
-	HttpText	caching = {0};
+	BaseText   *body = &request->waiter.result->body;
+	BaseText	caching = {0};
 	bool		events = request->format == HTTP_FORMAT_CLOUDEVENTS;
 	enum MHD_Result sent;
 	HttpPage	page;
 
 	if (request->durable != NULL)
 		return http_durable_send(request);
-	http_page_open(request->result, &page);
+	http_page_open(request->waiter.result, &page);
 	if (body->data == NULL)
 	{
 		const char *entry;
 		const char *separator = "";
 		size_t		length;
 
-		http_text_room(body, page.length + page.length / 64 + 256);
-		http_text_print(body, events ? "[" : "{\"entries\": [");
+		base_text_room(body, page.length + page.length / 64 + 256);
+		base_text_print(body, events ? "[" : "{\"entries\": [");
 		while ((entry = http_page_next(&page, &length)) != NULL)
 		{
-			http_text_add(body, separator, strlen(separator));
-			http_text_add(body, entry, length);
+			base_text_add(body, separator, strlen(separator));
+			base_text_add(body, entry, length);
 			separator = ", ";
 		}
-		http_text_print(body, "]");
+		base_text_print(body, "]");
 		if (!events)
-			http_text_print(body, ", \"cursor\": \"%.*s\", \"more\": %s}",
+			base_text_print(body, ", \"cursor\": \"%.*s\", \"more\": %s}",
 							page.cursor_length, page.cursor,
 							page.more ? "true" : "false");
 	}
@@ -402,15 +402,15 @@ enum MHD_Result
 http_page_send_body(HttpRequest *request, const char *cursor,
 					const char *caching, const char *type)
 {
-	HttpResult *result = request->result;
+	DbResult   *result = request->waiter.result;
 	const char *known = http_header(request, "If-None-Match");
 	struct MHD_Response *response;
-	HttpText	etag = {0};
+	BaseText	etag = {0};
 	bool		same;
 
 	if (result->hash == 0)
 		result->hash = hash_of(&result->body);
-	http_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, " "),
+	base_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, " "),
 					cursor, (unsigned long long) result->hash);
 	same = known != NULL && has_etag(known, etag.data);
 	if (same)
@@ -438,7 +438,7 @@ http_page_send_body(HttpRequest *request, const char *cursor,
  * multiplication waits for the one before in its lane.
  */
 static uint64_t
-hash_of(const HttpText *text)
+hash_of(const BaseText *text)
 {
 	uint64_t	lanes[4] = {text->length, 1, 2, 3};
 	uint64_t	words[4];
@@ -470,5 +470,5 @@ has_etag(const char *list, const char *etag)
 static void
 release_result(void *arg)
 {
-	http_result_release(arg);
+	db_result_release(arg);
 }

@@ -49,7 +49,7 @@ static const struct
 };
 
 static const char *
-field(const HttpResult *result, int code)
+field(const DbResult *result, int code)
 {
 	const char *value = PQresultErrorField(result->error, code);
 
@@ -59,37 +59,37 @@ field(const HttpResult *result, int code)
 /* detail is NULL if it is what the result's error says. */
 static enum MHD_Result
 respond(HttpRequest *request, unsigned status, const char *detail,
-		const HttpResult *result)
+		const DbResult *result)
 {
-	HttpText	text = {0};
-	HttpText	message = {0};
+	BaseText	text = {0};
+	BaseText	message = {0};
 	struct MHD_Response *response;
 	bool		shows = detail == NULL;
 
 	if (shows)
 	{
-		http_text_print(&message, "%s", field(result, PG_DIAG_MESSAGE_PRIMARY));
+		base_text_print(&message, "%s", field(result, PG_DIAG_MESSAGE_PRIMARY));
 		if (*field(result, PG_DIAG_MESSAGE_DETAIL) != '\0')
-			http_text_print(&message, ". %s", field(result, PG_DIAG_MESSAGE_DETAIL));
+			base_text_print(&message, ". %s", field(result, PG_DIAG_MESSAGE_DETAIL));
 		detail = message.data;
 	}
-	http_text_print(&text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
+	base_text_print(&text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
 					MHD_get_reason_phrase_for(status), status);
-	http_text_json(&text, detail);
+	base_text_json(&text, detail);
 	if (shows && *field(result, PG_DIAG_MESSAGE_HINT) != '\0')
 	{
-		http_text_print(&text, ", \"hint\": ");
-		http_text_json(&text, field(result, PG_DIAG_MESSAGE_HINT));
+		base_text_print(&text, ", \"hint\": ");
+		base_text_json(&text, field(result, PG_DIAG_MESSAGE_HINT));
 	}
 	if (result != NULL)
-		http_text_print(&text, ", \"sqlstate\": \"%s\"", result->sqlstate);
+		base_text_print(&text, ", \"sqlstate\": \"%s\"", result->sqlstate);
 	/* a subscription is moved by feed_seek() */
 	if (status == 410 && request->subscription == NULL)
 	{
-		http_text_print(&text, ", \"begin\": ");
-		http_text_json(&text, request->path);
+		base_text_print(&text, ", \"begin\": ");
+		base_text_json(&text, request->path);
 	}
-	http_text_print(&text, "}\n");
+	base_text_print(&text, "}\n");
 	free(message.data);
 	response = http_response_text(&text, "application/problem+json");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
@@ -113,7 +113,7 @@ http_problem(HttpRequest *request, unsigned status, const char *detail)
 enum MHD_Result
 http_problem_result(HttpRequest *request)
 {
-	const HttpResult *result = request->result;
+	const DbResult *result = request->waiter.result;
 	unsigned	status = 500;
 
 	if (result->sqlstate[0] == '\0')
@@ -131,7 +131,7 @@ http_problem_result(HttpRequest *request)
 	if (status < 500 && status != 403)
 		return respond(request, status, NULL, result);
 
-	http_log(status == 403 ? HTTP_LOG_INFO : HTTP_LOG_ERROR, "%s: %s: %s",
+	base_log(status == 403 ? BASE_LOG_INFO : BASE_LOG_ERROR, "%s: %s: %s",
 			 request->path, result->sqlstate,
 			 field(result, PG_DIAG_MESSAGE_PRIMARY));
 	/* what a refusal says can name what the client did not */

@@ -19,21 +19,11 @@
 static const char *take_wait(HttpRequest *request, const char *name, int unit);
 static bool take_number(const char *value, long least, long most, long *number);
 
-/* The value of a hexadecimal digit, or -1. */
-int
-http_request_hex(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	c |= 0x20;
-	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decode what is percent-encoded; NULL if it is malformed or has a NUL. */
 char *
 http_request_decode(const char *string, size_t length)
 {
-	char	   *decoded = http_alloc(length + 1);
+	char	   *decoded = base_alloc(length + 1);
 	size_t		end = 0;
 
 	for (size_t i = 0; i < length; i++)
@@ -42,8 +32,8 @@ http_request_decode(const char *string, size_t length)
 
 		if (c == '%')
 		{
-			int			high = i + 1 < length ? http_request_hex(string[i + 1]) : -1;
-			int			low = i + 2 < length ? http_request_hex(string[i + 2]) : -1;
+			int			high = i + 1 < length ? base_hex(string[i + 1]) : -1;
+			int			low = i + 2 < length ? base_hex(string[i + 2]) : -1;
 
 			c = high < 0 || low < 0 ? 0 : high * 16 + low;
 			i += 2;
@@ -105,7 +95,7 @@ http_request_parse(HttpRequest *request, const char *name)
 		(request->shards != NULL && !take_number(request->shards, 1, INT32_MAX, &number)))
 		return "arguments \"shard\" and \"shards\" must be numbers";
 	if (request->after == NULL)
-		request->after = http_copy("");
+		request->after = base_copy("");
 	if (request->format == HTTP_FORMAT_CLOUDEVENTS)
 	{
 		char	   *last;
@@ -129,7 +119,7 @@ http_request_parse(HttpRequest *request, const char *name)
 		if (last != NULL)
 		{
 			free(request->after);
-			request->after = http_copy(last);
+			request->after = base_copy(last);
 		}
 	}
 

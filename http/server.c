@@ -39,12 +39,12 @@ static const Route routes[] = {
 };
 
 static struct MHD_Daemon *server;
-static HttpSource source;
+static BaseSource source;
 static bool draining;
 static int	requests;			/* that have begun and not ended */
 static uint64_t responses[6];	/* by the first digit of the status */
 
-static void ready(HttpSource *source, uint32_t events);
+static void ready(BaseSource *source, uint32_t events);
 static size_t keep_encoded(void *arg, struct MHD_Connection *connection,
 						   char *string);
 static const char *path_of(const char *url);
@@ -58,6 +58,7 @@ static bool is_allowed(const Route *route, const char *method);
 static enum MHD_Result answer_options(HttpRequest *request);
 static void end_request(void *arg, struct MHD_Connection *connection,
 						void **state, enum MHD_RequestTerminationCode code);
+static void log_request(const HttpRequest *request);
 static bool allows_origin(const char *origin);
 static bool is_foreign(HttpRequest *request);
 
@@ -73,14 +74,14 @@ keep_encoded(void *arg, struct MHD_Connection *connection, char *string)
  * connections can be suspended.  NULL if it fails, which has been logged.
  */
 struct MHD_Daemon *
-http_server_daemon(const char *address, HttpSource *source,
+http_server_daemon(const char *address, BaseSource *source,
 				   MHD_AccessHandlerCallback handler, bool main)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
 	struct addrinfo *found;
 	struct MHD_Daemon *made = NULL;
 	const char *colon = strrchr(address, ':');
-	char	   *host = http_copy(address);
+	char	   *host = base_copy(address);
 	char	   *name = host;
 	int			on = 1;
 	int			listener;
@@ -95,7 +96,7 @@ http_server_daemon(const char *address, HttpSource *source,
 	if (colon == NULL ||
 		getaddrinfo(*name ? name : NULL, colon + 1, &hints, &found) != 0)
 	{
-		http_log(HTTP_LOG_ERROR, "address \"%s\" is not HOST:PORT", address);
+		base_log(BASE_LOG_ERROR, "address \"%s\" is not HOST:PORT", address);
 		free(host);
 		return NULL;
 	}
@@ -106,7 +107,7 @@ http_server_daemon(const char *address, HttpSource *source,
 		setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
 		bind(listener, found->ai_addr, found->ai_addrlen) != 0 ||
 		listen(listener, 1024) != 0)
-		http_log(HTTP_LOG_ERROR, "could not listen on \"%s\": %m", address);
+		base_log(BASE_LOG_ERROR, "could not listen on \"%s\": %m", address);
 	else
 		made = MHD_start_daemon((main ? MHD_ALLOW_SUSPEND_RESUME : 0) | MHD_USE_EPOLL, 0,
 								NULL, NULL, handler, NULL,
@@ -131,7 +132,7 @@ http_server_daemon(const char *address, HttpSource *source,
 	if (made != NULL)
 	{
 		source->ready = ready;
-		http_loop_watch(source, MHD_get_daemon_info(made, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
+		base_loop_watch(source, MHD_get_daemon_info(made, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd,
 						EPOLLIN);
 	}
 	freeaddrinfo(found);
@@ -140,7 +141,7 @@ http_server_daemon(const char *address, HttpSource *source,
 
 /* A daemon has something to do, which it does at the end of the round. */
 static void
-ready(HttpSource *source, uint32_t events)
+ready(BaseSource *source, uint32_t events)
 {
 	source->is_ready = true;
 }
@@ -171,7 +172,7 @@ http_server_is_ready(void)
 
 /* The same as http_server_run(), for any daemon. */
 int64_t
-http_server_work(struct MHD_Daemon *daemon, HttpSource *source)
+http_server_work(struct MHD_Daemon *daemon, BaseSource *source)
 {
 	MHD_UNSIGNED_LONG_LONG timeout;
 	bool		has_timeout = MHD_get_timeout(daemon, &timeout) == MHD_YES;
@@ -200,7 +201,7 @@ http_server_drain(void)
 		if (listener >= 0)
 			close(listener);
 	}
-	http_job_end_waiting();
+	job_end_waiting();
 	return requests == 0;
 }
 
@@ -235,11 +236,11 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 	if (request == NULL)
 	{
 		requests++;
-		request = http_alloc(sizeof(HttpRequest));
+		request = base_alloc(sizeof(HttpRequest));
 		request->connection = connection;
-		request->began = http_now();
-		request->path = http_copy(path_of(path));
-		request->method = http_copy(method);
+		request->began = base_now();
+		request->path = base_copy(path_of(path));
+		request->method = base_copy(method);
 		*state = request;
 		return MHD_YES;
 	}
@@ -247,7 +248,7 @@ handle(void *arg, struct MHD_Connection *connection, const char *path,
 	{
 		/* what is too long is read, and not kept */
 		if (request->body.length <= MAX_BODY)
-			http_text_add(&request->body, body, *length);
+			base_text_add(&request->body, body, *length);
 		*length = 0;
 		return MHD_YES;
 	}
@@ -298,7 +299,7 @@ route(HttpRequest *request)
 	enum MHD_Result sent;
 	bool		refused;
 
-	http_log(HTTP_LOG_DEBUG, "%s %s", request->method, request->path);
+	base_log(BASE_LOG_DEBUG, "%s %s", request->method, request->path);
 	if (http_connection_refused(request))
 		return http_problem(request, 503, "there are too many connections");
 	if (route == NULL)
@@ -345,10 +346,10 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	if (request == NULL)
 		return;
 	*state = NULL;
-	http_log_request(request);
-	http_job_forget(request);
+	log_request(request);
+	http_connection_forget(request);
 	http_connection_end(request);
-	http_result_release(request->result);
+	db_result_release(request->waiter.result);
 	http_stream_free(request->stream);
 	http_durable_free(request->durable);
 	http_append_free(request->append);
@@ -364,6 +365,27 @@ end_request(void *arg, struct MHD_Connection *connection, void **state,
 	free(request->body.data);
 	free(request);
 	requests--;
+}
+
+/*
+ * Log a request that has ended.  The arguments of its URL are not logged: they
+ * can be secrets, and of any length.
+ */
+static void
+log_request(const HttpRequest *request)
+{
+	BaseText	text = {0};
+
+	if (request->status < (unsigned) http_config()->log_requests)
+		return;
+	base_log_begin(&text, request->status >= 500 ? BASE_LOG_WARNING : BASE_LOG_INFO);
+	base_text_print(&text, "\"request\" method=");
+	base_text_json(&text, request->method);
+	base_text_print(&text, " path=");
+	base_text_json(&text, request->path);
+	base_text_print(&text, " status=%u ms=%lld", request->status,
+					(long long) (base_now() - request->began));
+	base_log_end(&text);
 }
 
 const char *
@@ -445,7 +467,7 @@ http_respond(HttpRequest *request, unsigned status,
 
 /* A response with this text, which is freed with it. */
 struct MHD_Response *
-http_response_text(HttpText *text, const char *type)
+http_response_text(BaseText *text, const char *type)
 {
 	struct MHD_Response *response =
 		MHD_create_response_from_buffer(text->length, text->data,
@@ -463,9 +485,33 @@ http_responses(int family)
 }
 
 /* Give a request back to libmicrohttpd. */
-void
-http_resume(HttpRequest *request)
+static void
+resume(JobWaiter *waiter)
 {
 	source.is_ready = true;
-	MHD_resume_connection(request->connection);
+	MHD_resume_connection(((HttpRequest *) waiter)->connection);
+}
+
+/* Suspend a request until a statement has been run for it. */
+void
+http_run(HttpRequest *request, const DbStatement *statement,
+		 const char *const *arguments,
+		 enum MHD_Result (*go_on)(HttpRequest *request))
+{
+	http_wait(request, statement, arguments, InvalidOid, 0, 0, go_on);
+}
+
+/* The same until its result is not empty: job_add(). */
+void
+http_wait(HttpRequest *request, const DbStatement *statement,
+		  const char *const *arguments, Oid oid, uint64_t since,
+		  int64_t deadline, enum MHD_Result (*go_on)(HttpRequest *request))
+{
+	request->go_on = go_on;
+	MHD_suspend_connection(request->connection);
+	request->waiter.resume = resume;
+	if (deadline > 0)
+		http_connection_watch(request);
+	job_add(&request->waiter, statement, request->role, request->claims,
+			arguments, oid, since, deadline);
 }

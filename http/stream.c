@@ -23,7 +23,7 @@
 
 struct HttpStream
 {
-	HttpText	buffer;
+	BaseText	buffer;
 	size_t		taken;			/* bytes of the buffer that have been sent */
 	bool		reads;			/* there is a result, or has been a wait */
 	bool		more;
@@ -59,12 +59,12 @@ stream_answer(HttpRequest *request)
 	bool		events = request->format == HTTP_FORMAT_EVENTS;
 	struct MHD_Response *response;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	request->stream = http_alloc(sizeof(HttpStream));
+	request->stream = base_alloc(sizeof(HttpStream));
 	request->stream->reads = true;
 	if (events)
-		http_text_print(&request->stream->buffer, "retry: %d\n\n", RETRY);
+		base_text_print(&request->stream->buffer, "retry: %d\n\n", RETRY);
 	response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 512,
 												 read_stream, request, NULL);
 	MHD_add_response_header(response, "Content-Type", events ? "text/event-stream" : "application/x-ndjson");
@@ -87,25 +87,25 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 	HttpRequest *request = arg;
 	HttpStream *stream = request->stream;
 	bool		events = request->format == HTTP_FORMAT_EVENTS;
-	HttpText   *buffer = &stream->buffer;
+	BaseText   *buffer = &stream->buffer;
 
 	if (stream->reads)
 	{
 		stream->reads = false;
-		if (request->result != NULL)
+		if (request->waiter.result != NULL)
 		{
-			if (http_result_failed(request->result))
+			if (db_result_failed(request->waiter.result))
 				return events ? MHD_CONTENT_READER_END_OF_STREAM :
 								MHD_CONTENT_READER_END_WITH_ERROR;
 			if (!frame_page(request))
 				return MHD_CONTENT_READER_END_OF_STREAM;
-			http_result_release(request->result);
-			request->result = NULL;
+			db_result_release(request->waiter.result);
+			request->waiter.result = NULL;
 		}
-		if (request->is_gone)
+		if (request->waiter.is_gone)
 			return MHD_CONTENT_READER_END_WITH_ERROR;
 		if (events && buffer->length == 0 && !stream->more)
-			http_text_print(buffer, ":\n\n");
+			base_text_print(buffer, ":\n\n");
 	}
 
 	if (http_token_expired(request))
@@ -126,7 +126,7 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 	free(buffer->data);
 	memset(buffer, 0, sizeof(*buffer));
 	stream->taken = 0;
-	if (events && (http_server_draining() || http_now() >= http_durable_end(request)))
+	if (events && (http_server_draining() || base_now() >= http_durable_end(request)))
 		return MHD_CONTENT_READER_END_OF_STREAM;
 	if (!stream->more && !events)
 		return MHD_CONTENT_READER_END_OF_STREAM;
@@ -147,7 +147,7 @@ read_stream(void *arg, uint64_t position, char *out, size_t room)
 static int64_t
 heartbeat_at(const HttpRequest *request)
 {
-	int64_t		at = http_now() / 1000 * 1000 + http_config()->heartbeat * INT64_C(1000);
+	int64_t		at = base_now() / 1000 * 1000 + http_config()->heartbeat * INT64_C(1000);
 	int64_t		end = http_durable_end(request);
 
 	return at < end ? at : end;
@@ -161,14 +161,14 @@ static bool
 frame_page(HttpRequest *request)
 {
 	HttpStream *stream = request->stream;
-	HttpText   *buffer = &stream->buffer;
+	BaseText   *buffer = &stream->buffer;
 	HttpPage	page;
 	const char *entry;
 	size_t		length;
 
-	http_page_open(request->result, &page);
+	http_page_open(request->waiter.result, &page);
 	stream->feed = page.feed;
-	stream->started = request->result->started;
+	stream->started = request->waiter.result->started;
 	stream->more = page.more;
 	if (request->durable != NULL)
 	{
@@ -176,19 +176,19 @@ frame_page(HttpRequest *request)
 			return false;
 	}
 	else if (request->format == HTTP_FORMAT_LINES)
-		http_text_add(buffer, page.entries, page.length);
+		base_text_add(buffer, page.entries, page.length);
 	else
 	{
 		while ((entry = http_page_next(&page, &length)) != NULL)
 		{
-			http_text_print(buffer, "id: %.*s\ndata: ", page.cursor_length,
+			base_text_print(buffer, "id: %.*s\ndata: ", page.cursor_length,
 							entry + strlen("{\"cursor\": \""));
-			http_text_add(buffer, entry, length);
-			http_text_add(buffer, "\n\n", 2);
+			base_text_add(buffer, entry, length);
+			base_text_add(buffer, "\n\n", 2);
 		}
 		/* it may go further than its last entry: an id without an event */
 		if (strncmp(page.cursor, request->after, page.cursor_length) != 0)
-			http_text_print(buffer, "id: %.*s\n\n", page.cursor_length, page.cursor);
+			base_text_print(buffer, "id: %.*s\n\n", page.cursor_length, page.cursor);
 	}
 	http_page_go_on(request, &page);
 	return true;

@@ -30,7 +30,7 @@
 struct HttpSubscription
 {
 	char	   *name;
-	int64_t		end;			/* of the wait, by http_now(); 0: not known */
+	int64_t		end;			/* of the wait, by base_now(); 0: not known */
 };
 
 /* Of all statements: $1 the feed or NULL, $2 the body, $3 the name. */
@@ -45,14 +45,14 @@ struct HttpSubscription
 	" WHERE NOT u OPERATOR(pg_catalog.=) ANY ('{" list "}'::pg_catalog.text[])),"      \
 	" (" result "))"
 
-static Oid	poll_feed(const HttpResult *result, bool *empty);
+static Oid	poll_feed(const DbResult *result, bool *empty);
 
 /*
  * The entries.  If there are none, the feed's OID, the timeout in ms, and the
  * feed's name.  A look that is not the first, which has the feed, acknowledges
  * nothing.
  */
-static const HttpStatement poll_statement = {
+static const DbStatement poll_statement = {
 	.text =
 		"WITH page (entries) AS MATERIALIZED (SELECT pg_catalog.json_agg(p)"
 		" FROM %1$s.feed_poll($3,"
@@ -78,7 +78,7 @@ static const HttpStatement poll_statement = {
 	.writes = true,
 	.feed = poll_feed};
 
-static const HttpStatement ack_statement = {
+static const DbStatement ack_statement = {
 	.text = UNLESS_UNKNOWN(
 		"receipt,strict",
 		"SELECT pg_catalog.json_build_object('acknowledged',"
@@ -86,7 +86,7 @@ static const HttpStatement ack_statement = {
 												" coalesce(" MEMBER("strict") "::pg_catalog.bool, true)))::pg_catalog.text"),
 	.nargs = 3,
 	.writes = true};
-static const HttpStatement nack_statement = {
+static const DbStatement nack_statement = {
 	.text = UNLESS_UNKNOWN(
 		"receipt,delay,reason",
 		"SELECT pg_catalog.json_build_object('parked',"
@@ -94,14 +94,14 @@ static const HttpStatement nack_statement = {
 												 " " MEMBER("reason") ", (" MEMBER("delay") ")::pg_catalog.interval))::pg_catalog.text"),
 	.nargs = 3,
 	.writes = true};
-static const HttpStatement park_statement = {
+static const DbStatement park_statement = {
 	.text = UNLESS_UNKNOWN(
 		"receipt,reason",
 		"SELECT pg_catalog.json_build_object('parked',"
 		" %1$s.feed_park($3, " MEMBER("receipt") ", " MEMBER("reason") "))::pg_catalog.text"),
 	.nargs = 3,
 	.writes = true};
-static const HttpStatement leave_statement = {
+static const DbStatement leave_statement = {
 	.text = UNLESS_UNKNOWN(
 		"consumer",
 		"SELECT pg_catalog.json_build_object('shards',"
@@ -109,7 +109,7 @@ static const HttpStatement leave_statement = {
 	.nargs = 3,
 	.writes = true};
 
-static const HttpStatement state_statement = {
+static const DbStatement state_statement = {
 	.nargs = 3,
 	.text =
 		"SELECT pg_catalog.row_to_json(s)::pg_catalog.text"
@@ -118,7 +118,7 @@ static const HttpStatement state_statement = {
 static const struct
 {
 	const char *name;
-	const HttpStatement *statement;
+	const DbStatement *statement;
 } actions[] = {
 	{"poll", &poll_statement},
 	{"ack", &ack_statement},
@@ -127,12 +127,12 @@ static const struct
 	{"leave", &leave_statement},
 };
 
-static enum MHD_Result run(HttpRequest *request, const HttpStatement *statement,
+static enum MHD_Result run(HttpRequest *request, const DbStatement *statement,
 						   const char *feed, int64_t deadline,
 						   enum MHD_Result (*go_on)(HttpRequest *));
 static enum MHD_Result answer(HttpRequest *request);
 static enum MHD_Result poll_answer(HttpRequest *request);
-static const char *value_of(const HttpResult *result);
+static const char *value_of(const DbResult *result);
 static enum MHD_Result send_json(HttpRequest *request, const char *json);
 
 /* GET /subscriptions/NAME, POST /subscriptions/NAME/ACTION */
@@ -143,7 +143,7 @@ http_subscription_begin(HttpRequest *request)
 	const char *action = strchr(path, '/');
 	size_t		length = action != NULL ? (size_t) (action - path) : strlen(path);
 	bool		posts = strcmp(request->method, "POST") == 0;
-	const HttpStatement *statement = action == NULL ? &state_statement : NULL;
+	const DbStatement *statement = action == NULL ? &state_statement : NULL;
 
 	for (size_t i = 0; action != NULL && i < lengthof(actions); i++)
 		if (strcmp(action + 1, actions[i].name) == 0)
@@ -154,12 +154,12 @@ http_subscription_begin(HttpRequest *request)
 	if (posts != (action != NULL))
 		return http_problem(request, 405, "this method is not allowed here");
 
-	request->subscription = http_alloc(sizeof(HttpSubscription));
+	request->subscription = base_alloc(sizeof(HttpSubscription));
 	request->subscription->name = http_request_decode(path, length);
 	if (request->subscription->name == NULL)
 		return http_problem(request, 400, "the path is not percent-encoded correctly");
 	if (request->body.length == 0)
-		http_text_add(&request->body, "{}", 2);
+		base_text_add(&request->body, "{}", 2);
 	if (memchr(request->body.data, '\0', request->body.length) != NULL)
 		return http_problem(request, 400, "the body has a NUL");
 	return run(request, statement, NULL, 0,
@@ -176,23 +176,23 @@ http_subscription_free(HttpSubscription *subscription)
 }
 
 static enum MHD_Result
-run(HttpRequest *request, const HttpStatement *statement, const char *feed,
+run(HttpRequest *request, const DbStatement *statement, const char *feed,
 	int64_t deadline, enum MHD_Result (*go_on)(HttpRequest *))
 {
-	HttpText	most = {0};
-	const char *arguments[HTTP_MAX_ARGUMENTS] = {
+	BaseText	most = {0};
+	const char *arguments[DB_MAX_ARGUMENTS] = {
 		feed, request->body.data, request->subscription->name};
 
-	http_text_print(&most, "%d", http_config()->max_limit);
+	base_text_print(&most, "%d", http_config()->max_limit);
 	arguments[3] = most.data;
-	http_job_add(request, statement, arguments, InvalidOid, 0, deadline, go_on);
+	http_wait(request, statement, arguments, InvalidOid, 0, deadline, go_on);
 	free(most.data);
 	return MHD_YES;
 }
 
 /* The value of a result that has not failed, or NULL. */
 static const char *
-value_of(const HttpResult *result)
+value_of(const DbResult *result)
 {
 	return PQntuples(result->rows) == 0 || PQgetisnull(result->rows, 0, 0) ?
 		NULL :
@@ -201,7 +201,7 @@ value_of(const HttpResult *result)
 
 /* The feed, if the poll has found nothing. */
 static Oid
-poll_feed(const HttpResult *result, bool *empty)
+poll_feed(const DbResult *result, bool *empty)
 {
 	const char *value = value_of(result);
 
@@ -213,7 +213,7 @@ static enum MHD_Result
 poll_answer(HttpRequest *request)
 {
 	HttpSubscription *subscription = request->subscription;
-	int64_t		now = http_now();
+	int64_t		now = base_now();
 	int64_t		most = http_config()->max_wait * INT64_C(1000);
 	enum MHD_Result sent;
 	char	   *feed;
@@ -221,18 +221,18 @@ poll_answer(HttpRequest *request)
 	char	   *end;
 	bool		empty;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	poll_feed(request->result, &empty);
+	poll_feed(request->waiter.result, &empty);
 	if (!empty)
 		return answer(request);
-	timeout = strtod(strchr(value_of(request->result), ' '), &end);
-	feed = http_copy(end + 1);
+	timeout = strtod(strchr(value_of(request->waiter.result), ' '), &end);
+	feed = base_copy(end + 1);
 	if (subscription->end == 0)
 		subscription->end = http_token_deadline(
 			request, now + (timeout < 0 ? 0 : timeout < most ? (int64_t) timeout :
 															   most));
-	if (now >= subscription->end || http_server_draining() || request->is_gone)
+	if (now >= subscription->end || http_server_draining() || request->waiter.is_gone)
 		sent = send_json(request, "{\"entries\": []}");
 	else
 		sent = run(request, &poll_statement, feed,
@@ -248,9 +248,9 @@ answer(HttpRequest *request)
 {
 	const char *value;
 
-	if (http_result_failed(request->result))
+	if (db_result_failed(request->waiter.result))
 		return http_problem_result(request);
-	value = value_of(request->result);
+	value = value_of(request->waiter.result);
 	if (value == NULL)
 		return http_problem(request, 404, "there is no such subscription");
 	if (*value != '{')
@@ -261,10 +261,10 @@ answer(HttpRequest *request)
 static enum MHD_Result
 send_json(HttpRequest *request, const char *json)
 {
-	HttpText	text = {0};
+	BaseText	text = {0};
 	struct MHD_Response *response;
 
-	http_text_print(&text, "%s\n", json);
+	base_text_print(&text, "%s\n", json);
 	response = http_response_text(&text, "application/json");
 	MHD_add_response_header(response, "Cache-Control", "no-store");
 	return http_respond(request, 200, response);

@@ -27,21 +27,8 @@
 #include <strings.h>
 #include <time.h>
 
-/* bytes; more than a good key of any kind */
-#define MAX_KEY 16384
-
-/* bytes of a secret: as many as HS256 has */
-#define LEAST_SECRET 32
-
 /* s by which the clocks of this server and the issuer may differ */
 #define LEEWAY 30
-
-struct HttpKey
-{
-	unsigned char bytes[MAX_KEY + 1];
-	int			length;
-	bool		is_public;
-};
 
 static enum MHD_Result count_headers(void *arg, enum MHD_ValueKind kind,
 									 const char *name, const char *value);
@@ -52,51 +39,6 @@ static const char *check_claims(HttpRequest *request, jwt_t *jwt);
 static bool take_time(jwt_t *jwt, const char *claim, double *time, bool *is_there);
 static bool is_for(jwt_t *jwt, const char *audience);
 static const char *take_role(HttpRequest *request, jwt_t *jwt, unsigned *status);
-
-/* Read a key; NULL if it is none, which has been logged. */
-HttpKey *
-http_token_key(const char *name)
-{
-	HttpKey    *key = http_alloc(sizeof(HttpKey));
-	FILE	   *file = fopen(name, "r");
-	const char *problem = NULL;
-
-	if (file == NULL)
-	{
-		http_log(HTTP_LOG_ERROR, "could not open file \"%s\": %s", name,
-				 strerror(errno));
-		free(key);
-		return NULL;
-	}
-	key->length = fread(key->bytes, 1, MAX_KEY + 1, file);
-	if (ferror(file))
-		problem = "it could not be read";
-	else if (key->length > MAX_KEY)
-		problem = "it is too long";
-	fclose(file);
-
-	key->bytes[key->length > MAX_KEY ? MAX_KEY : key->length] = '\0';
-	if (problem == NULL && memmem(key->bytes, key->length, "-----BEGIN ", 11) != NULL)
-	{
-		key->is_public = true;
-		if (strstr((char *) key->bytes, "-----BEGIN PUBLIC KEY-----") == NULL)
-			problem = "of PEM, it must be a public key";
-	}
-	else if (problem == NULL)
-	{
-		if (key->length > 0 && key->bytes[key->length - 1] == '\n')
-			key->length--;
-		if (key->length > 0 && key->bytes[key->length - 1] == '\r')
-			key->length--;
-		if (key->length < LEAST_SECRET)
-			problem = "a secret must have 32 bytes or more";
-	}
-	if (problem == NULL)
-		return key;
-	http_log(HTTP_LOG_ERROR, "file \"%s\" has no key for tokens: %s", name, problem);
-	free(key);
-	return NULL;
-}
 
 /*
  * Take the role of a request.  If it is refused, *refused is set, and the
@@ -109,7 +51,7 @@ http_token_take(HttpRequest *request, bool *refused)
 	const char *problem = NULL;
 	unsigned	status = 401;
 	int			headers = 0;
-	HttpText	claims = {0};
+	BaseText	claims = {0};
 
 	request->is_private = header != NULL;
 	if (header != NULL && strncasecmp(header, "Bearer", 6) == 0 &&
@@ -127,14 +69,14 @@ http_token_take(HttpRequest *request, bool *refused)
 			problem = take_token(request, header + 6 + strspn(header + 6, " "),
 								 &status);
 	}
-	else if (*http_config()->anonymous_role == '\0')
+	else if (*http_config()->database.anonymous_role == '\0')
 		problem = "a token is needed";
 	else
 	{
-		request->role = http_copy(http_config()->anonymous_role);
-		http_text_print(&claims, "{\"role\": ");
-		http_text_json(&claims, request->role);
-		http_text_print(&claims, "}");
+		request->role = base_copy(http_config()->database.anonymous_role);
+		base_text_print(&claims, "{\"role\": ");
+		base_text_json(&claims, request->role);
+		base_text_print(&claims, "}");
 		request->claims = claims.data;
 	}
 	*refused = problem != NULL;
@@ -243,12 +185,12 @@ static bool
 is_for(jwt_t *jwt, const char *audience)
 {
 	char	   *json = jwt_get_grants_json(jwt, "aud");
-	HttpText	wanted = {0};
+	BaseText	wanted = {0};
 	bool		found;
 
 	if (json == NULL)
 		return false;
-	http_text_json(&wanted, audience);
+	base_text_json(&wanted, audience);
 	found = *json == '[' ? strstr(json, wanted.data) != NULL :
 						   strcmp(json, wanted.data) == 0;
 	free(wanted.data);
@@ -274,7 +216,7 @@ take_role(HttpRequest *request, jwt_t *jwt, unsigned *status)
 	}
 	if (role == NULL)
 	{
-		role = http_config()->anonymous_role;
+		role = http_config()->database.anonymous_role;
 		if (*role == '\0')
 			return "the token has no role";
 		jwt_add_grant(jwt, claim, role);
@@ -284,7 +226,7 @@ take_role(HttpRequest *request, jwt_t *jwt, unsigned *status)
 		*status = 403;
 		return "the role may not be taken";
 	}
-	request->role = http_copy(role);
+	request->role = base_copy(role);
 	return NULL;
 }
 
@@ -295,7 +237,7 @@ http_token_expired(const HttpRequest *request)
 	return request->expires > 0 && time(NULL) >= request->expires;
 }
 
-/* A deadline, in ms by http_now(), or when the token expires if that is before. */
+/* A deadline, in ms by base_now(), or when the token expires if that is before. */
 int64_t
 http_token_deadline(const HttpRequest *request, int64_t deadline)
 {
@@ -306,5 +248,5 @@ http_token_deadline(const HttpRequest *request, int64_t deadline)
 	left = (request->expires - time(NULL)) * 1000;
 	if (left < 0)
 		left = 0;
-	return http_now() + left < deadline ? http_now() + left : deadline;
+	return base_now() + left < deadline ? base_now() + left : deadline;
 }

@@ -5,7 +5,6 @@
 use strict;
 use warnings FATAL => 'all';
 
-use File::Copy;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubHttp;
@@ -22,9 +21,8 @@ my $at_a_time = $ENV{FEEDPUB_HTTP_LONG} ? 500 : 100;
 # the program, in a copy of its source
 my $tree = "$FindBin::RealBin/../..";
 my $build = PostgreSQL::Test::Utils::tempdir();
-mkdir "$build/http" or die $!;
-copy($_, "$build/http/") for glob "$tree/http/*.[ch] $tree/http/Makefile $tree/http/*.in";
-copy("$tree/feedpub.control", $build);
+system_or_bail('cp', '-R', "$tree/common", "$tree/http", "$tree/feedpub.control", $build);
+system_or_bail('make', '-s', '-C', "$build/http", 'clean');
 my $flags = '-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all';
 system_or_bail('make', '-s', '-C', "$build/http", "CFLAGS=$flags", 'feedpub-http');
 

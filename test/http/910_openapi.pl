@@ -55,7 +55,7 @@ cmp_ok(scalar keys %sqlstates, '>', 15, 'the statuses');
 like($reference, qr/^\| $sqlstates{$_} \| [^|]*`$_`/m, "$_ is in reference.md") for sort keys %sqlstates;
 
 # The settings, with their defaults, and whether they are read again
-my @settings = slurp_file("$top/http/config.c")
+my @settings = slurp_file("$top/http/config/config.c")
   =~ /^\t\{"([a-z-]+)", "[^"]*", "([^"]*)", \d+, \d+, (true|false),/mg;
 cmp_ok(scalar @settings, '>', 60, 'the settings');
 while (my ($name, $preset, $reloads) = splice @settings, 0, 3)

@@ -1,19 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * pool.c
- *	  The connections to the database that make jobs.
+ *	  The connections to the database that run tasks.
  *
- * A job is one statement of feedpub._request(), a transaction of its own, sent
+ * A task is one statement of feedpub._request(), a transaction of its own, sent
  * together with DISCARD ALL, so nothing that an owner's code left in the
- * session meets the next request.  Its requests are answered when the first of
- * the two has ended, and the session is free when the second one has.
+ * session meets the next task.  It has ended when the first of the two has, and
+ * the session is free when the second one has.
  *
  * If the connection is lost, a read is made once more, on another one.  What
  * writes is not, because the first attempt may have succeeded.
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "database/database.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ typedef enum WorkerState
 {
 	WORKER_CHECKS,				/* the extension */
 	WORKER_IDLE,
-	WORKER_LISTENS,				/* feed_listen(), before the read of its job */
+	WORKER_LISTENS,				/* feed_listen(), before the statement of its task */
 	WORKER_RUNS,
 	WORKER_CLEARS				/* DISCARD ALL */
 } WorkerState;
@@ -34,73 +34,68 @@ typedef enum WorkerState
 /* A session of the pool, and what it does. */
 typedef struct Worker
 {
-	HttpSession session;		/* the first member */
+	DbSession	session;		/* the first member */
 	WorkerState state;			/* if the session is open */
 	char	   *schema;			/* of the extension's functions, quoted */
-	HttpJob    *job;
-	HttpResult *result;			/* of the job */
+	DbTask	   *task;
+	DbResult   *result;			/* of the task */
 	bool		failed;			/* DISCARD ALL, or the check */
 } Worker;
 
 static Worker *workers;
 static int	worker_count;
 static int	connected;			/* those that have been checked */
+static DbTask *first_queued;
+static DbTask **last_queued = &first_queued;
 
-static void opened(HttpSession *session);
-static void received(HttpSession *session, PGresult *result);
-static void closed(HttpSession *session);
-static void send_limit(HttpSession *session);
+static void opened(DbSession *session);
+static void received(DbSession *session, PGresult *result);
+static void closed(DbSession *session);
+static void send_limit(DbSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
 static void log_problem(const char *problem);
-static void start_job(Worker *worker, HttpJob *job);
+static DbTask *take_task(void);
+static void end_task(DbTask *task, DbResult *result);
+static void start_task(Worker *worker, DbTask *task);
 static void send_statement(Worker *worker, const char *text, int nargs);
 static bool may_be_taken(Worker *worker, const char *role);
 static void take_result(Worker *worker, PGresult *result);
 static void end_transaction(Worker *worker);
 
 void
-http_pool_start(int count)
+db_pool_start(void)
 {
-	workers = http_alloc(count * sizeof(Worker));
+	int			count = db_settings->pool;
+
+	workers = base_alloc(count * sizeof(Worker));
 	for (worker_count = 0; worker_count < count; worker_count++)
 	{
-		HttpSession *session = &workers[worker_count].session;
+		DbSession  *session = &workers[worker_count].session;
 
-		session->application = "feedpub-http";
+		session->application = FEEDPUB_PROGRAM;
 		session->opened = opened;
 		session->received = received;
 		session->closed = closed;
-		http_session_open(session);
+		db_session_open(session);
 	}
 }
 
 /* How many connections are there, to an extension of the right version? */
 int
-http_pool_connected(void)
+db_pool_connected(void)
 {
 	return connected;
 }
 
-/*
- * Suspend a request until a statement has been run for it.
- */
-void
-http_pool_run(HttpRequest *request, const HttpStatement *statement,
-			  const char *const *arguments,
-			  enum MHD_Result (*go_on)(HttpRequest *request))
-{
-	http_job_add(request, statement, arguments, InvalidOid, 0, 0, go_on);
-}
-
 /* The rows of a statement that was not committed are no result either. */
 bool
-http_result_failed(const HttpResult *result)
+db_result_failed(const DbResult *result)
 {
 	return result->sqlstate[0] != '\0' || result->rows == NULL;
 }
 
 void
-http_result_release(HttpResult *result)
+db_result_release(DbResult *result)
 {
 	if (result == NULL || --result->refs > 0)
 		return;
@@ -110,44 +105,72 @@ http_result_release(HttpResult *result)
 	free(result);
 }
 
-/* Give the jobs that are queued to sessions that are free. */
+/* Run a task when a session is free. */
 void
-http_pool_work(void)
+db_pool_add(DbTask *task)
+{
+	task->next = NULL;
+	*last_queued = task;
+	last_queued = &task->next;
+}
+
+static DbTask *
+take_task(void)
+{
+	DbTask	   *task = first_queued;
+
+	first_queued = task->next;
+	if (first_queued == NULL)
+		last_queued = &first_queued;
+	return task;
+}
+
+/* Give the tasks that are queued to sessions that are free. */
+void
+db_pool_work(void)
 {
 	bool		hope = false;	/* is there a session, or will there be? */
-	HttpJob    *job;
 
-	if (!http_job_is_queued())
-		return;
-	for (int i = 0; i < worker_count; i++)
+	for (int i = 0; i < worker_count && first_queued != NULL; i++)
 	{
 		Worker	   *worker = &workers[i];
 
-		http_session_hurry(&worker->session);
-		if (http_session_hopes(&worker->session))
+		db_session_hurry(&worker->session);
+		if (db_session_hopes(&worker->session))
 			hope = true;
-		if (worker->session.state == HTTP_SESSION_OPEN &&
+		if (worker->session.state == DB_SESSION_OPEN &&
 			worker->state == WORKER_IDLE)
-		{
-			job = http_job_take();
-			if (job == NULL)
-				return;
-			start_job(worker, job);
-		}
+			start_task(worker, take_task());
 	}
-	while (!hope && (job = http_job_take()) != NULL)
-		http_job_done(job, http_alloc(sizeof(HttpResult)));
+	if (hope)
+		return;
+	while (first_queued != NULL)
+	{
+		DbTask	   *task = take_task();
+		DbResult   *result = base_alloc(sizeof(DbResult));
+
+		task->begins(task, result);
+		end_task(task, result);
+	}
+}
+
+static void
+end_task(DbTask *task, DbResult *result)
+{
+	result->refs = 1;
+	task->tries = 0;
+	task->ended(task, result);
 }
 
 /* Returns when to be called again. */
 int64_t
-http_pool_sweep(int64_t now)
+db_pool_sweep(int64_t now)
 {
 	int64_t		next = INT64_MAX;
 
 	for (int i = 0; i < worker_count; i++)
 	{
-		int64_t		at = http_session_sweep(&workers[i].session, now);
+		int64_t		at = db_session_sweep(&workers[i].session, now);
 
 		if (at < next)
 			next = at;
@@ -157,32 +180,32 @@ http_pool_sweep(int64_t now)
 
 /* Look at the extension: it must be of this program's version. */
 static void
-opened(HttpSession *session)
+opened(DbSession *session)
 {
 	Worker	   *worker = (Worker *) session;
 
 	worker->state = WORKER_CHECKS;
 	worker->failed = true;
-	http_session_send(session,
-					  "SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
-					  " FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
-					  " ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
-					  " WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
-					  0, NULL);
+	db_session_send(session,
+					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
+					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
+					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
+					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
+					0, NULL);
 	send_limit(session);
-	http_session_sync(session);
-	http_session_flush(session);
+	db_session_sync(session);
+	db_session_flush(session);
 }
 
 /* Have the server end statements that take too long. */
 static void
-send_limit(HttpSession *session)
+send_limit(DbSession *session)
 {
 	char		text[64];
 
 	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
-			 http_config()->statement_timeout);
-	http_session_send(session, text, 0, NULL);
+			 db_settings->statement_timeout);
+	db_session_send(session, text, 0, NULL);
 }
 
 /* Returns what is wrong, or NULL. */
@@ -198,12 +221,12 @@ check_extension(Worker *worker, const PGresult *result)
 	if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
 	{
 		snprintf(problem, sizeof(problem),
-				 "its extension feedpub has version %s, feedpub-http has " FEEDPUB_VERSION,
+				 "its extension feedpub has version %s, " FEEDPUB_PROGRAM " has " FEEDPUB_VERSION,
 				 PQgetvalue(result, 0, 1));
 		return problem;
 	}
 	free(worker->schema);
-	worker->schema = http_copy(PQgetvalue(result, 0, 0));
+	worker->schema = base_copy(PQgetvalue(result, 0, 0));
 	return NULL;
 }
 
@@ -217,93 +240,89 @@ log_problem(const char *problem)
 	static char *logged;
 
 	if (problem != NULL && (logged == NULL || strcmp(problem, logged) != 0))
-		http_log(HTTP_LOG_ERROR, "could not use the database: %s", problem);
+		base_log(BASE_LOG_ERROR, "could not use the database: %s", problem);
 	free(logged);
-	logged = http_copy(problem);
+	logged = base_copy(problem);
 }
 
 /* The connection is lost: so is what it did. */
 static void
-closed(HttpSession *session)
+closed(DbSession *session)
 {
 	Worker	   *worker = (Worker *) session;
-	HttpJob    *job = worker->job;
-	HttpResult *result = worker->result;
+	DbTask	   *task = worker->task;
+	DbResult   *result = worker->result;
 
 	if (worker->state != WORKER_CHECKS)
 		connected--;
 	worker->state = WORKER_CHECKS;
-	worker->job = NULL;
+	worker->task = NULL;
 	worker->result = NULL;
-	if (job == NULL)
+	if (task == NULL)
 		return;
-	if (!job->statement->writes && job->tries++ == 0)
+	if (!task->statement->writes && task->tries++ == 0)
 	{
-		http_result_release(result);
-		http_job_again(job);
+		db_result_release(result);
+		db_pool_add(task);
 		return;
 	}
 	PQclear(result->rows);
 	result->rows = NULL;
 	result->sqlstate[0] = '\0';
-	http_job_done(job, result);
+	end_task(task, result);
 }
 
-/*
- * Send a job.  The clock is taken before the snapshot: news after this may not
- * be in what is read.
- */
 static void
-start_job(Worker *worker, HttpJob *job)
+start_task(Worker *worker, DbTask *task)
 {
-	HttpSession *session = &worker->session;
+	DbSession  *session = &worker->session;
 
-	worker->job = job;
-	worker->result = http_alloc(sizeof(HttpResult));
-	worker->result->started = http_job_clock();
-	worker->result->of_standby = http_session_is_standby(session);
+	worker->task = task;
+	worker->result = base_alloc(sizeof(DbResult));
+	worker->result->of_standby = db_session_is_standby(session);
+	task->begins(task, worker->result);
 	worker->state = WORKER_RUNS;
-	session->deadline = http_now() + http_config()->statement_timeout * INT64_C(1000) + GRACE;
-	if (job->listens && !worker->result->of_standby)
+	session->deadline = base_now() + db_settings->statement_timeout * INT64_C(1000) + GRACE;
+	if (task->listens && !worker->result->of_standby)
 	{
 		worker->state = WORKER_LISTENS;
 		send_statement(worker, "SELECT %1$s.feed_listen($1::pg_catalog.regclass)", 1);
 	}
-	send_statement(worker, job->statement->text, job->statement->nargs);
-	http_session_sync(session);
-	http_session_send(session, "DISCARD ALL", 0, NULL);
+	send_statement(worker, task->statement->text, task->statement->nargs);
+	db_session_sync(session);
+	db_session_send(session, "DISCARD ALL", 0, NULL);
 	send_limit(session);
-	http_session_sync(session);
-	http_session_flush(session);
+	db_session_sync(session);
+	db_session_flush(session);
 }
 
 /*
- * Send a statement with the first arguments of the job.  Code of users that it
+ * Send a statement with the first arguments of the task.  Code of users that it
  * runs cannot leave the role: feedpub._request().
  */
 static void
 send_statement(Worker *worker, const char *text, int nargs)
 {
-	const HttpJob *job = worker->job;
-	const char *values[HTTP_MAX_ARGUMENTS + 4];
-	HttpText	statement = {0};
-	HttpText	call = {0};
+	const DbTask *task = worker->task;
+	const char *values[DB_MAX_ARGUMENTS + 4];
+	BaseText	statement = {0};
+	BaseText	call = {0};
 
-	http_text_print(&statement, text, worker->schema);
-	http_text_print(&call, "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4");
-	values[0] = *job->role == '\0'		? NULL :
-		may_be_taken(worker, job->role) ? job->role :
-										  "";
-	values[1] = *job->claims != '\0' ? job->claims : NULL;
-	values[2] = job->statement->writes ? "f" : "t";
+	base_text_print(&statement, text, worker->schema);
+	base_text_print(&call, "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4");
+	values[0] = *task->role == '\0'		 ? NULL :
+		may_be_taken(worker, task->role) ? task->role :
+										   "";
+	values[1] = *task->claims != '\0' ? task->claims : NULL;
+	values[2] = task->statement->writes ? "f" : "t";
 	values[3] = statement.data;
 	for (int i = 0; i < nargs; i++)
 	{
-		http_text_print(&call, ", $%d", i + 5);
-		values[i + 4] = job->arguments[i];
+		base_text_print(&call, ", $%d", i + 5);
+		values[i + 4] = task->arguments[i];
 	}
-	http_text_print(&call, ")");
-	http_session_send(&worker->session, call.data, nargs + 4, values);
+	base_text_print(&call, ")");
+	db_session_send(&worker->session, call.data, nargs + 4, values);
 	free(statement.data);
 	free(call.data);
 }
@@ -317,12 +336,12 @@ static bool
 may_be_taken(Worker *worker, const char *role)
 {
 	return strcmp(role, PQuser(worker->session.connection)) != 0 ||
-		strcmp(role, http_config()->anonymous_role) == 0;
+		strcmp(role, db_settings->anonymous_role) == 0;
 }
 
 /* Something has come: a result, or NULL at the end of a statement's. */
 static void
-received(HttpSession *session, PGresult *result)
+received(DbSession *session, PGresult *result)
 {
 	Worker	   *worker = (Worker *) session;
 	const char *problem;
@@ -363,11 +382,11 @@ received(HttpSession *session, PGresult *result)
 	PQclear(result);
 }
 
-/* Take the rows of a job, or the first error, which rules the rows out. */
+/* Take the rows of a task, or the first error, which rules the rows out. */
 static void
 take_result(Worker *worker, PGresult *rows)
 {
-	HttpResult *result = worker->result;
+	DbResult   *result = worker->result;
 	const char *sqlstate = PQresultErrorField(rows, PG_DIAG_SQLSTATE);
 
 	if (PQresultStatus(rows) == PGRES_TUPLES_OK && worker->state == WORKER_RUNS)
@@ -385,22 +404,22 @@ take_result(Worker *worker, PGresult *rows)
 static void
 end_transaction(Worker *worker)
 {
-	HttpSession *session = &worker->session;
-	HttpJob    *job = worker->job;
-	HttpResult *result = worker->result;
+	DbSession  *session = &worker->session;
+	DbTask	   *task = worker->task;
+	DbResult   *result = worker->result;
 
-	if (job != NULL)
+	if (task != NULL)
 	{
 		worker->state = WORKER_CLEARS;
 		worker->failed = true;
-		worker->job = NULL;
+		worker->task = NULL;
 		worker->result = NULL;
-		http_job_done(job, result);
+		end_task(task, result);
 		return;
 	}
 	if (worker->failed)
 	{
-		http_session_close(session, NULL);
+		db_session_close(session, NULL);
 		return;
 	}
 	if (worker->state == WORKER_CHECKS)

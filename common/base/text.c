@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * memory.c
+ * text.c
  *	  Memory, text that grows, and the clock.
  *
  * If there is no memory, the process ends: its service manager starts it
@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "base/base.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,14 +17,14 @@
 #include <time.h>
 
 static void *check_memory(void *memory);
-static void make_room(HttpText *text, size_t more);
+static void make_room(BaseText *text, size_t more);
 
 static void *
 check_memory(void *memory)
 {
 	if (memory == NULL)
 	{
-		fputs("feedpub-http: out of memory\n", stderr);
+		fputs(FEEDPUB_PROGRAM ": out of memory\n", stderr);
 		abort();
 	}
 	return memory;
@@ -32,20 +32,20 @@ check_memory(void *memory)
 
 /* Zeroed memory, for free(). */
 void *
-http_alloc(size_t size)
+base_alloc(size_t size)
 {
 	return check_memory(calloc(1, size));
 }
 
 /* A copy for free(); NULL of NULL. */
 char *
-http_copy(const char *string)
+base_copy(const char *string)
 {
 	return string == NULL ? NULL : check_memory(strdup(string));
 }
 
 static void
-make_room(HttpText *text, size_t more)
+make_room(BaseText *text, size_t more)
 {
 	size_t		size = text->size > 0 ? text->size : 256;
 
@@ -58,13 +58,13 @@ make_room(HttpText *text, size_t more)
 
 /* More text of this length will be added. */
 void
-http_text_room(HttpText *text, size_t length)
+base_text_room(BaseText *text, size_t length)
 {
 	make_room(text, length);
 }
 
 void
-http_text_add(HttpText *text, const char *data, size_t length)
+base_text_add(BaseText *text, const char *data, size_t length)
 {
 	make_room(text, length);
 	memcpy(text->data + text->length, data, length);
@@ -73,7 +73,7 @@ http_text_add(HttpText *text, const char *data, size_t length)
 }
 
 void
-http_text_print(HttpText *text, const char *format, ...)
+base_text_print(BaseText *text, const char *format, ...)
 {
 	va_list		arguments;
 	int			length;
@@ -90,26 +90,66 @@ http_text_print(HttpText *text, const char *format, ...)
 
 /* Add a JSON string, of errors: the database makes the JSON of data. */
 void
-http_text_json(HttpText *text, const char *string)
+base_text_json(BaseText *text, const char *string)
 {
-	http_text_add(text, "\"", 1);
+	base_text_add(text, "\"", 1);
 	for (; *string != '\0'; string++)
 	{
 		unsigned char c = *string;
 
 		if (c == '"' || c == '\\')
-			http_text_print(text, "\\%c", c);
+			base_text_print(text, "\\%c", c);
 		else if (c < ' ')
-			http_text_print(text, "\\u%04x", c);
+			base_text_print(text, "\\u%04x", c);
 		else
-			http_text_add(text, string, 1);
+			base_text_add(text, string, 1);
 	}
-	http_text_add(text, "\"", 1);
+	base_text_add(text, "\"", 1);
+}
+
+/* The value of a hexadecimal digit, or -1. */
+int
+base_hex(char c)
+{
+	if (c >= '0' && c <= '9')
+		return c - '0';
+	c |= 0x20;
+	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Add bytes as the text of a bytea. */
+void
+base_text_add_hex(BaseText *text, const char *bytes, size_t length)
+{
+	static const char digits[] = "0123456789abcdef";
+
+	make_room(text, 2 * length + 2);
+	base_text_add(text, "\\x", 2);
+	for (size_t i = 0; i < length; i++)
+	{
+		unsigned char byte = bytes[i];
+
+		text->data[text->length++] = digits[byte >> 4];
+		text->data[text->length++] = digits[byte & 15];
+	}
+	text->data[text->length] = '\0';
+}
+
+/* Add the bytes of a bytea's text, which may be empty. */
+void
+base_text_add_bytes(BaseText *text, const char *hex)
+{
+	size_t		length = strlen(hex);
+
+	make_room(text, length / 2);
+	for (size_t i = 2; i + 1 < length; i += 2)
+		text->data[text->length++] = base_hex(hex[i]) * 16 + base_hex(hex[i + 1]);
+	text->data[text->length] = '\0';
 }
 
 /* Milliseconds of a clock that is never set. */
 int64_t
-http_now(void)
+base_now(void)
 {
 	struct timespec now;
 

@@ -5,14 +5,14 @@
  *
  * The pool and the listener tell a session what to send and are told what
  * comes.  libpq's pipeline mode is on all the time: statements are sent one
- * after the other, and each http_session_sync() ends a transaction.
+ * after the other, and each db_session_sync() ends a transaction.
  *
  * Only the name of a server is looked up by a call that may wait
  * (PQconnectStartParams()); with "hostaddr" that is not needed.
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "database/database.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,34 +26,36 @@
 /* ms after which an attempt is not waited for, if the one before it failed */
 #define HUNG 1000
 
-static void ready(HttpSource *source, uint32_t events);
-static void go_on_connecting(HttpSession *session);
-static void take_results(HttpSession *session);
+const DbSettings *db_settings;
+
+static void ready(BaseSource *source, uint32_t events);
+static void go_on_connecting(DbSession *session);
+static void take_results(DbSession *session);
 static void ignore_notice(void *arg, const PGresult *notice);
 
 /* Connect, or do so again, as --database says. */
 void
-http_session_open(HttpSession *session)
+db_session_open(DbSession *session)
 {
 	const char *const names[] = {"fallback_application_name", "client_encoding",
 								 "keepalives_idle", "keepalives_interval",
 								 "keepalives_count", "tcp_user_timeout",
 								 "dbname", NULL};
 	const char *const values[] = {session->application, "UTF8", "30", "10",
-								  "3", "30000", http_config()->database, NULL};
+								  "3", "30000", db_settings->conninfo, NULL};
 
 	session->source.ready = ready;
-	session->state = HTTP_SESSION_CONNECTING;
-	session->deadline = http_now() + CONNECT_TIMEOUT;
+	session->state = DB_SESSION_CONNECTING;
+	session->deadline = base_now() + CONNECT_TIMEOUT;
 	session->connection = PQconnectStartParams(names, values, 1);
 	if (session->connection == NULL)
-		http_session_close(session, "out of memory");
+		db_session_close(session, "out of memory");
 	else if (PQstatus(session->connection) == CONNECTION_BAD)
-		http_session_close(session, PQerrorMessage(session->connection));
+		db_session_close(session, PQerrorMessage(session->connection));
 	else
 	{
 		PQsetNoticeReceiver(session->connection, ignore_notice, NULL);
-		http_loop_watch(&session->source, PQsocket(session->connection), EPOLLOUT);
+		base_loop_watch(&session->source, PQsocket(session->connection), EPOLLOUT);
 	}
 }
 
@@ -62,21 +64,21 @@ http_session_open(HttpSession *session)
  * row, or for none.  It is made again after a time.
  */
 void
-http_session_close(HttpSession *session, const char *reason)
+db_session_close(DbSession *session, const char *reason)
 {
-	HttpSessionState state = session->state;
+	DbSessionState state = session->state;
 
-	if (state == HTTP_SESSION_CLOSED)
+	if (state == DB_SESSION_CLOSED)
 		return;
-	if (reason != NULL && (state == HTTP_SESSION_OPEN || !session->has_failed))
-		http_log(HTTP_LOG_WARNING, state == HTTP_SESSION_OPEN ? "%s lost the database: %s" : "%s could not connect to the database: %s",
+	if (reason != NULL && (state == DB_SESSION_OPEN || !session->has_failed))
+		base_log(BASE_LOG_WARNING, state == DB_SESSION_OPEN ? "%s lost the database: %s" : "%s could not connect to the database: %s",
 				 session->application, reason);
 	session->has_failed = true;
-	session->state = HTTP_SESSION_CLOSED;
+	session->state = DB_SESSION_CLOSED;
 	/* what was lost can be had again at once, if somebody waits for it */
-	session->deadline = http_now() + RETRY_INTERVAL -
-		(state == HTTP_SESSION_OPEN && reason != NULL ? HURRY_INTERVAL : 0);
-	http_loop_forget(&session->source);
+	session->deadline = base_now() + RETRY_INTERVAL -
+		(state == DB_SESSION_OPEN && reason != NULL ? HURRY_INTERVAL : 0);
+	base_loop_forget(&session->source);
 	PQfinish(session->connection);
 	session->connection = NULL;
 	session->syncs = 0;
@@ -88,17 +90,17 @@ http_session_close(HttpSession *session, const char *reason)
  * Returns when to be called again.
  */
 int64_t
-http_session_sweep(HttpSession *session, int64_t now)
+db_session_sweep(DbSession *session, int64_t now)
 {
 	if (session->deadline > 0 && session->deadline <= now)
 	{
-		if (session->state == HTTP_SESSION_CLOSED)
-			http_session_open(session);
+		if (session->state == DB_SESSION_CLOSED)
+			db_session_open(session);
 		else
-			http_session_close(session, "it took too long");
+			db_session_close(session, "it took too long");
 	}
-	if (session->state == HTTP_SESSION_CONNECTING && session->has_failed &&
-		http_session_hopes(session))
+	if (session->state == DB_SESSION_CONNECTING && session->has_failed &&
+		db_session_hopes(session))
 		return session->deadline - CONNECT_TIMEOUT + HUNG;
 	return session->deadline > 0 ? session->deadline : INT64_MAX;
 }
@@ -108,12 +110,12 @@ http_session_sweep(HttpSession *session, int64_t now)
  * long as an attempt, if the server does not answer.
  */
 bool
-http_session_hopes(const HttpSession *session)
+db_session_hopes(const DbSession *session)
 {
-	return session->state == HTTP_SESSION_OPEN ||
-		(session->state == HTTP_SESSION_CONNECTING &&
+	return session->state == DB_SESSION_OPEN ||
+		(session->state == DB_SESSION_CONNECTING &&
 		 (!session->has_failed ||
-		  http_now() < session->deadline - CONNECT_TIMEOUT + HUNG));
+		  base_now() < session->deadline - CONNECT_TIMEOUT + HUNG));
 }
 
 /*
@@ -121,51 +123,51 @@ http_session_hopes(const HttpSession *session)
  * just been tried.
  */
 void
-http_session_hurry(HttpSession *session)
+db_session_hurry(DbSession *session)
 {
-	if (session->state == HTTP_SESSION_CLOSED &&
-		http_now() >= session->deadline - RETRY_INTERVAL + HURRY_INTERVAL)
-		http_session_open(session);
+	if (session->state == DB_SESSION_CLOSED &&
+		base_now() >= session->deadline - RETRY_INTERVAL + HURRY_INTERVAL)
+		db_session_open(session);
 }
 
 static void
-ready(HttpSource *source, uint32_t events)
+ready(BaseSource *source, uint32_t events)
 {
-	HttpSession *session = (HttpSession *) source;
+	DbSession  *session = (DbSession *) source;
 
-	if (session->state == HTTP_SESSION_CONNECTING)
+	if (session->state == DB_SESSION_CONNECTING)
 		go_on_connecting(session);
 	else if (PQconsumeInput(session->connection) != 1)
-		http_session_close(session, PQerrorMessage(session->connection));
+		db_session_close(session, PQerrorMessage(session->connection));
 	else
 		take_results(session);
 }
 
 static void
-go_on_connecting(HttpSession *session)
+go_on_connecting(DbSession *session)
 {
 	PGconn	   *connection = session->connection;
 
 	/* it may go on with another server, and so with another descriptor */
-	http_loop_forget(&session->source);
+	base_loop_forget(&session->source);
 	switch (PQconnectPoll(connection))
 	{
 		case PGRES_POLLING_READING:
-			http_loop_watch(&session->source, PQsocket(connection), EPOLLIN);
+			base_loop_watch(&session->source, PQsocket(connection), EPOLLIN);
 			break;
 		case PGRES_POLLING_WRITING:
-			http_loop_watch(&session->source, PQsocket(connection), EPOLLOUT);
+			base_loop_watch(&session->source, PQsocket(connection), EPOLLOUT);
 			break;
 		case PGRES_POLLING_OK:
-			session->state = HTTP_SESSION_OPEN;
+			session->state = DB_SESSION_OPEN;
 			session->has_failed = false;
 			PQsetnonblocking(connection, 1);
 			PQenterPipelineMode(connection);
-			http_loop_watch(&session->source, PQsocket(connection), EPOLLIN);
+			base_loop_watch(&session->source, PQsocket(connection), EPOLLIN);
 			session->opened(session);
 			break;
 		default:
-			http_session_close(session, PQerrorMessage(connection));
+			db_session_close(session, PQerrorMessage(connection));
 	}
 }
 
@@ -180,13 +182,13 @@ ignore_notice(void *arg, const PGresult *notice)
  * It may close the session.
  */
 static void
-take_results(HttpSession *session)
+take_results(DbSession *session)
 {
 	PGconn	   *connection = session->connection;
 	PGnotify   *news;
 	int			ends = 0;		/* in a row */
 
-	while (session->state == HTTP_SESSION_OPEN && session->syncs > 0 &&
+	while (session->state == DB_SESSION_OPEN && session->syncs > 0 &&
 		   !PQisBusy(connection))
 	{
 		PGresult   *result = PQgetResult(connection);
@@ -194,7 +196,7 @@ take_results(HttpSession *session)
 		/* the connection is lost: libpq expects nothing any more */
 		if (result == NULL && ++ends > 2)
 		{
-			http_session_close(session, PQerrorMessage(connection));
+			db_session_close(session, PQerrorMessage(connection));
 			return;
 		}
 		if (result != NULL)
@@ -203,36 +205,34 @@ take_results(HttpSession *session)
 			session->syncs--;
 		session->received(session, result);
 	}
-	if (session->state != HTTP_SESSION_OPEN)
+	if (session->state != DB_SESSION_OPEN)
 		return;
 	while ((news = PQnotifies(connection)) != NULL)
 	{
-		if (*news->extra != '\0')
-			http_job_news(strtoul(news->extra, NULL, 10));
-		else
-			http_job_news_of_all();
+		if (session->heard != NULL)
+			session->heard(news->extra);
 		PQfreemem(news);
 	}
 	if (PQstatus(connection) != CONNECTION_OK)
-		http_session_close(session, PQerrorMessage(connection));
+		db_session_close(session, PQerrorMessage(connection));
 	else
-		http_session_flush(session);
+		db_session_flush(session);
 }
 
 /* Send a statement; all parameters are of type text. */
 void
-http_session_send(HttpSession *session, const char *text, int nargs,
-				  const char *const *arguments)
+db_session_send(DbSession *session, const char *text, int nargs,
+				const char *const *arguments)
 {
-	static const Oid types[HTTP_MAX_ARGUMENTS + 4] = {25, 25, 25, 25, 25, 25, 25, 25, 25, 25};
+	static const Oid types[DB_MAX_ARGUMENTS + 4] = {25, 25, 25, 25, 25, 25, 25, 25, 25, 25};
 
 	PQsendQueryParams(session->connection, text, nargs, types, arguments, NULL,
 					  NULL, 0);
 }
 
-/* The end of a transaction; http_session_flush() sends it. */
+/* The end of a transaction; db_session_flush() sends it. */
 void
-http_session_sync(HttpSession *session)
+db_session_sync(DbSession *session)
 {
 	session->syncs++;
 	PQpipelineSync(session->connection);
@@ -240,23 +240,23 @@ http_session_sync(HttpSession *session)
 
 /* Send what libpq has.  The session may be closed then. */
 void
-http_session_flush(HttpSession *session)
+db_session_flush(DbSession *session)
 {
 	int			rest = PQflush(session->connection);
 
 	/* libpq has closed it; any other error is seen when it reads */
 	if (PQsocket(session->connection) < 0)
 	{
-		http_session_close(session, PQerrorMessage(session->connection));
+		db_session_close(session, PQerrorMessage(session->connection));
 		return;
 	}
-	http_loop_watch(&session->source, PQsocket(session->connection),
+	base_loop_watch(&session->source, PQsocket(session->connection),
 					rest == 1 ? EPOLLIN | EPOLLOUT : EPOLLIN);
 }
 
 /* Is it a standby's?  The server says so when it connects, and when it ends. */
 bool
-http_session_is_standby(const HttpSession *session)
+db_session_is_standby(const DbSession *session)
 {
 	const char *standby = PQparameterStatus(session->connection, "in_hot_standby");
 

@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "base/base.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 static int	poller = -1;
 
 void
-http_loop_start(void)
+base_loop_start(void)
 {
 	poller = epoll_create1(EPOLL_CLOEXEC);
 	if (poller < 0)
@@ -32,7 +32,7 @@ http_loop_start(void)
  * before, which may be closed.
  */
 void
-http_loop_watch(HttpSource *source, int fd, uint32_t events)
+base_loop_watch(BaseSource *source, int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.ptr = source};
 
@@ -55,7 +55,7 @@ http_loop_watch(HttpSource *source, int fd, uint32_t events)
 
 /* The descriptor of a source is about to be closed. */
 void
-http_loop_forget(HttpSource *source)
+base_loop_forget(BaseSource *source)
 {
 	if (source->is_watched)
 		epoll_ctl(poller, EPOLL_CTL_DEL, source->fd, NULL);
@@ -64,7 +64,7 @@ http_loop_forget(HttpSource *source)
 
 /* Wait for events, for so many ms at most, -1 without end, and handle them. */
 void
-http_loop_wait(int64_t timeout)
+base_loop_wait(int64_t timeout)
 {
 	struct epoll_event events[64];
 	int			count = epoll_wait(poller, events, lengthof(events),
@@ -72,7 +72,7 @@ http_loop_wait(int64_t timeout)
 
 	for (int i = 0; i < count; i++)
 	{
-		HttpSource *source = events[i].data.ptr;
+		BaseSource *source = events[i].data.ptr;
 
 		if (source->is_watched)
 			source->ready(source, events[i].events);
