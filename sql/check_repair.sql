@@ -96,14 +96,15 @@ SELECT * FROM repair();
 SELECT reads();
 
 --
--- The default of message_id: another is the owner's choice.
+-- The owner may give message_id a default, and make it NOT NULL.
 --
-ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id SET DEFAULT gen_random_uuid()::text;
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id SET NOT NULL, ALTER COLUMN message_id SET DEFAULT gen_random_uuid()::text;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id DROP DEFAULT;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
 SELECT reads();
+ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id DROP NOT NULL, ALTER COLUMN message_id DROP DEFAULT;
 -- So are checks, and other defaults.
 ALTER TABLE "Odd ""Name"", with a comma" ADD CHECK (message_type <> ''), ALTER COLUMN feed_pos SET DEFAULT 1;
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
@@ -129,7 +130,7 @@ SELECT * FROM repair();
 ALTER TABLE "Odd ""Name"", with a comma" DISABLE TRIGGER zz_feedpub_stamp;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) SELECT 'without', to_jsonb(i) FROM generate_series(1, 100) i;
 ALTER TABLE "Odd ""Name"", with a comma" ENABLE ALWAYS TRIGGER zz_feedpub_stamp;
-SELECT count(DISTINCT feed_pos), max(feed_pos) < 0 AS negative, bool_and(feed_xid = '0' AND message_id LIKE 'feedpub %') AS unstamped
+SELECT count(DISTINCT feed_pos), max(feed_pos) < 0 AS negative, bool_and(feed_xid = '0' AND message_id IS NULL) AS unstamped
 	FROM "Odd ""Name"", with a comma" WHERE message_type = 'without';
 SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 SELECT * FROM repair();
@@ -331,7 +332,7 @@ RESET ROLE;
 GRANT CREATE ON SCHEMA "Odd ""Schema"", with a comma" TO regress_feedpub_owner;
 ALTER TABLE "Odd ""Name"", with a comma" OWNER TO regress_feedpub_owner;
 SET ROLE regress_feedpub_owner;
-ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED, ALTER COLUMN message_id DROP DEFAULT;
+ALTER TABLE "Odd ""Name"", with a comma" SET UNLOGGED, ALTER COLUMN message_id SET NOT NULL;
 DROP TRIGGER zz_feedpub_stamp ON "Odd ""Name"", with a comma";
 DROP TRIGGER zz_feedpub_guard ON "Odd ""Name"", with a comma";
 ALTER SEQUENCE :seq RESTART;

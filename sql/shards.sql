@@ -134,6 +134,13 @@ INSERT INTO :odd (message_type, message_key, data) VALUES ('m', '', '0'), ('m', 
 CALL feed_publish(:'odd');
 SELECT count(*), count(DISTINCT (entry).feed_pos), count(*) FILTER (WHERE shard <> shard_of(5, coalesce((entry).message_key, (entry).message_id))) AS wrong
 	FROM generate_series(0, 4) shard, feed_read(NULL::"Odd ""Name"", with a comma", '', 1000, shard, 5) WHERE op = 'upsert';
+-- A message that has neither is of the shard of ''.
+SELECT feed_create('neither');
+ALTER TABLE neither ALTER COLUMN message_id TYPE varchar(40);
+INSERT INTO neither (message_type, data) VALUES ('m', '1');
+CALL feed_publish('neither');
+SELECT (entry).message_id, shard = shard_of(5, '') AS same FROM generate_series(0, 4) shard, feed_read(NULL::neither, '', 1000, shard, 5) WHERE op = 'upsert';
+SELECT feed_drop('neither');
 SELECT count(*) FILTER (WHERE pos < before) AS back FROM (
 	SELECT (entry).feed_pos AS pos, lag((entry).feed_pos) OVER (PARTITION BY shard ORDER BY n) AS before
 	FROM generate_series(0, 4) shard, feed_read(NULL::"Odd ""Name"", with a comma", '', 1000, shard, 5) WITH ORDINALITY r (cursor, op, entry, n) WHERE op = 'upsert') x;

@@ -33,13 +33,10 @@ INSERT INTO "Odd ""Name"", with a comma" VALUES (DEFAULT, DEFAULT, 'app', 'id 1'
 SELECT * FROM stamps;
 COMMIT;
 SELECT pos, mine FROM stamps WHERE mine;
--- An id of the writer's is kept, whatever it is.
+-- An id of the writer's is kept, whatever it is; NULL is none.
 BEGIN;
-INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES ('feedpub', 'kept', '1'), ('feedpub ', 'kept', '2'), ('', 'kept', '3'), (repeat('feedpub', 100000), 'kept', '4');
-SELECT left(message_id, 10), length(message_id) FROM "Odd ""Name"", with a comma" WHERE message_type = 'kept' ORDER BY feed_pos;
-\set VERBOSITY terse
-INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES (NULL, 'kept', '1');
-\set VERBOSITY default
+INSERT INTO "Odd ""Name"", with a comma" (message_id, message_type, data) VALUES ('id', 'kept', '1'), ('', 'kept', '2'), (repeat('id', 100000), 'kept', '3'), (NULL, 'kept', '4');
+SELECT left(message_id, 2), length(message_id) FROM "Odd ""Name"", with a comma" WHERE message_type = 'kept' ORDER BY feed_pos;
 ROLLBACK;
 -- The column may be varchar.
 BEGIN;
@@ -48,7 +45,7 @@ ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id TYPE varchar;
 INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('varchar', '1') RETURNING message_id ~ '^[0-9a-f-]{36}$' AS uuid;
 TRUNCATE "Odd ""Name"", with a comma";
 ALTER TABLE "Odd ""Name"", with a comma" ALTER COLUMN message_id TYPE varchar(30);
-INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('varchar(30)', '1') RETURNING message_id ~ '^feedpub [0-9.e-]+$' AS ours;
+INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('varchar(30)', '1') RETURNING message_id IS NULL AS without;
 ROLLBACK;
 -- Each transaction has its own xid, and each row its own position.
 SELECT count(*), count(DISTINCT feed_pos), count(DISTINCT feed_xid), count(DISTINCT message_id), count(DISTINCT right(message_id, 17)) AS random FROM "Odd ""Name"", with a comma";

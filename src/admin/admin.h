@@ -9,19 +9,18 @@
 #include "job/job.h"
 
 /*
- * Defaults of an outbox's stamp and message_id.  The trigger replaces what they
- * make, so they count only if there is none: after DROP EXTENSION ... CASCADE,
- * however it comes about, or while the trigger is disabled.  They call only what
- * the server has, so they stay.  No transaction has the id 0, so no reader takes
- * such a row for a message (check.c).  Positions and ids differ, since they are
- * unique, or may be.
+ * Defaults of an outbox's stamp.  The trigger replaces what they make, so they
+ * count only if there is none: after DROP EXTENSION ... CASCADE, however it
+ * comes about, or while the trigger is disabled.  They call only what the server
+ * has, so they stay.  No transaction has the id 0, so no reader takes such a row
+ * for a message (check.c).  Positions differ, since they are unique.
  */
 #define FEEDPUB_XID_DEFAULT	"'0'"
 #define FEEDPUB_POS_DEFAULT \
-	"(pg_catalog.random() OPERATOR(pg_catalog.*) '-9e18'::pg_catalog.float8)::pg_catalog.int8" \
-	" OPERATOR(pg_catalog.-) (pg_catalog.random() OPERATOR(pg_catalog.*) '2e3'::pg_catalog.float8)::pg_catalog.int8"
-#define FEEDPUB_ID_DEFAULT \
-	"'" FEEDPUB_ID_PREFIX "'::pg_catalog.text OPERATOR(pg_catalog.||) pg_catalog.random()::pg_catalog.text"
+	"(pg_catalog.random() OPERATOR(pg_catalog.*) '-9e18'::pg_catalog.float8)::pg_catalog.int8"
+
+/* The default of message_id, if nothing of ours fills it. */
+#define FEEDPUB_ID_DEFAULT	"pg_catalog.gen_random_uuid()::pg_catalog.text"
 
 /* in attach.c */
 extern void feedpub_attach_lock(Oid relid);

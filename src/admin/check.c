@@ -218,7 +218,8 @@ check_sequence(FeedpubCheck *cxt)
 /*
  * Check the columns of an outbox that must not be null.  After DROP EXTENSION
  * ... CASCADE there is no trigger that fills them, and writers go on with the
- * defaults that the owner or we have chosen.
+ * defaults that the owner or we have chosen.  The owner may have made message_id
+ * NOT NULL; if it is no text, writers have to give it anyhow.
  */
 static void
 check_outbox_columns(FeedpubCheck *cxt)
@@ -233,15 +234,18 @@ check_outbox_columns(FeedpubCheck *cxt)
 	{
 		const char *name = defaults[i][0];
 		AttrNumber	attno = get_attnum(cxt->feed, name);
+		Form_pg_attribute att;
 
 		if (attno == InvalidAttrNumber)
 			continue;
-		if (i < lengthof(columns) && !TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull)
+		att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
+		if (i < lengthof(columns) && !att->attnotnull)
 			feedpub_check_add(cxt, "columns", psprintf("column %s may be null", name),
 							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET NOT NULL", cxt->table, name),
 							  FEEDPUB_CURE_AS_OWNER);
-		if (TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->attnotnull &&
-			!TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1)->atthasdef)
+		att = TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1);
+		if (att->attnotnull && !att->atthasdef &&
+			(i < lengthof(columns) || att->atttypid == TEXTOID))
 			feedpub_check_add(cxt, "default",
 							  psprintf("column %s is NOT NULL and has no default, so writers would fail after DROP EXTENSION ... CASCADE", name),
 							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT %s", cxt->table, name, defaults[i][1]),

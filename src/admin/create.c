@@ -122,7 +122,7 @@ feed_create(PG_FUNCTION_ARGS)
 							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL DEFAULT " FEEDPUB_XID_DEFAULT ","
 							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL DEFAULT " FEEDPUB_POS_DEFAULT ","
 							  " publication_id pg_catalog.text NOT NULL DEFAULT '',"
-							  " message_id pg_catalog.text NOT NULL DEFAULT " FEEDPUB_ID_DEFAULT ","
+							  " message_id pg_catalog.text,"
 							  " message_type pg_catalog.text NOT NULL,"
 							  " message_key pg_catalog.text,"
 							  " data %s NOT NULL,"

@@ -51,7 +51,7 @@ static ProcessUtility_hook_type next_hook = NULL;
 static void detach(void *arg);
 static void require_feed(void *arg);
 static void drop_triggers(Oid relid);
-static const char *replace_default(Oid relid);
+static const char *add_default(Oid relid);
 static void process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 							ProcessUtilityContext context, ParamListInfo params,
 							QueryEnvironment *environment, DestReceiver *dest,
@@ -159,7 +159,7 @@ detach(void *arg)
 		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
 			drop_triggers(lfirst_oid(lc));
 	}
-	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), replace_default(feed->relid)));
+	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), add_default(feed->relid)));
 	feedpub_registry_remove(feed->relid);
 }
 
@@ -210,19 +210,21 @@ drop_triggers(Oid relid)
 }
 
 /*
- * The end of an ALTER TABLE that replaces the default of message_id, if it is
- * ours.
+ * The end of an ALTER TABLE that gives message_id a default, if it has none.
  */
 static const char *
-replace_default(Oid relid)
+add_default(Oid relid)
 {
-	Relation	rel = relation_open(relid, NoLock);
 	AttrNumber	attno = get_attnum(relid, "message_id");
-	bool		is_ours = attno != InvalidAttrNumber &&
-		feedpub_catalog_default_begins(rel, attno, FEEDPUB_ID_PREFIX);
+	Relation	rel;
+	bool		lacks;
 
+	if (feedpub_registry_is_table(relid) || get_atttype(relid, attno) != TEXTOID)
+		return "";
+	rel = relation_open(relid, NoLock);
+	lacks = !TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef;
 	relation_close(rel, NoLock);
-	return is_ours ? ", ALTER COLUMN message_id SET DEFAULT pg_catalog.gen_random_uuid()::pg_catalog.text" : "";
+	return lacks ? ", ALTER COLUMN message_id SET DEFAULT " FEEDPUB_ID_DEFAULT : "";
 }
 
 /*

@@ -31,9 +31,6 @@
 #define FEEDPUB_XID_COLUMN				"feed_xid"
 #define FEEDPUB_POS_COLUMN				"feed_pos"
 
-/* how a message_id begins that is to be replaced */
-#define FEEDPUB_ID_PREFIX				"feedpub "
-
 /* The largest number of databases that can have workers. */
 #define FEEDPUB_MAX_DATABASES	32
 

@@ -94,31 +94,6 @@ feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 }
 
 /*
- * Is a column's default an operation that begins with a text which begins so?
- */
-bool
-feedpub_catalog_default_begins(Relation rel, AttrNumber attno, const char *prefix)
-{
-	TupleConstr *constr = RelationGetDescr(rel)->constr;
-
-	for (int i = 0; constr != NULL && i < constr->num_defval; i++)
-	{
-		OpExpr	   *call;
-		Const	   *first;
-
-		if (constr->defval[i].adnum != attno)
-			continue;
-		call = (OpExpr *) stringToNode(constr->defval[i].adbin);
-		if (!IsA(call, OpExpr))
-			return false;
-		first = (Const *) linitial(call->args);
-		return IsA(first, Const) && first->consttype == TEXTOID && !first->constisnull &&
-			strncmp(TextDatumGetCString(first->constvalue), prefix, strlen(prefix)) == 0;
-	}
-	return false;
-}
-
-/*
  * The partitions of a table, by OID, without partitions of partitions; NIL if
  * it has none.  A partition that the caller does not lock can be dropped.
  */

@@ -170,8 +170,6 @@ extern Oid	feedpub_cache_registry(void);
 /* in catalog.c */
 extern Node *feedpub_catalog_index_predicate(Relation index);
 extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
-extern bool feedpub_catalog_default_begins(Relation rel, AttrNumber attno,
-										   const char *prefix);
 extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,

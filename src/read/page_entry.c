@@ -201,12 +201,16 @@ is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 		int			nkeys = scan->nkeys;
 		const AttrNumber *keys = scan->keys;
 
-		/* an outbox: message_key or, without one, message_id */
+		/* an outbox: message_key or, without one, message_id, if that has a value */
 		if (scan->page->feed.is_outbox)
 		{
-			nkeys = 1;
-			if (slot_attisnull(slot, keys[0]))
+			nkeys = 2;
+			while (nkeys > 0 && slot_attisnull(slot, *keys))
+			{
 				keys++;
+				nkeys--;
+			}
+			nkeys = Min(nkeys, 1);
 		}
 		key = feedpub_key_texts(RelationGetDescr(scan->page->heap), nkeys, keys, slot);
 		result = feedpub_key_shard(key, scan->page->request.shards) == scan->page->request.shard;

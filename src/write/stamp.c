@@ -105,7 +105,6 @@ Oid			feedpub_stamp_anew = InvalidOid;
 
 static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
 
-static bool has_default_id(HeapTuple tuple, AttrNumber attno, TupleDesc desc);
 static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 						 HeapTuple tuple);
 static void note_feed_truncate(TrackedTable *table);
@@ -171,28 +170,13 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 }
 
 /*
- * Is a message_id what the column's default makes?
- */
-static bool
-has_default_id(HeapTuple tuple, AttrNumber attno, TupleDesc desc)
-{
-	const size_t len = sizeof(FEEDPUB_ID_PREFIX) - 1;
-	bool		isnull;
-	struct varlena *id = (struct varlena *) DatumGetPointer(heap_getattr(tuple, attno, desc, &isnull));
-
-	return !isnull && !VARATT_IS_EXTERNAL(id) && !VARATT_IS_COMPRESSED(id) &&
-		VARSIZE_ANY_EXHDR(id) > len &&
-		memcmp(VARDATA_ANY(id), FEEDPUB_ID_PREFIX, len) == 0;
-}
-
-/*
  * Returns the row with a new stamp.  The xid is assigned first, then the
  * position.  The caller needs no right on the sequence: it belongs to feed_pos
  * of the feed's table, so with the right to INSERT the owner has granted the
  * right to advance it.
  *
- * A message_id that is the default's gets a better one.  A default that calls a
- * function of ours would go with the extension (DROP EXTENSION ... CASCADE).
+ * A message without an id gets one here.  A default that calls a function of
+ * ours would go with the extension (DROP EXTENSION ... CASCADE).
  *
  * If a row of a table feed cannot be stamped, the writer goes on: the row
  * loses the stamp that it brings, and the feed has lost the change (lost.c).
@@ -215,7 +199,7 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 		values[1] = Int64GetDatum(feedpub_position_take(table->head.feed, table->head.seqid, 1));
 		feedpub_wake_note(table->head.feed, xid);
 		if (table->id_attno != InvalidAttrNumber &&
-			has_default_id(tuple, table->id_attno, RelationGetDescr(rel)))
+			heap_attisnull(tuple, table->id_attno, RelationGetDescr(rel)))
 			values[n++] = feedpub_message_id();
 	}
 	else if (feedpub_registry_is_table(table->head.feed))
