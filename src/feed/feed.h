@@ -345,6 +345,10 @@ extern void feedpub_store_begin(FeedpubRole *caller);
 extern void feedpub_store_end(const FeedpubRole *caller);
 extern uint64 feedpub_store_run(FeedpubStatement *statement, Datum *values,
 								const char *nulls);
+extern uint64 feedpub_store_execute(FeedpubStatement *statement, Datum *values,
+									const char *nulls);
+extern int64 feedpub_store_number(FeedpubStatement *statement, Datum *values,
+								  int64 none);
 extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
 
 #endif							/* FEEDPUB_FEED_H */

@@ -344,13 +344,8 @@ feedpub_registry_is_unstamped(Oid relid)
 		.argtypes = {REGCLASSOID},
 	};
 	Datum		values[1] = {ObjectIdGetDatum(relid)};
-	FeedpubRole caller;
-	bool		found;
 
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&find, values, NULL) > 0;
-	feedpub_store_end(&caller);
-	return found;
+	return feedpub_store_execute(&find, values, NULL) > 0;
 }
 
 /*

@@ -92,6 +92,39 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 }
 
 /*
+ * The same for a statement whose rows are not needed, only their number.
+ */
+uint64
+feedpub_store_execute(FeedpubStatement *statement, Datum *values, const char *nulls)
+{
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(statement, values, nulls);
+	feedpub_store_end(&caller);
+	return nrows;
+}
+
+/*
+ * The number in the first column of a statement's first row; none if there is
+ * no row, or if it is NULL.
+ */
+int64
+feedpub_store_number(FeedpubStatement *statement, Datum *values, int64 none)
+{
+	FeedpubRole caller;
+	bool		isnull = true;
+	Datum		value = (Datum) 0;
+
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(statement, values, NULL) > 0)
+		value = feedpub_store_value(0, 1, &isnull);
+	feedpub_store_end(&caller);
+	return isnull ? none : DatumGetInt64(value);
+}
+
+/*
  * A column of a row that the last statement returned; *isnull is set if it is
  * NULL.  The value is in SPI's memory.
  */

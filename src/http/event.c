@@ -310,13 +310,8 @@ append_time(FeedpubEvents *events, TimestampTz time)
 	if (time == 0 && events->created_at == 0)
 	{
 		Datum		values[1] = {ObjectIdGetDatum(events->page->feed.relid)};
-		bool		isnull;
-		FeedpubRole caller;
 
-		feedpub_store_begin(&caller);
-		if (feedpub_store_run(&read_created_at, values, NULL) > 0)
-			events->created_at = DatumGetTimestampTz(feedpub_store_value(0, 1, &isnull));
-		feedpub_store_end(&caller);
+		events->created_at = feedpub_store_number(&read_created_at, values, 0);
 	}
 	JsonEncodeDateTime(buffer, TimestampTzGetDatum(time != 0 ? time : events->created_at),
 					   TIMESTAMPTZOID, &utc);

@@ -132,9 +132,6 @@ static FeedpubStatement count_stamped = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(rows), 0)::pg_catalog.int8 FROM feedpub._job WHERE kind = 'stamp'",
 };
 
-static uint64 run(FeedpubStatement *statement, Datum *values, const char *nulls);
-static int64 read_number(FeedpubStatement *statement, Datum *values);
-
 /*
  * feedpub._run_job(feed regclass, max_rows integer) returns bigint
  *
@@ -315,7 +312,7 @@ feedpub_job_save(FeedpubJob *job, bool done)
 	values[17] = CStringGetTextDatum(pass->error);
 	if (pass->error[0] == '\0')
 		nulls[17] = 'n';
-	(void) run(&save_job, values, nulls);
+	(void) feedpub_store_execute(&save_job, values, nulls);
 	job->rows = 0;
 	job->saved_at = GetCurrentTimestamp();
 }
@@ -332,7 +329,7 @@ feedpub_job_end(const FeedpubJob *job, bool progressed, const char *error)
 							 BoolGetDatum(progressed),
 							 error ? CStringGetTextDatum(error) : (Datum) 0};
 
-	(void) run(&end_job, values, error ? NULL : "    n");
+	(void) feedpub_store_execute(&end_job, values, error ? NULL : "    n");
 }
 
 /*
@@ -343,7 +340,7 @@ feedpub_job_failed_rows(Oid feed)
 {
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
 
-	return read_number(&count_failed, values);
+	return feedpub_store_number(&count_failed, values, 0);
 }
 
 /*
@@ -352,36 +349,7 @@ feedpub_job_failed_rows(Oid feed)
 int64
 feedpub_job_stamped_rows(void)
 {
-	return read_number(&count_stamped, NULL);
-}
-
-static int64
-read_number(FeedpubStatement *statement, Datum *values)
-{
-	FeedpubRole caller;
-	int64		number;
-	bool		isnull;
-
-	feedpub_store_begin(&caller);
-	(void) feedpub_store_run(statement, values, NULL);
-	number = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
-	feedpub_store_end(&caller);
-	return number;
-}
-
-/*
- * Write our table, as its owner.  Returns the number of rows.
- */
-static uint64
-run(FeedpubStatement *statement, Datum *values, const char *nulls)
-{
-	FeedpubRole caller;
-	uint64		nrows;
-
-	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(statement, values, nulls);
-	feedpub_store_end(&caller);
-	return nrows;
+	return feedpub_store_number(&count_stamped, NULL, 0);
 }
 
 /*

@@ -90,7 +90,6 @@ feed_retain(PG_FUNCTION_ARGS)
 	Oid			relid;
 	Relation	heap;
 	FeedpubFeed feed;
-	FeedpubRole caller;
 	Datum		values[4];
 	char		nulls[] = "    ";
 	bool		has_keep;
@@ -123,9 +122,7 @@ feed_retain(PG_FUNCTION_ARGS)
 		values[i] = PG_GETARG_DATUM(i);
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 	}
-	feedpub_store_begin(&caller);
-	(void) feedpub_store_run(&set_policy, values, nulls);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&set_policy, values, nulls);
 	relation_close(heap, NoLock);
 	PG_RETURN_VOID();
 }
@@ -240,18 +237,6 @@ feedpub_retention_of_deletes(const FeedpubFeed *feed)
 {
 	Datum		values[2] = {ObjectIdGetDatum(feed->relid),
 							 Int32GetDatum(feedpub_tombstone_retention)};
-	FeedpubRole caller;
-	int64		seconds = -1;
 
-	if (!feed->deletes)
-		return -1;
-	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&read_retention, values, NULL) > 0)
-	{
-		bool		isnull;
-
-		seconds = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
-	}
-	feedpub_store_end(&caller);
-	return seconds;
+	return feed->deletes ? feedpub_store_number(&read_retention, values, -1) : -1;
 }

@@ -174,7 +174,6 @@ static bool has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch);
 static bool is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
 					  const FeedpubBatch *batch);
 static bool may_go(const Policy *policy, const FeedpubBatch *batch);
-static uint64 run(FeedpubStatement *statement, Datum *values);
 static int64 write_move(const Mover *mover, const FeedpubBatch *target);
 static void find_largest(const Mover *mover, const FeedpubBatch *target,
 						 uint64 *xid, int64 *pos);
@@ -357,7 +356,7 @@ move(Oid relid, const FeedpubCursor *before, bool limits_only)
 static bool
 expires(const Mover *mover, const FeedpubBatch *batch)
 {
-	return run(&find_tombstone, (Datum[]){ObjectIdGetDatum(mover->feed.relid), feedpub_batch_snapshot_datum(&batch->snapshot)}) > 0;
+	return feedpub_store_execute(&find_tombstone, (Datum[]){ObjectIdGetDatum(mover->feed.relid), feedpub_batch_snapshot_datum(&batch->snapshot)}, NULL) > 0;
 }
 
 /*
@@ -554,19 +553,6 @@ may_go(const Policy *policy, const FeedpubBatch *batch)
 	return true;
 }
 
-/* Run a statement as the owner of our tables.  Returns the number of rows. */
-static uint64
-run(FeedpubStatement *statement, Datum *values)
-{
-	FeedpubRole caller;
-	uint64		nrows;
-
-	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(statement, values, NULL);
-	feedpub_store_end(&caller);
-	return nrows;
-}
-
 /*
  * Move the floor to the end of a batch.  Returns how many batches of an outbox
  * are gone.
@@ -592,12 +578,12 @@ write_move(const Mover *mover, const FeedpubBatch *target)
 	values[5] = UInt64GetDatum(xid);
 	values[6] = Int64GetDatum(pos);
 	values[7] = UInt32GetDatum(mover->floor.history);
-	(void) run(&write_floor, values);
-	(void) run(&delete_floors, values);
+	(void) feedpub_store_execute(&write_floor, values, NULL);
+	(void) feedpub_store_execute(&delete_floors, values, NULL);
 	if (mover->feed.is_outbox)
 	{
 		values[2] = Int64GetDatum(mover->floor.sync_id);
-		return (int64) run(&delete_batches, values);
+		return (int64) feedpub_store_execute(&delete_batches, values, NULL);
 	}
 	return 0;
 }

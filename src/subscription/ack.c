@@ -122,9 +122,7 @@ FeedpubAck
 feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 				 int64 new_state)
 {
-	FeedpubRole caller;
 	Datum		values[9];
-	bool		has_moved;
 	FeedpubSubscription now;
 	FeedpubCursor committed;
 
@@ -152,10 +150,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		if (sub->shards[i].shard == receipt->shard)
 			values[8] = Int64GetDatum(sub->shards[i].n);
 	}
-	feedpub_store_begin(&caller);
-	has_moved = feedpub_store_run(&move_cursor, values, NULL) == 1;
-	feedpub_store_end(&caller);
-	if (has_moved)
+	if (feedpub_store_execute(&move_cursor, values, NULL) == 1)
 		return FEEDPUB_ACK_DONE;
 
 	/* has this page moved it there already? */

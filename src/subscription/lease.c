@@ -354,7 +354,6 @@ feed_leave(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name", "consumer"};
 	FeedpubSubscription sub;
 	text	   *consumer;
-	FeedpubRole caller;
 	Datum		values[2];
 	int			nreleased = 0;
 
@@ -375,8 +374,6 @@ feed_leave(PG_FUNCTION_ARGS)
 	}
 	values[0] = PointerGetDatum(sub.name);
 	values[1] = PointerGetDatum(consumer);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&forget_consumer, values, NULL);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&forget_consumer, values, NULL);
 	PG_RETURN_INT32(nreleased);
 }

@@ -302,14 +302,9 @@ static bool
 park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		   FeedpubShard *shard, Datum *values, char *nulls)
 {
-	FeedpubRole caller;
 	FeedpubCursor committed;
-	bool		is_known;
 
-	feedpub_store_begin(&caller);
-	is_known = feedpub_store_run(&park_again, values, nulls) > 0;
-	feedpub_store_end(&caller);
-	if (is_known)
+	if (feedpub_store_execute(&park_again, values, nulls) > 0)
 		return true;
 	feedpub_cursor_parse(shard->cursor, &committed);
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY ||
@@ -328,11 +323,8 @@ static void
 add_entry(const FeedpubSubscription *sub, FeedpubShard *shard, Datum *values,
 		  char *nulls)
 {
-	FeedpubRole caller;
 
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&park_first, values, nulls);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&park_first, values, nulls);
 	shard->parked++;
 	shard->state = DatumGetInt64(values[7]);
 	shard->page = DatumGetInt64(values[8]);

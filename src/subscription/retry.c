@@ -194,7 +194,6 @@ feed_retry(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name"};
 	text	   *cursor = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
 	FeedpubSubscription sub;
-	FeedpubRole caller;
 	Datum		values[4];
 	uint64		n = 0;
 
@@ -208,9 +207,7 @@ feed_retry(PG_FUNCTION_ARGS)
 		if (!lock_shard_of(&sub, &sub.shards[i], cursor))
 			continue;
 		values[1] = Int32GetDatum(sub.shards[i].shard);
-		feedpub_store_begin(&caller);
-		n += feedpub_store_run(&make_due, values, cursor == NULL ? "  n " : NULL);
-		feedpub_store_end(&caller);
+		n += feedpub_store_execute(&make_due, values, cursor == NULL ? "  n " : NULL);
 	}
 	PG_RETURN_INT32((int32) n);
 }
@@ -227,7 +224,6 @@ feed_discard(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name", "cursor"};
 	FeedpubSubscription sub;
-	FeedpubRole caller;
 	text	   *cursor;
 	FeedpubCursor discarded;
 	FeedpubCursor committed;
@@ -246,9 +242,7 @@ feed_discard(PG_FUNCTION_ARGS)
 		if (!lock_shard_of(&sub, shard, cursor))
 			continue;
 		values[1] = Int32GetDatum(shard->shard);
-		feedpub_store_begin(&caller);
-		n += feedpub_store_run(&discard, values, NULL);
-		feedpub_store_end(&caller);
+		n += feedpub_store_execute(&discard, values, NULL);
 		feedpub_cursor_parse(cursor, &discarded);
 		feedpub_cursor_parse(shard->cursor, &committed);
 		if (feedpub_cursor_compare(&discarded, &committed) <= 0)
@@ -297,14 +291,11 @@ static bool
 remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 			   FeedpubStatement *statement, Datum *values)
 {
-	FeedpubRole caller;
 	uint64		n;
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
-	feedpub_store_begin(&caller);
-	n = feedpub_store_run(statement, values, NULL);
-	feedpub_store_end(&caller);
+	n = feedpub_store_execute(statement, values, NULL);
 	if (n == 0)
 		return false;
 	shard->parked -= (int) n;
@@ -420,10 +411,8 @@ bool
 feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
 					  const FeedpubRetried *retried, int attempts)
 {
-	FeedpubRole caller;
 	FeedpubShard now;
 	Datum		values[7];
-	bool		done;
 
 	if (!feedpub_shard_lock(sub, shard->shard, false, &now))
 		return false;
@@ -434,10 +423,7 @@ feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	values[4] = Int32GetDatum(attempts);
 	values[5] = Int64GetDatum(feedpub_receipt_draw());
 	values[6] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
-	feedpub_store_begin(&caller);
-	done = feedpub_store_run(&give_up, values, NULL) > 0;
-	feedpub_store_end(&caller);
-	return done;
+	return feedpub_store_execute(&give_up, values, NULL) > 0;
 }
 
 /*
@@ -517,21 +503,12 @@ load_due(uint64 row)
 TimestampTz
 feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	FeedpubRole caller;
 	Datum		values[3];
-	Datum		at;
-	TimestampTz result;
-	bool		isnull;
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
 	values[2] = PointerGetDatum(shard->cursor);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&next_due, values, NULL);
-	at = feedpub_store_value(0, 1, &isnull);
-	result = isnull ? DT_NOEND : DatumGetTimestampTz(at);
-	feedpub_store_end(&caller);
-	return result;
+	return feedpub_store_number(&next_due, values, DT_NOEND);
 }
 
 /*

@@ -116,7 +116,6 @@ feedpub_shard_get(FeedpubShard *shard, uint64 row, int column)
 void
 feedpub_shard_write(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	FeedpubRole caller;
 	Datum		values[10];
 	char		nulls[] = "          ";
 
@@ -134,7 +133,5 @@ feedpub_shard_write(const FeedpubSubscription *sub, const FeedpubShard *shard)
 	values[8] = TimestampTzGetDatum(shard->leased_until);
 	nulls[7] = nulls[8] = shard->consumer == NULL ? 'n' : ' ';
 	values[9] = Int32GetDatum(shard->parked);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&write_shard, values, nulls);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&write_shard, values, nulls);
 }

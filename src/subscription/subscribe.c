@@ -441,16 +441,13 @@ refuse_taken_name(text *name)
 static bool
 add_subscription(Datum *values, const char *nulls)
 {
-	FeedpubRole caller;
 	bool		added = false;
 
 	for (int i = 0; i < 2 && !added; i++)
 	{
 		if (i > 0)
 			(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
-		feedpub_store_begin(&caller);
-		added = feedpub_store_run(&insert_subscription, values, nulls) == 1;
-		feedpub_store_end(&caller);
+		added = feedpub_store_execute(&insert_subscription, values, nulls) == 1;
 	}
 	return added;
 }
@@ -484,10 +481,8 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
-	FeedpubRole caller;
 	Datum		values[4];
 	char		nulls[] = "    ";
-	bool		found;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	check_settings(fcinfo, 1, 2, 3);
@@ -499,10 +494,7 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 		values[i] = PG_GETARG_DATUM(i);
 		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
 	}
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&alter_subscription, values, nulls) > 0;
-	feedpub_store_end(&caller);
-	load_locked(&sub, found);
+	load_locked(&sub, feedpub_store_execute(&alter_subscription, values, nulls) > 0);
 	PG_RETURN_VOID();
 }
 
@@ -537,25 +529,16 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
-	FeedpubRole caller;
 	Datum		values[1];
-	bool		found;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_unsubscribe()");
 	values[0] = PointerGetDatum(sub.name);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&lock_subscription, values, NULL) > 0;
-	feedpub_store_end(&caller);
-	load_locked(&sub, found);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_subscription, values, NULL);
-	feedpub_store_end(&caller);
+	load_locked(&sub, feedpub_store_execute(&lock_subscription, values, NULL) > 0);
+	(void) feedpub_store_execute(&delete_subscription, values, NULL);
 	(void) feedpub_lease_lock_all(&sub);
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_state, values, NULL);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&delete_state, values, NULL);
 	PG_RETURN_VOID();
 }
 
