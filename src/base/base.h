@@ -41,13 +41,15 @@
  */
 #define FEEDPUB_OWNER_CODE				0x10000
 
+/* The same while it runs in the session of another role. */
+#define FEEDPUB_OTHERS_SESSION			0x20000
+
 /* The caller, while the code runs as another role. */
 typedef struct FeedpubRole
 {
 	Oid			userid;
 	int			sec_context;
 	int			nestlevel;		/* of the settings */
-	bool		is_watched;		/* by leftover.c */
 } FeedpubRole;
 
 /* in argument.c */
@@ -81,8 +83,6 @@ extern void feedpub_guc_pin(void);
 
 /* in leftover.c */
 extern void feedpub_leftover_init(void);
-extern bool feedpub_leftover_begin(Oid owner);
-extern void feedpub_leftover_end(void);
 
 /* in role.c */
 extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);

@@ -42,8 +42,11 @@ static void begin(Oid userid, int flag, FeedpubRole *caller);
 void
 feedpub_role_begin_owner(Oid owner, FeedpubRole *caller)
 {
-	begin(owner, SECURITY_RESTRICTED_OPERATION | FEEDPUB_OWNER_CODE, caller);
-	caller->is_watched = feedpub_leftover_begin(owner);
+	int			flag = SECURITY_RESTRICTED_OPERATION | FEEDPUB_OWNER_CODE;
+
+	if (owner != GetSessionUserId() && MyBackendType == B_BACKEND)
+		flag |= FEEDPUB_OTHERS_SESSION;
+	begin(owner, flag, caller);
 }
 
 /*
@@ -61,7 +64,6 @@ begin(Oid userid, int flag, FeedpubRole *caller)
 	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
 	SetUserIdAndSecContext(userid, caller->sec_context | flag);
 	caller->nestlevel = NewGUCNestLevel();
-	caller->is_watched = false;
 	(void) set_config_option("search_path", "pg_catalog, pg_temp",
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -75,8 +77,6 @@ feedpub_role_end(const FeedpubRole *caller)
 {
 	AtEOXact_GUC(false, caller->nestlevel);
 	SetUserIdAndSecContext(caller->userid, caller->sec_context);
-	if (caller->is_watched)
-		feedpub_leftover_end();
 }
 
 /*
