@@ -99,15 +99,6 @@ GRANT INSERT ON own.messages TO regress_feedpub_writer;
 DROP EXTENSION feedpub;
 \echo :SQLSTATE
 \set VERBOSITY default
-DO $$
-DECLARE
-	hint text;
-BEGIN
-	DROP EXTENSION feedpub;
-EXCEPTION WHEN dependent_objects_still_exist THEN
-	GET STACKED DIAGNOSTICS hint = PG_EXCEPTION_HINT;
-	RAISE NOTICE '%', hint;
-END $$;
 SET ROLE regress_feedpub_owner;
 DROP EXTENSION feedpub CASCADE;
 RESET ROLE;

@@ -238,6 +238,11 @@ UPDATE ev_later SET v = 'unseen';
 ALTER TABLE ev ATTACH PARTITION ev_later FOR VALUES IN ('later');
 COMMIT;
 CALL came('');
+-- A table that is itself a feed is detached from that first.
+CREATE TABLE ev_feed (region text, n int, v text, note text, PRIMARY KEY (region, n));
+SELECT feed_attach('ev_feed');
+ALTER TABLE ev ATTACH PARTITION ev_feed FOR VALUES IN ('feed');
+DROP TABLE ev_feed;
 -- Partitions below partitions
 CREATE TABLE ev_sub (LIKE ev INCLUDING ALL) PARTITION BY RANGE (n);
 CREATE TABLE ev_sub_1 PARTITION OF ev_sub DEFAULT;

@@ -28,7 +28,6 @@ _PG_init(void)
 	feedpub_guc_define();
 	feedpub_cache_init();
 	feedpub_leftover_init();
-	feedpub_detach_init();
 	if (process_shared_preload_libraries_in_progress)
 	{
 		feedpub_shmem_preload();

@@ -27,12 +27,9 @@ extern void feedpub_attach_lock(Oid relid);
 extern void feedpub_attach_lock_all(List *relids);
 
 /* in check.c */
-extern int	feedpub_check_repair(Oid relid, bool is_new);
+extern int	feedpub_check_repair(Oid relid, const char *arguments);
 extern const char *feedpub_check_state(Relation rel);
 extern bool feedpub_check_is_registered(Oid relid);
-
-/* in detach.c */
-extern void feedpub_detach_init(void);
 
 /* in repair.c */
 extern int	feedpub_repair_registration(Oid relid);

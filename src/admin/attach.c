@@ -61,17 +61,21 @@ PG_FUNCTION_INFO_V1(feed_attach);
 #define LOCK_LAST_WAIT_MS	2000
 #define LOCK_TOTAL_MS		30000
 
+/* An attempt to lock tables. */
+typedef struct LockAttempt
+{
+	List	   *relids;
+	int			held_ms;		/* how long it may last with the first lock */
+	TimestampTz end;
+} LockAttempt;
+
 static Relation drop_left_columns(Relation rel);
 static void refuse_other_tables(Relation rel);
-static void refuse_other_partitions(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
 static void replace_lost_parts(Oid relid, Oid keyid);
-static void create_stamp_trigger(Oid relid, ArrayType *columns);
+static const char *list_columns(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
-static char *make_indexes(Oid relid);
-static Oid	find_index(Relation rel, Oid parent);
-static void lock_until(Oid relid, TimestampTz *end, int held_ms);
-static bool try_lock_tables(List *relids, int wait_ms, bool is_last);
+static void lock_tables(void *arg);
 
 /*
  * feed_attach(feed regclass, key regclass DEFAULT NULL,
@@ -109,7 +113,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	Relation	rel;
 	Oid			key;
 	char	   *statement;
-	bool		is_new = false;
+	const char *columns = NULL; /* set if the feed is new */
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_attach()");
@@ -141,8 +145,7 @@ feed_attach(PG_FUNCTION_ARGS)
 		feedpub_registry_add(relid, "table", false);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
-		is_new = true;
-		create_stamp_trigger(relid, PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2));
+		columns = PG_ARGISNULL(2) ? "" : list_columns(relid, PG_GETARG_ARRAYTYPE_P(2));
 		feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s ADD COLUMN " FEEDPUB_XID_COLUMN " pg_catalog.xid8, ADD COLUMN " FEEDPUB_POS_COLUMN " pg_catalog.int8", feedpub_relation_name(relid)));
 	}
 	else
@@ -150,10 +153,10 @@ feed_attach(PG_FUNCTION_ARGS)
 
 	/* the rest is what feed_repair() would restore */
 	CommandCounterIncrement();
-	feedpub_check_repair(relid, is_new);
-	if (is_new)
+	feedpub_check_repair(relid, columns);
+	if (columns != NULL)
 		feedpub_position_begin(feedpub_relation_sequence(relid));
-	if (is_new && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+	if (columns != NULL && get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
 		feedpub_partition_begin(relid);
 	statement = make_index(relid);
 
@@ -202,71 +205,53 @@ drop_left_columns(Relation rel)
 }
 
 /*
- * Refuse what cannot be a table feed.
+ * Refuse what cannot be a table feed, or has a partition that cannot be in one.
  */
 static void
 refuse_other_tables(Relation rel)
 {
 	const char *name = RelationGetRelationName(rel);
-	const char *what = NULL;
+	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	List	   *tables = list_make1_oid(RelationGetRelid(rel));
+	ListCell   *lc;
 
 	if (feedpub_registry_is_registered(RelationGetRelid(rel)) &&
 		!feedpub_registry_is_table(RelationGetRelid(rel)))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" is an outbox feed already", name)));
-	if ((rel->rd_rel->relkind != RELKIND_RELATION &&
-		 rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE) ||
+	if ((rel->rd_rel->relkind != RELKIND_RELATION && !is_partitioned) ||
 		IsCatalogRelation(rel) ||
 		RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("\"%s\" cannot be a feed", name),
 				 errdetail("Only ordinary tables can.")));
-	else if (rel->rd_rel->relpersistence == RELPERSISTENCE_TEMP)
-		what = "a temporary table";
-	else if (rel->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED)
-		what = "an unlogged table";
-	else if (rel->rd_rel->relispartition)
-		what = "a partition";
-	else if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		refuse_other_partitions(rel);
-	else if (has_superclass(RelationGetRelid(rel)) ||
-			 find_inheritance_children(RelationGetRelid(rel), NoLock) != NIL)
-		what = "a table with inheritance";
-	if (what != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("\"%s\" cannot be a feed", name),
-				 errdetail("It is %s.", what)));
-}
-
-/*
- * Refuse a partitioned table if one of its partitions cannot be in a feed.
- */
-static void
-refuse_other_partitions(Relation rel)
-{
-	ListCell   *lc;
-
-	foreach(lc, feedpub_partition_list(rel, false))
+	if (is_partitioned)
+		tables = list_concat(tables, feedpub_partition_list(rel, false));
+	foreach(lc, tables)
 	{
-		Relation	partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
+		Oid			relid = lfirst_oid(lc);
+		bool		is_feed = relid == RelationGetRelid(rel);
+		char		relkind = get_rel_relkind(relid);
+		char		persistence = relkind == '\0' ? RELPERSISTENCE_PERMANENT : get_rel_persistence(relid);
 		const char *what = NULL;
 
-		if (partition == NULL)
-			continue;
-		if (partition->rd_rel->relkind != RELKIND_RELATION)
+		if (relkind == RELKIND_FOREIGN_TABLE)
 			what = "a foreign table";
-		else if (partition->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
-			what = "an unlogged table";
+		else if (persistence != RELPERSISTENCE_PERMANENT)
+			what = persistence == RELPERSISTENCE_TEMP ? "a temporary table" : "an unlogged table";
+		else if (is_feed && rel->rd_rel->relispartition)
+			what = "a partition";
+		else if (relkind == RELKIND_RELATION && is_feed &&
+				 (has_superclass(relid) || find_inheritance_children(relid, NoLock) != NIL))
+			what = "a table with inheritance";
 		if (what != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("\"%s\" cannot be a feed", RelationGetRelationName(rel)),
-					 errdetail("Its partition \"%s\" is %s.",
-							   RelationGetRelationName(partition), what)));
-		relation_close(partition, AccessShareLock);
+					 errmsg("\"%s\" cannot be a feed", name),
+					 is_feed ? errdetail("It is %s.", what) :
+							   errdetail("Its partition \"%s\" is %s.", get_rel_name(relid), what)));
 	}
 }
 
@@ -355,25 +340,19 @@ replace_lost_parts(Oid relid, Oid keyid)
 }
 
 /*
- * Make the trigger that stamps, with the columns that it compares.
- * feedpub_check_repair() makes the others.
+ * The arguments of the trigger that stamps: the columns that it compares.
  */
-static void
-create_stamp_trigger(Oid relid, ArrayType *columns)
+static const char *
+list_columns(Oid relid, ArrayType *columns)
 {
-	StringInfoData sql;
-	Datum	   *names = NULL;
-	bool	   *nulls = NULL;
-	int			nnames = 0;
+	StringInfoData list;
+	Datum	   *names;
+	bool	   *nulls;
+	int			nnames;
 
-	if (columns == NULL)
-		return;
+	initStringInfo(&list);
 	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
 					  &names, &nulls, &nnames);
-	initStringInfo(&sql);
-	appendStringInfo(&sql, "CREATE TRIGGER %s BEFORE INSERT OR UPDATE ON %s FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._stamp_row(",
-					 FEEDPUB_STAMP_TRIGGER,
-					 feedpub_relation_name(relid));
 	for (int i = 0; i < nnames; i++)
 	{
 		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
@@ -383,152 +362,59 @@ create_stamp_trigger(Oid relid, ArrayType *columns)
 					(errcode(ERRCODE_UNDEFINED_COLUMN),
 					 errmsg("column \"%s\" of relation \"%s\" does not exist",
 							name, get_rel_name(relid))));
-		appendStringInfo(&sql, "%s%s", i > 0 ? ", " : "", quote_literal_cstr(name));
+		appendStringInfo(&list, "%s%s", i > 0 ? ", " : "", quote_literal_cstr(name));
 	}
 	if (nnames == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"columns\" must not be empty")));
-	appendStringInfoChar(&sql, ')');
-	feedpub_role_run_as_owner(relid, sql.data);
+	return list.data;
 }
 
 /*
  * Make the index if it is missing, or return the statement that does.
+ *
+ * Each larger partition has a statement of its own.  When only small ones are
+ * left, the index of the partitioned table is made: that attaches the indexes
+ * that are there, and makes the others (indexcmds.c: DefineIndex).  Partitions
+ * that come later have theirs.
  */
 static char *
 make_index(Oid relid)
 {
 	Relation	rel = feedpub_registry_open(relid);
 	bool		is_there = OidIsValid(feedpub_relation_index(rel));
-	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	bool		is_small = !is_partitioned &&
-		CheckRelationLockedByMe(rel, AccessExclusiveLock, true) &&
-		RelationGetNumberOfBlocks(rel) <= SMALL_TABLE;
-	char	   *statement = feedpub_relation_index_cure(rel, !is_small);
-
-	/* DDL needs a table that is not open */
-	relation_close(rel, NoLock);
-	if (is_there)
-		return NULL;
-	if (is_partitioned)
-		return make_indexes(relid);
-	if (!is_small)
-		return statement;
-	feedpub_role_run(statement);
-	return NULL;
-}
-
-/*
- * The same for a partitioned table.  Its own index, and that of each partition
- * that is partitioned, holds nothing and is made at once, not valid.  Then
- * each partition gets its own, one after the other: small ones at once, the
- * others by the caller.  Each index that is there is attached to the one above
- * it.  With the last of them the server makes those above valid (tablecmds.c:
- * validatePartitionedIndex).  Partitions that are added meanwhile have theirs.
- */
-static char *
-make_indexes(Oid relid)
-{
-	List	   *tables;
-	ListCell   *lc;
-	char	   *statement = NULL;
+	List	   *tables = list_make1_oid(relid);
 	BlockNumber nblocks = 0;
-	Relation	rel = feedpub_registry_open(relid);
-	bool		is_locked = CheckRelationLockedByMe(rel, AccessExclusiveLock, true);
+	char	   *cure = feedpub_relation_index_cure(rel, false);
+	char	   *statement = NULL;
+	ListCell   *lc;
 
-	/* DDL would wait for writers without a limit, and block other sessions */
-	if (!OidIsValid(find_index(rel, InvalidOid)) && !is_locked)
-	{
-		feedpub_attach_lock(relid);
-		is_locked = true;
-	}
-	relation_close(rel, NoLock);
-
-	/* a table comes before its partitions */
-	tables = find_all_inheritors(relid, AccessShareLock, NULL);
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		tables = feedpub_partition_list(rel, false);
+	relation_close(rel, NoLock);	/* for the DDL */
 	foreach(lc, tables)
 	{
-		Oid			parent = InvalidOid;
-		Oid			index;
-		bool		is_partition;
-		bool		at_once;
-		char	   *cure;
-
 		CHECK_FOR_INTERRUPTS();
-		if (lfirst_oid(lc) != relid)
-		{
-			rel = relation_open(get_partition_parent(lfirst_oid(lc), false), NoLock);
-			parent = find_index(rel, InvalidOid);
-			relation_close(rel, NoLock);
-		}
-		rel = relation_open(lfirst_oid(lc), NoLock);
-		is_partition = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
-		index = find_index(rel, parent);
-		at_once = !is_partition;
-		if (is_partition && !OidIsValid(index) && is_locked &&
-			nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
-		{
-			nblocks += RelationGetNumberOfBlocks(rel);
-			at_once = true;
-		}
-		cure = feedpub_relation_index_cure(rel, !at_once);
-		relation_close(rel, NoLock);	/* for the DDL */
-		if (!OidIsValid(index) && !at_once)
-		{
-			if (statement == NULL)
-				statement = cure;
+		rel = is_there ? NULL : try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (rel == NULL)
 			continue;
-		}
-		if (!OidIsValid(index))
+		if (!OidIsValid(feedpub_relation_index(rel)))
 		{
-			feedpub_role_run(cure);
-			rel = relation_open(lfirst_oid(lc), NoLock);
-			index = find_index(rel, parent);
-			relation_close(rel, NoLock);
+			if (nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
+				nblocks += RelationGetNumberOfBlocks(rel);
+			else if (statement == NULL)
+				statement = feedpub_relation_index_cure(rel, true);
 		}
-		if (OidIsValid(parent) && !get_rel_relispartition(index))
-		{
-			/*
-			 * That locks the index, and all that becomes valid with it, tables
-			 * too, against all other sessions.  So lock all, in the order of
-			 * the tables.
-			 */
-			if (!is_locked)
-				feedpub_attach_lock(relid);
-			is_locked = true;
-			feedpub_role_run_as_owner(relid, psprintf("ALTER INDEX %s ATTACH PARTITION %s", feedpub_relation_name(parent), feedpub_relation_name(index)));
-		}
+		relation_close(rel, AccessShareLock);
 	}
-	return statement;
-}
+	if (is_there || statement != NULL)
+		return statement;
 
-/*
- * The table's index on the stamp that is a partition of the given index, or
- * could become one.  If the table is partitioned, the index may be one that is
- * not valid yet.
- */
-static Oid
-find_index(Relation rel, Oid parent)
-{
-	bool		is_partition = rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE;
-	Oid			found = InvalidOid;
-	ListCell   *lc;
-
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		Oid			indexid = lfirst_oid(lc);
-
-		if (!feedpub_relation_is_index(rel, indexid, is_partition))
-			continue;
-		if (!OidIsValid(parent))
-			return indexid;
-		if (!get_rel_relispartition(indexid))
-			found = indexid;
-		else if (get_partition_parent(indexid, false) == parent)
-			return indexid;
-	}
-	return found;
+	/* DDL would wait for writers without a limit, and block other sessions */
+	feedpub_attach_lock(relid);
+	feedpub_role_run(cure);
+	return NULL;
 }
 
 /*
@@ -569,16 +455,30 @@ feedpub_attach_lock_all(List *relids)
 {
 	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
+	int			save_timeout = LockTimeout;
+	int			save_deadlock_timeout = DeadlockTimeout;
 	int			wait_ms = LOCK_FIRST_WAIT_MS;
+	int			held_ms = Max(DeadlockTimeout / 2, 1);
 
 	for (;;)
 	{
-		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end);
+		TimestampTz now = GetCurrentTimestamp();
+		long		left = TimestampDifferenceMilliseconds(now, end);
+		LockAttempt attempt = {relids, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
+		ErrorData  *error;
 
-		/* the last attempt, with the time that is left, raises the error */
-		if (try_lock_tables(relids, (int) Max(Min(wait_ms, left), 1),
-							left <= wait_ms))
+		DeadlockTimeout = Max(held_ms / 2, 1);
+		error = feedpub_attempt_error(lock_tables, &attempt);
+		LockTimeout = save_timeout;
+		DeadlockTimeout = save_deadlock_timeout;
+		if (error == NULL)
 			return;
+
+		/* the last attempt was that with the time that was left */
+		if (left <= wait_ms ||
+			(error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
+			ReThrowError(error);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 Min(2 * wait_ms, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)),
 						 feedpub_wait_event("FeedpubAttach"));
@@ -589,74 +489,21 @@ feedpub_attach_lock_all(List *relids)
 }
 
 /*
- * Lock a table, its partitions and theirs, up to a time, which is earlier from
- * the first lock on.
+ * Lock the tables, their partitions and theirs, up to the attempt's end, which
+ * is earlier from the first lock on.
  */
 static void
-lock_until(Oid relid, TimestampTz *end, int held_ms)
+lock_tables(void *arg)
 {
+	LockAttempt *attempt = arg;
 	ListCell   *lc;
-	TimestampTz now = GetCurrentTimestamp();
 
-	LockTimeout = Max(TimestampDifferenceMilliseconds(now, *end), 1);
-	LockRelationOid(relid, AccessExclusiveLock);
-	if (held_ms > 0)
-		*end = Min(*end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), held_ms));
-	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
-		return;
-	foreach(lc, find_inheritance_children(relid, NoLock))
-		lock_until(lfirst_oid(lc), end, 0);
-}
-
-/*
- * Wait for the locks, for wait_ms.  Returns whether we have them.  If the
- * attempt is the last one, raises the server's error instead of returning
- * false.
- */
-static bool
-try_lock_tables(List *relids, int wait_ms, bool is_last)
-{
-	int			save_timeout = LockTimeout;
-	int			save_deadlock_timeout = DeadlockTimeout;
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile bool locked = false;
-
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
+	foreach(lc, attempt->relids)
 	{
-		TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), wait_ms);
-		int			held_ms = Max(DeadlockTimeout / 2, 1);
-		ListCell   *lc;
-
-		DeadlockTimeout = Max(held_ms / 2, 1);
-		foreach(lc, relids)
-			lock_until(lfirst_oid(lc), &end, lc == list_head(relids) ? held_ms : 0);
-		LockTimeout = save_timeout;
-		DeadlockTimeout = save_deadlock_timeout;
-		ReleaseCurrentSubTransaction();
-		locked = true;
+		LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), attempt->end), 1);
+		LockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
+		attempt->end = Min(attempt->end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), attempt->held_ms));
+		attempt->relids = feedpub_catalog_partitions(lfirst_oid(lc));
+		lock_tables(attempt);
 	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		LockTimeout = save_timeout;
-		DeadlockTimeout = save_deadlock_timeout;
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if ((error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED) ||
-			is_last)
-			ReThrowError(error);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return locked;
 }

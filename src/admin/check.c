@@ -60,12 +60,13 @@ static void check_history(FeedpubCheck *cxt);
 
 /*
  * Run the cures of all that is wrong with a feed, whose table the caller owns
- * and has closed.  is_new if it is just being made.  Returns how many were run.
+ * and has closed.  arguments are those of the trigger that stamps if the feed is
+ * just being made, else NULL.  Returns how many cures were run.
  */
 int
-feedpub_check_repair(Oid relid, bool is_new)
+feedpub_check_repair(Oid relid, const char *arguments)
 {
-	FeedpubCheck cxt = {.is_new = is_new, .repairs = true};
+	FeedpubCheck cxt = {.arguments = arguments, .repairs = true};
 
 	cxt.rel = relation_open(relid, AccessShareLock);
 	run_checks(&cxt);
@@ -120,7 +121,7 @@ run_checks(FeedpubCheck *cxt)
 	feedpub_check_triggers(cxt);
 	if (cxt->is_partitioned)
 		check_partitions(cxt);
-	if (!cxt->is_table && !cxt->is_new && cxt->nrepaired > 0)
+	if (!cxt->is_table && cxt->arguments == NULL && cxt->nrepaired > 0)
 		raise_sequence(cxt);
 	if (cxt->deletes)
 		check_key(cxt);
@@ -439,29 +440,11 @@ check_history(FeedpubCheck *cxt)
 }
 
 /*
- * Does a table have the index of a table feed?
- */
-static bool
-has_partial_index(Relation rel)
-{
-	bool		found = false;
-	ListCell   *lc;
-
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-
-		found = found || feedpub_catalog_is_stamped_predicate(rel, index);
-		index_close(index, AccessShareLock);
-	}
-	return found;
-}
-
-/*
  * Is this a feed, or a table that was one and lost its registration (by a
  * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?  What
  * is left of a table feed without its triggers is not one: it may have rows
- * that were written without a stamp.  Returns whether it is registered; raises
+ * that were written without a stamp.  It has a sequence, and feed_xid may be
+ * null, which it may not in an outbox.  Returns whether it is registered; raises
  * an error if it is neither.
  */
 bool
@@ -478,14 +461,11 @@ feedpub_check_is_registered(Oid relid)
 	if (was_feed)
 	{
 		Relation	rel = relation_open(relid, AccessShareLock);
-		bool		is_stamped = feedpub_relation_has_trigger(rel, "_stamp_row");
 
-		if (!is_stamped && has_partial_index(rel))
-			ereport(ERROR,
-					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 errmsg("\"%s\" is not a feed", RelationGetRelationName(rel)),
-					 errhint("If it was attached before the extension was dropped, attach it again: feed_attach().")));
-		was_feed = is_stamped || relkind != RELKIND_PARTITIONED_TABLE;
+		was_feed = feedpub_relation_has_trigger(rel, "_stamp_row") ||
+			(relkind == RELKIND_RELATION &&
+			 (!OidIsValid(feedpub_relation_sequence(relid)) ||
+			  TupleDescAttr(RelationGetDescr(rel), get_attnum(relid, FEEDPUB_XID_COLUMN) - 1)->attnotnull));
 		relation_close(rel, AccessShareLock);
 	}
 	if (!was_feed)

@@ -31,7 +31,7 @@ typedef struct FeedpubCheck
 	FeedpubKey	key;
 	Oid			keyid;
 	bool		deletes;		/* they are published, by the key */
-	bool		is_new;			/* it is just being made */
+	const char *arguments;		/* of the trigger that stamps, if it is new */
 	bool		catalogs_only;	/* no look at rows and batches */
 	bool		repairs;		/* cures are run */
 	int			nrepaired;

@@ -125,9 +125,10 @@ check_trigger(FeedpubCheck *cxt, const RequiredTrigger *required)
 	cure = psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", cxt->table,
 					quote_identifier(found == NULL ? required->name : found->tgname));
 	if (found == NULL)
-		cure = psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s(); %s",
+		cure = psprintf("CREATE OR REPLACE TRIGGER %s %s ON %s FOR EACH %s EXECUTE FUNCTION " FEEDPUB_SCHEMA ".%s(%s); %s",
 						required->name, required->event, cxt->table,
-						TRIGGER_FOR_ROW(required->type) ? "ROW" : "STATEMENT", required->function, cure);
+						TRIGGER_FOR_ROW(required->type) ? "ROW" : "STATEMENT", required->function,
+						required == &of_table[0] && cxt->arguments != NULL ? cxt->arguments : "", cure);
 	else if (found->tgenabled == TRIGGER_DISABLED)
 		problem = "the trigger that %s%s%s is disabled%s";
 	else
@@ -136,7 +137,7 @@ check_trigger(FeedpubCheck *cxt, const RequiredTrigger *required)
 						   psprintf(problem, required->what, relid != cxt->feed ? " in partition " : "",
 									relid != cxt->feed ? cxt->table : "", consequence),
 						   found == NULL && is_clone ? NULL : cure, FEEDPUB_CURE_AS_OWNER) ||
-		cxt->is_new)
+		cxt->arguments != NULL)
 		return;
 	if (required == &of_table[0])
 		feedpub_registry_set_unstamped(cxt->feed, true);

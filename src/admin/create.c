@@ -53,7 +53,6 @@ PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
-static bool is_left_outbox(Oid relid);
 static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
 static void add_drop_hint(void *arg);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
@@ -133,24 +132,11 @@ feed_create(PG_FUNCTION_ARGS)
 	relid = get_relname_relid(rv->relname, namespaceid);
 
 	/* the rest is what feed_repair() would restore */
-	feedpub_check_repair(relid, true);
+	feedpub_check_repair(relid, "");
 	feedpub_position_begin(feedpub_relation_sequence(relid));
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
 	CommandCounterIncrement();
 	PG_RETURN_OID(relid);
-}
-
-/*
- * Was a table an outbox when the extension was dropped?  Then it has the columns
- * that no other table has.
- */
-static bool
-is_left_outbox(Oid relid)
-{
-	return get_rel_relkind(relid) == RELKIND_RELATION &&
-		get_atttype(relid, get_attnum(relid, FEEDPUB_XID_COLUMN)) == XID8OID &&
-		OidIsValid(feedpub_relation_sequence(relid)) &&
-		get_attnum(relid, "message_id") != InvalidAttrNumber;
 }
 
 /*
@@ -167,7 +153,7 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 		/* before the lock, so that no other role's relation is locked */
 		feedpub_require_owner(relid);
 		if (feedpub_registry_is_table(relid) ||
-			(!feedpub_registry_is_registered(relid) && !is_left_outbox(relid)))
+			(!feedpub_registry_is_registered(relid) && get_attnum(relid, "message_id") == InvalidAttrNumber))
 			ereport(ERROR,
 					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 					 errmsg("\"%s\" is not an outbox", rv->relname)));
@@ -176,7 +162,7 @@ find_outbox(const RangeVar *rv, Oid namespaceid)
 		{
 			/* neither dropped nor renamed meanwhile */
 			if (feedpub_repair_registration(relid) > 0)
-				feedpub_check_repair(relid, false);
+				feedpub_check_repair(relid, NULL);
 			return relid;
 		}
 		UnlockRelationOid(relid, AccessShareLock);

@@ -8,8 +8,8 @@
  * write into the table as before: what they need not know of feedpub is gone,
  * and a default of ours has been replaced.
  *
- * DROP EXTENSION is refused while there are feeds, since their triggers need
- * our functions.  With CASCADE it drops the triggers, and nothing else of a
+ * The server refuses DROP EXTENSION while there are feeds, since their triggers
+ * need our functions.  With CASCADE it drops the triggers, and nothing else of a
  * feed's table needs us.  So writers go on, whether this library is loaded
  * where the extension is dropped or not: the columns of a table feed's stamp may
  * be null, and those of an outbox have defaults of the server's (admin.h).  The
@@ -28,7 +28,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "tcop/utility.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -46,18 +45,10 @@ typedef struct DetachedFeed
 	bool		cascade;
 } DetachedFeed;
 
-static ProcessUtility_hook_type next_hook = NULL;
-
 static void detach(void *arg);
 static void require_feed(void *arg);
 static void drop_triggers(Oid relid);
 static const char *add_default(Oid relid);
-static void process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-							ProcessUtilityContext context, ParamListInfo params,
-							QueryEnvironment *environment, DestReceiver *dest,
-							QueryCompletion *completion);
-static bool drops_extension(const PlannedStmt *pstmt);
-static void add_drop_hint(void *arg);
 
 /*
  * feed_detach(feed regclass, cascade boolean DEFAULT false)
@@ -225,56 +216,4 @@ add_default(Oid relid)
 	lacks = !TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef;
 	relation_close(rel, NoLock);
 	return lacks ? ", ALTER COLUMN message_id SET DEFAULT " FEEDPUB_ID_DEFAULT : "";
-}
-
-/*
- * Watch for DROP EXTENSION.  _PG_init() calls this once.
- */
-void
-feedpub_detach_init(void)
-{
-	next_hook = ProcessUtility_hook ? ProcessUtility_hook : standard_ProcessUtility;
-	ProcessUtility_hook = process_utility;
-}
-
-static void
-process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
-				ProcessUtilityContext context, ParamListInfo params,
-				QueryEnvironment *environment, DestReceiver *dest,
-				QueryCompletion *completion)
-{
-	ErrorContextCallback drop_context = {0};
-
-	drop_context.callback = add_drop_hint;
-	drop_context.previous = error_context_stack;
-	if (drops_extension(pstmt))
-		error_context_stack = &drop_context;
-	next_hook(pstmt, query, read_only_tree, context, params, environment, dest, completion);
-	error_context_stack = drop_context.previous;
-}
-
-/*
- * Does a statement drop our extension?
- */
-static bool
-drops_extension(const PlannedStmt *pstmt)
-{
-	const DropStmt *drop = (const DropStmt *) pstmt->utilityStmt;
-	ListCell   *lc;
-
-	if (drop == NULL || !IsA(drop, DropStmt) || drop->removeType != OBJECT_EXTENSION)
-		return false;
-	foreach(lc, drop->objects)
-	{
-		if (strcmp(strVal(lfirst(lc)), "feedpub") == 0)
-			return true;
-	}
-	return false;
-}
-
-static void
-add_drop_hint(void *arg)
-{
-	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
-		errhint("SELECT * FROM feed_detach_all() makes the feeds ordinary tables, which keep their rows.");
 }

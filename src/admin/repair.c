@@ -64,5 +64,5 @@ feed_repair(PG_FUNCTION_ARGS)
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	ncured = feedpub_repair_registration(relid);
-	PG_RETURN_INT32(ncured + feedpub_check_repair(relid, false));
+	PG_RETURN_INT32(ncured + feedpub_check_repair(relid, NULL));
 }

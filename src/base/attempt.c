@@ -19,15 +19,11 @@ static bool hides_a_value(int sqlstate);
 static bool caller_is_deep(void);
 
 /*
- * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it
- * as a text, "SQLSTATE: message", in the current context.  What the work has
- * allocated there stays.
- *
- * Only an error of the data is returned, since no call can deliver the value.
- * All other errors are raised.
+ * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it,
+ * in the current context.  What the work has allocated there stays.
  */
-char *
-feedpub_attempt(void (*work)(void *arg), void *arg)
+ErrorData *
+feedpub_attempt_error(void (*work)(void *arg), void *arg)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -50,6 +46,19 @@ feedpub_attempt(void (*work)(void *arg), void *arg)
 	PG_END_TRY();
 	MemoryContextSwitchTo(context);
 	CurrentResourceOwner = owner;
+	return error;
+}
+
+/*
+ * The same.  The error is returned as a text, "SQLSTATE: message", if it is one
+ * of the data, since no call can deliver the value.  All other errors are
+ * raised.
+ */
+char *
+feedpub_attempt(void (*work)(void *arg), void *arg)
+{
+	ErrorData  *error = feedpub_attempt_error(work, arg);
+
 	if (error == NULL)
 		return NULL;
 	if (!feedpub_attempt_is_of_the_data(error->sqlerrcode) ||

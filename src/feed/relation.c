@@ -40,7 +40,7 @@
 
 #include "feed/feed.h"
 
-static bool is_index_on_stamp(Relation rel, Oid indexid);
+static Oid	find_index(Relation rel, bool valid);
 
 /*
  * Look up an internal function of the extension.
@@ -174,61 +174,7 @@ feedpub_relation_sequence(Oid relid)
 Oid
 feedpub_relation_index(Relation rel)
 {
-	ListCell   *lc;
-
-	foreach(lc, RelationGetIndexList(rel))
-	{
-		if (feedpub_relation_is_index(rel, lfirst_oid(lc), true))
-			return lfirst_oid(lc);
-	}
-	return InvalidOid;
-}
-
-/*
- * Is an index of the table such a one?  If valid is false, it need not be
- * valid yet.
- */
-bool
-feedpub_relation_is_index(Relation rel, Oid indexid, bool valid)
-{
-	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
-	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
-	Relation	index = index_open(indexid, AccessShareLock);
-	Form_pg_index form = index->rd_index;
-	bool		result = index->rd_rel->relam == BTREE_AM_OID &&
-		((form->indisvalid && form->indisready) || !valid) && form->indislive &&
-		form->indnkeyatts == 2 &&
-		index->rd_opcintype[0] == XID8OID &&
-		index->rd_opcintype[1] == INT8OID &&
-		form->indkey.values[0] == xid_attno &&
-		form->indkey.values[1] == pos_attno &&
-		index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
-		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-				feedpub_catalog_is_stamped_predicate(rel, index));
-
-	index_close(index, AccessShareLock);
-	return result;
-}
-
-/*
- * Is it an index of this table on the stamp, valid or not?
- */
-static bool
-is_index_on_stamp(Relation rel, Oid indexid)
-{
-	Relation	index;
-	bool		result;
-
-	if (!list_member_oid(RelationGetIndexList(rel), indexid))
-		return false;
-	index = index_open(indexid, AccessShareLock);
-	result = index->rd_index->indnkeyatts == 2 &&
-		index->rd_index->indkey.values[0] == get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN) &&
-		index->rd_index->indkey.values[1] == get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN) &&
-		(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-		 feedpub_catalog_is_stamped_predicate(rel, index));
-	index_close(index, AccessShareLock);
-	return result;
+	return find_index(rel, true);
 }
 
 /*
@@ -238,40 +184,56 @@ is_index_on_stamp(Relation rel, Oid indexid)
 bool
 feedpub_relation_has_invalid_index(Relation rel)
 {
+	return OidIsValid(find_index(rel, false));
+}
+
+static Oid
+find_index(Relation rel, bool valid)
+{
+	AttrNumber	xid_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_XID_COLUMN);
+	AttrNumber	pos_attno = get_attnum(RelationGetRelid(rel), FEEDPUB_POS_COLUMN);
+	Oid			found = InvalidOid;
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(rel))
 	{
-		if (!get_index_isvalid(lfirst_oid(lc)) &&
-			is_index_on_stamp(rel, lfirst_oid(lc)))
-			return true;
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+
+		if (index->rd_rel->relam == BTREE_AM_OID &&
+			(form->indisvalid && form->indisready) == valid && form->indislive &&
+			form->indnkeyatts == 2 &&
+			index->rd_opcintype[0] == XID8OID &&
+			index->rd_opcintype[1] == INT8OID &&
+			form->indkey.values[0] == xid_attno &&
+			form->indkey.values[1] == pos_attno &&
+			index->rd_indoption[0] == 0 && index->rd_indoption[1] == 0 &&
+			(heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+			 feedpub_catalog_is_stamped_predicate(rel, index)))
+			found = lfirst_oid(lc);
+		index_close(index, AccessShareLock);
+		if (OidIsValid(found))
+			break;
 	}
-	return false;
+	return found;
 }
 
 /*
  * The statement that creates a table feed's index.  The index contains the
  * stamped rows only, so it is empty at first.  If a failed attempt left an
- * invalid index, the statement builds that again.  The index of a partitioned
- * table is not valid before each of its partitions has its own, which is
- * attached to it (attach.c).
+ * invalid index, the statement builds that again.
  */
 char *
 feedpub_relation_index_cure(Relation rel, bool concurrently)
 {
-	char	   *name = makeObjectName(RelationGetRelationName(rel), "feed", "idx");
-	Oid			namespaceid = RelationGetNamespace(rel);
-	Oid			present = get_relname_relid(name, namespaceid);
 	const char *option = concurrently ? " CONCURRENTLY" : "";
+	Oid			invalid = find_index(rel, false);
 
-	if (OidIsValid(present) && is_index_on_stamp(rel, present))
-		return psprintf("REINDEX INDEX%s %s", option, feedpub_relation_name(present));
-	if (OidIsValid(present))
-		name = ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
-								  namespaceid, false);
-	return psprintf("CREATE INDEX%s %s ON %s%s (%s, %s) WHERE %s IS NOT NULL",
-					option, quote_identifier(name),
-					rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE ? "ONLY " : "",
+	if (OidIsValid(invalid))
+		return psprintf("REINDEX INDEX%s %s", option, feedpub_relation_name(invalid));
+	return psprintf("CREATE INDEX%s %s ON %s (%s, %s) WHERE %s IS NOT NULL", option,
+					quote_identifier(ChooseRelationName(RelationGetRelationName(rel), "feed", "idx",
+														RelationGetNamespace(rel), false)),
 					feedpub_relation_name(RelationGetRelid(rel)),
 					FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN, FEEDPUB_XID_COLUMN);
 }
