@@ -109,52 +109,32 @@ feedpub_batch_sees(const FeedpubSnapshot *snapshot, uint64 xid)
 	return low == snapshot->nxip || snapshot->xip[low] != xid;
 }
 
-static int
-compare_xids(const void *a, const void *b)
-{
-	uint64		xa = *(const uint64 *) a;
-	uint64		xb = *(const uint64 *) b;
-
-	return xa < xb ? -1 : xa > xb;
-}
-
 /*
  * Convert the server's snapshot, in the current memory context.
  *
- * Does what pg_current_snapshot() of xid8funcs.c does.  A snapshot does not
- * list our own transaction, which is running too, so it is added.  Not for a
- * standby, where a snapshot keeps the running xids elsewhere.
+ * A snapshot does not list our own transaction, which is running too, so it is
+ * added.  A standby's lists none, and shows no row of those that are running.
  */
 void
 feedpub_batch_take_snapshot(Snapshot snapshot, FeedpubSnapshot *taken)
 {
 	FullTransactionId own = GetTopFullTransactionIdIfAny();
-	FullTransactionId next = ReadNextFullTransactionId();
+	StoredSnapshot *stored;
+	int			i;
 
-	Assert(!snapshot->takenDuringRecovery);
-
-	taken->xmin = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmin, next));
-	taken->xmax = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xmax, next));
-	taken->nxip = snapshot->xcnt;
-	taken->xip = palloc((snapshot->xcnt + 1) * sizeof(uint64));
-	for (uint32 i = 0; i < snapshot->xcnt; i++)
-		taken->xip[i] = U64FromFullTransactionId(feedpub_horizon_widen(snapshot->xip[i], next));
-	if (FullTransactionIdIsValid(own) && U64FromFullTransactionId(own) < taken->xmax)
-		taken->xip[taken->nxip++] = U64FromFullTransactionId(own);
-	qsort(taken->xip, taken->nxip, sizeof(uint64), compare_xids);
-
-	/* a prepared transaction may be listed twice (procarray.c) */
-	if (taken->nxip > 1)
-	{
-		int			n = 1;
-
-		for (int i = 1; i < taken->nxip; i++)
-		{
-			if (taken->xip[i] != taken->xip[n - 1])
-				taken->xip[n++] = taken->xip[i];
-		}
-		taken->nxip = n;
-	}
+	PushActiveSnapshot(snapshot);
+	stored = (StoredSnapshot *) DatumGetPointer(OidFunctionCall0(F_PG_CURRENT_SNAPSHOT));
+	PopActiveSnapshot();
+	taken->xmin = stored->xmin;
+	taken->xmax = stored->xmax;
+	taken->nxip = stored->nxip;
+	taken->xip = palloc_array(uint64, stored->nxip + 1);
+	memcpy(taken->xip, stored->xip, stored->nxip * sizeof(uint64));
+	if (!FullTransactionIdIsValid(own) || U64FromFullTransactionId(own) >= taken->xmax)
+		return;
+	for (i = taken->nxip++; i > 0 && taken->xip[i - 1] > U64FromFullTransactionId(own); i--)
+		taken->xip[i] = taken->xip[i - 1];
+	taken->xip[i] = U64FromFullTransactionId(own);
 }
 
 /*

@@ -74,7 +74,10 @@ typedef struct News
 	int			n;
 	int			size;
 	bool		complete;		/* there are no others */
-	bool		live;			/* one of the first has a visible row */
+	int			ncut;			/* how many are below the xmax of the last cut; */
+	NewTransaction **later;		/* those of them that are in later parts */
+	int			nlater;
+	uint64	   *xip;			/* of the cut */
 } News;
 
 static void load_news(News *news, FeedpubRunReader *reader,
@@ -82,10 +85,8 @@ static void load_news(News *news, FeedpubRunReader *reader,
 					  const FeedpubSnapshot *snapshot, int limit);
 static void add_news(News *news, FeedpubRunReader *reader, List *runs);
 static NewTransaction **order_news(News *news, int per_part);
-static bool is_part_live(FeedpubRunReader *reader, const FeedpubSnapshot *before,
-						 const FeedpubSnapshot *snapshot);
 static void cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-						 const News *news, int part, uint64 xmax);
+						 News *news, int part, uint64 xmax);
 static int	compare_by_pos(const void *a, const void *b);
 static int	compare_by_xid(const void *a, const void *b);
 
@@ -123,8 +124,10 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 	nparts = news.complete ? (news.n + per_part - 1) / per_part :
 							 (news.n - MAX_RUNNING) / per_part;
 	done->more = !news.complete;
-	cut.xip = memcpy(palloc((cut.nxip + 1) * sizeof(uint64)), cut.xip,
-					 cut.nxip * sizeof(uint64));
+	news.later = MemoryContextAllocHuge(CurrentMemoryContext,
+										Max(news.n, 1) * sizeof(NewTransaction *));
+	news.xip = MemoryContextAllocHuge(CurrentMemoryContext,
+									  (news.n + snapshot->nxip + 1) * sizeof(uint64));
 
 	for (int part = 0; part < nparts; part++)
 	{
@@ -136,7 +139,7 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 
 		CHECK_FOR_INTERRUPTS();
 		if (end - begin < per_part &&
-			!(part == 0 ? news.live : is_part_live(reader, &cut, snapshot)))
+			!feedpub_unpublished_some_live(reader, feedpub_run_load(reader, &cut, snapshot, 0, INT_MAX)))
 			break;
 		batch.sync_id = last->sync_id + part + 1;
 		batch.publication = last->sync_id + 1;
@@ -194,7 +197,7 @@ load_news(News *news, FeedpubRunReader *reader, const FeedpubSnapshot *before,
 		MemoryContextSwitchTo(oldcontext);
 		MemoryContextReset(context);
 
-		next = feedpub_run_next_xid(reader);
+		next = feedpub_run_next_xid(reader, to.xmax);
 		if (next >= snapshot->xmax)
 		{
 			news->complete = true;
@@ -230,10 +233,6 @@ add_news(News *news, FeedpubRunReader *reader, List *runs)
 		added = &news->list[news->n++];
 		added->xid = run->xid;
 		added->last_pos = feedpub_run_last_pos(reader, run);
-
-		/* only a part that is not full asks for that */
-		if (!news->live && first < feedpub_max_batch_transactions)
-			news->live = feedpub_unpublished_run_lives(reader, run);
 	}
 	qsort(news->list + first, news->n - first, sizeof(NewTransaction), compare_by_xid);
 	for (int i = first; i < news->n; i++)
@@ -266,98 +265,46 @@ order_news(News *news, int per_part)
 }
 
 /*
- * Has the last part a visible row?
- */
-static bool
-is_part_live(FeedpubRunReader *reader, const FeedpubSnapshot *before,
-			 const FeedpubSnapshot *snapshot)
-{
-	return feedpub_unpublished_some_live(reader,
-										 feedpub_run_load(reader, before, snapshot, 0, INT_MAX));
-}
-
-/*
- * Make the snapshot of a part, with its xmax, from that of the part before.
- * It also sees the transactions of this part, but none of later parts, and
- * none that the whole snapshot does not see.
+ * Make the snapshot of a part, with its xmax, after that of the part before.
+ * It sees what is below its xmax, but none of later parts, and none that the
+ * whole snapshot does not see.
  *
- * The list of the part before has what is below its xmax and was not seen.
- * The transactions between its xmax and ours are added, and those of this part
- * are removed.  So each transaction enters the list once, and the list is as
- * short as the number of transactions that were running at a time.
+ * Those of later parts are kept from one cut to the next.  So each transaction
+ * enters the list once, and the list is as short as the number of transactions
+ * that were running at a time.
  */
 static void
 cut_snapshot(FeedpubSnapshot *cut, const FeedpubSnapshot *snapshot,
-			 const News *news, int part, uint64 xmax)
+			 News *news, int part, uint64 xmax)
 {
-	int			first = 0;
-	int			high = news->n;
-	int			nxip = 0;
-	int			maxxip = cut->nxip + snapshot->nxip + 16;
-	uint64	   *xip = palloc(maxxip * sizeof(uint64));
-	int			i = 0;
+	int			nlater = 0;
 
-	/* the first transaction at or beyond the old xmax */
-	while (first < high)
+	while (news->ncut < news->n && news->list[news->ncut].xid < xmax)
+		news->later[news->nlater++] = &news->list[news->ncut++];
+	for (int i = 0; i < news->nlater; i++)
 	{
-		int			middle = (first + high) / 2;
-
-		if (news->list[middle].xid < cut->xmax)
-			first = middle + 1;
-		else
-			high = middle;
+		if (news->later[i]->part > part)
+			news->later[nlater++] = news->later[i];
 	}
+	news->nlater = nlater;
+	*cut = (FeedpubSnapshot){.xmin = xmax, .xmax = xmax, .xip = news->xip};
 
-	/*
-	 * The old list, without the transactions that this part holds and those
-	 * that have ended without a row.  What stays are transactions that the
-	 * whole snapshot does not see, and transactions of later parts.
-	 */
-	for (i = 0; i < cut->nxip; i++)
+	/* both lists are sorted: merge */
+	for (int i = 0, j = 0;;)
 	{
-		NewTransaction key = {.xid = cut->xip[i]};
-		NewTransaction *found = bsearch(&key, news->list, news->n,
-										sizeof(NewTransaction), compare_by_xid);
-
-		if (!feedpub_batch_sees(snapshot, cut->xip[i]) ||
-			(found != NULL && found->part > part))
-			xip[nxip++] = cut->xip[i];
-	}
-
-	/* between the old xmax and the new one; both lists are sorted: merge */
-	i = 0;
-	while (i < snapshot->nxip && snapshot->xip[i] < cut->xmax)
-		i++;
-	for (;;)
-	{
-		uint64		running = i < snapshot->nxip ? snapshot->xip[i] : PG_UINT64_MAX;
-		uint64		ended = first < news->n ? news->list[first].xid : PG_UINT64_MAX;
-		uint64		xid = Min(running, ended);
+		uint64		later = i < nlater ? news->later[i]->xid : PG_UINT64_MAX;
+		uint64		running = j < snapshot->nxip ? snapshot->xip[j] : PG_UINT64_MAX;
+		uint64		xid = Min(later, running);
 
 		if (xid >= xmax)
 			break;
-		if (nxip == maxxip)
-		{
-			maxxip *= 2;
-			xip = repalloc(xip, maxxip * sizeof(uint64));
-		}
-		if (running < ended)
-		{
-			xip[nxip++] = running;
+		cut->xmin = Min(cut->xmin, xid);
+		cut->xip[cut->nxip++] = xid;
+		if (later < running)
 			i++;
-		}
 		else
-		{
-			if (news->list[first].part > part)
-				xip[nxip++] = ended;
-			first++;
-		}
+			j++;
 	}
-	pfree(cut->xip);
-	cut->xmax = xmax;
-	cut->nxip = nxip;
-	cut->xip = xip;
-	cut->xmin = nxip > 0 ? xip[0] : xmax;
 }
 
 static int

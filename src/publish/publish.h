@@ -17,10 +17,10 @@
  *		WHERE (b.sync_id, f.feed_pos) > (cursor's sync_id, cursor's pos)
  *		ORDER BY b.sync_id, f.feed_pos LIMIT max_rows
  *
- * The index on (feed_xid, feed_pos) finds the rows of a batch in two ways.
- * The transactions that began since the batch before are the range from its
- * xmax to the xmax of this one.  Those that were running when the batch before
- * was made are listed in its snapshot, and are looked up one by one (run.c).
+ * The index on (feed_xid, feed_pos) finds the rows of a batch.  Their
+ * transactions were running when the batch before was made, and are listed in
+ * its snapshot, or have begun since, and are in the range from its xmax to the
+ * xmax of this one (run.c).
  *
  * The rest bounds the cost: a large backlog is cut into several batches
  * (cut.c), old batches are merged into one (merge_batches.c).  A cursor is the
@@ -236,7 +236,6 @@ extern uint32 feedpub_seed_site(TimeLineID timeline);
 extern bool feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 									   Snapshot snapshot,
 									   const FeedpubSnapshot *last);
-extern bool feedpub_unpublished_run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
 extern bool feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs);
 
 /* in publish.c */
@@ -258,7 +257,7 @@ extern List *feedpub_run_load(FeedpubRunReader *reader,
 							  int64 after_pos, int max_runs);
 extern bool feedpub_run_next(FeedpubRun *run);
 extern bool feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run);
-extern uint64 feedpub_run_next_xid(const FeedpubRunReader *reader);
+extern uint64 feedpub_run_next_xid(FeedpubRunReader *reader, uint64 xid);
 extern int64 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run);
 extern void feedpub_run_end(FeedpubRunReader *reader);
 

@@ -7,19 +7,22 @@
  * their positions: a run.  A batch is the runs of the transactions that its
  * snapshot sees and the one before it does not, merged by position.
  *
- * Its transactions are of two kinds.  Those that began since the batch before
- * are in the range [xmax of the snapshot before, xmax of this one).  The range
- * is walked from transaction to transaction.  Those that were running when the
- * batch before was made are listed in its snapshot, and each is looked up.  So
- * an old transaction costs one look-up a batch, and nothing is ever read from
- * the oldest running transaction on.
+ * Its transactions are of two kinds.  Those that were running when the batch
+ * before was made are listed in its snapshot.  Those that began since then are
+ * in the range [xmax of the snapshot before, xmax of this one).  One scan of
+ * the index goes from each that may be in the batch to the next, in the order
+ * of their ids.  What lies between is stepped over if it is short, and passed
+ * by a new descent if not.  So an old transaction costs one look-up a batch,
+ * and all that the oldest one has outlived is never read.  If the scan finds
+ * the end of the index, there is nothing for later batches either: the
+ * snapshot sees no row that was entered since.  So a partition into which
+ * nothing is written costs one look a page.
  *
- * A short run is read whole while the range is walked.  Of a longer one only
- * the beginning is read, or what is after the reader's cursor.  Then the walk
- * skips to the next transaction with a new descent of the index, and the merge
- * reads the rest in chunks when it gets there.  So a page costs its rows and
- * the transactions in its batch, however many rows they have.  A batch has at
- * most feedpub.max_batch_transactions of them.
+ * A short run is read whole.  Of a longer one only the beginning is read, or
+ * what is after the reader's cursor.  Then the scan skips to the next
+ * transaction, and the merge reads the rest in chunks when it gets there.  So a
+ * page costs its rows and the transactions in its batch, however many rows they
+ * have.  A batch has at most feedpub.max_batch_transactions of them.
  *
  * A table feed's deletes are in feedpub._tombstone, with the same stamps and
  * an index on (feed, feed_xid, feed_pos), which is a second source of runs.
@@ -48,11 +51,11 @@
 
 #include "publish/publish.h"
 
-/* how many entries of a run are read at once */
+/* how many entries of a run are read at once, and at most stepped over */
 #define SHORT_RUN	32
 #define CHUNK		256
 
-/* One index that has runs, and what is being read of it. */
+/* One index that has runs, and where its scan is. */
 typedef struct RunSource
 {
 	Relation	table;			/* NULL: there is none */
@@ -61,16 +64,13 @@ typedef struct RunSource
 	Snapshot	snapshot;
 	Oid			feed;			/* of the tombstones: the first column */
 	int			nprefix;		/* 1 if it has that column, else 0 */
-	IndexScanDesc range;		/* walks from transaction to transaction */
-	IndexScanDesc point;		/* reads one transaction's entries */
-	ScanKeyData start[2];		/* where range began: the scan points to it */
-	uint64		walked_to;		/* range is at the first entry from here */
-	uint64		nothing_from;	/* no entry is here or beyond */
-	bool		had_running;	/* some of before->xip were in it */
-	bool		at_entry;		/* there is one, which follows */
+	IndexScanDesc scan;
+	ScanKeyData start[2];		/* where the scan began: it points to it */
+	uint64		passed_xid;		/* all entries up to here have been passed, */
+	int64		passed_pos;
+	bool		at_entry;		/* and this one is the next; else there is none */
 	uint64		xid;
 	FeedpubEntry entry;
-	FeedpubEntry walked[SHORT_RUN]; /* the run that is being walked */
 
 	/* for feedpub_run_fetch() */
 	IndexFetchTableData *fetch;
@@ -81,35 +81,27 @@ struct FeedpubRunReader
 {
 	MemoryContext context;		/* in which the scans keep their state */
 	FeedpubPartitions *partitions;
+	FeedpubEntry *buffer;		/* of the run that is being read */
+	int			buffer_size;
 	int			nsources;
 	RunSource	sources[FLEXIBLE_ARRAY_MEMBER];
 };
 
 static void begin_source(RunSource *source, Relation table, Relation index,
 						 Oid feed, Snapshot snapshot);
-static void rescan(FeedpubRunReader *reader, IndexScanDesc scan,
-				   ScanKey keys, int nkeys);
-static ItemPointer get_next(FeedpubRunReader *reader, IndexScanDesc scan,
-							ScanDirection direction);
+static uint64 first_xid(const RunSource *source, uint64 xid);
 static List *load_source(FeedpubRunReader *reader, RunSource *source,
 						 const FeedpubSnapshot *before,
 						 const FeedpubSnapshot *snapshot, int64 after_pos,
 						 int max_runs, List *runs);
-static bool may_have_running(FeedpubRunReader *reader, RunSource *source,
-							 const FeedpubSnapshot *before);
-static void step_range(FeedpubRunReader *reader, RunSource *source);
-static void seek_range(FeedpubRunReader *reader, RunSource *source,
-					   uint64 xid, int64 after_pos);
-static void seek_point(FeedpubRunReader *reader, RunSource *source,
-					   uint64 xid, int64 after_pos);
-static uint64 get_xid(const RunSource *source, IndexScanDesc scan);
-static int64 get_pos(const RunSource *source, IndexScanDesc scan);
-static void read_chunk(FeedpubRunReader *reader, FeedpubRun *run,
-					   int64 after_pos, int nentries);
-static FeedpubRun *keep_walked(const RunSource *source,
-							   const FeedpubRun *walked);
-static FeedpubRun *walk_run(FeedpubRunReader *reader, RunSource *source,
-							bool wanted, int64 after_pos);
+static void advance(FeedpubRunReader *reader, RunSource *source, uint64 xid,
+					int64 pos);
+static void seek(FeedpubRunReader *reader, RunSource *source, uint64 xid,
+				 int64 pos, ScanDirection direction);
+static void step(FeedpubRunReader *reader, RunSource *source,
+				 ScanDirection direction);
+static void read_entries(FeedpubRunReader *reader, FeedpubRun *run,
+						 int nentries);
 
 /*
  * Begin to read runs of a feed.  Rows are read with snapshot, tombstones with
@@ -125,6 +117,8 @@ feedpub_run_begin(const FeedpubFeed *feed, FeedpubPartitions *partitions,
 
 	reader->context = CurrentMemoryContext;
 	reader->partitions = partitions;
+	reader->buffer_size = CHUNK;
+	reader->buffer = palloc_array(FeedpubEntry, CHUNK);
 	reader->nsources = partitions->n + 1;
 	for (int i = 0; i < partitions->n; i++)
 	{
@@ -155,13 +149,10 @@ begin_source(RunSource *source, Relation table, Relation index, Oid feed,
 	source->index = index;
 	source->feed = feed;
 	source->nprefix = OidIsValid(feed) ? 1 : 0;
-	source->nothing_from = PG_UINT64_MAX;
-	source->range = feedpub_snapshot_begin_scan(table, index, snapshot,
-												1 + source->nprefix);
-	source->range->xs_want_itup = true;
-	source->point = feedpub_snapshot_begin_scan(table, index, snapshot,
-												2 + source->nprefix);
-	source->point->xs_want_itup = true;
+	source->passed_xid = PG_UINT64_MAX; /* nowhere yet */
+	source->scan = feedpub_snapshot_begin_scan(table, index, snapshot,
+											   1 + source->nprefix);
+	source->scan->xs_want_itup = true;
 }
 
 void
@@ -173,8 +164,7 @@ feedpub_run_end(FeedpubRunReader *reader)
 
 		if (source->table == NULL)
 			continue;
-		index_endscan(source->range);
-		index_endscan(source->point);
+		index_endscan(source->scan);
 		if (source->fetch != NULL)
 		{
 			table_index_fetch_end(source->fetch);
@@ -186,6 +176,7 @@ feedpub_run_end(FeedpubRunReader *reader)
 			table_close(source->table, NoLock);
 		}
 	}
+	pfree(reader->buffer);
 	pfree(reader);
 }
 
@@ -243,28 +234,34 @@ feedpub_run_load(FeedpubRunReader *reader, const FeedpubSnapshot *before,
 }
 
 /*
- * After feedpub_run_load() has walked up to a snapshot: the xid of the next
- * entry, or PG_UINT64_MAX if there is none.  It may be too small, but not too
- * large.
+ * The smallest id from this one on of a transaction that has entries, or
+ * PG_UINT64_MAX.
  */
 uint64
-feedpub_run_next_xid(const FeedpubRunReader *reader)
+feedpub_run_next_xid(FeedpubRunReader *reader, uint64 xid)
 {
 	uint64		next = PG_UINT64_MAX;
 
 	for (int i = 0; i < reader->nsources; i++)
 	{
-		const RunSource *source = &reader->sources[i];
+		RunSource  *source = &reader->sources[i];
 
 		if (source->table == NULL)
 			continue;
-		/* one that begins later has not been walked */
-		if (source->walked_to == 0)
-			next = Min(next, source->partition->since);
-		else if (source->at_entry)
+		advance(reader, source, first_xid(source, xid), 0);
+		if (source->at_entry)
 			next = Min(next, source->xid);
 	}
 	return next;
+}
+
+/*
+ * The first id from this one on whose rows are in the feed (partition.c).
+ */
+static uint64
+first_xid(const RunSource *source, uint64 xid)
+{
+	return Max(xid, source->partition != NULL ? source->partition->since : 0);
 }
 
 /*
@@ -275,150 +272,45 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 			const FeedpubSnapshot *before, const FeedpubSnapshot *snapshot,
 			int64 after_pos, int max_runs, List *runs)
 {
-	uint64		since = source->partition != NULL ? source->partition->since : 0;
-	uint64		from = Max(before->xmax, since);
-	int			nxip = before->nxip;
+	uint64		xid = first_xid(source, 0);
+	int			i = 0;
 
-	/* rows with smaller xids are not in the feed (partition.c) */
-	if (snapshot->xmax <= since)
-	{
-		source->walked_to = 0;
-		return runs;
-	}
-	if (nxip > 0 && reader->partitions->is_partitioned && source->partition != NULL &&
-		!may_have_running(reader, source, before))
-		nxip = 0;
-	for (int i = 0; i < nxip; i++)
-	{
-		FeedpubRun *run;
-
-		if (before->xip[i] < since ||
-			!feedpub_batch_sees(snapshot, before->xip[i]))
-			continue;
-		run = palloc0_object(FeedpubRun);
-		run->source = source - reader->sources;
-		run->xid = before->xip[i];
-		read_chunk(reader, run, after_pos, SHORT_RUN);
-		if (run->nentries == 0)
-			continue;
-		runs = lappend(runs, run);
-		source->had_running = true;
-	}
-
-	/*
-	 * After the batch before, the walk is where this one begins.  If that was
-	 * the end of the index, it still is for our snapshot, which sees no row
-	 * that was entered since.
-	 */
-	if (source->nothing_from <= from)
-		source->at_entry = false;
-	else if (source->walked_to != from)
-		seek_range(reader, source, from, after_pos);
-	while (source->at_entry && source->xid < snapshot->xmax &&
-		   list_length(runs) < max_runs)
+	while (list_length(runs) < max_runs)
 	{
 		FeedpubRun *run;
 
 		CHECK_FOR_INTERRUPTS();
-		run = walk_run(reader, source, feedpub_batch_sees(snapshot, source->xid), after_pos);
-		if (run != NULL)
-			runs = lappend(runs, run);
-	}
 
-	/* unless positions were skipped, which the next batch needs */
-	source->walked_to = 0;
-	if (list_length(runs) < max_runs && after_pos == 0)
-		source->walked_to = snapshot->xmax;
-	return runs;
-}
-
-/*
- * May a partition have rows of transactions that were running when the batch
- * before was made?  Into most partitions nothing has been written for long,
- * and one look tells, instead of one for each such transaction and batch.  If
- * the look finds the end of the index, nothing that the snapshot sees is after
- * it for any later batch either.
- */
-static bool
-may_have_running(FeedpubRunReader *reader, RunSource *source,
-				 const FeedpubSnapshot *before)
-{
-	if (source->had_running)
-		return true;
-	if (source->nothing_from <= before->xmin)
-		return false;
-	seek_range(reader, source, before->xmin, 0);
-	source->walked_to = 0;
-	if (!source->at_entry)
-		source->nothing_from = before->xmin;
-	else if (source->xid < before->xmax)
-		return true;
-	else
-		source->walked_to = before->xmax;
-	return false;
-}
-
-/*
- * Walk over the run at which the range scan is, to the next one.  Returns it
- * if it is wanted and has entries after after_pos, else NULL.
- *
- * If the run turns out to be long, it is entered again at after_pos, unless
- * the walk has got there already, and left when enough has been read.
- */
-static FeedpubRun *
-walk_run(FeedpubRunReader *reader, RunSource *source, bool wanted,
-		 int64 after_pos)
-{
-	uint64		xid = source->xid;
-	FeedpubRun	run = {.source = source - reader->sources, .xid = xid};
-	int			nwalked = 0;
-
-	while (source->at_entry && source->xid == xid)
-	{
-		if (nwalked == SHORT_RUN && wanted && run.nentries == 0)
+		/* the next one that may be in the batch */
+		while (i < before->nxip && before->xip[i] < xid)
+			i++;
+		xid = i < before->nxip ? before->xip[i] : Max(xid, before->xmax);
+		if (xid >= snapshot->xmax)
+			break;
+		if (!feedpub_batch_sees(snapshot, xid))
 		{
-			seek_range(reader, source, xid, after_pos);
-			nwalked = 0;
+			xid++;
 			continue;
 		}
-		if (nwalked == SHORT_RUN)
-		{
-			/* not between two entries of one position, see read_chunk() */
-			while (run.nentries > 0 && source->walked[run.nentries - 1].pos == source->entry.pos)
-				run.nentries--;
-			if (wanted && run.nentries == 0)
-				read_chunk(reader, &run, after_pos, SHORT_RUN);
-			run.more = true;
 
-			/* the next transaction; after after_pos if this is its id */
-			seek_range(reader, source, xid + 1, after_pos);
+		/* or the next one that has entries, which may be before that */
+		advance(reader, source, xid, after_pos);
+		if (!source->at_entry)
 			break;
+		if (source->xid != xid)
+		{
+			xid = source->xid;
+			continue;
 		}
-		if (wanted && source->entry.pos > after_pos)
-			source->walked[run.nentries++] = source->entry;
-		nwalked++;
-		step_range(reader, source);
+		run = palloc0_object(FeedpubRun);
+		run->source = source - reader->sources;
+		run->xid = xid++;
+		read_entries(reader, run, SHORT_RUN);
+		if (run->more)
+			seek(reader, source, run->xid, PG_INT64_MAX, ForwardScanDirection);
+		runs = lappend(runs, run);
 	}
-	if (run.nentries == 0)
-		return NULL;
-	return keep_walked(source, &run);
-}
-
-/*
- * Keep a run whose first entries have just been walked over, in the current
- * memory context.
- */
-static FeedpubRun *
-keep_walked(const RunSource *source, const FeedpubRun *walked)
-{
-	FeedpubRun *run = palloc_object(FeedpubRun);
-	Size		size = walked->nentries * sizeof(FeedpubEntry);
-
-	*run = *walked;
-	if (run->entries == NULL)
-		run->entries = memcpy(palloc(size), source->walked, size);
-	run->pos = run->entries[0].pos;
-	return run;
+	return runs;
 }
 
 /*
@@ -448,7 +340,8 @@ bool
 feedpub_run_read(FeedpubRunReader *reader, FeedpubRun *run)
 {
 	Assert(run->nentries == 0);
-	read_chunk(reader, run, run->pos - 1, run->entries != NULL ? CHUNK : SHORT_RUN);
+	advance(reader, &reader->sources[run->source], run->xid, run->pos - 1);
+	read_entries(reader, run, CHUNK);
 	return run->nentries > 0;
 }
 
@@ -459,69 +352,46 @@ int64
 feedpub_run_last_pos(FeedpubRunReader *reader, FeedpubRun *run)
 {
 	RunSource  *source = &reader->sources[run->source];
+	int64		last_pos = run->entries[run->nentries - 1].pos;
 
 	if (!run->more)
-		return run->entries[run->nentries - 1].pos;
+		return last_pos;
+	seek(reader, source, run->xid, PG_INT64_MAX, BackwardScanDirection);
 
 	/* if VACUUM has removed what was rolled back, none is left */
-	seek_point(reader, source, run->xid, 0);
-	if (get_next(reader, source->point, BackwardScanDirection) == NULL)
-		return run->entries[run->nentries - 1].pos;
-	return get_pos(source, source->point);
+	return source->at_entry && source->xid == run->xid ? source->entry.pos : last_pos;
 }
 
 /*
- * What an index entry holds: the xid and the position.
- */
-static uint64
-get_xid(const RunSource *source, IndexScanDesc scan)
-{
-	bool		isnull;
-
-	return U64FromFullTransactionId(DatumGetFullTransactionId(index_getattr(scan->xs_itup, source->nprefix + 1,
-																			RelationGetDescr(source->index), &isnull)));
-}
-
-static int64
-get_pos(const RunSource *source, IndexScanDesc scan)
-{
-	bool		isnull;
-
-	return DatumGetInt64(index_getattr(scan->xs_itup, source->nprefix + 2,
-									   RelationGetDescr(source->index), &isnull));
-}
-
-/*
- * A scan allocates state at its first rescan and step.  It must live as long
- * as the scan, not as long as the caller's runs.
+ * Move the scan forward, or back, to the first entry of a transaction after a
+ * position, or else to the first entry of the next transaction.
  */
 static void
-rescan(FeedpubRunReader *reader, IndexScanDesc scan, ScanKey keys, int nkeys)
+advance(FeedpubRunReader *reader, RunSource *source, uint64 xid, int64 pos)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
+	int			nsteps = 0;
 
-	index_rescan(scan, keys, nkeys, NULL, 0);
-	MemoryContextSwitchTo(oldcontext);
-}
-
-static ItemPointer
-get_next(FeedpubRunReader *reader, IndexScanDesc scan, ScanDirection direction)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
-	ItemPointer tid = index_getnext_tid(scan, direction);
-
-	MemoryContextSwitchTo(oldcontext);
-	return tid;
+	if (xid < source->passed_xid || (xid == source->passed_xid && pos < source->passed_pos))
+		seek(reader, source, xid, pos, ForwardScanDirection);
+	while (source->at_entry &&
+		   (source->xid < xid || (source->xid == xid && source->entry.pos <= pos)))
+	{
+		if (nsteps++ < SHORT_RUN)
+			step(reader, source, ForwardScanDirection);
+		else
+			seek(reader, source, xid, pos, ForwardScanDirection);
+	}
 }
 
 /*
- * Set the range scan to the first entry of a transaction after a position, or
- * else to the first entry of the next transaction.
+ * Begin the scan anew after a place; or, backwards, at or before it.
  */
 static void
-seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
-		   int64 after_pos)
+seek(FeedpubRunReader *reader, RunSource *source, uint64 xid, int64 pos,
+	 ScanDirection direction)
 {
+	StrategyNumber strategy = ScanDirectionIsForward(direction) ? BTGreaterStrategyNumber : BTLessEqualStrategyNumber;
+	MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
 	ScanKeyData keys[2];
 	ScanKey		key = &keys[source->nprefix];
 	ScanKey		start = source->start;
@@ -531,58 +401,51 @@ seek_range(FeedpubRunReader *reader, RunSource *source, uint64 xid,
 		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(source->feed));
 	ScanKeyEntryInitialize(&start[0], SK_ROW_MEMBER, source->nprefix + 1,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
+						   strategy, InvalidOid, InvalidOid,
 						   F_XID8CMP, FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
 	ScanKeyEntryInitialize(&start[1], SK_ROW_MEMBER | SK_ROW_END, source->nprefix + 2,
-						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT8CMP, Int64GetDatum(after_pos));
+						   strategy, InvalidOid, InvalidOid,
+						   F_BTINT8CMP, Int64GetDatum(pos));
 	key->sk_flags = SK_ROW_HEADER;
 	key->sk_attno = source->nprefix + 1;
-	key->sk_strategy = BTGreaterStrategyNumber;
+	key->sk_strategy = strategy;
 	key->sk_argument = PointerGetDatum(start);
-	rescan(reader, source->range, keys, source->nprefix + 1);
-	step_range(reader, source);
+	index_rescan(source->scan, keys, source->nprefix + 1, NULL, 0);
+	MemoryContextSwitchTo(oldcontext);
+	source->at_entry = false;
+	step(reader, source, direction);
+	source->passed_xid = ScanDirectionIsForward(direction) ? xid : PG_UINT64_MAX;
+	source->passed_pos = pos;
 }
 
 /*
- * Step the range scan by one entry.
+ * Step to the next entry.  A scan allocates state at its first rescan and step.
+ * It must live as long as the scan, not as long as the caller's runs.
  */
 static void
-step_range(FeedpubRunReader *reader, RunSource *source)
+step(FeedpubRunReader *reader, RunSource *source, ScanDirection direction)
 {
-	ItemPointer tid = get_next(reader, source->range, ForwardScanDirection);
+	MemoryContext oldcontext = MemoryContextSwitchTo(reader->context);
+	ItemPointer tid = index_getnext_tid(source->scan, direction);
+	TupleDesc	desc = RelationGetDescr(source->index);
+	bool		isnull;
 
+	MemoryContextSwitchTo(oldcontext);
+	source->passed_xid = source->xid;
+	source->passed_pos = source->entry.pos;
 	source->at_entry = tid != NULL;
 	if (tid == NULL)
 		return;
-	source->xid = get_xid(source, source->range);
-	source->entry.pos = get_pos(source, source->range);
+	source->xid = U64FromFullTransactionId(DatumGetFullTransactionId(index_getattr(source->scan->xs_itup, source->nprefix + 1,
+																				   desc, &isnull)));
+	source->entry.pos = DatumGetInt64(index_getattr(source->scan->xs_itup, source->nprefix + 2,
+													desc, &isnull));
 	source->entry.tid = *tid;
 }
 
 /*
- * Set the point scan to a transaction's entries after a position.
- */
-static void
-seek_point(FeedpubRunReader *reader, RunSource *source, uint64 xid,
-		   int64 after_pos)
-{
-	ScanKeyData keys[3];
-	int			n = source->nprefix;
-
-	if (n > 0)
-		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(source->feed));
-	ScanKeyInit(&keys[n], n + 1, BTEqualStrategyNumber, F_XID8EQ,
-				FullTransactionIdGetDatum(FullTransactionIdFromU64(xid)));
-	ScanKeyInit(&keys[n + 1], n + 2, BTGreaterStrategyNumber, F_INT8GT,
-				Int64GetDatum(after_pos));
-	rescan(reader, source->point, keys, n + 2);
-}
-
-/*
- * Read at most nentries entries of a run that are after a position, and
- * replace those it has.
+ * Read at most nentries entries of a run at which the scan is, in the current
+ * memory context, and replace those it has.
  *
  * A row of a table feed may have several entries of one position.  If an
  * UPDATE does not stamp it, but changes a column of another index, it enters
@@ -591,36 +454,29 @@ seek_point(FeedpubRunReader *reader, RunSource *source, uint64 xid,
  * all.
  */
 static void
-read_chunk(FeedpubRunReader *reader, FeedpubRun *run, int64 after_pos,
-		   int nentries)
+read_entries(FeedpubRunReader *reader, FeedpubRun *run, int nentries)
 {
 	RunSource  *source = &reader->sources[run->source];
-	ItemPointer tid;
+	int			n = 0;
 
-	seek_point(reader, source, run->xid, after_pos);
+	run->more = false;
+	while (source->at_entry && source->xid == run->xid && !run->more)
+	{
+		if (n >= nentries && reader->buffer[n - 1].pos != source->entry.pos)
+			run->more = true;
+		else
+		{
+			if (n == reader->buffer_size)
+				reader->buffer = repalloc(reader->buffer, (reader->buffer_size *= 2) * sizeof(FeedpubEntry));
+			reader->buffer[n++] = source->entry;
+			step(reader, source, ForwardScanDirection);
+		}
+	}
 	if (run->entries != NULL)
 		pfree(run->entries);
-	run->entries = palloc(nentries * sizeof(FeedpubEntry));
-	run->nentries = 0;
+	run->entries = memcpy(palloc_array(FeedpubEntry, n), reader->buffer, n * sizeof(FeedpubEntry));
+	run->nentries = n;
 	run->current = 0;
-	run->more = false;
-	while ((tid = get_next(reader, source->point, ForwardScanDirection)) != NULL)
-	{
-		FeedpubEntry *entry;
-
-		if (run->nentries >= nentries)
-		{
-			if (run->entries[run->nentries - 1].pos != get_pos(source, source->point))
-			{
-				run->more = true;
-				break;
-			}
-			run->entries = repalloc(run->entries, (run->nentries + 1) * sizeof(FeedpubEntry));
-		}
-		entry = &run->entries[run->nentries++];
-		entry->pos = get_pos(source, source->point);
-		entry->tid = *tid;
-	}
-	if (run->nentries > 0)
+	if (n > 0)
 		run->pos = run->entries[0].pos;
 }

@@ -9,16 +9,15 @@
 
 #include "publish/publish.h"
 
-/* how many transactions are looked at first */
-#define MAX_LOOK	100
+static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
 
 /*
  * Would a step with this snapshot find news after the last batch?
  *
- * Readers ask this, so it looks at a few transactions first.  If none of them
- * has a visible row, it looks at so many that a step is sure to publish a full
- * part, which it does without a visible row (cut.c): a transaction has at most
- * one run in each table, and one of tombstones.
+ * If none of the first transactions has a visible row, there is news if there
+ * are so many that a step is sure to publish a full part, which it does
+ * without a visible row (cut.c): a transaction has at most one run in each
+ * table, and one of tombstones.
  */
 bool
 feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
@@ -29,32 +28,16 @@ feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 	FeedpubSnapshot now;
 	List	   *runs;
 	int			limit;
-	int			max_runs;
 	bool		found;
 
 	if (feedpub_partition_has_new(feed, heap, snapshot))
 		return true;
 	partitions = feedpub_partition_open(feed, heap, snapshot, false);
 	reader = feedpub_run_begin(feed, partitions, snapshot, snapshot);
-	if (!snapshot->takenDuringRecovery)
-		feedpub_batch_take_snapshot(snapshot, &now);
-	else
-	{
-		/* it does not list what is running, but shows no row of that */
-		now.xmin = now.xmax = U64FromFullTransactionId(ReadNextFullTransactionId());
-		now.nxip = 0;
-	}
+	feedpub_batch_take_snapshot(snapshot, &now);
 	limit = feedpub_max_batch_transactions * (partitions->n + 1);
-	max_runs = Min(MAX_LOOK, limit);
-	runs = feedpub_run_load(reader, last, &now, 0, max_runs);
-	found = feedpub_unpublished_some_live(reader, runs);
-	if (!found && max_runs < limit && list_length(runs) >= max_runs)
-	{
-		max_runs = limit;
-		runs = feedpub_run_load(reader, last, &now, 0, max_runs);
-		found = feedpub_unpublished_some_live(reader, runs);
-	}
-	found = found || list_length(runs) >= limit;
+	runs = feedpub_run_load(reader, last, &now, 0, limit);
+	found = feedpub_unpublished_some_live(reader, runs) || list_length(runs) >= limit;
 	feedpub_run_end(reader);
 	feedpub_partition_close(partitions);
 	return found;
@@ -72,7 +55,7 @@ feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs)
 
 	foreach(lc, runs)
 	{
-		if (feedpub_unpublished_run_lives(reader, lfirst(lc)))
+		if (run_lives(reader, lfirst(lc)))
 			return true;
 	}
 	return false;
@@ -83,8 +66,8 @@ feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs)
  * commit log decides.  A wrong answer costs a batch without rows, or, if the
  * ids are of another cluster, a wait for the next news.
  */
-bool
-feedpub_unpublished_run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
+static bool
+run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
 {
 	for (int i = 0; i < run->nentries; i++)
 	{
