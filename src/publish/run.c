@@ -273,12 +273,11 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 			int64 after_pos, int max_runs, List *runs)
 {
 	uint64		xid = first_xid(source, 0);
+	FeedpubRun *run = NULL;
 	int			i = 0;
 
 	while (list_length(runs) < max_runs)
 	{
-		FeedpubRun *run;
-
 		CHECK_FOR_INTERRUPTS();
 
 		/* the next one that may be in the batch */
@@ -294,6 +293,8 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 		}
 
 		/* or the next one that has entries, which may be before that */
+		if (run != NULL && run->more && source->xid == run->xid)
+			seek(reader, source, run->xid, PG_INT64_MAX, ForwardScanDirection);
 		advance(reader, source, xid, after_pos);
 		if (!source->at_entry)
 			break;
@@ -306,8 +307,6 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 		run->source = source - reader->sources;
 		run->xid = xid++;
 		read_entries(reader, run, SHORT_RUN);
-		if (run->more)
-			seek(reader, source, run->xid, PG_INT64_MAX, ForwardScanDirection);
 		runs = lappend(runs, run);
 	}
 	return runs;
@@ -384,7 +383,7 @@ advance(FeedpubRunReader *reader, RunSource *source, uint64 xid, int64 pos)
 }
 
 /*
- * Begin the scan anew after a place; or, backwards, at or before it.
+ * Begin the scan anew after such a position; or, backwards, at or before it.
  */
 static void
 seek(FeedpubRunReader *reader, RunSource *source, uint64 xid, int64 pos,
