@@ -280,11 +280,10 @@ COMMENT ON VIEW feedpub._work IS
 	'The jobs that follow from the feeds as they are now.';
 GRANT SELECT ON feedpub._work TO pg_database_owner;
 
--- How far they are.  done holds for the target.  Of an outbox all rows with
--- xids below from_xid are removed if they are before the floor.  locked and
--- failed are the rows that the last pass has left.  pass_file to pass_settled
--- tell how far the current pass is.  It is not dumped: then a pass begins at
--- the first row.
+-- How far they are.  done holds for the target.  locked and failed are the rows
+-- that the last pass has left.  pass tells how far the current pass is, and
+-- where the next one begins, as the processes have it in memory (job.h).  It is
+-- not dumped: then a pass begins at the first row.
 CREATE TABLE feedpub._job (
 	feed pg_catalog.regclass NOT NULL,
 	kind pg_catalog.text NOT NULL,
@@ -301,16 +300,7 @@ CREATE TABLE feedpub._job (
 	stepped_at pg_catalog.timestamptz,
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
-	from_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
-	pass_file pg_catalog.oid NOT NULL DEFAULT 0,
-	pass_kind pg_catalog.int4 NOT NULL DEFAULT 0,
-	pass_xid pg_catalog.xid8 NOT NULL DEFAULT '0',
-	pass_pos pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_tid pg_catalog.tid NOT NULL DEFAULT '(0,0)',
-	pass_moved pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_left pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_failed pg_catalog.int8 NOT NULL DEFAULT 0,
-	pass_settled pg_catalog.bool NOT NULL DEFAULT false,
+	pass pg_catalog.bytea,
 	PRIMARY KEY (feed, kind, relation)
 ) WITH (fillfactor = 50);
 -- The message of an error may have data of rows, so PUBLIC may not read it.

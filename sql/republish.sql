@@ -89,7 +89,7 @@ SELECT feed_attach('big');
 UPDATE big SET v = 'new' WHERE k > 1400;
 CALL feed_republish('big', unstamped_only => true);
 SELECT count(*) FROM big WHERE feed_xid IS NULL;
-SELECT count(DISTINCT feed_pos), count(DISTINCT feed_xid) FROM big;
+SELECT count(DISTINCT feed_pos), count(DISTINCT feed_xid) > 2 AS in_steps FROM big;
 CALL feed_republish('big');
 SELECT count(DISTINCT feed_pos), min(feed_pos), max(feed_pos) FROM big;
 CALL feed_publish('big');
@@ -431,7 +431,8 @@ END $$;
 CREATE TRIGGER dawdle BEFORE UPDATE ON slow1 FOR EACH ROW EXECUTE FUNCTION dawdle();
 ALTER TABLE slow ATTACH PARTITION slow1 FOR VALUES IN (1);
 CALL feed_publish('slow');
-CALL finish('slow', 100, NULL) \g /dev/null
+CALL feed_republish('slow', unstamped_only => true);
+CALL feed_publish('slow');
 SELECT count(*), count(DISTINCT feed_xid) AS steps FROM slow WHERE feed_xid IS NOT NULL;
 SELECT count(*) FROM feed_read(NULL::slow, '', 10) WHERE op = 'upsert';
 DROP TABLE slow;

@@ -8,6 +8,8 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+
 #include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -27,96 +29,85 @@ PG_FUNCTION_INFO_V1(feedpub_run_job);
  * The waits of a job after turns that did not end well, in ms, the first and
  * the longest: after an error, or if a process was ended; else, for locks.
  */
-#define FIRST_REST		"1000"
-#define LAST_REST		"600000"
-#define FIRST_RETRY		"100"
-#define LAST_RETRY		"10000"
+#define FIRST_REST		1000
+#define LAST_REST		600000
+#define FIRST_RETRY		100
+#define LAST_RETRY		10000
 
-/* $1 is the first wait, $2 the last, of the attempt with this number */
-#define WAIT_UNTIL(first, last, attempt) \
-	"pg_catalog.clock_timestamp() + LEAST(" first " * 2.0 ^ LEAST(" attempt ", 20), " last ")" \
-	" * interval '1 ms'"
+/*
+ * How many rows a step changes: few at first, since each may be slow; then as
+ * many as take so long, in ms, at most so many.
+ */
+#define STEP_TIME		20
+#define MOST_ROWS		5000
 
 /* how often the progress of a removal is written, in ms */
 #define SAVE_INTERVAL	1000
 
+/* how much of a pass is kept */
+#define KEPT			offsetof(FeedpubPass, removes)
+
 static const char *const names[] = {"stamp", "remove", "expire", "sweep"};
 
 /*
- * The jobs of a feed, or all; with those that have left rows, if $2 says so.
- * First those of the owner that has waited longest.
+ * The jobs of a feed, or all.  First those of the owner that has waited
+ * longest.
  */
 static FeedpubStatement list_jobs = {
-	.sql = "SELECT q.feed, q.kind, q.relation, q.target, q.owner, q.running, q.busy, q.wait_ms"
-		   " FROM (SELECT w.*, COALESCE(j.running, false) AS running,"
-		   "   COALESCE(pg_catalog.bool_or(j.running) OVER (PARTITION BY w.owner), false) AS busy,"
-		   "   CASE WHEN w.kind <> 'stamp' OR j.target = w.target THEN"
-		   "    GREATEST(EXTRACT(epoch FROM j.retry_at - pg_catalog.clock_timestamp()) * 1000, 0)::pg_catalog.int8 END AS wait_ms,"
-		   "   pg_catalog.max(j.stepped_at) OVER (PARTITION BY w.owner) AS served_at, j.stepped_at,"
-		   "   j.done, j.target AS reached, j.failed"
+	.sql = "SELECT feed, kind, relation, target, owner, running, busy, wait_ms, attempts"
+		   " FROM (SELECT w.*, j.done, j.target AS reached, j.stepped_at,"
+		   "   COALESCE(j.running, false) AS running, COALESCE(j.attempts, 0) AS attempts,"
+		   "   COALESCE(pg_catalog.bool_or(j.running) OVER owners, false) AS busy,"
+		   "   COALESCE(EXTRACT(epoch FROM j.retry_at - pg_catalog.clock_timestamp()) * 1000, 0)::pg_catalog.int8 AS wait_ms,"
+		   "   pg_catalog.max(j.stepped_at) OVER owners AS served_at"
 		   "  FROM feedpub._work w LEFT JOIN feedpub._job j"
-		   "   ON j.feed = w.feed AND j.kind = w.kind AND j.relation = w.relation) q"
-		   " WHERE ($1 = 0::regclass OR q.feed = $1)"
-		   "  AND (q.done IS NOT TRUE OR q.reached <> q.target OR ($2 AND q.failed > 0))"
-		   " ORDER BY q.served_at NULLS FIRST, q.stepped_at NULLS FIRST, q.feed::oid, q.relation::oid",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, BOOLOID},
+		   "   ON j.feed = w.feed AND j.kind = w.kind AND j.relation = w.relation"
+		   "    AND (w.kind <> 'stamp' OR j.target = w.target)"
+		   "  WINDOW owners AS (PARTITION BY w.owner)) q"
+		   " WHERE ($1 = 0::regclass OR feed = $1) AND (done IS NOT TRUE OR reached <> target)"
+		   " ORDER BY served_at NULLS FIRST, stepped_at NULLS FIRST, feed::oid, relation::oid",
+	.nargs = 1,
+	.argtypes = {REGCLASSOID},
 };
 
-/* $5: in the background; $6: what the last pass has left is tried again */
+/* The first parameters of these name the job: see name_job(). */
+#define IS_JOB			" WHERE feed = $1 AND kind = $2 AND relation = $3"
+#define JOB_TYPES		REGCLASSOID, TEXTOID, REGCLASSOID, XID8OID
+
+/* $5: in the background; $6: the next turn, if it does not end */
 static FeedpubStatement begin_job = {
 	.sql = "INSERT INTO feedpub._job AS j (feed, kind, relation, target, running, attempts, retry_at, stepped_at)"
-		   " VALUES ($1, $2, $3, $4, $5, $5::int4,"
-		   "  CASE WHEN $5 THEN " WAIT_UNTIL(FIRST_REST, LAST_REST, "0") " END,"
-																		 "  pg_catalog.clock_timestamp())"
-																		 " ON CONFLICT (feed, kind, relation) DO UPDATE SET target = $4, done = false,"
-																		 "  running = j.running OR $5, attempts = j.attempts + $5::int4,"
-																		 "  retry_at = CASE WHEN $5 THEN " WAIT_UNTIL(FIRST_REST, LAST_REST, "j.attempts") "   ELSE j.retry_at END,"
-																																						   "  stepped_at = EXCLUDED.stepped_at,"
-																																						   "  pass_file = CASE WHEN j.target = $4 AND NOT $6 THEN j.pass_file ELSE 0 END,"
-																																						   "  rows = CASE WHEN $2 = 'stamp' AND j.target <> $4 THEN 0 ELSE j.rows END,"
-																																						   "  failed = CASE WHEN $2 = 'stamp' AND (j.target <> $4 OR $6) THEN 0 ELSE j.failed END,"
-																																						   "  last_error = CASE WHEN $2 = 'stamp' AND (j.target <> $4 OR $6) THEN NULL ELSE j.last_error END"
-																																						   " RETURNING from_xid, pass_file, pass_kind, pass_xid, pass_pos, pass_tid,"
-																																						   "  pass_moved, pass_left, pass_failed, pass_settled",
+		   " VALUES ($1, $2, $3, $4, $5, $5::int4, $6, pg_catalog.clock_timestamp())"
+		   " ON CONFLICT (feed, kind, relation) DO UPDATE SET target = $4, done = false,"
+		   "  running = j.running OR $5, attempts = j.attempts + $5::int4,"
+		   "  retry_at = COALESCE($6, j.retry_at), stepped_at = EXCLUDED.stepped_at,"
+		   "  rows = CASE WHEN $2 <> 'stamp' OR j.target = $4 THEN j.rows ELSE 0 END,"
+		   "  failed = CASE WHEN $2 <> 'stamp' OR j.target = $4 THEN j.failed ELSE 0 END,"
+		   "  last_error = CASE WHEN $2 <> 'stamp' OR j.target = $4 THEN j.last_error END"
+		   " RETURNING pass, locked, failed",
 	.nargs = 6,
-	.argtypes = {REGCLASSOID, TEXTOID, REGCLASSOID, XID8OID, BOOLOID, BOOLOID},
+	.argtypes = {JOB_TYPES, BOOLOID, TIMESTAMPTZOID},
 };
 
-/* $17: a pass has ended */
+/* $10: the last error of a row */
 static FeedpubStatement save_job = {
-	.sql = "UPDATE feedpub._job SET done = $5, rows = rows + $6,"
-		   "  from_xid = GREATEST(from_xid, $7),"
-		   "  pass_file = $8, pass_kind = $9, pass_xid = $10, pass_pos = $11, pass_tid = $12,"
-		   "  pass_moved = $13, pass_left = $14, pass_failed = $15, pass_settled = $16,"
-		   "  locked = CASE WHEN $17 THEN $14 ELSE GREATEST(locked, $14) END,"
-		   "  failed = CASE WHEN $17 THEN $15 ELSE GREATEST(failed, $15) END,"
+	.sql = "UPDATE feedpub._job SET done = $5, rows = rows + $6, pass = $7, locked = $8, failed = $9,"
 		   "  stepped_at = pg_catalog.now(),"
-		   "  last_error = CASE WHEN $17 AND $14 + $15 = 0 THEN NULL ELSE COALESCE($18, last_error) END,"
-		   "  last_error_at = CASE WHEN $17 AND $14 + $15 = 0 THEN NULL"
-		   "   WHEN $18 IS NULL THEN last_error_at ELSE pg_catalog.now() END"
-		   " WHERE feed = $1 AND kind = $2 AND relation = $3 AND target = $4",
-	.nargs = 18,
-	.argtypes = {REGCLASSOID, TEXTOID, REGCLASSOID, XID8OID, BOOLOID, INT8OID, XID8OID,
-				 OIDOID, INT4OID, XID8OID, INT8OID, TIDOID, INT8OID, INT8OID, INT8OID, BOOLOID,
-				 BOOLOID, TEXTOID},
+		   "  last_error = CASE WHEN $8 + $9 > 0 THEN COALESCE($10, last_error) END,"
+		   "  last_error_at = CASE WHEN $8 + $9 = 0 THEN NULL"
+		   "   WHEN $10 IS NULL THEN last_error_at ELSE pg_catalog.now() END" IS_JOB " AND target = $4",
+	.nargs = 10,
+	.argtypes = {JOB_TYPES, BOOLOID, INT8OID, BYTEAOID, INT8OID, INT8OID, TEXTOID},
 };
 
-/*
- * $4: it has made progress; $5: the error that has ended it.  Rows whose DELETE
- * fails are tried as rarely, whatever else is removed.
- */
+/* $5: the next turn; NULL: as soon as there is something to do; $6: the error that ends it */
 static FeedpubStatement end_job = {
-	.sql = "UPDATE feedpub._job SET running = false,"
-		   "  attempts = CASE WHEN $4 AND (failed = 0 OR kind = 'stamp') THEN 0 ELSE attempts END,"
-		   "  retry_at = CASE WHEN $4 AND (failed = 0 OR kind = 'stamp') THEN NULL"
-		   "   WHEN $5 IS NOT NULL OR (failed > 0 AND kind <> 'stamp')"
-		   "    THEN " WAIT_UNTIL(FIRST_REST, LAST_REST, "attempts - 1") "   ELSE " WAIT_UNTIL(FIRST_RETRY, LAST_RETRY, "attempts - 1") " END,"
-																																		"  last_error = COALESCE($5, last_error),"
-																																		"  last_error_at = CASE WHEN $5 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END"
-																																		" WHERE feed = $1 AND kind = $2 AND relation = $3",
-	.nargs = 5,
-	.argtypes = {REGCLASSOID, TEXTOID, REGCLASSOID, BOOLOID, TEXTOID},
+	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5,"
+		   "  attempts = CASE WHEN $5 IS NULL THEN 0 ELSE attempts END,"
+		   "  last_error = COALESCE($6, last_error),"
+		   "  last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END" IS_JOB,
+	.nargs = 6,
+	.argtypes = {JOB_TYPES, TIMESTAMPTZOID, TEXTOID},
 };
 
 static FeedpubStatement count_failed = {
@@ -132,6 +123,10 @@ static FeedpubStatement count_stamped = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(rows), 0)::pg_catalog.int8 FROM feedpub._job WHERE kind = 'stamp'",
 };
 
+static FeedpubJobOutcome step(FeedpubJob *job, bool wait);
+static void name_job(const FeedpubJob *job, Datum *values);
+static Datum time_after(int64 first, int64 last, int attempts);
+
 /*
  * feedpub._run_job(feed regclass, max_rows integer) returns bigint
  *
@@ -142,7 +137,7 @@ static FeedpubStatement count_stamped = {
 Datum
 feedpub_run_job(PG_FUNCTION_ARGS)
 {
-	List	   *jobs = feedpub_job_list(PG_GETARG_OID(0), false);
+	List	   *jobs = feedpub_job_list(PG_GETARG_OID(0));
 	FeedpubJob *job;
 	FeedpubJobOutcome outcome;
 
@@ -150,20 +145,20 @@ feedpub_run_job(PG_FUNCTION_ARGS)
 		PG_RETURN_NULL();
 	job = linitial(jobs);
 	feedpub_job_begin(job, false, false);
-	outcome = feedpub_job_step(job, PG_GETARG_INT32(1), false);
+	job->max_rows = PG_GETARG_INT32(1);
+	outcome = feedpub_job_step(job, false);
 	if (outcome == FEEDPUB_JOB_NOTHING || outcome == FEEDPUB_JOB_WAITS)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(job->pass.done);
 }
 
 /*
- * The jobs of a feed that are not done, or of all feeds for InvalidOid; with
- * failed_too also those that are done but for rows that failed.
+ * The jobs of a feed that are not done, or of all feeds for InvalidOid.
  */
 List *
-feedpub_job_list(Oid feed, bool failed_too)
+feedpub_job_list(Oid feed)
 {
-	Datum		values[2] = {ObjectIdGetDatum(feed), BoolGetDatum(failed_too)};
+	Datum		values[1] = {ObjectIdGetDatum(feed)};
 	MemoryContext context = CurrentMemoryContext;
 	MemoryContext oldcontext;
 	List	   *jobs = NIL;
@@ -176,8 +171,8 @@ feedpub_job_list(Oid feed, bool failed_too)
 	for (uint64 i = 0; i < n; i++)
 	{
 		FeedpubJob *job = palloc0_object(FeedpubJob);
-		Datum		columns[8];
-		bool		nulls[8];
+		Datum		columns[9];
+		bool		nulls[9];
 		char	   *kind;
 
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, columns, nulls);
@@ -190,7 +185,8 @@ feedpub_job_list(Oid feed, bool failed_too)
 		job->owner = DatumGetObjectId(columns[4]);
 		job->running = DatumGetBool(columns[5]);
 		job->busy = DatumGetBool(columns[6]);
-		job->wait_ms = nulls[7] ? 0 : DatumGetInt64(columns[7]);
+		job->wait_ms = DatumGetInt64(columns[7]);
+		job->attempts = DatumGetInt32(columns[8]);
 		jobs = lappend(jobs, job);
 	}
 	MemoryContextSwitchTo(oldcontext);
@@ -205,36 +201,35 @@ feedpub_job_name(FeedpubJobKind kind)
 }
 
 /*
- * Begin a turn of a job: go on from where it is.
+ * Begin a turn of a job: go on from where it is, or anew, if what the last pass
+ * has left is to be tried again.
  */
 void
 feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew)
 {
-	Datum		values[6] = {ObjectIdGetDatum(job->feed),
-							 CStringGetTextDatum(names[job->kind]),
-							 ObjectIdGetDatum(job->relation),
-							 UInt64GetDatum(job->target),
-							 BoolGetDatum(in_background), BoolGetDatum(anew)};
 	FeedpubPass *pass = &job->pass;
+	Datum		values[6];
 	FeedpubRole caller;
-	Datum		columns[10];
-	bool		nulls[10];
+	Datum		kept;
+	bool		isnull;
 
+	name_job(job, values);
+	values[4] = BoolGetDatum(in_background);
+	if (in_background)
+		values[5] = time_after(FIRST_REST, LAST_REST, job->attempts++);
 	feedpub_store_begin(&caller);
-	(void) feedpub_store_run(&begin_job, values, NULL);
-	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, columns, nulls);
-	pass->removes = job->kind != FEEDPUB_JOB_STAMP;
-	pass->from_xid = DatumGetUInt64(columns[0]);
-	pass->file = DatumGetObjectId(columns[1]);
-	pass->kind = (FeedpubRows) DatumGetInt32(columns[2]);
-	pass->xid = DatumGetUInt64(columns[3]);
-	pass->pos = DatumGetInt64(columns[4]);
-	pass->tid = *(ItemPointer) DatumGetPointer(columns[5]);
-	pass->moved = DatumGetInt64(columns[6]);
-	pass->left = DatumGetInt64(columns[7]);
-	pass->failed = DatumGetInt64(columns[8]);
-	job->settled = DatumGetBool(columns[9]);
+	(void) feedpub_store_run(&begin_job, values, in_background ? NULL : "     n");
+	kept = feedpub_store_value(0, 1, &isnull);
+	if (!isnull && VARSIZE_ANY_EXHDR(DatumGetPointer(kept)) == KEPT)
+		memcpy(pass, VARDATA_ANY(DatumGetPointer(kept)), KEPT);
+	job->locked = DatumGetInt64(feedpub_store_value(0, 2, &isnull));
+	job->failed = DatumGetInt64(feedpub_store_value(0, 3, &isnull));
 	feedpub_store_end(&caller);
+	pass->removes = job->kind != FEEDPUB_JOB_STAMP;
+	if (pass->target != job->target || anew)
+		pass->file = InvalidOid;
+	pass->target = job->target;
+	job->max_rows = 1;
 }
 
 /*
@@ -242,29 +237,46 @@ feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew)
  * is false, it does nothing if it would have to wait for another session.
  */
 FeedpubJobOutcome
-feedpub_job_step(FeedpubJob *job, int max_rows, bool wait)
+feedpub_job_step(FeedpubJob *job, bool wait)
+{
+	TimestampTz began = GetCurrentTimestamp();
+	FeedpubJobOutcome outcome;
+	double		ratio;
+
+	job->pass.done = 0;
+	outcome = step(job, wait);
+	/* if none was changed, the time says nothing of how fast that is */
+	ratio = Min(STEP_TIME * 1000.0 / Max(GetCurrentTimestamp() - began, 1), 2);
+	if (job->pass.done > 0 || ratio < 1)
+		job->max_rows = Max((int) Min(ceil(job->max_rows * ratio), MOST_ROWS), 1);
+	return outcome;
+}
+
+static FeedpubJobOutcome
+step(FeedpubJob *job, bool wait)
 {
 	FeedpubPass *pass = &job->pass;
 	FeedpubJobOutcome outcome;
 	LOCKTAG		tag;
 
-	pass->done = 0;
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
 	if (LockAcquire(&tag, ExclusiveLock, false, !wait) == LOCKACQUIRE_NOT_AVAIL)
 		return FEEDPUB_JOB_NOTHING;
 	if (job->kind == FEEDPUB_JOB_SWEEP)
-		return feedpub_registry_sweep(max_rows) ? FEEDPUB_JOB_GOES_ON : FEEDPUB_JOB_DONE;
-	outcome = pass->removes ? feedpub_remove_rows(job, max_rows, wait) :
-							  feedpub_stamp_rows(job, max_rows, wait);
+	{
+		pass->done = job->max_rows;
+		return feedpub_registry_sweep(job->max_rows) ? FEEDPUB_JOB_GOES_ON : FEEDPUB_JOB_DONE;
+	}
+	outcome = pass->removes ? feedpub_remove_rows(job, wait) : feedpub_stamp_rows(job, wait);
 	if (outcome != FEEDPUB_JOB_GOES_ON)
 		return outcome;
-	job->rows += pass->done;
+	job->total += pass->done;
 	if (pass->ended)
 	{
 		/* rows that are stamped may have been written again, or moved */
 		bool		whole = pass->removes ?
 			pass->left + pass->failed == 0 :
-			pass->left + pass->moved == 0 && job->settled;
+			pass->left + pass->moved == 0 && pass->settled;
 
 		outcome = whole		? FEEDPUB_JOB_DONE :
 			pass->moved > 0 ? FEEDPUB_JOB_GOES_ON :
@@ -278,6 +290,24 @@ feedpub_job_step(FeedpubJob *job, int max_rows, bool wait)
 }
 
 /*
+ * In a procedure: make steps, each in a transaction of its own, as long as the
+ * job goes on.
+ */
+FeedpubJobOutcome
+feedpub_job_run(FeedpubJob *job)
+{
+	FeedpubJobOutcome outcome;
+
+	do
+	{
+		CHECK_FOR_INTERRUPTS();
+		feedpub_job_begin_transaction();
+		outcome = feedpub_job_step(job, true);
+	} while (outcome == FEEDPUB_JOB_GOES_ON);
+	return outcome;
+}
+
+/*
  * Write how far a job is.  All rows of an outbox with xids below from_xid are
  * removed if they are before the floor: a pass that has left none has been
  * there, and so has the floor's snapshot.
@@ -285,51 +315,73 @@ feedpub_job_step(FeedpubJob *job, int max_rows, bool wait)
 void
 feedpub_job_save(FeedpubJob *job, bool done)
 {
-	const FeedpubPass *pass = &job->pass;
-	Datum		values[18];
-	char		nulls[] = "                  ";
-	uint64		from_xid = 0;
+	FeedpubPass *pass = &job->pass;
+	bytea	   *kept = palloc(VARHDRSZ + KEPT);
+	Datum		values[10];
 
 	if (pass->removes && pass->left + pass->failed == 0)
-		from_xid = pass->ended ? pass->before.xmin : Min(pass->xid, pass->before.xmin);
-	values[0] = ObjectIdGetDatum(job->feed);
-	values[1] = CStringGetTextDatum(names[job->kind]);
-	values[2] = ObjectIdGetDatum(job->relation);
-	values[3] = UInt64GetDatum(job->target);
+		pass->from_xid = Max(pass->from_xid,
+							 pass->ended ? pass->before.xmin : Min(pass->xid, pass->before.xmin));
+	job->locked = pass->ended ? pass->left : Max(job->locked, pass->left);
+	job->failed = pass->ended ? pass->failed : Max(job->failed, pass->failed);
+	SET_VARSIZE(kept, VARHDRSZ + KEPT);
+	memcpy(VARDATA(kept), pass, KEPT);
+	name_job(job, values);
 	values[4] = BoolGetDatum(done);
-	values[5] = Int64GetDatum(job->rows);
-	values[6] = UInt64GetDatum(from_xid);
-	values[7] = ObjectIdGetDatum(pass->file);
-	values[8] = Int32GetDatum((int32) pass->kind);
-	values[9] = UInt64GetDatum(pass->xid);
-	values[10] = Int64GetDatum(pass->pos);
-	values[11] = PointerGetDatum(&pass->tid);
-	values[12] = Int64GetDatum(pass->moved);
-	values[13] = Int64GetDatum(pass->left);
-	values[14] = Int64GetDatum(pass->failed);
-	values[15] = BoolGetDatum(job->settled);
-	values[16] = BoolGetDatum(pass->ended);
-	values[17] = CStringGetTextDatum(pass->error);
-	if (pass->error[0] == '\0')
-		nulls[17] = 'n';
-	(void) feedpub_store_execute(&save_job, values, nulls);
-	job->rows = 0;
+	values[5] = Int64GetDatum(job->total - job->saved);
+	values[6] = PointerGetDatum(kept);
+	values[7] = Int64GetDatum(job->locked);
+	values[8] = Int64GetDatum(job->failed);
+	values[9] = CStringGetTextDatum(pass->error);
+	(void) feedpub_store_execute(&save_job, values, pass->error[0] == '\0' ? "         n" : NULL);
+	job->saved = job->total;
 	job->saved_at = GetCurrentTimestamp();
 }
 
 /*
- * End a turn in the background, because of an error if there is one.
+ * End a turn in the background, because of an error if there is one.  Rows
+ * whose DELETE fails are tried as rarely, whatever else is removed.
  */
 void
 feedpub_job_end(const FeedpubJob *job, bool progressed, const char *error)
 {
-	Datum		values[5] = {ObjectIdGetDatum(job->feed),
-							 CStringGetTextDatum(names[job->kind]),
-							 ObjectIdGetDatum(job->relation),
-							 BoolGetDatum(progressed),
-							 error ? CStringGetTextDatum(error) : (Datum) 0};
+	bool		fails = error != NULL || (job->failed > 0 && job->kind != FEEDPUB_JOB_STAMP);
+	char		nulls[] = "      ";
+	Datum		values[6];
 
-	(void) feedpub_store_execute(&end_job, values, error ? NULL : "    n");
+	name_job(job, values);
+	if (progressed && !fails)
+		nulls[4] = 'n';
+	else
+		values[4] = time_after(fails ? FIRST_REST : FIRST_RETRY,
+							   fails ? LAST_REST : LAST_RETRY, job->attempts - 1);
+	if (error == NULL)
+		nulls[5] = 'n';
+	else
+		values[5] = CStringGetTextDatum(error);
+	(void) feedpub_store_execute(&end_job, values, nulls);
+}
+
+/*
+ * The parameters that name a job.
+ */
+static void
+name_job(const FeedpubJob *job, Datum *values)
+{
+	values[0] = ObjectIdGetDatum(job->feed);
+	values[1] = CStringGetTextDatum(names[job->kind]);
+	values[2] = ObjectIdGetDatum(job->relation);
+	values[3] = UInt64GetDatum(job->target);
+}
+
+/*
+ * The time after a wait: of the first attempt, or longer, of a later one.
+ */
+static Datum
+time_after(int64 first, int64 last, int attempts)
+{
+	return TimestampTzGetDatum(TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   Min(first << Min(attempts, 20), last)));
 }
 
 /*

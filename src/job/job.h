@@ -21,10 +21,12 @@
  *
  * A step is a short transaction: it takes the job's lock, checks that the
  * target is still the one of now, under a lock that keeps it, and works on some
- * rows (rows.c).  It is bounded in rows, which adapt to STEP_TIME, and in time.
+ * rows (rows.c).  It is bounded in rows, which adapt to STEP_TIME (job.c), and in
+ * the background in time (process.c).
  * A pass goes over all rows that the job is about; passes are repeated until
  * none is left.  Where a pass is, is in the memory of the session that makes
- * the steps, and is written into feedpub._job.  If that is lost, because the
+ * the steps, and is written into feedpub._job, as it is in memory.  A dump does
+ * not have it.  If that is lost, because the
  * session ended or the server crashed, the next one goes on from what was
  * written: rows that were done since are not found again.
  *
@@ -35,7 +37,9 @@
  * Sessions that make steps: a process in the background (process.c), and
  * feed_republish() and feed_purge() in the session of the caller, which commit
  * between steps.  Two may work on the same job: the lock excludes them from a
- * step at the same time, and each has a pass of its own.
+ * step at the same time, and each has a pass of its own.  What feed_republish()
+ * adds to a stamp job, the rows that are in the feed, is in its session only: if
+ * it is interrupted, no other goes on with that.
  *
  * Retries.  When a turn of a job begins, its row counts an attempt, and a time
  * before which no other turn begins, each time twice as long.  If the turn ends
@@ -71,28 +75,31 @@ typedef enum FeedpubRows
 	FEEDPUB_ROWS_END,
 } FeedpubRows;
 
-/* Going over the rows of a table, and the state of that. */
+/*
+ * Going over the rows of a table, and the state of that.  What comes before
+ * removes is kept in feedpub._job, as it is here.
+ */
 typedef struct FeedpubPass
 {
+	uint64		target;			/* of the job that it is for */
+	uint64		from_xid;		/* where it begins */
+	uint64		xid;			/* and where it is */
+	int64		pos;
+	int64		moved;			/* rows that it has stamped or removed */
+	int64		left;			/* that were locked, or had changed */
+	int64		failed;			/* also those that a trigger suppressed */
+	FeedpubRows kind;
+	Oid			file;			/* the table's file, which tid is of */
+	ItemPointerData tid;
+	bool		settled;		/* stamp: no older writer ran at its start */
+
 	bool		removes;		/* by a DELETE; else rows are stamped anew */
 	int			kinds;			/* 1 << FeedpubRows, for each kind */
 	FeedpubSnapshot before;		/* of FEEDPUB_ROWS_BEFORE */
 	Oid			feed;			/* whose, in feedpub._tombstone; else 0 */
-	uint64		from_xid;		/* where it begins */
-
-	/* where it is */
-	Oid			file;			/* the table's file, which tid is of */
-	FeedpubRows kind;
-	uint64		xid;
-	int64		pos;
-	ItemPointerData tid;
-	int64		moved;			/* rows that it has stamped or removed */
-	int64		left;			/* that were locked, or had changed */
-	int64		failed;			/* also those that a trigger suppressed */
 	bool		ended;
 	TransactionId left_xid;		/* one that has locked such a row, or 0 */
 	char		error[FEEDPUB_ERROR_LENGTH];	/* the last; '': none */
-
 	int64		done;			/* rows, by the last step */
 } FeedpubPass;
 
@@ -112,21 +119,26 @@ typedef struct FeedpubJob
 	FeedpubJobKind kind;
 	Oid			relation;		/* the partition, or the feed's table */
 	uint64		target;
+	uint64		republished;	/* stamp: rows with stamps below it, too; or 0 */
 	Oid			owner;			/* whose code may run; InvalidOid: no code */
 	bool		running;		/* in the background, as its row says */
 	bool		busy;			/* or another one of that owner */
 	int64		wait_ms;		/* until its next turn */
+	int			attempts;
+	int64		locked;			/* rows that the last pass has left */
+	int64		failed;
 	FeedpubPass pass;
-	bool		settled;		/* stamp: no older writer ran at its start */
-	int64		rows;			/* not written yet */
+	int			max_rows;		/* of the next step */
+	int64		total;			/* rows of all steps in this session */
+	int64		saved;			/* of these are in its row */
 	TimestampTz saved_at;
 } FeedpubJob;
 
 /* in job.c */
-extern List *feedpub_job_list(Oid feed, bool failed_too);
+extern List *feedpub_job_list(Oid feed);
 extern void feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew);
-extern FeedpubJobOutcome feedpub_job_step(FeedpubJob *job, int max_rows,
-										  bool wait);
+extern FeedpubJobOutcome feedpub_job_step(FeedpubJob *job, bool wait);
+extern FeedpubJobOutcome feedpub_job_run(FeedpubJob *job);
 extern void feedpub_job_save(FeedpubJob *job, bool done);
 extern void feedpub_job_end(const FeedpubJob *job, bool progressed,
 							const char *error);
@@ -141,17 +153,15 @@ extern long feedpub_plan_wait(void);
 extern void feedpub_plan_end(void);
 
 /* in remove.c */
-extern FeedpubJobOutcome feedpub_remove_rows(FeedpubJob *job, int max_rows,
-											 bool wait);
+extern FeedpubJobOutcome feedpub_remove_rows(FeedpubJob *job, bool wait);
 
 /* in rows.c */
 extern void feedpub_rows_check(Relation rel, bool removes);
-extern void feedpub_rows_since(FeedpubPass *pass, uint64 since);
 extern void feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows);
 extern void feedpub_rows_stamp_all(Relation rel, const char *which);
 
 /* in stamp.c */
-extern FeedpubJobOutcome feedpub_stamp_rows(FeedpubJob *job, int max_rows,
-											bool wait);
+extern uint64 feedpub_stamp_target(Oid feed, Relation rel);
+extern FeedpubJobOutcome feedpub_stamp_rows(FeedpubJob *job, bool wait);
 
 #endif							/* FEEDPUB_JOB_H */

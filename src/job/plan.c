@@ -77,7 +77,7 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 		if (!TimestampDifferenceExceeds(processes[i].started_at, now, FAST))
 			may_start = false;
 	}
-	jobs = feedpub_job_list(InvalidOid, false);
+	jobs = feedpub_job_list(InvalidOid);
 	plan_at = DT_NOEND;
 	foreach(lc, jobs)
 	{

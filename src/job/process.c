@@ -38,14 +38,7 @@
 
 PGDLLEXPORT void feedpub_job_main(Datum main_arg);
 
-/*
- * How many rows a step changes: few at first, since each may be slow; then as
- * many as take so long, in ms, at most so many, and so that several steps share
- * a second's rate.
- */
-#define FIRST_ROWS			10
-#define STEP_TIME			20
-#define MOST_ROWS			5000
+/* so that several steps share a second's rate */
 #define STEPS_A_SECOND		10
 
 /* after how long a step ends the process, and how long a turn is, in ms */
@@ -57,7 +50,6 @@ static TimestampTz began;
 static Oid	owner;				/* for whom it works */
 static bool has_job = false;
 static FeedpubJob job;			/* at which it works */
-static int	rows;				/* of the next step */
 static FeedpubJobOutcome outcome;
 static bool progressed;
 static const char *failure;
@@ -145,7 +137,7 @@ take_job(void)
 	ListCell   *lc;
 
 	has_job = false;
-	foreach(lc, feedpub_job_list(InvalidOid, false))
+	foreach(lc, feedpub_job_list(InvalidOid))
 	{
 		FeedpubJob *due = lfirst(lc);
 
@@ -171,24 +163,20 @@ work(void)
 	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	int			rate = job.kind == FEEDPUB_JOB_STAMP ? feedpub_stamping_rate : feedpub_removal_rate;
 
-	rows = FIRST_ROWS;
 	progressed = false;
 	do
 	{
 		TimestampTz step_began = GetCurrentTimestamp();
-		int64		us;
 
 		CHECK_FOR_INTERRUPTS();
 		MemoryContextReset(context);
 		if (rate > 0)
-			rows = Min(rows, Max(rate / STEPS_A_SECOND, 1));
+			job.max_rows = Min(job.max_rows, Max(rate / STEPS_A_SECOND, 1));
 		enable_timeout_after(limit, STEP_LIMIT);
 		run_in_transaction(make_step);
 		disable_timeout(limit, false);
 		progressed = progressed || outcome == FEEDPUB_JOB_DONE || job.pass.done > 0;
-		us = Max(GetCurrentTimestamp() - step_began, 1);
-		throttle(job.kind == FEEDPUB_JOB_SWEEP ? rows : job.pass.done, rate, step_began);
-		rows = (int) Max(Min(rows * Min(STEP_TIME * 1000.0 / us, 2), MOST_ROWS), FIRST_ROWS);
+		throttle(job.pass.done, rate, step_began);
 	} while (outcome == FEEDPUB_JOB_GOES_ON &&
 			 !TimestampDifferenceExceeds(began, GetCurrentTimestamp(), TURN));
 	run_in_transaction(end_job);
@@ -206,7 +194,7 @@ make_step(void)
 {
 	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
-	outcome = feedpub_job_step(&job, rows, false);
+	outcome = feedpub_job_step(&job, false);
 }
 
 static void

@@ -38,7 +38,7 @@
 #include "job/job.h"
 
 FeedpubJobOutcome
-feedpub_remove_rows(FeedpubJob *job, int max_rows, bool wait)
+feedpub_remove_rows(FeedpubJob *job, bool wait)
 {
 	bool		is_outbox = job->kind == FEEDPUB_JOB_REMOVE;
 	LOCKMODE	lockmode = is_outbox ? RowExclusiveLock : AccessShareLock;
@@ -75,7 +75,7 @@ feedpub_remove_rows(FeedpubJob *job, int max_rows, bool wait)
 		if (is_outbox)
 			feedpub_rows_check(rel, true);
 		rows = is_outbox ? rel : relation_open(feedpub_registry_table("_tombstone"), RowExclusiveLock);
-		feedpub_rows_some(pass, rows, max_rows);
+		feedpub_rows_some(pass, rows, job->max_rows);
 		if (rows != rel)
 			relation_close(rows, NoLock);
 		outcome = FEEDPUB_JOB_GOES_ON;

@@ -27,13 +27,13 @@
  * begins again.
  *
  * Rows of an outbox do not change, and are rarely locked.  So rows that are to
- * be removed are first deleted all at once, without a look at locks, and only
- * if that fails, or does not delete all, they are locked and tried as others.
+ * be removed are first deleted without a look at locks, and only if that fails,
+ * or does not delete all, they are locked and tried as others.
  *
- * Then some rows are changed at once, each time twice as many.  If that fails,
- * each row is tried alone, in a subtransaction.  If a row fails then, or a
- * trigger suppresses it or gives it another stamp, the row is counted, and
- * stops nothing.
+ * All rows of a step are changed by one statement.  If that fails, each row is
+ * tried alone, in a subtransaction.  If a row fails then, or a trigger
+ * suppresses it or gives it another stamp, the row is counted, and stops
+ * nothing.
  *
  * feed_begin_history() has all rows stamped in one transaction, in order.
  *
@@ -76,18 +76,12 @@
 
 #include "job/job.h"
 
-/* pages that are searched at once, and how long a step searches, in ms */
-#define WINDOW			32
-#define SEARCH_TIME		200
+/* Has a row got a stamp of this transaction, and kept it? */
+#define IS_STAMPED \
+	"t." FEEDPUB_XID_COLUMN " = pg_current_xact_id() AND t." FEEDPUB_POS_COLUMN " IS NOT NULL"
 
-/* after how long a step changes no more rows, in ms */
-#define CHANGE_TIME		1000
-
-/* up to how many rows are not removed all at once: each may be slow */
-#define FEW_ROWS		10
-
-/* how many rows are read at once if they are stamped in order */
-#define ROWS_AT_ONCE	1000
+/* how many pages a step searches for rows without a stamp */
+#define WINDOW			1024
 
 /*
  * How long a step waits for a lock that a trigger or a check takes, in ms: less
@@ -101,29 +95,30 @@ typedef struct Step
 {
 	FeedpubPass *pass;
 	Relation	rel;
-	Datum		found;			/* an array of the rows that it has found */
-	Datum		tids;			/* and of those of them that it works on */
+	Datum	   *rows;			/* the row identifiers that it works on */
 	int			n;				/* how many */
-	int64		processed;		/* by the last statement, */
-	char		error[FEEDPUB_ERROR_LENGTH];	/* or the error that ended it */
+	Datum		found;			/* an array of all that it has found */
+	Datum		tids;			/* and of those that a statement is about */
+	const char *sql;			/* the statement; %s is the table */
+	int64		processed;		/* rows by the last statement */
 } Step;
 
-static void update_in_order(Relation rel, const char *which);
+static void stamp_in_order(Relation rel, const char *which);
 static void begin_as_owner(Relation rel, FeedpubRole *caller);
 static void next_kind(FeedpubPass *pass);
-static void execute(Step *step, const char *sql, int from, int to);
-static int	try(Step *step, const char *sql, int from, int to);
-static void take_tids(Step *step);
+static void execute(void *step);
+static void run(Step *step, const char *sql);
+static ErrorData *try(Step *step, const char *sql);
+static bool is_passing(const ErrorData *error);
+static Datum value_of(int64 row, int column);
+static void take_rows(Step *step);
+static Datum array_of(Datum *rows, int n);
 static void find_rows(Step *step, int max_rows);
 static void find_unstamped(Step *step, int max_rows);
 static void lock_rows(Step *step);
 static void note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid);
-static void change_rows(Step *step);
-static bool change_some(Step *step, int from, int to);
+static bool change_rows(Step *step, Datum *rows, int n);
 static void note_failures(FeedpubPass *pass, int64 n, const char *error);
-static bool is_passing(int sqlstate);
-static Datum value_of(int64 row, int column);
-static int64 count_stamped(int64 n);
 
 /*
  * Refuse a table if the UPDATE or DELETE would leave out rows without an
@@ -171,19 +166,6 @@ feedpub_rows_check(Relation rel, bool removes)
 }
 
 /*
- * Let a pass look for the rows of a partition that are not in the feed, which
- * are those that are not in since.
- */
-void
-feedpub_rows_since(FeedpubPass *pass, uint64 since)
-{
-	pass->kinds = since == FEEDPUB_SINCE_NEVER ?
-		1 << FEEDPUB_ROWS_FOREIGN :
-		1 << FEEDPUB_ROWS_UNSTAMPED | 1 << FEEDPUB_ROWS_BEFORE;
-	pass->before = (FeedpubSnapshot){.xmin = since, .xmax = since};
-}
-
-/*
  * Continue with the next kind of rows.
  */
 static void
@@ -217,6 +199,7 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 		pass->kind = -1;
 		next_kind(pass);
 		pass->moved = pass->left = pass->failed = 0;
+		pass->left_xid = InvalidTransactionId;
 		pass->error[0] = '\0';
 	}
 	moved = pass->moved;
@@ -224,17 +207,22 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 	begin_as_owner(rel, &caller);
 	SPI_connect();
 	find_rows(&step, max_rows);
-	step.found = step.tids;
-	if (pass->removes && step.n > FEW_ROWS &&
-		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)", 0, 0) == 0)
+	step.found = step.tids = array_of(step.rows, step.n);
+	if (pass->removes && step.n > 0 &&
+		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)") == NULL)
 	{
 		pass->moved += step.processed;
 		step.n -= step.processed;
 	}
 	if (step.n > 0)
-	{
 		lock_rows(&step);
-		change_rows(&step);
+	if (step.n > 0 && !change_rows(&step, step.rows, step.n))
+	{
+		for (int i = 0; i < step.n; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			(void) change_rows(&step, &step.rows[i], 1);
+		}
 	}
 	SPI_finish();
 	feedpub_role_end(&caller);
@@ -258,7 +246,7 @@ feedpub_rows_stamp_all(Relation rel, const char *which)
 	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
 	{
-		update_in_order(rel, which);
+		stamp_in_order(rel, which);
 	}
 	PG_FINALLY();
 	{
@@ -270,58 +258,38 @@ feedpub_rows_stamp_all(Relation rel, const char *which)
 }
 
 static void
-update_in_order(Relation rel, const char *which)
+stamp_in_order(Relation rel, const char *which)
 {
 	char	   *table = feedpub_relation_name(RelationGetRelid(rel));
-	FullTransactionId xid = GetTopFullTransactionId();
-	Oid			argtypes[1] = {TIDOID};
-	SPIPlanPtr	update;
-	Portal		rows;
+	Oid			argtypes[] = {TIDOID};
+	SPIPlanPtr	update = SPI_prepare(psprintf("UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL"
+											  " WHERE t.ctid = $1 RETURNING " IS_STAMPED,
+											  table),
+									 1, argtypes);
+	Portal		rows = SPI_cursor_open_with_args(NULL,
+												 psprintf("SELECT t.ctid FROM ONLY %s t"
+														  " WHERE t." FEEDPUB_XID_COLUMN " %s",
+														  table, which),
+												 0, NULL, NULL, NULL, false, 0);
 
-	update = SPI_prepare(psprintf("UPDATE ONLY %s SET " FEEDPUB_XID_COLUMN " = NULL"
-								  " WHERE ctid = $1 RETURNING " FEEDPUB_XID_COLUMN,
-								  table),
-						 1, argtypes);
-	rows = SPI_cursor_open_with_args(NULL,
-									 psprintf("SELECT t.ctid FROM ONLY %s t"
-											  " WHERE t." FEEDPUB_XID_COLUMN " %s",
-											  table, which),
-									 0, NULL, NULL, NULL, false, 0);
-	for (;;)
+	for (SPI_cursor_fetch(rows, true, 1); SPI_processed > 0; SPI_cursor_fetch(rows, true, 1))
 	{
-		SPITupleTable *found;
-		uint64		n;
+		SPITupleTable *found = SPI_tuptable;
+		Datum		tid = value_of(0, 1);
 
-		SPI_cursor_fetch(rows, true, ROWS_AT_ONCE);
-		found = SPI_tuptable;
-		n = SPI_processed;
-		if (n == 0)
-			break;
-		for (uint64 i = 0; i < n; i++)
-		{
-			bool		isnull;
-			Datum		values[1] = {SPI_getbinval(found->vals[i], found->tupdesc, 1, &isnull)};
-			Datum		stamp = (Datum) 0;
-
-			CHECK_FOR_INTERRUPTS();
-			if (SPI_execute_plan(update, values, NULL, false, 0) != SPI_OK_UPDATE_RETURNING)
-				elog(ERROR, "could not update \"%s\"", RelationGetRelationName(rel));
-			if (SPI_processed == 1)
-				stamp = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-			if (SPI_processed != 1 || isnull ||
-				!FullTransactionIdEquals(DatumGetFullTransactionId(stamp), xid))
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("a row of \"%s\" could not be stamped anew",
-								RelationGetRelationName(rel)),
-						 errdetail("A trigger suppresses the UPDATE, changes the row before, or changes the stamp."),
-						 errhint("Run feed_check() to see whether the feed's own triggers fire.  Disable the table's other triggers for that time.")));
-			SPI_freetuptable(SPI_tuptable);
-		}
+		CHECK_FOR_INTERRUPTS();
+		if (SPI_execute_plan(update, &tid, NULL, false, 0) != SPI_OK_UPDATE_RETURNING ||
+			SPI_processed != 1 || !DatumGetBool(value_of(0, 1)))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("a row of \"%s\" could not be stamped anew",
+							RelationGetRelationName(rel)),
+					 errdetail("A trigger suppresses the UPDATE, changes the row before, or changes the stamp."),
+					 errhint("Run feed_check() to see whether the feed's own triggers fire.  Disable the table's other triggers for that time.")));
+		SPI_freetuptable(SPI_tuptable);
 		SPI_freetuptable(found);
 	}
 	SPI_cursor_close(rows);
-	SPI_freeplan(update);
 }
 
 /*
@@ -345,38 +313,50 @@ begin_as_owner(Relation rel, FeedpubRole *caller)
 
 /*
  * Run a statement; %s in it is the table.  Its parameters are the position of
- * the pass, $1 to $3, its snapshot, $4, the rows, $5, two numbers, and the rows
- * that were found, $8.
+ * the pass, $1 to $3, its snapshot, $4, the rows that it is about, $5, and all
+ * that were found, $6.
  */
 static void
-execute(Step *step, const char *sql, int from, int to)
+execute(void *arg)
 {
+	Step	   *step = arg;
 	FeedpubPass *pass = step->pass;
-	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, INT4OID, INT4OID, TIDARRAYOID};
+	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, TIDARRAYOID};
 	Datum		values[] = {UInt64GetDatum(pass->xid), Int64GetDatum(pass->pos),
 							PointerGetDatum(&pass->tid), feedpub_batch_snapshot_datum(&pass->before),
-							step->tids, Int32GetDatum(from), Int32GetDatum(to), step->found};
+							step->tids, step->found};
 
-	if (SPI_execute_with_args(psprintf(sql, feedpub_relation_name(RelationGetRelid(step->rel))),
+	if (SPI_execute_with_args(psprintf(step->sql, feedpub_relation_name(RelationGetRelid(step->rel))),
 							  lengthof(values), argtypes, values,
-							  step->tids ? NULL : "    n  n", false, 0) < 0)
-		elog(ERROR, "could not run: %s", sql);
+							  step->tids ? NULL : "    nn", false, 0) < 0)
+		elog(ERROR, "could not run: %s", step->sql);
 	step->processed = (int64) SPI_processed;
+}
+
+static void
+run(Step *step, const char *sql)
+{
+	step->sql = sql;
+	execute(step);
 }
 
 /*
  * Work on the rows that the last statement has returned.
  */
 static void
-take_tids(Step *step)
+take_rows(Step *step)
 {
-	Datum	   *tids = palloc_array(Datum, step->processed);
-
 	step->n = (int) step->processed;
+	step->rows = palloc_array(Datum, step->n);
 	for (int i = 0; i < step->n; i++)
-		tids[i] = value_of(i, 1);
-	step->tids = PointerGetDatum(construct_array(tids, step->n, TIDOID, sizeof(ItemPointerData),
-												 false, TYPALIGN_SHORT));
+		step->rows[i] = value_of(i, 1);
+}
+
+static Datum
+array_of(Datum *rows, int n)
+{
+	return PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData),
+										   false, TYPALIGN_SHORT));
 }
 
 /* A value of what the last statement has returned; 0 if it is NULL. */
@@ -389,42 +369,20 @@ value_of(int64 row, int column)
 }
 
 /*
- * The same in a subtransaction.  Returns 0, or the SQLSTATE of an error that is
- * of the rows, or of other sessions that work on them.  After any other error
- * the step is made again later.
+ * The same in a subtransaction.  Returns NULL, or an error that is of the rows,
+ * or of other sessions that work on them.  After any other error the step is
+ * made again later.
  */
-static int
-try(Step *step, const char *sql, int from, int to)
+static ErrorData *
+try(Step *step, const char *sql)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	volatile int sqlstate = 0;
+	ErrorData  *error;
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		execute(step, sql, from, to);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		sqlstate = error->sqlerrcode;
-		if (!is_passing(sqlstate) && !feedpub_attempt_is_of_the_data(sqlstate))
-			ReThrowError(error);
-		strlcpy(step->error, error->message,
-				pg_mbcliplen(error->message, strlen(error->message), sizeof(step->error) - 1) + 1);
-		FreeErrorData(error);
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	return sqlstate;
+	step->sql = sql;
+	error = feedpub_attempt_error(execute, step);
+	if (error != NULL && !is_passing(error) && !feedpub_attempt_is_of_the_data(error->sqlerrcode))
+		ReThrowError(error);
+	return error;
 }
 
 /*
@@ -432,11 +390,11 @@ try(Step *step, const char *sql, int from, int to)
  * to another partition is one.
  */
 static bool
-is_passing(int sqlstate)
+is_passing(const ErrorData *error)
 {
-	return sqlstate == ERRCODE_LOCK_NOT_AVAILABLE ||
-		sqlstate == ERRCODE_T_R_DEADLOCK_DETECTED ||
-		sqlstate == ERRCODE_T_R_SERIALIZATION_FAILURE;
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+		error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE;
 }
 
 /*
@@ -458,19 +416,18 @@ find_rows(Step *step, int max_rows)
 			find_unstamped(step, max_rows);
 			continue;
 		}
-		execute(step,
-				psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN " FROM ONLY %%s t"
-						 " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s%s%s"
-						 " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s LIMIT $6",
-						 pass->removes ? ") > ($1, $2)" : ", t.ctid) > ($1, $2, $3)",
-						 kind == FEEDPUB_ROWS_BEFORE ?
-							 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
-							 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
-							 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
-						 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : "",
-						 pass->removes ? "" : ", t.ctid"),
-				max_rows, 0);
-		take_tids(step);
+		run(step,
+			psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN " FROM ONLY %%s t"
+					 " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s%s%s"
+					 " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s LIMIT %d",
+					 pass->removes ? ") > ($1, $2)" : ", t.ctid) > ($1, $2, $3)",
+					 kind == FEEDPUB_ROWS_BEFORE ?
+						 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
+						 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
+						 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
+					 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : "",
+					 pass->removes ? "" : ", t.ctid", max_rows));
+		take_rows(step);
 		if (step->n > 0)
 		{
 			pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
@@ -483,36 +440,27 @@ find_rows(Step *step, int max_rows)
 }
 
 /*
- * Find rows without a stamp, or with half of one, some pages at a time.
+ * Find rows without a stamp, or with half of one, in some pages.
  */
 static void
 find_unstamped(Step *step, int max_rows)
 {
 	FeedpubPass *pass = step->pass;
-	BlockNumber nblocks = RelationGetNumberOfBlocks(step->rel);
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SEARCH_TIME);
+	BlockNumber end = ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW;
 
-	while (ItemPointerGetBlockNumberNoCheck(&pass->tid) < nblocks)
-	{
-		BlockNumber end = Min(ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW, nblocks);
-
-		CHECK_FOR_INTERRUPTS();
-		execute(step,
-				psprintf("SELECT t.ctid FROM ONLY %%s t"
-						 " WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
-						 " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
-						 " ORDER BY t.ctid LIMIT $6",
-						 end),
-				max_rows, 0);
-		take_tids(step);
-		if (step->n == max_rows)
-			pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
-		else
-			ItemPointerSet(&pass->tid, end, 0);
-		if (step->n > 0 || GetCurrentTimestamp() >= until)
-			return;
-	}
-	next_kind(pass);
+	run(step,
+		psprintf("SELECT t.ctid FROM ONLY %%s t"
+				 " WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
+				 " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
+				 " ORDER BY t.ctid LIMIT %d",
+				 end, max_rows));
+	take_rows(step);
+	if (step->n == max_rows)
+		pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
+	else if (end < RelationGetNumberOfBlocks(step->rel))
+		ItemPointerSet(&pass->tid, end, 0);
+	else
+		next_kind(pass);
 }
 
 /*
@@ -526,14 +474,14 @@ lock_rows(Step *step)
 
 	if (try(step,
 			psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
-					 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"),
-			0, 0) != 0)
+					 step->pass->removes ? "UPDATE" : "NO KEY UPDATE")) != NULL)
 		step->processed = 0;
-	take_tids(step);
+	take_rows(step);
 	step->pass->left += n - step->n;
 	if (step->n == n)
 		return;
-	execute(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($8) AND t.ctid <> ALL ($5) LIMIT 1", 0, 0);
+	step->tids = array_of(step->rows, step->n);
+	run(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($6) AND t.ctid <> ALL ($5) LIMIT 1");
 	if (step->processed > 0)
 		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(value_of(0, 1)));
 }
@@ -587,89 +535,38 @@ note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid)
 }
 
 /*
- * Change the rows, some at once, each time twice as many; if that fails, each
- * alone.  However slow triggers are, a step changes at least one row before its
- * limit ends it: the rows for which there is no time are left.
- */
-static void
-change_rows(Step *step)
-{
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), CHANGE_TIME);
-	int			n = step->n;
-	int			some = 1;
-
-	for (int i = 1; i <= n; i += some, some = Min(2 * some, n + 1 - i))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (i > 1 && GetCurrentTimestamp() >= until)
-		{
-			step->pass->left += n + 1 - i;
-			return;
-		}
-		if (change_some(step, i, i + some - 1))
-			continue;
-		for (int j = i; j < i + some; j++)
-		{
-			CHECK_FOR_INTERRUPTS();
-			(void) change_some(step, j, j);
-		}
-	}
-}
-
-/*
  * Change some of the rows, which are locked.  Returns whether they are done: if
  * a single row fails, it is.
+ *
+ * A trigger that fires after the stamping one may have put another stamp into a
+ * row.  If such rows counted as stamped, each pass would find them again, and
+ * there would be no last pass.
  */
 static bool
-change_some(Step *step, int from, int to)
+change_rows(Step *step, Datum *rows, int n)
 {
 	FeedpubPass *pass = step->pass;
-	int			n = to - from + 1;
-	int64		nchanged;
-	int64		ndone;
-	int			sqlstate;
+	int64		ndone = 0;
+	ErrorData  *error;
 
-	sqlstate = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY (($5)[$6:$7])" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY (($5)[$6:$7])"
-																									" RETURNING t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN,
-				   from, to);
-	if (sqlstate == 0)
+	step->tids = array_of(rows, n);
+	error = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5) RETURNING true" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY ($5)"
+																									   " RETURNING " IS_STAMPED);
+	if (error == NULL)
 	{
-		nchanged = step->processed;
-		ndone = pass->removes ? nchanged : count_stamped(nchanged);
+		for (int64 i = 0; i < step->processed; i++)
+			ndone += DatumGetBool(value_of(i, 1));
 		pass->moved += ndone;
-		note_failures(pass, n - nchanged, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
-		note_failures(pass, nchanged - ndone, "a trigger changes the stamp");
-		return true;
+		note_failures(pass, n - step->processed, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
+		note_failures(pass, step->processed - ndone, "a trigger changes the stamp");
 	}
-	if (n > 1)
+	else if (n > 1)
 		return false;
-	if (is_passing(sqlstate))
+	else if (is_passing(error))
 		pass->left++;
 	else
-		note_failures(pass, 1, step->error);
+		note_failures(pass, 1, error->message);
 	return true;
-}
-
-/*
- * How many of the rows have got a stamp of this transaction?  A trigger that
- * fires after the stamping one may have put another stamp into them.  If such
- * rows counted as stamped, each pass would find them again, and there would be
- * no last pass.
- */
-static int64
-count_stamped(int64 n)
-{
-	FullTransactionId xid = GetTopFullTransactionId();
-	int64		nstamped = 0;
-
-	for (int64 i = 0; i < n; i++)
-	{
-		bool		no_pos;
-
-		(void) SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2, &no_pos);
-		nstamped += !no_pos && FullTransactionIdEquals(DatumGetFullTransactionId(value_of(i, 1)), xid);
-	}
-	return nstamped;
 }
 
 /*
@@ -681,5 +578,6 @@ note_failures(FeedpubPass *pass, int64 n, const char *error)
 	if (n == 0)
 		return;
 	pass->failed += n;
-	strlcpy(pass->error, error, sizeof(pass->error));
+	strlcpy(pass->error, error,
+			pg_mbcliplen(error, strlen(error), sizeof(pass->error) - 1) + 1);
 }

@@ -27,8 +27,18 @@
 
 #include "job/job.h"
 
+/*
+ * The target of the job that stamps rows of a table: since of a partition.  A
+ * feed's own table has none; feed_republish() may stamp its rows, too.
+ */
+uint64
+feedpub_stamp_target(Oid feed, Relation rel)
+{
+	return RelationGetRelid(rel) == feed ? 0 : feedpub_partition_since(feed, rel);
+}
+
 FeedpubJobOutcome
-feedpub_stamp_rows(FeedpubJob *job, int max_rows, bool wait)
+feedpub_stamp_rows(FeedpubJob *job, bool wait)
 {
 	FeedpubPass *pass = &job->pass;
 	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
@@ -46,20 +56,30 @@ feedpub_stamp_rows(FeedpubJob *job, int max_rows, bool wait)
 	 * Is the partition still as the pass has it?  Our lock keeps it as it is
 	 * from here on.
 	 */
-	if (feedpub_partition_feed(job->relation) == job->feed &&
-		feedpub_partition_since(job->feed, rel) == job->target)
+	if (feedpub_registry_is_registered(job->feed) &&
+		feedpub_partition_feed(job->relation) == job->feed &&
+		feedpub_stamp_target(job->feed, rel) == job->target)
 	{
+		bool		admitted = job->target != FEEDPUB_SINCE_NEVER;
+		uint64		before = Max(admitted ? job->target : 0, job->republished);
+
+		feedpub_require_index(rel);
 		feedpub_rows_check(rel, false);
-		feedpub_rows_since(pass, job->target);
+		pass->before = (FeedpubSnapshot){.xmin = before, .xmax = before};
+		pass->kinds = admitted || job->republished > 0 ?
+			1 << FEEDPUB_ROWS_UNSTAMPED | 1 << FEEDPUB_ROWS_BEFORE :
+			0;
+		if (!admitted || job->republished > 0)
+			pass->kinds |= 1 << FEEDPUB_ROWS_FOREIGN;
 		if (pass->file != rel->rd_rel->relfilenode)
 		{
 			/* a pass begins: before its first snapshot */
 			Snapshot	snapshot = GetLatestSnapshot();
 
-			job->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
+			pass->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
 		}
-		feedpub_rows_some(pass, rel, max_rows);
-		if (job->target == FEEDPUB_SINCE_NEVER && pass->ended && pass->left + pass->moved == 0)
+		feedpub_rows_some(pass, rel, job->max_rows);
+		if (!admitted && pass->ended && pass->left + pass->moved == 0)
 			feedpub_shmem_mark(&job->feed, 1, false);	/* it can be admitted */
 		outcome = FEEDPUB_JOB_GOES_ON;
 	}

@@ -132,12 +132,6 @@ has_foreign_rows(Relation rel)
 {
 	FullTransactionId stamp;
 
-	if (!OidIsValid(feedpub_relation_index(rel)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has no index on (%s, %s)",
-						RelationGetRelationName(rel),
-						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing.")));
+	feedpub_require_index(rel);
 	return feedpub_history_has_foreign(rel, &stamp);
 }

@@ -29,18 +29,10 @@
 
 PG_FUNCTION_INFO_V1(feed_republish);
 
-/* how many rows are stamped in one transaction */
-#define STEP_ROWS		1000
-
-/* how often progress is reported, in ms */
-#define REPORT_INTERVAL	10000
-
-static List *find_tables(Oid feed);
 static void require_table_feed(Oid relid);
-static bool republish_table(Oid feed, Oid relid, bool unstamped_only);
 static void admit_partitions(Oid relid);
-static void stamp_outside(Oid feed);
-static Relation begin_step(Oid feed, Oid relid);
+static List *find_tables(Oid feed);
+static bool republish_table(Oid feed, Oid relid, uint64 before, bool *failed);
 
 /*
  * PROCEDURE feed_republish(feed regclass, unstamped_only boolean DEFAULT
@@ -50,7 +42,8 @@ static Relation begin_step(Oid feed, Oid relid);
  * or only those that are not in the feed: rows without a stamp, or with a
  * stamp of another feed, or of a time when the partition was not in this one.
  * It works in steps, each in a transaction of its own, so it cannot run inside
- * a transaction block (25001).  If it is interrupted, it can be called again.
+ * a transaction block (25001).  If it is interrupted, it can be called again;
+ * the rows that partitions came with are stamped in the background in any case.
  *
  * It is an UPDATE as the table's owner, in a security-restricted operation:
  * triggers fire, and checks are made.  If the UPDATE of a row fails, the row
@@ -66,11 +59,10 @@ feed_republish(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed", "unstamped_only"};
 	bool		unstamped_only;
-	MemoryContext oldcontext;
-	List	   *tables;
-	ListCell   *lc;
+	bool		failed = false;
+	bool		again = true;
+	uint64		before;
 	Oid			relid;
-	bool		done = true;
 
 	/* the server calls a procedure with a CallContext only */
 	if (castNode(CallContext, fcinfo->context)->atomic)
@@ -87,20 +79,24 @@ feed_republish(PG_FUNCTION_ARGS)
 	unstamped_only = PG_GETARG_BOOL(1);
 	require_table_feed(relid);
 	feedpub_require_owner(relid);
+	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());
 
-	oldcontext = MemoryContextSwitchTo(PortalContext);
-	tables = find_tables(relid);
-	MemoryContextSwitchTo(oldcontext);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	SPI_commit();
-	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-		admit_partitions(relid);
-	foreach(lc, tables)
-		done = republish_table(relid, lfirst_oid(lc), unstamped_only) && done;
-	if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-		stamp_outside(relid);
+	while (again)
+	{
+		ListCell   *lc;
+
+		again = false;
+		feedpub_job_begin_transaction();
+		if (!feedpub_registry_is_registered(relid))
+			break;
+		if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+			admit_partitions(relid);
+		foreach(lc, find_tables(relid))
+			again = republish_table(relid, lfirst_oid(lc), before, &failed) || again;
+	}
 	feedpub_job_begin_transaction();
-	if (done && !unstamped_only && get_rel_name(relid) != NULL)
+	if (!failed && !unstamped_only && get_rel_name(relid) != NULL)
 		feedpub_registry_set_unstamped(relid, false);
 	SPI_commit();
 	SPI_finish();
@@ -122,112 +118,6 @@ require_table_feed(Oid relid)
 }
 
 /*
- * The tables that have a feed's rows.
- */
-static List *
-find_tables(Oid feed)
-{
-	Relation	rel;
-	List	   *tables;
-
-	/* a table that inherits from a plain table is not in its feed */
-	if (get_rel_relkind(feed) != RELKIND_PARTITIONED_TABLE)
-		return list_make1_oid(feed);
-	rel = relation_open(feed, AccessShareLock);
-	tables = feedpub_partition_list(rel, false);
-	relation_close(rel, AccessShareLock);
-	return tables;
-}
-
-/*
- * Begin a transaction of a step: lock the table, and check that the step is
- * allowed.  Returns NULL if the table is not there any more.
- */
-static Relation
-begin_step(Oid feed, Oid relid)
-{
-	Relation	rel;
-
-	feedpub_job_begin_transaction();
-	rel = try_relation_open(relid, RowExclusiveLock);
-	if (rel == NULL || !feedpub_registry_is_registered(feed) ||
-		feedpub_partition_feed(relid) != feed)
-	{
-		if (rel != NULL)
-			relation_close(rel, NoLock);
-		return NULL;
-	}
-	feedpub_require_owner(feed);
-	if (!OidIsValid(feedpub_relation_index(rel)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has no index on (%s, %s)",
-						RelationGetRelationName(rel),
-						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing.")));
-	feedpub_rows_check(rel, false);
-	return rel;
-}
-
-/*
- * Publish the rows of one table again.
- */
-static bool
-republish_table(Oid feed, Oid relid, bool unstamped_only)
-{
-	FeedpubPass pass;
-	TimestampTz reported = GetCurrentTimestamp();
-	int64		stamped = 0;
-	uint64		next = U64FromFullTransactionId(ReadNextFullTransactionId());
-	char	   *name = MemoryContextStrdup(PortalContext,
-										   get_rel_name(relid) ? get_rel_name(relid) : "?");
-
-	do
-	{
-		MemSet(&pass, 0, sizeof(pass));
-		do
-		{
-			Relation	rel = begin_step(feed, relid);
-
-			CHECK_FOR_INTERRUPTS();
-			if (rel == NULL)
-				return true;
-			feedpub_rows_since(&pass, !unstamped_only ? next : relid == feed ? 0 :
-																			   feedpub_partition_since(feed, rel));
-			if (!unstamped_only)
-				pass.kinds |= 1 << FEEDPUB_ROWS_FOREIGN;
-			feedpub_rows_some(&pass, rel, STEP_ROWS);
-			relation_close(rel, NoLock);
-			stamped += pass.done;
-			if (TimestampDifferenceExceeds(reported, GetCurrentTimestamp(), REPORT_INTERVAL))
-			{
-				ereport(INFO,
-						(errmsg("%lld rows of \"%s\" have been published again so far",
-								(long long) stamped, name)));
-				reported = GetCurrentTimestamp();
-			}
-		} while (!pass.ended);
-		if (TransactionIdIsValid(pass.left_xid))
-		{
-			/* a locked row was met: wait for its transaction */
-			feedpub_job_begin_transaction();
-			XactLockTableWait(pass.left_xid, NULL, NULL, XLTW_None);
-		}
-	} while (pass.moved + pass.left > 0);
-	SPI_commit();
-	ereport(INFO,
-			(errmsg("%lld rows of \"%s\" have been published again",
-					(long long) stamped, name)));
-	if (pass.failed > 0)
-		ereport(WARNING,
-				(errmsg("%lld rows of \"%s\" could not be published again",
-						(long long) pass.failed, name),
-				 errdetail("The last error: %s.", pass.error),
-				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
-	return pass.failed == 0;
-}
-
-/*
  * Admit the partitions that are not admitted yet, as a publisher does, but
  * also if rows are of another history.
  */
@@ -235,77 +125,92 @@ static void
 admit_partitions(Oid relid)
 {
 	FeedpubFeed feed;
-	Relation	heap;
+	Relation	heap = feedpub_registry_open(relid);
 	bool		guarded;
 
-	feedpub_job_begin_transaction();
-	heap = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
 	(void) feedpub_partition_admit(&feed, heap, &guarded);
 	relation_close(heap, NoLock);
+	feedpub_job_begin_transaction();
 	if (!guarded)
-	{
-		feedpub_job_begin_transaction();
 		(void) feedpub_publish_guard(relid);
-	}
 }
 
 /*
- * Stamp the rows that partitions came with, as the background process does,
- * and note which partitions are done.
+ * The tables that have a feed's rows, until the end of the call.
  */
-static void
-stamp_outside(Oid feed)
+static List *
+find_tables(Oid feed)
 {
-	bool		failed_too = true;
-	bool		admitted = false;
+	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
+	List	   *tables = list_make1_oid(feed);
 
+	/* a table that inherits from a plain table is not in its feed */
+	if (get_rel_relkind(feed) == RELKIND_PARTITIONED_TABLE)
+	{
+		Relation	rel = feedpub_registry_open(feed);
+
+		tables = feedpub_partition_list(rel, false);
+		relation_close(rel, AccessShareLock);
+	}
+	MemoryContextSwitchTo(oldcontext);
+	return tables;
+}
+
+/*
+ * Publish the rows of one table again: a stamp job, as the background process
+ * does it, for more rows.  Returns whether it is to be done again, since the
+ * partition has become another one for the feed meanwhile.
+ */
+static bool
+republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
+{
+	FeedpubJob *job = MemoryContextAllocZero(PortalContext, sizeof(FeedpubJob));
+	FeedpubPass *pass = &job->pass;
+	FeedpubJobOutcome outcome;
+	Relation	rel;
+	char	   *name;
+
+	feedpub_job_begin_transaction();
+	rel = try_relation_open(relid, AccessShareLock);
+	if (rel == NULL)
+		return false;
+	name = MemoryContextStrdup(PortalContext, RelationGetRelationName(rel));
+	*job = (FeedpubJob){.feed = feed, .relation = relid, .republished = before, .target = feedpub_stamp_target(feed, rel), .max_rows = 1};
+	relation_close(rel, AccessShareLock);
+	if (job->target > 0)
+		feedpub_job_begin(job, false, true);
 	for (;;)
 	{
-		MemoryContext oldcontext;
-		List	   *jobs;
-		ListCell   *lc;
-		bool		progressed = false;
-
+		outcome = feedpub_job_run(job);
+		if (outcome != FEEDPUB_JOB_WAITS || pass->left == 0)
+			break;
 		feedpub_job_begin_transaction();
-		oldcontext = MemoryContextSwitchTo(PortalContext);
-		jobs = feedpub_job_list(feed, failed_too);
-		MemoryContextSwitchTo(oldcontext);
-		foreach(lc, jobs)
-		{
-			FeedpubJob *job = lfirst(lc);
-			FeedpubJobOutcome outcome;
-
-			if (job->kind != FEEDPUB_JOB_STAMP)
-				continue;
-			feedpub_job_begin(job, false, failed_too);
-			do
-			{
-				CHECK_FOR_INTERRUPTS();
-				feedpub_job_begin_transaction();
-				outcome = feedpub_job_step(job, STEP_ROWS, true);
-				progressed = progressed || job->pass.done > 0;
-			} while (outcome == FEEDPUB_JOB_GOES_ON);
-			feedpub_job_begin_transaction();
-			if (outcome == FEEDPUB_JOB_DONE)
-				jobs = foreach_delete_current(jobs, lc);
-		}
-		failed_too = false;
-		if (jobs == NIL)
-			break;
-		if (progressed)
-			continue;
-		if (admitted)
-		{
-			ereport(NOTICE,
-					(errmsg("rows of feed \"%s\" are still to be stamped", get_rel_name(feed)),
-					 errdetail("Transactions that began before a partition was attached are still running, or rows are locked."),
-					 errhint("Call feed_republish() again when they have ended.")));
-			break;
-		}
-		/* rows of another server may have kept a partition out */
-		admit_partitions(feed);
-		admitted = true;
+		if (TransactionIdIsValid(pass->left_xid))
+			XactLockTableWait(pass->left_xid, NULL, NULL, XLTW_None);
 	}
+	SPI_commit();
+	ereport(INFO,
+			(errmsg("%lld rows of \"%s\" have been published again",
+					(long long) job->total, name)));
+	if (pass->failed > 0)
+		ereport(WARNING,
+				(errmsg("%lld rows of \"%s\" could not be published again",
+						(long long) pass->failed, name),
+				 errdetail("The last error: %s.", pass->error),
+				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
+	*failed = *failed || pass->failed > 0;
+
+	/* a partition is admitted when its rows of another server are stamped */
+	if (outcome == FEEDPUB_JOB_NOTHING)
+		return true;
+	if (job->target == FEEDPUB_SINCE_NEVER)
+		return job->total > 0 && pass->failed == 0;
+	if (outcome == FEEDPUB_JOB_WAITS)
+		ereport(NOTICE,
+				(errmsg("rows of feed \"%s\" are still to be stamped", get_rel_name(feed)),
+				 errdetail("Transactions that began before a partition was attached are still running."),
+				 errhint("Call feed_republish() again when they have ended.")));
+	return false;
 }

@@ -26,16 +26,12 @@
 
 #include "retention/retention.h"
 
-/* how many rows are removed in one transaction */
-#define STEP_ROWS		1000
-
 PG_FUNCTION_INFO_V1(feed_purge);
 PG_FUNCTION_INFO_V1(feedpub_move_floor);
 
 static int64 remove_all(Oid relid);
+static FeedpubJob *find_removal(Oid feed);
 static void warn(Oid relid, const FeedpubPass *pass);
-static Datum result(int64 purged);
-static int64 expire_all(Oid feed);
 
 /*
  * PROCEDURE feed_purge(feed regclass, before text,
@@ -66,7 +62,8 @@ feed_purge(PG_FUNCTION_ARGS)
 	FeedpubCursor before;
 	FeedpubFeed feed;
 	Oid			relid;
-	int64		purged;
+	Datum		purged;
+	bool		isnull = false;
 
 	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
 		castNode(CallContext, fcinfo->context)->atomic)
@@ -97,10 +94,10 @@ feed_purge(PG_FUNCTION_ARGS)
 			break;
 		feedpub_require_owner(relid);	/* it may have changed */
 	} while (feedpub_retain_move_to(relid, &before));
-	purged = remove_all(relid);
+	purged = Int64GetDatum(remove_all(relid));
 	SPI_commit();
 	SPI_finish();
-	return result(purged);
+	return HeapTupleGetDatum(heap_form_tuple(feedpub_argument_row_type(fcinfo), &purged, &isnull));
 }
 
 /*
@@ -110,36 +107,44 @@ static int64
 remove_all(Oid relid)
 {
 	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
+	FeedpubJob *job;
 	int64		removed = 0;
 
 	while (outcome == FEEDPUB_JOB_NOTHING)
 	{
-		MemoryContext oldcontext;
-		FeedpubJob *job = NULL;
-		ListCell   *lc;
-
 		feedpub_job_begin_transaction();
-		oldcontext = MemoryContextSwitchTo(PortalContext);
-		foreach(lc, feedpub_job_list(relid, false))
-		{
-			if (((FeedpubJob *) lfirst(lc))->kind != FEEDPUB_JOB_STAMP)
-				job = lfirst(lc);
-		}
-		MemoryContextSwitchTo(oldcontext);
+		job = find_removal(relid);
 		if (job == NULL)
 			break;
 		feedpub_job_begin(job, false, true);
-		do
-		{
-			CHECK_FOR_INTERRUPTS();
-			feedpub_job_begin_transaction();
-			outcome = feedpub_job_step(job, STEP_ROWS, true);
-			removed += job->pass.done;
-		} while (outcome == FEEDPUB_JOB_GOES_ON);
+		outcome = feedpub_job_run(job);
+		removed += job->total;
 		if (outcome == FEEDPUB_JOB_WAITS)
 			warn(relid, &job->pass);
 	}
 	return removed;
+}
+
+/*
+ * The job that removes what is before the floor of a feed; NULL if there is
+ * nothing.  It lives until the end of the call.
+ */
+static FeedpubJob *
+find_removal(Oid feed)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
+	FeedpubJob *removal = NULL;
+	ListCell   *lc;
+
+	foreach(lc, feedpub_job_list(feed))
+	{
+		FeedpubJob *job = lfirst(lc);
+
+		if (job->kind != FEEDPUB_JOB_STAMP)
+			removal = job;
+	}
+	MemoryContextSwitchTo(oldcontext);
+	return removal;
 }
 
 static void
@@ -158,20 +163,6 @@ warn(Oid relid, const FeedpubPass *pass)
 }
 
 /*
- * The row that the procedure returns.
- */
-static Datum
-result(int64 purged)
-{
-	TupleDesc	desc = CreateTemplateTupleDesc(1);
-	Datum		values[1] = {Int64GetDatum(purged)};
-	bool		nulls[1] = {false};
-
-	TupleDescInitEntry(desc, 1, "purged", INT8OID, -1, 0);
-	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
-}
-
-/*
  * feedpub._move_floor(feed regclass) returns bigint
  *
  * The worker's step, by hand, and the removal of a table feed's deletes.
@@ -183,32 +174,14 @@ feedpub_move_floor(PG_FUNCTION_ARGS)
 {
 	Oid			feed = PG_GETARG_OID(0);
 	int64		removed = feedpub_retain_step(feed);
+	FeedpubJob *job = removed < 0 ? NULL : find_removal(feed);
 
-	PG_RETURN_INT64(removed < 0 ? 0 : removed + expire_all(feed));
-}
-
-/*
- * Remove the deletes before the floor of a table feed, in this transaction.
- */
-static int64
-expire_all(Oid feed)
-{
-	int64		removed = 0;
-	ListCell   *lc;
-
-	foreach(lc, feedpub_job_list(feed, false))
+	if (job != NULL && job->kind == FEEDPUB_JOB_EXPIRE)
 	{
-		FeedpubJob *job = lfirst(lc);
-		FeedpubJobOutcome outcome;
-
-		if (job->kind != FEEDPUB_JOB_EXPIRE)
-			continue;
 		feedpub_job_begin(job, false, false);
-		do
-		{
-			outcome = feedpub_job_step(job, STEP_ROWS, false);
-			removed += job->pass.done;
-		} while (outcome == FEEDPUB_JOB_GOES_ON);
+		while (feedpub_job_step(job, false) == FEEDPUB_JOB_GOES_ON)
+			CHECK_FOR_INTERRUPTS();
+		removed += job->total;
 	}
-	return removed;
+	PG_RETURN_INT64(Max(removed, 0));
 }

@@ -22,8 +22,7 @@ INSERT INTO meant VALUES
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
 	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '
-		'last_error text, last_error_at timestamp with time zone, from_xid xid8, pass_file oid, pass_kind integer, pass_xid xid8, pass_pos bigint, pass_tid tid, '
-		'pass_moved bigint, pass_left bigint, pass_failed bigint, pass_settled boolean', 'pg_database_owner'::regrole),
+		'last_error text, last_error_at timestamp with time zone, pass bytea', 'pg_database_owner'::regrole),
 	('_tombstone', 'r', 'feed regclass, feed_xid xid8, feed_pos bigint, key text[]', 'pg_database_owner'::regrole),
 	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
