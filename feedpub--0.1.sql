@@ -718,7 +718,7 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	backoff pg_catalog.interval[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_subscribe_at';
+AS 'MODULE_PATHNAME', 'feed_subscribe';
 COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
@@ -749,7 +749,7 @@ COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.text) IS
 CREATE FUNCTION feed_seek(name pg_catalog.text, start pg_catalog.timestamptz)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feed_seek_at';
+AS 'MODULE_PATHNAME', 'feed_seek';
 COMMENT ON FUNCTION feed_seek(pg_catalog.text, pg_catalog.timestamptz) IS
 	'Moves a subscription to what was published after a time. Returns the cursor.';
 

@@ -156,6 +156,7 @@ typedef struct FeedpubStatement
 	const char *sql;
 	int			nargs;
 	Oid			argtypes[18];
+	bool		latest;			/* with a new snapshot in any isolation level */
 	struct _SPI_plan *plan;
 } FeedpubStatement;
 
@@ -350,5 +351,6 @@ extern uint64 feedpub_store_execute(FeedpubStatement *statement, Datum *values,
 extern int64 feedpub_store_number(FeedpubStatement *statement, Datum *values,
 								  int64 none);
 extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
+extern void *feedpub_store_copy(uint64 row, int column);
 
 #endif							/* FEEDPUB_FEED_H */

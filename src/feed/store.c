@@ -24,6 +24,8 @@
 #include "jit/jit.h"
 #include "optimizer/cost.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "feed/feed.h"
@@ -55,16 +57,19 @@ feedpub_store_end(const FeedpubRole *caller)
 
 /*
  * Run a statement, in READ COMMITTED with a snapshot of its own.  nulls is as
- * in SPI_execute_plan(), or NULL.  Returns the number of rows, which are in
- * SPI_tuptable.
+ * in SPI_execute_plan(), or NULL; then a value that is a pointer is NULL if it
+ * is 0.  Returns the number of rows, which are in SPI_tuptable.
  */
 uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
 	bool		seqscan = enable_seqscan;
 	bool		jit = jit_enabled;
+	char		pointers[lengthof(statement->argtypes)];
 	int			rc;
 
+	for (int i = 0; i < statement->nargs; i++)
+		pointers[i] = values[i] == 0 && !get_typbyval(statement->argtypes[i]) ? 'n' : ' ';
 	if (statement->plan == NULL)
 	{
 		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs,
@@ -78,7 +83,9 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 	enable_seqscan = jit_enabled = false;
 	PG_TRY();
 	{
-		rc = SPI_execute_plan(statement->plan, values, nulls, false, 0);
+		rc = SPI_execute_snapshot(statement->plan, values, nulls ? nulls : pointers,
+								  statement->latest ? GetLatestSnapshot() : InvalidSnapshot,
+								  InvalidSnapshot, false, true, 0);
 	}
 	PG_FINALLY();
 	{
@@ -133,4 +140,17 @@ feedpub_store_value(uint64 row, int column, bool *isnull)
 {
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
 						 column, isnull);
+}
+
+/*
+ * The same, of a type with a length, in the current memory context; NULL if it
+ * is.
+ */
+void *
+feedpub_store_copy(uint64 row, int column)
+{
+	bool		isnull;
+	Datum		value = feedpub_store_value(row, column, &isnull);
+
+	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
 }

@@ -78,9 +78,6 @@ typedef struct FeedpubWorkerInfo
 /* how many shards of subscriptions have their deliveries counted */
 #define FEEDPUB_MAX_DELIVERIES	256
 
-/* how many entries of a shard may have failed, and not be parked yet */
-#define FEEDPUB_MAX_FAILED		4
-
 /* The last deliveries of a shard: shmem_delivery.c, subscription/repeat.c. */
 typedef struct FeedpubDeliveries
 {
@@ -92,12 +89,6 @@ typedef struct FeedpubDeliveries
 	int64		until_batch;	/* up to this entry, where that page ended */
 	int64		until_table;
 	int64		until_pos;
-	int			nfailed;
-	struct
-	{
-		uint64		entry;		/* a hash */
-		int			attempts;
-	} failed[FEEDPUB_MAX_FAILED];
 } FeedpubDeliveries;
 
 /* in launcher.c */

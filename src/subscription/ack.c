@@ -38,12 +38,12 @@ static FeedpubStatement move_cursor = {
 		   " n = h.n + ($6 & 31 = 0)::pg_catalog.int4,"
 		   " last_ack = pg_catalog.clock_timestamp(),"
 		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
-		   "  THEN pg_catalog.clock_timestamp() + $8 ELSE h.leased_until END"
+		   "  THEN $8 ELSE h.leased_until END"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $9"
 		   " AND (h.state = $3 OR h.page = $4) AND feedpub._cursor_moves(h.cursor, $5)",
 	.nargs = 9,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID,
-				 BOOLOID, INTERVALOID, INT8OID},
+				 BOOLOID, TIMESTAMPTZOID, INT8OID},
 };
 
 static FeedpubAck ack_retried(const FeedpubSubscription *sub,
@@ -127,9 +127,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	FeedpubCursor committed;
 
 	PreventCommandIfReadOnly("feed_ack()");
-	feedpub_subscription_require_feed(sub);
-	feedpub_require_select(sub->feed);
-	feedpub_receipt_check(receipt, sub->name);
+	feedpub_receipt_check(receipt, sub);
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
 		return ack_retried(sub, receipt);
 	if (cursor_is_ahead(sub->feed, &receipt->parsed))
@@ -143,7 +141,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	values[4] = PointerGetDatum(receipt->cursor);
 	values[5] = Int64GetDatum(new_state);
 	values[6] = BoolGetDatum(receipt->kind == FEEDPUB_RECEIPT_LEASED);
-	values[7] = IntervalPGetDatum(sub->lease);
+	values[7] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms));
 	values[8] = Int64GetDatum(0);
 	for (int i = 0; i < sub->nloaded; i++)
 	{

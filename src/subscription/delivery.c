@@ -45,12 +45,11 @@ enum
 	ROWS_SHARD
 };
 
-/* A page being returned. */
-typedef struct Delivery
+/* What is being returned. */
+typedef struct Writer
 {
 	ReturnSetInfo *rsinfo;
-	const FeedpubDeliveries *seen;	/* NULL: a parked entry */
-	int			attempt;
+	const FeedpubDelivery *delivery;
 	text	   *receipt;
 	text	   *cursor;
 	Datum		ops[FEEDPUB_NOPS];
@@ -58,84 +57,72 @@ typedef struct Delivery
 	Datum		xid_text;
 	Datum		values[POLL_COLUMNS];
 	bool		nulls[POLL_COLUMNS];
-} Delivery;
+} Writer;
 
-static void begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo,
-						   const text *name, const FeedpubShard *shard,
-						   const FeedpubRetried *retried,
-						   const FeedpubDeliveries *seen, int attempt);
-static void set_entry(Delivery *delivery, const FeedpubPageRow *row,
-					  int published_at_column, int attempt_column);
+static void put_rows(Writer *writer);
+static void begin(Writer *writer, const text *name);
+static void set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows);
+static void set_text(Writer *writer, int column, const text *value);
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
-static void put_kept(Delivery *delivery, const FeedpubPageRow *row,
-					 const FeedpubRetried *retried);
-static void set_xid(Delivery *delivery, int column, uint64 xid);
-static void put(Delivery *delivery);
+static void put_kept(Writer *writer);
+static void put(Writer *writer);
 
 /*
- * Return a page of a shard as JSON.
+ * Return what a poll has found: as JSON, or as rows of the table.
  */
 void
-feedpub_delivery_put(ReturnSetInfo *rsinfo, const FeedpubPage *page,
-					 const text *name, const FeedpubShard *shard,
-					 const FeedpubRetried *retried,
-					 const FeedpubDeliveries *seen, int attempt)
+feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
+					 const FeedpubDelivery *delivery, bool as_rows)
 {
-	Delivery	delivery;
+	Writer		writer = {.rsinfo = (ReturnSetInfo *) fcinfo->resultinfo, .delivery = delivery};
 	StringInfoData json;
 
-	begin_delivery(&delivery, rsinfo, name, shard, retried, seen, attempt);
-	delivery.values[POLL_SHARD] = Int32GetDatum(shard->shard);
-	initStringInfo(&json);
-	if (retried != NULL && page->rows[0].entry == NULL)
-		put_kept(&delivery, &page->rows[0], retried);
+	begin(&writer, name);
+	writer.values[as_rows ? ROWS_SHARD : POLL_SHARD] = Int32GetDatum(delivery->shard->shard);
+	if (as_rows)
+		put_rows(&writer);
+	else if (delivery->retried != NULL && delivery->retried->row.entry == NULL)
+		put_kept(&writer);
 	else
-		(void) feedpub_json_members(page, true, &json, put_entry, &delivery);
+	{
+		initStringInfo(&json);
+		(void) feedpub_json_members(delivery->page, true, &json, put_entry, &writer);
+	}
 }
 
 /*
- * Return a page of a shard as rows of the table.  If the row of a parked
- * message is gone, entry is NULL.
+ * Return rows of the table.  If the row of a parked message is gone, entry is
+ * NULL.
  */
-void
-feedpub_delivery_put_rows(ReturnSetInfo *rsinfo, const FeedpubPage *page,
-						  const text *name, const FeedpubShard *shard,
-						  const FeedpubRetried *retried,
-						  const FeedpubDeliveries *seen, int attempt)
+static void
+put_rows(Writer *writer)
 {
-	Delivery	delivery;
+	const FeedpubPage *page = writer->delivery->page;
 
-	begin_delivery(&delivery, rsinfo, name, shard, retried, seen, attempt);
-	delivery.values[ROWS_SHARD] = Int32GetDatum(shard->shard);
 	for (int i = 0; i < page->nrows; i++)
 	{
 		const FeedpubPageRow *row = &page->rows[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (row->entry == NULL && retried == NULL)
+		if (row->entry == NULL && writer->delivery->retried == NULL)
 			continue;
-		set_entry(&delivery, row, ROWS_PUBLISHED_AT, ROWS_ATTEMPT);
-		set_xid(&delivery, ROWS_XID, row->xid);
-		delivery.nulls[ROWS_ENTRY] = row->entry == NULL;
+		set_entry(writer, row, true);
+		writer->nulls[ROWS_ENTRY] = row->entry == NULL;
 		if (row->entry != NULL)
-			delivery.values[ROWS_ENTRY] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page->heap));
-		put(&delivery);
+			writer->values[ROWS_ENTRY] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page->heap));
+		put(writer);
 		if (row->entry != NULL)
-			pfree(DatumGetPointer(delivery.values[ROWS_ENTRY]));
+			pfree(DatumGetPointer(writer->values[ROWS_ENTRY]));
 	}
 }
 
 static void
-begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo, const text *name,
-			   const FeedpubShard *shard, const FeedpubRetried *retried,
-			   const FeedpubDeliveries *seen, int attempt)
+begin(Writer *writer, const text *name)
 {
+	const FeedpubShard *shard = writer->delivery->shard;
+	const FeedpubRetried *retried = writer->delivery->retried;
 	FeedpubReceipt receipt = {0};
 
-	MemSet(delivery, 0, sizeof(Delivery));
-	delivery->rsinfo = rsinfo;
-	delivery->seen = retried == NULL ? seen : NULL;
-	delivery->attempt = attempt;
 	receipt.kind = retried != NULL ? FEEDPUB_RECEIPT_RETRY :
 		shard->consumer != NULL	   ? FEEDPUB_RECEIPT_LEASED :
 									 FEEDPUB_RECEIPT_PLAIN;
@@ -145,32 +132,50 @@ begin_delivery(Delivery *delivery, ReturnSetInfo *rsinfo, const text *name,
 	receipt.name = feedpub_receipt_name(name);
 
 	/* the receipt's end and the whole cursor change with each entry */
-	delivery->receipt = palloc(VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH + 1);
-	SET_VARSIZE(delivery->receipt, VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH);
-	feedpub_receipt_print(&receipt, VARDATA(delivery->receipt));
-	delivery->cursor = palloc(VARHDRSZ + FEEDPUB_CURSOR_LENGTH + 1);
-	SET_VARSIZE(delivery->cursor, VARHDRSZ + FEEDPUB_CURSOR_LENGTH);
-	delivery->values[POLL_RECEIPT] = PointerGetDatum(delivery->receipt);
-	delivery->values[POLL_CURSOR] = PointerGetDatum(delivery->cursor);
-	for (int i = 0; i < lengthof(delivery->ops); i++)
-		delivery->ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
+	writer->receipt = palloc(VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH + 1);
+	SET_VARSIZE(writer->receipt, VARHDRSZ + FEEDPUB_RECEIPT_PREFIX + FEEDPUB_CURSOR_LENGTH);
+	feedpub_receipt_print(&receipt, VARDATA(writer->receipt));
+	writer->cursor = palloc(VARHDRSZ + FEEDPUB_CURSOR_LENGTH + 1);
+	SET_VARSIZE(writer->cursor, VARHDRSZ + FEEDPUB_CURSOR_LENGTH);
+	writer->values[POLL_RECEIPT] = PointerGetDatum(writer->receipt);
+	writer->values[POLL_CURSOR] = PointerGetDatum(writer->cursor);
+	for (int i = 0; i < lengthof(writer->ops); i++)
+		writer->ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
 }
 
 /*
- * Set receipt, cursor, operation and time of an entry.
+ * Set what both forms have of an entry.  Its transaction id is mostly that of
+ * the entry before; a row of the initial snapshot has none.
  */
 static void
-set_entry(Delivery *delivery, const FeedpubPageRow *row,
-		  int published_at_column, int attempt_column)
+set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows)
 {
-	(void) feedpub_cursor_print(&row->cursor, VARDATA(delivery->cursor));
-	memcpy(VARDATA(delivery->receipt) + FEEDPUB_RECEIPT_PREFIX,
-		   VARDATA(delivery->cursor), FEEDPUB_CURSOR_LENGTH);
-	delivery->values[POLL_OP] = delivery->ops[row->op];
-	delivery->nulls[published_at_column] = row->published_at == 0;
-	delivery->values[published_at_column] = TimestampTzGetDatum(row->published_at);
-	delivery->values[attempt_column] = Int32GetDatum(delivery->seen == NULL ? delivery->attempt :
-																			  feedpub_repeat_attempt(delivery->seen, delivery->attempt, &row->cursor));
+	int			xid = as_rows ? ROWS_XID : POLL_XID;
+	int			published_at = as_rows ? ROWS_PUBLISHED_AT : POLL_PUBLISHED_AT;
+
+	(void) feedpub_cursor_print(&row->cursor, VARDATA(writer->cursor));
+	memcpy(VARDATA(writer->receipt) + FEEDPUB_RECEIPT_PREFIX,
+		   VARDATA(writer->cursor), FEEDPUB_CURSOR_LENGTH);
+	writer->values[POLL_OP] = writer->ops[row->op];
+	if (row->xid != writer->xid)
+	{
+		char		buffer[MAXINT8LEN + 1];
+
+		writer->xid = row->xid;
+		writer->xid_text = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(row->xid, buffer)));
+	}
+	writer->nulls[xid] = row->xid == 0;
+	writer->values[xid] = writer->xid_text;
+	writer->nulls[published_at] = row->published_at == 0;
+	writer->values[published_at] = TimestampTzGetDatum(row->published_at);
+	writer->values[as_rows ? ROWS_ATTEMPT : POLL_ATTEMPT] = Int32GetDatum(feedpub_repeat_attempt(writer->delivery, &row->cursor));
+}
+
+static void
+set_text(Writer *writer, int column, const text *value)
+{
+	writer->nulls[column] = value == NULL;
+	writer->values[column] = PointerGetDatum(value);
 }
 
 /*
@@ -179,18 +184,13 @@ set_entry(Delivery *delivery, const FeedpubPageRow *row,
 static bool
 put_entry(FeedpubJsonEntry *entry, void *arg)
 {
-	Delivery   *delivery = arg;
+	Writer	   *writer = arg;
 
-	set_entry(delivery, entry->row, POLL_PUBLISHED_AT, POLL_ATTEMPT);
-	set_xid(delivery, POLL_XID, entry->row->xid);
-	delivery->nulls[POLL_KEY] = entry->key_length == 0;
-	delivery->values[POLL_KEY] = PointerGetDatum(feedpub_json_key(entry));
-	delivery->nulls[POLL_ROW] = entry->value_length == 0;
-	delivery->values[POLL_ROW] = PointerGetDatum(feedpub_json_row(entry));
-	delivery->nulls[POLL_ERROR] = entry->error == NULL;
-	if (entry->error != NULL)
-		delivery->values[POLL_ERROR] = CStringGetTextDatum(entry->error);
-	put(delivery);
+	set_entry(writer, entry->row, false);
+	set_text(writer, POLL_KEY, entry->key_length == 0 ? NULL : feedpub_json_key(entry));
+	set_text(writer, POLL_ROW, entry->value_length == 0 ? NULL : feedpub_json_row(entry));
+	set_text(writer, POLL_ERROR, entry->error == NULL ? NULL : cstring_to_text(entry->error));
+	put(writer);
 	resetStringInfo(entry->json);
 	return true;
 }
@@ -200,48 +200,25 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
  * client, of another encoding, may have parked it.
  */
 static void
-put_kept(Delivery *delivery, const FeedpubPageRow *row,
-		 const FeedpubRetried *retried)
+put_kept(Writer *writer)
 {
-	char	   *key_error = feedpub_json_refused(retried->key);
-	char	   *error = feedpub_json_refused(retried->row);
+	const FeedpubRetried *retried = writer->delivery->retried;
+	char	   *key_error = feedpub_json_refused(retried->kept_key);
+	char	   *error = feedpub_json_refused(retried->kept_row);
 
-	set_entry(delivery, row, POLL_PUBLISHED_AT, POLL_ATTEMPT);
-	set_xid(delivery, POLL_XID, row->xid);
-	delivery->nulls[POLL_KEY] = retried->key == NULL || key_error != NULL;
-	delivery->values[POLL_KEY] = PointerGetDatum(retried->key);
-	delivery->nulls[POLL_ROW] = retried->row == NULL || error != NULL;
-	delivery->values[POLL_ROW] = PointerGetDatum(retried->row);
+	set_entry(writer, &retried->row, false);
+	set_text(writer, POLL_KEY, key_error != NULL ? NULL : retried->kept_key);
+	set_text(writer, POLL_ROW, error != NULL ? NULL : retried->kept_row);
 	if (error == NULL)
 		error = key_error;
-	delivery->nulls[POLL_ERROR] = error == NULL;
-	if (error != NULL)
-		delivery->values[POLL_ERROR] = CStringGetTextDatum(error);
-	put(delivery);
-}
-
-/*
- * Set the transaction id, which is mostly that of the entry before.  A row of
- * the initial snapshot has none.
- */
-static void
-set_xid(Delivery *delivery, int column, uint64 xid)
-{
-	if (xid != delivery->xid)
-	{
-		char		buffer[MAXINT8LEN + 1];
-
-		delivery->xid = xid;
-		delivery->xid_text = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(xid, buffer)));
-	}
-	delivery->nulls[column] = xid == 0;
-	delivery->values[column] = delivery->xid_text;
+	set_text(writer, POLL_ERROR, error == NULL ? NULL : cstring_to_text(error));
+	put(writer);
 }
 
 static void
-put(Delivery *delivery)
+put(Writer *writer)
 {
-	tuplestore_putvalues(delivery->rsinfo->setResult,
-						 delivery->rsinfo->setDesc,
-						 delivery->values, delivery->nulls);
+	tuplestore_putvalues(writer->rsinfo->setResult,
+						 writer->rsinfo->setDesc,
+						 writer->values, writer->nulls);
 }

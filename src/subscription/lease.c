@@ -96,20 +96,25 @@ static FeedpubStatement forget_consumer = {
 	.argtypes = {TEXTOID, TEXTOID},
 };
 
-static TimestampTz too_far(const FeedpubSubscription *sub, TimestampTz now);
-static void register_consumer(FeedpubSubscription *sub, text *consumer,
-							  TimestampTz now);
+static bool lasts(const FeedpubSubscription *sub, TimestampTz until, int64 ms);
+static bool is_free(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					const text *consumer);
+static void register_consumer(FeedpubSubscription *sub, text *consumer);
 static bool lock_name(const text *subscription, const text *consumer);
 static void set_lease(const FeedpubSubscription *sub, FeedpubShard *shard,
-					  char *consumer);
+					  text *consumer);
 
 /*
- * If a lease ends after this time, the clock has been put back since.
+ * Does what lasts until then last for so many ms from now on?  If it lasts for
+ * more than two leases, the clock has been put back since.
  */
-static TimestampTz
-too_far(const FeedpubSubscription *sub, TimestampTz now)
+static bool
+lasts(const FeedpubSubscription *sub, TimestampTz until, int64 ms)
 {
-	return TimestampTzPlusMilliseconds(now, 2 * sub->lease_ms);
+	TimestampTz now = GetCurrentTimestamp();
+
+	return until > TimestampTzPlusMilliseconds(now, ms) &&
+		until <= TimestampTzPlusMilliseconds(now, 2 * sub->lease_ms);
 }
 
 /*
@@ -118,10 +123,7 @@ too_far(const FeedpubSubscription *sub, TimestampTz now)
 bool
 feedpub_lease_is_held(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
-	return shard->consumer != NULL && shard->leased_until > now &&
-		shard->leased_until <= too_far(sub, now);
+	return shard->consumer != NULL && lasts(sub, shard->leased_until, 0);
 }
 
 /*
@@ -145,11 +147,18 @@ feedpub_lease_lock_all(const FeedpubSubscription *sub)
 bool
 feedpub_lease_is_of(const FeedpubShard *shard, const text *consumer)
 {
-	const char *name = VARDATA_ANY(consumer);
-	int			length = VARSIZE_ANY_EXHDR(consumer);
+	return shard->consumer != NULL &&
+		VARSIZE_ANY_EXHDR(shard->consumer) == VARSIZE_ANY_EXHDR(consumer) &&
+		memcmp(VARDATA_ANY(shard->consumer), VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)) == 0;
+}
 
-	return shard->consumer != NULL && strlen(shard->consumer) == length &&
-		memcmp(shard->consumer, name, length) == 0;
+/*
+ * May a consumer take a shard that it does not have?
+ */
+static bool
+is_free(const FeedpubSubscription *sub, const FeedpubShard *shard, const text *consumer)
+{
+	return !feedpub_lease_is_of(shard, consumer) && !feedpub_lease_is_held(sub, shard);
 }
 
 /*
@@ -159,33 +168,24 @@ feedpub_lease_is_of(const FeedpubShard *shard, const text *consumer)
 bool
 feedpub_lease_is_due(const FeedpubSubscription *sub, const text *consumer)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz due = TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3);
-	TimestampTz far = too_far(sub, now);
+	int64		fresh = sub->lease_ms * 2 / 3;
 	bool		has_own = false;
+	bool		has_free = false;
 
-	if (sub->seen_until <= due || sub->seen_until > far)
+	if (!lasts(sub, sub->seen_until, fresh))
 		return true;
 	for (int i = 0; i < sub->nloaded; i++)
 	{
 		const FeedpubShard *shard = &sub->shards[i];
 
 		if (!feedpub_lease_is_of(shard, consumer))
-			continue;
-		if (shard->leased_until <= due || shard->leased_until > far)
+			has_free |= is_free(sub, shard, consumer);
+		else if (!lasts(sub, shard->leased_until, fresh))
 			return true;
-		has_own = true;
+		else
+			has_own = true;
 	}
-	if (has_own)
-		return false;
-
-	/* the consumer has none: is one free? */
-	for (int i = 0; i < sub->nloaded; i++)
-	{
-		if (!feedpub_lease_is_held(sub, &sub->shards[i]))
-			return true;
-	}
-	return false;
+	return !has_own && has_free;
 }
 
 /*
@@ -197,64 +197,51 @@ int
 feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
 				   FeedpubShard **own)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	char	   *name = text_to_cstring(consumer);
-	FeedpubShard *free_shards;
-	int			nfree = 0;
-	int			loaded = 0;
+	bool		is_due = feedpub_lease_is_due(sub, consumer);
+	int			first;
 	int			nown = 0;
 	int			share;
 
+	if (is_due && !lasts(sub, sub->seen_until, sub->lease_ms * 2 / 3))
+		register_consumer(sub, consumer);
+	share = is_due ? feedpub_lease_share(sub, consumer) : sub->nshards;
 	*own = palloc(sub->nshards * sizeof(FeedpubShard));
-	for (int i = 0; i < sub->nloaded; i++)
-	{
-		if (feedpub_lease_is_of(&sub->shards[i], consumer))
-			(*own)[loaded++] = sub->shards[i];
-	}
-	if (!feedpub_lease_is_due(sub, consumer))
-		return loaded;
-
-	if (sub->seen_until <= TimestampTzPlusMilliseconds(now, sub->lease_ms * 2 / 3) ||
-		sub->seen_until > too_far(sub, now))
-		register_consumer(sub, consumer, now);
-	share = feedpub_lease_share(sub, consumer);
 
 	/* if an own one is locked, a poll or an acknowledgement is renewing it */
-	for (int i = 0; i < loaded; i++)
+	for (int i = 0, rank = 0; i < sub->nloaded; i++)
 	{
-		FeedpubShard *shard = &(*own)[i];
+		FeedpubShard shard = sub->shards[i];
+		bool		stays;
 
-		if (!feedpub_shard_lock(sub, shard->shard, false, shard) ||
-			!feedpub_lease_is_of(shard, consumer))
+		if (!feedpub_lease_is_of(&shard, consumer))
 			continue;
-		set_lease(sub, shard, i < share ? name : NULL);
-		if (i < share)
-			(*own)[nown++] = *shard;
+		stays = rank++ < share;
+		if (is_due)
+		{
+			if (!feedpub_shard_lock(sub, shard.shard, false, &shard) ||
+				!feedpub_lease_is_of(&shard, consumer))
+				continue;
+			set_lease(sub, &shard, stays ? consumer : NULL);
+		}
+		if (stays)
+			(*own)[nown++] = shard;
 	}
 
-	/* free ones, at random, so that consumers do not all try the same */
-	free_shards = palloc(sub->nloaded * sizeof(FeedpubShard));
-	for (int i = 0; i < sub->nloaded; i++)
+	/* free ones, from any one on, so that consumers do not all try the same */
+	first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, sub->nshards - 1);
+	for (int i = 0; is_due && i < sub->nloaded && nown < share; i++)
 	{
-		if (!feedpub_lease_is_of(&sub->shards[i], consumer) &&
-			!feedpub_lease_is_held(sub, &sub->shards[i]))
-			free_shards[nfree++] = sub->shards[i];
-	}
-	while (nown < share && nfree > 0)
-	{
-		int			i = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, nfree - 1);
-		FeedpubShard shard;
+		FeedpubShard shard = sub->shards[(first + i) % sub->nloaded];
 
-		if (feedpub_shard_lock(sub, free_shards[i].shard, false, &shard) &&
-			!feedpub_lease_is_of(&shard, consumer) &&
-			!feedpub_lease_is_held(sub, &shard))
+		if (is_free(sub, &shard, consumer) &&
+			feedpub_shard_lock(sub, shard.shard, false, &shard) &&
+			is_free(sub, &shard, consumer))
 		{
 			shard.state = feedpub_receipt_draw();
 			shard.page = 0;
-			set_lease(sub, &shard, name);
+			set_lease(sub, &shard, consumer);
 			(*own)[nown++] = shard;
 		}
-		free_shards[i] = free_shards[--nfree];
 	}
 	return nown;
 }
@@ -264,8 +251,9 @@ feedpub_lease_take(FeedpubSubscription *sub, text *consumer,
  * for another process of the same name, which registers both.
  */
 static void
-register_consumer(FeedpubSubscription *sub, text *consumer, TimestampTz now)
+register_consumer(FeedpubSubscription *sub, text *consumer)
 {
+	TimestampTz now = GetCurrentTimestamp();
 	FeedpubRole caller;
 	Datum		values[3];
 
@@ -319,7 +307,7 @@ feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = PointerGetDatum(consumer);
 	values[2] = TimestampTzGetDatum(now);
-	values[3] = TimestampTzGetDatum(too_far(sub, now));
+	values[3] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, 2 * sub->lease_ms));
 	feedpub_store_begin(&caller);
 	feedpub_store_run(&count_consumers, values, NULL);
 	before = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
@@ -333,7 +321,7 @@ feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
  * none if it is NULL.
  */
 static void
-set_lease(const FeedpubSubscription *sub, FeedpubShard *shard, char *consumer)
+set_lease(const FeedpubSubscription *sub, FeedpubShard *shard, text *consumer)
 {
 	shard->consumer = consumer;
 	shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms);

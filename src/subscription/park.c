@@ -38,7 +38,6 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
@@ -51,11 +50,15 @@ PG_FUNCTION_INFO_V1(feed_nack);
 /* how long feed_nack() parks an entry if nothing is said, in us */
 #define DEFAULT_DELAY	(10 * USECS_PER_SEC)
 
+/* why a poll parks an entry */
+#define REPEAT_REASON	"deliveries ended without an acknowledgement"
+
 /*
  * $5 has the times of the next delivery after one failure, two, and so on, the
- * last one for all that follow; after $6 failures there is none.  failed_at is
- * the committed cursor at the failure, which stands for $11 failures.  If the same page has parked the entry already, it is
- * the same failure.
+ * last one for all that follow; after $6 failures, or if it is NULL, there is
+ * none.  failed_at is the committed cursor at the failure, which stands for $11
+ * failures.  If the same page has parked the entry already, it is the same
+ * failure.  $10 is the state of an entry that was delivered again, or 0.
  */
 static FeedpubStatement park_again = {
 	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $8, page = $9,"
@@ -66,7 +69,7 @@ static FeedpubStatement park_again = {
 		   "  FROM feedpub._parked_entry o"
 		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
 		   " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
-		   " AND ($10 IS NULL OR p.state = $10 OR p.page = $9)",
+		   " AND ($10 = 0 OR p.state = $10 OR p.page = $9)",
 	.nargs = 11,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, INT8OID, INT4OID},
@@ -78,7 +81,7 @@ static FeedpubStatement park_first = {
 		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row)"
 		   " VALUES ($1, $2, $3, $4, "
 		   "  CASE WHEN $11 < $6 THEN $5[least($11, cardinality($5))] END, $7, $8, $9,"
-		   "  $11, $12, $13, $14, $15, $16, $17, $18)",
+		   "  $11, $12, $13, $14, CASE WHEN $13 <> '0' THEN $15 END, $16, $17, $18)",
 	.nargs = 18,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, INT8OID, INT4OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
@@ -89,18 +92,10 @@ static FeedpubStatement park_first = {
 static FeedpubStatement select_hidden = {
 	.sql = "SELECT feed_xid, cursor FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2"
-		   " AND feed_pos >= $3 AND feed_pos <= $4"
-		   " ORDER BY feed_pos",
+		   " AND feed_pos BETWEEN $3 AND $4",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
 };
-
-/* A parked entry, which a page leaves out. */
-typedef struct HiddenEntry
-{
-	uint64		xid;			/* 0: a row of the initial snapshot */
-	FeedpubCursor cursor;
-} HiddenEntry;
 
 /* What is kept of a parked entry, as JSON; NULL: nothing. */
 typedef struct Kept
@@ -109,16 +104,21 @@ typedef struct Kept
 	text	   *row;
 } Kept;
 
-static bool park(FunctionCallInfo fcinfo, bool retries);
+/* What has become of an entry that is to be parked. */
+typedef enum Parked
+{
+	PARKED,
+	PARKED_NOTHING,				/* it is settled, or gone */
+	PARKED_LOST,				/* another page or delivery has it */
+} Parked;
+
+static bool park_by_consumer(FunctionCallInfo fcinfo, bool retries);
 static Datum retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub);
-static bool park_entry(FeedpubSubscription *sub,
-					   const FeedpubReceipt *receipt, FeedpubShard *shard,
-					   Datum *values, char *nulls);
-static void add_entry(const FeedpubSubscription *sub, FeedpubShard *shard,
-					  Datum *values, char *nulls);
+static Parked park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+				   bool wait, text *reason, Datum times, int failures);
 static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
-						   Datum *values, char *nulls);
+						   Datum *values);
 static bool keep_entry(FeedpubJsonEntry *entry, void *arg);
 static bool find_entry(FeedpubSubscription *sub,
 					   const FeedpubReceipt *receipt, text *committed,
@@ -128,10 +128,6 @@ static bool read_entry(FeedpubSubscription *sub, int shard,
 					   const FeedpubCursor *wanted,
 					   FeedpubPage *page, FeedpubPageRow **row);
 static Datum key_of_row(FeedpubPage *page, const FeedpubPageRow *row);
-static int	load_hidden(const FeedpubSubscription *sub, int shard,
-						int64 first, int64 last, HiddenEntry **hidden);
-static bool is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden,
-					  int nhidden);
 static bool is_same_entry(const FeedpubPageRow *row,
 						  const FeedpubCursor *cursor);
 
@@ -155,7 +151,7 @@ feed_park(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name", "receipt"};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PG_RETURN_BOOL(park(fcinfo, false));
+	PG_RETURN_BOOL(park_by_consumer(fcinfo, false));
 }
 
 /*
@@ -182,7 +178,7 @@ feed_nack(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"delay\" must not be negative")));
-	PG_RETURN_BOOL(park(fcinfo, true));
+	PG_RETURN_BOOL(park_by_consumer(fcinfo, true));
 }
 
 /*
@@ -212,123 +208,96 @@ retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub)
 }
 
 /*
- * Park an entry.  If it retries, it is delivered again, unless the entry has
- * failed too often.
+ * Park an entry that a consumer cannot deal with.  If it retries, it is
+ * delivered again, unless the entry has failed too often.
  */
 static bool
-park(FunctionCallInfo fcinfo, bool retries)
+park_by_consumer(FunctionCallInfo fcinfo, bool retries)
 {
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
-	FeedpubShard shard;
-	bool		is_retry;
-	bool		by_this;
-	Datum		values[18];
-	char		nulls[] = "                  ";
+	Parked		result;
 
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
 	PreventCommandIfReadOnly(retries ? "feed_nack()" : "feed_park()");
-	feedpub_subscription_require_feed(&sub);
-	feedpub_require_select(sub.feed);
-	feedpub_receipt_check(&receipt, sub.name);
-	is_retry = receipt.kind == FEEDPUB_RECEIPT_RETRY;
-	if (!feedpub_shard_lock(&sub, receipt.shard, true, &shard) ||
-		(!is_retry && !feedpub_receipt_counts(&receipt, &shard)))
+	feedpub_receipt_check(&receipt, &sub);
+	result = park(&sub, &receipt, true, PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
+				  retries ? retry_times(fcinfo, &sub) : (Datum) 0,
+				  feedpub_repeat_failures(&sub, &receipt));
+	if (result == PARKED_LOST)
 		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
-
-	values[0] = PointerGetDatum(sub.name);
-	values[1] = Int32GetDatum(receipt.shard);
-	values[2] = PointerGetDatum(receipt.cursor);
-	values[3] = PG_GETARG_DATUM(2);
-	nulls[3] = PG_ARGISNULL(2) ? 'n' : ' ';
-	values[4] = retries ? retry_times(fcinfo, &sub) : (Datum) 0;
-	nulls[4] = retries ? ' ' : 'n';
-	values[5] = Int32GetDatum(sub.max_attempts > 0 ? sub.max_attempts : PG_INT32_MAX);
-	values[6] = PointerGetDatum(shard.cursor);
-	values[7] = Int64GetDatum(feedpub_receipt_draw());
-	values[8] = Int64GetDatum(receipt.page);
-	values[9] = Int64GetDatum(receipt.state);
-	nulls[9] = is_retry ? ' ' : 'n';
-	values[10] = Int32GetDatum(feedpub_repeat_failures(&sub, &receipt));
-	if (park_entry(&sub, &receipt, &shard, values, nulls))
-		return true;
-
-	/* if it is parked, another delivery has it; if not, it is settled */
-	if (is_retry && feedpub_retry_is_parked(&sub, receipt.shard, receipt.cursor, receipt.page, &by_this))
-		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
-	return false;
+	return result == PARKED;
 }
 
 /*
- * Park an entry that has failed (repeat.c), in the transaction of a poll, which
- * waits for no lock.  Returns false if it could not, since the shard is locked
- * or in another state.
+ * Park the first entry of what a poll would deliver, which has failed too often
+ * (repeat.c), so that it comes again only after feed_retry().  The poll waits
+ * for no lock.  Returns false if it could not, since the shard is locked or in
+ * another state.
  */
 bool
-feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
-					const FeedpubCursor *cursor, int attempts)
+feedpub_park_failed(FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 {
-	FeedpubReceipt receipt = {.kind = FEEDPUB_RECEIPT_PLAIN, .shard = shard->shard, .parsed = *cursor};
-	FeedpubShard now;
-	Datum		values[18];
-	char		nulls[] = "    n    n        ";
+	FeedpubReceipt receipt = {
+		.kind = delivery->retried != NULL ? FEEDPUB_RECEIPT_RETRY : FEEDPUB_RECEIPT_PLAIN,
+		.shard = delivery->shard->shard,
+		.state = delivery->retried != NULL ? delivery->retried->state : delivery->shard->state,
+		.page = feedpub_receipt_draw(),
+		.parsed = feedpub_repeat_first(delivery->page)->cursor,
+	};
 
-	if (!feedpub_shard_lock(sub, shard->shard, false, &now) ||
-		now.state != shard->state)
-		return false;
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard->shard);
-	values[2] = PointerGetDatum(feedpub_cursor_text(cursor));
-	values[3] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
-	values[5] = Int32GetDatum(sub->max_attempts);
-	values[6] = PointerGetDatum(shard->cursor);
-	values[7] = Int64GetDatum(feedpub_receipt_draw());
-	values[8] = Int64GetDatum(feedpub_receipt_draw());
-	values[10] = Int32GetDatum(attempts);
-	if (!describe_entry(sub, &receipt, shard->cursor, values, nulls))
-		return false;
-	add_entry(sub, &now, values, nulls);
-	shard->state = now.state;
-	shard->parked = now.parked;
-	return true;
+	receipt.cursor = feedpub_cursor_text(&receipt.parsed);
+	return park(sub, &receipt, false, cstring_to_text(REPEAT_REASON), (Datum) 0,
+				delivery->seen.count) == PARKED;
 }
 
 /*
- * Park an entry, with the shard locked.  Returns false if there is nothing to
- * park.
+ * Park an entry that has failed so often, or once more.  The shard gets another
+ * state, and the page's number.
  */
-static bool
-park_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-		   FeedpubShard *shard, Datum *values, char *nulls)
+static Parked
+park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
+	 text *reason, Datum times, int failures)
 {
+	bool		is_retry = receipt->kind == FEEDPUB_RECEIPT_RETRY;
+	bool		by_this;
+	FeedpubShard shard;
 	FeedpubCursor committed;
+	Datum		values[18];
 
-	if (feedpub_store_execute(&park_again, values, nulls) > 0)
-		return true;
-	feedpub_cursor_parse(shard->cursor, &committed);
-	if (receipt->kind == FEEDPUB_RECEIPT_RETRY ||
-		!feedpub_cursor_moves(&committed, &receipt->parsed) ||
-		!describe_entry(sub, receipt, shard->cursor, values, nulls))
-		return false;
-	add_entry(sub, shard, values, nulls);
-	return true;
-}
+	if (!feedpub_shard_lock(sub, receipt->shard, wait, &shard) ||
+		(!is_retry && !feedpub_receipt_counts(receipt, &shard)))
+		return PARKED_LOST;
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(receipt->shard);
+	values[2] = PointerGetDatum(receipt->cursor);
+	values[3] = PointerGetDatum(reason);
+	values[4] = times;
+	values[5] = Int32GetDatum(sub->max_attempts > 0 ? sub->max_attempts : PG_INT32_MAX);
+	values[6] = PointerGetDatum(shard.cursor);
+	values[7] = Int64GetDatum(feedpub_receipt_draw());
+	values[8] = Int64GetDatum(receipt->page);
+	values[9] = Int64GetDatum(is_retry ? receipt->state : 0);
+	values[10] = Int32GetDatum(failures);
+	if (feedpub_store_execute(&park_again, values, NULL) > 0)
+		return PARKED;
 
-/*
- * Add a parked entry to a locked shard, by the parameters of park_first.  The
- * shard gets its state and its page.
- */
-static void
-add_entry(const FeedpubSubscription *sub, FeedpubShard *shard, Datum *values,
-		  char *nulls)
-{
-
-	(void) feedpub_store_execute(&park_first, values, nulls);
-	shard->parked++;
-	shard->state = DatumGetInt64(values[7]);
-	shard->page = DatumGetInt64(values[8]);
-	feedpub_shard_write(sub, shard);
+	/* if it is parked, another delivery has it; if not, it is settled */
+	if (is_retry)
+		return feedpub_retry_is_parked(sub, receipt->shard, receipt->cursor, 0, &by_this) ?
+			PARKED_LOST :
+			PARKED_NOTHING;
+	feedpub_cursor_parse(shard.cursor, &committed);
+	if (!feedpub_cursor_moves(&committed, &receipt->parsed) ||
+		!describe_entry(sub, receipt, shard.cursor, values))
+		return PARKED_NOTHING;
+	(void) feedpub_store_execute(&park_first, values, NULL);
+	shard.parked++;
+	shard.state = DatumGetInt64(values[7]);
+	shard.page = receipt->page;
+	feedpub_shard_write(sub, &shard);
+	return PARKED;
 }
 
 /*
@@ -337,7 +306,7 @@ add_entry(const FeedpubSubscription *sub, FeedpubShard *shard, Datum *values,
  */
 static bool
 describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-			   text *committed, Datum *values, char *nulls)
+			   text *committed, Datum *values)
 {
 	Kept		kept = {0};
 	FeedpubPage page;
@@ -360,15 +329,9 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	values[12] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
 	values[13] = Int64GetDatum(row->cursor.pos);
 	values[14] = TimestampTzGetDatum(row->published_at);
-	nulls[14] = row->published_at == 0 ? 'n' : ' ';
-	if (OidIsValid(page.feed.keyid) && row->error == NULL)
-		values[15] = key_of_row(&page, row);
-	else
-		nulls[15] = 'n';
+	values[15] = OidIsValid(page.feed.keyid) && row->error == NULL ? key_of_row(&page, row) : (Datum) 0;
 	values[16] = PointerGetDatum(kept.key);
-	nulls[16] = kept.key == NULL ? 'n' : ' ';
 	values[17] = PointerGetDatum(kept.row);
-	nulls[17] = kept.row == NULL ? 'n' : ' ';
 	relation_close(page.heap, NoLock);
 	return true;
 }
@@ -455,80 +418,39 @@ void
 feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 				  FeedpubPage *page)
 {
+	FeedpubRole caller;
 	int64		first = PG_INT64_MAX;
 	int64		last = 0;
-	HiddenEntry *hidden;
-	int			nhidden;
+	Datum		values[4];
+	uint64		n;
 
 	for (int i = 0; i < page->nrows; i++)
 	{
 		first = Min(first, page->rows[i].cursor.pos);
 		last = Max(last, page->rows[i].cursor.pos);
 	}
-	nhidden = load_hidden(sub, shard->shard, first, last, &hidden);
-	for (int i = 0; i < page->nrows; i++)
-	{
-		if (is_hidden(&page->rows[i], hidden, nhidden))
-			page->rows[i].entry = NULL;
-	}
-}
-
-/*
- * Load the parked entries of a shard with positions from first to last, in
- * their order.  Returns how many.
- */
-static int
-load_hidden(const FeedpubSubscription *sub, int shard, int64 first,
-			int64 last, HiddenEntry **hidden)
-{
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[4];
-	uint64		n;
-
 	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard);
+	values[1] = Int32GetDatum(shard->shard);
 	values[2] = Int64GetDatum(first);
 	values[3] = Int64GetDatum(last);
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&select_hidden, values, NULL);
-	*hidden = MemoryContextAllocHuge(context, Max(n, 1) * sizeof(HiddenEntry));
 	for (uint64 i = 0; i < n; i++)
 	{
-		HiddenEntry *entry = &(*hidden)[i];
+		FeedpubCursor cursor;
 		bool		isnull;
+		uint64		xid;
 
-		entry->xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
-		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, &isnull)), &entry->cursor);
+		CHECK_FOR_INTERRUPTS();
+		xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, &isnull)), &cursor);
+		for (int j = 0; j < page->nrows; j++)
+		{
+			if (page->rows[j].xid == xid && is_same_entry(&page->rows[j], &cursor))
+				page->rows[j].entry = NULL;
+		}
 	}
 	feedpub_store_end(&caller);
-	return (int) n;
-}
-
-/*
- * Is a row among the parked entries?
- */
-static bool
-is_hidden(const FeedpubPageRow *row, const HiddenEntry *hidden, int nhidden)
-{
-	int			low = 0;
-	int			high = nhidden;
-
-	while (low < high)
-	{
-		int			middle = low + (high - low) / 2;
-
-		if (hidden[middle].cursor.pos < row->cursor.pos)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	for (; low < nhidden && hidden[low].cursor.pos == row->cursor.pos; low++)
-	{
-		if (hidden[low].xid == row->xid && is_same_entry(row, &hidden[low].cursor))
-			return true;
-	}
-	return false;
 }
 
 /*

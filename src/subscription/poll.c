@@ -53,41 +53,28 @@ typedef struct Poll
 	int			nshards;
 	FeedpubReached *reached;	/* by number of the shard */
 	bool		advanced;		/* the last look() passed something */
-	TimestampTz began;			/* the last look(), ... */
+	TimestampTz began;			/* the last look(), 0: there was none, ... */
 	bool		stopped;		/* ... which took too long */
 	bool		pushed;			/* a snapshot, to be popped */
 	bool		unaltered;		/* it began without an xid: no DDL of its own */
-
-	/* what it has found */
-	FeedpubPage *page;
-	FeedpubShard *shard;
-	FeedpubRetried *retried;	/* an entry that is delivered again, or NULL */
-	FeedpubDeliveries seen;		/* what was delivered before: repeat.c */
-	int			attempt;		/* which one it is for the first entry */
+	FeedpubDelivery found;
 } Poll;
 
+static Datum poll(FunctionCallInfo fcinfo, Oid relid);
 static void begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll);
 static void acknowledge(Poll *poll, const text *receipt);
 static bool find_page(Poll *poll);
-static void close_page(Poll *poll);
 static bool may_wait(void);
-static void load_again(Poll *poll);
 static void choose_shards(Poll *poll);
 static void refuse_several(const FeedpubSubscription *sub);
 static bool look(Poll *poll);
-static FeedpubRetried *find_due(Poll *poll, FeedpubShard *shard,
-								FeedpubPage *page, bool again);
-static bool find_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page);
-static bool read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page,
-					 int limit);
+static bool find_due(Poll *poll, bool again);
+static bool find_new(Poll *poll);
+static bool read_new(Poll *poll);
 static bool has_entries(FeedpubPage *page, int max_rows);
 static void move_past_filtered(Poll *poll);
 static bool await_news(Poll *poll);
-static TimestampTz find_end(const Poll *poll, List *shards);
-static List *waited_shards(Poll *poll);
-static void find_first_cursor(const Poll *poll, List *shards,
-							  FeedpubCursor *first);
-static bool some_due(const FeedpubSubscription *sub, List *shards);
+static int64 waiting_time(const Poll *poll);
 
 /*
  * feed_poll(name text, max_rows int DEFAULT 100, consumer text DEFAULT NULL,
@@ -137,16 +124,7 @@ static bool some_due(const FeedpubSubscription *sub, List *shards);
 Datum
 feed_poll(PG_FUNCTION_ARGS)
 {
-	Poll		poll;
-
-	begin_poll(fcinfo, false, &poll);
-	InitMaterializedSRF(fcinfo, 0);
-	if (find_page(&poll))
-		feedpub_delivery_put((ReturnSetInfo *) fcinfo->resultinfo, poll.page,
-							 poll.sub.name, poll.shard, poll.retried,
-							 &poll.seen, poll.attempt);
-	close_page(&poll);
-	return (Datum) 0;
+	return poll(fcinfo, InvalidOid);
 }
 
 /*
@@ -162,21 +140,32 @@ feed_poll(PG_FUNCTION_ARGS)
 Datum
 feed_poll_rows(PG_FUNCTION_ARGS)
 {
-	Poll		poll;
-	Oid			relid = feedpub_access_argument(fcinfo, 1);
+	return poll(fcinfo, feedpub_access_argument(fcinfo, 1));
+}
 
-	begin_poll(fcinfo, true, &poll);
-	if (relid != poll.sub.feed)
+/*
+ * The same for both: rows of a table, or JSON if that is InvalidOid.
+ */
+static Datum
+poll(FunctionCallInfo fcinfo, Oid relid)
+{
+	bool		as_rows = OidIsValid(relid);
+	Poll		poll;
+
+	begin_poll(fcinfo, as_rows, &poll);
+	if (as_rows && relid != poll.sub.feed)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("subscription \"%s\" is not of feed \"%s\"",
 						text_to_cstring(poll.sub.name), get_rel_name(relid))));
 	InitMaterializedSRF(fcinfo, 0);
 	if (find_page(&poll))
-		feedpub_delivery_put_rows((ReturnSetInfo *) fcinfo->resultinfo,
-								  poll.page, poll.sub.name, poll.shard, poll.retried,
-								  &poll.seen, poll.attempt);
-	close_page(&poll);
+	{
+		feedpub_delivery_put(fcinfo, poll.sub.name, &poll.found, as_rows);
+		relation_close(poll.found.page->heap, NoLock);
+	}
+	if (poll.pushed)
+		PopActiveSnapshot();
 	return (Datum) 0;
 }
 
@@ -251,11 +240,13 @@ acknowledge(Poll *poll, const text *text)
 }
 
 /*
- * Find a page of one of the consumer's shards.
+ * Find a page of one of the consumer's shards, and count that it is delivered.
+ * After a wait the subscription is loaded as it is now, and a new snapshot taken.
  */
 static bool
 find_page(Poll *poll)
 {
+	FeedpubDelivery *found = &poll->found;
 	bool		has_news;
 
 	/* before a lease is taken or renewed, which writes */
@@ -265,7 +256,13 @@ find_page(Poll *poll)
 	for (int turn = 0;; turn++)
 	{
 		if (has_news)
-			load_again(poll);
+		{
+			feedpub_subscription_load_again(poll->consumer, true, &poll->sub);
+			if (poll->pushed)
+				PopActiveSnapshot();
+			PushActiveSnapshot(GetLatestSnapshot());
+			poll->pushed = true;
+		}
 		choose_shards(poll);
 		if (look(poll) || poll->stopped)
 			break;
@@ -277,22 +274,19 @@ find_page(Poll *poll)
 		if (!has_news)
 			break;
 	}
-	move_past_filtered(poll);
-	if (poll->page == NULL)
-		return false;
-	poll->attempt = poll->retried != NULL ?
-		poll->retried->attempts + feedpub_repeat_count(&poll->seen, poll->page, poll->retried->state) :
-		feedpub_repeat_count(&poll->seen, poll->page, 0);
-	return true;
-}
 
-static void
-close_page(Poll *poll)
-{
-	if (poll->page != NULL)
-		relation_close(poll->page->heap, NoLock);
-	if (poll->pushed)
-		PopActiveSnapshot();
+	/* what has failed too often is parked: it is delivered max_attempts times */
+	if (found->page != NULL && feedpub_repeat_failed(&poll->sub, found))
+	{
+		(void) feedpub_park_failed(&poll->sub, found);
+		relation_close(found->page->heap, NoLock);
+		found->page = NULL;
+	}
+	move_past_filtered(poll);
+	if (found->page == NULL)
+		return false;
+	feedpub_repeat_count(found);
+	return true;
 }
 
 /*
@@ -302,29 +296,6 @@ static bool
 may_wait(void)
 {
 	return feedpub_wait_may_sleep() && !IsolationUsesXactSnapshot();
-}
-
-/*
- * After a wait: load the subscription as it is now, and go on with a new
- * snapshot.
- */
-static void
-load_again(Poll *poll)
-{
-	Oid			feed = poll->sub.feed;
-	int			nshards = poll->sub.nshards;
-
-	feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
-	if (poll->sub.feed != feed || poll->sub.nshards != nshards)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" does not exist any more",
-						text_to_cstring(poll->sub.name)),
-				 errdetail("It was removed, and another one of its name was made.")));
-	if (poll->pushed)
-		PopActiveSnapshot();
-	PushActiveSnapshot(GetLatestSnapshot());
-	poll->pushed = true;
 }
 
 /*
@@ -372,6 +343,7 @@ refuse_several(const FeedpubSubscription *sub)
 static bool
 look(Poll *poll)
 {
+	FeedpubDelivery *found = &poll->found;
 	int			first = 0;
 
 	/*
@@ -382,85 +354,47 @@ look(Poll *poll)
 		first = (int) pg_prng_uint64_range(&pg_global_prng_state, 0, poll->nshards - 1);
 	poll->advanced = false;
 	poll->began = GetCurrentTimestamp();
-	for (int i = 0; i < 2 * poll->nshards; i++)
+	for (int i = 0; i < poll->nshards; i++)
 	{
-		FeedpubShard *shard = &poll->shards[(first + i) % poll->nshards];
-		bool		again = i >= poll->nshards;
-		FeedpubPage *page;
-
-		if (again && shard->parked == 0)
-			continue;
-		page = palloc0_object(FeedpubPage);
-		page->heap = feedpub_registry_open(poll->sub.feed);
-		if (shard->parked > 0)
-			poll->retried = find_due(poll, shard, page, again);
-		if (poll->retried != NULL ||
-			(!again && find_new(poll, shard, page)))
-		{
-			poll->page = page;
-			poll->shard = shard;
+		found->shard = &poll->shards[(first + i) % poll->nshards];
+		found->page = palloc0_object(FeedpubPage);
+		found->page->heap = feedpub_registry_open(poll->sub.feed);
+		if (find_due(poll, false) || find_new(poll) || find_due(poll, true))
 			return true;
-		}
-		relation_close(page->heap, NoLock);
-		pfree(page);
+		relation_close(found->page->heap, NoLock);
+		pfree(found->page);
+		found->page = NULL;
 	}
 	return false;
 }
 
 /*
- * Find a parked entry of a shard that is due and has not failed too often.
+ * Find a parked entry of a shard that is due.
  */
-static FeedpubRetried *
-find_due(Poll *poll, FeedpubShard *shard, FeedpubPage *page, bool again)
+static bool
+find_due(Poll *poll, bool again)
 {
-	FeedpubRetried *retried;
+	FeedpubDelivery *found = &poll->found;
 
-	feedpub_repeat_load(&poll->sub, shard->shard, true, &poll->seen);
-	for (int parked = 0;
-		 (retried = feedpub_retry_find_due(&poll->sub, page, shard, again)) != NULL;
-		 parked++)
-	{
-		int			attempts = feedpub_repeat_failed(&poll->sub, &poll->seen, page,
-													 retried->state, retried->attempts);
-
-		if (attempts == 0)
-			break;
-		if (parked == FEEDPUB_MAX_FAILED ||
-			!feedpub_retry_give_up(&poll->sub, shard, retried, attempts))
-		{
-			poll->stopped = true;
-			return NULL;
-		}
-	}
-	return retried;
+	found->retried = feedpub_retry_find_due(&poll->sub, found->page, found->shard, again);
+	if (found->retried != NULL)
+		feedpub_repeat_load(&poll->sub, found->shard->shard, true, &found->seen);
+	return found->retried != NULL;
 }
 
 /*
- * Find a page of new entries of a shard.  If its first one has failed too often,
- * it is parked, and another page is read.  If that cannot be, there is none: an
- * entry is delivered max_attempts times.
+ * Find a page of new entries of a shard.
  */
 static bool
-find_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
+find_new(Poll *poll)
 {
-	int			parked = 0;
+	FeedpubDelivery *found = &poll->found;
 
-	feedpub_repeat_load(&poll->sub, shard->shard, false, &poll->seen);
-	while (read_new(poll, shard, page, feedpub_repeat_limit(&poll->seen, poll->max_rows)))
+	feedpub_repeat_load(&poll->sub, found->shard->shard, false, &found->seen);
+	while (read_new(poll))
 	{
-		int			attempts;
-
-		if (poll->max_rows > 1 && feedpub_repeat_resizes(&poll->sub, &poll->seen, page))
-			continue;
-		attempts = feedpub_repeat_failed(&poll->sub, &poll->seen, page, 0, 0);
-		if (attempts == 0)
+		if (poll->max_rows == 1 || !feedpub_repeat_resizes(&poll->sub, &found->seen, found->page))
 			return true;
-		if (parked++ == FEEDPUB_MAX_FAILED ||
-			!feedpub_park_failed(&poll->sub, shard, &feedpub_repeat_first(page)->cursor, attempts))
-		{
-			poll->stopped = true;
-			break;
-		}
 	}
 	return false;
 }
@@ -473,10 +407,13 @@ find_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page)
  * so that a long stretch of them does not take a page for each max_rows.
  */
 static bool
-read_new(Poll *poll, FeedpubShard *shard, FeedpubPage *page, int limit)
+read_new(Poll *poll)
 {
+	FeedpubPage *page = poll->found.page;
+	const FeedpubShard *shard = poll->found.shard;
 	Relation	heap = page->heap;
 	FeedpubReached *reached = &poll->reached[shard->shard];
+	int			limit = poll->found.seen.small ? 1 : poll->max_rows;
 	int			max_rows = limit;
 
 	for (;;)
@@ -551,147 +488,83 @@ move_past_filtered(Poll *poll)
 	{
 		const FeedpubShard *shard = &poll->shards[i];
 
-		if (shard != poll->shard || poll->retried != NULL)
+		if (poll->found.page == NULL || shard != poll->found.shard || poll->found.retried != NULL)
 			feedpub_pass_move(&poll->sub, shard, &poll->reached[shard->shard]);
 	}
 }
 
 /*
- * Wait until there may be something for the consumer.  Returns false if
- * nothing came in time.
+ * Wait until there may be something for the consumer: a batch after the first
+ * of its cursors, or a parked entry that is due, of those that were not at the
+ * last look.  Returns false if nothing came in time.
+ *
+ * It waits for the shards that the consumer has, or, if it has none and its
+ * share is not 0, for all that are free.  News of other shards must not wake
+ * it: it would find nothing, and never sleep.  If there are no such shards, it
+ * is as if nothing came.
+ *
+ * A consumer that polls in time must keep its leases, so they limit the wait:
+ * to half of what is left, since the renewal needs some time too.
  */
 static bool
 await_news(Poll *poll)
 {
 	FeedpubSubscription *sub = &poll->sub;
+	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz next_due = DT_NOEND;
 	FeedpubCursor first;
-	List	   *shards;
+	bool		has_own = false;
+	bool		takes_free;
+	bool		has_any = false;
 	int64		left;
-	ListCell   *lc;
 
 	feedpub_require_select(sub->feed);
-	shards = waited_shards(poll);
+	if (poll->consumer == NULL)
+		refuse_several(sub);
 	if (poll->end == 0)
-		poll->end = find_end(poll, shards);
-	left = (poll->end - GetCurrentTimestamp()) / 1000;
-	if (shards == NIL)
+		poll->end = TimestampTzPlusMilliseconds(now, waiting_time(poll));
+	left = (poll->end - now) / 1000;
+	for (int i = 0; i < sub->nloaded; i++)
+		has_own |= poll->consumer != NULL && feedpub_lease_is_of(&sub->shards[i], poll->consumer);
+	takes_free = !has_own &&
+		(poll->consumer == NULL || feedpub_lease_share(sub, poll->consumer) > 0);
+	for (int i = 0; i < sub->nloaded; i++)
 	{
-		/* it has no shard and gets none: as if nothing came */
+		FeedpubShard *shard = &sub->shards[i];
+		bool		is_held = feedpub_lease_is_held(sub, shard);
+		FeedpubCursor cursor;
+
+		if (has_own ? !feedpub_lease_is_of(shard, poll->consumer) : !takes_free || is_held)
+			continue;
+		if (is_held)
+			left = Min(left, Max((shard->leased_until - now) / 2000, 0));
+		feedpub_pass_begin(shard, &poll->reached[shard->shard], &cursor);
+		if (!has_any || feedpub_cursor_compare(&cursor, &first) < 0)
+			first = cursor;
+		has_any = true;
+		next_due = Min(next_due, feedpub_retry_next_due(sub, shard, poll->began));
+	}
+	if (!has_any)
+	{
 		feedpub_wait_sleep(left);
 		return false;
 	}
-	if (some_due(sub, shards))
-		return true;
-
-	/* for a batch after the first cursor, or until a parked entry is due */
-	find_first_cursor(poll, shards, &first);
-	foreach(lc, shards)
-	{
-		FeedpubShard *shard = lfirst(lc);
-
-		if (shard->parked > 0)
-			next_due = Min(next_due, feedpub_retry_next_due(sub, shard));
-	}
 	if (next_due != DT_NOEND)
-		left = Min(left, Max((next_due - GetCurrentTimestamp()) / 1000 + 1, 0));
+		left = Min(left, Max((next_due - now) / 1000 + 1, 0));
 	return feedpub_wait_for_batch(sub->feed, &first, left, 0) ||
 		next_due <= GetCurrentTimestamp();
 }
 
 /*
- * Until when a poll that has found nothing waits.  If committed rows are not
- * published yet, it waits for them at least as long as feed_page() does.  A
- * consumer that polls in time must keep its leases, so they limit the wait.
+ * How long a poll that has found nothing waits, in ms.  If committed rows are
+ * not published yet, it waits for them at least as long as feed_page() does.
  */
-static TimestampTz
-find_end(const Poll *poll, List *shards)
+static int64
+waiting_time(const Poll *poll)
 {
-	const FeedpubSubscription *sub = &poll->sub;
-	TimestampTz now = GetCurrentTimestamp();
 	int64		limit = poll->timeout_ms;
-	ListCell   *lc;
 
-	if (limit < feedpub_read_wait && !RecoveryInProgress() && feedpub_lag_has_news(sub))
+	if (limit < feedpub_read_wait && !RecoveryInProgress() && feedpub_lag_has_news(&poll->sub))
 		limit = feedpub_read_wait + (feedpub_launcher_is_starting() ? FEEDPUB_START_WAIT : 0);
-	if (poll->consumer != NULL)
-		limit = Min(limit, sub->lease_ms / 3);
-	foreach(lc, shards)
-	{
-		FeedpubShard *shard = lfirst(lc);
-
-		/* half of what is left, since the renewal needs some time too */
-		if (poll->consumer != NULL && feedpub_lease_is_held(sub, shard))
-			limit = Min(limit, Max((shard->leased_until - now) / 2000, 0));
-	}
-	return TimestampTzPlusMilliseconds(now, limit);
-}
-
-/*
- * The shards for which a poll waits: those that the consumer has, or, if it
- * has none and its share is not 0, all that are free.  News of other shards
- * must not wake it: it would find nothing, and never sleep.
- */
-static List *
-waited_shards(Poll *poll)
-{
-	FeedpubSubscription *sub = &poll->sub;
-	List	   *own = NIL;
-	List	   *unheld = NIL;
-
-	if (poll->consumer == NULL)
-		refuse_several(sub);
-	for (int i = 0; i < sub->nloaded; i++)
-	{
-		FeedpubShard *shard = &sub->shards[i];
-
-		if (poll->consumer != NULL && feedpub_lease_is_of(shard, poll->consumer))
-			own = lappend(own, shard);
-		else if (!feedpub_lease_is_held(sub, shard))
-			unheld = lappend(unheld, shard);
-	}
-	if (own == NIL && unheld != NIL &&
-		(poll->consumer == NULL || feedpub_lease_share(sub, poll->consumer) > 0))
-		return unheld;
-	return own;
-}
-
-static void
-find_first_cursor(const Poll *poll, List *shards, FeedpubCursor *first)
-{
-	ListCell   *lc;
-
-	foreach(lc, shards)
-	{
-		const FeedpubShard *shard = lfirst(lc);
-		FeedpubCursor cursor;
-
-		feedpub_pass_begin(shard, &poll->reached[shard->shard], &cursor);
-		if (lc == list_head(shards) || feedpub_cursor_compare(&cursor, first) < 0)
-			*first = cursor;
-	}
-}
-
-/*
- * Is a parked entry due?
- */
-static bool
-some_due(const FeedpubSubscription *sub, List *shards)
-{
-	bool		found = false;
-	ListCell   *lc;
-
-	foreach(lc, shards)
-	{
-		FeedpubShard *shard = lfirst(lc);
-		FeedpubPage page = {0};
-
-		if (found || shard->parked == 0)
-			continue;
-		page.heap = feedpub_registry_open(sub->feed);
-		found = feedpub_retry_find_due(sub, &page, shard, false) != NULL ||
-			feedpub_retry_find_due(sub, &page, shard, true) != NULL;
-		relation_close(page.heap, NoLock);
-	}
-	return found;
+	return poll->consumer != NULL ? Min(limit, poll->sub.lease_ms / 3) : limit;
 }

@@ -102,16 +102,20 @@ feedpub_receipt_name(const text *name)
 }
 
 /*
- * Error 22023 if a receipt is of another subscription.
+ * May the caller use a subscription that has been loaded with this receipt?
+ * Error 42P01 if the feed has been dropped, 42501, 22023 if the receipt is of
+ * another subscription.
  */
 void
-feedpub_receipt_check(const FeedpubReceipt *receipt, const text *name)
+feedpub_receipt_check(const FeedpubReceipt *receipt, const FeedpubSubscription *sub)
 {
-	if (receipt->name != feedpub_receipt_name(name))
+	feedpub_subscription_require_feed(sub);
+	feedpub_require_select(sub->feed);
+	if (receipt->name != feedpub_receipt_name(sub->name))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("receipt belongs to another subscription than \"%s\"",
-						text_to_cstring(name)),
+						text_to_cstring(sub->name)),
 				 errhint("Use a receipt that feed_poll() returned for this subscription.")));
 }
 

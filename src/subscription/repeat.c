@@ -18,10 +18,9 @@
  * its page.  If it was alone once at least, and has come first max_attempts
  * times, it has failed, and the next poll parks it.
  *
- * The poll parks it in its transaction.  If that is rolled back, since the
- * entry that was delivered then fails too, the next poll parks it again: a
- * shard keeps the last few entries that have failed.  A poll parks no more than
- * these.  Then it returns no page, so that the consumer commits.
+ * The poll parks it in its transaction and returns nothing, so that the
+ * consumer commits.  If that is rolled back, the next poll parks it again: the
+ * count has not changed.
  *
  * A parked entry that is delivered again is counted apart, with the state of its
  * row, so that after another failure or feed_retry() the count begins again.
@@ -41,6 +40,8 @@
 #include "subscription/subscription.h"
 
 static uint64 shard_hash(const FeedpubSubscription *sub, int shard, bool retried);
+static uint64 delivered_hash(const FeedpubDelivery *delivery);
+static int	attempts_before(const FeedpubDelivery *delivery);
 static uint64 entry_hash(const FeedpubCursor *cursor, int64 state);
 static void set_until(FeedpubDeliveries *seen, const FeedpubCursor *cursor);
 static bool is_within(const FeedpubDeliveries *seen, const FeedpubCursor *cursor);
@@ -88,15 +89,6 @@ feedpub_repeat_first(const FeedpubPage *page)
 }
 
 /*
- * How many entries the next page may have.
- */
-int
-feedpub_repeat_limit(const FeedpubDeliveries *seen, int max_rows)
-{
-	return seen->small ? 1 : max_rows;
-}
-
-/*
  * Is a page to be read again, with another size?  If it has come before, it is
  * delivered entry by entry; after where it ended, pages have their size again.
  */
@@ -115,51 +107,34 @@ feedpub_repeat_resizes(const FeedpubSubscription *sub, FeedpubDeliveries *seen,
 }
 
 /*
- * Has the first entry of a page failed?  Returns how many attempts it has had,
- * or 0.  state is that of a parked entry's row, and attempts how often that has
- * failed before.
+ * Has the first entry of what is to be delivered failed too often?
  */
-int
-feedpub_repeat_failed(const FeedpubSubscription *sub, FeedpubDeliveries *seen,
-					  const FeedpubPage *page, int64 state, int attempts)
+bool
+feedpub_repeat_failed(const FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 {
-	const FeedpubPageRow *row = feedpub_repeat_first(page);
-	uint64		entry = entry_hash(&row->cursor, state);
+	const FeedpubDeliveries *seen = &delivery->seen;
+	const FeedpubPageRow *row = feedpub_repeat_first(delivery->page);
 
 	/* a truncate cannot be parked */
-	if (sub->max_attempts == 0 || seen->shard == 0 || row->op >= FEEDPUB_OP_TRUNCATE)
-		return 0;
-	for (int i = 0; i < seen->nfailed; i++)
-	{
-		if (seen->failed[i].entry == entry)
-			return seen->failed[i].attempts;
-	}
-	attempts += seen->count;
-	if (seen->first != entry || seen->alone == 0 || attempts < sub->max_attempts)
-		return 0;
-	if (seen->nfailed == lengthof(seen->failed))
-		memmove(&seen->failed[0], &seen->failed[1],
-				--seen->nfailed * sizeof(seen->failed[0]));
-	seen->failed[seen->nfailed].entry = entry;
-	seen->failed[seen->nfailed++].attempts = attempts;
-	feedpub_shmem_set_deliveries(seen);
-	return attempts;
+	return sub->max_attempts > 0 && seen->shard != 0 && row->op < FEEDPUB_OP_TRUNCATE &&
+		seen->first == delivered_hash(delivery) && seen->alone > 0 &&
+		attempts_before(delivery) + seen->count >= sub->max_attempts;
 }
 
 /*
- * Count a delivery.  Returns how often the first entry of the page has come
- * first, with this time.
+ * Count a delivery, and set the attempt that it is for its first entry.
  */
-int
-feedpub_repeat_count(FeedpubDeliveries *seen, const FeedpubPage *page,
-					 int64 state)
+void
+feedpub_repeat_count(FeedpubDelivery *delivery)
 {
-	const FeedpubPageRow *row = feedpub_repeat_first(page);
-	uint64		entry = entry_hash(&row->cursor, state);
+	FeedpubDeliveries *seen = &delivery->seen;
+	const FeedpubPage *page = delivery->page;
+	uint64		entry = delivered_hash(delivery);
 	int			nentries = 0;
 
+	delivery->attempt = attempts_before(delivery) + 1;
 	if (seen->shard == 0)
-		return 1;
+		return;
 	for (int i = 0; i < page->nrows; i++)
 		nentries += page->rows[i].entry != NULL;
 	if (seen->first != entry)
@@ -169,22 +144,23 @@ feedpub_repeat_count(FeedpubDeliveries *seen, const FeedpubPage *page,
 		if (!seen->small)
 			set_until(seen, &page->rows[page->nrows - 1].cursor);
 	}
+	delivery->attempt += seen->count;
 	seen->count++;
 	if (nentries <= 1)
 		seen->alone++;
 	feedpub_shmem_set_deliveries(seen);
-	return seen->count;
 }
 
 /*
- * The attempt that an entry of a page is, if the page's first one has come
- * first so often: those after the end of the page that came before are new.
+ * The attempt that an entry of a page is: those after the end of the page that
+ * came before are new.
  */
 int
-feedpub_repeat_attempt(const FeedpubDeliveries *seen, int attempt,
-					   const FeedpubCursor *cursor)
+feedpub_repeat_attempt(const FeedpubDelivery *delivery, const FeedpubCursor *cursor)
 {
-	return attempt > 1 && seen->shard != 0 && !is_within(seen, cursor) ? 1 : attempt;
+	const FeedpubDeliveries *seen = &delivery->seen;
+
+	return delivery->retried == NULL && seen->shard != 0 && !is_within(seen, cursor) ? 1 : delivery->attempt;
 }
 
 /*
@@ -212,6 +188,23 @@ shard_hash(const FeedpubSubscription *sub, int shard, bool retried)
 										   (uint64) MyDatabaseId << 32 | shard << 1 | retried);
 
 	return Max(hash, 1);
+}
+
+/*
+ * A hash of the first entry that is to be delivered, with the state of its row
+ * if it is a parked one; and how often that has failed before.
+ */
+static uint64
+delivered_hash(const FeedpubDelivery *delivery)
+{
+	return entry_hash(&feedpub_repeat_first(delivery->page)->cursor,
+					  delivery->retried != NULL ? delivery->retried->state : 0);
+}
+
+static int
+attempts_before(const FeedpubDelivery *delivery)
+{
+	return delivery->retried != NULL ? delivery->retried->attempts : 0;
 }
 
 /*

@@ -39,22 +39,17 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xlog.h"
-#include "catalog/pg_operator.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -91,22 +86,13 @@ static FeedpubStatement find_parked = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
-/* an entry that has failed too often stays parked */
-static FeedpubStatement give_up = {
-	.sql = "UPDATE feedpub._parked_entry SET retry_at = NULL, attempts = $5, state = $6,"
-		   " reason = $7 WHERE subscription = $1 AND shard = $2 AND cursor = $3"
-		   " AND state = $4",
-	.nargs = 7,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID, INT4OID, INT8OID, TEXTOID},
-};
-
 /*
  * Only entries that the committed cursor has passed: others would come before
  * their turn.  If $4, those that have failed with the cursor where it is, or
  * else the others.
  */
 static FeedpubStatement select_due = {
-	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.feed_pos, p.key_texts,"
+	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.key_texts,"
 		   " p.retry_at = '-infinity', p.attempts, p.state, p.published_at,"
 		   " p.key::pg_catalog.text, p.row::pg_catalog.text"
 		   " FROM feedpub._parked_entry p"
@@ -123,9 +109,9 @@ static FeedpubStatement next_due = {
 	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub._parked_entry p"
 		   " WHERE p.subscription = $1 AND p.shard = $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
-		   " AND p.retry_at > pg_catalog.clock_timestamp()",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+		   " AND p.retry_at > $4",
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID},
 };
 
 /* a new state, so that the count of its deliveries begins again: repeat.c */
@@ -154,28 +140,19 @@ typedef enum Fate
 	ENTRY_UNKNOWN,				/* not known, or hidden from this caller */
 } Fate;
 
-static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
-					  bool again, int64 skipped);
-static FeedpubRetried *load_due(uint64 row);
 static bool lock_shard_of(const FeedpubSubscription *sub, FeedpubShard *shard,
 						  const text *cursor);
 static bool remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 						   FeedpubStatement *statement, Datum *values);
 static void forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 						   List *cursors);
-static void make_page(FeedpubPage *page, const FeedpubRetried *entry,
-					  HeapTuple row);
-static Fate read_again(FeedpubPageScan *scan, FeedpubRetried *entry,
-					   HeapTuple *row);
-static Fate read_table_entry(FeedpubPageScan *scan, FeedpubRetried *entry,
-							 HeapTuple *row);
-static HeapTuple read_by_stamp(FeedpubPageScan *scan, FeedpubRetried *entry);
-static Fate read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry,
-						HeapTuple *row);
-static Fate read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry,
-						  HeapTuple *row);
-static Oid	operator_namespace(Oid operator);
-static HeapTuple select_row(FeedpubPageScan *scan, const char *condition,
+static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					  bool again, int64 skipped);
+static FeedpubRetried *load_due(uint64 row);
+static Fate read_again(FeedpubPage *page, FeedpubRetried *entry);
+static HeapTuple read_by_stamp(FeedpubPage *page, const FeedpubPageRow *row);
+static Fate read_by_key(FeedpubPage *page, FeedpubRetried *entry);
+static HeapTuple select_row(FeedpubPage *page, const char *condition,
 							int nargs, Oid *argtypes, Datum *values);
 
 /*
@@ -207,7 +184,7 @@ feed_retry(PG_FUNCTION_ARGS)
 		if (!lock_shard_of(&sub, &sub.shards[i], cursor))
 			continue;
 		values[1] = Int32GetDatum(sub.shards[i].shard);
-		n += feedpub_store_execute(&make_due, values, cursor == NULL ? "  n " : NULL);
+		n += feedpub_store_execute(&make_due, values, NULL);
 	}
 	PG_RETURN_INT32((int32) n);
 }
@@ -338,13 +315,12 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 					   const FeedpubShard *shard, bool again)
 {
 	bool		may_write = !RecoveryInProgress() && !XactReadOnly;
-	FeedpubPageScan scan = {.page = page};
 	int64		skipped = 0;
-	FeedpubRetried *found = NULL;
 	List	   *due;
 
-	while (found == NULL && (due = read_due(sub, shard, again, skipped)) != NIL)
+	while (shard->parked > 0 && (due = read_due(sub, shard, again, skipped)) != NIL)
 	{
+		FeedpubRetried *found = NULL;
 		List	   *gone = NIL;
 		FeedpubShard now;
 		ListCell   *lc;
@@ -354,16 +330,13 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		feedpub_require_select(sub->feed);
 		feedpub_own_changes_refuse(page->heap);
 		feedpub_history_check_changes(&page->feed, page->heap, GetActiveSnapshot());
-		scan.sees_all = check_enable_rls(sub->feed, InvalidOid, true) != RLS_ENABLED;
 		foreach(lc, due)
 		{
 			FeedpubRetried *entry = lfirst(lc);
-			HeapTuple	row = NULL;
-			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(&scan, entry, &row);
+			Fate		fate = entry->discarded ? ENTRY_GONE : read_again(page, entry);
 
 			if (fate == ENTRY_FOUND)
 			{
-				make_page(page, entry, row);
 				found = entry;
 				break;
 			}
@@ -376,12 +349,17 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 			forget_entries(sub, &now, gone);
 			skipped -= list_length(gone);
 		}
-	}
+		if (found != NULL)
+		{
+			page->rows = &found->row;
+			page->nrows = page->request.max_rows = 1;
 
-	/* the row may have been committed after what is published and durable */
-	if (found != NULL)
-		feedpub_durable_all();
-	return found;
+			/* the row may have been committed after what is published and durable */
+			feedpub_durable_all();
+			return found;
+		}
+	}
+	return NULL;
 }
 
 /*
@@ -400,46 +378,6 @@ forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
 												TEXTOID, -1, false, TYPALIGN_INT));
 	(void) remove_entries(sub, shard, &forget, values);
-}
-
-/*
- * A parked entry has failed too often (repeat.c): it comes again only after
- * feed_retry().  Returns false if the shard is locked, since it waits for no
- * consumer, or the entry has been dealt with.
- */
-bool
-feedpub_retry_give_up(const FeedpubSubscription *sub, const FeedpubShard *shard,
-					  const FeedpubRetried *retried, int attempts)
-{
-	FeedpubShard now;
-	Datum		values[7];
-
-	if (!feedpub_shard_lock(sub, shard->shard, false, &now))
-		return false;
-	values[0] = PointerGetDatum(sub->name);
-	values[1] = Int32GetDatum(shard->shard);
-	values[2] = PointerGetDatum(retried->cursor);
-	values[3] = Int64GetDatum(retried->state);
-	values[4] = Int32GetDatum(attempts);
-	values[5] = Int64GetDatum(feedpub_receipt_draw());
-	values[6] = CStringGetTextDatum(FEEDPUB_REPEAT_REASON);
-	return feedpub_store_execute(&give_up, values, NULL) > 0;
-}
-
-/*
- * Make a page of one entry.  Without a row it has what was kept of the entry.
- */
-static void
-make_page(FeedpubPage *page, const FeedpubRetried *entry, HeapTuple row)
-{
-	page->rows = palloc0_object(FeedpubPageRow);
-	page->nrows = 1;
-	page->request.max_rows = 1;
-	page->rows[0].op = entry->op;
-	page->rows[0].entry = row;
-	page->rows[0].xid = entry->xid;
-	page->rows[0].published_at = entry->published_at;
-	feedpub_cursor_parse(entry->cursor, &page->rows[0].cursor);
 }
 
 static List *
@@ -475,39 +413,38 @@ load_due(uint64 row)
 {
 	FeedpubRetried *entry = palloc0_object(FeedpubRetried);
 	bool		isnull;
-	Datum		value;
 
-	entry->cursor = DatumGetTextPCopy(feedpub_store_value(row, 1, &isnull));
+	entry->cursor = feedpub_store_copy(row, 1);
+	feedpub_cursor_parse(entry->cursor, &entry->row.cursor);
 	if (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, &isnull)), "delete") == 0)
-		entry->op = FEEDPUB_OP_DELETE;
-	entry->xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, &isnull)));
-	entry->pos = DatumGetInt64(feedpub_store_value(row, 4, &isnull));
-	value = feedpub_store_value(row, 5, &isnull);
-	if (!isnull)
-		entry->key_texts = PointerGetDatum(DatumGetArrayTypePCopy(value));
-	entry->discarded = DatumGetBool(feedpub_store_value(row, 6, &isnull));
-	entry->attempts = DatumGetInt32(feedpub_store_value(row, 7, &isnull));
-	entry->state = DatumGetInt64(feedpub_store_value(row, 8, &isnull));
-	value = feedpub_store_value(row, 9, &isnull);
-	entry->published_at = isnull ? 0 : DatumGetTimestampTz(value);
-	value = feedpub_store_value(row, 10, &isnull);
-	entry->key = isnull ? NULL : DatumGetTextPCopy(value);
-	value = feedpub_store_value(row, 11, &isnull);
-	entry->row = isnull ? NULL : DatumGetTextPCopy(value);
+		entry->row.op = FEEDPUB_OP_DELETE;
+	entry->row.xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, &isnull)));
+	entry->key_texts = feedpub_store_copy(row, 4);
+	entry->discarded = DatumGetBool(feedpub_store_value(row, 5, &isnull));
+	entry->attempts = DatumGetInt32(feedpub_store_value(row, 6, &isnull));
+	entry->state = DatumGetInt64(feedpub_store_value(row, 7, &isnull));
+	entry->row.published_at = DatumGetTimestampTz(feedpub_store_value(row, 8, &isnull));
+	entry->kept_key = feedpub_store_copy(row, 9);
+	entry->kept_row = feedpub_store_copy(row, 10);
 	return entry;
 }
 
 /*
- * When the next parked entry of a shard will be due; DT_NOEND if none will.
+ * When the next parked entry of a shard that is due after a time will be due;
+ * DT_NOEND if none will.
  */
 TimestampTz
-feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard)
+feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
+					   TimestampTz since)
 {
-	Datum		values[3];
+	Datum		values[4];
 
+	if (shard->parked == 0)
+		return DT_NOEND;
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
 	values[2] = PointerGetDatum(shard->cursor);
+	values[3] = TimestampTzGetDatum(since);
 	return feedpub_store_number(&next_due, values, DT_NOEND);
 }
 
@@ -515,156 +452,112 @@ feedpub_retry_next_due(const FeedpubSubscription *sub, const FeedpubShard *shard
  * What an entry is now: the message, or the row that has its key; of a delete
  * the key, unless it exists again.  In READ COMMITTED it is read with a new
  * snapshot.  Changes of the own transaction are never seen.
+ *
+ * A caller that is subject to row security gets no deletes, and not what was
+ * kept of a message.
  */
 static Fate
-read_again(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
+read_again(FeedpubPage *page, FeedpubRetried *entry)
 {
-	Fate		fate;
+	FeedpubPageRow *row = &entry->row;
+	bool		sees_all = check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
+	Fate		fate = ENTRY_FOUND;
 
-	feedpub_own_changes_hide(GetTransactionSnapshot());
-	if (scan->page->feed.is_outbox)
-	{
-		/* the message, or, if nothing is hidden, what was kept of it */
-		*row = read_by_stamp(scan, entry);
-		fate = *row != NULL || scan->sees_all ? ENTRY_FOUND : ENTRY_UNKNOWN;
-	}
-	else
-		fate = read_table_entry(scan, entry, row);
-	PopActiveSnapshot();
-	return fate == ENTRY_GONE && !scan->sees_all ? ENTRY_UNKNOWN : fate;
-}
-
-static Fate
-read_table_entry(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
-{
-	Fate		fate;
-
-	if (entry->op == FEEDPUB_OP_UPSERT && entry->xid != 0)
-	{
-		*row = read_by_stamp(scan, entry);
-		if (*row != NULL)
-			return ENTRY_FOUND;
-	}
-	if (!OidIsValid(scan->page->feed.keyid))
+	if (row->op == FEEDPUB_OP_DELETE && !sees_all)
 		return ENTRY_UNKNOWN;
-	scan->key = index_open(scan->page->feed.keyid, AccessShareLock);
-	scan->partitions = feedpub_partition_open(&scan->page->feed, scan->page->heap, NULL, true);
-	if (entry->op == FEEDPUB_OP_DELETE)
-		fate = read_dead_key(scan, entry, row);
-	else
-		fate = read_by_key(scan, entry, row);
-	feedpub_partition_close(scan->partitions);
-	index_close(scan->key, NoLock);
-	return fate;
+	feedpub_own_changes_hide(GetTransactionSnapshot());
+	if (row->op == FEEDPUB_OP_UPSERT && row->xid != 0)
+		row->entry = read_by_stamp(page, row);
+	if (row->entry == NULL && !page->feed.is_outbox)
+		fate = read_by_key(page, entry);
+	PopActiveSnapshot();
+	return row->entry == NULL && !sees_all ? ENTRY_UNKNOWN : fate;
 }
 
 static HeapTuple
-read_by_stamp(FeedpubPageScan *scan, FeedpubRetried *entry)
+read_by_stamp(FeedpubPage *page, const FeedpubPageRow *row)
 {
 	Oid			argtypes[2] = {XID8OID, INT8OID};
 	Datum		values[2];
 
-	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(entry->xid));
-	values[1] = Int64GetDatum(entry->pos);
-	return select_row(scan,
+	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
+	values[1] = Int64GetDatum(row->cursor.pos);
+	return select_row(page,
 					  "t." FEEDPUB_XID_COLUMN " OPERATOR(pg_catalog.=) $1"
 					  " AND t." FEEDPUB_POS_COLUMN " OPERATOR(pg_catalog.=) $2",
 					  2, argtypes, values);
 }
 
 /*
- * Read the row that has the key now, by the operators of the key's index.
+ * Read the row that has the key now, by the operators of the key's index.  Of
+ * a delete the entry is a row of the key alone, if no row has the key.
+ *
+ * If the key cannot be read, a row may have it in another form.  No row has
+ * that of a delete, which comes as it was kept.
  */
 static Fate
-read_by_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
+read_by_key(FeedpubPage *page, FeedpubRetried *entry)
 {
+	bool		is_delete = entry->row.op == FEEDPUB_OP_DELETE;
+	FeedpubPageScan scan = {.page = page};
 	StringInfoData condition;
-	Relation	index = scan->key;
 	Datum		values[INDEX_MAX_KEYS];
 	Oid			argtypes[INDEX_MAX_KEYS];
-	int			nkeys = index->rd_index->indnkeyatts;
+	Form_pg_index form;
+	HeapTuple	living;
 
-	if (entry->key_texts == (Datum) 0 ||
-		feedpub_key_values(scan->page->heap, index, entry->key_texts, values) != NULL)
-		return ENTRY_UNKNOWN;	/* the row may have it in another form */
-	initStringInfo(&condition);
-	for (int i = 0; i < nkeys; i++)
+	if (!OidIsValid(page->feed.keyid))
+		return ENTRY_UNKNOWN;
+	scan.key = index_open(page->feed.keyid, AccessShareLock);
+	form = scan.key->rd_index;
+	if (entry->key_texts == NULL ||
+		feedpub_key_values(page->heap, scan.key, PointerGetDatum(entry->key_texts), values) != NULL)
 	{
-		AttrNumber	attno = index->rd_index->indkey.values[i];
-		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(scan->page->heap), attno - 1);
-		Oid operator= get_opfamily_member(index->rd_opfamily[i],
-										  index->rd_opcintype[i],
-										  index->rd_opcintype[i],
-										  BTEqualStrategyNumber);
+		index_close(scan.key, NoLock);
+		return is_delete ? ENTRY_FOUND : ENTRY_UNKNOWN;
+	}
+	initStringInfo(&condition);
+	for (int i = 0; i < form->indnkeyatts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(RelationGetDescr(page->heap), form->indkey.values[i] - 1);
+		Oid			type = scan.key->rd_opcintype[i];
+		Oid			equal = get_opfamily_member(scan.key->rd_opfamily[i], type, type,
+												BTEqualStrategyNumber);
 
 		argtypes[i] = att->atttypid;
-		appendStringInfo(&condition, "%st.%s OPERATOR(%s.%s) $%d",
-						 i > 0 ? " AND " : "", quote_identifier(NameStr(att->attname)),
-						 quote_identifier(get_namespace_name(operator_namespace(operator))),
-						 get_opname(operator), i + 1);
+		op_input_types(equal, &type, &type);
+		appendStringInfoString(&condition, i > 0 ? " AND " : "");
+		generate_operator_clause(&condition,
+								 psprintf("t.%s", quote_identifier(NameStr(att->attname))), type,
+								 equal, psprintf("$%d", i + 1), type);
 	}
-	*row = select_row(scan, condition.data, nkeys, argtypes, values);
-	return *row != NULL ? ENTRY_FOUND : ENTRY_GONE;
-}
-
-static Oid
-operator_namespace(Oid operator)
-{
-	HeapTuple	tuple = SearchSysCache1(OPEROID, ObjectIdGetDatum(operator));
-	Oid			result;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for operator %u", operator);
-	result = ((Form_pg_operator) GETSTRUCT(tuple))->oprnamespace;
-	ReleaseSysCache(tuple);
-	return result;
-}
-
-/*
- * Make a row of the key alone, if no row has the key now.  If the key cannot
- * be read, there is no row, and the entry comes as it was kept.  If the caller
- * is subject to row security, it gets no deletes.
- */
-static Fate
-read_dead_key(FeedpubPageScan *scan, FeedpubRetried *entry, HeapTuple *row)
-{
-	Datum		keys[INDEX_MAX_KEYS];
-	Datum		living;
-
-	if (!scan->sees_all)
-		return ENTRY_UNKNOWN;
-	if (entry->key_texts == (Datum) 0 ||
-		feedpub_key_values(scan->page->heap, scan->key, entry->key_texts, keys) != NULL)
-		return ENTRY_FOUND;
-	scan->snapshot = GetActiveSnapshot();
-	if (feedpub_entry_key_lives(scan, keys, &living))
-		return ENTRY_GONE;
-	*row = feedpub_entry_of_key(scan, keys);
-	return ENTRY_FOUND;
+	living = select_row(page, condition.data, form->indnkeyatts, argtypes, values);
+	entry->row.entry = is_delete ? feedpub_entry_of_key(&scan, values) : living;
+	index_close(scan.key, NoLock);
+	return (living != NULL) != is_delete ? ENTRY_FOUND : ENTRY_GONE;
 }
 
 /*
  * Read a row as the caller, under its search_path.
  */
 static HeapTuple
-select_row(FeedpubPageScan *scan, const char *condition, int nargs,
+select_row(FeedpubPage *page, const char *condition, int nargs,
 		   Oid *argtypes, Datum *values)
 {
 	MemoryContext context = CurrentMemoryContext;
-	char	   *table = feedpub_relation_name(RelationGetRelid(scan->page->heap));
 	HeapTuple	row = NULL;
 
 	SPI_connect();
 	if (SPI_execute_with_args(psprintf("SELECT %s FROM %s%s t WHERE %s",
-									   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ",
-									   table, condition),
+									   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
+									   feedpub_relation_name(page->feed.relid), condition),
 							  nargs, argtypes, values, NULL, true, 1) != SPI_OK_SELECT)
 		elog(ERROR, "could not read an entry of feed \"%s\"",
-			 RelationGetRelationName(scan->page->heap));
+			 RelationGetRelationName(page->heap));
 	if (SPI_processed > 0)
 	{
 		MemoryContextSwitchTo(context);
-		row = feedpub_entry_of_columns(scan->page->heap, SPI_tuptable->vals[0],
+		row = feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[0],
 									   SPI_tuptable->tupdesc, 1);
 	}
 	SPI_finish();

@@ -50,7 +50,8 @@ static FeedpubStatement try_lock_shard = {
 
 static FeedpubStatement write_shard = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $4, state = $5, page = $6,"
-		   " settled = $7, consumer = $8, leased_until = $9, parked = $10, n = h.n + 1"
+		   " settled = $7, consumer = $8, parked = $10, n = h.n + 1,"
+		   " leased_until = CASE WHEN $8 IS NOT NULL THEN $9 END"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $3",
 	.nargs = 10,
 	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID, INT8OID, INT8OID, TEXTOID,
@@ -93,20 +94,16 @@ void
 feedpub_shard_get(FeedpubShard *shard, uint64 row, int column)
 {
 	bool		isnull;
-	Datum		value;
 
+	/* a number or time is 0 if it is NULL */
 	shard->shard = DatumGetInt32(feedpub_store_value(row, column++, &isnull));
 	shard->n = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
-	shard->cursor = DatumGetTextPCopy(feedpub_store_value(row, column++, &isnull));
+	shard->cursor = feedpub_store_copy(row, column++);
 	shard->state = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
-	value = feedpub_store_value(row, column++, &isnull);
-	shard->page = isnull ? 0 : DatumGetInt64(value);
-	value = feedpub_store_value(row, column++, &isnull);
-	shard->settled = isnull ? 0 : DatumGetInt64(value);
-	value = feedpub_store_value(row, column++, &isnull);
-	shard->consumer = isnull ? NULL : TextDatumGetCString(value);
-	value = feedpub_store_value(row, column++, &isnull);
-	shard->leased_until = isnull ? 0 : DatumGetTimestampTz(value);
+	shard->page = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
+	shard->settled = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
+	shard->consumer = feedpub_store_copy(row, column++);
+	shard->leased_until = DatumGetTimestampTz(feedpub_store_value(row, column++, &isnull));
 	shard->parked = DatumGetInt32(feedpub_store_value(row, column, &isnull));
 }
 
@@ -117,7 +114,6 @@ void
 feedpub_shard_write(const FeedpubSubscription *sub, const FeedpubShard *shard)
 {
 	Datum		values[10];
-	char		nulls[] = "          ";
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
@@ -125,13 +121,9 @@ feedpub_shard_write(const FeedpubSubscription *sub, const FeedpubShard *shard)
 	values[3] = PointerGetDatum(shard->cursor);
 	values[4] = Int64GetDatum(shard->state);
 	values[5] = Int64GetDatum(shard->page);
-	nulls[5] = shard->page == 0 ? 'n' : ' ';
 	values[6] = Int64GetDatum(shard->settled);
-	nulls[6] = shard->settled == 0 ? 'n' : ' ';
-	if (shard->consumer != NULL)
-		values[7] = CStringGetTextDatum(shard->consumer);
+	values[7] = PointerGetDatum(shard->consumer);
 	values[8] = TimestampTzGetDatum(shard->leased_until);
-	nulls[7] = nulls[8] = shard->consumer == NULL ? 'n' : ' ';
 	values[9] = Int32GetDatum(shard->parked);
-	(void) feedpub_store_execute(&write_shard, values, nulls);
+	(void) feedpub_store_execute(&write_shard, values, NULL);
 }

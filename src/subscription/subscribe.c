@@ -8,10 +8,7 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
-#include "access/table.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "fmgr.h"
@@ -27,25 +24,17 @@
 #include "subscription/subscription.h"
 
 PG_FUNCTION_INFO_V1(feed_subscribe);
-PG_FUNCTION_INFO_V1(feed_subscribe_at);
 PG_FUNCTION_INFO_V1(feed_alter_subscription);
 PG_FUNCTION_INFO_V1(feed_unsubscribe);
 PG_FUNCTION_INFO_V1(feed_seek);
-PG_FUNCTION_INFO_V1(feed_seek_at);
 
 /* how short and how long a lease may be, in ms */
 #define MIN_LEASE		1000
 #define MAX_LEASE		(24 * 3600 * 1000)
 
-/* columns of feedpub._subscription */
-#define ANUM_SUBSCRIPTION_OWNER			3
-#define ANUM_SUBSCRIPTION_OWNER_NAME	4
-#define ANUM_SUBSCRIPTION_SYSTEM_ID		5
-#define ANUM_SUBSCRIPTION_SHARDS		6
-
 static FeedpubStatement insert_subscription = {
 	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING",
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9) ON CONFLICT DO NOTHING",
 	.nargs = 9,
 	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID,
 				 INTERVALARRAYOID},
@@ -61,7 +50,7 @@ static FeedpubStatement insert_shards = {
 /* NULL: as it is */
 static FeedpubStatement alter_subscription = {
 	.sql = "UPDATE feedpub._subscription SET lease = COALESCE($2, lease),"
-		   " max_attempts = COALESCE($3, max_attempts), backoff = COALESCE($4, backoff)"
+		   " max_attempts = COALESCE(NULLIF($3, 0), max_attempts), backoff = COALESCE($4, backoff)"
 		   " WHERE name = $1",
 	.nargs = 4,
 	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID},
@@ -87,30 +76,26 @@ static FeedpubStatement delete_state = {
 	.argtypes = {TEXTOID},
 };
 
-static FeedpubStatement select_owner = {
-	.sql = "SELECT feed, owner, owner_name, system_id FROM feedpub._subscription"
-		   " WHERE name = $1",
+static FeedpubStatement count_shards = {
+	.sql = "SELECT pg_catalog.sum(shards) FROM feedpub._subscription"
+		   " WHERE feedpub._subscription_owner(owner, owner_name, system_id) = $1",
 	.nargs = 1,
-	.argtypes = {TEXTOID},
+	.argtypes = {OIDOID},
+	.latest = true,
 };
 
-static Datum subscribe(FunctionCallInfo fcinfo, bool at_time);
 static void check_shards(int shards);
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
 static void check_backoff(ArrayType *backoff);
-static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed,
-						bool at_time);
+static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed);
 static text *use_existing(text *name, Oid feed);
-static void check_shards_of_role(int shards);
-static int64 count_shards(Oid relid);
+static bool add_subscription(Datum *values, int shards, bool is_last);
 static void refuse_taken_name(text *name);
-static bool add_subscription(Datum *values, const char *nulls);
-static void load_locked(FeedpubSubscription *sub, bool found);
-static Datum seek(FunctionCallInfo fcinfo, bool at_time);
 
 /*
- * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest',
+ * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest', or
+ * start timestamptz,
  * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
  * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false,
  * backoff interval[] DEFAULT NULL)
@@ -139,39 +124,20 @@ static Datum seek(FunctionCallInfo fcinfo, bool at_time);
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
 {
-	return subscribe(fcinfo, false);
-}
-
-/*
- * The same with start timestamptz.
- */
-Datum
-feed_subscribe_at(PG_FUNCTION_ARGS)
-{
-	return subscribe(fcinfo, true);
-}
-
-static Datum
-subscribe(FunctionCallInfo fcinfo, bool at_time)
-{
 	static const char *const names[] = {"name", "feed", "start", "shards", "lease",
 										NULL, "if_not_exists", NULL};
 	text	   *name;
 	Oid			feed;
 	int			shards;
-	Interval   *lease;
 	Relation	heap;
 	text	   *cursor;
-	FeedpubRole caller;
 	Datum		values[9];
-	char		nulls[] = "         ";
 	NameData	owner_name;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	name = PG_GETARG_TEXT_PP(0);
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
-	lease = PG_GETARG_INTERVAL_P(4);
 	feedpub_subscription_check_name(name, "name");
 	check_shards(shards);
 	check_settings(fcinfo, 4, 5, 7);
@@ -189,24 +155,25 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	values[3] = NameGetDatum(&owner_name);
 	values[4] = Int64GetDatum((int64) GetSystemIdentifier());
 	values[5] = Int32GetDatum(shards);
-	values[6] = IntervalPGetDatum(lease);
-	values[7] = PG_GETARG_DATUM(5);
-	nulls[7] = PG_ARGISNULL(5) ? 'n' : ' ';
-	values[8] = PG_GETARG_DATUM(7);
-	nulls[8] = PG_ARGISNULL(7) ? 'n' : ' ';
-	check_shards_of_role(shards);
-	if (!add_subscription(values, nulls))
-	{
-		/* another session has just made it */
-		text	   *existing = PG_GETARG_BOOL(6) ? use_existing(name, feed) : NULL;
+	values[6] = PG_GETARG_DATUM(4);
+	values[7] = Int32GetDatum(PG_ARGISNULL(5) ? 0 : PG_GETARG_INT32(5));
+	values[8] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
 
-		if (existing == NULL)
-			refuse_taken_name(name);
-		PG_RETURN_TEXT_P(existing);
+	if (!add_subscription(values, shards, false))
+	{
+		/* those of dropped tables do not count, and their names are free */
+		(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
+		if (!add_subscription(values, shards, true))
+		{
+			/* another session has just made it */
+			if (!PG_GETARG_BOOL(6) || (cursor = use_existing(name, feed)) == NULL)
+				refuse_taken_name(name);
+			PG_RETURN_TEXT_P(cursor);
+		}
 	}
 
 	heap = feedpub_registry_open(feed);
-	cursor = find_start(fcinfo, 2, feed, at_time);
+	cursor = find_start(fcinfo, 2, feed);
 	if (shards > 1)
 	{
 		FeedpubFeed found;
@@ -216,13 +183,11 @@ subscribe(FunctionCallInfo fcinfo, bool at_time)
 	}
 
 	/* one of that name, dropped with its feed, may have left its state */
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&delete_state, values, NULL);
+	(void) feedpub_store_execute(&delete_state, values, NULL);
 	values[1] = Int32GetDatum(shards);
 	values[2] = PointerGetDatum(cursor);
 	values[3] = Int64GetDatum(feedpub_receipt_draw());
-	feedpub_store_run(&insert_shards, values, NULL);
-	feedpub_store_end(&caller);
+	(void) feedpub_store_execute(&insert_shards, values, NULL);
 	feedpub_repeat_forget(name, shards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
@@ -288,19 +253,23 @@ check_backoff(ArrayType *backoff)
 }
 
 /*
- * The cursor that start stands for, in the history that the feed has until we
- * have ended.  The snapshot is taken under the locks: one from before may be
- * of a history that has ended meanwhile, or of an older floor.
+ * The cursor that start stands for, a text or a timestamptz, in the history
+ * that the feed has until we have ended.  The snapshot is taken under the locks:
+ * one from before may be of a history that has ended meanwhile, or of an older
+ * floor.
  */
 static text *
-find_start(FunctionCallInfo fcinfo, int arg, Oid feed, bool at_time)
+find_start(FunctionCallInfo fcinfo, int arg, Oid feed)
 {
+	Oid		   *types;
+	int			ntypes;
 	text	   *cursor;
 
+	(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &ntypes);
 	(void) feedpub_registry_lock_history(feed, RowExclusiveLock, true);
 	(void) feedpub_floor_lock(feed, RowExclusiveLock, true);
 	PushActiveSnapshot(GetLatestSnapshot());
-	cursor = at_time ?
+	cursor = types[arg] == TIMESTAMPTZOID ?
 		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :
 		feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
 	PopActiveSnapshot();
@@ -327,75 +296,42 @@ use_existing(text *name, Oid feed)
 }
 
 /*
- * Error 53400 if the caller's subscriptions would have more shards together
- * than feedpub.max_subscription_shards.
+ * Add the row of a subscription.  Returns false if the name is taken, or, unless
+ * it is the last attempt, which raises 53400, if the caller's subscriptions
+ * would have more shards together than feedpub.max_subscription_shards.
  *
  * A lock of the role, as an object of class feedpub._subscription, is held
  * until the transaction ends, so one transaction at a time counts and adds.
  * The snapshot is a new one in any isolation level, so it sees all that was
  * added under the lock before.  A role waits only for itself.
  */
-static void
-check_shards_of_role(int shards)
+static bool
+add_subscription(Datum *values, int shards, bool is_last)
 {
-	Oid			relid = feedpub_registry_table("_subscription");
+	Datum		role[1] = {ObjectIdGetDatum(GetUserId())};
 	LOCKTAG		tag;
 	int64		used;
 
-	if (superuser())
-		return;
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, relid, GetUserId(), 0);
-	(void) LockAcquire(&tag, ExclusiveLock, false, false);
-	used = count_shards(relid);
-	if (used + shards > feedpub_max_subscription_shards)
+	if (!superuser())
 	{
-		/* those of dropped tables do not count */
-		(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
-		used = count_shards(relid);
-	}
-	if (used + shards > feedpub_max_subscription_shards)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("subscriptions of role \"%s\" cannot have more than %d shards together",
-						GetUserNameFromId(GetUserId(), false),
-						feedpub_max_subscription_shards),
-				 errdetail("They have " INT64_FORMAT ", and this one would have %d.",
-						   used, shards),
-				 errhint("Remove some with feed_unsubscribe(), or have a superuser raise feedpub.max_subscription_shards.")));
-}
-
-/*
- * How many shards the caller's subscriptions have.
- */
-static int64
-count_shards(Oid relid)
-{
-	Relation	table = table_open(relid, AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	SysScanDesc scan = systable_beginscan(table, InvalidOid, false, snapshot, 0, NULL);
-	HeapTuple	tuple;
-	int64		count = 0;
-
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		Datum		values[ANUM_SUBSCRIPTION_SHARDS];
-
-		CHECK_FOR_INTERRUPTS();
-		for (int i = ANUM_SUBSCRIPTION_OWNER; i <= ANUM_SUBSCRIPTION_SHARDS; i++)
+		SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_subscription"), GetUserId(), 0);
+		(void) LockAcquire(&tag, ExclusiveLock, false, false);
+		used = feedpub_store_number(&count_shards, role, 0);
+		if (used + shards > feedpub_max_subscription_shards)
 		{
-			bool		isnull;
-
-			values[i - 1] = heap_getattr(tuple, i, RelationGetDescr(table), &isnull);
+			if (!is_last)
+				return false;
+			ereport(ERROR,
+					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+					 errmsg("subscriptions of role \"%s\" cannot have more than %d shards together",
+							GetUserNameFromId(GetUserId(), false),
+							feedpub_max_subscription_shards),
+					 errdetail("They have " INT64_FORMAT ", and this one would have %d.",
+							   used, shards),
+					 errhint("Remove some with feed_unsubscribe(), or have a superuser raise feedpub.max_subscription_shards.")));
 		}
-		if (feedpub_subscription_find_owner(DatumGetObjectId(values[ANUM_SUBSCRIPTION_OWNER - 1]),
-											NameStr(*DatumGetName(values[ANUM_SUBSCRIPTION_OWNER_NAME - 1])),
-											DatumGetInt64(values[ANUM_SUBSCRIPTION_SYSTEM_ID - 1])) == GetUserId())
-			count += DatumGetInt32(values[ANUM_SUBSCRIPTION_SHARDS - 1]);
 	}
-	systable_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	table_close(table, AccessShareLock);
-	return count;
+	return feedpub_store_execute(&insert_subscription, values, NULL) == 1;
 }
 
 /*
@@ -405,25 +341,10 @@ count_shards(Oid relid)
 static void
 refuse_taken_name(text *name)
 {
-	MemoryContext context = CurrentMemoryContext;
-	FeedpubRole caller;
-	Datum		values[1];
-	Oid			feed = InvalidOid;
-	Oid			owner = InvalidOid;
-	bool		isnull;
+	FeedpubSubscription sub;
 
-	values[0] = PointerGetDatum(name);
-	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&select_owner, values, NULL) > 0)
-	{
-		feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
-		owner = feedpub_subscription_find_owner(DatumGetObjectId(feedpub_store_value(0, 2, &isnull)),
-												NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull))),
-												DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
-	}
-	feedpub_store_end(&caller);
-	MemoryContextSwitchTo(context);
-	if (feedpub_subscription_may_know(owner, feed))
+	if (feedpub_subscription_find(name, NULL, 0, &sub) &&
+		feedpub_subscription_may_know(sub.owner, sub.feed))
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),
 				 errmsg("subscription \"%s\" already exists",
@@ -432,24 +353,6 @@ refuse_taken_name(text *name)
 			(errcode(ERRCODE_DUPLICATE_OBJECT),
 			 errmsg("cannot make a subscription of this name"),
 			 errhint("Choose another name.")));
-}
-
-/*
- * Add the row of a subscription.  Returns false if the name is taken; that of
- * a subscription whose table was dropped is not.
- */
-static bool
-add_subscription(Datum *values, const char *nulls)
-{
-	bool		added = false;
-
-	for (int i = 0; i < 2 && !added; i++)
-	{
-		if (i > 0)
-			(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
-		added = feedpub_store_execute(&insert_subscription, values, nulls) == 1;
-	}
-	return added;
 }
 
 /*
@@ -482,7 +385,6 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
 	Datum		values[4];
-	char		nulls[] = "    ";
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	check_settings(fcinfo, 1, 2, 3);
@@ -490,31 +392,9 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("feed_alter_subscription()");
 	feedpub_subscription_require_feed(&sub);
 	for (int i = 0; i < lengthof(values); i++)
-	{
-		values[i] = PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-	}
-	load_locked(&sub, feedpub_store_execute(&alter_subscription, values, nulls) > 0);
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	feedpub_subscription_load_again(NULL, feedpub_store_execute(&alter_subscription, values, NULL) > 0, &sub);
 	PG_RETURN_VOID();
-}
-
-/*
- * Load a subscription again, after a statement that waits for rows of it and
- * has locked some if found is set.  While it waited, the subscription may have
- * been removed, and the name be another's, perhaps of another role and feed.
- */
-static void
-load_locked(FeedpubSubscription *sub, bool found)
-{
-	Oid			feed = sub->feed;
-
-	feedpub_subscription_load(sub->name, NULL, -1, sub);
-	if (!found || sub->feed != feed)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("subscription \"%s\" does not exist any more",
-						text_to_cstring(sub->name)),
-				 errdetail("It was removed, and another one of its name was made.")));
 }
 
 /*
@@ -535,7 +415,7 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_unsubscribe()");
 	values[0] = PointerGetDatum(sub.name);
-	load_locked(&sub, feedpub_store_execute(&lock_subscription, values, NULL) > 0);
+	feedpub_subscription_load_again(NULL, feedpub_store_execute(&lock_subscription, values, NULL) > 0, &sub);
 	(void) feedpub_store_execute(&delete_subscription, values, NULL);
 	(void) feedpub_lease_lock_all(&sub);
 	(void) feedpub_store_execute(&delete_state, values, NULL);
@@ -543,7 +423,7 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 }
 
 /*
- * feed_seek(name text, start text) returns text, VOLATILE
+ * feed_seek(name text, start text or timestamptz) returns text, VOLATILE
  *
  * Moves all shards of a subscription to start, as feed_subscribe() takes it.
  * Leases end, and earlier receipts no longer count.  Parked entries stay
@@ -553,21 +433,6 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
  */
 Datum
 feed_seek(PG_FUNCTION_ARGS)
-{
-	return seek(fcinfo, false);
-}
-
-/*
- * The same with start timestamptz.
- */
-Datum
-feed_seek_at(PG_FUNCTION_ARGS)
-{
-	return seek(fcinfo, true);
-}
-
-static Datum
-seek(FunctionCallInfo fcinfo, bool at_time)
 {
 	static const char *const names[] = {"name", "start"};
 	FeedpubSubscription sub;
@@ -581,9 +446,9 @@ seek(FunctionCallInfo fcinfo, bool at_time)
 	feedpub_subscription_require_feed(&sub);
 
 	/* what removes it waits for the shards, so it stays until we end */
-	load_locked(&sub, feedpub_lease_lock_all(&sub));
+	feedpub_subscription_load_again(NULL, feedpub_lease_lock_all(&sub), &sub);
 	heap = feedpub_registry_open(sub.feed);
-	cursor = find_start(fcinfo, 1, sub.feed, at_time);
+	cursor = find_start(fcinfo, 1, sub.feed);
 
 	/* a new state, so that earlier receipts no longer count */
 	for (int i = 0; i < sub.nloaded; i++)

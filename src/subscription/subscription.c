@@ -139,6 +139,28 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 }
 
 /*
+ * Load a subscription again, after a wait, or after a statement that waits for
+ * rows of it and has locked some if found is set.  While it waited, the
+ * subscription may have been removed, and the name be another's, perhaps of
+ * another role and feed.
+ */
+void
+feedpub_subscription_load_again(const text *consumer, bool found,
+								FeedpubSubscription *sub)
+{
+	Oid			feed = sub->feed;
+	int			nshards = sub->nshards;
+
+	feedpub_subscription_load(sub->name, consumer, -1, sub);
+	if (!found || sub->feed != feed || sub->nshards != nshards)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("subscription \"%s\" does not exist any more",
+						text_to_cstring(sub->name)),
+				 errdetail("It was removed, and another one of its name was made.")));
+}
+
+/*
  * Error 42P01 if a subscription's feed has been dropped.  Its name is not
  * known any more.
  */
@@ -167,7 +189,6 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	Datum		values[3];
 	uint64		nrows;
 	bool		isnull;
-	Datum		value;
 
 	MemSet(sub, 0, sizeof(FeedpubSubscription));
 	sub->name = name;
@@ -186,17 +207,12 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
 		sub->owner = feedpub_subscription_find_owner(owner, owner_name,
 													 DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
-		sub->lease = palloc_object(Interval);
-		*sub->lease = *DatumGetIntervalP(feedpub_store_value(0, 5, &isnull));
-		sub->lease_ms = feedpub_argument_ms(sub->lease);
-		value = feedpub_store_value(0, 6, &isnull);
-		sub->max_attempts = isnull ? 0 : DatumGetInt32(value);
-		value = feedpub_store_value(0, 7, &isnull);
-		sub->seen_until = isnull ? 0 : DatumGetTimestampTz(value);
+		sub->lease_ms = feedpub_argument_ms(DatumGetIntervalP(feedpub_store_value(0, 5, &isnull)));
+		sub->max_attempts = DatumGetInt32(feedpub_store_value(0, 6, &isnull));
+		sub->seen_until = DatumGetTimestampTz(feedpub_store_value(0, 7, &isnull));
 		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
-		value = feedpub_store_value(0, 9, &isnull);
-		sub->backoff = isnull ? NULL : DatumGetArrayTypePCopy(value);
+		sub->backoff = feedpub_store_copy(0, 9);
 
 		/* NULL if there is no shard with the wanted number */
 		(void) feedpub_store_value(0, 10, &isnull);
@@ -205,7 +221,6 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		qsort(sub->shards, sub->nloaded, sizeof(FeedpubShard), compare_shards);
 	}
 	feedpub_store_end(&caller);
-
 	return nrows > 0;
 }
 

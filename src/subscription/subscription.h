@@ -22,7 +22,7 @@ typedef struct FeedpubShard
 	int64		state;			/* receipt.c */
 	int64		page;			/* that was acknowledged last, or 0 */
 	int64		settled;		/* page of the parked entry that was, or 0 */
-	char	   *consumer;		/* the one that has leased it, or NULL */
+	text	   *consumer;		/* the one that has leased it, or NULL */
 	TimestampTz leased_until;
 	int			parked;			/* how many entries are parked */
 } FeedpubShard;
@@ -32,7 +32,6 @@ typedef struct FeedpubSubscription
 	text	   *name;
 	Oid			feed;
 	Oid			owner;
-	Interval   *lease;
 	int64		lease_ms;
 	int			max_attempts;	/* 0: any number */
 	ArrayType  *backoff;		/* intervals, or NULL */
@@ -83,17 +82,24 @@ typedef enum FeedpubAck
 typedef struct FeedpubRetried
 {
 	text	   *cursor;
-	FeedpubOp	op;
-	uint64		xid;
-	int64		pos;
-	TimestampTz published_at;	/* 0: not known */
-	Datum		key_texts;		/* of a table feed's key; 0 without one */
-	text	   *key;			/* JSON, as it was parked, or NULL */
-	text	   *row;
+	FeedpubPageRow row;			/* the entry is NULL: it comes as it was kept */
+	ArrayType  *key_texts;		/* of a table feed's key, or NULL */
+	text	   *kept_key;		/* JSON, as it was parked, or NULL */
+	text	   *kept_row;
 	bool		discarded;
 	int			attempts;		/* how often it has failed */
 	int64		state;
 } FeedpubRetried;
+
+/* What a poll delivers: a page of a shard, or a parked entry. */
+typedef struct FeedpubDelivery
+{
+	FeedpubPage *page;			/* NULL: nothing */
+	FeedpubShard *shard;
+	FeedpubRetried *retried;	/* the parked entry, or NULL */
+	FeedpubDeliveries seen;		/* what was delivered before: repeat.c */
+	int			attempt;		/* which one it is for the first entry */
+} FeedpubDelivery;
 
 /* columns of feedpub._shard h, for feedpub_shard_get() */
 #define FEEDPUB_SHARD_COLUMNS \
@@ -102,9 +108,6 @@ typedef struct FeedpubRetried
 
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
-
-/* why a poll parks an entry: repeat.c */
-#define FEEDPUB_REPEAT_REASON	"deliveries ended without an acknowledgement"
 
 /* how many delays a backoff may have */
 #define FEEDPUB_MAX_BACKOFF 100
@@ -116,19 +119,8 @@ extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
 extern void feedpub_ack_check(const text *name, FeedpubAck result);
 
 /* in delivery.c */
-extern void feedpub_delivery_put(ReturnSetInfo *rsinfo,
-								 const FeedpubPage *page,
-								 const text *name,
-								 const FeedpubShard *shard,
-								 const FeedpubRetried *retried,
-								 const FeedpubDeliveries *seen, int attempt);
-extern void feedpub_delivery_put_rows(ReturnSetInfo *rsinfo,
-									  const FeedpubPage *page,
-									  const text *name,
-									  const FeedpubShard *shard,
-									  const FeedpubRetried *retried,
-									  const FeedpubDeliveries *seen,
-									  int attempt);
+extern void feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
+								 const FeedpubDelivery *delivery, bool as_rows);
 
 /* in lag.c */
 extern bool feedpub_lag_has_news(const FeedpubSubscription *sub);
@@ -148,8 +140,8 @@ extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 /* in park.c */
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
-extern bool feedpub_park_failed(FeedpubSubscription *sub, FeedpubShard *shard,
-								const FeedpubCursor *cursor, int attempts);
+extern bool feedpub_park_failed(FeedpubSubscription *sub,
+								const FeedpubDelivery *delivery);
 
 /* in pass.c */
 extern void feedpub_pass_begin(const FeedpubShard *shard,
@@ -170,7 +162,7 @@ extern void feedpub_pass_move(const FeedpubSubscription *sub,
 extern int64 feedpub_receipt_draw(void);
 extern uint32 feedpub_receipt_name(const text *name);
 extern void feedpub_receipt_check(const FeedpubReceipt *receipt,
-								  const text *name);
+								  const FeedpubSubscription *sub);
 extern bool feedpub_receipt_counts(const FeedpubReceipt *receipt,
 								   const FeedpubShard *shard);
 extern void feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer);
@@ -181,17 +173,13 @@ extern void feedpub_repeat_load(const FeedpubSubscription *sub, int shard,
 								bool retried, FeedpubDeliveries *seen);
 extern void feedpub_repeat_forget(const text *name, int shards);
 extern const FeedpubPageRow *feedpub_repeat_first(const FeedpubPage *page);
-extern int	feedpub_repeat_limit(const FeedpubDeliveries *seen, int max_rows);
 extern bool feedpub_repeat_resizes(const FeedpubSubscription *sub,
 								   FeedpubDeliveries *seen,
 								   const FeedpubPage *page);
-extern int	feedpub_repeat_failed(const FeedpubSubscription *sub,
-								  FeedpubDeliveries *seen,
-								  const FeedpubPage *page, int64 state,
-								  int attempts);
-extern int	feedpub_repeat_count(FeedpubDeliveries *seen,
-								 const FeedpubPage *page, int64 state);
-extern int	feedpub_repeat_attempt(const FeedpubDeliveries *seen, int attempt,
+extern bool feedpub_repeat_failed(const FeedpubSubscription *sub,
+								  const FeedpubDelivery *delivery);
+extern void feedpub_repeat_count(FeedpubDelivery *delivery);
+extern int	feedpub_repeat_attempt(const FeedpubDelivery *delivery,
 								   const FeedpubCursor *cursor);
 extern int	feedpub_repeat_failures(const FeedpubSubscription *sub,
 									const FeedpubReceipt *receipt);
@@ -201,11 +189,9 @@ extern FeedpubRetried *feedpub_retry_find_due(const FeedpubSubscription *sub,
 											  FeedpubPage *page,
 											  const FeedpubShard *shard,
 											  bool again);
-extern bool feedpub_retry_give_up(const FeedpubSubscription *sub,
-								  const FeedpubShard *shard,
-								  const FeedpubRetried *retried, int attempts);
 extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
-										  const FeedpubShard *shard);
+										  const FeedpubShard *shard,
+										  TimestampTz since);
 extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
 								 const FeedpubReceipt *receipt,
 								 const FeedpubShard *shard);
@@ -228,6 +214,8 @@ extern text *feedpub_start_at(Oid feed, TimestampTz at);
 extern void feedpub_subscription_load(text *name, const text *consumer,
 									  int shard_wanted,
 									  FeedpubSubscription *sub);
+extern void feedpub_subscription_load_again(const text *consumer, bool found,
+											FeedpubSubscription *sub);
 extern void feedpub_subscription_require_feed(const FeedpubSubscription *sub);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);

@@ -177,11 +177,14 @@ is(sql($node, "$settings; $poll"), '1|5', 'feed_seek() begins again');
 # In another history entries come again with the positions that they had.
 sql($node, "SELECT feed_subscribe('anew', 'outbox', 'earliest', max_attempts => 2)");
 $poll = "SELECT string_agg(row ->> 'data' || ':' || attempt, ' ') FROM feed_poll('anew', 3)";
-is(sql($node, "$settings; $poll; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2\nm2:1", 'an entry is parked');
+is(sql($node, "$settings; $poll; $poll; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2\n\nm2:1", 'an entry is parked by a poll that returns nothing');
+# if that poll is rolled back, the next one parks it
+is(sql($node, "$settings; $poll; BEGIN; $poll; SELECT count(*) FROM feedpub.parked WHERE subscription = 'anew'; ROLLBACK; $poll; SELECT count(*) FROM feedpub.parked WHERE subscription = 'anew'; $poll"),
+	"m2:2\n\n2\n\n2\nm3:1", 'and again if that is rolled back');
 # one that was never alone may not be the one that kills
 sql($node, "SELECT feed_subscribe('once', 'outbox', 'earliest', max_attempts => 1)");
 my $once = $poll =~ s/anew/once/r;
-is(sql($node, "$settings; $once; $once; $once"), "m1:1 m2:1 m3:1\nm1:2\nm2:1", 'not before it was alone');
+is(sql($node, "$settings; $once; $once; $once; $once"), "m1:1 m2:1 m3:1\nm1:2\n\nm2:1", 'not before it was alone');
 sql($node, "SELECT feed_begin_history('outbox'), feed_seek('anew', 'earliest'); CALL feed_publish()");
 is(sql($node, "$settings; $poll; $poll"), "m1:1 m2:1 m3:1\nm1:2", 'another history begins again');
 sql($node, 'ALTER SYSTEM SET restart_after_crash = on');
