@@ -295,9 +295,9 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("index \"%s\" cannot be the key by which deletes are published",
 						RelationGetRelationName(index)),
-				 errdetail("There is a domain inside the type of column \"%s\", whose checks would run where its values are read.",
+				 errdetail("The type of column \"%s\" can have a domain inside, whose checks would run where its values are read.",
 						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
-				 errhint("Attach the table with deletes => false, or name a unique index on other columns. A column whose type is itself a domain over a plain type will do.")));
+				 errhint("Attach the table with deletes => false, or name a unique index on other columns. An enum, or a domain over a plain type, will do.")));
 	index_close(index, NoLock);
 	return keyid;
 }

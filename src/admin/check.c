@@ -366,7 +366,7 @@ check_key(FeedpubCheck *cxt)
 	attno = feedpub_key_runs_code(cxt->rel, index);
 	if (attno != 0)
 		feedpub_check_add(cxt, "key",
-						  psprintf("there is a domain inside the type of the key's column %s, whose checks are not run for readers: deletes cannot be read",
+						  psprintf("the type of the key's column %s can have a domain inside, whose checks are not run for readers: deletes cannot be read",
 								   quote_identifier(get_attname(cxt->feed, attno, false))),
 						  NULL, FEEDPUB_CURE_BY_HAND);
 	index_close(index, AccessShareLock);

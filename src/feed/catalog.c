@@ -52,8 +52,6 @@ static bool find_value(Relation table, Relation rel, AttrNumber attno,
 					   const Datum *values, Datum *value);
 static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
 						   Datum *values);
-static bool composite_runs_code(Oid relid);
-static bool range_runs_code(Oid type);
 
 /*
  * A node tree of an index's row in pg_index, or NULL.
@@ -222,82 +220,4 @@ find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
 			break;
 	}
 	return i >= 0 ? i : bounds->default_index;
-}
-
-/*
- * Does the input function of a type, which is no domain, run an owner's code?
- * If there is a domain inside the type, it runs that domain's checks.  Only a
- * superuser can create a base type.
- */
-bool
-feedpub_catalog_input_runs_code(Oid type)
-{
-	Oid			element = get_element_type(type);
-
-	check_stack_depth();
-	if (OidIsValid(element))
-		return feedpub_catalog_input_runs_code(element);
-	switch (get_typtype(type))
-	{
-		case TYPTYPE_BASE:
-		case TYPTYPE_ENUM:
-			return false;
-		case TYPTYPE_COMPOSITE:
-			return composite_runs_code(get_typ_typrelid(type));
-		case TYPTYPE_RANGE:
-			return range_runs_code(type);
-		case TYPTYPE_MULTIRANGE:
-			return range_runs_code(get_multirange_range(type));
-		default:
-			return true;
-	}
-}
-
-static bool
-composite_runs_code(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	int			natts;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for relation %u", relid);
-	natts = ((Form_pg_class) GETSTRUCT(tuple))->relnatts;
-	ReleaseSysCache(tuple);
-	for (int i = 1; i <= natts; i++)
-	{
-		Oid			type = get_atttype(relid, i);
-
-		/* a dropped column has none */
-		if (OidIsValid(type) && feedpub_catalog_input_runs_code(type))
-			return true;
-	}
-	return false;
-}
-
-/*
- * A range type can have a function that makes its values canonical.
- */
-static bool
-range_runs_code(Oid type)
-{
-	HeapTuple	tuple = SearchSysCache1(RANGETYPE, ObjectIdGetDatum(type));
-	Oid			subtype;
-	Oid			canonical;
-	Oid			language = INTERNALlanguageId;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for range type %u", type);
-	subtype = ((Form_pg_range) GETSTRUCT(tuple))->rngsubtype;
-	canonical = ((Form_pg_range) GETSTRUCT(tuple))->rngcanonical;
-	ReleaseSysCache(tuple);
-	if (OidIsValid(canonical))
-	{
-		tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(canonical));
-		if (!HeapTupleIsValid(tuple))
-			elog(ERROR, "cache lookup failed for function %u", canonical);
-		language = ((Form_pg_proc) GETSTRUCT(tuple))->prolang;
-		ReleaseSysCache(tuple);
-	}
-	return (language != INTERNALlanguageId && language != ClanguageId) ||
-		feedpub_catalog_input_runs_code(subtype);
 }

@@ -176,7 +176,6 @@ extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
 extern bool feedpub_catalog_route(Relation table, int nkeys,
 								  const AttrNumber *attnos,
 								  const Datum *values, Oid *partition);
-extern bool feedpub_catalog_input_runs_code(Oid type);
 
 /* in durable.c */
 extern void feedpub_durable_commits(const FullTransactionId *xids,

@@ -371,9 +371,11 @@ feedpub_key_texts(TupleDesc desc, int nkeys, const AttrNumber *attnos,
 }
 
 /*
- * The first column of a key whose texts are not read without running an
+ * The first column of a key whose texts cannot be read without running an
  * owner's code, or 0.  Those of a domain are read by its base type, since a
- * domain's check is its owner's code.
+ * domain's check is its owner's code.  Inside of an array, a composite type or a
+ * range, the server's input functions run it.  Of the types that users create,
+ * only a base type, which is a superuser's, and an enum have none inside.
  */
 AttrNumber
 feedpub_key_runs_code(Relation rel, Relation index)
@@ -381,8 +383,11 @@ feedpub_key_runs_code(Relation rel, Relation index)
 	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
 	{
 		AttrNumber	attno = index->rd_index->indkey.values[i];
+		Oid			type = feedpub_key_type(rel, attno);
+		Oid			element = get_element_type(type);
+		char		kind = get_typtype(OidIsValid(element) ? element : type);
 
-		if (feedpub_catalog_input_runs_code(feedpub_key_type(rel, attno)))
+		if (type >= FirstNormalObjectId && kind != TYPTYPE_BASE && kind != TYPTYPE_ENUM)
 			return attno;
 	}
 	return 0;
@@ -393,8 +398,8 @@ feedpub_key_runs_code(Relation rel, Relation index)
  * Returns NULL, or the error of an input function: a type may have lost a
  * value, as an enum can.  A row that is gone must not stop a reader.
  *
- * This runs no owner's code: feed_attach() makes sure of that, but a composite
- * type may have changed after it.  Then the page is refused with 55000.  The
+ * This runs no owner's code: feed_attach() makes sure of that, but a column may
+ * have got another type after it.  Then the page is refused with 55000.  The
  * delete must not be left out, and it must not be delivered either, since a
  * row may have its key.
  */
@@ -409,7 +414,7 @@ feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("deletes of feed \"%s\" cannot be read",
 						RelationGetRelationName(rel)),
-				 errdetail("There is a domain inside the type of the key's column \"%s\".",
+				 errdetail("The type of the key's column \"%s\" can have a domain inside.",
 						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
 				 errhint("Detach the table, change the type, and attach it again.")));
 	return feedpub_attempt(read_values, &read);
