@@ -9,33 +9,23 @@
 
 #include <string.h>
 
-static struct MHD_Daemon *admin;
-static BaseSource source;
-
 static unsigned answer(const char *path, BaseText *text);
 static void print_metrics(BaseText *text);
 
-static enum MHD_Result
-handle(void *arg, struct MHD_Connection *connection, const char *path,
-	   const char *method, const char *version, const char *body,
-	   size_t *length, void **state)
+void
+http_admin(HttpRequest *request)
 {
-	struct MHD_Response *response;
-	enum MHD_Result sent;
 	BaseText	text = {0};
 	unsigned	status = 405;
 
-	if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
-		status = answer(path, &text);
+	if (strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0)
+		status = answer(request->path, &text);
 	else
 		base_text_print(&text, "not allowed\n");
-	response = http_response_text(&text, "text/plain; charset=utf-8");
 	if (status == 405)
-		MHD_add_response_header(response, "Allow", "GET, HEAD");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
-	sent = MHD_queue_response(connection, status, response);
-	MHD_destroy_response(response);
-	return sent;
+		http_add(request, "Allow", "GET, HEAD");
+	http_add(request, "Cache-Control", "no-store");
+	http_respond_text(request, status, "text/plain; charset=utf-8", &text);
 }
 
 static unsigned
@@ -49,7 +39,7 @@ answer(const char *path, BaseText *text)
 	if (strcmp(path, "/ready") == 0)
 	{
 		bool		ready = db_pool_connected() > 0 &&
-			db_listener_ready() && !http_server_draining();
+			db_listener_ready() && !job_ending();
 
 		base_text_print(text, ready ? "ok\n" : "not ready\n");
 		return ready ? 200 : 503;
@@ -91,20 +81,4 @@ print_metrics(BaseText *text)
 					"feedpub_http_pool_connections %d\n",
 					http_connection_count(), jobs.waiting,
 					db_pool_connected());
-}
-
-bool
-http_admin_start(const char *address)
-{
-	admin = http_server_daemon(address, &source, handle, false);
-	return admin != NULL;
-}
-
-/* Returns in how many ms to be called again, -1 if there is no need. */
-int64_t
-http_admin_run(void)
-{
-	if (admin == NULL)
-		return -1;
-	return http_server_work(admin, &source);
 }

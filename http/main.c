@@ -41,13 +41,12 @@ main(int argc, char **argv)
 	mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
 	base_loop_start();
 	start_signals();
-	http_connection_start();
 	db_pool_start();
 	job_start();
-	if (!http_server_start())
+	if (!http_listen(http_config()->listen, true, http_route))
 		return 1;
 	if (*http_config()->admin != '\0' &&
-		!http_admin_start(http_config()->admin))
+		!http_listen(http_config()->admin, false, http_admin))
 		return 1;
 	base_log(BASE_LOG_INFO, "ready on %s", http_config()->listen);
 	while (run())
@@ -95,38 +94,36 @@ take_signal(BaseSource *source, uint32_t events)
 }
 
 /*
- * One round: first what ready descriptors and deadlines ask for, then what
- * clients get and send, then the jobs that they asked for.  Returns false when
- * the process is to end.
+ * One round: what ready descriptors and deadlines ask for, then the requests
+ * whose results are there, then the tasks that all of them asked for.  Returns
+ * false when the process is to end.
  */
 static bool
 run(void)
 {
 	int64_t		now = base_now();
-	int64_t		next = db_pool_sweep(now);
-	int64_t		timeout = db_listener_sweep(now);
+	int64_t		next = db_listener_sweep(now);
+	int64_t		at;
+	int64_t		timeout;
 
-	if (next < timeout)
-		timeout = next;
-	timeout = timeout > now ? timeout - now : 0;
-	timeout = earlier(timeout, http_connection_sweep());
-	timeout = earlier(timeout, base_timer_sweep());
-	timeout = earlier(timeout, http_server_run());
-	timeout = earlier(timeout, http_admin_run());
+	base_timer_sweep();
 	if (ends_at > 0)
 	{
 		if (http_server_drain() || now >= ends_at)
 			return false;
-		timeout = earlier(timeout, ends_at - now);
+		if (ends_at < next)
+			next = ends_at;
 	}
+	http_server_work();
 	db_pool_work();
+	at = db_pool_sweep(now);
+	if (at < next)
+		next = at;
 
-	/* requests and jobs that have begun in this round have deadlines too */
-	timeout = earlier(timeout, base_timer_sweep());
-	next = db_pool_sweep(now);
+	/* what has begun in this round has deadlines too */
+	timeout = base_timer_sweep();
 	if (next != INT64_MAX)
 		timeout = earlier(timeout, next > now ? next - now : 0);
-	/* and what they have resumed goes on in the next one, at once */
 	base_loop_wait(http_server_is_ready() ? 0 : timeout);
 	return true;
 }

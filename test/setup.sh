@@ -197,6 +197,15 @@ feedpub_packages() {
 	export PG_CONFIG PG_MAJOR
 }
 
+# The parser of feedpub-http: a library, or on Debian 12 its sources.
+feedpub_llhttp() {
+	if apt-cache show libllhttp-dev >/dev/null 2>&1; then
+		echo libllhttp-dev
+	else
+		echo node-llhttp
+	fi
+}
+
 # What some tests need and are skipped without.
 feedpub_optional_packages() {
 	command -v apt-get >/dev/null || return 0

@@ -83,7 +83,7 @@ set_from_file(const BaseSettings *settings, char **values)
 		char	   *name = line + strspn(line, " \t");
 		char	   *value = strchr(name, '=');
 		const BaseSetting *setting = NULL;
-		char	  **place;
+		char	  **slot;
 
 		number++;
 		if (*name == '#' || *name == '\n' || *name == '\0')
@@ -107,9 +107,9 @@ set_from_file(const BaseSettings *settings, char **values)
 		for (char *end = value + strlen(value);
 			 end > value && isspace((unsigned char) end[-1]);)
 			*--end = '\0';
-		place = &values[setting - settings->list];
-		if (*place == NULL)
-			*place = base_copy(value);
+		slot = &values[setting - settings->list];
+		if (*slot == NULL)
+			*slot = base_copy(value);
 	}
 	fclose(file);
 	return good;

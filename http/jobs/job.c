@@ -56,6 +56,7 @@ typedef struct Feed Feed;
 struct Job
 {
 	DbTask		task;			/* the first member */
+	DbStatement statement;		/* of the task, if it writes: the waiter's may go */
 	uint64_t	hash;
 	bool		is_listed;		/* it may be joined */
 	Job		   *next_of_bucket;
@@ -111,6 +112,8 @@ static void join(Job *job, DbResult *result, Job *same);
 static void add_waiter(Job *job, JobWaiter *waiter);
 static void end_waiter(JobWaiter *waiter, DbResult *result);
 static void end_waiting(JobWaiter *waiter);
+static void drop_waiting(Job *job);
+static void remove_waiter(JobWaiter *waiter);
 static void queue_waiting(Feed *feed);
 static void end_late(BaseTimer *timer);
 static void hear_news(Oid oid);
@@ -209,6 +212,7 @@ static void
 free_job(Job *job)
 {
 	db_result_release(job->result);
+	free((char *) job->statement.text);
 	free(job->task.role);
 	free(job->task.claims);
 	for (int i = 0; i < DB_MAX_ARGUMENTS; i++)
@@ -323,6 +327,12 @@ job_add(JobWaiter *waiter, const DbStatement *statement, const char *role,
 		job = base_alloc(sizeof(Job));
 		job->hash = hash;
 		job->task.statement = statement;
+		if (statement->writes)
+		{
+			job->statement = *statement;
+			job->statement.text = base_copy(statement->text);
+			job->task.statement = &job->statement;
+		}
 		job->task.role = base_copy(role);
 		job->task.claims = base_copy(claims);
 		for (int i = 0; i < statement->nargs; i++)
@@ -397,13 +407,18 @@ end_waiting(JobWaiter *waiter)
 		result->refs++;
 	remove_waiter(waiter);
 	if (job->waiters == NULL)
-	{
-		stop_waiting(job);
-		remove_job(job);
-		free_job(job);
-	}
+		drop_waiting(job);
 	waiter->result = result;
 	waiter->resume(waiter);
+}
+
+/* A job that waits has no waiters any more. */
+static void
+drop_waiting(Job *job)
+{
+	stop_waiting(job);
+	remove_job(job);
+	free_job(job);
 }
 
 /* A client has gone away: if it waits, it is resumed, and never waits again. */
@@ -413,6 +428,22 @@ job_leave(JobWaiter *waiter)
 	waiter->is_gone = true;
 	if (waiter->job != NULL && waiter->job->feed != NULL)
 		end_waiting(waiter);
+}
+
+/*
+ * A waiter is about to be freed.  Its job goes on, if it is queued or runs: a
+ * write may have been made.
+ */
+void
+job_forget(JobWaiter *waiter)
+{
+	Job		   *job = waiter->job;
+
+	if (job == NULL)
+		return;
+	remove_waiter(waiter);
+	if (job->waiters == NULL && job->feed != NULL)
+		drop_waiting(job);
 }
 
 /* What a read takes before its snapshot; and it is not joined any more. */
@@ -561,6 +592,12 @@ job_end_waiting(void)
 		for (Feed *feed = feeds[i]; feed != NULL; feed = feed->next)
 			while (feed->waiting != NULL)
 				end_waiting(feed->waiting->waiters);
+}
+
+bool
+job_ending(void)
+{
+	return ends;
 }
 
 /*

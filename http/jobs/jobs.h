@@ -44,6 +44,8 @@ extern void job_add(JobWaiter *waiter, const DbStatement *statement,
 					const char *const *arguments, Oid feed, uint64_t since,
 					int64_t deadline);
 extern void job_leave(JobWaiter *waiter);
+extern void job_forget(JobWaiter *waiter);
 extern void job_end_waiting(void);
+extern bool job_ending(void);
 
 #endif							/* FEEDPUB_HTTP_JOBS_H */

@@ -51,7 +51,8 @@ answers("GET /feeds HTTP/1.1\r\n\r\n", 400, 'no Host');
 answers("GET /feeds HTTP/1.0\r\n\r\n", 200, 'HTTP/1.0 needs none');
 answers("GET http://localhost/feeds HTTP/1.1\r\n$host\r\n", 200, 'an absolute URL');
 answers("GET http://localhost HTTP/1.1\r\n$host\r\n", 404, 'one without a path');
-answers("BREW /feeds HTTP/1.1\r\n$host\r\n", 405, 'another method');
+answers("PUT /feeds HTTP/1.1\r\n$host\r\n", 405, 'another method');
+answers("BREW /feeds HTTP/1.1\r\n$host\r\n", 501, 'one that there is not');
 answers("GET /feeds HTTP/1.1\r\n${host}Content-Length: 2000000\r\n\r\n"
 	  . 'a' x 2000000, 413, 'a large body');
 answers("GET /feeds HTTP/1.1\r\n${host}Transfer-Encoding: chunked\r\n\r\n"

@@ -19,8 +19,8 @@ my $operations = slurp_file("$top/docs/operations.md") =~ s/.*^(?=## HTTP$)//msr
 my $openapi = slurp_file("$top/docs/openapi.yaml");
 
 # The routes: a "/" at the end has a name after it.
-my @routes = slurp_file("$top/http/server.c") =~ /^\t\{"(\/[^"]*)", "/mg;
-my ($actions) = slurp_file("$top/http/subscription.c") =~ /\} actions\[\] = \{(.*?)\};/s;
+my @routes = slurp_file("$top/http/routes.c") =~ /^\t\{"(\/[^"]*)", "/mg;
+my ($actions) = slurp_file("$top/http/write/subscription.c") =~ /\} actions\[\] = \{(.*?)\};/s;
 my @actions = $actions =~ /"(\w+)"/g;
 my @admin = slurp_file("$top/http/admin.c") =~ /strcmp\(path, "([^"]+)"\)/g;
 my @metrics = slurp_file("$top/http/admin.c") =~ /# TYPE (\w+)/g;
@@ -50,7 +50,7 @@ is(join(' ', grep { !$is_metric{$_} } "$reference$operations" =~ /`(feedpub_http
 	'', 'and no document names another');
 
 # The status of each SQLSTATE
-my %sqlstates = slurp_file("$top/http/problem.c") =~ /^\t\{"(\w+)", (\d+)\},/mg;
+my %sqlstates = slurp_file("$top/http/server/problem.c") =~ /^\t\{"(\w+)", (\d+)\},/mg;
 cmp_ok(scalar keys %sqlstates, '>', 15, 'the statuses');
 like($reference, qr/^\| $sqlstates{$_} \| [^|]*`$_`/m, "$_ is in reference.md") for sort keys %sqlstates;
 

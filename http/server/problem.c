@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "server/server.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -57,13 +57,12 @@ field(const DbResult *result, int code)
 }
 
 /* detail is NULL if it is what the result's error says. */
-static enum MHD_Result
+static void
 respond(HttpRequest *request, unsigned status, const char *detail,
 		const DbResult *result)
 {
 	BaseText	text = {0};
 	BaseText	message = {0};
-	struct MHD_Response *response;
 	bool		shows = detail == NULL;
 
 	if (shows)
@@ -74,7 +73,7 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 		detail = message.data;
 	}
 	base_text_print(&text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
-					MHD_get_reason_phrase_for(status), status);
+					http_phrase(status), status);
 	base_text_json(&text, detail);
 	if (shows && *field(result, PG_DIAG_MESSAGE_HINT) != '\0')
 	{
@@ -84,59 +83,58 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 	if (result != NULL)
 		base_text_print(&text, ", \"sqlstate\": \"%s\"", result->sqlstate);
 	/* a subscription is moved by feed_seek() */
-	if (status == 410 && request->subscription == NULL)
+	if (status == 410 && strncmp(request->path, "/subscriptions/", 15) != 0)
 	{
 		base_text_print(&text, ", \"begin\": ");
 		base_text_json(&text, request->path);
 	}
 	base_text_print(&text, "}\n");
 	free(message.data);
-	response = http_response_text(&text, "application/problem+json");
-	MHD_add_response_header(response, "Cache-Control", "no-store");
+	http_add(request, "Cache-Control", "no-store");
 	if (status == 503)
-		MHD_add_response_header(response, "Retry-After", "1");
+		http_add(request, "Retry-After", "1");
 	if (status == 401)
-		MHD_add_response_header(response, "WWW-Authenticate", request->has_token ? "Bearer error=\"invalid_token\"" : "Bearer");
+		http_add(request, "WWW-Authenticate", request->has_token ? "Bearer error=\"invalid_token\"" : "Bearer");
 	if (status == 405)
-		MHD_add_response_header(response, "Allow", request->allowed);
-	return http_respond(request, status, response);
+		http_add(request, "Allow", "%s", request->allowed);
+	http_respond_text(request, status, "application/problem+json", &text);
 }
 
 /* Answer with an error. */
-enum MHD_Result
+void
 http_problem(HttpRequest *request, unsigned status, const char *detail)
 {
-	return respond(request, status, detail, NULL);
+	respond(request, status, detail, NULL);
 }
 
 /* Answer with the error that is the request's result. */
-enum MHD_Result
+void
 http_problem_result(HttpRequest *request)
 {
 	const DbResult *result = request->waiter.result;
 	unsigned	status = 500;
 
 	if (result->sqlstate[0] == '\0')
-		return http_problem(request, 503, "the database cannot be reached");
-	for (size_t i = 0; i < lengthof(statuses); i++)
 	{
-		const char *sqlstate = statuses[i].sqlstate;
-
-		if (strncmp(sqlstate, result->sqlstate, strlen(sqlstate)) == 0)
-		{
-			status = statuses[i].status;
-			break;
-		}
+		http_problem(request, 503, "the database cannot be reached");
+		return;
 	}
+	for (size_t i = 0; i < lengthof(statuses) && status == 500; i++)
+		if (strncmp(statuses[i].sqlstate, result->sqlstate, strlen(statuses[i].sqlstate)) == 0)
+			status = statuses[i].status;
 	if (status < 500 && status != 403)
-		return respond(request, status, NULL, result);
+	{
+		respond(request, status, NULL, result);
+		return;
+	}
 
 	base_log(status == 403 ? BASE_LOG_INFO : BASE_LOG_ERROR, "%s: %s: %s",
 			 request->path, result->sqlstate,
 			 field(result, PG_DIAG_MESSAGE_PRIMARY));
 	/* what a refusal says can name what the client did not */
 	if (status == 403)
-		return respond(request, !request->has_token && http_config()->key != NULL ? 401 : 403,
-					   "permission denied", result);
-	return respond(request, status, status == 503 ? "the database cannot answer now" : "the database could not answer", result);
+		respond(request, !request->has_token && http_config()->key != NULL ? 401 : 403,
+				"permission denied", result);
+	else
+		respond(request, status, status == 503 ? "the database cannot answer now" : "the database could not answer", result);
 }

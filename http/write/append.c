@@ -13,7 +13,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "write/write.h"
+
+#include "forms/forms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +32,9 @@ static const DbStatement flush_statement = {
 /* An element of an array is a message, anything else is one. */
 #define JSON_TEXT \
 	" FROM pg_catalog.json_array_elements(CASE"                                        \
-	" WHEN pg_catalog.json_typeof($3::pg_catalog.json) OPERATOR(pg_catalog.=) 'array'" \
-	" THEN $3::pg_catalog.json"                                                        \
-	" ELSE pg_catalog.json_build_array($3::pg_catalog.json) END)"                      \
+	"	WHEN pg_catalog.json_typeof($3::pg_catalog.json) OPERATOR(pg_catalog.=) 'array'" \
+	"	THEN $3::pg_catalog.json"                                                        \
+	"	ELSE pg_catalog.json_build_array($3::pg_catalog.json) END)"                      \
 	" WITH ORDINALITY AS message (value, number) ORDER BY number"
 
 /* How the body becomes messages, by the type of the column. */
@@ -57,80 +59,106 @@ static const char *const refused[] = {
 /* The methods of a stream that takes no appends. */
 #define READ_ONLY "GET, HEAD, OPTIONS"
 
-struct HttpAppend
+/* The state of a request. */
+typedef struct Append
 {
+	char	   *feed;
 	DbStatement statement;
 	BaseText	text;			/* of the statement */
-};
+} Append;
 
-static enum MHD_Result append_described(HttpRequest *request);
-static enum MHD_Result append_insert(HttpRequest *request, const char *name,
-									 const char *type);
-static enum MHD_Result append_inserted(HttpRequest *request);
-static enum MHD_Result append_flushed(HttpRequest *request);
+static void free_append(void *state);
+static const char *check(const HttpRequest *request);
+static void described(HttpRequest *request);
+static void insert(HttpRequest *request, const char *name, const char *type);
+static void inserted(HttpRequest *request);
+static void flushed(HttpRequest *request);
 static bool same_media(const char *a, const char *b);
 
 /* POST /streams/NAME */
-enum MHD_Result
+void
 http_append_begin(HttpRequest *request)
 {
-	const char *problem = http_request_parse(request, request->path + strlen("/streams/"));
+	const char *name = request->path + strlen("/streams/");
+	Append	   *append = request->state = base_alloc(sizeof(Append));
+	const char *problem = NULL;
 
+	request->free_state = free_append;
+	append->feed = http_request_decode(name, strlen(name));
+	if (append->feed == NULL)
+		problem = "the path is not percent-encoded correctly";
+	else if (!form_is_name(append->feed))
+	{
+		http_problem(request, 404, "there is no such feed");
+		return;
+	}
+	else
+		problem = check(request);
 	if (problem != NULL)
-		return http_problem(request, 400, problem);
-	if (!http_request_is_name(request->feed))
-		return http_problem(request, 404, "there is no such feed");
-	for (size_t i = 0; i < lengthof(refused); i++)
-		if (http_header(request, refused[i]) != NULL)
-			return http_problem(request, 400, "sequence numbers, producers and closing are not offered");
-	if (request->body.length == 0)
-		return http_problem(request, 400, "the body is empty");
-	if (http_header(request, "Content-Type") == NULL)
-		return http_problem(request, 400, "there is no Content-Type");
-	http_page_run(request, &http_durable_statement_of_append, append_described);
-	return MHD_YES;
+		http_problem(request, 400, problem);
+	else
+	{
+		const char *arguments[DB_MAX_ARGUMENTS] = {append->feed};
+
+		http_run(request, &form_durable_describe, arguments, described);
+	}
 }
 
-void
-http_append_free(HttpAppend *append)
+static void
+free_append(void *state)
 {
-	if (append == NULL)
-		return;
+	Append	   *append = state;
+
+	free(append->feed);
 	free(append->text.data);
 	free(append);
 }
 
+static const char *
+check(const HttpRequest *request)
+{
+	for (size_t i = 0; i < lengthof(refused); i++)
+		if (http_header(request, refused[i]) != NULL)
+			return "sequence numbers, producers and closing are not offered";
+	if (request->body.length == 0)
+		return "the body is empty";
+	if (http_header(request, "Content-Type") == NULL)
+		return "there is no Content-Type";
+	return NULL;
+}
+
 /* The feed is known: see whether the request fits it. */
-static enum MHD_Result
-append_described(HttpRequest *request)
+static void
+described(HttpRequest *request)
 {
 	const PGresult *rows = request->waiter.result->rows;
 
 	if (db_result_failed(request->waiter.result))
-		return http_problem_result(request);
-	if (PQntuples(rows) == 0)
-		return http_problem(request, 404, "there is no such feed");
-	if (strcmp(PQgetvalue(rows, 3, 0), "true") != 0)
-		return http_problem(request, 403, "the role may not insert into this feed");
-	if (strcmp(PQgetvalue(rows, 0, 0), "outbox") != 0)
+		http_problem_result(request);
+	else if (PQntuples(rows) == 0)
+		http_problem(request, 404, "there is no such feed");
+	else if (strcmp(PQgetvalue(rows, 3, 0), "true") != 0)
+		http_problem(request, 403, "the role may not insert into this feed");
+	else if (strcmp(PQgetvalue(rows, 0, 0), "outbox") != 0)
 	{
 		request->allowed = READ_ONLY;
-		return http_problem(request, 405, "this feed is no outbox");
+		http_problem(request, 405, "this feed is no outbox");
 	}
-	if (!same_media(http_header(request, "Content-Type"), PQgetvalue(rows, 1, 0)))
-		return http_problem(request, 409, "the stream has another content type");
-	return append_insert(request, PQgetvalue(rows, 4, 0), PQgetvalue(rows, 2, 0));
+	else if (!same_media(http_header(request, "Content-Type"), PQgetvalue(rows, 1, 0)))
+		http_problem(request, 409, "the stream has another content type");
+	else
+		insert(request, PQgetvalue(rows, 4, 0), PQgetvalue(rows, 2, 0));
 }
 
 /* Run the INSERT.  The name is quoted. */
-static enum MHD_Result
-append_insert(HttpRequest *request, const char *name, const char *type)
+static void
+insert(HttpRequest *request, const char *name, const char *type)
 {
-	HttpAppend *append = request->append = base_alloc(sizeof(HttpAppend));
+	Append	   *append = request->state;
 	const char *message_type = http_header(request, "Message-Type");
 	const char *arguments[DB_MAX_ARGUMENTS] = {
 		message_type != NULL ? message_type : http_config()->message_type,
-		http_header(request, "Message-Key")};
+		http_header(request, "Message-Key"), request->body.data};
 	BaseText	bytes = {0};
 
 	base_text_print(&append->text, "INSERT INTO ");
@@ -146,43 +174,45 @@ append_insert(HttpRequest *request, const char *name, const char *type)
 	append->statement.text = append->text.data;
 	append->statement.nargs = 3;
 	append->statement.writes = true;
-	arguments[2] = request->body.data;
 	if (strcmp(type, "bytea") == 0)
 	{
 		base_text_add_hex(&bytes, request->body.data, request->body.length);
 		arguments[2] = bytes.data;
 	}
 	else if (memchr(request->body.data, '\0', request->body.length) != NULL)
-		return http_problem(request, 400, "text has no NUL");
-	http_run(request, &append->statement, arguments, append_inserted);
+	{
+		http_problem(request, 400, "text has no NUL");
+		return;
+	}
+	http_run(request, &append->statement, arguments, inserted);
 	free(bytes.data);
-	return MHD_YES;
 }
 
-static enum MHD_Result
-append_inserted(HttpRequest *request)
+static void
+inserted(HttpRequest *request)
 {
+	const Append *append = request->state;
+	const char *arguments[DB_MAX_ARGUMENTS] = {append->feed};
+
 	if (db_result_failed(request->waiter.result))
-		return http_problem_result(request);
-	if (PQntuples(request->waiter.result->rows) == 0)
-		return http_problem(request, 400, "there is no message in the body");
-	http_page_run(request, &flush_statement, append_flushed);
-	return MHD_YES;
+		http_problem_result(request);
+	else if (PQntuples(request->waiter.result->rows) == 0)
+		http_problem(request, 400, "there is no message in the body");
+	else
+		http_run(request, &flush_statement, arguments, flushed);
 }
 
-static enum MHD_Result
-append_flushed(HttpRequest *request)
+static void
+flushed(HttpRequest *request)
 {
-	struct MHD_Response *response =
-		MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
+	const DbResult *result = request->waiter.result;
 
-	if (!db_result_failed(request->waiter.result))
-		MHD_add_response_header(response, "Stream-Next-Offset",
-								PQgetvalue(request->waiter.result->rows, 0, 0));
+	if (!db_result_failed(result))
+		http_add(request, "Stream-Next-Offset", "%s", PQgetvalue(result->rows, 0, 0));
 	else
 		base_log(BASE_LOG_DEBUG, "%s: an append was not waited for", request->path);
-	MHD_add_response_header(response, "Cache-Control", "no-store");
-	return http_respond(request, 204, response);
+	http_add(request, "Cache-Control", "no-store");
+	http_respond(request, 204);
 }
 
 /* Are two types equal, whatever their parameters? */

@@ -15,7 +15,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "forms/forms.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,14 +29,13 @@
 /* of intervals: how far it goes at most if a client is ahead */
 #define CURSOR_JITTER 180
 
-struct HttpDurable
+typedef struct Durable
 {
 	bool		is_live;
 	bool		is_head;		/* "now", or HEAD: without messages */
 	uint64_t	cursor;			/* that the client has sent, or 0 */
-	int64_t		end;			/* of an event stream; ms, by base_now() */
 	bool		begun;			/* an event has been sent */
-};
+} Durable;
 
 /*
  * What a feed's messages are.  The type of an outbox's messages is that of its
@@ -73,23 +72,23 @@ struct HttpDurable
  * The messages of a page, and its last row with what they are.  If a
  * value could not be made, the message is the whole entry, which has an error.
  */
-#define MESSAGES_TEXT \
-	STREAM_TEXT                                                                                           \
-	"SELECT CASE"                                                                                         \
-	" WHEN NOT pg_catalog.starts_with(line, '{')"                                                         \
-	"	THEN line OPERATOR(pg_catalog.||) coalesce((SELECT ' '"                                             \
-	"		OPERATOR(pg_catalog.||) mode OPERATOR(pg_catalog.||) ' '"                                          \
-	"		OPERATOR(pg_catalog.||) media FROM stream), '')"                                                   \
-	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'json' FROM stream)"                                       \
-	"	THEN coalesce((line::pg_catalog.json OPERATOR(pg_catalog.#>) '{row,data}')::pg_catalog.text, line)" \
-	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'entry' FROM stream) THEN line"                            \
-	" ELSE line::pg_catalog.json OPERATOR(pg_catalog.#>>) '{row,data}' END"                               \
-	" FROM pg_catalog.string_to_table(feedpub._page_lines("                                               \
-	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"                             \
-	"	$5::pg_catalog.int4), E'\\n') line"
-
-const DbStatement http_durable_statement = {
-	.text = MESSAGES_TEXT, .nargs = 5, .feed = http_page_feed};
+static const DbStatement messages_statement = {
+	.nargs = 5,
+	.feed = form_feed_of,
+	.text =
+		STREAM_TEXT
+	"SELECT CASE"
+	" WHEN NOT pg_catalog.starts_with(line, '{')"
+	"	THEN line OPERATOR(pg_catalog.||) coalesce((SELECT ' '"
+	"		OPERATOR(pg_catalog.||) mode OPERATOR(pg_catalog.||) ' '"
+	"		OPERATOR(pg_catalog.||) media FROM stream), '')"
+	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'json' FROM stream)"
+	"	THEN coalesce((line::pg_catalog.json OPERATOR(pg_catalog.#>) '{row,data}')::pg_catalog.text, line)"
+	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'entry' FROM stream) THEN line"
+	" ELSE line::pg_catalog.json OPERATOR(pg_catalog.#>>) '{row,data}' END"
+	" FROM pg_catalog.string_to_table(feedpub._page_lines("
+	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"
+	"	$5::pg_catalog.int4), E'\\n') line"};
 
 /* The last row of a page that is empty, at the head. */
 static const DbStatement head_statement = {
@@ -101,7 +100,7 @@ static const DbStatement head_statement = {
 	" (SELECT pg_catalog.concat_ws(' ', kind, mode, media) FROM stream))"};
 
 /* What an append must know of a feed, a row each; nothing if it is none. */
-const DbStatement http_durable_statement_of_append = {
+const DbStatement form_durable_describe = {
 	.nargs = 1,
 	.text =
 		STREAM_TEXT
@@ -123,71 +122,78 @@ typedef enum Mode
 } Mode;
 
 static const char *take_arguments(HttpRequest *request);
-static enum MHD_Result count_argument(void *arg, enum MHD_ValueKind kind,
-									  const char *name, const char *value);
-static enum MHD_Result head_answer(HttpRequest *request);
-static Mode mode_of(const HttpPage *page, const char **media);
+static const char *take_offset(HttpRequest *request, bool *is_given);
+static void head_answer(HttpRequest *request);
+static void begin_read(HttpRequest *request);
+static Mode mode_of(const FormPage *page, const char **media);
+static void page_answer(HttpRequest *request);
+static void add_headers(HttpRequest *request);
+static bool frame_events(HttpRequest *request, FormPage *page, BaseText *out);
 static void add_messages(BaseText *text, const DbResult *result,
-						 const HttpPage *page, Mode mode);
+						 const FormPage *page, Mode mode);
 static void add_base64(BaseText *text, const BaseText *bytes);
 static void add_data(BaseText *event, const BaseText *data);
 static bool is_text(const char *media);
-static uint64_t next_cursor(HttpRequest *request);
+static uint64_t next_cursor(Durable *durable);
+
+static const Form form_durable = {.statement = &messages_statement,
+								  .headers = add_headers};
+
+static const Form form_durable_events = {.type = "text/event-stream",
+										 .statement = &messages_statement,
+										 .frame = frame_events,
+										 .headers = add_headers};
 
 /* GET, HEAD /streams/NAME */
-enum MHD_Result
-http_durable_begin(HttpRequest *request)
+void
+form_durable_begin(HttpRequest *request)
 {
-	const char *problem;
+	const char *problem = form_parse(request, request->path + strlen("/streams/"), &form_durable);
+	FormRead   *read = request->state;
+	Durable    *durable = read->own = base_alloc(sizeof(Durable));
 
-	if (strcmp(request->method, "POST") == 0)
-		return http_append_begin(request);
-	problem = http_request_parse(request, request->path + strlen("/streams/"));
-	request->durable = base_alloc(sizeof(HttpDurable));
 	if (problem == NULL)
 		problem = take_arguments(request);
 	if (problem != NULL)
-		return http_problem(request, 400, problem);
-	if (!http_request_is_name(request->feed))
-		return http_problem(request, 404, "there is no such feed");
-
-	if (strcmp(request->method, "HEAD") == 0)
-		request->durable->is_head = true;
-	if (request->durable->is_head)
 	{
-		http_page_run(request, &head_statement, head_answer);
-		return MHD_YES;
+		http_problem(request, 400, problem);
+		return;
 	}
-	return request->format == HTTP_FORMAT_EVENTS ? http_stream_begin(request) : http_page_read(request);
+	if (!form_is_name(read->feed))
+	{
+		http_problem(request, 404, "there is no such feed");
+		return;
+	}
+	if (strcmp(request->method, "HEAD") == 0)
+		durable->is_head = true;
+	if (durable->is_head)
+		form_run(request, &head_statement, head_answer);
+	else
+		begin_read(request);
+}
+
+static void
+begin_read(HttpRequest *request)
+{
+	if (form_read_of(request)->form == &form_durable_events)
+		form_stream_begin(request);
+	else
+		form_page_wait(request, page_answer);
 }
 
 /* Take offset, live and cursor; returns what is wrong, or NULL. */
 static const char *
 take_arguments(HttpRequest *request)
 {
-	HttpDurable *durable = request->durable;
-	const char *problem;
-	int			offsets = 0;
-	char	   *offset;
+	FormRead   *read = request->state;
+	Durable    *durable = read->own;
+	bool		has_offset;
+	const char *problem = take_offset(request, &has_offset);
 	char	   *live;
 	char	   *cursor;
 
-	MHD_get_connection_values(request->connection, MHD_GET_ARGUMENT_KIND,
-							  count_argument, &offsets);
-	if (offsets > 1)
-		return "argument \"offset\" must be given once";
-	if ((problem = http_request_argument(request, "offset", &offset)) != NULL)
-		return problem;
-	free(request->after);
-	request->after = offset != NULL ? offset : base_copy("-1");
-	if (*request->after == '\0')
-		return "argument \"offset\" is empty";
-	if (strcmp(request->after, "-1") == 0)
-		*request->after = '\0';
-	else if (strcmp(request->after, "now") == 0)
-		durable->is_head = true;
-
-	if ((problem = http_request_argument(request, "cursor", &cursor)) != NULL)
+	if (problem != NULL ||
+		(problem = http_request_argument(request, "cursor", &cursor)) != NULL)
 		return problem;
 	durable->cursor = cursor != NULL ? strtoull(cursor, NULL, 10) : 0;
 	free(cursor);
@@ -196,55 +202,65 @@ take_arguments(HttpRequest *request)
 		return problem;
 	durable->is_live = live != NULL;
 	if (live != NULL && strcmp(live, "sse") == 0)
-		request->format = HTTP_FORMAT_EVENTS;
+		read->form = &form_durable_events;
 	else if (live != NULL && strcmp(live, "long-poll") != 0)
 		problem = "argument \"live\" must be \"long-poll\" or \"sse\"";
 	else if (live == NULL)
-		request->wait = 0;
-	else if (request->wait == 0)
-		request->wait = http_config()->max_wait * 1000L;
-	if (live != NULL && offset == NULL)
+		read->wait = 0;
+	else if (read->wait == 0)
+		read->wait = http_config()->max_wait * 1000L;
+	if (live != NULL && !has_offset)
 		problem = "argument \"offset\" is needed for a live read";
 	free(live);
-	durable->end = base_now() + http_config()->max_wait * INT64_C(1000);
+
+	/* so that proxies can join the clients of event streams */
+	read->end = base_now() + http_config()->max_wait * INT64_C(1000);
 	return problem;
 }
 
-static enum MHD_Result
-count_argument(void *arg, enum MHD_ValueKind kind, const char *name,
-			   const char *value)
+static const char *
+take_offset(HttpRequest *request, bool *is_given)
 {
-	if (strcmp(name, "offset") == 0)
-		++*(int *) arg;
-	return MHD_YES;
+	FormRead   *read = request->state;
+	char	   *offset;
+	const char *problem = http_request_argument(request, "offset", &offset);
+
+	if (problem != NULL)
+		return problem;
+	*is_given = offset != NULL;
+	free(read->after);
+	read->after = offset != NULL ? offset : base_copy("-1");
+	if (*read->after == '\0')
+		return "argument \"offset\" is empty";
+	if (strcmp(read->after, "-1") == 0)
+		*read->after = '\0';
+	else if (strcmp(read->after, "now") == 0)
+		((Durable *) read->own)->is_head = true;
+	return NULL;
 }
 
 /* The head is known: it is the answer, or where a live read begins. */
-static enum MHD_Result
+static void
 head_answer(HttpRequest *request)
 {
-	HttpDurable *durable = request->durable;
-	HttpPage	page;
+	Durable    *durable = form_read_of(request)->own;
+	FormPage	page;
 
-	if (db_result_failed(request->waiter.result))
-		return http_problem_result(request);
-	if (!durable->is_live || strcmp(request->method, "HEAD") == 0)
-		return http_durable_send(request);
-	http_page_open(request->waiter.result, &page);
-	http_page_go_on(request, &page);
+	if (db_result_failed(request->waiter.result) || !durable->is_live ||
+		strcmp(request->method, "HEAD") == 0)
+	{
+		page_answer(request);
+		return;
+	}
+	form_page_open(request->waiter.result, &page);
+	form_go_on(request, &page);
 	durable->is_head = false;
-	return request->format == HTTP_FORMAT_EVENTS ? http_stream_begin(request) : http_page_read(request);
-}
-
-void
-http_durable_free(HttpDurable *durable)
-{
-	free(durable);
+	begin_read(request);
 }
 
 /* What the messages of a page are.  Unknown if the feed is just being made. */
 static Mode
-mode_of(const HttpPage *page, const char **media)
+mode_of(const FormPage *page, const char **media)
 {
 	const char *mode = page->rest + strspn(page->rest, " ");
 
@@ -258,95 +274,94 @@ mode_of(const HttpPage *page, const char **media)
 }
 
 /* A page, or the head, has been read: answer. */
-enum MHD_Result
-http_durable_send(HttpRequest *request)
+static void
+page_answer(HttpRequest *request)
 {
-	HttpDurable *durable = request->durable;
-	BaseText   *body = &request->waiter.result->body;
+	const Durable *durable = form_read_of(request)->own;
+	DbResult   *result = request->waiter.result;
 	BaseText	caching = {0};
-	struct MHD_Response *response;
-	enum MHD_Result sent;
 	const char *media;
-	HttpPage	page;
+	FormPage	page;
 	Mode		mode;
 
-	http_page_open(request->waiter.result, &page);
+	if (db_result_failed(result))
+	{
+		http_problem_result(request);
+		return;
+	}
+	form_page_open(result, &page);
 	mode = mode_of(&page, &media);
 	if (mode == MODE_UNKNOWN)
-		return http_problem(request, 503, "the feed is being made");
+	{
+		http_problem(request, 503, "the feed is being made");
+		return;
+	}
+	add_headers(request);
 	if (durable->is_live && page.rows == 0 && !page.more)
 	{
-		response = MHD_create_response_from_buffer(0, "", MHD_RESPMEM_PERSISTENT);
-		MHD_add_response_header(response, "Cache-Control", "no-store");
-		http_durable_add_headers(request, response);
-		return http_respond(request, 204, response);
+		http_add(request, "Cache-Control", "no-store");
+		http_respond(request, 204);
+		return;
 	}
-	if (body->data == NULL)
+	if (result->body.data == NULL)
 	{
-		base_text_add(body, "", 0);
-		add_messages(body, request->waiter.result, &page, mode);
+		base_text_add(&result->body, "", 0);
+		add_messages(&result->body, result, &page, mode);
 	}
 	if (durable->is_head)
 		base_text_print(&caching, "no-store");
 	else
-		http_page_caching(request, &page, &caching);
-	sent = http_page_send_body(request, page.cursor, caching.data, media);
+		form_caching(request, &page, &caching);
+	form_send(request, page.cursor, caching.data, media);
 	free(caching.data);
-	return sent;
 }
 
 /* The headers of the protocol, for a request whose result is a page. */
-void
-http_durable_add_headers(HttpRequest *request, struct MHD_Response *response)
+static void
+add_headers(HttpRequest *request)
 {
-	BaseText	value = {0};
+	FormRead   *read = request->state;
+	Durable    *durable = read->own;
 	const char *media;
-	HttpPage	page;
+	FormPage	page;
 	Mode		mode;
 
-	http_page_open(request->waiter.result, &page);
+	form_page_open(request->waiter.result, &page);
 	mode = mode_of(&page, &media);
-	base_text_print(&value, "%.*s", page.cursor_length, page.cursor);
-	MHD_add_response_header(response, "Stream-Next-Offset", value.data);
-	free(value.data);
-	memset(&value, 0, sizeof(value));
-	MHD_add_response_header(response, "Cross-Origin-Resource-Policy",
-							*http_config()->cors_origins ? "cross-origin" : "same-origin");
-	if (request->format == HTTP_FORMAT_EVENTS)
+	http_add(request, "Stream-Next-Offset", "%.*s", page.cursor_length, page.cursor);
+	http_add(request, "Cross-Origin-Resource-Policy",
+			 *http_config()->cors_origins ? "cross-origin" : "same-origin");
+	if (read->form == &form_durable_events)
 	{
 		if (mode != MODE_JSON && !is_text(media))
-			MHD_add_response_header(response, "Stream-SSE-Data-Encoding", "base64");
+			http_add(request, "Stream-SSE-Data-Encoding", "base64");
 		return;
 	}
 	if (!page.more)
-		MHD_add_response_header(response, "Stream-Up-To-Date", "true");
-	if (request->durable->is_live)
-	{
-		base_text_print(&value, "%llu",
-						(unsigned long long) next_cursor(request));
-		MHD_add_response_header(response, "Stream-Cursor", value.data);
-		free(value.data);
-	}
+		http_add(request, "Stream-Up-To-Date", "true");
+	if (durable->is_live)
+		http_add(request, "Stream-Cursor", "%llu",
+				 (unsigned long long) next_cursor(durable));
 }
 
 /*
  * Add a page to an event stream: an event with its messages, if there are any,
- * and one that says where the stream is.  Returns false if the stream is to
- * end.
+ * and one that says where the stream is.
  */
-bool
-http_durable_add_events(HttpRequest *request, const HttpPage *page,
-						BaseText *buffer)
+static bool
+frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 {
-	HttpDurable *durable = request->durable;
+	const FormRead *read = request->state;
+	Durable    *durable = read->own;
 	BaseText	messages = {0};
 	const char *media;
 	Mode		mode = mode_of(page, &media);
 
+	page->length = 0;
 	if (mode == MODE_UNKNOWN)
 		return false;
 	if (durable->begun && page->rows == 0 &&
-		strncmp(page->cursor, request->after, page->cursor_length) == 0)
+		strncmp(page->cursor, read->after, page->cursor_length) == 0)
 		return true;
 	durable->begun = true;
 	if (page->rows > 0)
@@ -360,13 +375,13 @@ http_durable_add_events(HttpRequest *request, const HttpPage *page,
 			add_base64(&messages, &bytes);
 			free(bytes.data);
 		}
-		base_text_print(buffer, "event: data\n");
-		add_data(buffer, &messages);
-		base_text_print(buffer, "\n");
+		base_text_print(out, "event: data\n");
+		add_data(out, &messages);
+		base_text_print(out, "\n");
 		free(messages.data);
 	}
-	durable->cursor = next_cursor(request);
-	base_text_print(buffer,
+	durable->cursor = next_cursor(durable);
+	base_text_print(out,
 					"event: control\n"
 					"data:{\"streamNextOffset\":\"%.*s\",\"streamCursor\":\"%llu\"%s}\n\n",
 					page->cursor_length, page->cursor,
@@ -375,15 +390,8 @@ http_durable_add_events(HttpRequest *request, const HttpPage *page,
 	return true;
 }
 
-/* When an event stream is to end, so that proxies can join its clients; ms */
-int64_t
-http_durable_end(const HttpRequest *request)
-{
-	return request->durable != NULL ? request->durable->end : INT64_MAX;
-}
-
 static void
-add_messages(BaseText *text, const DbResult *result, const HttpPage *page,
+add_messages(BaseText *text, const DbResult *result, const FormPage *page,
 			 Mode mode)
 {
 	if (mode == MODE_JSON)
@@ -469,10 +477,10 @@ is_text(const char *media)
  * has sent, so that no cache answers the same request for ever.
  */
 static uint64_t
-next_cursor(HttpRequest *request)
+next_cursor(Durable *durable)
 {
 	uint64_t	now = (time(NULL) - CURSOR_EPOCH) / CURSOR_INTERVAL;
-	uint64_t	known = request->durable->cursor;
+	uint64_t	known = durable->cursor;
 
 	if (known < now || known >= INT64_MAX)
 		return now;

@@ -17,7 +17,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "http.h"
+#include "server/server.h"
 
 #include <errno.h>
 #include <jwt.h>
@@ -30,8 +30,6 @@
 /* s by which the clocks of this server and the issuer may differ */
 #define LEEWAY 30
 
-static enum MHD_Result count_headers(void *arg, enum MHD_ValueKind kind,
-									 const char *name, const char *value);
 static const char *take_token(HttpRequest *request, const char *token,
 							  unsigned *status);
 static bool has_object(jwt_t *jwt);
@@ -40,17 +38,13 @@ static bool take_time(jwt_t *jwt, const char *claim, double *time, bool *is_ther
 static bool is_for(jwt_t *jwt, const char *audience);
 static const char *take_role(HttpRequest *request, jwt_t *jwt, unsigned *status);
 
-/*
- * Take the role of a request.  If it is refused, *refused is set, and the
- * response has been sent.
- */
-enum MHD_Result
-http_token_take(HttpRequest *request, bool *refused)
+/* Take the role of a request.  Returns false if it is refused, and answered. */
+bool
+http_token_take(HttpRequest *request)
 {
 	const char *header = http_header(request, "Authorization");
 	const char *problem = NULL;
 	unsigned	status = 401;
-	int			headers = 0;
 	BaseText	claims = {0};
 
 	request->is_private = header != NULL;
@@ -58,9 +52,7 @@ http_token_take(HttpRequest *request, bool *refused)
 		(header[6] == ' ' || header[6] == '\0'))
 	{
 		request->has_token = true;
-		MHD_get_connection_values(request->connection, MHD_HEADER_KIND,
-								  count_headers, &headers);
-		if (headers > 1)
+		if (http_header_count(request, "Authorization") > 1)
 		{
 			status = 400;
 			problem = "there is more than one Authorization header";
@@ -79,17 +71,9 @@ http_token_take(HttpRequest *request, bool *refused)
 		base_text_print(&claims, "}");
 		request->claims = claims.data;
 	}
-	*refused = problem != NULL;
-	return problem != NULL ? http_problem(request, status, problem) : MHD_YES;
-}
-
-static enum MHD_Result
-count_headers(void *arg, enum MHD_ValueKind kind, const char *name,
-			  const char *value)
-{
-	if (strcasecmp(name, "Authorization") == 0)
-		++*(int *) arg;
-	return MHD_YES;
+	if (problem != NULL)
+		http_problem(request, status, problem);
+	return problem == NULL;
 }
 
 /* Take a token.  Returns what is wrong, or NULL. */

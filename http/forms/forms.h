@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * forms.h
+ *	  Feeds that are read: pages, event streams, lines, CloudEvents, Durable
+ *	  Streams.
+ *
+ * A form is a row of a table: the statement that reads a page, and how a page
+ * becomes bytes.  page.c answers with one body, stream.c with bytes that follow
+ * one another.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FEEDPUB_HTTP_FORMS_H
+#define FEEDPUB_HTTP_FORMS_H
+
+#include "server/server.h"
+
+/* A page, and its end: the lines of feedpub._page_lines(). */
+typedef struct FormPage
+{
+	const char *entries;		/* lines with an object each */
+	size_t		length;			/* of them; 0: there are none */
+	int			rows;			/* before the last one: durable.c */
+	const char *cursor;			/* not terminated */
+	int			cursor_length;
+	bool		more;
+	Oid			feed;
+	bool		is_outbox;
+	long		retention;		/* of deletes, s; -1: not limited */
+	const char *rest;			/* what follows: durable.c */
+} FormPage;
+
+typedef struct Form
+{
+	const char *type;			/* of the response, and in Accept; or NULL */
+	const DbStatement *statement;
+	bool		ends;			/* a stream ends at the head */
+	bool		is_http_feeds;	/* lastEventId and timeout, as http-feeds.org has them */
+	const char *last_id;		/* a header with the cursor, or NULL */
+
+	/*
+	 * Add the page, or so much of it that it is worth sending; called again
+	 * while something of the page is left.  Returns false if a stream is to
+	 * end.
+	 */
+	bool (*frame)(HttpRequest *request, FormPage *page, BaseText *out);
+	void (*headers)(HttpRequest *request);	/* or NULL */
+	void (*begin)(HttpRequest *request);	/* page.c, stream.c; or NULL */
+} Form;
+
+/* What a request reads: its state. */
+typedef struct FormRead
+{
+	const Form *form;
+	char	   *feed;
+	char	   *after;			/* never NULL */
+	char		limit[12];
+	char	   *shard;			/* or NULL */
+	char	   *shards;
+	bool		begins;			/* it has the argument "begin" */
+	long		wait;			/* ms */
+
+	/* a stream: what has not been framed is of the request's result */
+	FormPage	page;
+	bool		is_framing;
+	bool		waits;			/* it has run a statement, or waited */
+	bool		retries;		/* it is to say when to connect again */
+	bool		more;
+	Oid			oid;			/* of the feed */
+	uint64_t	started;		/* as of the last result; see job.c */
+
+	void	   *own;			/* of the form */
+	int64_t		end;			/* of a stream; ms, by base_now() */
+} FormRead;
+
+/* in read.c */
+extern FormRead *form_read_of(const HttpRequest *request);
+extern const char *form_parse(HttpRequest *request, const char *name, const Form *form);
+extern bool form_is_name(const char *name);
+extern void form_run(HttpRequest *request, const DbStatement *statement,
+					 void (*go_on)(HttpRequest *request));
+extern void form_wait(HttpRequest *request, Oid feed, uint64_t since,
+					  int64_t deadline, void (*go_on)(HttpRequest *request));
+extern Oid	form_feed_of(const DbResult *result, bool *empty);
+extern void form_page_open(const DbResult *result, FormPage *page);
+extern const char *form_page_next(FormPage *page, size_t *length);
+extern void form_go_on(HttpRequest *request, const FormPage *page);
+
+/* in page.c */
+extern void form_page_begin(HttpRequest *request);
+extern void form_page_wait(HttpRequest *request, void (*go_on)(HttpRequest *request));
+extern void form_caching(HttpRequest *request, const FormPage *page,
+						 BaseText *caching);
+extern void form_send(HttpRequest *request, const char *cursor,
+					  const char *caching, const char *type);
+extern const DbStatement form_page_statement;
+extern const Form form_page;
+
+/* in cloudevents.c */
+extern const Form form_cloudevents;
+
+/* in stream.c */
+extern void form_stream_begin(HttpRequest *request);
+extern const Form form_events;
+extern const Form form_lines;
+
+/* in durable.c */
+extern void form_durable_begin(HttpRequest *request);
+extern const DbStatement form_durable_describe;
+
+/* in feeds.c */
+extern void form_list_begin(HttpRequest *request);
+extern void form_feed_begin(HttpRequest *request);
+
+#endif							/* FEEDPUB_HTTP_FORMS_H */
