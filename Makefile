@@ -32,8 +32,9 @@ OBJS = \
 	src/feed/lost.o \
 	src/feed/own_changes.o \
 	src/feed/partition.o \
-	src/feed/partition_guard.o \
+	src/feed/partition_join.o \
 	src/feed/partition_list.o \
+	src/feed/partition_truncate.o \
 	src/feed/registry.o \
 	src/feed/registry_write.o \
 	src/feed/relation.o \

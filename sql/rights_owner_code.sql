@@ -80,6 +80,14 @@ SELECT count(*) FROM feed_check('code.parted');
 SELECT count(*) FROM feed_check('code.divided');
 \c -
 SELECT feed_repair('code.plain'), feed_repair('code.parted'), feed_repair('code.divided');
+-- A partition with another index stops its feed, until it is detached.
+\c -
+SET ROLE regress_feedpub_owner;
+ALTER TABLE code.parted DETACH PARTITION code.parted2;
+RESET ROLE;
+TRUNCATE code.seen;
+\c -
+CALL feed_publish('code.parted');
 \c -
 SELECT op, (entry).k FROM feed_read(NULL::code.plain, '', 10);
 SELECT op, (entry).k FROM feed_read(NULL::code.parted, '', 10);

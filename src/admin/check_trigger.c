@@ -82,7 +82,7 @@ feedpub_check_triggers(FeedpubCheck *cxt)
  * but may be disabled one by one.  The trigger for TRUNCATE of a single
  * partition is no clone: those that are added later have none until they are
  * admitted, which the views do not report; until then the number of their file
- * tells (partition_guard.c).
+ * tells (partition_truncate.c).
  *
  * The trigger that stamps also publishes the old key of a row that gets another
  * one.

@@ -74,7 +74,6 @@ typedef struct FeedpubFeed
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
 	FeedpubKeyState key_state;
-	bool		history_checked;	/* this backend found no foreign stamps */
 } FeedpubFeed;
 
 /* A table with rows of a feed: the feed's own, or a partition. */
@@ -86,6 +85,7 @@ typedef struct FeedpubPartition
 	Oid			keyid;			/* its index that is the feed's key */
 	Relation	key;			/* the same, opened when it is used */
 	uint64		since;			/* rows with smaller xids are not in the feed */
+	bool	   *history_checked;	/* this backend found no foreign stamps */
 	bool		has_map;		/* map has been looked for */
 	TupleConversionMap *map;	/* to the feed's row type, unless it is that */
 	TupleTableSlot *slot;		/* of the feed's row type */
@@ -114,7 +114,7 @@ typedef struct FeedpubFloor
 	TimestampTz moved_at;
 } FeedpubFloor;
 
-/* No row of such a partition is in the feed (partition.c). */
+/* No row of such a partition is in the feed (partition_join.c). */
 #define FEEDPUB_SINCE_NEVER			PG_UINT64_MAX
 
 /* The largest mark of a key (key_mark.c). */
@@ -268,18 +268,20 @@ extern TupleTableSlot *feedpub_partition_convert(FeedpubPartitions *partitions,
 extern bool feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
 									const AttrNumber *attnos,
 									const Datum *values, FeedpubPartition **found);
+
+/* in partition_join.c */
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 									  Snapshot snapshot);
-extern bool feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
-									bool *guarded);
-extern uint64 feedpub_partition_since(Oid feed, Relation rel);
+extern FeedpubPartitions *feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
+												  bool *admitted, bool *guarded);
 extern void feedpub_partition_begin(Oid feed);
-extern bool feedpub_partition_history_checked(const FeedpubPartitions *partitions);
-extern void feedpub_partition_note_history(const FeedpubPartitions *partitions);
 
-/* in partition_guard.c */
-extern bool feedpub_partition_guard(Oid feed);
+/* in partition_list.c */
+extern uint64 feedpub_partition_since(Oid feed, Relation rel);
 extern bool feedpub_partition_had_guard(Oid feed, Oid partition);
+
+/* in partition_truncate.c */
+extern bool feedpub_partition_guard(Oid feed);
 
 /* in registry.c */
 extern bool feedpub_registry_is_registered(Oid relid);
@@ -294,7 +296,6 @@ extern bool feedpub_registry_stored_key(Oid relid, FeedpubKey *key,
 extern bool feedpub_registry_find(Oid relid, FeedpubFeed *feed);
 extern void feedpub_registry_get(Oid relid, FeedpubFeed *feed);
 extern Relation feedpub_registry_open(Oid relid);
-extern void feedpub_registry_note_history(Oid relid);
 extern Oid	feedpub_registry_default(void);
 extern List *feedpub_registry_list(void);
 extern char *feedpub_registry_channel(Oid relid);

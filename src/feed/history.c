@@ -34,9 +34,12 @@ feedpub_history_check(const FeedpubFeed *feed,
 {
 	FullTransactionId stamp;
 	Snapshot	snapshot;
+	bool		checked = true;
 	bool		found;
 
-	if (feed->is_partitioned ? feedpub_partition_history_checked(partitions) : feed->history_checked)
+	for (int i = 0; i < partitions->n; i++)
+		checked = checked && *partitions->partitions[i].history_checked;
+	if (checked)
 		return;
 
 	/* the transaction's snapshot may be too old to see them */
@@ -51,10 +54,8 @@ feedpub_history_check(const FeedpubFeed *feed,
 				 errdetail("A row is stamped with transaction id %llu, which this server has not assigned yet.",
 						   (unsigned long long) U64FromFullTransactionId(stamp)),
 				 errhint("Its owner can give them stamps of this server: SELECT feed_begin_history(...).")));
-	if (feed->is_partitioned)
-		feedpub_partition_note_history(partitions);
-	else
-		feedpub_registry_note_history(feed->relid);
+	for (int i = 0; i < partitions->n; i++)
+		*partitions->partitions[i].history_checked = true;
 }
 
 /*
@@ -65,7 +66,6 @@ feedpub_history_has_foreign(Relation rel, FullTransactionId *stamp)
 {
 	FeedpubFeed feed = {
 		.relid = RelationGetRelid(rel),
-		.indexid = feedpub_relation_index(rel),
 		.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE,
 	};
 	FeedpubPartitions *partitions;

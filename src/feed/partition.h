@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * partition.h
- *	  What partition.c and partition_list.c share.
+ *	  What the files on partitions share.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,14 +10,15 @@
 
 #include "feed/feed.h"
 
-/* One row of feedpub._partition. */
+/* One row of feedpub._partition; the columns come first, as they are stored. */
 typedef struct FeedpubPartitionRow
 {
+	Oid			feed;
 	Oid			partition;
 	uint64		since;
 	Oid			trigger_id;
 	Oid			partition_id;
-	uint64		system_id;
+	int64		system_id;
 	Oid			file;			/* while its TRUNCATE would not be told */
 	ItemPointerData tid;
 	bool		is_there;		/* it is a partition of the table now */
@@ -29,11 +30,11 @@ extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid partition
 extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_is_changed(const FeedpubPartitionRow *row,
 										 Oid trigger_id);
-extern bool feedpub_partition_is_guarded(const FeedpubFeed *feed, Relation rel);
+extern bool feedpub_partition_is_of_here(const FeedpubPartitionRow *row);
+extern uint64 feedpub_partition_listed_since(List *rows, Relation rel);
 extern bool feedpub_partition_has_other_file(const FeedpubPartitionRow *row,
 											 Relation rel);
-extern bool feedpub_partition_is_of_here(const FeedpubPartitionRow *row);
-extern void feedpub_partition_write_row(Relation table, Oid feed,
+extern void feedpub_partition_write_row(Relation table,
 										const FeedpubPartitionRow *row);
 
 #endif							/* FEEDPUB_PARTITION_H */

@@ -2,8 +2,8 @@
  *
  * partition_list.c
  *	  The list of a feed's partitions, feedpub._partition: reading and writing
- *	  it, and whether a partition is the listed one.  The head of partition.c
- *	  says what the list is for.
+ *	  it, and whether a partition is the listed one.  The head of
+ *	  partition_join.c says what the list is for.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,45 +15,34 @@
 #include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
-#include "utils/xid8.h"
 
 #include "feed/partition.h"
 
 /* columns of feedpub._partition */
 #define ANUM_PARTITION_FEED			1
-#define ANUM_PARTITION_PARTITION	2
-#define ANUM_PARTITION_SINCE		3
-#define ANUM_PARTITION_TRIGGER_ID	4
-#define ANUM_PARTITION_PARTITION_ID	5
-#define ANUM_PARTITION_SYSTEM_ID	6
-#define ANUM_PARTITION_FILE			7
 #define NATTS_PARTITION				7
 
+static int	compare_rows(const void *a, const void *b);
 static bool is_cloned_with_feed(Oid trigger_id);
 
 /*
  * The list of a feed's partitions as a snapshot sees it, or as it is committed
- * if that is NULL: a List of FeedpubPartitionRow.
+ * if that is NULL: a List of FeedpubPartitionRow, by OID.
  */
 List *
 feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 {
 	Relation	table = table_open(feedpub_registry_table("_partition"), AccessShareLock);
 	Oid			indexid = feedpub_registry_table("_partition_pkey");
-	TupleDesc	desc = RelationGetDescr(table);
 	List	   *rows = NIL;
-	Datum	   *values;
-	bool	   *nulls;
 	SysScanDesc scan;
 	ScanKeyData key;
 	HeapTuple	tuple;
 
 	feedpub_registry_check_columns(table, NATTS_PARTITION);
-	values = palloc(desc->natts * sizeof(Datum));
-	nulls = palloc(desc->natts * sizeof(bool));
 	ScanKeyInit(&key, ANUM_PARTITION_FEED, BTEqualStrategyNumber, F_OIDEQ,
 				ObjectIdGetDatum(feed));
 	scan = systable_beginscan(table, indexid, true, snapshot, 1, &key);
@@ -63,46 +52,38 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 	{
 		FeedpubPartitionRow *row = palloc0_object(FeedpubPartitionRow);
 
-		heap_deform_tuple(tuple, desc, values, nulls);
-		row->partition = DatumGetObjectId(values[ANUM_PARTITION_PARTITION - 1]);
-		row->since = U64FromFullTransactionId(DatumGetFullTransactionId(values[ANUM_PARTITION_SINCE - 1]));
-		row->trigger_id = DatumGetObjectId(values[ANUM_PARTITION_TRIGGER_ID - 1]);
-		row->partition_id = DatumGetObjectId(values[ANUM_PARTITION_PARTITION_ID - 1]);
-		row->system_id = (uint64) DatumGetInt64(values[ANUM_PARTITION_SYSTEM_ID - 1]);
-		row->file = DatumGetObjectId(values[ANUM_PARTITION_FILE - 1]);
+		/* no column is null, and each has a fixed size */
+		memcpy(row, GETSTRUCT(tuple), offsetof(FeedpubPartitionRow, tid));
 		row->tid = tuple->t_self;
 		rows = lappend(rows, row);
 	}
 	systable_endscan(scan);
-	pfree(values);
-	pfree(nulls);
 	table_close(table, AccessShareLock);
 	return rows;
 }
 
 /*
- * Find a partition's row, or NULL.  The rows come in the order of an index on
- * (feed, partition), so they are sorted.
+ * Find a partition's row, or NULL.
  */
 FeedpubPartitionRow *
 feedpub_partition_find_row(List *rows, Oid partition)
 {
-	int			low = 0;
-	int			high = list_length(rows);
+	FeedpubPartitionRow row = {.partition = partition};
+	ListCell	key = {.ptr_value = &row};
+	ListCell   *found = NULL;
 
-	while (low < high)
-	{
-		int			middle = (low + high) / 2;
-		FeedpubPartitionRow *row = list_nth(rows, middle);
+	if (rows != NIL)
+		found = bsearch(&key, rows->elements, rows->length, sizeof(ListCell), compare_rows);
+	return found == NULL ? NULL : lfirst(found);
+}
 
-		if (row->partition == partition)
-			return row;
-		if (row->partition < partition)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return NULL;
+static int
+compare_rows(const void *a, const void *b)
+{
+	Oid			x = ((FeedpubPartitionRow *) lfirst((const ListCell *) a))->partition;
+	Oid			y = ((FeedpubPartitionRow *) lfirst((const ListCell *) b))->partition;
+
+	return (x > y) - (x < y);
 }
 
 /*
@@ -145,16 +126,6 @@ feedpub_partition_is_changed(const FeedpubPartitionRow *row, Oid trigger_id)
 }
 
 /*
- * Would a TRUNCATE of a partition be told?  A trigger that its owner has
- * disabled counts as there: feed_check() names it.
- */
-bool
-feedpub_partition_is_guarded(const FeedpubFeed *feed, Relation rel)
-{
-	return !feed->deletes || feedpub_relation_has_trigger(rel, "_note_truncate");
-}
-
-/*
  * Was a partition listed without the trigger that tells of its TRUNCATE, and
  * has it another file since?  On another server the number says nothing, so it
  * counts as changed.
@@ -164,6 +135,18 @@ feedpub_partition_has_other_file(const FeedpubPartitionRow *row, Relation rel)
 {
 	return row != NULL && OidIsValid(row->file) &&
 		(row->file != rel->rd_rel->relfilenode || !feedpub_partition_is_of_here(row));
+}
+
+/*
+ * Is a partition listed as one that has the trigger?  If it has none, somebody
+ * has dropped it.
+ */
+bool
+feedpub_partition_had_guard(Oid feed, Oid partition)
+{
+	FeedpubPartitionRow *row = feedpub_partition_find_row(feedpub_partition_read_rows(feed, NULL), partition);
+
+	return row != NULL && !OidIsValid(row->file);
 }
 
 /*
@@ -182,33 +165,16 @@ feedpub_partition_is_of_here(const FeedpubPartitionRow *row)
 static bool
 is_cloned_with_feed(Oid trigger_id)
 {
-	Relation	table = table_open(TriggerRelationId, AccessShareLock);
-	TransactionId first = InvalidTransactionId;
-	bool		same = true;
+	static FeedpubStatement count = {
+		.sql = "WITH RECURSIVE t AS (SELECT xmin, tgparentid FROM pg_trigger WHERE oid = $1"
+			   " UNION ALL SELECT p.xmin, p.tgparentid FROM t JOIN pg_trigger p ON p.oid = t.tgparentid)"
+			   " SELECT count(DISTINCT xmin::text) FROM t",
+		.nargs = 1,
+		.argtypes = {OIDOID},
+	};
+	Datum		values[1] = {ObjectIdGetDatum(trigger_id)};
 
-	while (OidIsValid(trigger_id) && same)
-	{
-		SysScanDesc scan;
-		ScanKeyData key;
-		HeapTuple	tuple;
-
-		ScanKeyInit(&key, Anum_pg_trigger_oid, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(trigger_id));
-		scan = systable_beginscan(table, TriggerOidIndexId, true, NULL, 1, &key);
-		tuple = systable_getnext(scan);
-		trigger_id = InvalidOid;
-		if (HeapTupleIsValid(tuple))
-		{
-			TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-
-			same = !TransactionIdIsValid(first) || xmin == first;
-			first = xmin;
-			trigger_id = ((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid;
-		}
-		systable_endscan(scan);
-	}
-	table_close(table, AccessShareLock);
-	return same;
+	return feedpub_store_number(&count, values, 0) == 1;
 }
 
 /*
@@ -217,30 +183,52 @@ is_cloned_with_feed(Oid trigger_id)
  * table.
  */
 void
-feedpub_partition_write_row(Relation table, Oid feed, const FeedpubPartitionRow *row)
+feedpub_partition_write_row(Relation table, const FeedpubPartitionRow *row)
 {
-	Datum		values[NATTS_PARTITION];
+	Datum		values[NATTS_PARTITION] = {
+		ObjectIdGetDatum(row->feed),
+		ObjectIdGetDatum(row->partition),
+		UInt64GetDatum(row->since),
+		ObjectIdGetDatum(row->trigger_id),
+		ObjectIdGetDatum(row->partition_id),
+		Int64GetDatum(row->system_id),
+		ObjectIdGetDatum(row->file),
+	};
 	bool		nulls[NATTS_PARTITION] = {false};
+	ItemPointerData tid = row->tid;
 	HeapTuple	tuple;
 
-	feedpub_registry_check_version(table, NATTS_PARTITION);
-	values[ANUM_PARTITION_FEED - 1] = ObjectIdGetDatum(feed);
-	values[ANUM_PARTITION_PARTITION - 1] = ObjectIdGetDatum(row->partition);
-	values[ANUM_PARTITION_SINCE - 1] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->since));
-	values[ANUM_PARTITION_TRIGGER_ID - 1] = ObjectIdGetDatum(row->trigger_id);
-	values[ANUM_PARTITION_PARTITION_ID - 1] = ObjectIdGetDatum(row->partition_id);
-	values[ANUM_PARTITION_SYSTEM_ID - 1] = Int64GetDatum((int64) row->system_id);
-	values[ANUM_PARTITION_FILE - 1] = ObjectIdGetDatum(row->file);
-
 	/* a plain table with plain indexes, as system catalogs are */
+	feedpub_registry_check_version(table, NATTS_PARTITION);
 	tuple = heap_form_tuple(RelationGetDescr(table), values, nulls);
-	if (ItemPointerIsValid(&row->tid))
-	{
-		ItemPointerData tid = row->tid;
-
+	if (ItemPointerIsValid(&tid))
 		CatalogTupleUpdate(table, &tid, tuple);
-	}
 	else
 		CatalogTupleInsert(table, tuple);
 	heap_freetuple(tuple);
+}
+
+/*
+ * A partition's since: a row is in the feed if its stamp is not below it.  The
+ * caller holds a lock on the partition.
+ */
+uint64
+feedpub_partition_listed_since(List *rows, Relation rel)
+{
+	FeedpubPartitionRow *row = feedpub_partition_find_row(rows, RelationGetRelid(rel));
+
+	return row == NULL || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel)) ? FEEDPUB_SINCE_NEVER : row->since;
+}
+
+/*
+ * The same, by what is committed now.
+ */
+uint64
+feedpub_partition_since(Oid feed, Relation rel)
+{
+	List	   *rows = feedpub_partition_read_rows(feed, NULL);
+	uint64		since = feedpub_partition_listed_since(rows, rel);
+
+	list_free_deep(rows);
+	return since;
 }

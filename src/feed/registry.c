@@ -368,19 +368,6 @@ feedpub_registry_open(Oid relid)
 }
 
 /*
- * Note that a feed has no stamps of another history.  The note lasts until its
- * table's definition changes.
- */
-void
-feedpub_registry_note_history(Oid relid)
-{
-	CachedFeed *entry = feedpub_cache_find(&feeds, relid);
-
-	if (entry)
-		entry->feed.history_checked = true;
-}
-
-/*
  * The feed that feed_fetch() reads if none is named, or InvalidOid.
  */
 Oid

@@ -13,7 +13,7 @@
  *
  * What there is to do follows from the feeds, and is read anew each time: the
  * view feedpub._work has a row for each job, with its target.  The target is
- * what the job is to reach: since of the partition (feed/partition.c), or the
+ * what the job is to reach: since of the partition (feed/partition_join.c), or the
  * number of the floor's batch.  feedpub._job has how far a job is.  A job is
  * done if that row says so for the target of now.  So what a job writes says
  * nothing about a later target, and nothing has to be undone when a feed, a

@@ -2,7 +2,7 @@
  * stamp.c
  *	  Stamping the rows that partitions came with.
  *
- * A partition that is admitted later (partition.c) may have rows that are not
+ * A partition that is admitted later (partition_join.c) may have rows that are not
  * in the feed.  They are stamped anew in steps.
  *
  * A pass over a partition holds for one admission of it: for its xid, called

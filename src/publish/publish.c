@@ -367,7 +367,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 }
 
 /*
- * Give partitions their triggers (feed/partition_guard.c), after a step that
+ * Give partitions their triggers (feed/partition_truncate.c), after a step that
  * has asked for it, in a transaction of its own.  Waits for nothing.  Returns
  * whether it has been done.
  */
@@ -438,6 +438,7 @@ open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 				FeedpubPublishWait how, FeedpubPublished *done)
 {
 	int			nestlevel = NewGUCNestLevel();
+	bool		admitted;
 	bool		guarded;
 	FeedpubPartitions *partitions;
 
@@ -445,11 +446,11 @@ open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
-	/* their rows are in no batch yet (partition.c); a worker stamps them */
-	if (feedpub_partition_admit(feed, heap, &guarded))
+	/* their rows are in no batch yet (partition_join.c); a worker stamps them */
+	partitions = feedpub_partition_admit(feed, heap, &admitted, &guarded);
+	if (admitted)
 		(void) feedpub_launcher_ensure(InvalidOid);
 	done->unguarded = !guarded;
-	partitions = feedpub_partition_open(feed, heap, snapshot, true);
 	AtEOXact_GUC(true, nestlevel);
 	return partitions;
 }

@@ -256,7 +256,7 @@ feedpub_run_next_xid(FeedpubRunReader *reader, uint64 xid)
 }
 
 /*
- * The first id from this one on whose rows are in the feed (partition.c).
+ * The first id from this one on whose rows are in the feed (partition_join.c).
  */
 static uint64
 first_xid(const RunSource *source, uint64 xid)

@@ -22,7 +22,7 @@
  * a kept plan, from the same index.
  *
  * A partition is read if it is admitted in the snapshot that reads, and only
- * rows that are in the feed (partition.c).  A partition that is admitted later
+ * rows that are in the feed (partition_join.c).  A partition that is admitted later
  * has none below the horizon: the publisher got its xid before it read
  * "since", and was running when the snapshot was taken, so the horizon is not
  * beyond that xid.  Through the planner all partitions are read, because a

@@ -31,7 +31,7 @@
  *
  * The partitions of a partitioned feed are read one after the other, in the
  * order of their OIDs: those that were there when the table became a feed and
- * have been partitions since (feed/partition.c).  If one is detached, its rows
+ * have been partitions since (feed/partition_join.c).  If one is detached, its rows
  * go with it; if it is attached again, its rows come in batches.
  *
  *-------------------------------------------------------------------------

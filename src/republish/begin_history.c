@@ -36,7 +36,7 @@
  *
  * The rows of a partitioned table are stamped in another way.  The list of its
  * partitions is forgotten, so the next publisher admits each as one that comes
- * with its rows, and these are stamped in the background (partition.c,
+ * with its rows, and these are stamped in the background (partition_join.c,
  * job/stamp.c).
  *-------------------------------------------------------------------------
  */

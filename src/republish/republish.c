@@ -126,11 +126,12 @@ admit_partitions(Oid relid)
 {
 	FeedpubFeed feed;
 	Relation	heap = feedpub_registry_open(relid);
+	bool		admitted;
 	bool		guarded;
 
 	feedpub_registry_get(relid, &feed);
 	feedpub_batch_lock(relid, true);
-	(void) feedpub_partition_admit(&feed, heap, &guarded);
+	feedpub_partition_close(feedpub_partition_admit(&feed, heap, &admitted, &guarded));
 	relation_close(heap, NoLock);
 	feedpub_job_begin_transaction();
 	if (!guarded)

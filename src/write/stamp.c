@@ -20,7 +20,7 @@
  * has no stamp.  Every UPDATE stamps it: its new version may lie before the
  * position that a reader of the initial snapshot has reached (initial.c).
  * Every UPDATE also stamps a row that is not in the feed since its partition
- * came with it (partition.c).
+ * came with it (partition_join.c).
  *
  * Order of events: the trigger is called with the old row locked (trigger.c:
  * GetTupleForTrigger).  So the position is taken after the transaction that
@@ -88,7 +88,7 @@ typedef struct TrackedTable
 	AttrNumber	id_attno;		/* an outbox's message_id, if it is text */
 	bool		can_stamp;		/* columns and sequence are there */
 	bool		deletes;
-	uint64		since;			/* of a partition (partition.c) */
+	uint64		since;			/* of a partition (partition_join.c) */
 	int			nkeys;			/* 0: the key is not there */
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	bool		always;			/* every UPDATE stamps */
@@ -303,7 +303,7 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 
 /*
  * Is a row not in the feed: has it no xid or no position, or did its partition
- * come with it (partition.c)?
+ * come with it (partition_join.c)?
  */
 static inline bool
 is_outside(const TrackedTable *table, TupleTableSlot *slot)

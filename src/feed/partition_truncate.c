@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * partition_guard.c
+ * partition_truncate.c
  *	  The trigger of a partition that tells of its TRUNCATE.
  *
  * A TRUNCATE of one partition leaves a tombstone for each row, from a trigger
@@ -97,7 +97,7 @@ feedpub_partition_guard(Oid feed)
 		else
 		{
 			row->file = InvalidOid;
-			feedpub_partition_write_row(table, feed, row);
+			feedpub_partition_write_row(table, row);
 		}
 		relation_close(rel, NoLock);
 		if (!is_there)
@@ -106,21 +106,6 @@ feedpub_partition_guard(Oid feed)
 	table_close(table, NoLock);
 	list_free_deep(rows);
 	return done;
-}
-
-/*
- * Is a partition listed as one that has the trigger?  If it has none, somebody
- * has dropped it.
- */
-bool
-feedpub_partition_had_guard(Oid feed, Oid partition)
-{
-	List	   *rows = feedpub_partition_read_rows(feed, NULL);
-	FeedpubPartitionRow *row = feedpub_partition_find_row(rows, partition);
-	bool		result = row != NULL && !OidIsValid(row->file);
-
-	list_free_deep(rows);
-	return result;
 }
 
 static void
