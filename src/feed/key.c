@@ -46,6 +46,7 @@ typedef struct KeyTexts
 	Datum	   *values;
 } KeyTexts;
 
+static Datum *load_array(Datum array, Oid type, int *n);
 static bool prints_the_same_everywhere(Oid type);
 static int	pin_settings(void);
 static void read_values(void *arg);
@@ -99,6 +100,26 @@ feedpub_key_primary(Relation rel)
 }
 
 /*
+ * The elements of an array, none of them null; *n becomes at most their number.
+ */
+static Datum *
+load_array(Datum array, Oid type, int *n)
+{
+	int16		length;
+	bool		by_value;
+	char		align;
+	Datum	   *values;
+	bool	   *nulls;
+	int			nvalues;
+
+	get_typlenbyvalalign(type, &length, &by_value, &align);
+	deconstruct_array(DatumGetArrayTypeP(array), type, length, by_value, align,
+					  &values, &nulls, &nvalues);
+	*n = Min(*n, nvalues);
+	return values;
+}
+
+/*
  * A key as the registry keeps it: names, numbers and types of its columns, and
  * its mark, 0 if there is none.
  */
@@ -106,36 +127,25 @@ void
 feedpub_key_load(FeedpubKey *key, Datum names, Datum attnums, Datum types,
 				 Datum mark)
 {
-	Datum	   *name_values;
-	Datum	   *attnum_values;
-	Datum	   *type_values;
+	int			n = INDEX_MAX_KEYS;
+	Datum	   *name_values = load_array(names, NAMEOID, &n);
+	Datum	   *attnum_values = load_array(attnums, INT2OID, &n);
+	Datum	   *type_values = load_array(types, REGTYPEOID, &n);
 	Datum	   *mark_values;
-	bool	   *nulls;
-	int			nnames;
-	int			nattnums;
-	int			ntypes;
 
-	deconstruct_array(DatumGetArrayTypeP(names), NAMEOID, NAMEDATALEN, false,
-					  TYPALIGN_CHAR, &name_values, &nulls, &nnames);
-	deconstruct_array(DatumGetArrayTypeP(attnums), INT2OID, sizeof(int16), true,
-					  TYPALIGN_SHORT, &attnum_values, &nulls, &nattnums);
-	deconstruct_array(DatumGetArrayTypeP(types), REGTYPEOID, sizeof(Oid), true,
-					  TYPALIGN_INT, &type_values, &nulls, &ntypes);
-	key->ncolumns = Min(Min(nnames, Min(nattnums, ntypes)), INDEX_MAX_KEYS);
-	for (int i = 0; i < key->ncolumns; i++)
+	for (int i = 0; i < n; i++)
 	{
 		namestrcpy(&key->names[i], NameStr(*DatumGetName(name_values[i])));
 		key->attnos[i] = DatumGetInt16(attnum_values[i]);
 		key->types[i] = DatumGetObjectId(type_values[i]);
 	}
+	key->ncolumns = n;
 	key->nmark = 0;
 	MemSet(key->mark, 0, sizeof(key->mark));
 	if (DatumGetPointer(mark) == NULL)
 		return;
-	deconstruct_array(DatumGetArrayTypeP(mark), INT8OID, sizeof(int64),
-					  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &mark_values, &nulls,
-					  &key->nmark);
-	key->nmark = Min(key->nmark, FEEDPUB_KEY_MARK_LENGTH);
+	key->nmark = FEEDPUB_KEY_MARK_LENGTH;
+	mark_values = load_array(mark, INT8OID, &key->nmark);
 	for (int i = 0; i < key->nmark; i++)
 		key->mark[i] = DatumGetInt64(mark_values[i]);
 }
@@ -429,13 +439,10 @@ read_values(void *arg)
 {
 	KeyTexts   *read = arg;
 	Form_pg_index form = read->index->rd_index;
-	Datum	   *texts;
-	bool	   *nulls;
-	int			ntexts;
+	int			ntexts = INT_MAX;
+	Datum	   *texts = load_array(read->key, TEXTOID, &ntexts);
 	int			nestlevel = -1;
 
-	deconstruct_array(DatumGetArrayTypeP(read->key), TEXTOID, -1, false,
-					  TYPALIGN_INT, &texts, &nulls, &ntexts);
 	if (ntexts != form->indnkeyatts)
 		elog(ERROR, "a key of %d columns was kept as %d texts",
 			 form->indnkeyatts, ntexts);
@@ -610,14 +617,11 @@ int
 feedpub_key_shard(Datum key, int shards)
 {
 	StringInfoData joined;
-	Datum	   *texts;
-	bool	   *nulls;
-	int			ntexts;
+	int			ntexts = INT_MAX;
+	Datum	   *texts = load_array(key, TEXTOID, &ntexts);
 	Datum		hash;
 	uint32		number;
 
-	deconstruct_array(DatumGetArrayTypeP(key), TEXTOID, -1, false,
-					  TYPALIGN_INT, &texts, &nulls, &ntexts);
 	initStringInfo(&joined);
 	for (int i = 0; i < ntexts; i++)
 	{

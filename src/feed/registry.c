@@ -55,6 +55,7 @@ typedef struct RegistryRow
 {
 	bool		is_outbox;
 	bool		deletes;
+	char	   *channel;
 	FeedpubKey	key;
 } RegistryRow;
 
@@ -70,6 +71,7 @@ static FeedpubCache feeds = {"feedpub feeds", sizeof(CachedFeed)};
 static Oid	default_relid = InvalidOid;
 static uint64 default_found = 0;
 
+static Oid	next_feed(Relation registry, SysScanDesc scan, Datum *values, bool *nulls);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
 static void refuse_parallel(Oid relid);
 
@@ -108,70 +110,66 @@ feedpub_registry_check_columns(Relation table, int natts)
 }
 
 /*
+ * The next feed of a scan, or InvalidOid, with the columns of its row.  The row
+ * of a dropped table means nothing; the next registration removes it.
+ */
+static Oid
+next_feed(Relation registry, SysScanDesc scan, Datum *values, bool *nulls)
+{
+	HeapTuple	tuple;
+
+	while ((tuple = systable_getnext(scan)) != NULL)
+	{
+		heap_deform_tuple(tuple, RelationGetDescr(registry), values, nulls);
+		if (get_rel_name(DatumGetObjectId(values[ANUM_FEED_FEED - 1])) != NULL)
+			return DatumGetObjectId(values[ANUM_FEED_FEED - 1]);
+	}
+	return InvalidOid;
+}
+
+/*
  * Read the registry's row of a feed, or of the default feed if relid is
  * InvalidOid.  Returns the feed, or InvalidOid.
  */
 static Oid
 scan_registry(Oid relid, RegistryRow *row)
 {
-	Oid			found = InvalidOid;
-	Relation	registry;
+	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
+	Oid			indexid = InvalidOid;
+	Datum		values[MaxHeapAttributeNumber];
+	bool		nulls[MaxHeapAttributeNumber];
 	SysScanDesc scan;
 	ScanKeyData key;
-	HeapTuple	tuple;
+	Oid			found;
 
-	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	feedpub_registry_check_columns(registry, ANUM_FEED_KEY_TABLE);
 	if (OidIsValid(relid))
+	{
+		indexid = get_relname_relid("_feed_pkey", RelationGetNamespace(registry));
 		ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
 					ObjectIdGetDatum(relid));
+	}
 	else
 		ScanKeyInit(&key, ANUM_FEED_IS_DEFAULT, BTEqualStrategyNumber,
 					F_BOOLEQ, BoolGetDatum(true));
 
 	/* A NULL snapshot is a fresh one. */
-	scan = systable_beginscan(registry,
-							  OidIsValid(relid) ? get_relname_relid("_feed_pkey", RelationGetNamespace(registry)) : InvalidOid,
-							  OidIsValid(relid), NULL, 1, &key);
-	while ((tuple = systable_getnext(scan)) != NULL)
+	scan = systable_beginscan(registry, indexid, OidIsValid(indexid), NULL, 1, &key);
+	nulls[ANUM_FEED_KEY_MARK - 1] = true;	/* an older table lacks it */
+	found = next_feed(registry, scan, values, nulls);
+	if (OidIsValid(found))
 	{
-		bool		isnull;
-		Oid			oid = DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_FEED,
-														RelationGetDescr(registry), &isnull));
-		Datum		kind = heap_getattr(tuple, ANUM_FEED_KIND,
-										RelationGetDescr(registry), &isnull);
-		Datum		names;
-		Datum		attnums;
-		Datum		types;
-		Datum		mark;
-		bool		no_names;
-
-		/*
-		 * The row of a dropped table means nothing; the next registration
-		 * removes it.
-		 */
-		if (get_rel_name(oid) == NULL)
-			continue;
-		row->is_outbox = strcmp(TextDatumGetCString(kind), "outbox") == 0;
-		row->deletes = DatumGetBool(heap_getattr(tuple, ANUM_FEED_DELETES,
-												 RelationGetDescr(registry), &isnull));
+		row->is_outbox = strcmp(TextDatumGetCString(values[ANUM_FEED_KIND - 1]), "outbox") == 0;
+		row->deletes = DatumGetBool(values[ANUM_FEED_DELETES - 1]);
+		row->channel = nulls[ANUM_FEED_CHANNEL - 1] ? NULL :
+													  TextDatumGetCString(values[ANUM_FEED_CHANNEL - 1]);
 		row->key.ncolumns = 0;
-		names = heap_getattr(tuple, ANUM_FEED_KEY,
-							 RelationGetDescr(registry), &no_names);
-		attnums = heap_getattr(tuple, ANUM_FEED_KEY_ATTNUMS,
-							   RelationGetDescr(registry), &isnull);
-		types = heap_getattr(tuple, ANUM_FEED_KEY_TYPES,
-							 RelationGetDescr(registry), &isnull);
-		mark = heap_getattr(tuple, ANUM_FEED_KEY_MARK,
-							RelationGetDescr(registry), &isnull);
-		if (!no_names)
-			feedpub_key_load(&row->key, names, attnums, types, isnull ? (Datum) 0 : mark);
-		row->key.numbers_hold =
-			DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_KEY_TABLE,
-										  RelationGetDescr(registry), &isnull)) == oid &&
-			!isnull;
-		found = oid;
-		break;
+		if (!nulls[ANUM_FEED_KEY - 1])
+			feedpub_key_load(&row->key, values[ANUM_FEED_KEY - 1], values[ANUM_FEED_KEY_ATTNUMS - 1],
+							 values[ANUM_FEED_KEY_TYPES - 1],
+							 nulls[ANUM_FEED_KEY_MARK - 1] ? (Datum) 0 : values[ANUM_FEED_KEY_MARK - 1]);
+		row->key.numbers_hold = !nulls[ANUM_FEED_KEY_TABLE - 1] &&
+			DatumGetObjectId(values[ANUM_FEED_KEY_TABLE - 1]) == found;
 	}
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
@@ -386,8 +384,7 @@ feedpub_registry_default(void)
 }
 
 /*
- * All feeds whose tables exist, a List of OIDs in the current context.  *stale
- * is set if there are rows of dropped tables, unless stale is NULL.
+ * All feeds whose tables exist, a List of OIDs in the current context.
  */
 List *
 feedpub_registry_list(void)
@@ -395,17 +392,12 @@ feedpub_registry_list(void)
 	List	   *feeds = NIL;
 	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
 	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
-	HeapTuple	tuple;
+	Datum		values[MaxHeapAttributeNumber];
+	bool		nulls[MaxHeapAttributeNumber];
+	Oid			relid;
 
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		bool		isnull;
-		Oid			relid = DatumGetObjectId(heap_getattr(tuple, ANUM_FEED_FEED,
-														  RelationGetDescr(registry), &isnull));
-
-		if (get_rel_name(relid) != NULL)
-			feeds = lappend_oid(feeds, relid);
-	}
+	while (OidIsValid(relid = next_feed(registry, scan, values, nulls)))
+		feeds = lappend_oid(feeds, relid);
 	systable_endscan(scan);
 	table_close(registry, AccessShareLock);
 	return feeds;
@@ -418,28 +410,8 @@ feedpub_registry_list(void)
 char *
 feedpub_registry_channel(Oid relid)
 {
-	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
-	Oid			indexid = get_relname_relid("_feed_pkey",
-											RelationGetNamespace(registry));
-	char	   *channel = NULL;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
+	RegistryRow row = {0};
 
-	ScanKeyInit(&key, ANUM_FEED_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(registry, indexid, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		bool		isnull;
-		Datum		value = heap_getattr(tuple, ANUM_FEED_CHANNEL,
-										 RelationGetDescr(registry), &isnull);
-
-		if (!isnull)
-			channel = TextDatumGetCString(value);
-	}
-	systable_endscan(scan);
-	table_close(registry, AccessShareLock);
-	return channel;
+	(void) scan_registry(relid, &row);
+	return row.channel;
 }

@@ -23,7 +23,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -34,11 +33,38 @@
 /* column of feedpub._subscription */
 #define ANUM_SUBSCRIPTION_FEED	2
 
+/*
+ * Our tables with a column "feed".  The registry comes last: its row tells what
+ * is to be removed.
+ */
+static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition",
+									 "_job", "_floor", "_feed"};
+#define NPUBLISHED		(lengthof(tables) - 1)
+
+/* A table feed's key, and its mark. */
+static FeedpubStatement set_key = {
+	.sql = "UPDATE feedpub._feed SET key = $2, key_attnums = $3, key_types = $4, key_table = $1,"
+		   "  deletes = $5, key_mark = $6"
+		   " WHERE feed = $1",
+	.nargs = 6,
+	.argtypes = {REGCLASSOID, NAMEARRAYOID, INT2ARRAYOID, REGTYPEARRAYOID, BOOLOID, INT8ARRAYOID},
+};
+
+static FeedpubStatement set_mark = {
+	.sql = "WITH free AS MATERIALIZED (SELECT feed FROM feedpub._feed"
+		   "  WHERE feed = $1 FOR UPDATE SKIP LOCKED)"
+		   " UPDATE feedpub._feed f SET key_mark = $2"
+		   " FROM free WHERE f.feed = free.feed",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, INT8ARRAYOID},
+};
+
 static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static void forget_published(Oid relid);
 static void forget_subscriptions(Oid relid);
 static bool sweep_subscriptions(int max_rows);
-static uint64 write_registry(const char *sql, Oid relid, const char *kind);
+static uint64 write_registry(const char *sql, Oid relid, const char *text);
+static uint64 execute(FeedpubStatement *statement, Datum *values, const char *nulls);
 
 /*
  * Register a feed, as the default feed if may_be_default is set and there is
@@ -95,24 +121,8 @@ add_feed(Oid relid, const char *kind, bool may_be_default)
 static void
 forget_published(Oid relid)
 {
-	write_registry("DELETE FROM feedpub._batch"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._tombstone"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._lost_change"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._partition"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._floor"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	write_registry("DELETE FROM feedpub._job"
-				   " WHERE feed = $1",
-				   relid, NULL);
+	for (int i = 0; i < NPUBLISHED; i++)
+		write_registry(psprintf("DELETE FROM feedpub.%s WHERE feed = $1", tables[i]), relid, NULL);
 }
 
 /*
@@ -121,10 +131,8 @@ forget_published(Oid relid)
 void
 feedpub_registry_remove(Oid relid)
 {
-	write_registry("DELETE FROM feedpub._feed"
-				   " WHERE feed = $1",
-				   relid, NULL);
 	forget_published(relid);
+	write_registry("DELETE FROM feedpub._feed WHERE feed = $1", relid, NULL);
 	forget_subscriptions(relid);
 }
 
@@ -246,21 +254,19 @@ feedpub_registry_begin_history(Oid relid)
 }
 
 /*
- * A key's mark as it is now, as an SQL literal.
+ * A key's mark as it is now, as an int8[].
  */
-static char *
-mark_literal(Relation rel, Oid keyid)
+static Datum
+read_mark(Relation rel, Oid keyid)
 {
 	int64		mark[FEEDPUB_KEY_MARK_LENGTH];
+	Datum		values[FEEDPUB_KEY_MARK_LENGTH];
 	int			nmark = feedpub_mark_read(rel, keyid, mark);
-	StringInfoData sql;
 
-	initStringInfo(&sql);
-	appendStringInfoString(&sql, "'{");
 	for (int i = 0; i < nmark; i++)
-		appendStringInfo(&sql, "%s" INT64_FORMAT, i > 0 ? "," : "", mark[i]);
-	appendStringInfoString(&sql, "}'");
-	return sql.data;
+		values[i] = Int64GetDatum(mark[i]);
+	return PointerGetDatum(construct_array(values, nmark, INT8OID, sizeof(int64),
+										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 }
 
 /*
@@ -276,12 +282,7 @@ void
 feedpub_registry_note_key(Relation rel, Oid keyid)
 {
 	if (ConditionalLockRelationOid(feedpub_cache_registry(), RowExclusiveLock))
-		write_registry(psprintf("WITH free AS MATERIALIZED (SELECT feed FROM feedpub._feed"
-								"  WHERE feed = $1 FOR UPDATE SKIP LOCKED)"
-								" UPDATE feedpub._feed f SET key_mark = %s"
-								" FROM free WHERE f.feed = free.feed",
-								mark_literal(rel, keyid)),
-					   RelationGetRelid(rel), NULL);
+		(void) execute(&set_mark, (Datum[]){ObjectIdGetDatum(RelationGetRelid(rel)), read_mark(rel, keyid)}, NULL);
 }
 
 /*
@@ -296,8 +297,7 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 	Datum		names[INDEX_MAX_KEYS];
 	Datum		numbers[INDEX_MAX_KEYS];
 	Datum		types[INDEX_MAX_KEYS];
-	Oid			nameout = F_ARRAY_OUT;
-	Datum		arrays[3];
+	Datum		values[6];
 
 	for (int i = 0; i < nkeys; i++)
 	{
@@ -305,20 +305,16 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 		numbers[i] = Int16GetDatum(attnos[i]);
 		types[i] = ObjectIdGetDatum(feedpub_key_type(rel, attnos[i]));
 	}
-	arrays[0] = PointerGetDatum(construct_array(names, nkeys, NAMEOID, NAMEDATALEN,
+	values[0] = ObjectIdGetDatum(RelationGetRelid(rel));
+	values[1] = PointerGetDatum(construct_array(names, nkeys, NAMEOID, NAMEDATALEN,
 												false, TYPALIGN_CHAR));
-	arrays[1] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
+	values[2] = PointerGetDatum(construct_array(numbers, nkeys, INT2OID, sizeof(int16),
 												true, TYPALIGN_SHORT));
-	arrays[2] = PointerGetDatum(construct_array(types, nkeys, OIDOID, sizeof(Oid),
+	values[3] = PointerGetDatum(construct_array(types, nkeys, REGTYPEOID, sizeof(Oid),
 												true, TYPALIGN_INT));
-	write_registry(psprintf("UPDATE feedpub._feed SET key = %s, key_attnums = %s, key_types = %s, key_table = $1, deletes = %s, key_mark = %s"
-							" WHERE feed = $1",
-							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[0])),
-							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[1])),
-							quote_literal_cstr(OidOutputFunctionCall(nameout, arrays[2])),
-							deletes ? "true" : "false",
-							OidIsValid(keyid) ? mark_literal(rel, keyid) : "NULL"),
-				   RelationGetRelid(rel), NULL);
+	values[4] = BoolGetDatum(deletes);
+	values[5] = OidIsValid(keyid) ? read_mark(rel, keyid) : (Datum) 0;
+	(void) execute(&set_key, values, OidIsValid(keyid) ? NULL : "     n");
 }
 
 /*
@@ -329,10 +325,9 @@ feedpub_registry_set_key(Relation rel, Oid keyid, bool deletes)
 void
 feedpub_registry_set_unstamped(Oid relid, bool unstamped)
 {
-	write_registry(unstamped ?
-					   "UPDATE feedpub._feed SET unstamped = true WHERE feed = $1 AND NOT unstamped" :
-					   "UPDATE feedpub._feed SET unstamped = false WHERE feed = $1 AND unstamped",
-				   relid, NULL);
+	write_registry("UPDATE feedpub._feed SET unstamped = NOT unstamped"
+				   " WHERE feed = $1 AND unstamped <> $2::pg_catalog.bool",
+				   relid, unstamped ? "true" : "false");
 }
 
 bool
@@ -371,14 +366,8 @@ feedpub_registry_set_default(Oid relid)
 void
 feedpub_registry_set_channel(Oid relid, const char *channel)
 {
-	if (channel != NULL)
-		write_registry("UPDATE feedpub._feed SET channel = $2"
-					   " WHERE feed = $1",
-					   relid, channel);
-	else
-		write_registry("UPDATE feedpub._feed SET channel = NULL"
-					   " WHERE feed = $1",
-					   relid, NULL);
+	write_registry("UPDATE feedpub._feed SET channel = NULLIF($2, '') WHERE feed = $1",
+				   relid, channel != NULL ? channel : "");
 }
 
 /*
@@ -389,9 +378,6 @@ feedpub_registry_set_channel(Oid relid, const char *channel)
 bool
 feedpub_registry_sweep(int max_rows)
 {
-	/* the registry's own row goes last: it tells what is to be removed */
-	static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition",
-										 "_job", "_floor", "_feed"};
 	bool		more = sweep_subscriptions(max_rows);
 
 	for (int i = 0; i < lengthof(tables) && !more; i++)
@@ -442,40 +428,31 @@ sweep_subscriptions(int max_rows)
 }
 
 /*
- * Run one statement on our tables as their owner, under a search_path that
- * contains no other role's objects.  Returns the number of rows that it wrote.
- * After an error the transaction's abort restores user and path.
+ * Run one statement, whose parameters are the feed and a text.  Returns the
+ * number of rows that it wrote.
  */
 static uint64
-write_registry(const char *sql, Oid relid, const char *kind)
+write_registry(const char *sql, Oid relid, const char *text)
 {
-	Oid			argtypes[2] = {REGCLASSOID, TEXTOID};
-	Datum		values[2];
-	int			nargs = kind ? 2 : OidIsValid(relid) ? 1 :
-													   0;
-	Relation	registry;
-	FeedpubRole caller;
-	uint64		processed;
+	FeedpubStatement statement = {
+		.sql = sql,
+		.nargs = text ? 2 : OidIsValid(relid) ? 1 :
+												0,
+		.argtypes = {REGCLASSOID, TEXTOID},
+	};
+	uint64		nrows = execute(&statement,
+								(Datum[]){ObjectIdGetDatum(relid), text ? CStringGetTextDatum(text) : (Datum) 0},
+								NULL);
 
-	registry = table_open(feedpub_cache_registry(), RowExclusiveLock);
+	SPI_freeplan(statement.plan);
+	return nrows;
+}
 
-	feedpub_role_begin_extension(registry->rd_rel->relowner, &caller);
-	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("jit", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	values[0] = ObjectIdGetDatum(relid);
-	values[1] = kind ? CStringGetTextDatum(kind) : (Datum) 0;
-	SPI_connect();
-	if (SPI_execute_with_args(sql, nargs, argtypes, values, NULL,
-							  false, 0) < 0)
-		elog(ERROR, "could not write feedpub._feed: %s", sql);
-	processed = SPI_processed;
-	SPI_finish();
+static uint64
+execute(FeedpubStatement *statement, Datum *values, const char *nulls)
+{
+	uint64		nrows = feedpub_store_execute(statement, values, nulls);
 
-	feedpub_role_end(&caller);
-
-	CacheInvalidateRelcache(registry);
-	table_close(registry, NoLock);
-	return processed;
+	CacheInvalidateRelcacheByRelid(feedpub_cache_registry());
+	return nrows;
 }

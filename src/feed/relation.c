@@ -23,8 +23,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_depend.h"
-#include "catalog/pg_extension.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/sequence.h"
@@ -33,7 +31,6 @@
 #include "parser/parse_func.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -59,23 +56,11 @@ feedpub_relation_function(const char *name, int nargs, const Oid *argtypes)
 Oid
 feedpub_relation_schema(void)
 {
-	Relation	extensions = table_open(ExtensionRelationId, AccessShareLock);
-	Oid			schema = InvalidOid;
-	SysScanDesc scan;
-	ScanKeyData key;
-	HeapTuple	tuple;
+	static FeedpubStatement find = {
+		.sql = "SELECT extnamespace::pg_catalog.int8 FROM pg_catalog.pg_extension WHERE extname = 'feedpub'",
+	};
 
-	ScanKeyInit(&key, Anum_pg_extension_extname, BTEqualStrategyNumber,
-				F_NAMEEQ, CStringGetDatum("feedpub"));
-	scan = systable_beginscan(extensions, ExtensionNameIndexId, true, NULL, 1, &key);
-	tuple = systable_getnext(scan);
-	if (HeapTupleIsValid(tuple))
-		schema = ((Form_pg_extension) GETSTRUCT(tuple))->extnamespace;
-	systable_endscan(scan);
-	table_close(extensions, AccessShareLock);
-	if (!OidIsValid(schema))
-		elog(ERROR, "extension \"feedpub\" does not exist");
-	return schema;
+	return (Oid) feedpub_store_number(&find, NULL, InvalidOid);
 }
 
 /*
@@ -136,33 +121,18 @@ Oid
 feedpub_relation_sequence(Oid relid)
 {
 	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-	Oid			found = InvalidOid;
-	Relation	depend;
-	SysScanDesc scan;
-	ScanKeyData keys[3];
-	HeapTuple	tuple;
+	ListCell   *lc;
 
-	if (pos_attno == InvalidAttrNumber)
-		return InvalidOid;
-	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(RelationRelationId));
-	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
-				F_OIDEQ, ObjectIdGetDatum(relid));
-	ScanKeyInit(&keys[2], Anum_pg_depend_refobjsubid, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(pos_attno));
-	depend = table_open(DependRelationId, AccessShareLock);
-	scan = systable_beginscan(depend, DependReferenceIndexId, true, NULL, 3, keys);
-	while (!OidIsValid(found) && (tuple = systable_getnext(scan)) != NULL)
+	foreach(lc, getOwnedSequences(relid))
 	{
-		Form_pg_depend form = (Form_pg_depend) GETSTRUCT(tuple);
+		Oid			table;
+		int32		attno;
 
-		if (form->classid == RelationRelationId && form->deptype == DEPENDENCY_AUTO &&
-			get_rel_relkind(form->objid) == RELKIND_SEQUENCE)
-			found = form->objid;
+		if (sequenceIsOwned(lfirst_oid(lc), DEPENDENCY_AUTO, &table, &attno) &&
+			attno == pos_attno)
+			return lfirst_oid(lc);
 	}
-	systable_endscan(scan);
-	table_close(depend, AccessShareLock);
-	return found;
+	return InvalidOid;
 }
 
 /*
