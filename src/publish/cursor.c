@@ -28,7 +28,7 @@
  *						whichever is larger
  *		---3			the proof of where it goes back to: from the proof back
  *		----2			where it goes back to: from the cursor back, in batches;
- *						initial: in pages of the table
+ *						initial: in pages of the table; BEGINNING; NOWHERE
  *
  * The empty text is the beginning.  Nothing is hidden in high bits, and no SQL
  * takes the text apart: SQL that compares cursors calls _cursor_compare().
@@ -63,6 +63,8 @@ PG_FUNCTION_INFO_V1(feedpub_cursor_moves_texts);
 #define BACK_PROOF_DIGITS	4
 #define BACK_DIGITS			5
 #define LARGEST(ndigits)	((UINT64CONST(1) << 6 * (ndigits)) - 1)
+#define BEGINNING			LARGEST(BACK_DIGITS)
+#define NOWHERE				(LARGEST(BACK_DIGITS) - 1)
 
 /* in a batch's number, in its fingerprint, and in the seed of the start */
 #define BATCH_BIT			(UINT64CONST(1) << 41)
@@ -119,8 +121,7 @@ feedpub_cursor_print_next(const FeedpubCursor *cursor, const FeedpubCursor *befo
 }
 
 /*
- * Its end.  If its differences are too large, its consumer goes back to the
- * beginning, which needs no proof.
+ * Its end.  If its differences are too large, its consumer cannot go back.
  */
 static char *
 put_fallback(char *p, const FeedpubCursor *cursor)
@@ -131,15 +132,17 @@ put_fallback(char *p, const FeedpubCursor *cursor)
 	int64		batch = Max(fallback->proof.batch, from);
 	uint64		back_proof = proof_to_number(&fallback->back_proof,
 											 batch - fallback->back_proof.batch, BACK_PROOF_DIGITS);
-	int64		distance = -1;
+	uint64		distance;
 
-	if (!cursor->initial && !back->initial)
-		distance = cursor->sync_id + 1 - back->sync_id;
+	if (fallback->is_final || back_proof == LARGEST(BACK_PROOF_DIGITS))
+		distance = NOWHERE;
+	else if (!cursor->initial && !back->initial)
+		distance = Min((uint64) (cursor->sync_id + 1 - back->sync_id), NOWHERE);
 	else if (cursor->initial && back->initial &&
 			 cursor->sync_id == back->sync_id && cursor->fingerprint == back->fingerprint)
-		distance = (cursor->pos >> 16) - (back->pos >> 16);
-	if (distance < 0 || distance > LARGEST(BACK_DIGITS) || back_proof == LARGEST(BACK_PROOF_DIGITS))
-		distance = LARGEST(BACK_DIGITS);
+		distance = Min((uint64) ((cursor->pos >> 16) - (back->pos >> 16)), NOWHERE);
+	else
+		distance = BEGINNING;
 	p = put(p, fallback->back_proof.seed, HASH_DIGITS);
 	p = put(p, proof_to_number(&fallback->proof, batch - from, PROOF_DIGITS), PROOF_DIGITS);
 	p = put(p, back_proof, BACK_PROOF_DIGITS);
@@ -267,14 +270,16 @@ get_fallback(const char *p, const FeedpubCursor *cursor, FeedpubFallback *fallba
 		fallback->proof.batch = PG_INT64_MAX;
 	else if (proof != 0)
 		fallback->proof.batch = batch;
-	back->initial = true;
-	if (back_proof == LARGEST(BACK_PROOF_DIGITS) || distance == LARGEST(BACK_DIGITS))
+	fallback->is_final = distance == NOWHERE;
+	if (fallback->is_final)
 		return true;
 	fallback->back_proof.seed = (uint32) seed;
 	if (back_proof != 0)
 		fallback->back_proof.batch = batch - proof_from_number(back_proof, &fallback->back_proof);
 	*back = *cursor;
-	if (cursor->initial)
+	if (distance == BEGINNING)
+		*back = (FeedpubCursor){.initial = true};
+	else if (cursor->initial)
 		back->pos = ((cursor->pos >> 16) - (int64) distance) << 16;
 	else
 		back->sync_id = cursor->sync_id + 1 - (int64) distance;

@@ -127,7 +127,8 @@ typedef struct FeedpubCursor
 typedef struct FeedpubFallback
 {
 	FeedpubProof proof;			/* with it the cursor is as good as it says */
-	FeedpubCursor back; /* else its consumer goes back to before here: a
+	bool		is_final;		/* else it is refused, or: */
+	FeedpubCursor back; /* its consumer goes back to before here: a
 								 * batch; initial: a page of a table */
 	FeedpubProof back_proof;	/* with this */
 } FeedpubFallback;

@@ -65,7 +65,17 @@
  * All that a consumer got up to its cursor is in batches up to the cursor's, or
  * was in the initial snapshot.  So before it goes back the cursor's own batch is
  * looked for.  If that is lost, the consumer may have rows that never were, and
- * is refused.  The base stays: it is that of the first page.
+ * is refused.
+ *
+ * After it has gone back, its cursors do not tell how far it had got, and it may
+ * have to go back once more.  So the proof of the position is then the last
+ * batch that the page sees: if that is there, so is the one that the consumer
+ * had come to, and what proved the position before.
+ *
+ * The base is a number of a batch that all pages since '' have seen.  Where the
+ * consumer goes back to it must be a batch of this server.  It is if the proof
+ * of the position is there, whose page saw that batch.  If nothing proves the
+ * position, the base is the last batch that is known to be the same here.
  *
  * The server start whose seed the proof has takes the cursor as it is: nothing
  * of what the page saw has been lost, or the start would be another.  That start
@@ -110,20 +120,22 @@ feedpub_proof_check(FeedpubPageScan *scan)
 	FeedpubCursor *after = &scan->page->request.after;
 	Oid			relid = scan->page->feed.relid;
 	FeedpubBatch batch = {0};
-	FeedpubFallback *fallback;
+	FeedpubProof base = {.batch = after->base};
+	const FeedpubFallback *fallback;
 
 	if (!must_go_back(relid, after, scan->start, scan->state))
 		return;
-	if (!feedpub_batch_proves(relid, &after->fallback->back_proof, scan->state))
+	fallback = after->fallback;
+	if (fallback->is_final || !feedpub_batch_proves(relid, &fallback->back_proof, scan->state))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 				 errmsg("cursor of feed \"%s\" is from another history",
 						get_rel_name(relid)),
 				 errdetail("Changes that were made when its page was read are not in this server."),
 				 errhint("The server was replaced by a standby that lagged, or put back to an earlier state.  Begin again from '', with an empty copy.")));
-	fallback = palloc_object(FeedpubFallback);
-	*fallback = *after->fallback;
-	fallback->proof = fallback->back_proof;
+	base.seed = fallback->proof.seed;
+	if (fallback->back_proof.batch == 0 && !feedpub_batch_proves(relid, &base, scan->state))
+		after->base = Min(after->base, feedpub_cursor_batch(after));
 	if (!fallback->back.initial)
 		feedpub_batch_last(relid, fallback->back.sync_id, scan->state, &batch);
 	after->initial = fallback->back.initial;
@@ -132,7 +144,10 @@ feedpub_proof_check(FeedpubPageScan *scan)
 	after->pos = after->initial ? fallback->back.pos : batch.last_pos;
 	after->fingerprint = after->initial ? fallback->back.fingerprint : batch.fingerprint;
 	after->start = scan->start;
-	after->fallback = fallback;
+
+	/* made when the page has been read, also if it passes nothing */
+	after->fallback = &scan->page->fallback;
+	scan->went_back = true;
 }
 
 /*
@@ -196,6 +211,12 @@ feedpub_proof_end(FeedpubPageScan *scan)
 
 	if (before == NULL)
 		return;
+	if (scan->went_back)
+	{
+		fallback->back_proof.batch = scan->newest.sync_id;
+		fallback->back_proof.seed = scan->newest.seed;
+		return;
+	}
 	if (feedpub_batch_is_proof(&scan->newest, &before->proof))
 		fallback->back_proof = before->proof;
 	else if (!fallback->proof.is_to_come && scan->newest.sync_id >= before->proof.batch)

@@ -86,6 +86,7 @@ typedef struct FeedpubPageScan
 	int64		first;			/* the first batch that is not before it */
 	int64		base;			/* and start: what its cursors carry */
 	uint32		start;
+	bool		went_back;		/* the page begins before the request's cursor */
 	int			npassed;		/* rows and batches without a row in the page */
 	bool		missed;			/* something was passed that has been removed */
 	FeedpubBatch last;			/* the last batch that was looked at */

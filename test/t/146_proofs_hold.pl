@@ -62,15 +62,17 @@ sub consumer
 	return { cursor => '', copy => {}, max_rows => $max_rows };
 }
 
-# kv with rows in one batch
+# kv with rows in one batch, and perhaps rows that were there before
 sub make_feed
 {
 	my ($node, %options) = @_;
 	my $keys = delete $options{keys} // 'a,b,c,d';
+	my $there = delete $options{there} // '';
 
 	sql($node, $_, %options)
 	  for 'SELECT feed_stop_worker()',
 	  'CREATE TABLE kv (k text PRIMARY KEY, v text)',
+	  "INSERT INTO kv SELECT k, 'first' FROM unnest('{$there}'::text[]) k",
 	  q(SELECT feed_attach('kv')),
 	  "INSERT INTO kv SELECT k, 'first' FROM unnest('{$keys}'::text[]) k",
 	  'CALL feed_publish()';
@@ -211,4 +213,69 @@ is(copy($node, $here, db => 'app'), table($node, db => 'app'), 'and gets what is
 # A cursor that was cut is none.
 refused($node, "SELECT feed_page('kv', left('$at', 44))", '22023', 'malformed', 'a cursor without its proof', db => 'app');
 $node->stop;
+
+#
+# A cursor of a consumer that has gone back does not tell how far it had got.  If
+# the server is lost then, it goes back once more, unless the standby lacks a row
+# that it has.
+#
+my $lost = feedpub_node('lost', allows_streaming => 1);
+make_feed($lost, there => 'a', keys => 'b,c,d');
+my $behind = standby_of($lost, 'behind');
+my $further = standby_of($lost, 'further');
+$behind->stop;
+my ($gone, $returned) = (consumer(5), consumer(5));
+sql($lost, q(INSERT INTO kv VALUES ('e', 'lost')));
+sql($lost, 'CALL feed_publish()');
+sql($lost, q(INSERT INTO kv VALUES ('f', 'lost')));
+for my $consumer ($gone, $returned)
+{
+	follow($lost, $consumer);
+	is(shown($consumer), 'a=first b=first c=first d=first e=lost', 'a consumer has a row that the standby has not');
+}
+$lost->stop('immediate');
+$lost->start;
+sql($lost, 'SELECT feed_stop_worker()');
+for my $consumer ($gone, $returned)
+{
+	$consumer->{max_rows} = 2;
+	is(follow($lost, $consumer), 2, 'after a restart it goes back, and reads a page');
+}
+follow($lost, $returned) for 1 .. 2;
+$lost->wait_for_replay_catchup($further);
+$further->stop;
+change($lost, 'e', 'lost again');
+follow($lost, $returned);
+$lost->stop('immediate');
+promote($behind);
+refused($behind, "SELECT feed_page('kv', '$gone->{cursor}')", 'PF001', 'another history', 'the standby refuses it');
+$behind->stop;
+promote($further);
+sql($further, 'CALL feed_publish()');
+is(copy($further, $returned), table($further), 'another standby, which has that row, lets it go back once more');
+$further->stop;
+
+#
+# The base of a cursor counts batches.  After a failover they are others.
+#
+my $counted = feedpub_node('counted', allows_streaming => 1);
+make_feed($counted);
+my $fork = standby_of($counted, 'fork');
+$fork->stop;
+for my $v (1 .. 5)
+{
+	change($counted, 'd', $v);
+	sql($counted, 'CALL feed_publish()');
+}
+my $early = consumer(2);
+follow($counted, $early);
+is(shown($early), 'a=first b=first', 'a consumer begins after six batches');
+$counted->stop('immediate');
+promote($fork);
+is(copy($fork, { %$early, copy => { %{ $early->{copy} } } }), table($fork), 'on the standby, which has one of them, it goes back');
+sql($fork, $_) for q(DELETE FROM kv WHERE k = 'a'), 'CALL feed_publish()',
+  q(UPDATE kv SET v = 'last' WHERE k = 'b'), 'CALL feed_publish()',
+  q(CALL feed_purge('kv', feed_head('kv')));
+refused($fork, "SELECT feed_page('kv', '$early->{cursor}')", 'PF002', 'has expired', 'it is refused when a delete is gone that it has not got');
+$fork->stop;
 done_testing();
