@@ -468,7 +468,7 @@ feedpub_attach_lock_all(List *relids)
 		ErrorData  *error;
 
 		DeadlockTimeout = Max(held_ms / 2, 1);
-		error = feedpub_attempt_error(lock_tables, &attempt);
+		error = feedpub_attempt_error(lock_tables, &attempt, true);
 		LockTimeout = save_timeout;
 		DeadlockTimeout = save_deadlock_timeout;
 		if (error == NULL)

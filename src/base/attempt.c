@@ -20,10 +20,11 @@ static bool caller_is_deep(void);
 
 /*
  * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it,
- * in the current context.  What the work has allocated there stays.
+ * in the current context.  What the work has allocated there stays; unless keep
+ * is set, nothing else does, no lock either.
  */
 ErrorData *
-feedpub_attempt_error(void (*work)(void *arg), void *arg)
+feedpub_attempt_error(void (*work)(void *arg), void *arg, bool keep)
 {
 	MemoryContext context = CurrentMemoryContext;
 	ResourceOwner owner = CurrentResourceOwner;
@@ -34,7 +35,10 @@ feedpub_attempt_error(void (*work)(void *arg), void *arg)
 	PG_TRY();
 	{
 		work(arg);
-		ReleaseCurrentSubTransaction();
+		if (keep)
+			ReleaseCurrentSubTransaction();
+		else
+			RollbackAndReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
 	{
@@ -57,7 +61,7 @@ feedpub_attempt_error(void (*work)(void *arg), void *arg)
 char *
 feedpub_attempt(void (*work)(void *arg), void *arg)
 {
-	ErrorData  *error = feedpub_attempt_error(work, arg);
+	ErrorData  *error = feedpub_attempt_error(work, arg, true);
 
 	if (error == NULL)
 		return NULL;

@@ -60,7 +60,7 @@ extern int64 feedpub_argument_ms(const Interval *interval);
 extern int64 feedpub_argument_timeout(const Interval *timeout);
 
 /* in attempt.c */
-extern ErrorData *feedpub_attempt_error(void (*work)(void *arg), void *arg);
+extern ErrorData *feedpub_attempt_error(void (*work)(void *arg), void *arg, bool keep);
 extern char *feedpub_attempt(void (*work)(void *arg), void *arg);
 extern bool feedpub_attempt_is_of_the_data(int sqlstate);
 

@@ -379,7 +379,7 @@ try(Step *step, const char *sql)
 	ErrorData  *error;
 
 	step->sql = sql;
-	error = feedpub_attempt_error(execute, step);
+	error = feedpub_attempt_error(execute, step, true);
 	if (error != NULL && !is_passing(error) && !feedpub_attempt_is_of_the_data(error->sqlerrcode))
 		ReThrowError(error);
 	return error;

@@ -5,9 +5,9 @@
  *	  transactions hold xid order back, and how many rows wait after the
  *	  horizon.
  *
- * They only read, never count rows, and wait for no lock: a table that another
- * session has locked is shown as locked, since a view that hangs shows
- * nothing.  What happens in a feed is shown to roles that may read it, and to
+ * They only read, never count rows, and wait for no lock longer than a ms: a
+ * table that another session has locked is shown as locked, since a view that
+ * hangs shows nothing.  What happens in a feed is shown to roles that may read it, and to
  * members of pg_read_all_stats, as in the server's own views.
  *
  *-------------------------------------------------------------------------
@@ -26,12 +26,12 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "partitioning/partdesc.h"
-#include "storage/lmgr.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
+#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -67,28 +67,21 @@ PG_FUNCTION_INFO_V1(feedpub_workers);
 /* columns of feedpub._workers() */
 #define NATTS_WORKERS				14
 
-/* A table that is open for a look, and what is locked with it. */
-typedef struct OpenFeed
+/* What a view shows of a feed. */
+typedef struct Look
 {
-	Relation	heap;			/* NULL: gone, or locked */
-	bool		locked;			/* by another session */
-	Oid			seqid;			/* its sequence, or InvalidOid */
-	List	   *parts;			/* its indexes, sequence, partitions */
-} OpenFeed;
-
-/* A row of feedpub._feed_stats(), being built. */
-typedef struct StatsRow
-{
+	Oid			relid;
+	const char *state;
 	Datum		values[NATTS_STATS];
 	bool		nulls[NATTS_STATS];
-} StatsRow;
+} Look;
 
 static bool may_see(Oid relid);
-static void open_feed(Oid relid, OpenFeed *opened);
-static bool lock_parts(OpenFeed *opened, Relation rel);
-static void close_feed(OpenFeed *opened);
-static void set_value(StatsRow *row, AttrNumber attno, Datum value);
-static void read_feed(const OpenFeed *opened, const char **state, StatsRow *row);
+static bool look_at_once(void (*read)(void *look), Look *look);
+static Relation open_feed(Oid relid);
+static void read_waiting(void *arg);
+static void read_feed(void *arg);
+static void set_value(Look *look, AttrNumber attno, Datum value);
 static int64 total_size(Relation rel);
 static bool is_of_other_history(const FeedpubFeed *feed, Relation heap,
 								Snapshot snapshot, const FeedpubBatch *last);
@@ -188,81 +181,31 @@ may_see(Oid relid)
 }
 
 /*
- * Open a table and lock its indexes and its sequence, unless another session
- * has one of them locked.  A caller without any right on the table may get
- * here, so close_feed() gives the locks back at once.
+ * Look at a feed without waiting.  Returns false if another session has its
+ * table, or something else that is read, locked.  A caller without any right on
+ * the table may get here, so the look is a subtransaction, which is rolled back:
+ * that gives all locks back.
  */
-static void
-open_feed(Oid relid, OpenFeed *opened)
+static bool
+look_at_once(void (*read)(void *look), Look *look)
 {
-	MemSet(opened, 0, sizeof(OpenFeed));
-	opened->locked = !ConditionalLockRelationOid(relid, AccessShareLock);
-	if (opened->locked)
-		return;
-	opened->heap = try_relation_open(relid, NoLock);
-	if (opened->heap == NULL)
-	{
-		UnlockRelationOid(relid, AccessShareLock);
-		return;
-	}
-	opened->seqid = feedpub_relation_sequence(relid);
-	if (!lock_parts(opened, opened->heap))
-	{
-		close_feed(opened);
-		opened->locked = true;
-	}
+	ErrorData  *error = feedpub_attempt_error(read, look, false);
+
+	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+		ReThrowError(error);
+	return error == NULL;
 }
 
 /*
- * Lock what belongs to a table, and its partitions.  Returns false if another
- * session has something of it locked.
+ * Open its table, for a look; NULL if it is gone.  No lock is waited for longer
+ * than the shortest time that the server knows, a ms.
  */
-static bool
-lock_parts(OpenFeed *opened, Relation rel)
+static Relation
+open_feed(Oid relid)
 {
-	List	   *parts = list_copy(RelationGetIndexList(rel));
-	ListCell   *lc;
-
-	if (rel == opened->heap && OidIsValid(opened->seqid))
-		parts = lappend_oid(parts, opened->seqid);
-	foreach(lc, parts)
-	{
-		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
-			return false;
-		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
-	}
-	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
-	{
-		Relation	partition;
-		bool		locked;
-
-		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessShareLock))
-			return false;
-		opened->parts = lappend_oid(opened->parts, lfirst_oid(lc));
-
-		/* a partition that was detached concurrently may be gone */
-		partition = try_relation_open(lfirst_oid(lc), NoLock);
-		if (partition == NULL)
-			continue;
-		locked = lock_parts(opened, partition);
-		relation_close(partition, NoLock);
-		if (!locked)
-			return false;
-	}
-	return true;
-}
-
-static void
-close_feed(OpenFeed *opened)
-{
-	ListCell   *lc;
-
-	foreach(lc, opened->parts)
-		UnlockRelationOid(lfirst_oid(lc), AccessShareLock);
-	if (opened->heap != NULL)
-		relation_close(opened->heap, AccessShareLock);
-	opened->parts = NIL;
-	opened->heap = NULL;
+	(void) set_config_option("lock_timeout", "1", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	return try_relation_open(relid, AccessShareLock);
 }
 
 /*
@@ -337,33 +280,31 @@ estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
 Datum
 feedpub_waiting(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
-	OpenFeed	opened;
-	FullTransactionId horizon = feedpub_horizon(GetActiveSnapshot());
-	TupleDesc	desc;
-	Datum		values[2] = {0};
-	bool		nulls[2] = {false, true};
-	FeedpubFeed feed = {0};
-	Oid			seqid = InvalidOid;
+	Look		look = {.relid = PG_GETARG_OID(0), .nulls = {false, true}};
+	TupleDesc	desc = feedpub_argument_row_type(fcinfo);
 
-	open_feed(relid, &opened);
-	if (opened.heap != NULL && may_see(relid) &&
-		feedpub_partition_has_indexes(opened.heap))
-		seqid = opened.seqid;
-	if (OidIsValid(seqid))
-	{
-		feed.relid = relid;
-		feed.indexid = feedpub_relation_index(opened.heap);
-		feed.is_partitioned = opened.heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-		values[1] = Int64GetDatum(estimate_waiting(&feed, opened.heap, seqid, horizon));
-		nulls[1] = false;
-	}
-	close_feed(&opened);
-
-	desc = feedpub_argument_row_type(fcinfo);
-	values[0] = FullTransactionIdGetDatum(horizon);
+	look.values[0] = FullTransactionIdGetDatum(feedpub_horizon(GetActiveSnapshot()));
+	(void) look_at_once(read_waiting, &look);
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  values, nulls)));
+													  look.values, look.nulls)));
+}
+
+static void
+read_waiting(void *arg)
+{
+	Look	   *look = arg;
+	Relation	heap = open_feed(look->relid);
+	Oid			seqid = feedpub_relation_sequence(look->relid);
+	FeedpubFeed feed = {.relid = look->relid};
+
+	if (heap == NULL || !may_see(look->relid) || !OidIsValid(seqid) ||
+		!feedpub_partition_has_indexes(heap))
+		return;
+	feed.indexid = feedpub_relation_index(heap);
+	feed.is_partitioned = heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	look->values[1] = Int64GetDatum(estimate_waiting(&feed, heap, seqid,
+													 DatumGetFullTransactionId(look->values[0])));
+	look->nulls[1] = false;
 }
 
 /*
@@ -384,79 +325,70 @@ feedpub_waiting(PG_FUNCTION_ARGS)
  *
  * All but state and worker are NULL if the caller may not SELECT from the
  * table and is no member of pg_read_all_stats, and while another session has
- * the table locked.  All are NULL if it is no feed.  Waits for no lock and
- * keeps none: it takes ACCESS SHARE on table, indexes, sequence and partitions
- * for the time of the call.
+ * the table locked.  All are NULL if it is no feed.  Waits for no lock longer
+ * than a ms, and keeps none.
  */
 Datum
 feedpub_feed_stats(PG_FUNCTION_ARGS)
 {
-	Oid			relid = PG_GETARG_OID(0);
 	static const char *const worker_states[] = {"running", "none", "stopped", "refused"};
+	Look		look = {.relid = PG_GETARG_OID(0)};
 	FeedpubWorkerState worker;
-	const char *state = NULL;
-	TupleDesc	desc;
-	StatsRow	row;
+	TupleDesc	desc = feedpub_argument_row_type(fcinfo);
 
-	desc = feedpub_argument_row_type(fcinfo);
-	memset(row.nulls, true, sizeof(row.nulls));
-	if (feedpub_registry_is_registered(relid))
+	memset(look.nulls, true, sizeof(look.nulls));
+	if (feedpub_registry_is_registered(look.relid) && !look_at_once(read_feed, &look))
 	{
-		OpenFeed	opened;
-
-		open_feed(relid, &opened);
-		if (opened.locked)
-			state = "locked";
-		if (opened.heap != NULL)
-		{
-			state = feedpub_check_state(opened.heap);
-			if (may_see(relid))
-				read_feed(&opened, &state, &row);
-		}
-		close_feed(&opened);
+		memset(look.nulls, true, sizeof(look.nulls));
+		look.state = "locked";
 	}
-	if (state != NULL)
+	if (look.state != NULL)
 	{
-		set_value(&row, ANUM_STATS_STATE, CStringGetTextDatum(state));
+		set_value(&look, ANUM_STATS_STATE, CStringGetTextDatum(look.state));
 		worker = feedpub_shmem_worker_state(feedpub_shmem_database());
-		set_value(&row, ANUM_STATS_WORKER, CStringGetTextDatum(worker_states[worker]));
+		set_value(&look, ANUM_STATS_WORKER, CStringGetTextDatum(worker_states[worker]));
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  row.values, row.nulls)));
+													  look.values, look.nulls)));
 }
 
 static void
-set_value(StatsRow *row, AttrNumber attno, Datum value)
+set_value(Look *look, AttrNumber attno, Datum value)
 {
-	row->values[attno - 1] = value;
-	row->nulls[attno - 1] = false;
+	look->values[attno - 1] = value;
+	look->nulls[attno - 1] = false;
 }
 
 /*
- * Set all columns but state and worker.  *state becomes "other history" if
- * that is found.
+ * Set the state, and the other columns if the caller may see them.
  */
 static void
-read_feed(const OpenFeed *opened, const char **state, StatsRow *row)
+read_feed(void *arg)
 {
-	Relation	heap = opened->heap;
-	Oid			relid = RelationGetRelid(heap);
+	Look	   *look = arg;
+	Oid			relid = look->relid;
+	Relation	heap = open_feed(relid);
+	Oid			seqid = feedpub_relation_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch last;
 	FeedpubFeed feed;
 
-	set_value(row, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
-	if (OidIsValid(opened->seqid))
-		set_value(row, ANUM_STATS_POSITION,
-				  Int64GetDatum(feedpub_relation_last_pos(opened->seqid)));
+	if (heap == NULL)
+		return;
+	look->state = feedpub_check_state(heap);
+	if (!may_see(relid))
+		return;
+	set_value(look, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
+	if (OidIsValid(seqid))
+		set_value(look, ANUM_STATS_POSITION, Int64GetDatum(feedpub_relation_last_pos(seqid)));
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
-	set_value(row, ANUM_STATS_RATE,
+	set_value(look, ANUM_STATS_RATE,
 			  Float8GetDatum(estimate_rate(relid, snapshot, &last)));
 	if (last.sync_id > 0)
 	{
-		set_value(row, ANUM_STATS_HEAD, Int64GetDatum(last.sync_id));
-		set_value(row, ANUM_STATS_LAST_PUBLISHED,
+		set_value(look, ANUM_STATS_HEAD, Int64GetDatum(last.sync_id));
+		set_value(look, ANUM_STATS_LAST_PUBLISHED,
 				  TimestampTzGetDatum(last.published_at));
 	}
 
@@ -465,9 +397,9 @@ read_feed(const OpenFeed *opened, const char **state, StatsRow *row)
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
 		if (is_of_other_history(&feed, heap, snapshot, &last))
-			*state = "other history";
+			look->state = "other history";
 		else
-			set_value(row, ANUM_STATS_UNPUBLISHED,
+			set_value(look, ANUM_STATS_UNPUBLISHED,
 					  BoolGetDatum(feedpub_unpublished_exists(&feed, heap, snapshot,
 															  &last.snapshot)));
 	}
