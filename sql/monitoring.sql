@@ -133,7 +133,7 @@ UPDATE feedpub._batch SET seed = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.
-SET lock_timeout = '1s';
+SET statement_timeout = '20s';
 BEGIN;
 LOCK TABLE kv IN ACCESS EXCLUSIVE MODE;
 PREPARE TRANSACTION 'regress_feedpub';
@@ -151,7 +151,7 @@ DROP SEQUENCE kv_feed_pos_seq;
 PREPARE TRANSACTION 'regress_feedpub';
 SELECT * FROM kv_state;
 ROLLBACK PREPARED 'regress_feedpub';
-RESET lock_timeout;
+RESET statement_timeout;
 -- and leaves no lock.
 BEGIN;
 SELECT * FROM kv_state;

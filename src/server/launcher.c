@@ -32,7 +32,6 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -47,7 +46,9 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 static bool makes_feed = false; /* the transaction */
 
 static void ensure_at_commit(XactEvent event, void *arg);
-static List *list_databases(void);
+static int	detail_no_room(void);
+static void describe(BackgroundWorker *worker);
+static Oid	next_database(Oid after);
 static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
 
@@ -153,18 +154,24 @@ feedpub_launcher_errdetail(void)
 		errdetail("feed_stop_worker() has stopped it.");
 		errhint("Start it with feed_start_worker(), or publish with CALL feed_publish().");
 	}
-	else if (feedpub_shmem_count_workers() >= feedpub_max_workers)
-	{
-		errdetail("%d databases have a worker.", feedpub_max_workers);
-		errhint("You might need to increase \"%s\", and \"%s\" with it.  CALL feed_publish() publishes by hand.",
-				"feedpub.max_workers", "max_worker_processes");
-	}
 	else
-	{
+		(void) detail_no_room();
+	return 0;
+}
+
+/* why a database could not get one */
+static int
+detail_no_room(void)
+{
+	bool		is_limit = feedpub_shmem_count_workers() >= feedpub_max_workers;
+
+	if (is_limit)
+		errdetail("%d databases have a worker.", feedpub_max_workers);
+	else
 		errdetail("The server has no free slot for a background worker.");
-		errhint("You might need to increase \"%s\".  CALL feed_publish() publishes by hand.",
-				"max_worker_processes");
-	}
+	errhint("You might need to increase \"%s\"%s.  CALL feed_publish() publishes by hand.",
+			is_limit ? "feedpub.max_workers" : "max_worker_processes",
+			is_limit ? ", and \"max_worker_processes\" with it" : "");
 	return 0;
 }
 
@@ -199,38 +206,32 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 {
 	BackgroundWorker worker = {0};
 
-	if (feedpub_shmem_count_workers() >= feedpub_max_workers)
-	{
-		ereport(elevel,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a feedpub worker"),
-				 errdetail("%d databases have a worker.", feedpub_max_workers),
-				 errhint("You might need to increase \"%s\", and \"%s\" with it.",
-						 "feedpub.max_workers", "max_worker_processes")));
-		return false;
-	}
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-#ifdef BGWORKER_INTERRUPTIBLE
-	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
-#endif
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "feedpub", BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, "feedpub_worker_main", BGW_MAXLEN);
 	snprintf(worker.bgw_name, BGW_MAXLEN, "feedpub worker for database %u", dbid);
 	strlcpy(worker.bgw_type, "feedpub worker", BGW_MAXLEN);
 	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
-	if (!RegisterDynamicBackgroundWorker(&worker, NULL))
-	{
-		ereport(elevel,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a feedpub worker"),
-				 errdetail("The server has no free slot for a background worker."),
-				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
-		return false;
-	}
-	return true;
+	describe(&worker);
+#ifdef BGWORKER_INTERRUPTIBLE
+	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
+#endif
+	if (feedpub_shmem_count_workers() < feedpub_max_workers &&
+		RegisterDynamicBackgroundWorker(&worker, NULL))
+		return true;
+	ereport(elevel,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("could not start a feedpub worker"),
+			 detail_no_room()));
+	return false;
+}
+
+/* what both kinds of process have */
+static void
+describe(BackgroundWorker *worker)
+{
+	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	strlcpy(worker->bgw_library_name, "feedpub", BGW_MAXLEN);
 }
 
 /*
@@ -243,10 +244,8 @@ feedpub_launcher_register(void)
 
 	if (IsBinaryUpgrade)
 		return;
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	describe(&worker);
 	worker.bgw_restart_time = RESTART_INTERVAL / 1000;
-	strlcpy(worker.bgw_library_name, "feedpub", BGW_MAXLEN);
 	strlcpy(worker.bgw_function_name, "feedpub_launcher_main", BGW_MAXLEN);
 	strlcpy(worker.bgw_name, "feedpub launcher", BGW_MAXLEN);
 	strlcpy(worker.bgw_type, "feedpub launcher", BGW_MAXLEN);
@@ -259,7 +258,8 @@ feedpub_launcher_register(void)
 void
 feedpub_launcher_main(Datum main_arg)
 {
-	List	   *unvisited;
+	Oid			visited = InvalidOid;	/* the databases up to this one */
+	bool		is_first_round = true;
 
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
@@ -268,7 +268,6 @@ feedpub_launcher_main(Datum main_arg)
 
 	before_shmem_exit(forget_launcher, (Datum) 0);
 	feedpub_shmem_set_launcher(MyLatch);
-	unvisited = list_databases();
 
 	for (;;)
 	{
@@ -285,12 +284,14 @@ feedpub_launcher_main(Datum main_arg)
 		}
 
 		/* the first round: one database at a time, not all at once */
-		if (unvisited != NIL)
+		if (is_first_round)
 		{
-			Oid			dbid = linitial_oid(unvisited);
-
-			(void) feedpub_launcher_start_worker(dbid, WARNING);
-			unvisited = list_delete_first(unvisited);
+			visited = next_database(visited);
+			is_first_round = OidIsValid(visited);
+		}
+		if (is_first_round)
+		{
+			(void) feedpub_launcher_start_worker(visited, WARNING);
 			timeout = 100;
 		}
 
@@ -325,13 +326,13 @@ forget_launcher(int code, Datum arg)
 }
 
 /*
- * All databases that accept connections, without templates.
+ * The database with the next OID that accepts connections and is no template, or
+ * InvalidOid.
  */
-static List *
-list_databases(void)
+static Oid
+next_database(Oid after)
 {
-	MemoryContext context = TopMemoryContext;
-	List	   *databases = NIL;
+	Oid			next = InvalidOid;
 	Relation	rel;
 	TableScanDesc scan;
 	HeapTuple	tuple;
@@ -343,18 +344,15 @@ list_databases(void)
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
-		MemoryContext oldcontext;
 
-		if (!form->datallowconn || form->datistemplate)
-			continue;
-		oldcontext = MemoryContextSwitchTo(context);
-		databases = lappend_oid(databases, form->oid);
-		MemoryContextSwitchTo(oldcontext);
+		if (form->datallowconn && !form->datistemplate && form->oid > after &&
+			(!OidIsValid(next) || form->oid < next))
+			next = form->oid;
 	}
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
-	return databases;
+	return next;
 }
 
 static bool
