@@ -143,6 +143,7 @@ feed_attach(PG_FUNCTION_ARGS)
 		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
 						 PG_GETARG_BOOL(3));
 		feedpub_registry_add(relid, "table", false);
+		feedpub_wake_note_new(relid);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
 		columns = PG_ARGISNULL(2) ? "" : list_columns(relid, PG_GETARG_ARRAYTYPE_P(2));

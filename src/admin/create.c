@@ -135,6 +135,7 @@ feed_create(PG_FUNCTION_ARGS)
 	feedpub_check_repair(relid, "");
 	feedpub_position_begin(feedpub_relation_sequence(relid));
 	feedpub_registry_add(relid, "outbox", type == JSONBOID);
+	feedpub_wake_note_new(relid);
 	CommandCounterIncrement();
 	PG_RETURN_OID(relid);
 }

@@ -36,6 +36,7 @@ feedpub_repair_registration(Oid relid)
 	rel = relation_open(relid, AccessShareLock);
 	is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
 	feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
+	feedpub_wake_note_new(relid);
 	if (is_table)
 		feedpub_registry_set_key(rel, feedpub_key_primary(rel),
 								 feedpub_relation_has_trigger(rel, "_note_delete"));

@@ -303,7 +303,7 @@ extern char *feedpub_registry_channel(Oid relid);
 /* in registry_write.c */
 extern bool feedpub_registry_sweep(int max_rows);
 extern void feedpub_registry_set_channel(Oid relid, const char *channel);
-extern bool feedpub_registry_add(Oid relid, const char *kind,
+extern void feedpub_registry_add(Oid relid, const char *kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_refuse_subscribed(Oid relid, const char *what);

@@ -59,7 +59,6 @@ static FeedpubStatement set_mark = {
 	.argtypes = {REGCLASSOID, INT8ARRAYOID},
 };
 
-static bool add_feed(Oid relid, const char *kind, bool may_be_default);
 static void forget_published(Oid relid);
 static void forget_subscriptions(Oid relid);
 static bool sweep_subscriptions(int max_rows);
@@ -68,50 +67,36 @@ static uint64 execute(FeedpubStatement *statement, Datum *values, const char *nu
 
 /*
  * Register a feed, as the default feed if may_be_default is set and there is
- * none yet.  Returns whether it became the default.  Rows of dropped tables
- * are removed first, so that the new row conflicts with none of them.
+ * none yet.  Rows of dropped tables are removed first, so that the new row
+ * conflicts with none of them.
  *
  * Two sessions may create their first feeds at once.  The unique index on the
  * default makes the later one wait, and ON CONFLICT then adds its feed as an
  * ordinary one.
  */
-bool
+void
 feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
-{
-	bool		is_default = add_feed(relid, kind, may_be_default);
-
-	/*
-	 * If the OID was another table's before, its batches are not this feed's.
-	 */
-	feedpub_registry_begin_history(relid);
-	forget_subscriptions(relid);
-
-	/* retention and the rows that are there do not wait for a first reader */
-	feedpub_launcher_ensure_at_commit();
-	return is_default;
-}
-
-static bool
-add_feed(Oid relid, const char *kind, bool may_be_default)
 {
 	if (feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS))
 		write_registry("UPDATE feedpub._feed f SET is_default = false"
 					   " WHERE is_default AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
 					   "  WHERE c.oid = f.feed)",
 					   InvalidOid, NULL);
-
-	if (may_be_default &&
+	if (!may_be_default ||
 		write_registry("INSERT INTO feedpub._feed (feed, kind, is_default)"
 					   " SELECT $1, $2, true"
 					   " WHERE NOT EXISTS (SELECT FROM feedpub._feed WHERE is_default)"
 					   " ON CONFLICT DO NOTHING",
-					   relid, kind) == 1)
-		return true;
+					   relid, kind) == 0)
+		write_registry("INSERT INTO feedpub._feed (feed, kind) VALUES ($1, $2)"
+					   " ON CONFLICT (feed) DO NOTHING",
+					   relid, kind);
 
-	write_registry("INSERT INTO feedpub._feed (feed, kind) VALUES ($1, $2)"
-				   " ON CONFLICT (feed) DO NOTHING",
-				   relid, kind);
-	return false;
+	/*
+	 * If the OID was another table's before, its batches are not this feed's.
+	 */
+	feedpub_registry_begin_history(relid);
+	forget_subscriptions(relid);
 }
 
 /*

@@ -43,9 +43,6 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 /* if a worker dies, it is started again after this time, in ms */
 #define RESTART_INTERVAL	5000
 
-static bool makes_feed = false; /* the transaction */
-
-static void ensure_at_commit(XactEvent event, void *arg);
 static int	detail_no_room(void);
 static void describe(BackgroundWorker *worker);
 static Oid	next_database(Oid after);
@@ -90,43 +87,6 @@ feedpub_launcher_is_starting(void)
 {
 	return !RecoveryInProgress() && IsUnderPostmaster &&
 		feedpub_shmem_worker_state(feedpub_shmem_database()) == FEEDPUB_WORKER_NONE;
-}
-
-/*
- * Make sure that this database has a worker when the transaction has committed:
- * it makes a feed, which a worker would not see before.
- */
-void
-feedpub_launcher_ensure_at_commit(void)
-{
-	static bool registered = false;
-
-	if (!registered)
-		RegisterXactCallback(ensure_at_commit, NULL);
-	registered = true;
-
-	/* now, since it may have to be looked up, which a callback must not do */
-	(void) feedpub_shmem_database();
-	makes_feed = true;
-}
-
-static void
-ensure_at_commit(XactEvent event, void *arg)
-{
-	switch (event)
-	{
-		case XACT_EVENT_COMMIT:
-			if (makes_feed)
-				(void) feedpub_launcher_ensure(InvalidOid);
-			makes_feed = false;
-			break;
-		case XACT_EVENT_PREPARE:
-		case XACT_EVENT_ABORT:
-			makes_feed = false;
-			break;
-		default:
-			break;				/* not its end */
-	}
 }
 
 /*

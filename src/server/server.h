@@ -93,7 +93,6 @@ typedef struct FeedpubDeliveries
 
 /* in launcher.c */
 extern bool feedpub_launcher_ensure(Oid relid);
-extern void feedpub_launcher_ensure_at_commit(void);
 extern bool feedpub_launcher_is_starting(void);
 extern int	feedpub_launcher_errdetail(void);
 extern void feedpub_launcher_warn(Oid relid);
@@ -131,7 +130,7 @@ extern void feedpub_shmem_take_mark(Oid feed);
 extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 
 /* in shmem_worker.c */
-extern bool feedpub_shmem_claim_worker(void);
+extern bool feedpub_shmem_claim_worker(FeedpubWorkerStats *stats);
 extern void feedpub_shmem_release_worker(void);
 extern bool feedpub_shmem_needs_worker(FeedpubDatabase *entry, int retry_ms);
 extern void feedpub_shmem_set_refused(FeedpubDatabase *entry, bool refused);
@@ -139,7 +138,7 @@ extern FeedpubWorkerState feedpub_shmem_worker_state(FeedpubDatabase *entry);
 extern void feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted);
 extern int	feedpub_shmem_set_stopped(FeedpubDatabase *entry, bool stopped);
 extern int	feedpub_shmem_count_workers(void);
-extern void feedpub_shmem_add_stats(FeedpubWorkerStats *delta);
+extern void feedpub_shmem_set_stats(const FeedpubWorkerStats *stats);
 extern void feedpub_shmem_note_error(Oid feed, const char *error);
 
 #endif							/* FEEDPUB_SERVER_H */

@@ -16,11 +16,12 @@
 #include "server/shmem.h"
 
 /*
- * Become the worker of this database.  Returns false if it has one, or if
- * there is no room for the struct: then a process cannot tell.
+ * Become the worker of this database, and go on with the counts of those before
+ * it.  Returns false if it has one, or if there is no room for the struct: then
+ * a process cannot tell.
  */
 bool
-feedpub_shmem_claim_worker(void)
+feedpub_shmem_claim_worker(FeedpubWorkerStats *stats)
 {
 	FeedpubDatabase *entry = feedpub_shmem_database();
 	bool		claimed;
@@ -31,6 +32,7 @@ feedpub_shmem_claim_worker(void)
 	claimed = entry->worker.pid == 0;
 	if (claimed)
 	{
+		*stats = entry->worker.stats;
 		entry->worker.pid = MyProcPid;
 		entry->worker.started_at = MyStartTimestamp;
 		entry->worker.wanted = true;
@@ -168,27 +170,15 @@ feedpub_shmem_count_workers(void)
 }
 
 /*
- * Add to the counts of this database's workers.  The worker counts in delta
- * and calls this once a turn.  All of delta becomes zero but the number of
- * failing feeds.
+ * Show the counts of this database's workers.  The worker calls this once a
+ * turn.
  */
 void
-feedpub_shmem_add_stats(FeedpubWorkerStats *delta)
+feedpub_shmem_set_stats(const FeedpubWorkerStats *stats)
 {
-	FeedpubWorkerStats *stats = &feedpub_database->worker.stats;
-	int			failing = delta->failing;
-
 	feedpub_shmem_lock(LW_EXCLUSIVE);
-	stats->turns += delta->turns;
-	stats->wakeups += delta->wakeups;
-	stats->batches += delta->batches;
-	stats->transactions += delta->transactions;
-	stats->stamped += delta->stamped;
-	stats->errors += delta->errors;
-	stats->failing = failing;
+	feedpub_database->worker.stats = *stats;
 	feedpub_shmem_unlock();
-	MemSet(delta, 0, sizeof(FeedpubWorkerStats));
-	delta->failing = failing;
 }
 
 /*

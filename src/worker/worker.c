@@ -74,8 +74,8 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 /* the floors of outboxes are moved once in so many naps: 10 s by default */
 #define NAPS_PER_RETENTION	10
 
-/* how many floors are moved before publishing goes on */
-#define FLOORS_A_TURN		4
+/* in how many feeds batches are merged before publishing goes on */
+#define MERGES_A_TURN		4
 
 /* What the worker knows of a feed. */
 typedef struct FeedState
@@ -86,7 +86,7 @@ typedef struct FeedState
 	int			nfailures;
 	TimestampTz not_before;
 	TimestampTz paced_to;		/* see pace() */
-	bool		merge_due;		/* there may be batches to merge */
+	bool		merge_due;		/* there may be batches to merge, or to remove */
 	FeedpubMerged merged;		/* what has been */
 	int			merge_failures;
 	TimestampTz merge_not_before;
@@ -102,22 +102,20 @@ static int	published;			/* what publish() did */
 static FeedpubPublished published_as;	/* details of that */
 static FeedpubMerged merged_up_to;	/* what merge() did */
 static bool merge_more;
-static FeedpubWorkerStats stats;	/* not in shared memory yet */
-static List *retained_feeds = NIL;	/* whose floors are still to be moved */
+static FeedpubWorkerStats stats;	/* shared memory has them once a turn */
 
 static void leave(int code, Datum arg);
 static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
 static void mark_news(Oid relid);
 static void plan_jobs(Oid relid);
+static void plan_retention(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void forget_dropped(List *feeds);
 static void collect_marks(void);
 static void publish_due(void);
-static void merge_some(void);
+static bool merge_some(void);
 static void plan_merges(void);
-static void list_retained(Oid relid);
-static void move_floors(void);
 static long next_due(void);
 
 /*
@@ -143,7 +141,7 @@ feedpub_worker_main(Datum main_arg)
 	if (!is_wanted_here())
 		proc_exit(0);
 	before_shmem_exit(leave, (Datum) 0);
-	if (!feedpub_shmem_claim_worker())
+	if (!feedpub_shmem_claim_worker(&stats))
 		proc_exit(0);
 
 	ctl.keysize = sizeof(Oid);
@@ -184,18 +182,17 @@ feedpub_worker_main(Datum main_arg)
 			plan_merges();
 			merged = now;
 		}
-		merge_some();
-		if (retained_feeds == NIL &&
-			TimestampDifferenceExceeds(retained, now,
+		if (TimestampDifferenceExceeds(retained, now,
 									   Min(feedpub_naptime, INT_MAX / NAPS_PER_RETENTION) * NAPS_PER_RETENTION))
 		{
-			(void) run_step("looking for policies", list_retained, InvalidOid);
+			(void) run_step("looking for policies", plan_retention, InvalidOid);
 			retained = now;
 		}
-		move_floors();
+		for (int i = 0; i < MERGES_A_TURN && merge_some(); i++)
+			;
 
 		stats.turns++;
-		feedpub_shmem_add_stats(&stats);
+		feedpub_shmem_set_stats(&stats);
 		if (WaitLatch(MyLatch,
 					  WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 					  Min(next_due(), feedpub_plan_wait()), feedpub_wait_event("FeedpubWorkerMain")) &
@@ -370,20 +367,12 @@ merge(Oid relid)
 }
 
 static void
-list_retained(Oid relid)
+plan_retention(Oid relid)
 {
-	List	   *feeds = feedpub_retain_list();
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	ListCell   *lc;
 
-	retained_feeds = list_copy(feeds);
-	MemoryContextSwitchTo(oldcontext);
-}
-
-static void
-retain(Oid relid)
-{
-	limit_waits();
-	(void) feedpub_retain_step(relid);
+	foreach(lc, feedpub_retain_list())
+		get_state(lfirst_oid(lc))->merge_due = true;
 }
 
 static void
@@ -569,10 +558,11 @@ publish_due(void)
 }
 
 /*
- * Merge some of the old batches of one feed.  It is one step, so that
- * publishing goes on between steps.
+ * Merge some of the old batches of one feed, and move its floor.  It is one
+ * step, so that publishing goes on between steps.  Returns false if there is
+ * nothing to do.
  */
-static void
+static bool
 merge_some(void)
 {
 	HASH_SEQ_STATUS status;
@@ -588,7 +578,7 @@ merge_some(void)
 			due = state;
 	}
 	if (due == NULL)
-		return;
+		return false;
 
 	/*
 	 * What a step has merged counts when it has committed.  If a step fails,
@@ -604,6 +594,7 @@ merge_some(void)
 	else
 		due->merge_not_before = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 															retry_wait(due->merge_failures++));
+	return true;
 }
 
 /*
@@ -621,20 +612,6 @@ plan_merges(void)
 }
 
 /*
- * Move the floors of some feeds.  Each move is written to disk, and publishing
- * goes on between turns.
- */
-static void
-move_floors(void)
-{
-	for (int i = 0; i < FLOORS_A_TURN && retained_feeds != NIL; i++)
-	{
-		(void) run_step("moving the floor of", retain, llast_oid(retained_feeds));
-		retained_feeds = list_delete_last(retained_feeds);
-	}
-}
-
-/*
  * How long the worker may sleep, in ms.
  */
 static long
@@ -645,8 +622,6 @@ next_due(void)
 	HASH_SEQ_STATUS status;
 	FeedState  *state;
 
-	if (retained_feeds != NIL)
-		return 0;
 	hash_seq_init(&status, states);
 	while ((state = hash_seq_search(&status)) != NULL)
 	{

@@ -24,6 +24,7 @@ static Oid	stamped[MAX_STAMPED];
 static int	nstamped = 0;
 static bool stamped_more = false;
 static TransactionId stamped_xid;
+static bool makes_feed = false; /* this transaction */
 
 static void tell_worker(XactEvent event, void *arg);
 
@@ -59,6 +60,18 @@ feedpub_wake_note(Oid relid, FullTransactionId xid)
 }
 
 /*
+ * Note a feed that the transaction makes.  A worker would not see it before, and
+ * the database may have none.  Retention and the rows that are there do not wait
+ * for a first reader.
+ */
+void
+feedpub_wake_note_new(Oid relid)
+{
+	feedpub_wake_note(relid, GetTopFullTransactionId());
+	makes_feed = true;
+}
+
+/*
  * At the end of a transaction that wrote to feeds, set marks for the worker.
  * The commit is visible by now (xact.c: CommitTransaction calls this after
  * ProcArrayEndTransaction), so a process that is woken sees it.  An earlier
@@ -75,6 +88,8 @@ tell_worker(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 			feedpub_shmem_mark(stamped, nstamped, stamped_more);
+			if (makes_feed)
+				(void) feedpub_launcher_ensure(InvalidOid);
 			break;
 		case XACT_EVENT_PREPARE:
 			feedpub_shmem_watch(stamped, nstamped, stamped_more, stamped_xid);
@@ -85,5 +100,5 @@ tell_worker(XactEvent event, void *arg)
 			return;				/* not its end */
 	}
 	nstamped = 0;
-	stamped_more = false;
+	stamped_more = makes_feed = false;
 }

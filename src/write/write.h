@@ -31,6 +31,7 @@ extern void feedpub_position_begin(Oid seqid);
 
 /* in wake.c */
 extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
+extern void feedpub_wake_note_new(Oid relid);
 
 /* in tombstone.c */
 extern Relation feedpub_tombstone_open(LOCKMODE lockmode, Relation *index);
