@@ -133,7 +133,7 @@ UPDATE feedpub._batch SET seed = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.
-SET statement_timeout = '20s';
+SET statement_timeout = '5s';
 BEGIN;
 LOCK TABLE kv IN ACCESS EXCLUSIVE MODE;
 PREPARE TRANSACTION 'regress_feedpub';
