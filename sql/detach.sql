@@ -134,7 +134,7 @@ DROP TABLE own.referring, own.referred;
 \set VERBOSITY default
 
 --
--- Back again.  What is left is taken over: columns and stamps of another life.
+-- Back again.  What is left of an outbox is taken over.
 --
 CREATE EXTENSION feedpub;
 SELECT feed_stop_worker() IS NOT NULL AS stopped;
@@ -149,6 +149,10 @@ RESET ROLE;
 CALL feed_publish();
 SELECT (entry).message_type, (entry).data, (entry).message_id IS NULL AS nameless FROM feed_read(NULL::own.messages, '', 10);
 SELECT (entry).message_type FROM feed_read(NULL::own.keyed, '', 10);
+-- Columns of a table feed's stamp are dropped first.
+SELECT feed_attach('own.kv');
+\echo :SQLSTATE
+ALTER TABLE own.kv DROP COLUMN feed_xid, DROP COLUMN feed_pos;
 SELECT feed_attach('own.kv');
 SELECT feed_detach('own.kv');
 
@@ -167,6 +171,8 @@ UPDATE own.kv SET v = 'dd' WHERE k = 4;
 SELECT guard FROM feed_check('own.kv');
 SELECT guard FROM feed_check('own.parted');
 SELECT feed_repair('own.kv');
+ALTER TABLE own.kv DROP COLUMN feed_xid, DROP COLUMN feed_pos;
+ALTER TABLE own.parted DROP COLUMN feed_xid, DROP COLUMN feed_pos;
 SELECT feed_attach('own.kv'), feed_attach('own.parted');
 SELECT own.left_of(r) FROM unnest('{own.kv,own.parted,own.parted1}'::regclass[]) r;
 SELECT * FROM feed_check('own.kv');

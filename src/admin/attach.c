@@ -69,7 +69,6 @@ typedef struct LockAttempt
 	TimestampTz end;
 } LockAttempt;
 
-static Relation drop_left_columns(Relation rel);
 static void refuse_other_tables(Relation rel);
 static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
 static void replace_lost_parts(Oid relid, Oid keyid);
@@ -139,7 +138,6 @@ feed_attach(PG_FUNCTION_ARGS)
 	{
 		rel = feedpub_registry_open(relid);
 		refuse_other_tables(rel);
-		rel = drop_left_columns(rel);
 		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
 						 PG_GETARG_BOOL(3));
 		feedpub_registry_add(relid, "table", false);
@@ -172,37 +170,6 @@ feed_attach(PG_FUNCTION_ARGS)
 				 errhint("Run: %s, then feed_attach() again.", statement) :
 				 errhint("Run: %s", statement)));
 	PG_RETURN_TEXT_P(cstring_to_text(statement));
-}
-
-/*
- * Drop the columns of the stamp, with their index and sequence, if they are
- * left of a feed whose extension was dropped.  The stamps are of another life
- * of the feed, so no row keeps one: they are part of the initial snapshot.
- * Raises 42701 if they are not ours, or if the table still has the triggers.
- * Returns the table, which was closed for the DDL.
- */
-static Relation
-drop_left_columns(Relation rel)
-{
-	Oid			relid = RelationGetRelid(rel);
-	AttrNumber	xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
-	AttrNumber	pos_attno = get_attnum(relid, FEEDPUB_POS_COLUMN);
-
-	if (xid_attno == InvalidAttrNumber && pos_attno == InvalidAttrNumber)
-		return rel;
-	if (xid_attno == InvalidAttrNumber || get_atttype(relid, xid_attno) != XID8OID ||
-		!OidIsValid(feedpub_relation_sequence(relid)) ||
-		feedpub_relation_has_trigger(rel, "_stamp_row") ||
-		feedpub_relation_has_trigger(rel, "_stamp_message"))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_COLUMN),
-				 errmsg("table \"%s\" already has a column %s or %s",
-						RelationGetRelationName(rel),
-						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("If they are left from a feed: feed_repair() if the table still has its triggers, else drop them.")));
-	relation_close(rel, NoLock);
-	feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s DROP COLUMN %s, DROP COLUMN %s", feedpub_relation_name(relid), FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN));
-	return feedpub_registry_open(relid);
 }
 
 /*

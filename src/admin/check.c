@@ -31,7 +31,6 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/tuplestore.h"
 
 #include "admin/check.h"
 
@@ -82,18 +81,16 @@ const char *
 feedpub_check_state(Relation rel)
 {
 	FeedpubCheck cxt = {.rel = rel, .catalogs_only = true};
-	FeedpubProblem *first;
 
 	if (!run_checks(&cxt))
 		return "no columns";
-	if (cxt.problems == NIL)
+	if (cxt.first == NULL)
 		return "ready";
 	if (!feedpub_partition_has_indexes(rel))
 		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
-	first = linitial(cxt.problems);
-	if (strcmp(first->guard, "key") == 0)
-		return first->cure == NULL ? "no key" : "key changed";
-	return strcmp(first->guard, "history") == 0 ? "lost changes" : "unguarded";
+	if (strcmp(cxt.first, "key") == 0)
+		return cxt.has_cure ? "key changed" : "no key";
+	return strcmp(cxt.first, "history") == 0 ? "lost changes" : "unguarded";
 }
 
 /*
@@ -488,32 +485,18 @@ Datum
 feed_check(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed"};
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	FeedpubCheck cxt = {0};
-	ListCell   *lc;
+	FeedpubCheck cxt = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	LockRelationOid(PG_GETARG_OID(0), AccessShareLock);
 	(void) feedpub_check_is_registered(PG_GETARG_OID(0));	/* raises errors */
 	feedpub_require_select(PG_GETARG_OID(0));
+	InitMaterializedSRF(fcinfo, 0);
 	cxt.rel = relation_open(PG_GETARG_OID(0), NoLock);
 	run_checks(&cxt);
 	if (!feedpub_registry_is_registered(cxt.feed))
 		feedpub_check_add(&cxt, "registration", "the table is not registered as a feed",
 						  "", FEEDPUB_CURE_AS_CALLER);
 	relation_close(cxt.rel, NoLock);
-
-	InitMaterializedSRF(fcinfo, 0);
-	foreach(lc, cxt.problems)
-	{
-		FeedpubProblem *p = lfirst(lc);
-		Datum		values[3];
-		bool		nulls[3] = {false, false, p->cure == NULL};
-
-		values[0] = CStringGetTextDatum(p->guard);
-		values[1] = CStringGetTextDatum(p->problem);
-		values[2] = p->cure ? CStringGetTextDatum(p->cure) : (Datum) 0;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
 	return (Datum) 0;
 }

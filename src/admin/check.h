@@ -35,16 +35,10 @@ typedef struct FeedpubCheck
 	bool		catalogs_only;	/* no look at rows and batches */
 	bool		repairs;		/* cures are run */
 	int			nrepaired;
-	List	   *problems;		/* those that are left: FeedpubProblem */
+	const char *first;			/* the guard of the first problem that is left */
+	bool		has_cure;		/* there is one for it */
+	struct ReturnSetInfo *result;	/* where they are listed, or NULL */
 } FeedpubCheck;
-
-/* One thing that a feed needs and that its owner has undone. */
-typedef struct FeedpubProblem
-{
-	const char *guard;			/* which guard, one word */
-	const char *problem;		/* what is wrong, a sentence */
-	char	   *cure;			/* SQL that repairs it, or NULL */
-} FeedpubProblem;
 
 /* in check_problem.c */
 extern bool feedpub_check_add(FeedpubCheck *cxt, const char *guard,

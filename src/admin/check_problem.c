@@ -9,9 +9,11 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "nodes/execnodes.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/tuplestore.h"
 
 #include "admin/check.h"
 
@@ -27,7 +29,8 @@ feedpub_check_add(FeedpubCheck *cxt, const char *guard, const char *problem,
 				  char *cure, FeedpubCure who)
 {
 	Oid			relid = RelationGetRelid(cxt->rel);
-	FeedpubProblem *p;
+	Datum		values[3] = {0};
+	bool		nulls[3] = {false, false, cure == NULL};
 
 	if (cxt->repairs && cure != NULL && who != FEEDPUB_CURE_BY_HAND)
 	{
@@ -40,12 +43,17 @@ feedpub_check_add(FeedpubCheck *cxt, const char *guard, const char *problem,
 		cxt->nrepaired++;
 		return true;
 	}
-	p = palloc0_object(FeedpubProblem);
-	p->guard = guard;
-	p->problem = problem;
-	p->cure = cure == NULL || who >= FEEDPUB_CURE_SHOWN ? cure :
-														  feedpub_check_call(cxt->feed, "SELECT", "feed_repair", "");
-	cxt->problems = lappend(cxt->problems, p);
+	cxt->has_cure = cxt->first == NULL ? cure != NULL : cxt->has_cure;
+	cxt->first = cxt->first == NULL ? guard : cxt->first;
+	if (cxt->result == NULL)
+		return false;
+	if (cure != NULL && who < FEEDPUB_CURE_SHOWN)
+		cure = feedpub_check_call(cxt->feed, "SELECT", "feed_repair", "");
+	values[0] = CStringGetTextDatum(guard);
+	values[1] = CStringGetTextDatum(problem);
+	if (cure != NULL)
+		values[2] = CStringGetTextDatum(cure);
+	tuplestore_putvalues(cxt->result->setResult, cxt->result->setDesc, values, nulls);
 	return false;
 }
 

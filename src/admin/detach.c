@@ -13,8 +13,8 @@
  * feed's table needs us.  So writers go on, whether this library is loaded
  * where the extension is dropped or not: the columns of a table feed's stamp may
  * be null, and those of an outbox have defaults of the server's (admin.h).  The
- * columns stay, so that feed_attach() or feed_repair() can take the table over
- * when the extension is there again.
+ * columns stay; feed_repair() takes an outbox over when the extension is there
+ * again.
  *
  *-------------------------------------------------------------------------
  */

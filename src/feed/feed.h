@@ -265,9 +265,6 @@ extern void feedpub_partition_close(FeedpubPartitions *partitions);
 extern TupleTableSlot *feedpub_partition_convert(FeedpubPartitions *partitions,
 												 FeedpubPartition *partition,
 												 TupleTableSlot *slot);
-extern bool feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
-									const AttrNumber *attnos,
-									const Datum *values, FeedpubPartition **found);
 
 /* in partition_join.c */
 extern bool feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,

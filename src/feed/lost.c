@@ -24,10 +24,8 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/indexing.h"
-#include "executor/tuptable.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -82,9 +80,8 @@ static bool
 find(Relation table, Oid feed, FullTransactionId xid, Snapshot snapshot)
 {
 	int			nkeys = FullTransactionIdIsValid(xid) ? 2 : 1;
-	Relation	index = index_open(feedpub_registry_table("_lost_change_pkey"), AccessShareLock);
-	IndexScanDesc scan = feedpub_snapshot_begin_scan(table, index, snapshot, nkeys);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
+	Oid			indexid = feedpub_registry_table("_lost_change_pkey");
+	SysScanDesc scan;
 	ScanKeyData keys[2];
 	bool		found;
 
@@ -92,10 +89,9 @@ find(Relation table, Oid feed, FullTransactionId xid, Snapshot snapshot)
 				ObjectIdGetDatum(feed));
 	ScanKeyInit(&keys[1], ANUM_LOST_XID, BTEqualStrategyNumber, F_XID8EQ,
 				FullTransactionIdGetDatum(xid));
-	index_rescan(scan, keys, nkeys, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, NoLock);
+	scan = systable_beginscan(table, indexid, true, snapshot, nkeys, keys);
+	feedpub_snapshot_check_index(snapshot, indexid);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
 	return found;
 }

@@ -51,7 +51,6 @@ typedef struct PartitionInfo
 static FeedpubCache infos = {"feedpub partitions", sizeof(PartitionInfo)};
 
 static PartitionInfo *find_info(Oid feed, Relation rel);
-static void add_partitions(Relation rel, List **partitions, LOCKMODE unlock);
 static void lock_indexes(Oid indexid, Oid keyid);
 
 /*
@@ -84,15 +83,6 @@ List *
 feedpub_partition_list(Relation rel, bool keep_locks)
 {
 	List	   *partitions = NIL;
-
-	add_partitions(rel, &partitions, keep_locks ? NoLock : AccessShareLock);
-	list_sort(partitions, list_oid_cmp);
-	return partitions;
-}
-
-static void
-add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
-{
 	ListCell   *lc;
 
 	foreach(lc, feedpub_catalog_partitions(RelationGetRelid(rel)))
@@ -101,15 +91,17 @@ add_partitions(Relation rel, List **partitions, LOCKMODE unlock)
 
 		if (get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
 		{
-			*partitions = lappend_oid(*partitions, lfirst_oid(lc));
+			partitions = lappend_oid(partitions, lfirst_oid(lc));
 			continue;
 		}
 		partition = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		if (partition == NULL)
 			continue;
-		add_partitions(partition, partitions, unlock);
-		relation_close(partition, unlock);
+		partitions = list_concat(partitions, feedpub_partition_list(partition, keep_locks));
+		relation_close(partition, keep_locks ? NoLock : AccessShareLock);
 	}
+	list_sort(partitions, list_oid_cmp);
+	return partitions;
 }
 
 /*
@@ -280,29 +272,6 @@ feedpub_partition_convert(FeedpubPartitions *partitions, FeedpubPartition *parti
 	execute_attr_map_slot(partition->map->attrMap, slot, partition->slot);
 	partition->slot->tts_tid = slot->tts_tid;
 	return partition->slot;
-}
-
-/*
- * Find the partition in which a row with this key would be; *found is NULL if
- * it is not among the open ones.  attnos are the key's columns in the feed's
- * table.  Returns false if the key does not tell the partition.
- */
-bool
-feedpub_partition_route(FeedpubPartitions *partitions, int nkeys,
-						const AttrNumber *attnos, const Datum *values,
-						FeedpubPartition **found)
-{
-	Oid			relid;
-
-	*found = NULL;
-	if (!feedpub_catalog_route(partitions->table, nkeys, attnos, values, &relid))
-		return false;
-	for (int i = 0; i < partitions->n; i++)
-	{
-		if (RelationGetRelid(partitions->partitions[i].heap) == relid)
-			*found = &partitions->partitions[i];
-	}
-	return true;
 }
 
 /*

@@ -299,15 +299,15 @@ bool
 feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
 {
 	FeedpubPartitions *partitions = scan->partitions;
-	FeedpubPartition *partition;
+	Oid			its = InvalidOid;
+	bool		known = partitions->is_partitioned &&
+		feedpub_catalog_route(partitions->table, scan->key->rd_index->indnkeyatts,
+									 scan->key->rd_index->indkey.values, values, &its);
 
-	if (partitions->is_partitioned &&
-		feedpub_partition_route(partitions, scan->key->rd_index->indnkeyatts,
-								scan->key->rd_index->indkey.values, values, &partition))
-		return partition != NULL && lives_in(scan, partition, values, living);
 	for (int i = 0; i < partitions->n; i++)
 	{
-		if (lives_in(scan, &partitions->partitions[i], values, living))
+		if ((!known || RelationGetRelid(partitions->partitions[i].heap) == its) &&
+			lives_in(scan, &partitions->partitions[i], values, living))
 			return true;
 	}
 	return false;
