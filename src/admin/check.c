@@ -441,8 +441,8 @@ check_history(FeedpubCheck *cxt)
  * restore of the schema alone, or DROP EXTENSION and CREATE EXTENSION)?  What
  * is left of a table feed without its triggers is not one: it may have rows
  * that were written without a stamp.  It has a sequence, and feed_xid may be
- * null, which it may not in an outbox.  Returns whether it is registered; raises
- * an error if it is neither.
+ * null, which it may not in an outbox without triggers.  Returns whether it is
+ * registered; raises an error if it is neither.
  */
 bool
 feedpub_check_is_registered(Oid relid)
@@ -461,7 +461,8 @@ feedpub_check_is_registered(Oid relid)
 
 		was_feed = feedpub_relation_has_trigger(rel, "_stamp_row") ||
 			(relkind == RELKIND_RELATION &&
-			 (!OidIsValid(feedpub_relation_sequence(relid)) ||
+			 (feedpub_relation_has_trigger(rel, "_stamp_message") ||
+			  !OidIsValid(feedpub_relation_sequence(relid)) ||
 			  TupleDescAttr(RelationGetDescr(rel), get_attnum(relid, FEEDPUB_XID_COLUMN) - 1)->attnotnull));
 		relation_close(rel, AccessShareLock);
 	}

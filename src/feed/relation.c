@@ -270,32 +270,17 @@ feedpub_relation_has_trigger(Relation rel, const char *function)
 bool
 feedpub_relation_has_default_row_type(Relation rel)
 {
-	static const struct
-	{
-		const char *name;
-		Oid			type;
-	} columns[FEEDPUB_OUTBOX_COLUMNS] = {
-		{FEEDPUB_XID_COLUMN, XID8OID},
-		{FEEDPUB_POS_COLUMN, INT8OID},
-		{"publication_id", TEXTOID},
-		{"message_id", TEXTOID},
-		{"message_type", TEXTOID},
-		{"message_key", TEXTOID},
-		{"data", JSONBOID},
-		{"scheduled", TIMESTAMPTZOID},
-		{"headers", JSONBOID},
-	};
 	TupleDesc	desc = RelationGetDescr(rel);
+	StringInfoData columns;
 
-	if (desc->natts < FEEDPUB_OUTBOX_COLUMNS)
-		return false;
-	for (int i = 0; i < FEEDPUB_OUTBOX_COLUMNS; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped || att->atttypid != columns[i].type ||
-			strcmp(NameStr(att->attname), columns[i].name) != 0)
-			return false;
-	}
-	return true;
+	initStringInfo(&columns);
+	for (int i = 0; i < Min(desc->natts, FEEDPUB_OUTBOX_COLUMNS); i++)
+		appendStringInfo(&columns, "%s %s, ", NameStr(TupleDescAttr(desc, i)->attname),
+						 format_type_extended(TupleDescAttr(desc, i)->atttypid, -1,
+											  FORMAT_TYPE_FORCE_QUALIFY | FORMAT_TYPE_ALLOW_INVALID));
+	return strcmp(columns.data,
+				  "feed_xid pg_catalog.xid8, feed_pos bigint, publication_id pg_catalog.text,"
+				  " message_id pg_catalog.text, message_type pg_catalog.text,"
+				  " message_key pg_catalog.text, data pg_catalog.jsonb,"
+				  " scheduled timestamp with time zone, headers pg_catalog.jsonb, ") == 0;
 }
