@@ -48,7 +48,7 @@ static FeedpubStatement move_cursor = {
 
 static FeedpubAck ack_retried(const FeedpubSubscription *sub,
 							  const FeedpubReceipt *receipt);
-static bool cursor_is_ahead(Oid feed, const FeedpubCursor *cursor);
+static void check_cursor(Oid feed, const FeedpubCursor *cursor);
 
 /*
  * feed_ack(name text, receipt text, strict boolean DEFAULT true)
@@ -130,8 +130,7 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	feedpub_receipt_check(receipt, sub);
 	if (receipt->kind == FEEDPUB_RECEIPT_RETRY)
 		return ack_retried(sub, receipt);
-	if (cursor_is_ahead(sub->feed, &receipt->parsed))
-		feedpub_cursor_refuse(sub->feed);
+	check_cursor(sub->feed, &receipt->parsed);
 
 	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
 	values[0] = PointerGetDatum(sub->name);
@@ -170,7 +169,6 @@ static FeedpubAck
 ack_retried(const FeedpubSubscription *sub, const FeedpubReceipt *receipt)
 {
 	FeedpubShard shard;
-	bool		by_this;
 
 	if (!feedpub_shard_lock(sub, receipt->shard, true, &shard))
 		return FEEDPUB_ACK_LOST;
@@ -178,47 +176,40 @@ ack_retried(const FeedpubSubscription *sub, const FeedpubReceipt *receipt)
 		return FEEDPUB_ACK_DONE;
 	if (shard.settled == receipt->page)
 		return FEEDPUB_ACK_ALREADY;
-	(void) feedpub_retry_is_parked(sub, receipt->shard, receipt->cursor, receipt->page, &by_this);
-	return by_this ? FEEDPUB_ACK_DONE : FEEDPUB_ACK_LOST;
+	return feedpub_retry_page(sub, receipt->shard, receipt->cursor) == receipt->page ?
+		FEEDPUB_ACK_DONE :
+		FEEDPUB_ACK_LOST;
 }
 
 /*
- * Is a cursor after the end of what is published?  Error PF001 if it is of
- * another history.
+ * Error PF001 if a cursor is of another history, or after the end of what is
+ * published.
  */
-static bool
-cursor_is_ahead(Oid feed, const FeedpubCursor *cursor)
+static void
+check_cursor(Oid feed, const FeedpubCursor *cursor)
 {
-	FeedpubBatchScan *batches;
-	FeedpubBatch batch;
-	FeedpubFloor floor;
 	Snapshot	snapshot;
-	bool		is_ahead;
+	FeedpubFloor floor;
 	bool		is_known;
 
 	if (!cursor->given)
-		return false;
+		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_floor_read(feed, snapshot, &floor);
-	if (cursor->history != floor.history)
-		feedpub_cursor_refuse(feed);
+	is_known = cursor->history == floor.history;
 
 	/* the batch of a delivered row may have been removed since */
-	if (feedpub_cursor_batch(cursor) == 0 ||
-		(!feedpub_registry_is_table(feed) && cursor->sync_id < floor.sync_id))
+	if (is_known && feedpub_cursor_batch(cursor) > 0 &&
+		(feedpub_registry_is_table(feed) || cursor->sync_id >= floor.sync_id))
 	{
-		UnregisterSnapshot(snapshot);
-		return false;
+		FeedpubBatchScan *batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
+		FeedpubBatch batch;
+
+		is_known = feedpub_batch_next(batches, &batch) && feedpub_batch_knows(&batch, cursor) &&
+			(batch.sync_id != cursor->sync_id || cursor->pos <= batch.last_pos);
+		feedpub_batch_end(batches);
 	}
-	batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
-	is_ahead = !feedpub_batch_next(batches, &batch);
-	is_known = is_ahead || feedpub_batch_knows(&batch, cursor);
-	if (!is_ahead && batch.sync_id == cursor->sync_id &&
-		cursor->pos > batch.last_pos)
-		is_ahead = true;
-	feedpub_batch_end(batches);
 	UnregisterSnapshot(snapshot);
 	if (!is_known)
 		feedpub_cursor_refuse(feed);
-	return is_ahead;
 }

@@ -97,25 +97,10 @@ static FeedpubStatement select_hidden = {
 	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
 };
 
-/* What is kept of a parked entry, as JSON; NULL: nothing. */
-typedef struct Kept
-{
-	text	   *key;
-	text	   *row;
-} Kept;
-
-/* What has become of an entry that is to be parked. */
-typedef enum Parked
-{
-	PARKED,
-	PARKED_NOTHING,				/* it is settled, or gone */
-	PARKED_LOST,				/* another page or delivery has it */
-} Parked;
-
 static bool park_by_consumer(FunctionCallInfo fcinfo, bool retries);
 static Datum retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub);
-static Parked park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-				   bool wait, text *reason, Datum times, int failures);
+static FeedpubAck park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
+					   bool wait, text *reason, Datum times, int failures);
 static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
 						   Datum *values);
@@ -216,7 +201,7 @@ park_by_consumer(FunctionCallInfo fcinfo, bool retries)
 {
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
-	Parked		result;
+	FeedpubAck	result;
 
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
@@ -225,9 +210,9 @@ park_by_consumer(FunctionCallInfo fcinfo, bool retries)
 	result = park(&sub, &receipt, true, PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
 				  retries ? retry_times(fcinfo, &sub) : (Datum) 0,
 				  feedpub_repeat_failures(&sub, &receipt));
-	if (result == PARKED_LOST)
-		feedpub_ack_check(sub.name, FEEDPUB_ACK_LOST);
-	return result == PARKED;
+	if (result == FEEDPUB_ACK_LOST)
+		feedpub_ack_check(sub.name, result);
+	return result == FEEDPUB_ACK_DONE;
 }
 
 /*
@@ -249,26 +234,25 @@ feedpub_park_failed(FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 
 	receipt.cursor = feedpub_cursor_text(&receipt.parsed);
 	return park(sub, &receipt, false, cstring_to_text(REPEAT_REASON), (Datum) 0,
-				delivery->seen.count) == PARKED;
+				delivery->seen.count) == FEEDPUB_ACK_DONE;
 }
 
 /*
  * Park an entry that has failed so often, or once more.  The shard gets another
  * state, and the page's number.
  */
-static Parked
+static FeedpubAck
 park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 	 text *reason, Datum times, int failures)
 {
 	bool		is_retry = receipt->kind == FEEDPUB_RECEIPT_RETRY;
-	bool		by_this;
 	FeedpubShard shard;
 	FeedpubCursor committed;
 	Datum		values[18];
 
 	if (!feedpub_shard_lock(sub, receipt->shard, wait, &shard) ||
 		(!is_retry && !feedpub_receipt_counts(receipt, &shard)))
-		return PARKED_LOST;
+		return FEEDPUB_ACK_LOST;
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(receipt->shard);
 	values[2] = PointerGetDatum(receipt->cursor);
@@ -281,23 +265,23 @@ park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 	values[9] = Int64GetDatum(is_retry ? receipt->state : 0);
 	values[10] = Int32GetDatum(failures);
 	if (feedpub_store_execute(&park_again, values, NULL) > 0)
-		return PARKED;
+		return FEEDPUB_ACK_DONE;
 
 	/* if it is parked, another delivery has it; if not, it is settled */
 	if (is_retry)
-		return feedpub_retry_is_parked(sub, receipt->shard, receipt->cursor, 0, &by_this) ?
-			PARKED_LOST :
-			PARKED_NOTHING;
+		return feedpub_retry_page(sub, receipt->shard, receipt->cursor) != 0 ?
+			FEEDPUB_ACK_LOST :
+			FEEDPUB_ACK_ALREADY;
 	feedpub_cursor_parse(shard.cursor, &committed);
 	if (!feedpub_cursor_moves(&committed, &receipt->parsed) ||
 		!describe_entry(sub, receipt, shard.cursor, values))
-		return PARKED_NOTHING;
+		return FEEDPUB_ACK_ALREADY;
 	(void) feedpub_store_execute(&park_first, values, NULL);
 	shard.parked++;
 	shard.state = DatumGetInt64(values[7]);
 	shard.page = receipt->page;
 	feedpub_shard_write(sub, &shard);
-	return PARKED;
+	return FEEDPUB_ACK_DONE;
 }
 
 /*
@@ -308,7 +292,6 @@ static bool
 describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 			   text *committed, Datum *values)
 {
-	Kept		kept = {0};
 	FeedpubPage page;
 	FeedpubPageRow *row;
 	StringInfoData json;
@@ -323,15 +306,14 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
-	(void) feedpub_json_members(&page, false, &json, keep_entry, &kept);
+	values[16] = values[17] = (Datum) 0;
+	(void) feedpub_json_members(&page, false, &json, keep_entry, values);
 
 	values[11] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
 	values[12] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
 	values[13] = Int64GetDatum(row->cursor.pos);
 	values[14] = TimestampTzGetDatum(row->published_at);
 	values[15] = OidIsValid(page.feed.keyid) && row->error == NULL ? key_of_row(&page, row) : (Datum) 0;
-	values[16] = PointerGetDatum(kept.key);
-	values[17] = PointerGetDatum(kept.row);
 	relation_close(page.heap, NoLock);
 	return true;
 }
@@ -339,12 +321,12 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 static bool
 keep_entry(FeedpubJsonEntry *entry, void *arg)
 {
-	Kept	   *kept = arg;
+	Datum	   *values = arg;
 
 	if (entry->key_length > 0)
-		kept->key = feedpub_json_key(entry);
+		values[16] = PointerGetDatum(feedpub_json_key(entry));
 	if (entry->value_length > 0)
-		kept->row = feedpub_json_row(entry);
+		values[17] = PointerGetDatum(feedpub_json_row(entry));
 	return false;
 }
 

@@ -49,6 +49,7 @@
 #define MAX_PASSING		1000
 #define MAX_LOOKING(sub)	((sub)->lease_ms / 3)
 
+static bool hides(const FeedpubReached *reached);
 static bool has_moved(const FeedpubShard *shard, const FeedpubReached *reached);
 
 /*
@@ -60,7 +61,7 @@ void
 feedpub_pass_begin(const FeedpubShard *shard, const FeedpubReached *reached,
 				   FeedpubCursor *cursor)
 {
-	if (reached->given && reached->state == shard->state)
+	if (reached->state == shard->state)
 		*cursor = reached->cursor;
 	else
 		feedpub_cursor_parse(shard->cursor, cursor);
@@ -73,15 +74,19 @@ void
 feedpub_pass_note(const FeedpubShard *shard, FeedpubReached *reached,
 				  const FeedpubPage *page)
 {
-	if (!reached->given || reached->state != shard->state)
-		reached->hides = false;
-	reached->given = true;
+	if (reached->state != shard->state || !hides(reached))
+		reached->visible = page->visible;
 	reached->state = shard->state;
 	reached->cursor = page->passed;
-	if (!reached->hides)
-		reached->visible = page->visible;
-	reached->hides = reached->hides ||
-		feedpub_cursor_compare(&page->visible, &page->passed) != 0;
+}
+
+/*
+ * Has a poll passed something that row security hides?
+ */
+static bool
+hides(const FeedpubReached *reached)
+{
+	return feedpub_cursor_compare(&reached->visible, &reached->cursor) != 0;
 }
 
 /*
@@ -98,7 +103,7 @@ feedpub_pass_takes_too_long(const FeedpubSubscription *sub,
 
 	if (GetCurrentTimestamp() <= TimestampTzPlusMilliseconds(began, limit))
 		return false;
-	if (reached->hides && !moves)
+	if (hides(reached) && !moves)
 		ereport(WARNING,
 				(errmsg("poll of subscription \"%s\" found only entries that row security hides",
 						text_to_cstring(sub->name)),
@@ -136,8 +141,7 @@ has_moved(const FeedpubShard *shard, const FeedpubReached *reached)
 {
 	FeedpubCursor committed;
 
-	if (XactReadOnly || RecoveryInProgress() ||
-		!reached->given || reached->state != shard->state)
+	if (XactReadOnly || RecoveryInProgress() || reached->state != shard->state)
 		return false;
 	feedpub_cursor_parse(shard->cursor, &committed);
 	return feedpub_cursor_compare(&reached->visible, &committed) != 0;

@@ -66,7 +66,6 @@ static void acknowledge(Poll *poll, const text *receipt);
 static bool find_page(Poll *poll);
 static bool may_wait(void);
 static void choose_shards(Poll *poll);
-static void refuse_several(const FeedpubSubscription *sub);
 static bool look(Poll *poll);
 static bool find_due(Poll *poll, bool again);
 static bool find_new(Poll *poll);
@@ -312,25 +311,16 @@ choose_shards(Poll *poll)
 		poll->nshards = feedpub_lease_take(sub, poll->consumer, &poll->shards);
 		return;
 	}
-	refuse_several(sub);
-	poll->shards = sub->shards;
-	poll->nshards = sub->nloaded == 0 || feedpub_lease_is_held(sub, sub->shards) ? 0 : 1;
-	if (poll->nshards > 0)
-		sub->shards[0].consumer = NULL;
-}
-
-/*
- * Refuse a consumer without a name if there are several shards.
- */
-static void
-refuse_several(const FeedpubSubscription *sub)
-{
 	if (sub->nshards > 1)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("subscription \"%s\" has %d shards",
 						text_to_cstring(sub->name), sub->nshards),
 				 errhint("Its consumers must name themselves, as in feed_poll(..., consumer => 'worker 1').")));
+	poll->shards = sub->shards;
+	poll->nshards = sub->nloaded == 0 || feedpub_lease_is_held(sub, sub->shards) ? 0 : 1;
+	if (poll->nshards > 0)
+		sub->shards[0].consumer = NULL;
 }
 
 /*
@@ -519,8 +509,6 @@ await_news(Poll *poll)
 	int64		left;
 
 	feedpub_require_select(sub->feed);
-	if (poll->consumer == NULL)
-		refuse_several(sub);
 	if (poll->end == 0)
 		poll->end = TimestampTzPlusMilliseconds(now, waiting_time(poll));
 	left = (poll->end - now) / 1000;

@@ -61,29 +61,22 @@ PG_FUNCTION_INFO_V1(feed_discard);
 /* how many entries that are due a poll looks at */
 #define MAX_DUE		100
 
-/* the entry in the state of the receipt */
-static FeedpubStatement settle = {
-	.sql = "DELETE FROM feedpub._parked_entry"
-		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3 AND state = $4",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
-};
-
-/* entries for which nothing is left to do */
+/* passed entries for which nothing is left to do, or one in the state $4 */
 static FeedpubStatement forget = {
 	.sql = "DELETE FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = ANY ($3)"
-		   " AND retry_at <= pg_catalog.clock_timestamp()",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID},
+		   " AND CASE WHEN $4 <> 0 THEN state = $4"
+		   "  ELSE retry_at <= pg_catalog.clock_timestamp()"
+		   "   AND feedpub._cursor_compare(cursor, $5) <= 0 END",
+	.nargs = 5,
+	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT8OID, TEXTOID},
 };
 
-/* is an entry parked, and by this page? */
-static FeedpubStatement find_parked = {
-	.sql = "SELECT page = $4 FROM feedpub._parked_entry"
+static FeedpubStatement find_page = {
+	.sql = "SELECT page FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
+	.nargs = 3,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 /*
@@ -125,11 +118,11 @@ static FeedpubStatement make_due = {
 };
 
 static FeedpubStatement discard = {
-	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity'"
+	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity', state = $4"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
+	.nargs = 4,
+	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 /* What has become of an entry. */
@@ -140,12 +133,9 @@ typedef enum Fate
 	ENTRY_UNKNOWN,				/* not known, or hidden from this caller */
 } Fate;
 
-static bool lock_shard_of(const FeedpubSubscription *sub, FeedpubShard *shard,
-						  const text *cursor);
-static bool remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-						   FeedpubStatement *statement, Datum *values);
-static void forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-						   List *cursors);
+static int	change_entries(text *name, text *cursor, FeedpubStatement *change);
+static bool forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+						   List *cursors, int64 state);
 static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 					  bool again, int64 skipped);
 static FeedpubRetried *load_due(uint64 row);
@@ -169,24 +159,10 @@ Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
-	text	   *cursor = PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1);
-	FeedpubSubscription sub;
-	Datum		values[4];
-	uint64		n = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
-	values[0] = PointerGetDatum(sub.name);
-	values[2] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(feedpub_receipt_draw());
-	for (int i = 0; i < sub.nloaded; i++)
-	{
-		if (!lock_shard_of(&sub, &sub.shards[i], cursor))
-			continue;
-		values[1] = Int32GetDatum(sub.shards[i].shard);
-		n += feedpub_store_execute(&make_due, values, NULL);
-	}
-	PG_RETURN_INT32((int32) n);
+	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
+								   &make_due));
 }
 
 /*
@@ -200,47 +176,40 @@ Datum
 feed_discard(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name", "cursor"};
-	FeedpubSubscription sub;
-	text	   *cursor;
-	FeedpubCursor discarded;
-	FeedpubCursor committed;
-	Datum		values[3];
-	uint64		n = 0;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	cursor = PG_GETARG_TEXT_PP(1);
-	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, -1, &sub);
+	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), &discard));
+}
+
+/*
+ * Change a parked entry, or all of them if cursor is NULL.  They get a new
+ * state.  What is discarded is forgotten, if the committed cursor has passed it.
+ */
+static int
+change_entries(text *name, text *cursor, FeedpubStatement *change)
+{
+	FeedpubSubscription sub;
+	Datum		values[4];
+	uint64		n = 0;
+
+	feedpub_subscription_load(name, NULL, -1, &sub);
 	values[0] = PointerGetDatum(sub.name);
 	values[2] = PointerGetDatum(cursor);
+	values[3] = Int64GetDatum(feedpub_receipt_draw());
 	for (int i = 0; i < sub.nloaded; i++)
 	{
 		FeedpubShard *shard = &sub.shards[i];
 
-		if (!lock_shard_of(&sub, shard, cursor))
+		if (shard->parked == 0 ||
+			(cursor != NULL && feedpub_retry_page(&sub, shard->shard, cursor) == 0) ||
+			!feedpub_shard_lock(&sub, shard->shard, true, shard))
 			continue;
 		values[1] = Int32GetDatum(shard->shard);
-		n += feedpub_store_execute(&discard, values, NULL);
-		feedpub_cursor_parse(cursor, &discarded);
-		feedpub_cursor_parse(shard->cursor, &committed);
-		if (feedpub_cursor_compare(&discarded, &committed) <= 0)
-			forget_entries(&sub, shard, list_make1(cursor));
+		n += feedpub_store_execute(change, values, NULL);
+		if (change == &discard)
+			(void) forget_entries(&sub, shard, list_make1(cursor), 0);
 	}
-	PG_RETURN_INT32((int32) n);
-}
-
-/*
- * Lock a shard that has this entry parked, or any if cursor is NULL.  Returns
- * whether it has.
- */
-static bool
-lock_shard_of(const FeedpubSubscription *sub, FeedpubShard *shard,
-			  const text *cursor)
-{
-	bool		by_this;
-
-	return shard->parked > 0 &&
-		(cursor == NULL || feedpub_retry_is_parked(sub, shard->shard, cursor, 0, &by_this)) &&
-		feedpub_shard_lock(sub, shard->shard, true, shard);
+	return (int) n;
 }
 
 /*
@@ -252,27 +221,33 @@ feedpub_retry_settle(const FeedpubSubscription *sub,
 					 const FeedpubReceipt *receipt, const FeedpubShard *shard)
 {
 	FeedpubShard settled = *shard;
-	Datum		values[4];
 
 	settled.settled = receipt->page;
-	values[2] = PointerGetDatum(receipt->cursor);
-	values[3] = Int64GetDatum(receipt->state);
-	return remove_entries(sub, &settled, &settle, values);
+	return forget_entries(sub, &settled, list_make1(receipt->cursor), receipt->state);
 }
 
 /*
- * Remove entries of a locked shard by a statement, whose parameters from $3 on
- * are set, and write the shard if there were any.  Returns whether there were.
+ * Forget entries of a locked shard for which nothing is left to do, or, if that
+ * is not 0, that are in a state.  Returns whether there were any.
  */
 static bool
-remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-			   FeedpubStatement *statement, Datum *values)
+forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
+			   List *cursors, int64 state)
 {
+	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
+	Datum		values[5];
 	uint64		n;
+	ListCell   *lc;
 
+	foreach(lc, cursors)
+		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
-	n = feedpub_store_execute(statement, values, NULL);
+	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
+												TEXTOID, -1, false, TYPALIGN_INT));
+	values[3] = Int64GetDatum(state);
+	values[4] = PointerGetDatum(shard->cursor);
+	n = feedpub_store_execute(&forget, values, NULL);
 	if (n == 0)
 		return false;
 	shard->parked -= (int) n;
@@ -281,26 +256,17 @@ remove_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 }
 
 /*
- * Is an entry parked?  *by_this: has this page parked it?
+ * The page that has parked an entry last; 0 if the entry is not parked.
  */
-bool
-feedpub_retry_is_parked(const FeedpubSubscription *sub, int shard,
-						const text *cursor, int64 page, bool *by_this)
+int64
+feedpub_retry_page(const FeedpubSubscription *sub, int shard, const text *cursor)
 {
-	FeedpubRole caller;
-	Datum		values[4];
-	bool		isnull;
-	bool		found;
+	Datum		values[3];
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard);
 	values[2] = PointerGetDatum(cursor);
-	values[3] = Int64GetDatum(page);
-	feedpub_store_begin(&caller);
-	found = feedpub_store_run(&find_parked, values, NULL) > 0;
-	*by_this = found && DatumGetBool(feedpub_store_value(0, 1, &isnull));
-	feedpub_store_end(&caller);
-	return found;
+	return feedpub_store_number(&find_page, values, 0);
 }
 
 /*
@@ -346,7 +312,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		skipped += list_length(due);
 		if (gone != NIL && may_write && feedpub_shard_lock(sub, shard->shard, false, &now))
 		{
-			forget_entries(sub, &now, gone);
+			(void) forget_entries(sub, &now, gone, 0);
 			skipped -= list_length(gone);
 		}
 		if (found != NULL)
@@ -360,24 +326,6 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		}
 	}
 	return NULL;
-}
-
-/*
- * Forget entries of a locked shard.
- */
-static void
-forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-			   List *cursors)
-{
-	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
-	Datum		values[3];
-	ListCell   *lc;
-
-	foreach(lc, cursors)
-		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
-	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
-												TEXTOID, -1, false, TYPALIGN_INT));
-	(void) remove_entries(sub, shard, &forget, values);
 }
 
 static List *

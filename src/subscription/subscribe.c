@@ -84,7 +84,6 @@ static FeedpubStatement count_shards = {
 	.latest = true,
 };
 
-static void check_shards(int shards);
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
 static void check_backoff(ArrayType *backoff);
@@ -139,7 +138,10 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
 	feedpub_subscription_check_name(name, "name");
-	check_shards(shards);
+	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"shards\" must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
 	check_settings(fcinfo, 4, 5, 7);
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
@@ -191,15 +193,6 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	feedpub_repeat_forget(name, shards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
-}
-
-static void
-check_shards(int shards)
-{
-	if (shards < 1 || shards > FEEDPUB_MAX_SHARDS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"shards\" must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
 }
 
 /*

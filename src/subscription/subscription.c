@@ -47,49 +47,33 @@
 #define MAX_NAME		255
 
 /*
- * $2 is a shard.  The newest version of each row of feedpub._shard is the first
- * one, and LIMIT 1 ends the scan there.
+ * $2 is a shard, $3 the calling consumer or NULL.  The newest version of each
+ * row of feedpub._shard is the first one, and LIMIT 1 ends the scan there.
  */
-#define SELECT_SUBSCRIPTION(seen_until, shards, consumer) \
-	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts, " seen_until ", s.shards," \
-	" s.backoff," FEEDPUB_SHARD_COLUMNS                                                                     \
-	" FROM feedpub._subscription s " shards                                                                 \
-	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                  \
-	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                              \
-	"  ORDER BY o.n DESC LIMIT 1) h ON true" consumer                                                       \
+#define SELECT_SUBSCRIPTION(shards) \
+	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                                                                                  \
+	" (SELECT c.seen_until FROM feedpub._consumer c"                                                                                                               \
+	"  WHERE c.subscription = $1 AND c.consumer = $3), s.shards, s.backoff," FEEDPUB_SHARD_COLUMNS " FROM feedpub._subscription s CROSS JOIN " shards " i (shard)" \
+	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                                                                         \
+	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                                                                                     \
+	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                                                                       \
 	" WHERE s.name = $1"
-#define ONE_SHARD	"CROSS JOIN (SELECT $2 AS shard) i"
-#define ALL_SHARDS	"CROSS JOIN pg_catalog.generate_series(0, s.shards - 1) i (shard)"
-#define SEEN_UNTIL	" LEFT JOIN feedpub._consumer c ON c.subscription = s.name AND c.consumer = $3"
 
 static FeedpubStatement select_shard = {
-	.sql = SELECT_SUBSCRIPTION("NULL", ONE_SHARD, ""),
-	.nargs = 2,
-	.argtypes = {TEXTOID, INT4OID},
-};
-
-static FeedpubStatement select_shards = {
-	.sql = SELECT_SUBSCRIPTION("NULL", ALL_SHARDS, ""),
-	.nargs = 2,
-	.argtypes = {TEXTOID, INT4OID},
-};
-
-static FeedpubStatement select_shard_of_consumer = {
-	.sql = SELECT_SUBSCRIPTION("c.seen_until", ONE_SHARD, SEEN_UNTIL),
+	.sql = SELECT_SUBSCRIPTION("(SELECT $2)"),
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
-static FeedpubStatement select_shards_of_consumer = {
-	.sql = SELECT_SUBSCRIPTION("c.seen_until", ALL_SHARDS, SEEN_UNTIL),
+static FeedpubStatement select_shards = {
+	.sql = SELECT_SUBSCRIPTION("pg_catalog.generate_series(0, s.shards - 1)"),
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
-static uint64 select_subscription(Datum *values, bool by_consumer,
-								  int shard_wanted);
+static uint64 select_subscription(Datum *values, int shard_wanted);
 static int	compare_shards(const void *a, const void *b);
 
 /*
@@ -197,7 +181,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	values[0] = PointerGetDatum(name);
 	values[2] = PointerGetDatum(consumer);
 	feedpub_store_begin(&caller);
-	nrows = select_subscription(values, consumer != NULL, shard_wanted);
+	nrows = select_subscription(values, shard_wanted);
 	MemoryContextSwitchTo(context);
 	if (nrows > 0)
 	{
@@ -230,7 +214,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
  * more are mostly used again by the session that has used one.
  */
 static uint64
-select_subscription(Datum *values, bool by_consumer, int shard_wanted)
+select_subscription(Datum *values, int shard_wanted)
 {
 	static bool several = false;
 	uint64		nrows;
@@ -239,14 +223,12 @@ select_subscription(Datum *values, bool by_consumer, int shard_wanted)
 	values[1] = Int32GetDatum(Max(shard_wanted, 0));
 	if (shard_wanted >= 0 || !several)
 	{
-		nrows = feedpub_store_run(by_consumer ? &select_shard_of_consumer : &select_shard,
-								  values, NULL);
+		nrows = feedpub_store_run(&select_shard, values, NULL);
 		if (shard_wanted >= 0 || nrows == 0 ||
 			DatumGetInt32(feedpub_store_value(0, 8, &isnull)) == 1)
 			return nrows;
 	}
-	nrows = feedpub_store_run(by_consumer ? &select_shards_of_consumer : &select_shards,
-							  values, NULL);
+	nrows = feedpub_store_run(&select_shards, values, NULL);
 	several = nrows > 1;
 	return nrows;
 }

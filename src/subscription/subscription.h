@@ -44,11 +44,9 @@ typedef struct FeedpubSubscription
 /* How far a poll has read in a shard while the shard has this state: pass.c. */
 typedef struct FeedpubReached
 {
-	bool		given;
-	int64		state;
+	int64		state;			/* 0: it has not read in the shard */
 	FeedpubCursor cursor;
 	FeedpubCursor visible;		/* up to there row security has hidden nothing */
-	bool		hides;			/* what comes next is hidden */
 } FeedpubReached;
 
 /* A receipt, as feed_ack(), feed_nack() and feed_park() take it: receipt.c. */
@@ -70,12 +68,12 @@ typedef struct FeedpubReceipt
 /* length of a receipt up to its cursor */
 #define FEEDPUB_RECEIPT_PREFIX	45
 
-/* What an acknowledgement did. */
+/* What became of what a consumer has said with a receipt. */
 typedef enum FeedpubAck
 {
 	FEEDPUB_ACK_DONE,
-	FEEDPUB_ACK_ALREADY,		/* one with the same receipt came before */
-	FEEDPUB_ACK_LOST,
+	FEEDPUB_ACK_ALREADY,		/* it has been dealt with before */
+	FEEDPUB_ACK_LOST,			/* another page or delivery has it */
 } FeedpubAck;
 
 /* A parked entry that is delivered again. */
@@ -195,9 +193,8 @@ extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
 extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
 								 const FeedpubReceipt *receipt,
 								 const FeedpubShard *shard);
-extern bool feedpub_retry_is_parked(const FeedpubSubscription *sub, int shard,
-									const text *cursor, int64 page,
-									bool *by_this);
+extern int64 feedpub_retry_page(const FeedpubSubscription *sub, int shard,
+								const text *cursor);
 
 /* in shard.c */
 extern bool feedpub_shard_lock(const FeedpubSubscription *sub, int number,
