@@ -86,7 +86,7 @@ feed_ack(PG_FUNCTION_ARGS)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
-	result = feedpub_ack_page(&sub, &receipt, feedpub_receipt_draw());
+	result = feedpub_ack_page(&sub, &receipt);
 	if (PG_GETARG_BOOL(2))
 		feedpub_ack_check(sub.name, result);
 	PG_RETURN_BOOL(result != FEEDPUB_ACK_LOST);
@@ -115,13 +115,20 @@ feedpub_ack_check(const text *name, FeedpubAck result)
 }
 
 /*
- * Acknowledge.  sub has been loaded, with at least the receipt's shard;
- * new_state is the state that the shard gets.
+ * Acknowledge, and note that in what has been loaded of the subscription, with
+ * at least the receipt's shard: its cursor, state and lease, not the number of
+ * parked entries.
+ *
+ * If another consumer has leased the shard since it was loaded, its state has
+ * changed, and the acknowledgement fails.  So what has been loaded is right.
  */
 FeedpubAck
-feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-				 int64 new_state)
+feedpub_ack_page(FeedpubSubscription *sub, const FeedpubReceipt *receipt)
 {
+	bool		is_leased = receipt->kind == FEEDPUB_RECEIPT_LEASED;
+	TimestampTz leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms);
+	FeedpubShard none = {0};
+	FeedpubShard *shard = &none;
 	Datum		values[9];
 	FeedpubSubscription now;
 	FeedpubCursor committed;
@@ -133,22 +140,28 @@ feedpub_ack_page(const FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	check_cursor(sub->feed, &receipt->parsed);
 
 	(void) feedpub_registry_lock_history(sub->feed, RowExclusiveLock, true);
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		if (sub->shards[i].shard == receipt->shard)
+			shard = &sub->shards[i];
+	}
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(receipt->shard);
 	values[2] = Int64GetDatum(receipt->state);
 	values[3] = Int64GetDatum(receipt->page);
 	values[4] = PointerGetDatum(receipt->cursor);
-	values[5] = Int64GetDatum(new_state);
-	values[6] = BoolGetDatum(receipt->kind == FEEDPUB_RECEIPT_LEASED);
-	values[7] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(GetCurrentTimestamp(), sub->lease_ms));
-	values[8] = Int64GetDatum(0);
-	for (int i = 0; i < sub->nloaded; i++)
-	{
-		if (sub->shards[i].shard == receipt->shard)
-			values[8] = Int64GetDatum(sub->shards[i].n);
-	}
+	values[5] = Int64GetDatum(feedpub_receipt_draw());
+	values[6] = BoolGetDatum(is_leased);
+	values[7] = TimestampTzGetDatum(leased_until);
+	values[8] = Int64GetDatum(shard->n);
 	if (feedpub_store_execute(&move_cursor, values, NULL) == 1)
+	{
+		shard->cursor = receipt->cursor;
+		shard->state = DatumGetInt64(values[5]);
+		if (is_leased && shard->consumer != NULL)
+			shard->leased_until = leased_until;
 		return FEEDPUB_ACK_DONE;
+	}
 
 	/* has this page moved it there already? */
 	if (!feedpub_subscription_find(sub->name, NULL, receipt->shard, &now) ||

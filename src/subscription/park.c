@@ -47,9 +47,6 @@
 PG_FUNCTION_INFO_V1(feed_park);
 PG_FUNCTION_INFO_V1(feed_nack);
 
-/* how long feed_nack() parks an entry if nothing is said, in us */
-#define DEFAULT_DELAY	(10 * USECS_PER_SEC)
-
 /* why a poll parks an entry */
 #define REPEAT_REASON	"deliveries ended without an acknowledgement"
 
@@ -98,7 +95,6 @@ static FeedpubStatement select_hidden = {
 };
 
 static bool park_by_consumer(FunctionCallInfo fcinfo, bool retries);
-static Datum retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub);
 static FeedpubAck park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 					   bool wait, text *reason, Datum times, int failures);
 static bool describe_entry(FeedpubSubscription *sub,
@@ -167,32 +163,6 @@ feed_nack(PG_FUNCTION_ARGS)
 }
 
 /*
- * When an entry is delivered again, an element for each failure.
- */
-static Datum
-retry_times(FunctionCallInfo fcinfo, const FeedpubSubscription *sub)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	Interval	default_delay = {.time = DEFAULT_DELAY};
-	Datum		delay = IntervalPGetDatum(&default_delay);
-	Datum	   *delays = &delay;
-	int			ndelays = 1;
-
-	if (!PG_ARGISNULL(3))
-		delay = PG_GETARG_DATUM(3);
-	else if (sub->backoff != NULL)
-		delays = feedpub_subscription_delays(sub->backoff, &ndelays);
-	for (int i = 0; i < ndelays; i++)
-	{
-		int64		ms = feedpub_argument_ms(DatumGetIntervalP(delays[i]));
-
-		delays[i] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, ms));
-	}
-	return PointerGetDatum(construct_array(delays, ndelays, TIMESTAMPTZOID, sizeof(TimestampTz),
-										   FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-}
-
-/*
  * Park an entry that a consumer cannot deal with.  If it retries, it is
  * delivered again, unless the entry has failed too often.
  */
@@ -208,7 +178,7 @@ park_by_consumer(FunctionCallInfo fcinfo, bool retries)
 	PreventCommandIfReadOnly(retries ? "feed_nack()" : "feed_park()");
 	feedpub_receipt_check(&receipt, &sub);
 	result = park(&sub, &receipt, true, PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-				  retries ? retry_times(fcinfo, &sub) : (Datum) 0,
+				  retries ? feedpub_backoff_times(sub.backoff, PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3)) : (Datum) 0,
 				  feedpub_repeat_failures(&sub, &receipt));
 	if (result == FEEDPUB_ACK_LOST)
 		feedpub_ack_check(sub.name, result);

@@ -208,34 +208,18 @@ begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 }
 
 /*
- * Acknowledge the page before, and note that in what has been loaded of the
- * subscription.
- *
- * If another consumer has leased the shard since it was loaded, its state has
- * changed, and the acknowledgement fails.  So what has been loaded is right.
+ * Acknowledge the page before, or a parked entry: then the number of parked
+ * entries has changed.
  */
 static void
 acknowledge(Poll *poll, const text *text)
 {
 	FeedpubReceipt receipt;
-	FeedpubShard *shard;
-	int64		new_state = feedpub_receipt_draw();
 
 	feedpub_receipt_parse(text, &receipt);
-	feedpub_ack_check(poll->sub.name,
-					  feedpub_ack_page(&poll->sub, &receipt, new_state));
-	if (receipt.kind == FEEDPUB_RECEIPT_RETRY ||
-		receipt.shard >= poll->sub.nloaded)
-	{
-		/* the number of parked entries has changed, or all of it has */
+	feedpub_ack_check(poll->sub.name, feedpub_ack_page(&poll->sub, &receipt));
+	if (receipt.kind == FEEDPUB_RECEIPT_RETRY)
 		feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
-		return;
-	}
-	shard = &poll->sub.shards[receipt.shard];
-	shard->cursor = receipt.cursor;
-	shard->state = new_state;
-	if (receipt.kind == FEEDPUB_RECEIPT_LEASED && shard->consumer != NULL)
-		shard->leased_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), poll->sub.lease_ms);
 }
 
 /*

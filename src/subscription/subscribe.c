@@ -86,7 +86,6 @@ static FeedpubStatement count_shards = {
 
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
-static void check_backoff(ArrayType *backoff);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed);
 static text *use_existing(text *name, Oid feed);
 static bool add_subscription(Datum *values, int shards, bool is_last);
@@ -217,32 +216,7 @@ check_settings(FunctionCallInfo fcinfo, int lease_arg, int max_attempts_arg,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_attempts\" must be at least 1")));
 	if (!PG_ARGISNULL(backoff_arg))
-		check_backoff(PG_GETARG_ARRAYTYPE_P(backoff_arg));
-}
-
-static void
-check_backoff(ArrayType *backoff)
-{
-	Datum	   *delays;
-	int			ndelays = ArrayGetNItems(ARR_NDIM(backoff), ARR_DIMS(backoff));
-
-	if (ARR_NDIM(backoff) != 1 || ndelays > FEEDPUB_MAX_BACKOFF)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"backoff\" must be a one-dimensional array of 1 to %d intervals",
-						FEEDPUB_MAX_BACKOFF)));
-	if (array_contains_nulls(backoff))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("argument \"backoff\" must not contain null values")));
-	delays = feedpub_subscription_delays(backoff, &ndelays);
-	for (int i = 0; i < ndelays; i++)
-	{
-		if (feedpub_argument_ms(DatumGetIntervalP(delays[i])) < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("argument \"backoff\" must not contain negative intervals")));
-	}
+		feedpub_backoff_check(PG_GETARG_ARRAYTYPE_P(backoff_arg));
 }
 
 /*

@@ -233,19 +233,6 @@ select_subscription(Datum *values, int shard_wanted)
 	return nrows;
 }
 
-/*
- * The elements of a backoff, which are intervals.
- */
-Datum *
-feedpub_subscription_delays(ArrayType *backoff, int *ndelays)
-{
-	Datum	   *delays;
-
-	deconstruct_array(backoff, INTERVALOID, sizeof(Interval), false,
-					  TYPALIGN_DOUBLE, &delays, NULL, ndelays);
-	return delays;
-}
-
 static int
 compare_shards(const void *a, const void *b)
 {

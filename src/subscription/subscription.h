@@ -107,14 +107,14 @@ typedef struct FeedpubDelivery
 /* how many shards a subscription may have; receipts have room for them */
 #define FEEDPUB_MAX_SHARDS	1024
 
-/* how many delays a backoff may have */
-#define FEEDPUB_MAX_BACKOFF 100
-
 /* in ack.c */
-extern FeedpubAck feedpub_ack_page(const FeedpubSubscription *sub,
-								   const FeedpubReceipt *receipt,
-								   int64 new_state);
+extern FeedpubAck feedpub_ack_page(FeedpubSubscription *sub,
+								   const FeedpubReceipt *receipt);
 extern void feedpub_ack_check(const text *name, FeedpubAck result);
+
+/* in backoff.c */
+extern void feedpub_backoff_check(ArrayType *backoff);
+extern Datum feedpub_backoff_times(ArrayType *backoff, Interval *delay);
 
 /* in delivery.c */
 extern void feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
@@ -216,7 +216,6 @@ extern void feedpub_subscription_load_again(const text *consumer, bool found,
 extern void feedpub_subscription_require_feed(const FeedpubSubscription *sub);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
-extern Datum *feedpub_subscription_delays(ArrayType *backoff, int *ndelays);
 extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
 extern bool feedpub_subscription_may_know(Oid owner, Oid feed);
 
