@@ -51,6 +51,21 @@ feedpub_argument_row_type(FunctionCallInfo fcinfo)
 }
 
 /*
+ * Refuse a procedure that commits inside a transaction block, where it cannot,
+ * and on a standby.
+ */
+void
+feedpub_argument_check_call(FunctionCallInfo fcinfo, const char *name)
+{
+	/* the server calls a procedure with a CallContext only */
+	if (castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block", name)));
+	PreventCommandDuringRecovery(name);
+}
+
+/*
  * An interval in whole ms, rounded down.  A month has 30 days.  It is cut if
  * it is too long to be added to a time.
  */

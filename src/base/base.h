@@ -55,6 +55,7 @@ typedef struct FeedpubRole
 /* in argument.c */
 extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 								   const char *const *names);
+extern void feedpub_argument_check_call(FunctionCallInfo fcinfo, const char *name);
 extern TupleDesc feedpub_argument_row_type(FunctionCallInfo fcinfo);
 extern int64 feedpub_argument_ms(const Interval *interval);
 extern int64 feedpub_argument_timeout(const Interval *timeout);

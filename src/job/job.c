@@ -11,13 +11,15 @@
 #include <math.h>
 
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "storage/lock.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/xid8.h"
 
@@ -255,8 +257,11 @@ feedpub_job_step(FeedpubJob *job, bool wait)
 static FeedpubJobOutcome
 step(FeedpubJob *job, bool wait)
 {
+	LOCKMODE	lockmode = job->kind == FEEDPUB_JOB_EXPIRE ? AccessShareLock : RowExclusiveLock;
 	FeedpubPass *pass = &job->pass;
-	FeedpubJobOutcome outcome;
+	FeedpubJobOutcome outcome = FEEDPUB_JOB_GOES_ON;
+	Relation	rel;
+	bool		is_there;
 	LOCKTAG		tag;
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
@@ -267,9 +272,19 @@ step(FeedpubJob *job, bool wait)
 		pass->done = job->max_rows;
 		return feedpub_registry_sweep(job->max_rows) ? FEEDPUB_JOB_GOES_ON : FEEDPUB_JOB_DONE;
 	}
-	outcome = pass->removes ? feedpub_remove_rows(job, wait) : feedpub_stamp_rows(job, wait);
-	if (outcome != FEEDPUB_JOB_GOES_ON)
-		return outcome;
+	if (pass->removes && !feedpub_registry_lock_history(job->feed, RowShareLock, wait))
+		return FEEDPUB_JOB_WAITS;
+	if (wait)
+		LockRelationOid(job->relation, lockmode);
+	else if (!ConditionalLockRelationOid(job->relation, lockmode))
+		return FEEDPUB_JOB_WAITS;
+	rel = try_relation_open(job->relation, NoLock);
+	if (rel == NULL)
+		return FEEDPUB_JOB_NOTHING;
+	is_there = pass->removes ? feedpub_remove_rows(job, rel) : feedpub_stamp_rows(job, rel);
+	relation_close(rel, NoLock);
+	if (!is_there)
+		return FEEDPUB_JOB_NOTHING;
 	job->total += pass->done;
 	if (pass->ended)
 	{

@@ -153,7 +153,7 @@ extern long feedpub_plan_wait(void);
 extern void feedpub_plan_end(void);
 
 /* in remove.c */
-extern FeedpubJobOutcome feedpub_remove_rows(FeedpubJob *job, bool wait);
+extern bool feedpub_remove_rows(FeedpubJob *job, Relation rel);
 
 /* in rows.c */
 extern void feedpub_rows_check(Relation rel, bool removes);
@@ -162,6 +162,6 @@ extern void feedpub_rows_stamp_all(Relation rel, const char *which);
 
 /* in stamp.c */
 extern uint64 feedpub_stamp_target(Oid feed, Relation rel);
-extern FeedpubJobOutcome feedpub_stamp_rows(FeedpubJob *job, bool wait);
+extern bool feedpub_stamp_rows(FeedpubJob *job, Relation rel);
 
 #endif							/* FEEDPUB_JOB_H */

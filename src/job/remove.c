@@ -37,31 +37,25 @@
 
 #include "job/job.h"
 
-FeedpubJobOutcome
-feedpub_remove_rows(FeedpubJob *job, bool wait)
+/*
+ * A step, under the locks.  Returns false if the floor has moved since, or the
+ * feed is gone.
+ */
+bool
+feedpub_remove_rows(FeedpubJob *job, Relation rel)
 {
 	bool		is_outbox = job->kind == FEEDPUB_JOB_REMOVE;
-	LOCKMODE	lockmode = is_outbox ? RowExclusiveLock : AccessShareLock;
 	FeedpubPass *pass = &job->pass;
-	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
+	bool		is_there;
 	FeedpubFeed registered;		/* reading it raises an error without an index */
 	FeedpubFloor floor;
 	FeedpubBatch batch;
-	Relation	rel;
 	Relation	rows;
 
-	if (!feedpub_registry_lock_history(job->feed, RowShareLock, wait))
-		return FEEDPUB_JOB_WAITS;
-	if (wait)
-		LockRelationOid(job->feed, lockmode);
-	else if (!ConditionalLockRelationOid(job->feed, lockmode))
-		return FEEDPUB_JOB_WAITS;
-	rel = try_relation_open(job->feed, NoLock);
-	if (rel == NULL)
-		return outcome;
 	PushActiveSnapshot(GetLatestSnapshot());
 	feedpub_floor_read(job->feed, GetActiveSnapshot(), &floor);
-	if (floor.sync_id == (int64) job->target && feedpub_registry_find(job->feed, &registered))
+	is_there = floor.sync_id == (int64) job->target && feedpub_registry_find(job->feed, &registered);
+	if (is_there)
 	{
 		/* if it came with a dump, it sees rows that were written here since */
 		feedpub_batch_last(job->feed, PG_INT64_MAX, GetActiveSnapshot(), &batch);
@@ -78,9 +72,7 @@ feedpub_remove_rows(FeedpubJob *job, bool wait)
 		feedpub_rows_some(pass, rows, job->max_rows);
 		if (rows != rel)
 			relation_close(rows, NoLock);
-		outcome = FEEDPUB_JOB_GOES_ON;
 	}
 	PopActiveSnapshot();
-	relation_close(rel, NoLock);
-	return outcome;
+	return is_there;
 }

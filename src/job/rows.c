@@ -130,27 +130,14 @@ feedpub_rows_check(Relation rel, bool removes)
 	const char *message = removes ? "rows of \"%s\" cannot be removed" :
 									"rows of \"%s\" cannot be published again";
 	const char *verb = removes ? "DELETE" : "UPDATE";
-	AclMode		mode = removes ? ACL_DELETE : ACL_UPDATE;
 	const char *name = RelationGetRelationName(rel);
-	Oid			relid = RelationGetRelid(rel);
-	Oid			owner = rel->rd_rel->relowner;
 
-	if (check_enable_rls(relid, owner, true) == RLS_ENABLED)
+	if (check_enable_rls(RelationGetRelid(rel), rel->rd_rel->relowner, true) == RLS_ENABLED)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg(message, name),
 				 errdetail("Row security hides rows from the table's owner."),
 				 errhint("ALTER TABLE ... NO FORCE ROW LEVEL SECURITY, and try again.")));
-	if (pg_class_aclcheck(relid, owner, ACL_SELECT) != ACLCHECK_OK ||
-		(pg_class_aclcheck(relid, owner, mode) != ACLCHECK_OK &&
-		 (removes || pg_attribute_aclcheck(relid, get_attnum(relid, FEEDPUB_XID_COLUMN), owner, mode) != ACLCHECK_OK)))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg(message, name),
-				 errdetail("The table's owner lacks SELECT or %s on it.", verb),
-				 errhint("GRANT SELECT, %s ON %s TO %s, and try again.", verb,
-						 feedpub_relation_name(relid),
-						 quote_identifier(GetUserNameFromId(owner, false)))));
 	for (int i = 0; rel->rd_rules != NULL && i < rel->rd_rules->numLocks; i++)
 	{
 		RewriteRule *rule = rel->rd_rules->rules[i];
@@ -471,10 +458,14 @@ static void
 lock_rows(Step *step)
 {
 	int			n = step->n;
+	ErrorData  *error;
 
-	if (try(step,
-			psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
-					 step->pass->removes ? "UPDATE" : "NO KEY UPDATE")) != NULL)
+	error = try(step,
+				psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
+						 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"));
+	if (error != NULL && !is_passing(error))
+		ReThrowError(error);
+	if (error != NULL)
 		step->processed = 0;
 	take_rows(step);
 	step->pass->left += n - step->n;

@@ -37,52 +37,38 @@ feedpub_stamp_target(Oid feed, Relation rel)
 	return RelationGetRelid(rel) == feed ? 0 : feedpub_partition_since(feed, rel);
 }
 
-FeedpubJobOutcome
-feedpub_stamp_rows(FeedpubJob *job, bool wait)
+/*
+ * A step, under the lock, which keeps the partition as it is.  Returns false if
+ * it is not as the pass has it.
+ */
+bool
+feedpub_stamp_rows(FeedpubJob *job, Relation rel)
 {
 	FeedpubPass *pass = &job->pass;
-	FeedpubJobOutcome outcome = FEEDPUB_JOB_NOTHING;
-	Relation	rel;
+	bool		admitted = job->target != FEEDPUB_SINCE_NEVER;
+	uint64		before = Max(admitted ? job->target : 0, job->republished);
 
-	if (wait)
-		LockRelationOid(job->relation, RowExclusiveLock);
-	else if (!ConditionalLockRelationOid(job->relation, RowExclusiveLock))
-		return FEEDPUB_JOB_WAITS;
-	rel = try_relation_open(job->relation, NoLock);
-	if (rel == NULL)
-		return outcome;
-
-	/*
-	 * Is the partition still as the pass has it?  Our lock keeps it as it is
-	 * from here on.
-	 */
-	if (feedpub_registry_is_registered(job->feed) &&
-		feedpub_partition_feed(job->relation) == job->feed &&
-		feedpub_stamp_target(job->feed, rel) == job->target)
+	if (!feedpub_registry_is_registered(job->feed) ||
+		feedpub_partition_feed(job->relation) != job->feed ||
+		feedpub_stamp_target(job->feed, rel) != job->target)
+		return false;
+	feedpub_require_index(rel);
+	feedpub_rows_check(rel, false);
+	pass->before = (FeedpubSnapshot){.xmin = before, .xmax = before};
+	pass->kinds = admitted || job->republished > 0 ?
+		1 << FEEDPUB_ROWS_UNSTAMPED | 1 << FEEDPUB_ROWS_BEFORE :
+		0;
+	if (!admitted || job->republished > 0)
+		pass->kinds |= 1 << FEEDPUB_ROWS_FOREIGN;
+	if (pass->file != rel->rd_rel->relfilenode)
 	{
-		bool		admitted = job->target != FEEDPUB_SINCE_NEVER;
-		uint64		before = Max(admitted ? job->target : 0, job->republished);
+		/* a pass begins: before its first snapshot */
+		Snapshot	snapshot = GetLatestSnapshot();
 
-		feedpub_require_index(rel);
-		feedpub_rows_check(rel, false);
-		pass->before = (FeedpubSnapshot){.xmin = before, .xmax = before};
-		pass->kinds = admitted || job->republished > 0 ?
-			1 << FEEDPUB_ROWS_UNSTAMPED | 1 << FEEDPUB_ROWS_BEFORE :
-			0;
-		if (!admitted || job->republished > 0)
-			pass->kinds |= 1 << FEEDPUB_ROWS_FOREIGN;
-		if (pass->file != rel->rd_rel->relfilenode)
-		{
-			/* a pass begins: before its first snapshot */
-			Snapshot	snapshot = GetLatestSnapshot();
-
-			pass->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
-		}
-		feedpub_rows_some(pass, rel, job->max_rows);
-		if (!admitted && pass->ended && pass->left + pass->moved == 0)
-			feedpub_shmem_mark(&job->feed, 1, false);	/* it can be admitted */
-		outcome = FEEDPUB_JOB_GOES_ON;
+		pass->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
 	}
-	relation_close(rel, NoLock);
-	return outcome;
+	feedpub_rows_some(pass, rel, job->max_rows);
+	if (!admitted && pass->ended && pass->left + pass->moved == 0)
+		feedpub_shmem_mark(&job->feed, 1, false);	/* it can be admitted */
+	return true;
 }

@@ -99,17 +99,7 @@ static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 Datum
 feed_publish(PG_FUNCTION_ARGS)
 {
-	/* the server calls a procedure with a CallContext only */
-	if (castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block",
-						"feed_publish")));
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("feeds cannot be published during recovery")));
-
+	feedpub_argument_check_call(fcinfo, "feed_publish");
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	if (PG_ARGISNULL(0))
 		publish_all();

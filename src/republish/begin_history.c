@@ -57,8 +57,6 @@
 
 PG_FUNCTION_INFO_V1(feed_begin_history);
 
-static bool has_foreign_rows(Relation rel);
-
 /*
  * feed_begin_history(feed regclass) returns void, VOLATILE
  *
@@ -89,6 +87,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	FeedpubKey	key;
 	Oid			keyid;
 	bool		deletes;
+	FullTransactionId stamp;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_begin_history()");
@@ -105,8 +104,10 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	(void) feedpub_registry_lock_history(relid, ExclusiveLock, true);
 	rel = feedpub_registry_open(relid);
 	feedpub_batch_lock(relid, true);
+	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
+		feedpub_require_index(rel);
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
-		(has_foreign_rows(rel) || feedpub_registry_is_unstamped(relid)))
+		(feedpub_history_has_foreign(rel, &stamp) || feedpub_registry_is_unstamped(relid)))
 	{
 		LockRelationOid(relid, ExclusiveLock);
 		feedpub_rows_check(rel, false);
@@ -122,16 +123,4 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	feedpub_wake_note(relid, GetTopFullTransactionId());
 	relation_close(rel, NoLock);
 	PG_RETURN_VOID();
-}
-
-/*
- * Does the table have a row with a stamp that this server has not assigned?
- */
-static bool
-has_foreign_rows(Relation rel)
-{
-	FullTransactionId stamp;
-
-	feedpub_require_index(rel);
-	return feedpub_history_has_foreign(rel, &stamp);
 }

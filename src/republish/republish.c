@@ -64,16 +64,7 @@ feed_republish(PG_FUNCTION_ARGS)
 	uint64		before;
 	Oid			relid;
 
-	/* the server calls a procedure with a CallContext only */
-	if (castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block",
-						"feed_republish")));
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("feeds cannot be republished during recovery")));
+	feedpub_argument_check_call(fcinfo, "feed_republish");
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
 	unstamped_only = PG_GETARG_BOOL(1);

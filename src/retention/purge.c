@@ -65,15 +65,7 @@ feed_purge(PG_FUNCTION_ARGS)
 	Datum		purged;
 	bool		isnull = false;
 
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", "feed_purge")));
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_READ_ONLY_SQL_TRANSACTION),
-				 errmsg("feeds cannot be purged during recovery")));
+	feedpub_argument_check_call(fcinfo, "feed_purge");
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &before);

@@ -160,8 +160,6 @@ static FeedpubStatement delete_batches = {
 	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
 };
 
-static void lock_against_subscribers(Oid feed);
-static void name_subscriber(void *arg);
 static int64 move(Oid feed, const FeedpubCursor *before, bool limits_only);
 static bool expires(const Mover *mover, const FeedpubBatch *batch);
 static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
@@ -171,8 +169,6 @@ static bool choose_before(const Mover *mover, const FeedpubCursor *before,
 static void load_policy(const Mover *mover, double scale, Policy *policy);
 static void load_interest(const Mover *mover, Policy *policy);
 static bool has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch);
-static bool is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
-					  const FeedpubBatch *batch);
 static bool may_go(const Policy *policy, const FeedpubBatch *batch);
 static int64 write_move(const Mover *mover, const FeedpubBatch *target);
 static void find_largest(const Mover *mover, const FeedpubBatch *target,
@@ -221,48 +217,24 @@ feedpub_retain_step(Oid feed)
 }
 
 /*
- * Move it towards a cursor, over whole batches.  Waits for the locks.  Returns
- * false if it is there.
+ * Move it towards a cursor, over whole batches.  Waits for the locks, but not
+ * long until no session makes or moves a subscription.  Returns false if it is
+ * there.
  */
 bool
 feedpub_retain_move_to(Oid feed, const FeedpubCursor *before)
 {
-	if (!feedpub_floor_lock(feed, ShareLock, false))
-		lock_against_subscribers(feed);
-	LockRelationOid(feed, AccessShareLock);
-	(void) feedpub_batch_lock(feed, true);
-	return move(feed, before, false) >= 0;
-}
-
-/*
- * Wait until no session makes or moves a subscription.  After
- * SUBSCRIBER_TIMEOUT_MS this is an error, which names one.
- */
-static void
-lock_against_subscribers(Oid feed)
-{
-	ErrorContextCallback callback = {
-		.previous = error_context_stack,
-		.callback = name_subscriber,
-		.arg = feedpub_floor_subscriber(feed),
-	};
 	int			nestlevel = NewGUCNestLevel();
 
 	if (LockTimeout == 0 || LockTimeout > SUBSCRIBER_TIMEOUT_MS)
 		(void) set_config_option("lock_timeout", CppAsString2(SUBSCRIBER_TIMEOUT_MS),
 								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
 								 true, 0, false);
-	error_context_stack = &callback;
 	(void) feedpub_floor_lock(feed, ShareLock, true);
-	error_context_stack = callback.previous;
 	AtEOXact_GUC(true, nestlevel);
-}
-
-static void
-name_subscriber(void *arg)
-{
-	if (arg != NULL)
-		errcontext("waiting for %s, which makes or moves a subscription", (char *) arg);
+	LockRelationOid(feed, AccessShareLock);
+	(void) feedpub_batch_lock(feed, true);
+	return move(feed, before, false) >= 0;
 }
 
 /*
@@ -379,8 +351,8 @@ choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target)
 static bool
 choose_before(const Mover *mover, const FeedpubCursor *before, FeedpubBatch *target)
 {
-	Policy		policy = {.keep = DT_NOBEGIN, .max_age = DT_NOBEGIN, .size_pos = -1};
 	Oid			feed = mover->feed.relid;
+	Policy		policy = {.keep = DT_NOBEGIN, .max_age = DT_NOBEGIN, .size_pos = -1, .passed = before};
 	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
 	ListCell   *lc;
@@ -395,7 +367,13 @@ choose_before(const Mover *mover, const FeedpubCursor *before, FeedpubBatch *tar
 	load_interest(mover, &policy);
 	foreach(lc, policy.interest)
 	{
-		if (is_before(lfirst(lc), before, &batch))
+		const FeedpubCursor *cursor = lfirst(lc);
+		bool		in_it = feedpub_cursor_batch(cursor) == batch.sync_id &&
+			feedpub_cursor_batch(before) == batch.sync_id;
+
+		/* positions do not tell if others were merged into the batch */
+		if (in_it ? feedpub_batch_passed(&batch, cursor) < feedpub_batch_passed(&batch, before) :
+					feedpub_cursor_compare(cursor, before) < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("a subscription of feed \"%s\" has not acknowledged everything before that cursor",
@@ -403,7 +381,6 @@ choose_before(const Mover *mover, const FeedpubCursor *before, FeedpubBatch *tar
 					 errhint("feedpub.subscriptions shows how far each is.  Use feed_seek() or feed_unsubscribe() for one that is to be passed.")));
 	}
 	feedpub_batch_end(batches);
-	policy.passed = before;
 	return choose(mover, &policy, target);
 }
 
@@ -474,6 +451,7 @@ load_interest(const Mover *mover, Policy *policy)
 	Oid			feed = mover->feed.relid;
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
 	MemoryContext context = CurrentMemoryContext;
+	int64		oldest = PG_INT64_MAX;
 	FeedpubRole caller;
 	uint64		n;
 
@@ -492,14 +470,15 @@ load_interest(const Mover *mover, Policy *policy)
 			(cursor.history != mover->floor.history ||
 			 feedpub_cursor_is_expired(feed, &cursor, &mover->floor, mover->snapshot)))
 			continue;
-		if (policy->interest != NIL &&
-			number < feedpub_cursor_batch(linitial(policy->interest)))
+		if (number > oldest)
+			continue;
+		if (number < oldest)
+		{
+			oldest = number;
 			policy->interest = NIL;
-		if (policy->interest == NIL)
 			policy->holder = TextDatumGetCString(feedpub_store_value(i, 2, &isnull));
-		if (policy->interest == NIL ||
-			number == feedpub_cursor_batch(linitial(policy->interest)))
-			policy->interest = lappend(policy->interest, memcpy(palloc_object(FeedpubCursor), &cursor, sizeof(cursor)));
+		}
+		policy->interest = lappend(policy->interest, memcpy(palloc_object(FeedpubCursor), &cursor, sizeof(cursor)));
 	}
 	feedpub_store_end(&caller);
 }
@@ -514,21 +493,6 @@ has_passed(const FeedpubCursor *cursor, const FeedpubBatch *batch)
 
 	return number > batch->sync_id ||
 		(number == batch->sync_id && feedpub_batch_passed(batch, cursor) >= batch->last_pos);
-}
-
-/*
- * Is a cursor before another one, which is in a batch?  Positions alone do not
- * tell: if others were merged into the batch, its youngest one may have ended
- * at a position that is not the last.
- */
-static bool
-is_before(const FeedpubCursor *cursor, const FeedpubCursor *other,
-		  const FeedpubBatch *batch)
-{
-	if (feedpub_cursor_batch(cursor) != batch->sync_id ||
-		feedpub_cursor_batch(other) != batch->sync_id)
-		return feedpub_cursor_compare(cursor, other) < 0;
-	return feedpub_batch_passed(batch, cursor) < feedpub_batch_passed(batch, other);
 }
 
 /*
