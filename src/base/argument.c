@@ -17,6 +17,8 @@
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "funcapi.h"
+#include "miscadmin.h"
+#include "nodes/parsenodes.h"
 
 #include "base/base.h"
 

@@ -30,8 +30,6 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "miscadmin.h"
-#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 

@@ -20,8 +20,6 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
-#include "storage/lmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 

@@ -11,19 +11,14 @@
 
 #include "access/relation.h"
 #include "access/xact.h"
-#include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "miscadmin.h"
-#include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "job/job.h"
 
