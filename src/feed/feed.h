@@ -323,7 +323,6 @@ extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
 extern Oid	feedpub_relation_sequence(Oid relid);
 extern Oid	feedpub_relation_index(Relation rel);
-extern void feedpub_require_index(Relation rel);
 extern bool feedpub_relation_has_invalid_index(Relation rel);
 extern char *feedpub_relation_index_cure(Relation rel, bool concurrently);
 extern int64 feedpub_relation_last_pos(Oid seqid);

@@ -148,21 +148,6 @@ feedpub_relation_index(Relation rel)
 }
 
 /*
- * Refuse a feed's table, or a partition, without its index.
- */
-void
-feedpub_require_index(Relation rel)
-{
-	if (!OidIsValid(feedpub_relation_index(rel)))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has no index on (%s, %s)",
-						RelationGetRelationName(rel),
-						FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Run feed_check() to see what is missing.")));
-}
-
-/*
  * Is there an invalid index on the stamp: one that is being built, or whose
  * build failed?
  */

@@ -49,7 +49,7 @@ PG_FUNCTION_INFO_V1(feedpub_run_job);
 /* how much of a pass is kept */
 #define KEPT			offsetof(FeedpubPass, removes)
 
-static const char *const names[] = {"stamp", "remove", "expire", "sweep"};
+const char *const feedpub_job_names[] = {"stamp", "remove", "expire", "sweep"};
 
 /*
  * The jobs of a feed, or all.  First those of the owner that has waited
@@ -180,7 +180,7 @@ feedpub_job_list(Oid feed)
 		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, columns, nulls);
 		job->feed = DatumGetObjectId(columns[0]);
 		kind = TextDatumGetCString(columns[1]);
-		while (strcmp(kind, names[job->kind]) != 0)
+		while (strcmp(kind, feedpub_job_names[job->kind]) != 0)
 			job->kind++;
 		job->relation = DatumGetObjectId(columns[2]);
 		job->target = DatumGetUInt64(columns[3]);
@@ -194,12 +194,6 @@ feedpub_job_list(Oid feed)
 	MemoryContextSwitchTo(oldcontext);
 	feedpub_store_end(&caller);
 	return jobs;
-}
-
-const char *
-feedpub_job_name(FeedpubJobKind kind)
-{
-	return names[kind];
 }
 
 /*
@@ -384,7 +378,7 @@ static void
 name_job(const FeedpubJob *job, Datum *values)
 {
 	values[0] = ObjectIdGetDatum(job->feed);
-	values[1] = CStringGetTextDatum(names[job->kind]);
+	values[1] = CStringGetTextDatum(feedpub_job_names[job->kind]);
 	values[2] = ObjectIdGetDatum(job->relation);
 	values[3] = UInt64GetDatum(job->target);
 }

@@ -135,6 +135,7 @@ typedef struct FeedpubJob
 } FeedpubJob;
 
 /* in job.c */
+extern const char *const feedpub_job_names[];
 extern List *feedpub_job_list(Oid feed);
 extern void feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew);
 extern FeedpubJobOutcome feedpub_job_step(FeedpubJob *job, bool wait);
@@ -142,7 +143,6 @@ extern FeedpubJobOutcome feedpub_job_run(FeedpubJob *job);
 extern void feedpub_job_save(FeedpubJob *job, bool done);
 extern void feedpub_job_end(const FeedpubJob *job, bool progressed,
 							const char *error);
-extern const char *feedpub_job_name(FeedpubJobKind kind);
 extern int64 feedpub_job_failed_rows(Oid feed);
 extern int64 feedpub_job_stamped_rows(void);
 extern void feedpub_job_begin_transaction(void);

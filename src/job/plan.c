@@ -58,18 +58,19 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 	List	   *jobs;
 	ListCell   *lc;
 	int			nprocesses = 0;
-	bool		has_one_ended = stamped < 0;
 	bool		may_start = true;
 	int64		rows = feedpub_job_stamped_rows();
 
-	/* before the list: what has ended has written its rows */
+	/*
+	 * Before the list: what has ended has written its rows.  So a job that runs
+	 * without a process was ended, or was another worker's.
+	 */
 	for (int i = 0; i < MAX_PROCESSES; i++)
 	{
 		if (processes[i].handle != NULL && has_ended(i))
 		{
 			pfree(processes[i].handle);
 			processes[i].handle = NULL;
-			has_one_ended = true;
 		}
 		if (processes[i].handle == NULL)
 			continue;
@@ -85,7 +86,7 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 
 		if (has_process(job->owner))
 			continue;
-		if (job->running && has_one_ended)
+		if (job->running)
 			feedpub_job_end(job, false, stamped < 0 ? NULL : "a step took too long and was ended");
 		else if (job->wait_ms > 0)
 			plan_at = Min(plan_at, TimestampTzPlusMilliseconds(now, job->wait_ms));

@@ -59,7 +59,6 @@ static void take_job(void);
 static void work(void);
 static void make_step(void);
 static void end_job(void);
-static void note_failure(void);
 static void throttle(int64 nrows, int rate, TimestampTz step_began);
 static void run_in_transaction(void (*step)(void));
 
@@ -109,7 +108,7 @@ feedpub_job_main(Datum main_arg)
 		RESUME_INTERRUPTS();
 		failure = error->message;
 		if (has_job)
-			run_in_transaction(note_failure);
+			run_in_transaction(end_job);
 	}
 	PG_END_TRY();
 	proc_exit(0);
@@ -200,24 +199,20 @@ make_step(void)
 static void
 end_job(void)
 {
-	if (outcome == FEEDPUB_JOB_GOES_ON && job.kind != FEEDPUB_JOB_SWEEP)
-		feedpub_job_save(&job, false);
-	feedpub_job_end(&job, progressed, NULL);
-}
-
-static void
-note_failure(void)
-{
 	char	   *name = get_rel_name(job.feed);
-	const char *verb = feedpub_job_name(job.kind);
+	const char *verb = feedpub_job_names[job.kind];
+
+	if (failure == NULL && outcome == FEEDPUB_JOB_GOES_ON && job.kind != FEEDPUB_JOB_SWEEP)
+		feedpub_job_save(&job, false);
 
 	/* the message may tell of rows: it is for the table's owner */
-	ereport(LOG,
-			(name != NULL ?
-				 errmsg("could not %s rows of feed \"%s\"", verb, name) :
-				 errmsg("could not %s rows of feed with OID %u", verb, job.feed),
-			 errdetail("feedpub.jobs tells its owner why.")));
-	feedpub_job_end(&job, false, failure);
+	if (failure != NULL)
+		ereport(LOG,
+				(name != NULL ?
+					 errmsg("could not %s rows of feed \"%s\"", verb, name) :
+					 errmsg("could not %s rows of feed with OID %u", verb, job.feed),
+				 errdetail("feedpub.jobs tells its owner why.")));
+	feedpub_job_end(&job, progressed && failure == NULL, failure);
 }
 
 /*
@@ -242,7 +237,7 @@ static void
 run_in_transaction(void (*step)(void))
 {
 	SetCurrentStatementStartTimestamp();
-	pgstat_report_activity(STATE_RUNNING, has_job ? feedpub_job_name(job.kind) : "jobs");
+	pgstat_report_activity(STATE_RUNNING, has_job ? feedpub_job_names[job.kind] : "jobs");
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	step();

@@ -42,15 +42,15 @@ feedpub_stamp_target(Oid feed, Relation rel)
 bool
 feedpub_stamp_rows(FeedpubJob *job, Relation rel)
 {
+	FeedpubFeed registered;		/* reading it raises an error without an index */
 	FeedpubPass *pass = &job->pass;
 	bool		admitted = job->target != FEEDPUB_SINCE_NEVER;
 	uint64		before = Max(admitted ? job->target : 0, job->republished);
 
-	if (!feedpub_registry_is_registered(job->feed) ||
+	if (!feedpub_registry_find(job->feed, &registered) ||
 		feedpub_partition_feed(job->relation) != job->feed ||
 		feedpub_stamp_target(job->feed, rel) != job->target)
 		return false;
-	feedpub_require_index(rel);
 	feedpub_rows_check(rel, false);
 	pass->before = (FeedpubSnapshot){.xmin = before, .xmax = before};
 	pass->kinds = admitted || job->republished > 0 ?

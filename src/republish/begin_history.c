@@ -98,14 +98,11 @@ feed_begin_history(PG_FUNCTION_ARGS)
 						"feed_begin_history"),
 				 errdetail("It would not see rows and subscriptions that others have committed since.")));
 	relid = PG_GETARG_OID(0);
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* raises the error */
+	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);
 	(void) feedpub_registry_lock_history(relid, ExclusiveLock, true);
 	rel = feedpub_registry_open(relid);
 	feedpub_batch_lock(relid, true);
-	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE)
-		feedpub_require_index(rel);
 	if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
 		(feedpub_history_has_foreign(rel, &stamp) || feedpub_registry_is_unstamped(relid)))
 	{

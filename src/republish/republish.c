@@ -24,7 +24,6 @@
 
 PG_FUNCTION_INFO_V1(feed_republish);
 
-static void require_table_feed(Oid relid);
 static void admit_partitions(Oid relid);
 static List *find_tables(Oid feed);
 static bool republish_table(Oid feed, Oid relid, uint64 before, bool *failed);
@@ -54,6 +53,7 @@ feed_republish(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed", "unstamped_only"};
 	bool		unstamped_only;
+	FeedpubFeed feed;
 	bool		failed = false;
 	bool		again = true;
 	uint64		before;
@@ -63,7 +63,12 @@ feed_republish(PG_FUNCTION_ARGS)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
 	unstamped_only = PG_GETARG_BOOL(1);
-	require_table_feed(relid);
+	feedpub_registry_get(relid, &feed);
+	if (feed.is_outbox)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
+				 errdetail("A message is published once.")));
 	feedpub_require_owner(relid);
 	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());
 
@@ -87,20 +92,6 @@ feed_republish(PG_FUNCTION_ARGS)
 	SPI_commit();
 	SPI_finish();
 	PG_RETURN_VOID();
-}
-
-static void
-require_table_feed(Oid relid)
-{
-	FeedpubFeed feed;
-
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* raises the error */
-	if (!feedpub_registry_is_table(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
-				 errdetail("A message is published once.")));
 }
 
 /*

@@ -52,14 +52,6 @@ static FeedpubStatement read_removal = {
 	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
 };
 
-static FeedpubStatement read_retention = {
-	.sql = "SELECT COALESCE(FLOOR(EXTRACT(epoch FROM LEAST(keep, max_age,"
-		   "  CASE WHEN keep IS NULL AND max_age IS NULL AND $2 >= 0 THEN pg_catalog.make_interval(secs => $2) END))), -1)::bigint"
-		   " FROM feedpub._feed WHERE feed = $1",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, INT4OID},
-};
-
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);
 static char *find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
 						 bool is_owner);
@@ -226,17 +218,4 @@ find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot, bool is_owne
 	}
 	feedpub_store_end(&caller);
 	return holder != NULL ? holder : feedpub_retain_holder(feed, floor, snapshot);
-}
-
-/*
- * For how many s are a feed's deletes retained?  -1: it has none, or they are
- * never removed by their age.
- */
-int64
-feedpub_retention_of_deletes(const FeedpubFeed *feed)
-{
-	Datum		values[2] = {ObjectIdGetDatum(feed->relid),
-							 Int32GetDatum(feedpub_tombstone_retention)};
-
-	return feed->deletes ? feedpub_store_number(&read_retention, values, -1) : -1;
 }

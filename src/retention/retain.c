@@ -103,15 +103,20 @@ static FeedpubStatement list_feeds = {
 		   " WHERE kind = 'outbox' AND (keep IS NOT NULL OR max_age IS NOT NULL OR max_size IS NOT NULL)",
 };
 
-/* for a table feed the setting is the default */
+/*
+ * For how many s something is kept; then the limits as times, which are
+ * infinite if there are none.  For a table feed the setting is the default.
+ */
 static FeedpubStatement read_policy = {
-	.sql = "SELECT pg_catalog.clock_timestamp() - keep * $2,"
-		   " pg_catalog.clock_timestamp() - COALESCE(max_age,"
-		   "  CASE WHEN kind = 'table' AND keep IS NULL AND $3 >= 0 THEN pg_catalog.make_interval(secs => $3) END) * $2,"
-		   " max_size,"
-		   " CASE WHEN keep IS NOT NULL THEN 'keep' WHEN max_age IS NOT NULL THEN 'max_age'"
+	.sql = "SELECT pg_catalog.floor(EXTRACT(epoch FROM LEAST(keep, max_age)))::pg_catalog.int8,"
+		   " COALESCE(pg_catalog.clock_timestamp() - keep * $2, '-infinity'),"
+		   " COALESCE(pg_catalog.clock_timestamp() - max_age * $2, '-infinity'),"
+		   " COALESCE(max_size, -1),"
+		   " CASE WHEN keep IS NOT NULL THEN 'keep' WHEN is_set THEN 'max_age'"
 		   "  WHEN max_size IS NOT NULL THEN 'max_size' END"
-		   " FROM feedpub._feed WHERE feed = $1",
+		   " FROM (SELECT keep, max_size, max_age IS NOT NULL AS is_set, COALESCE(max_age,"
+		   "   CASE WHEN kind = 'table' AND keep IS NULL AND $3 >= 0 THEN pg_catalog.make_interval(secs => $3) END) AS max_age"
+		   "  FROM feedpub._feed WHERE feed = $1) f",
 	.nargs = 3,
 	.argtypes = {REGCLASSOID, FLOAT8OID, INT4OID},
 };
@@ -125,17 +130,17 @@ static FeedpubStatement read_cursors = {
 	.argtypes = {REGCLASSOID},
 };
 
+/*
+ * Batches go from the floor before on, $9: older entries of the index may be
+ * dead.
+ */
 static FeedpubStatement write_floor = {
-	.sql = "INSERT INTO feedpub._floor (feed, sync_id, pos, merged, fingerprint, removed_xid, removed_pos, history)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
-	.nargs = 8,
-	.argtypes = {REGCLASSOID, INT8OID, INT8OID, BOOLOID, INT4OID, XID8OID, INT8OID, INT4OID},
-};
-
-static FeedpubStatement delete_floors = {
-	.sql = "DELETE FROM feedpub._floor WHERE feed = $1 AND sync_id < $2",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, INT8OID},
+	.sql = "WITH written AS (INSERT INTO feedpub._floor (feed, sync_id, pos, merged, fingerprint, removed_xid, removed_pos, history)"
+		   "  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)),"
+		   " older AS (DELETE FROM feedpub._floor WHERE feed = $1 AND sync_id < $2)"
+		   " DELETE FROM feedpub._batch WHERE feed = $1 AND sync_id < $2 AND sync_id >= $9",
+	.nargs = 9,
+	.argtypes = {REGCLASSOID, INT8OID, INT8OID, BOOLOID, INT4OID, XID8OID, INT8OID, INT4OID, INT8OID},
 };
 
 /*
@@ -151,13 +156,6 @@ static FeedpubStatement find_tombstone = {
 		   "  WHERE w.feed = $1 AND w.kind = 'expire' AND j.done IS NOT TRUE) LIMIT 1",
 	.nargs = 2,
 	.argtypes = {REGCLASSOID, PG_SNAPSHOTOID},
-};
-
-/* from the floor before on: older entries of the index may be dead */
-static FeedpubStatement delete_batches = {
-	.sql = "DELETE FROM feedpub._batch WHERE feed = $1 AND sync_id < $2 AND sync_id >= $3",
-	.nargs = 3,
-	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
 };
 
 static int64 move(Oid feed, const FeedpubCursor *before, bool limits_only);
@@ -420,25 +418,32 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 	if (feedpub_store_run(&read_policy, values, NULL) > 0)
 	{
 		bool		isnull;
-		Datum		value = feedpub_store_value(0, 1, &isnull);
+		Datum		limit = feedpub_store_value(0, 5, &isnull);
 
-		if (!isnull && !mover->limits_only)
-			policy->keep = DatumGetTimestampTz(value);
-		value = feedpub_store_value(0, 2, &isnull);
-		if (!isnull)
-			policy->max_age = DatumGetTimestampTz(value);
-		value = feedpub_store_value(0, 3, &isnull);
-		if (!isnull)
-			max_size = DatumGetInt64(value);
-		value = feedpub_store_value(0, 4, &isnull);
-		if (!isnull)
-			policy->limit = MemoryContextStrdup(context, TextDatumGetCString(value));
+		policy->limit = isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(limit));
+		if (!mover->limits_only)
+			policy->keep = DatumGetTimestampTz(feedpub_store_value(0, 2, &isnull));
+		policy->max_age = DatumGetTimestampTz(feedpub_store_value(0, 3, &isnull));
+		max_size = DatumGetInt64(feedpub_store_value(0, 4, &isnull));
 	}
 	feedpub_store_end(&caller);
 	if (max_size >= 0 && mover->heap != NULL)
 		policy->size_pos = size_limit(mover, max_size);
 	if (policy->keep != DT_NOBEGIN)
 		load_interest(mover, policy);
+}
+
+/*
+ * For how many s are a feed's deletes retained?  -1: it has none, or they are
+ * never removed by their age.
+ */
+int64
+feedpub_retention_of_deletes(const FeedpubFeed *feed)
+{
+	Datum		values[3] = {ObjectIdGetDatum(feed->relid), Float8GetDatum(1),
+							 Int32GetDatum(feedpub_tombstone_retention)};
+
+	return feed->deletes ? feedpub_store_number(&read_policy, values, -1) : -1;
 }
 
 /*
@@ -529,7 +534,7 @@ write_move(const Mover *mover, const FeedpubBatch *target)
 {
 	uint64		xid = 0;
 	int64		pos = 0;
-	Datum		values[8];
+	Datum		values[9];
 
 	ForceSyncCommit();
 	if (mover->feed.is_outbox)
@@ -542,14 +547,9 @@ write_move(const Mover *mover, const FeedpubBatch *target)
 	values[5] = UInt64GetDatum(xid);
 	values[6] = Int64GetDatum(pos);
 	values[7] = UInt32GetDatum(mover->floor.history);
-	(void) feedpub_store_execute(&write_floor, values, NULL);
-	(void) feedpub_store_execute(&delete_floors, values, NULL);
-	if (mover->feed.is_outbox)
-	{
-		values[2] = Int64GetDatum(mover->floor.sync_id);
-		return (int64) feedpub_store_execute(&delete_batches, values, NULL);
-	}
-	return 0;
+	/* the batches of a table feed stay */
+	values[8] = Int64GetDatum(mover->feed.is_outbox ? mover->floor.sync_id : target->sync_id);
+	return (int64) feedpub_store_execute(&write_floor, values, NULL);
 }
 
 /*

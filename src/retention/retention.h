@@ -10,10 +10,8 @@
 
 #include "job/job.h"
 
-/* in policy.c */
-extern int64 feedpub_retention_of_deletes(const FeedpubFeed *feed);
-
 /* in retain.c */
+extern int64 feedpub_retention_of_deletes(const FeedpubFeed *feed);
 extern int64 feedpub_retain_step(Oid feed);
 extern bool feedpub_retain_move_to(Oid feed, const FeedpubCursor *before);
 extern List *feedpub_retain_list(void);
