@@ -135,6 +135,7 @@ ISOLATION = \
 	first-feeds-at-once \
 	flush \
 	index-rebuilt \
+	jobs-at-once \
 	key-order-inverted \
 	late-committer \
 	other-database-writer \

@@ -69,8 +69,6 @@ void
 feedpub_job_main(Datum main_arg)
 {
 	Oid			arguments[2];
-	MemoryContext context = AllocSetContextCreate(TopMemoryContext, "feedpub job",
-												  ALLOCSET_DEFAULT_SIZES);
 
 	memcpy(arguments, MyBgworkerEntry->bgw_extra, sizeof(arguments));
 	owner = arguments[1];
@@ -81,7 +79,6 @@ feedpub_job_main(Datum main_arg)
 	limit = RegisterTimeout(USER_TIMEOUT, end_process);
 	feedpub_guc_pin();
 	pgstat_report_appname("feedpub job");
-	MemoryContextSwitchTo(context);
 
 	PG_TRY();
 	{
@@ -99,7 +96,7 @@ feedpub_job_main(Datum main_arg)
 
 		disable_timeout(limit, false);
 		HOLD_INTERRUPTS();
-		MemoryContextSwitchTo(context);
+		MemoryContextSwitchTo(TopMemoryContext);
 		error = CopyErrorData();
 		if (!has_job)
 			EmitErrorReport();
@@ -115,15 +112,12 @@ feedpub_job_main(Datum main_arg)
 }
 
 /*
- * The handler of the limit: what die() does, from within.  No code catches
- * FATAL.
+ * The handler of the limit.  No code catches FATAL.
  */
 static void
 end_process(void)
 {
-	InterruptPending = true;
-	ProcDiePending = true;
-	SetLatch(MyLatch);
+	die(SIGALRM);
 }
 
 /*
@@ -157,9 +151,6 @@ take_job(void)
 static void
 work(void)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "feedpub steps",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext oldcontext = MemoryContextSwitchTo(context);
 	int			rate = job.kind == FEEDPUB_JOB_STAMP ? feedpub_stamping_rate : feedpub_removal_rate;
 
 	progressed = false;
@@ -168,7 +159,6 @@ work(void)
 		TimestampTz step_began = GetCurrentTimestamp();
 
 		CHECK_FOR_INTERRUPTS();
-		MemoryContextReset(context);
 		if (rate > 0)
 			job.max_rows = Min(job.max_rows, Max(rate / STEPS_A_SECOND, 1));
 		enable_timeout_after(limit, STEP_LIMIT);
@@ -179,8 +169,6 @@ work(void)
 	} while (outcome == FEEDPUB_JOB_GOES_ON &&
 			 !TimestampDifferenceExceeds(began, GetCurrentTimestamp(), TURN));
 	run_in_transaction(end_job);
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
 }
 
 /*

@@ -78,6 +78,9 @@
 /* how many pages a step searches for rows without a stamp */
 #define WINDOW			1024
 
+/* after how long a step tries no more rows alone, in ms: all are locked */
+#define CHANGE_TIME		1000
+
 /*
  * How long a step waits for a lock that a trigger or a check takes, in ms: less
  * than deadlock_timeout, so in a deadlock the step gives way, and no writer is
@@ -171,6 +174,7 @@ void
 feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 {
 	Step		step = {.pass = pass, .rel = rel};
+	TimestampTz began = GetCurrentTimestamp();
 	int64		moved;
 	FeedpubRole caller;
 
@@ -203,6 +207,11 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 		for (int i = 0; i < step.n; i++)
 		{
 			CHECK_FOR_INTERRUPTS();
+			if (i > 0 && TimestampDifferenceExceeds(began, GetCurrentTimestamp(), CHANGE_TIME))
+			{
+				pass->left += step.n - i;
+				break;
+			}
 			(void) change_rows(&step, &step.rows[i], 1);
 		}
 	}

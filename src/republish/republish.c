@@ -182,7 +182,7 @@ republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
 
 	/* a partition is admitted when its rows of another server are stamped */
 	if (outcome == FEEDPUB_JOB_NOTHING)
-		return true;
+		return feedpub_partition_feed(relid) == feed;
 	if (job->target == FEEDPUB_SINCE_NEVER)
 		return job->total > 0 && pass->failed == 0;
 	if (outcome == FEEDPUB_JOB_WAITS)
