@@ -7,6 +7,7 @@
  */
 #include "http.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "forms/forms.h"
@@ -40,6 +41,8 @@ http_route(HttpRequest *request)
 
 	base_log(BASE_LOG_DEBUG, "%s %s", request->method, request->path);
 	request->allowed = route != NULL ? route->methods : NULL;
+	free(request->share);
+	request->share = http_share(request->path);
 	if (request->is_refused)
 		http_problem(request, 503, "there are too many connections");
 	else if (route == NULL)

@@ -18,6 +18,7 @@ typedef struct DbSettings
 	char	   *conninfo;
 	int			pool;			/* connections that run tasks */
 	int			statement_timeout;	/* s */
+	int			lock_timeout;	/* s */
 	char	   *anonymous_role; /* this one may be the login role */
 } DbSettings;
 
@@ -67,13 +68,15 @@ struct DbTask
 	char	   *role;
 	char	   *claims;
 	char	   *arguments[DB_MAX_ARGUMENTS];
+	char	   *share;			/* those with the same text have no whole pool */
 	bool		listens;		/* feed_listen($1) is called before it */
 	int			tries;			/* on connections that were lost */
-	DbTask	   *next;			/* of the queue */
+	DbTask	   *next;			/* of the queue of its share */
 
 	/* just before its snapshot is taken; also when it is run once more */
 	void (*begins)(DbTask *task, DbResult *result);
 	void (*ended)(DbTask *task, DbResult *result);	/* it has one reference */
+	bool (*wanted)(const DbTask *task); /* is somebody there for its result? */
 };
 
 typedef enum DbSessionState
@@ -94,6 +97,7 @@ struct DbSession
 	int			syncs;			/* that have not been received */
 	int64_t		deadline;		/* ms; when to close it, or to connect; 0: none */
 	bool		has_failed;		/* the last attempt */
+	bool		is_late;		/* its deadline has come: why it is closed */
 	void (*opened)(DbSession *session);
 	void (*received)(DbSession *session, PGresult *result);
 	void (*closed)(DbSession *session);
@@ -112,6 +116,7 @@ typedef struct DbHearer
 extern void db_listener_start(const DbHearer *hearer);
 extern bool db_listener_ready(void);
 extern void db_listener_renew(void);
+extern void db_listener_terminate(int pid);
 extern int64_t db_listener_sweep(int64_t now);
 
 /* in pool.c */

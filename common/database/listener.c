@@ -36,6 +36,7 @@ static DbSession session = {.application = FEEDPUB_PROGRAM " listener",
 							.heard = heard};
 static const DbHearer *hearer;
 static bool listening;
+static bool asked;				/* the answer that comes next is to that */
 static bool standby;
 static int64_t renew_at;
 
@@ -66,6 +67,25 @@ db_listener_renew(void)
 		renew_at = soon;
 }
 
+/*
+ * End a process of the database that does not end by itself.  The statements of
+ * a session are answered in their order, and nothing is asked while one of them
+ * is not.
+ */
+void
+db_listener_terminate(int pid)
+{
+	BaseText	statement = {0};
+
+	if (!listening)
+		return;
+	base_text_print(&statement, "SELECT pg_catalog.pg_terminate_backend(%d)", pid);
+	db_session_send(&session, statement.data, 0, NULL);
+	db_session_sync(&session);
+	db_session_flush(&session);
+	free(statement.data);
+}
+
 /* Returns when to be called again. */
 int64_t
 db_listener_sweep(int64_t now)
@@ -92,6 +112,7 @@ db_listener_sweep(int64_t now)
 static void
 ask(DbSession *s, const char *statement)
 {
+	asked = true;
 	s->deadline = base_now() + ANSWER_TIMEOUT;
 	db_session_send(s, statement, 0, NULL);
 	db_session_sync(s);
@@ -116,8 +137,9 @@ received(DbSession *s, PGresult *result)
 	else if (PQresultStatus(result) == PGRES_PIPELINE_SYNC &&
 			 standby != db_session_is_standby(s))
 		db_session_close(s, "it has been promoted");
-	else if (PQresultStatus(result) == PGRES_PIPELINE_SYNC)
+	else if (PQresultStatus(result) == PGRES_PIPELINE_SYNC && asked)
 	{
+		asked = false;
 		listening = true;
 		s->deadline = 0;
 		renew_at = base_now() + (standby ? STANDBY_INTERVAL : RENEW_INTERVAL);

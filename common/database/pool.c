@@ -11,6 +11,13 @@
  * If the connection is lost, a read is made once more, on another one.  What
  * writes is not, because the first attempt may have succeeded.
  *
+ * Tasks with the same share never have the whole pool, and shares take turns.
+ * So a feed that is locked, or whose policies are slow, does not delay others.
+ * A task that runs for longer than --statement-timeout allows, because an
+ * owner's code catches what would end it, and a read that nobody waits for any
+ * more, are ended with their process of the database, by the listener's
+ * connection; neither is made once more.
+ *
  *-------------------------------------------------------------------------
  */
 #include "database/database.h"
@@ -22,6 +29,11 @@
 /* ms that the server may take to end a statement at --statement-timeout */
 #define GRACE 5000
 
+/* ms after which, and how often, it is asked whether a read is still wanted */
+#define UNWANTED 1000
+
+#define SHARE_BUCKETS 256
+
 typedef enum WorkerState
 {
 	WORKER_CHECKS,				/* the extension */
@@ -31,22 +43,39 @@ typedef enum WorkerState
 	WORKER_CLEARS				/* DISCARD ALL */
 } WorkerState;
 
+/* Tasks with the same text, as long as there are some. */
+typedef struct Share Share;
+struct Share
+{
+	char	   *name;
+	DbTask	   *first;			/* of the queue */
+	DbTask	  **last;
+	int			running;		/* tasks */
+	bool		is_ready;		/* it is in the list of those that may run one */
+	Share	   *next_ready;
+	Share	   *next;			/* of the bucket */
+};
+
 /* A session of the pool, and what it does. */
 typedef struct Worker
 {
 	DbSession	session;		/* the first member */
 	WorkerState state;			/* if the session is open */
 	char	   *schema;			/* of the extension's functions, quoted */
+	int			pid;			/* of the server's process */
 	DbTask	   *task;
+	Share	   *share;			/* of the task */
 	DbResult   *result;			/* of the task */
+	int64_t		unwanted_at;	/* ms; when to ask */
 	bool		failed;			/* DISCARD ALL, or the check */
 } Worker;
 
 static Worker *workers;
 static int	worker_count;
 static int	connected;			/* those that have been checked */
-static DbTask *first_queued;
-static DbTask **last_queued = &first_queued;
+static Share *shares[SHARE_BUCKETS];
+static Share *first_ready;
+static Share **last_ready = &first_ready;
 
 static void opened(DbSession *session);
 static void received(DbSession *session, PGresult *result);
@@ -54,7 +83,11 @@ static void closed(DbSession *session);
 static void send_limit(DbSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
 static void log_problem(const char *problem);
-static DbTask *take_task(void);
+static Share **find_share(const char *name);
+static void make_ready(Share *share);
+static DbTask *take_task(Share **share);
+static void leave_share(Share *share);
+static void stop_unwanted(Worker *worker, int64_t now);
 static void end_task(DbTask *task, DbResult *result);
 static void start_task(Worker *worker, DbTask *task);
 static void send_statement(Worker *worker, const char *text, int nargs);
@@ -105,24 +138,87 @@ db_result_release(DbResult *result)
 	free(result);
 }
 
+/* The link to a share, which is NULL if there is none of that name. */
+static Share **
+find_share(const char *name)
+{
+	unsigned	hash = 0;
+	Share	  **link;
+
+	for (const char *c = name; *c != '\0'; c++)
+		hash = hash * 31 + (unsigned char) *c;
+	link = &shares[hash % SHARE_BUCKETS];
+	while (*link != NULL && strcmp((*link)->name, name) != 0)
+		link = &(*link)->next;
+	return link;
+}
+
+/* Let a share run a task when its turn comes, if it has one and may. */
+static void
+make_ready(Share *share)
+{
+	int			most = worker_count > 1 ? worker_count - 1 : 1;
+
+	if (share->is_ready || share->first == NULL || share->running >= most)
+		return;
+	share->is_ready = true;
+	share->next_ready = NULL;
+	*last_ready = share;
+	last_ready = &share->next_ready;
+}
+
 /* Run a task when a session is free. */
 void
 db_pool_add(DbTask *task)
 {
+	Share	  **link = find_share(task->share);
+	Share	   *share = *link;
+
+	if (share == NULL)
+	{
+		share = *link = base_alloc(sizeof(Share));
+		share->name = base_copy(task->share);
+		share->last = &share->first;
+	}
 	task->next = NULL;
-	*last_queued = task;
-	last_queued = &task->next;
+	*share->last = task;
+	share->last = &task->next;
+	make_ready(share);
 }
 
+/* The next task; there is a share that is ready. */
 static DbTask *
-take_task(void)
+take_task(Share **from)
 {
-	DbTask	   *task = first_queued;
+	Share	   *share = *from = first_ready;
+	DbTask	   *task = share->first;
 
-	first_queued = task->next;
-	if (first_queued == NULL)
-		last_queued = &first_queued;
+	first_ready = share->next_ready;
+	if (first_ready == NULL)
+		last_ready = &first_ready;
+	share->is_ready = false;
+	share->first = task->next;
+	if (share->first == NULL)
+		share->last = &share->first;
+	share->running++;
+	make_ready(share);
 	return task;
+}
+
+/* A task of a share runs no more. */
+static void
+leave_share(Share *share)
+{
+	Share	  **link;
+
+	share->running--;
+	make_ready(share);
+	if (share->running > 0 || share->first != NULL)
+		return;
+	link = find_share(share->name);
+	*link = share->next;
+	free(share->name);
+	free(share);
 }
 
 /* Give the tasks that are queued to sessions that are free. */
@@ -130,8 +226,9 @@ void
 db_pool_work(void)
 {
 	bool		hope = false;	/* is there a session, or will there be? */
+	Share	   *share;
 
-	for (int i = 0; i < worker_count && first_queued != NULL; i++)
+	for (int i = 0; i < worker_count && first_ready != NULL; i++)
 	{
 		Worker	   *worker = &workers[i];
 
@@ -140,16 +237,22 @@ db_pool_work(void)
 			hope = true;
 		if (worker->session.state == DB_SESSION_OPEN &&
 			worker->state == WORKER_IDLE)
-			start_task(worker, take_task());
+		{
+			DbTask	   *task = take_task(&share);
+
+			worker->share = share;
+			start_task(worker, task);
+		}
 	}
 	if (hope)
 		return;
-	while (first_queued != NULL)
+	while (first_ready != NULL)
 	{
-		DbTask	   *task = take_task();
+		DbTask	   *task = take_task(&share);
 		DbResult   *result = base_alloc(sizeof(DbResult));
 
 		task->begins(task, result);
+		leave_share(share);
 		end_task(task, result);
 	}
 }
@@ -170,12 +273,32 @@ db_pool_sweep(int64_t now)
 
 	for (int i = 0; i < worker_count; i++)
 	{
-		int64_t		at = db_session_sweep(&workers[i].session, now);
+		Worker	   *worker = &workers[i];
+		int64_t		at;
 
+		stop_unwanted(worker, now);
+		at = db_session_sweep(&worker->session, now);
 		if (at < next)
 			next = at;
+		if (worker->task != NULL && worker->unwanted_at < next)
+			next = worker->unwanted_at;
 	}
 	return next;
+}
+
+/* A read that takes long, and that nobody waits for any more, is ended. */
+static void
+stop_unwanted(Worker *worker, int64_t now)
+{
+	const DbTask *task = worker->task;
+
+	if (task == NULL || now < worker->unwanted_at)
+		return;
+	worker->unwanted_at = now + UNWANTED;
+	if (task->statement->writes || task->wanted(task))
+		return;
+	worker->session.is_late = true;
+	db_session_close(&worker->session, NULL);
 }
 
 /* Look at the extension: it must be of this program's version. */
@@ -186,6 +309,7 @@ opened(DbSession *session)
 
 	worker->state = WORKER_CHECKS;
 	worker->failed = true;
+	worker->pid = PQbackendPID(session->connection);
 	db_session_send(session,
 					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
 					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
@@ -205,6 +329,9 @@ send_limit(DbSession *session)
 
 	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
 			 db_settings->statement_timeout);
+	db_session_send(session, text, 0, NULL);
+	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'",
+			 db_settings->lock_timeout);
 	db_session_send(session, text, 0, NULL);
 }
 
@@ -258,9 +385,12 @@ closed(DbSession *session)
 	worker->state = WORKER_CHECKS;
 	worker->task = NULL;
 	worker->result = NULL;
+	if (session->is_late)
+		db_listener_terminate(worker->pid);
 	if (task == NULL)
 		return;
-	if (!task->statement->writes && task->tries++ == 0)
+	leave_share(worker->share);
+	if (!task->statement->writes && !session->is_late && task->tries++ == 0)
 	{
 		db_result_release(result);
 		db_pool_add(task);
@@ -277,11 +407,14 @@ start_task(Worker *worker, DbTask *task)
 {
 	DbSession  *session = &worker->session;
 
+	if (*task->role != '\0' && !may_be_taken(worker, task->role))
+		base_log(BASE_LOG_INFO, "role \"%s\" is the login role, which a request may not take", task->role);
 	worker->task = task;
 	worker->result = base_alloc(sizeof(DbResult));
 	worker->result->of_standby = db_session_is_standby(session);
 	task->begins(task, worker->result);
 	worker->state = WORKER_RUNS;
+	worker->unwanted_at = base_now() + UNWANTED;
 	session->deadline = base_now() + db_settings->statement_timeout * INT64_C(1000) + GRACE;
 	if (task->listens && !worker->result->of_standby)
 	{
@@ -414,6 +547,7 @@ end_transaction(Worker *worker)
 		worker->failed = true;
 		worker->task = NULL;
 		worker->result = NULL;
+		leave_share(worker->share);
 		end_task(task, result);
 		return;
 	}

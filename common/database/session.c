@@ -45,6 +45,7 @@ db_session_open(DbSession *session)
 								  "3", "30000", db_settings->conninfo, NULL};
 
 	session->source.ready = ready;
+	session->is_late = false;
 	session->state = DB_SESSION_CONNECTING;
 	session->deadline = base_now() + CONNECT_TIMEOUT;
 	session->connection = PQconnectStartParams(names, values, 1);
@@ -97,7 +98,10 @@ db_session_sweep(DbSession *session, int64_t now)
 		if (session->state == DB_SESSION_CLOSED)
 			db_session_open(session);
 		else
+		{
+			session->is_late = true;
 			db_session_close(session, "it took too long");
+		}
 	}
 	if (session->state == DB_SESSION_CONNECTING && session->has_failed &&
 		db_session_hopes(session))

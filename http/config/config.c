@@ -40,6 +40,8 @@ static const BaseSetting list[] = {
 	 "how long a client may take to send a request, or to take nothing"},
 	{"statement-timeout", "SECONDS", "30", 1, 3600, true,
 	 FIELD(database.statement_timeout), "how long the database may take for a request"},
+	{"lock-timeout", "SECONDS", "5", 1, 3600, true,
+	 FIELD(database.lock_timeout), "how long a request may wait for a lock of the database"},
 	{"max-limit", "ROWS", "1000", 1, 1000000, true, FIELD(max_limit),
 	 "rows of the largest page"},
 	{"max-age", "SECONDS", "31536000", 0, 31536000, true, FIELD(max_age),

@@ -58,7 +58,9 @@ struct Job
 	DbTask		task;			/* the first member */
 	DbStatement statement;		/* of the task, if it writes: the waiter's may go */
 	uint64_t	hash;
-	bool		is_listed;		/* it may be joined */
+	bool		is_listed;
+	bool		runs;			/* then it is not joined */
+	Job		   *follower;		/* an equal one, queued when this one has ended */
 	Job		   *next_of_bucket;
 	JobWaiter  *waiters;
 	int			count;			/* of them */
@@ -79,7 +81,7 @@ struct Feed
 	Job		   *waiting;
 };
 
-static Job *jobs[JOB_BUCKETS];	/* reads that are queued or wait */
+static Job *jobs[JOB_BUCKETS];	/* reads */
 static Feed *feeds[FEED_BUCKETS];	/* never freed: as many as there are feeds */
 static uint64_t clock_now;
 static uint64_t news_of_all;	/* the clock when all feeds last had news */
@@ -94,7 +96,7 @@ static uint64_t hash_read(const DbStatement *statement, const char *role,
 static bool same_text(const char *a, const char *b);
 static Job *find_job(uint64_t hash, const DbStatement *statement,
 					 const char *role, const char *claims,
-					 const char *const *arguments);
+					 const char *const *arguments, bool runs);
 static void insert_job(Job *job);
 static void remove_job(Job *job);
 static void free_job(Job *job);
@@ -105,6 +107,7 @@ static Feed *known_feed(Oid oid);
 static Feed *find_feed(Oid oid);
 static bool has_news(const Feed *feed, uint64_t since);
 static bool is_heard(const Feed *feed);
+static bool is_wanted(const DbTask *task);
 static void begins(DbTask *task, DbResult *result);
 static void ended(DbTask *task, DbResult *result);
 static void go_on(Job *job, DbResult *result, Oid oid);
@@ -164,17 +167,17 @@ same_text(const char *a, const char *b)
 	return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
 }
 
-/* A job that makes this read, and does not run. */
+/* The job that makes this read, and runs, or the one that does not. */
 static Job *
 find_job(uint64_t hash, const DbStatement *statement, const char *role,
-		 const char *claims, const char *const *arguments)
+		 const char *claims, const char *const *arguments, bool runs)
 {
 	Job		   *job = statement->writes ? NULL : jobs[hash % JOB_BUCKETS];
 
 	for (; job != NULL; job = job->next_of_bucket)
 	{
 		const DbTask *task = &job->task;
-		bool		same = job->hash == hash && task->statement == statement &&
+		bool		same = job->runs == runs && job->hash == hash && task->statement == statement &&
 			strcmp(task->role, role) == 0 && strcmp(task->claims, claims) == 0;
 
 		for (int i = 0; same && i < statement->nargs; i++)
@@ -215,17 +218,29 @@ free_job(Job *job)
 	free((char *) job->statement.text);
 	free(job->task.role);
 	free(job->task.claims);
+	free(job->task.share);
 	for (int i = 0; i < DB_MAX_ARGUMENTS; i++)
 		free(job->task.arguments[i]);
 	free(job);
 }
 
-/* The job neither waits nor is queued. */
+/*
+ * The job neither waits nor is queued.  If an equal one runs, this one is
+ * queued when that has ended, so that equal reads never have more than one
+ * session of the pool.
+ */
 static void
 queue_job(Job *job)
 {
+	const DbTask *task = &job->task;
+	Job		   *other = find_job(job->hash, task->statement, task->role, task->claims,
+								 (const char *const *) task->arguments, true);
+
 	job->feed = NULL;
-	db_pool_add(&job->task);
+	if (other != NULL)
+		other->follower = job;
+	else
+		db_pool_add(&job->task);
 }
 
 static void
@@ -300,8 +315,8 @@ is_heard(const Feed *feed)
  */
 void
 job_add(JobWaiter *waiter, const DbStatement *statement, const char *role,
-		const char *claims, const char *const *arguments, Oid oid,
-		uint64_t since, int64_t deadline)
+		const char *claims, const char *share, const char *const *arguments,
+		Oid oid, uint64_t since, int64_t deadline)
 {
 	uint64_t	hash = hash_read(statement, role, claims, arguments);
 	bool		waits = deadline > 0 && !ends;
@@ -310,7 +325,7 @@ job_add(JobWaiter *waiter, const DbStatement *statement, const char *role,
 
 	db_result_release(waiter->result);
 	waiter->result = NULL;
-	job = find_job(hash, statement, role, claims, arguments);
+	job = find_job(hash, statement, role, claims, arguments, false);
 	if (job != NULL)
 	{
 		statistics.joined++;
@@ -335,10 +350,12 @@ job_add(JobWaiter *waiter, const DbStatement *statement, const char *role,
 		}
 		job->task.role = base_copy(role);
 		job->task.claims = base_copy(claims);
+		job->task.share = base_copy(share);
 		for (int i = 0; i < statement->nargs; i++)
 			job->task.arguments[i] = base_copy(arguments[i]);
 		job->task.begins = begins;
 		job->task.ended = ended;
+		job->task.wanted = is_wanted;
 		insert_job(job);
 		job->task.listens = feed != NULL && !is_heard(feed);
 		if (feed != NULL && !job->task.listens && !has_news(feed, since))
@@ -446,11 +463,21 @@ job_forget(JobWaiter *waiter)
 		drop_waiting(job);
 }
 
+/* Is there a client for the result? */
+static bool
+is_wanted(const DbTask *task)
+{
+	for (const JobWaiter *waiter = ((const Job *) task)->waiters; waiter != NULL; waiter = waiter->next)
+		if (!waiter->is_gone)
+			return true;
+	return false;
+}
+
 /* What a read takes before its snapshot; and it is not joined any more. */
 static void
 begins(DbTask *task, DbResult *result)
 {
-	remove_job((Job *) task);
+	((Job *) task)->runs = true;
 	statistics.made++;
 	result->started = clock_now;
 }
@@ -460,11 +487,15 @@ static void
 ended(DbTask *task, DbResult *result)
 {
 	Job		   *job = (Job *) task;
+	Job		   *follower = job->follower;
 	bool		empty = false;
 	int64_t		now = base_now();
 	JobWaiter  *next;
 	Oid			oid = InvalidOid;
 
+	remove_job(job);
+	job->runs = false;
+	job->follower = NULL;
 	if (task->statement->feed != NULL && !db_result_failed(result))
 		oid = task->statement->feed(result, &empty);
 	for (JobWaiter *waiter = job->waiters; waiter != NULL; waiter = next)
@@ -478,6 +509,10 @@ ended(DbTask *task, DbResult *result)
 	else
 		go_on(job, result, oid);
 	db_result_release(result);
+
+	/* the waiters of this job may have joined it */
+	if (follower != NULL)
+		db_pool_add(&follower->task);
 }
 
 /* The result of a job is empty, and it has waiters that have time left. */
@@ -496,7 +531,7 @@ go_on(Job *job, DbResult *result, Oid oid)
 
 	/* a read that began later knows at least as much */
 	same = find_job(job->hash, task->statement, task->role, task->claims,
-					(const char *const *) task->arguments);
+					(const char *const *) task->arguments, false);
 	if (same != NULL)
 	{
 		join(job, result, same);

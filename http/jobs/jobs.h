@@ -40,7 +40,7 @@ typedef struct JobStatistics
 extern void job_start(void);
 extern void job_statistics(JobStatistics *copy);
 extern void job_add(JobWaiter *waiter, const DbStatement *statement,
-					const char *role, const char *claims,
+					const char *role, const char *claims, const char *share,
 					const char *const *arguments, Oid feed, uint64_t since,
 					int64_t deadline);
 extern void job_leave(JobWaiter *waiter);

@@ -17,6 +17,7 @@ http_request_new(void)
 	HttpRequest *request = base_alloc(sizeof(HttpRequest));
 
 	request->began = base_now();
+	request->share = base_copy("");
 	return request;
 }
 
@@ -32,6 +33,7 @@ http_request_free(HttpRequest *request)
 	free(request->headers);
 	free(request->arguments);
 	free(request->body.data);
+	free(request->share);
 	free(request->role);
 	free(request->claims);
 	free(request->fields.data);

@@ -7,6 +7,39 @@
  */
 #include "server/server.h"
 
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Which share of the pool a request takes: the name of the feed or subscription
+ * after the first part of the path, so that one feed never has the whole pool.
+ * Names are without their schema, quotes, spaces and case, for each of these can
+ * be written in several ways; feeds that differ in nothing else have one share.
+ */
+char *
+http_share(const char *path)
+{
+	const char *name = strchr(path + 1, '/');
+	char	   *share = name != NULL ?
+		http_request_decode(name + 1, strcspn(name + 1, "/")) :
+		NULL;
+	char	   *end = share;
+
+	if (share == NULL)
+		return base_copy("");
+	for (const char *c = share; *c != '\0'; c++)
+	{
+		if (*c == '.')
+			end = share;
+		else if (*c >= 'A' && *c <= 'Z')
+			*end++ = *c | 0x20;
+		else if (*c != '"' && *c != ' ' && (*c < '\t' || *c > '\r'))
+			*end++ = *c;
+	}
+	*end = '\0';
+	return share;
+}
+
 /* Have a statement run for a request; it goes on when there is the result. */
 void
 http_run(HttpRequest *request, const DbStatement *statement,
@@ -22,7 +55,7 @@ http_wait(HttpRequest *request, const DbStatement *statement,
 		  int64_t deadline, void (*go_on)(HttpRequest *request))
 {
 	request->go_on = go_on;
-	job_add(&request->waiter, statement, request->role, request->claims,
+	job_add(&request->waiter, statement, request->role, request->claims, request->share,
 			arguments, feed, since,
 			deadline > 0 ? http_token_deadline(request, deadline) : 0);
 }

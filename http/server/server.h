@@ -59,6 +59,7 @@ struct HttpRequest
 	bool		is_public;		/* of the listener of feeds */
 	bool		is_refused;		/* there are too many connections */
 	const char *allowed;		/* the methods of its route */
+	char	   *share;			/* of the pool: http_share() */
 	void	   *state;
 	void (*free_state)(void *state);
 	void (*go_on)(HttpRequest *request);	/* when its result is there */
@@ -116,6 +117,7 @@ extern void http_response_log(const HttpRequest *request);
 extern uint64_t http_responses(int family);
 
 /* in run.c */
+extern char *http_share(const char *path);
 extern void http_run(HttpRequest *request, const DbStatement *statement,
 					 const char *const *arguments,
 					 void (*go_on)(HttpRequest *request));

@@ -15,7 +15,7 @@ my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'"
 sql($node, <<'SQL');
 SELECT feed_create('outbox'), feed_create('other'), feed_start_worker();
 SQL
-my $http = http_start($node, pool => 2, drain => 30);
+my $http = http_start($node, pool => 3, drain => 30, lock_timeout => 100);
 my $head = get($http, '/feeds/outbox')->{cursor};
 my $insert = "INSERT INTO %s (message_type, data) VALUES ('A', '1')";
 
@@ -40,6 +40,7 @@ cmp_ok(metric($http, 'jobs_total') - $made, '<=', 2, 'which is read for all of t
 is(metric($http, 'waiting'), 0, 'none waits any more');
 
 # a client that goes away
+my $before = $head;
 $head = get($http, "/feeds/outbox?after=$head")->{cursor};
 @waiting = map { send_request($http, "/feeds/outbox?after=$head&wait=60", @$_) }
   [], [], [ Accept => 'text/event-stream' ], [ Accept => 'text/event-stream' ];
@@ -51,7 +52,8 @@ metric_is($http, 'waiting', 0, 'one that closes its side does not wait either');
 like(read_until($waiting[0], qr/"more": /), qr/"entries": \[\]/, 'it gets an empty page');
 metric_is($http, 'connections', 0, 'their connections are closed');
 
-# a stream begins to wait while an equal long-poll reads
+# a stream has read what is before, and waits, while a long-poll reads what it
+# waits for
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK outbox');
 my $poll = send_request($http, "/feeds/outbox?after=$head&wait=60");
@@ -60,7 +62,7 @@ $node->poll_query_until('postgres', "SELECT count(*) = 1 $reader");
 my $pid = sql($node, "SELECT pid $reader");
 kill 'STOP', $pid;
 $locker->quit;
-my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/event-stream');
+my $stream = send_request($http, "/feeds/outbox?after=$before", Accept => 'text/event-stream');
 metric_is($http, 'waiting', 1, 'a stream waits while a long-poll reads');
 kill 'CONT', $pid;
 metric_is($http, 'waiting', 2, 'the long-poll waits with it');
