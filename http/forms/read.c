@@ -121,6 +121,8 @@ take_shard(HttpRequest *request)
 	if ((read->shard != NULL && !take_number(read->shard, 0, INT32_MAX, &number)) ||
 		(read->shards != NULL && !take_number(read->shards, 1, INT32_MAX, &number)))
 		return "arguments \"shard\" and \"shards\" must be numbers";
+	if ((read->shard == NULL) != (read->shards == NULL))
+		return "arguments \"shard\" and \"shards\" are needed both";
 	return NULL;
 }
 
@@ -132,7 +134,10 @@ take_limit(HttpRequest *request)
 	const char *problem = http_request_argument(request, "limit", &limit);
 	long		number = 100;
 
-	if (limit != NULL && !take_number(limit, 1, INT32_MAX, &number))
+	/* whatever is larger than the largest page */
+	if (limit != NULL && strlen(limit) > 9 && limit[strspn(limit, "0123456789")] == '\0')
+		number = INT32_MAX;
+	else if (limit != NULL && !take_number(limit, 1, INT32_MAX, &number))
 		problem = "argument \"limit\" must be a number, at least 1";
 	if (number > http_config()->max_limit)
 		number = http_config()->max_limit;

@@ -35,7 +35,9 @@ static const char *take_token(HttpRequest *request, const char *token,
 static bool has_object(jwt_t *jwt);
 static const char *check_claims(HttpRequest *request, jwt_t *jwt);
 static bool take_time(jwt_t *jwt, const char *claim, double *time, bool *is_there);
+static bool has_critical(jwt_t *jwt);
 static bool is_for(jwt_t *jwt, const char *audience);
+static bool has_element(const char *json, const char *wanted);
 static const char *take_role(HttpRequest *request, jwt_t *jwt, unsigned *status);
 
 /* Take the role of a request.  Returns false if it is refused, and answered. */
@@ -96,6 +98,8 @@ take_token(HttpRequest *request, const char *token, unsigned *status)
 		problem = "the token is not valid";
 	else if (!has_object(jwt))
 		problem = "the token is not valid";
+	else if (has_critical(jwt))
+		problem = "the token has an extension that is not known";
 	else
 		problem = check_claims(request, jwt);
 	if (problem == NULL)
@@ -115,6 +119,17 @@ has_object(jwt_t *jwt)
 
 	free(json);
 	return is_object;
+}
+
+/* Must one be understood that is not?  None is. */
+static bool
+has_critical(jwt_t *jwt)
+{
+	char	   *json = jwt_get_headers_json(jwt, "crit");
+	bool		is_there = json != NULL;
+
+	free(json);
+	return is_there;
 }
 
 static const char *
@@ -161,10 +176,7 @@ take_time(jwt_t *jwt, const char *claim, double *time, bool *is_there)
 	return end != NULL;
 }
 
-/*
- * Is this the claim "aud", or one of its elements?  In JSON a string that is
- * part of another one has no bare quotes.
- */
+/* Is this the claim "aud", or one of its elements? */
 static bool
 is_for(jwt_t *jwt, const char *audience)
 {
@@ -175,11 +187,43 @@ is_for(jwt_t *jwt, const char *audience)
 	if (json == NULL)
 		return false;
 	base_text_json(&wanted, audience);
-	found = *json == '[' ? strstr(json, wanted.data) != NULL :
-						   strcmp(json, wanted.data) == 0;
+	found = strcmp(json, wanted.data) == 0 || has_element(json, wanted.data);
 	free(wanted.data);
 	free(json);
 	return found;
+}
+
+/*
+ * Has an array this string?  Only its own elements count: not those of an array
+ * in it, and no part of another string.  libjwt has made the JSON, so it is
+ * valid, and a string is written in one way.
+ */
+static bool
+has_element(const char *json, const char *wanted)
+{
+	int			depth = 0;
+	size_t		length = strlen(wanted);
+
+	if (*json != '[')
+		return false;
+	for (const char *c = json; *c != '\0'; c++)
+	{
+		const char *begin = c;
+
+		if (*c == '[' || *c == '{')
+			depth++;
+		else if (*c == ']' || *c == '}')
+			depth--;
+		if (*c != '"')
+			continue;
+		for (c++; *c != '"'; c++)
+			if (*c == '\\')
+				c++;
+		if (depth == 1 && (size_t) (c + 1 - begin) == length &&
+			strncmp(begin, wanted, length) == 0)
+			return true;
+	}
+	return false;
 }
 
 /*

@@ -55,7 +55,7 @@ sub token
 {
 	my ($claims, %options) = @_;
 	my $algorithm = $options{alg} // 'HS256';
-	my $text = encode(encode_json({ typ => 'JWT', alg => $algorithm })) . '.'
+	my $text = encode(encode_json({ typ => 'JWT', alg => $algorithm, %{ $options{header} // {} } })) . '.'
 	  . encode(ref $claims ? encode_json($claims) : $claims);
 	my $signature = '';
 
@@ -163,7 +163,12 @@ is(as(token({ %$alice, exp => $now - 1.5, nbf => $now + 1 }), '/feeds/outbox')->
 is_refused(token({ %$alice, aud => $_ }), 401, 'the token is for another audience', 'another audience')
   for 'other', ['other'], 'x","feeds', ['x","feeds","y'];
 is(as(token({ %$alice, aud => 'feeds' }), '/feeds/outbox')->{status}, 200, 'an audience alone');
+is(as(token({ %$alice, aud => [ 'a"b\\', ['x'], 'feeds' ] }), '/feeds/outbox')->{status}, 200, 'the last one');
+is_refused(token({ %$alice, aud => $_ }), 401, 'the token is for another audience', 'part of another one')
+  for [['feeds']], ['x"feeds"'], ['x\\"feeds'], [ { feeds => 'feeds' } ], { feeds => 'feeds' }, ['feed'], ['feedsx'];
 is_refused(token({ role => $alice->{role} }), 401, 'the token is for another audience', 'no audience');
+is_refused(token($alice, header => { crit => $_ }), 401, 'the token has an extension that is not known', 'a critical extension')
+  for ['exp'], 'x', [];
 like(is_refused(token($alice, secret => 'another secret of 32 bytes at least'), 401, $invalid, 'another key')
 	  ->{headers}{'www-authenticate'}, qr/^Bearer error="invalid_token"$/, 'the client is told');
 is_refused(token($alice, alg => 'none'), 401, $invalid, 'alg none');
@@ -184,6 +189,7 @@ for my $role ('', 'none', 'regress_feedpub_other', 'regress_feedpub_login', 'pos
 }
 sql($node, 'GRANT SELECT ON outbox TO regress_feedpub_login');
 is(as(token({ %$alice, role => 'regress_feedpub_login' }), '/feeds/outbox')->{status}, 403, 'nor the login role, if it could read');
+like(slurp_file($http->{log}), qr/role ..regress_feedpub_login.. is the login role/, 'which the log names');
 sql($node, 'REVOKE SELECT ON outbox FROM regress_feedpub_login');
 is(as(token({ %$alice, more => 'x' x 9000 }), '/feeds/outbox')->{status}, 431, 'a token that is too long');
 my $two = send_request($http, '/feeds/outbox', Authorization => 'Bearer ' . token($alice)

@@ -147,6 +147,10 @@ like(all_of("${accepts}Accept: text/plain\r\nAccept: application/x-ndjson\r\n\r\
 	qr/Content-Type: application\/x-ndjson\r\n/, 'two Accepts are one list');
 like(all_of("${accepts}Accept:\r\n\r\n"), qr/Content-Type: application\/json\r\n/, 'an empty one accepts all');
 
+is(get($http, '/feeds/outbox?limit=10000000000')->{status}, 200, 'a limit of eleven digits is the largest');
+is(get($http, "/feeds/outbox?limit=$_")->{status}, 400, "a limit of $_ is none") for qw(0 x 10000000000x -1);
+is(get($http, "/feeds/outbox?$_")->{status}, 400, "$_ alone is refused") for qw(shard=0 shards=2);
+
 # streams whose clients have gone
 metric_is($http, 'connections', 0, 'all connections are closed');
 my @streams = map {
