@@ -80,8 +80,6 @@ static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
 									ScanDirection direction);
 static uint32 make_fingerprint(uint32 seed, int64 from, int64 to);
 static Relation open_table(LOCKMODE lockmode);
-static void write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
-						 int transactions, int64 first);
 
 /*
  * Is a transaction visible in a snapshot?  Does what is_visible_fxid() of
@@ -470,58 +468,6 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	/* a plain table with one plain index, as the system catalogs */
 	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));
 	table_close(table, NoLock);
-}
-
-/*
- * Merge the batches from one number to another into the youngest of them.
- * None of them is a merged one, and all have one seed.  The caller holds the
- * feed's publishing lock, and its snapshot sees all batches of the feed.
- */
-void
-feedpub_batch_merge(Oid feed, int64 first, int64 last, Snapshot snapshot)
-{
-	Relation	table = open_table(RowExclusiveLock);
-	FeedpubBatchScan *batches = feedpub_batch_begin(feed, first, snapshot);
-	int64		last_pos = 0;
-	int			transactions = 0;
-	FeedpubBatch batch;
-
-	while (feedpub_batch_next(batches, &batch) && batch.sync_id <= last)
-	{
-		last_pos = Max(last_pos, batch.last_pos);
-		transactions += batch.transactions;
-		if (batch.sync_id < last)
-			CatalogTupleDelete(table, &batches->slot->tts_tid);
-		else
-			write_merged(table, batches->slot, last_pos, transactions, first);
-	}
-	feedpub_batch_end(batches);
-	table_close(table, NoLock);
-}
-
-/*
- * Make the batch in a slot the merged one.
- */
-static void
-write_merged(Relation table, TupleTableSlot *slot, int64 last_pos,
-			 int transactions, int64 first)
-{
-	Datum		values[NATTS_BATCH];
-	bool		nulls[NATTS_BATCH] = {false};
-	bool		replaced[NATTS_BATCH] = {false};
-	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
-
-	values[ANUM_BATCH_MERGED_POS - 1] = slot->tts_values[ANUM_BATCH_LAST_POS - 1];
-	values[ANUM_BATCH_LAST_POS - 1] = Int64GetDatum(last_pos);
-	values[ANUM_BATCH_TRANSACTIONS - 1] = Int32GetDatum(transactions);
-	values[ANUM_BATCH_MERGED_FROM - 1] = Int64GetDatum(first);
-	replaced[ANUM_BATCH_MERGED_POS - 1] = true;
-	replaced[ANUM_BATCH_LAST_POS - 1] = true;
-	replaced[ANUM_BATCH_TRANSACTIONS - 1] = true;
-	replaced[ANUM_BATCH_MERGED_FROM - 1] = true;
-	CatalogTupleUpdate(table, &tuple->t_self,
-					   heap_modify_tuple(tuple, RelationGetDescr(table),
-										 values, nulls, replaced));
 }
 
 /*

@@ -36,6 +36,7 @@
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -49,6 +50,18 @@
 #define MERGE_PARTS		1000
 
 PG_FUNCTION_INFO_V1(feedpub_merge_batches);
+
+static FeedpubStatement merge = {
+	.sql = "WITH gone AS (DELETE FROM feedpub._batch WHERE feed = $1"
+		   "  AND sync_id >= $2 AND sync_id < $3 RETURNING last_pos, transactions),"
+		   " older AS (SELECT max(last_pos) AS last_pos, sum(transactions)::int4 AS transactions FROM gone)"
+		   " UPDATE feedpub._batch b SET merged_from = $2, merged_pos = b.last_pos,"
+		   "  last_pos = greatest(b.last_pos, older.last_pos),"
+		   "  transactions = b.transactions + older.transactions"
+		   " FROM older WHERE b.feed = $1 AND b.sync_id = $3",
+	.nargs = 3,
+	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
+};
 
 /*
  * feedpub._merge_batches(feed regclass) returns integer
@@ -132,7 +145,7 @@ feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
 		{
 			if (group.nparts > 1)
-				feedpub_batch_merge(relid, group.first, group.last, snapshot);
+				(void) feedpub_store_execute(&merge, (Datum[]){ObjectIdGetDatum(relid), Int64GetDatum(group.first), Int64GetDatum(group.last)}, NULL);
 			ngone += group.nparts - 1;
 			merged->to = group.last;
 			MemSet(&group, 0, sizeof(group));

@@ -71,10 +71,10 @@ PG_FUNCTION_INFO_V1(feed_publish);
 #define PUBLISHER_TIMEOUT_MS	5000
 
 static void publish_all(void);
-static bool publish_one_of_all(Oid relid, FeedpubPublishWait how, bool *more);
+static List *publish_each(List *feeds, FeedpubPublishWait how);
+static void publish_one(void *arg);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
-static bool lock_publishing(Oid relid, FeedpubPublishWait how);
 static FeedpubPartitions *open_partitions(FeedpubFeed *feed, Relation heap,
 										  Snapshot snapshot, FeedpubPublishWait how,
 										  FeedpubPublished *done);
@@ -118,100 +118,92 @@ feed_publish(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
+/* One of all feeds. */
+typedef struct OneOfAll
+{
+	Oid			relid;
+	FeedpubPublishWait how;
+	int			npublished;
+	FeedpubPublished done;
+} OneOfAll;
+
 /*
  * Publish all feeds that the caller may read: first those that need no wait,
- * so that a lock that somebody keeps on one delays none of the others.  If a
- * backlog takes several steps, the other feeds come in between.
+ * so that a lock that somebody keeps on one delays none of the others.
  */
 static void
 publish_all(void)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
 	List	   *feeds = feedpub_registry_list();
-	List	   *busy = NIL;
 	ListCell   *lc;
-	bool		more;
 
 	MemoryContextSwitchTo(oldcontext);
+	feeds = publish_each(publish_each(feeds, FEEDPUB_WAIT_FOR_NOBODY), FEEDPUB_WAIT_FOR_PUBLISHER);
 	foreach(lc, feeds)
 	{
-		Oid			relid = lfirst_oid(lc);
-		bool		is_free = publish_one_of_all(relid, FEEDPUB_WAIT_FOR_NOBODY, &more);
-
-		oldcontext = MemoryContextSwitchTo(PortalContext);
-		if (!is_free)
-			busy = lappend_oid(busy, relid);
-		else if (more)
-			feeds = lappend_oid(feeds, relid);
-		MemoryContextSwitchTo(oldcontext);
-	}
-	foreach(lc, busy)
-	{
-		Oid			relid = lfirst_oid(lc);
-		bool		is_free = publish_one_of_all(relid, FEEDPUB_WAIT_FOR_PUBLISHER, &more);
-
-		oldcontext = MemoryContextSwitchTo(PortalContext);
-		if (more)
-			busy = lappend_oid(busy, relid);
-		MemoryContextSwitchTo(oldcontext);
-		if (!is_free && get_rel_name(relid) != NULL)
+		if (get_rel_name(lfirst_oid(lc)) != NULL)
 			ereport(WARNING,
 					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
-							get_rel_name(relid))));
+							get_rel_name(lfirst_oid(lc)))));
 	}
 }
 
 /*
- * Publish one of all feeds.  If it is broken, this is reported, and the others
- * are published.  Sets *more if another step has more to publish.  Returns
- * false if it is locked.
+ * Publish these feeds.  If one is broken, this is reported, and the others are
+ * published.  If a backlog takes several steps, the others come in between.
+ * Returns those that are locked.
+ *
+ * A feed's owner that sets a channel or begins a history keeps the publishing
+ * lock until the transaction ends.  The others do not wait for that: after
+ * PUBLISHER_TIMEOUT_MS it is an error.
  */
-static bool
-publish_one_of_all(Oid relid, FeedpubPublishWait how, bool *more)
+static List *
+publish_each(List *feeds, FeedpubPublishWait how)
 {
-	MemoryContext context;
-	ResourceOwner owner;
-	FeedpubPublished done;
-	volatile int npublished = 0;
+	List	   *busy = NIL;
+	ListCell   *lc;
 
-	*more = false;
-	SPI_commit();
-	if (get_rel_name(relid) == NULL || !feedpub_may_select(relid))
-		return true;
-	context = CurrentMemoryContext;
-	owner = CurrentResourceOwner;
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
+	foreach(lc, feeds)
 	{
-		npublished = feedpub_publish_feed(relid, how, &done);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
+		OneOfAll	one = {.relid = lfirst_oid(lc), .how = how};
 		ErrorData  *error;
+		MemoryContext oldcontext;
 
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		SPI_commit();
+		if (get_rel_name(one.relid) == NULL || !feedpub_may_select(one.relid))
+			continue;
+		if (how == FEEDPUB_WAIT_FOR_PUBLISHER && (LockTimeout == 0 || LockTimeout > PUBLISHER_TIMEOUT_MS))
+			(void) set_config_option("lock_timeout", CppAsString2(PUBLISHER_TIMEOUT_MS),
+									 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
+									 true, 0, false);
+		error = feedpub_attempt_error(publish_one, &one);
+		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
-		ereport(WARNING,
-				(errcode(error->sqlerrcode),
-				 errmsg("could not publish feed \"%s\": %s",
-						get_rel_name(relid) ? get_rel_name(relid) : "?",
-						error->message)));
-		FreeErrorData(error);
+		if (error != NULL)
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not publish feed \"%s\": %s",
+							get_rel_name(one.relid) ? get_rel_name(one.relid) : "?",
+							error->message)));
+		follow_up(one.relid, one.npublished, &one.done);
+		oldcontext = MemoryContextSwitchTo(PortalContext);
+		if (one.npublished == FEEDPUB_PUBLISH_BUSY)
+			busy = lappend_oid(busy, one.relid);
+		else if (one.done.more)
+			feeds = lappend_oid(feeds, one.relid);
+		MemoryContextSwitchTo(oldcontext);
 	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
-	*more = npublished > 0 && done.more;
-	follow_up(relid, npublished, &done);
-	return npublished != FEEDPUB_PUBLISH_BUSY;
+	return busy;
+}
+
+static void
+publish_one(void *arg)
+{
+	OneOfAll   *one = arg;
+
+	one->npublished = feedpub_publish_feed(one->relid, one->how, &one->done);
 }
 
 /*
@@ -270,26 +262,6 @@ lock_at_once(Relation heap)
 }
 
 /*
- * Take the publishing lock.  A feed's owner that sets a channel or begins a
- * history keeps it until the transaction ends.  If all feeds are published,
- * the others do not wait for that: after PUBLISHER_TIMEOUT_MS it is an error.
- */
-static bool
-lock_publishing(Oid relid, FeedpubPublishWait how)
-{
-	int			nestlevel = NewGUCNestLevel();
-	bool		locked;
-
-	if (how == FEEDPUB_WAIT_FOR_PUBLISHER && (LockTimeout == 0 || LockTimeout > PUBLISHER_TIMEOUT_MS))
-		(void) set_config_option("lock_timeout", CppAsString2(PUBLISHER_TIMEOUT_MS),
-								 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_SAVE,
-								 true, 0, false);
-	locked = feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY);
-	AtEOXact_GUC(true, nestlevel);
-	return locked;
-}
-
-/*
  * Publish what is new in a feed.
  *
  * To be called first in a transaction, whose isolation and durability are set
@@ -337,7 +309,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 		return FEEDPUB_PUBLISH_BUSY;
 	}
 	feedpub_registry_get(relid, &feed);
-	if (!lock_publishing(relid, how))
+	if (!feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY))
 	{
 		relation_close(heap, NoLock);
 		return FEEDPUB_PUBLISH_BUSY;

@@ -183,8 +183,6 @@ extern void feedpub_batch_end(FeedpubBatchScan *batches);
 extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
 extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);
-extern void feedpub_batch_merge(Oid feed, int64 first, int64 last,
-								Snapshot snapshot);
 extern bool feedpub_batch_lock(Oid feed, bool wait);
 extern bool feedpub_batch_is_locked_here(Oid feed);
 extern bool feedpub_batch_is_proof(const FeedpubBatch *batch,

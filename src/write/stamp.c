@@ -105,6 +105,15 @@ Oid			feedpub_stamp_anew = InvalidOid;
 
 static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
 
+/* what a trigger may be called for */
+#define BY_INSERT	(1 << TRIGGER_EVENT_INSERT)
+#define BY_UPDATE	(1 << TRIGGER_EVENT_UPDATE)
+#define BY_DELETE	(1 << TRIGGER_EVENT_DELETE)
+#define BY_TRUNCATE	(1 << TRIGGER_EVENT_TRUNCATE)
+
+static TriggerData *get_trigger(FunctionCallInfo fcinfo, TriggerEvent timing,
+								int by_row, int by_statement, const char *name,
+								const char *kind);
 static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 						 HeapTuple tuple);
 static void note_feed_truncate(TrackedTable *table);
@@ -124,6 +133,25 @@ static void leave_tombstone(const TrackedTable *table, Relation rel,
 static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 
 /*
+ * How a trigger's function is called.  Raises 39P01 if it is not called at that
+ * time, or for a row or a statement for which it is not made.
+ */
+static TriggerData *
+get_trigger(FunctionCallInfo fcinfo, TriggerEvent timing, int by_row,
+			int by_statement, const char *name, const char *kind)
+{
+	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		(trigdata->tg_event & TRIGGER_EVENT_TIMINGMASK) != timing ||
+		((TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ? by_row : by_statement) & 1 << (trigdata->tg_event & TRIGGER_EVENT_OPMASK)) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" must be called as a %s", name, kind)));
+	return trigdata;
+}
+
+/*
  * feedpub._stamp_message() returns trigger
  *
  * BEFORE INSERT OR UPDATE, FOR EACH ROW, on an outbox: stamps a new message,
@@ -136,18 +164,10 @@ static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 Datum
 feedpub_stamp_message(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, BY_INSERT | BY_UPDATE, BY_UPDATE,
+										"_stamp_message", "row trigger before INSERT, or a trigger before UPDATE");
 	Relation	rel;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
-		!(TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) ||
-		  (TRIGGER_FIRED_BY_INSERT(trigdata->tg_event) &&
-		   TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a row trigger before INSERT, or a trigger before UPDATE",
-						"_stamp_message")));
 	rel = trigdata->tg_relation;
 	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event) &&
 		RelationGetRelid(rel) == feedpub_stamp_anew)
@@ -230,20 +250,13 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 Datum
 feedpub_stamp_row(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, BY_INSERT | BY_UPDATE, 0,
+										"_stamp_row", "row trigger before INSERT or UPDATE");
 	Relation	rel;
 	TrackedTable *table;
 	HeapTuple	result;
 	bool		is_update;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event) ||
-		TRIGGER_FIRED_BY_DELETE(trigdata->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a row trigger before INSERT or UPDATE",
-						"_stamp_row")));
 	rel = trigdata->tg_relation;
 	table = find_table(rel);
 	is_update = TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event);
@@ -323,17 +336,10 @@ is_outside(const TrackedTable *table, TupleTableSlot *slot)
 Datum
 feedpub_note_delete(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_AFTER, BY_DELETE, 0,
+										"_note_delete", "row trigger after DELETE");
 	TrackedTable *table;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_AFTER(trigdata->tg_event) ||
-		!TRIGGER_FIRED_BY_DELETE(trigdata->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigdata->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a row trigger after DELETE",
-						"_note_delete")));
 	table = find_table(trigdata->tg_relation);
 	if (table->deletes)
 		leave_tombstone(table, trigdata->tg_relation, trigdata->tg_trigslot);
@@ -364,18 +370,12 @@ feedpub_note_delete(PG_FUNCTION_ARGS)
 Datum
 feedpub_note_truncate(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = (TriggerData *) fcinfo->context;
+	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, 0, BY_TRUNCATE,
+										"_note_truncate", "trigger before TRUNCATE");
 	Relation	rel;
 	Oid			feed;
 	TrackedTable *table;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigdata->tg_event) ||
-		!TRIGGER_FIRED_BY_TRUNCATE(trigdata->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" must be called as a trigger before TRUNCATE",
-						"_note_truncate")));
 	rel = trigdata->tg_relation;
 	feed = feedpub_partition_feed(RelationGetRelid(rel));
 	if (!OidIsValid(feed))
