@@ -69,6 +69,7 @@ static int64 parse_timeout(FunctionCallInfo fcinfo);
 static bool lies_after(Oid relid, const FeedpubCursor *after,
 					   bool history_checked);
 static bool is_merged_here(Oid relid, const FeedpubCursor *after);
+static bool is_to_ask(Oid relid);
 
 /*
  * feed_wait(feed regclass, after text, timeout interval DEFAULT '10 seconds')
@@ -253,6 +254,26 @@ is_merged_here(Oid relid, const FeedpubCursor *after)
 }
 
 /*
+ * Is the worker to be asked to look at the feed?  Each writer asks it when it
+ * commits; a partition that is attached with rows asks nobody.  So it is enough
+ * that a consumer that waits again and again asks once in RECHECK_INTERVAL.  A
+ * look that finds nothing is in the way of the next commit's.
+ */
+static bool
+is_to_ask(Oid relid)
+{
+	static Oid	asked = InvalidOid;
+	static TimestampTz asked_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (asked == relid && now >= asked_at && now < TimestampTzPlusMilliseconds(asked_at, RECHECK_INTERVAL))
+		return false;
+	asked = relid;
+	asked_at = now;
+	return true;
+}
+
+/*
  * Wait until something is published after the cursor, or the time is over.  In
  * a procedure the transaction is ended before each sleep, and its transaction
  * id with it.  A function with a transaction id looks once, and has the worker
@@ -286,7 +307,9 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;
-		(void) feedpub_launcher_ensure(looked_before ? InvalidOid : relid);
+		(void) feedpub_launcher_ensure((!looked_before && (flags & FEEDPUB_WAIT_CHECKED)) || !feedpub_wait_may_sleep() || is_to_ask(relid) ?
+										   relid :
+										   InvalidOid);
 		looked_before = true;
 		if (flags & FEEDPUB_WAIT_IN_PROCEDURE)
 		{

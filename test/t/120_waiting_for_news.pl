@@ -249,6 +249,14 @@ like($waiting->finish, qr/^t\n(f|$)/, 'feed_await ends when the feed is dropped'
 unlike($waiting->{error}, qr/FATAL|PANIC|XX000/, 'in an orderly manner');
 
 #
+# A consumer that waits again and again does not have the worker look each time
+#
+my $wakeups = sql($node, 'SELECT wakeups FROM feedpub.workers');
+sql($node, join ';', map { "SELECT feed_wait('outbox', 'latest', '5 ms')" } 1 .. 100);
+$wakeups = sql($node, 'SELECT wakeups FROM feedpub.workers') - $wakeups;
+cmp_ok($wakeups, '<', 30, 'a hundred waits do not wake the worker a hundred times');
+
+#
 # The server goes
 #
 my @waiting =
