@@ -178,7 +178,7 @@ publish_each(List *feeds, FeedpubPublishWait how)
 			(void) set_config_option("lock_timeout", CppAsString2(PUBLISHER_TIMEOUT_MS),
 									 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
 									 true, 0, false);
-		error = feedpub_attempt_error(publish_one, &one);
+		error = feedpub_attempt_error(publish_one, &one, true);
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
 		if (error != NULL)
