@@ -101,13 +101,9 @@ static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
 						   Datum *values);
 static bool keep_entry(FeedpubJsonEntry *entry, void *arg);
-static bool find_entry(FeedpubSubscription *sub,
-					   const FeedpubReceipt *receipt, text *committed,
-					   FeedpubPage *page, FeedpubPageRow **row);
-static bool read_entry(FeedpubSubscription *sub, int shard,
-					   const FeedpubCursor *after, int max_rows,
-					   const FeedpubCursor *wanted,
-					   FeedpubPage *page, FeedpubPageRow **row);
+static FeedpubPageRow *find_entry(FeedpubSubscription *sub,
+								  const FeedpubReceipt *receipt,
+								  text *committed, FeedpubPage *page);
 static Datum key_of_row(FeedpubPage *page, const FeedpubPageRow *row);
 static bool is_same_entry(const FeedpubPageRow *row,
 						  const FeedpubCursor *cursor);
@@ -266,7 +262,8 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	FeedpubPageRow *row;
 	StringInfoData json;
 
-	if (!find_entry(sub, receipt, committed, &page, &row))
+	row = find_entry(sub, receipt, committed, &page);
+	if (row == NULL)
 		return false;
 	if (row->op >= FEEDPUB_OP_TRUNCATE)
 		ereport(ERROR,
@@ -301,47 +298,42 @@ keep_entry(FeedpubJsonEntry *entry, void *arg)
 }
 
 /*
- * Read the entry of a receipt.  If its batch has been merged since it was
+ * Read the entry of a receipt; NULL if there is none.  If its batch has been merged since it was
  * delivered, it may not come right after the cursor with the position before
  * it; but it still comes after the committed cursor.
  */
-static bool
+static FeedpubPageRow *
 find_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-		   text *committed, FeedpubPage *page, FeedpubPageRow **row)
+		   text *committed, FeedpubPage *page)
 {
 	const FeedpubCursor *wanted = &receipt->parsed;
-	FeedpubCursor after = *wanted;
 
 	if (wanted->pos == 0 || wanted->pos == PG_INT64_MAX)
-		return false;			/* the beginning or the end of a batch */
-	after.pos--;
-	if (read_entry(sub, receipt->shard, &after, 1, wanted, page, row))
-		return true;
-	feedpub_cursor_parse(committed, &after);
-	return read_entry(sub, receipt->shard, &after, feedpub_max_page_rows, wanted, page, row);
-}
-
-static bool
-read_entry(FeedpubSubscription *sub, int shard, const FeedpubCursor *after,
-		   int max_rows, const FeedpubCursor *wanted,
-		   FeedpubPage *page, FeedpubPageRow **row)
-{
-	MemSet(page, 0, sizeof(FeedpubPage));
-	page->request.after = *after;
-	page->request.max_rows = max_rows;
-	page->request.shard = shard;
-	page->request.shards = sub->nshards;
-	page->request.subscribed = true;
-	page->heap = feedpub_registry_open(sub->feed);
-	feedpub_page_read(page);
-	for (int i = 0; i < page->nrows; i++)
+		return NULL;			/* the beginning or the end of a batch */
+	for (int i = 0; i < 2; i++)
 	{
-		*row = &page->rows[i];
-		if ((*row)->entry != NULL && is_same_entry(*row, wanted))
-			return true;
+		MemSet(page, 0, sizeof(FeedpubPage));
+		page->request.after = *wanted;
+		page->request.after.pos--;
+		page->request.max_rows = 1;
+		if (i > 0)
+		{
+			feedpub_cursor_parse(committed, &page->request.after);
+			page->request.max_rows = feedpub_max_page_rows;
+		}
+		page->request.shard = receipt->shard;
+		page->request.shards = sub->nshards;
+		page->request.subscribed = true;
+		page->heap = feedpub_registry_open(sub->feed);
+		feedpub_page_read(page);
+		for (int j = 0; j < page->nrows; j++)
+		{
+			if (page->rows[j].entry != NULL && is_same_entry(&page->rows[j], wanted))
+				return &page->rows[j];
+		}
+		relation_close(page->heap, NoLock);
 	}
-	relation_close(page->heap, NoLock);
-	return false;
+	return NULL;
 }
 
 /*

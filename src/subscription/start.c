@@ -8,6 +8,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -24,6 +25,14 @@ typedef struct TimeInput
 	char	   *word;
 	TimestampTz at;
 } TimeInput;
+
+static FeedpubStatement find_batch = {
+	.sql = "SELECT pg_catalog.max(sync_id) FROM feedpub._batch"
+		   " WHERE feed = $1 AND published_at <= $2",
+	.nargs = 2,
+	.argtypes = {REGCLASSOID, TIMESTAMPTZOID},
+	.latest = true,
+};
 
 static text *earliest_cursor(Oid feed);
 static void parse_time(void *arg);
@@ -96,41 +105,20 @@ earliest_cursor(Oid feed)
 }
 
 /*
- * The end of the last batch published at or before a time.  It is found by
- * bisection, since the times of batches rise with their numbers.  If the clock
- * was put back they do not rise, and batches before the one that is found may
- * have later times.
+ * The end of the last batch published at or before a time.  If the clock was
+ * put back, batches before it may have later times.
  */
 text *
 feedpub_start_at(Oid feed, TimestampTz at)
 {
 	Snapshot	snapshot = GetActiveSnapshot();
+	Datum		values[2] = {ObjectIdGetDatum(feed), TimestampTzGetDatum(at)};
 	FeedpubFloor floor = {0};
-	FeedpubBatch found = {0};
-	FeedpubBatch batch;
-	int64		low;			/* published by then, or the beginning */
-	int64		high;			/* published later, or none */
+	FeedpubBatch found;
 
 	feedpub_require_select(feed);
 	feedpub_floor_read(feed, snapshot, &floor);
-	low = feedpub_registry_is_table(feed) ? 0 : Max(floor.sync_id - 1, 0);
-	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &batch);
-	high = batch.sync_id + 1;
-	while (low < high - 1)
-	{
-		int64		middle = low + (high - low) / 2;
-
-		CHECK_FOR_INTERRUPTS();
-		feedpub_batch_last(feed, middle + 1, snapshot, &batch);
-		if (batch.sync_id > low && batch.published_at > at)
-		{
-			high = batch.sync_id;
-			continue;
-		}
-		if (batch.sync_id > low)
-			found = batch;
-		low = middle;
-	}
+	feedpub_batch_last(feed, feedpub_store_number(&find_batch, values, 0) + 1, snapshot, &found);
 	if (found.sync_id == 0 && (floor.sync_id == 0 || feedpub_registry_is_table(feed)))
 		return earliest_cursor(feed);
 	if (found.sync_id < floor.sync_id)

@@ -66,7 +66,7 @@ static FeedpubStatement select_shard = {
 };
 
 static FeedpubStatement select_shards = {
-	.sql = SELECT_SUBSCRIPTION("pg_catalog.generate_series(0, s.shards - 1)"),
+	.sql = SELECT_SUBSCRIPTION("pg_catalog.generate_series(0, s.shards - 1)") " ORDER BY i.shard",
 	.nargs = 3,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
@@ -74,7 +74,6 @@ static FeedpubStatement select_shards = {
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 
 static uint64 select_subscription(Datum *values, int shard_wanted);
-static int	compare_shards(const void *a, const void *b);
 
 /*
  * May the caller know that a subscription exists?  Its owner may, and roles
@@ -202,7 +201,6 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		(void) feedpub_store_value(0, 10, &isnull);
 		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
 			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 10);
-		qsort(sub->shards, sub->nloaded, sizeof(FeedpubShard), compare_shards);
 	}
 	feedpub_store_end(&caller);
 	return nrows > 0;
@@ -231,12 +229,6 @@ select_subscription(Datum *values, int shard_wanted)
 	nrows = feedpub_store_run(&select_shards, values, NULL);
 	several = nrows > 1;
 	return nrows;
-}
-
-static int
-compare_shards(const void *a, const void *b)
-{
-	return ((const FeedpubShard *) a)->shard - ((const FeedpubShard *) b)->shard;
 }
 
 /*
