@@ -457,12 +457,15 @@ sub streamer
 sub http_reader
 {
 	my ($name, $feed) = @_;
-	my $http = HTTP::Tiny->new(timeout => 60, keep_alive => 1);
+	my $http = HTTP::Tiny->new(timeout => 60, keep_alive => 1, max_redirect => 0);
 	my ($after, %last) = ('');
 
 	while (getppid == $me)
 	{
-		my $page = $http->get("http://127.0.0.1:$port{http}/feeds/$feed?limit=" . (1 + int rand 1000) . "&wait=2&after=$after");
+		my $url = "http://127.0.0.1:$port{http}/feeds/$feed";
+		my $page = $http->get("$url?limit=" . (1 + int rand 1000) . "&wait=2&after=$after");
+		# where the feed begins; HTTP::Tiny follows no relative URLs
+		$page = $http->get("$url$page->{headers}{location}") if $page->{status} == 307;
 		if ($page->{status} != 200)
 		{
 			# no connection, no database, the server starts

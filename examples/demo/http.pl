@@ -57,7 +57,7 @@ sub start_server
 # The second process: it has the URL and its journal, and no database.
 sub follow
 {
-	my $http = HTTP::Tiny->new(timeout => 30);
+	my $http = HTTP::Tiny->new(timeout => 30, max_redirect => 0);
 	my $cursor = '';
 
 	open my $out, '>', $journal or die "$journal: $!\n";
@@ -65,6 +65,10 @@ sub follow
 	while (1)
 	{
 		my $response = $http->get("$url/feeds/outbox?after=$cursor&limit=1000&wait=20");
+
+		# where the feed begins; HTTP::Tiny follows no relative URLs
+		$response = $http->get("$url/feeds/outbox$response->{headers}{location}")
+		  if $response->{status} == 307;
 		if (!$response->{success})
 		{
 			die "$response->{status} $response->{content}\n"

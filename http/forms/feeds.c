@@ -135,7 +135,8 @@ begin_answer(HttpRequest *request)
 	begin = PQgetvalue(request->waiter.result->rows, 0, 0);
 	if (strncmp(begin, "outbox ", 7) != 0)
 		name = "begin";
-	base_text_print(&url, "%s?%s=%s", request->path, name, strchr(begin, ' ') + 1);
+	/* relative, since a proxy may serve this under another path */
+	base_text_print(&url, "?%s=%s", name, strchr(begin, ' ') + 1);
 	for (int i = 0; i < request->argument_count; i++)
 		for (size_t j = 0; j < lengthof(kept); j++)
 		{

@@ -9,7 +9,8 @@
  *
  * "type" is about:blank, so "title" is the phrase of the status.  What tells
  * errors of one status apart is "sqlstate".  With 410, "begin" is the URL at
- * which to begin again.
+ * which to begin again, relative to that of the request, since a proxy may serve
+ * it under another path.
  *
  *-------------------------------------------------------------------------
  */
@@ -63,6 +64,7 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 {
 	BaseText	text = {0};
 	BaseText	message = {0};
+	BaseText	begin = {0};
 	bool		shows = detail == NULL;
 
 	if (shows)
@@ -85,8 +87,10 @@ respond(HttpRequest *request, unsigned status, const char *detail,
 	/* a subscription is moved by feed_seek() */
 	if (status == 410 && strncmp(request->path, "/subscriptions/", 15) != 0)
 	{
+		base_text_print(&begin, "./%s", strrchr(request->path, '/') + 1);
 		base_text_print(&text, ", \"begin\": ");
-		base_text_json(&text, request->path);
+		base_text_json(&text, begin.data);
+		free(begin.data);
 	}
 	base_text_print(&text, "}\n");
 	free(message.data);

@@ -56,8 +56,8 @@ is_deeply(
 my $begin = get($http, '/feeds/outbox?limit=10', redirects => 0);
 my $floor = sql($node, "SELECT feed_floor('outbox')");
 is($begin->{status}, 307, 'the beginning of an outbox is elsewhere');
-is($begin->{headers}{location}, "/feeds/outbox?after=$floor&limit=10",
-	'at its floor');
+is($begin->{headers}{location}, "?after=$floor&limit=10",
+	'at its floor, wherever a proxy serves it');
 is($begin->{headers}{'cache-control'}, 'no-store', 'and that is not kept');
 
 # words in place of a cursor
@@ -72,12 +72,13 @@ for my $feed (qw(outbox kv))
 		my $end = get($http, "/feeds/$feed?after=latest&limit=10&wait=1", redirects => 0, Accept => $type);
 
 		is("$end->{status} $end->{headers}{location} $end->{headers}{'cache-control'}",
-			"307 /feeds/$feed?after=$head&limit=10&wait=1 no-store", "$feed: latest is the end: $type");
+			"307 ?after=$head&limit=10&wait=1 no-store", "$feed: latest is the end: $type");
 	}
 }
 is(get($http, '/feeds/none?after=latest')->{status}, 404, 'latest of no feed');
 
-my $page = get($http, $begin->{headers}{location});
+my $first = url_from('/feeds/outbox', $begin->{headers}{location});
+my $page = get($http, $first);
 is($page->{status}, 200, 'a page');
 is($page->{content}, sql($node, "SELECT feed_page('outbox', max_rows => 10)"),
 	'what feed_page() returns');
@@ -85,7 +86,7 @@ is($page->{headers}{'cache-control'}, 'public, max-age=31536000, immutable',
 	'a full page of an outbox is final');
 is($page->{headers}{'content-type'}, 'application/json', 'its type');
 like($page->{headers}{vary}, qr/Accept, Authorization/, 'it varies');
-is(get($http, $begin->{headers}{location}, Authorization => 'Basic eDp5')
+is(get($http, $first, Authorization => 'Basic eDp5')
 	  ->{headers}{'cache-control'},
 	'private, max-age=31536000, immutable', 'with credentials it is private');
 
@@ -189,7 +190,7 @@ my $gone = problem("/feeds/outbox?after=$foreign", 410, 'PF001',
 	qr/is from another history\. This server has not/, 'a cursor of another history');
 is_deeply([ sort keys %{ $gone->{json} } ], [qw(begin detail hint sqlstate status title type)],
 	'what a problem says');
-is("@{ $gone->{json} }{qw(type title begin)}", 'about:blank Gone /feeds/outbox', 'and where to begin');
+is("@{ $gone->{json} }{qw(type title begin)}", 'about:blank Gone ./outbox', 'and where to begin');
 like($gone->{json}{hint}, qr/Begin again/, 'the hint');
 problem('/feeds/kv?after=%22%0D%0AX-Injected:%201', 400, '22023', qr/malformed/,
 	'no header is injected');

@@ -125,7 +125,7 @@ is_deeply(
 my $begin = get($http, "$odd?limit=2&timeout=0", %accept, redirects => 0);
 is($begin->{status}, 307, 'the beginning is elsewhere');
 like($begin->{headers}{location},
-	qr/\?lastEventId=[-\w]{44}&limit=2&timeout=0$/, 'with an id');
+	qr/^\?lastEventId=[-\w]{44}&limit=2&timeout=0$/, 'with an id');
 for my $none ('null', '')
 {
 	is_deeply([ events("$odd?lastEventId=$none") ], \@events,

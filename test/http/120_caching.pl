@@ -38,7 +38,7 @@ SQL
 for my $feed (qw(outbox kv))
 {
 	my $begin = get($http, "/feeds/$feed?limit=2", redirects => 0);
-	my $url = $begin->{headers}{location};
+	my $url = url_from("/feeds/$feed", $begin->{headers}{location});
 	my $floor = sql($node, "SELECT feed_floor('$feed')");
 	my $max_age = $feed eq 'kv' ? 'max-age=3600' : 'max-age=3600, immutable';
 
@@ -61,7 +61,7 @@ for my $feed (qw(outbox kv))
 	is(get($http, "/feeds/$feed", 'If-None-Match' => '"x"')->{status}, 200, "$feed: another ETag");
 	is(caching("/feeds/$feed?after=x"), 'no-store', "$feed: errors are not kept");
 }
-my ($begun) = get($http, '/feeds/kv', redirects => 0)->{headers}{location};
+my $begun = url_from("/feeds/kv", get($http, "/feeds/kv", redirects => 0)->{headers}{location});
 for (
 	[ q(max_age => '1 h'), 'public, max-age=900' ],
 	[ q(keep => '10 s', max_age => '1 h'), 'public, max-age=2' ],

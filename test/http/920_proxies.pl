@@ -135,7 +135,7 @@ sub read_through
 
 			if ($response->{status} == 307)
 			{
-				$url = $response->{headers}{location};
+				$url = "/feeds/million$response->{headers}{location}";
 				next;
 			}
 			last if $response->{status} != 200;

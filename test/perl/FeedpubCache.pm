@@ -89,7 +89,8 @@ sub follow
 
 		if ($response->{status} == 307)
 		{
-			$consumer->{url} = $response->{headers}{location};
+			$consumer->{url} =~ s/\?.*//s;
+			$consumer->{url} .= $response->{headers}{location};
 			next;
 		}
 		if ($response->{status} == 410)

@@ -6,7 +6,9 @@
 #                      free one), program (or FEEDPUB_HTTP_PROGRAM), database
 #                      (connection string), all others are flags, with _ for -
 #   get(HTTP, PATH, header => value, ...)   a response, as of HTTP::Tiny, with
-#                      its JSON in {json} and its cursor in {cursor}
+#                      its JSON in {json} and its cursor in {cursor}; redirects
+#                      are followed, unless redirects => 0
+#   url_from(PATH, REFERENCE)  what a relative URL means in the response to PATH
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
 #                      has been sent
 #   read_until(SOCKET, PATTERN)             what comes, until it matches
@@ -31,7 +33,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(http_start get send_request read_until metric metric_is http_stop);
+our @EXPORT = qw(http_start get url_from send_request read_until metric metric_is http_stop);
 
 my $PROGRAM = $ENV{FEEDPUB_HTTP_PROGRAM} // dirname(__FILE__) . '/../../http/feedpub-http';
 my $started = 0;
@@ -82,11 +84,19 @@ sub get
 {
 	my ($http, $path, %headers) = @_;
 	my $method = delete $headers{method} // 'GET';
-	my $response = HTTP::Tiny->new(
-		max_redirect => delete $headers{redirects} // 5,
-		timeout => $PostgreSQL::Test::Utils::timeout_default)
-	  ->request($method, "$http->{url}$path", { headers => \%headers });
+	my $redirects = delete $headers{redirects} // 5;
+	my $client = HTTP::Tiny->new(
+		max_redirect => 0,
+		timeout => $PostgreSQL::Test::Utils::timeout_default);
+	my $response;
 
+	# HTTP::Tiny follows no relative URLs
+	while (1)
+	{
+		$response = $client->request($method, "$http->{url}$path", { headers => \%headers });
+		last if $response->{status} != 307 || $redirects-- == 0;
+		$path = url_from($path, $response->{headers}{location});
+	}
 	$response->{content} //= q();
 	if (($response->{headers}{'content-type'} // '') =~ m{[/+]json$}
 		&& $response->{content} ne '')
@@ -96,6 +106,15 @@ sub get
 		  if ref $response->{json} eq 'HASH';
 	}
 	return $response;
+}
+
+sub url_from
+{
+	my ($path, $reference) = @_;
+
+	$path =~ s/\?.*//s;
+	return "$path$reference" if $reference =~ /^\?/;
+	return $path =~ s{[^/]*$}{}r . $reference =~ s{^\./}{}r;
 }
 
 sub send_request
