@@ -118,8 +118,8 @@ RESET ROLE;
 SELECT feed_pos, message_type FROM feed_fetch('0', 4, 100) WHERE data >= '5';
 
 --
--- Rights on columns: a page is the whole row, so all of them are needed; the
--- default feed's page is the columns of a message.
+-- Rights on columns: a page is the whole row, so all of them are needed, by
+-- default too.
 --
 GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data)
 	ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
@@ -139,8 +139,8 @@ SELECT feed_pos, message_type, message_key, data FROM feed_fetch('0', 4, 100) WH
 RESET ROLE;
 ALTER TABLE shop."Odd ""Name"", with a comma" ADD COLUMN secret text DEFAULT 'secret';
 SET ROLE regress_feedpub_reader;
-SELECT message_type FROM feed_fetch('0', 0, 2);
 \set VERBOSITY terse
+SELECT message_type FROM feed_fetch('0', 0, 2);
 SELECT secret FROM feed_fetch(NULL::shop."Odd ""Name"", with a comma", '0', 0, 2);
 \set VERBOSITY default
 \echo :SQLSTATE
@@ -277,7 +277,7 @@ SELECT type FROM shop.next_page('0', 0);
 SET ROLE regress_feedpub_reader;
 SELECT type FROM shop.next_page('0', 0);
 RESET ROLE;
--- Policies and columns together
+-- Policies and columns together: the right must be one on the table.
 REVOKE SELECT ON shop."Odd ""Name"", with a comma" FROM regress_feedpub_reader;
 GRANT SELECT (feed_xid, feed_pos, publication_id, message_id, message_type, message_key, data)
 	ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
@@ -288,6 +288,12 @@ SELECT * FROM shop.seen();
 \echo :SQLSTATE
 RESET ROLE;
 GRANT SELECT (scheduled, headers) ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
+SET ROLE regress_feedpub_reader;
+\set VERBOSITY terse
+SELECT * FROM shop.seen();
+\set VERBOSITY default
+RESET ROLE;
+GRANT SELECT ON shop."Odd ""Name"", with a comma" TO regress_feedpub_reader;
 SET ROLE regress_feedpub_reader;
 SELECT * FROM shop.seen();
 RESET ROLE;

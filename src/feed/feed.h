@@ -321,6 +321,7 @@ extern char *feedpub_relation_name(Oid relid);
 extern void feedpub_require_owner(Oid relid);
 extern bool feedpub_may_select(Oid relid);
 extern void feedpub_require_select(Oid relid);
+extern void feedpub_refuse_select(Oid relid);
 extern Oid	feedpub_relation_sequence(Oid relid);
 extern Oid	feedpub_relation_index(Relation rel);
 extern bool feedpub_relation_has_invalid_index(Relation rel);

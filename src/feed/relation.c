@@ -109,9 +109,17 @@ void
 feedpub_require_select(Oid relid)
 {
 	if (!feedpub_may_select(relid))
-		aclcheck_error(ACLCHECK_NO_PRIV,
-					   get_relkind_objtype(get_rel_relkind(relid)),
-					   get_rel_name(relid));
+		feedpub_refuse_select(relid);
+}
+
+/*
+ * Raise that error.
+ */
+void
+feedpub_refuse_select(Oid relid)
+{
+	aclcheck_error(ACLCHECK_NO_PRIV, get_relkind_objtype(get_rel_relkind(relid)),
+				   get_rel_name(relid));
 }
 
 /*

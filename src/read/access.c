@@ -10,8 +10,10 @@
  */
 #include "postgres.h"
 
+#include "access/relation.h"
 #include "access/xact.h"
 #include "executor/executor.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
@@ -19,8 +21,12 @@
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
 
 #include "read/read.h"
+
+/* so much of a result is kept in memory, in kB */
+#define RESULT_MEMORY	(16 * 1024)
 
 /*
  * The table that an argument of a function names by its row type.
@@ -41,21 +47,24 @@ feedpub_access_argument(FunctionCallInfo fcinfo, int arg)
 }
 
 /*
- * May the table be read without the executor?  Not if the executor would check
- * more than SELECT on the whole table, filter rows, compute columns, or call a
- * hook.
+ * Check the caller's right on the rows of a table: SELECT on it, or on each of
+ * its columns.  Returns whether it can be read without the executor.  Not if
+ * the executor would filter rows, compute columns, or call a hook.  Then rows
+ * are found by their place, a system column, on which no right can be granted
+ * alone; so the right must be one on the table.
  */
 bool
 feedpub_access_is_direct(Relation heap)
 {
 	Oid			relid = RelationGetRelid(heap);
-
-	/* a right on each column is one on the rows */
-	return (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) == ACLCHECK_OK ||
-			pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) == ACLCHECK_OK) &&
-		check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
+	bool		direct = check_enable_rls(relid, InvalidOid, true) != RLS_ENABLED &&
 		!feedpub_has_virtual_columns(RelationGetDescr(heap)) &&
 		ExecutorCheckPerms_hook == NULL;
+
+	if (pg_class_aclcheck(relid, GetUserId(), ACL_SELECT) != ACLCHECK_OK &&
+		!(direct && pg_attribute_aclcheck_all(relid, GetUserId(), ACL_SELECT, ACLMASK_ALL) == ACLCHECK_OK))
+		feedpub_refuse_select(relid);
+	return direct;
 }
 
 /*
@@ -99,14 +108,31 @@ feedpub_access_check_columns(Relation heap, TupleDesc planned)
 }
 
 /*
+ * Check that the caller may read a feed, and that its rows are of this history.
+ */
+void
+feedpub_access_check_feed(Oid relid, FeedpubFeed *feed)
+{
+	Relation	heap = feedpub_registry_open(relid);
+	FeedpubPartitions *partitions;
+
+	feedpub_registry_get(relid, feed);
+	feedpub_require_select(relid);
+	partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
+	feedpub_history_check(feed, partitions);
+	feedpub_partition_close(partitions);
+	relation_close(heap, NoLock);
+}
+
+/*
  * Keep the memory of one page for the next.
  *
  * A page is in memory until its query ends.  Then glibc gives memory at the
  * top of the heap back to the system if it is more than 128 kB, and each page
- * costs getting it again, zeroed: a tenth of a consumer's time
- * (bench/README.md).  The bound becomes twice the size of the largest block
- * that was mapped by itself and freed.  So one is mapped and freed, once.
- * With another allocator this does nothing.
+ * costs getting it again, zeroed: of a page of 10,000 rows more than half of
+ * the time (bench/README.md).  The bound becomes twice the size of the largest
+ * block that was mapped by itself and freed.  So one is mapped and freed, once;
+ * nothing is written into it.  With another allocator this does nothing.
  */
 void
 feedpub_access_keep_memory(void)
@@ -114,8 +140,28 @@ feedpub_access_keep_memory(void)
 	static bool done = false;
 
 	if (!done)
-		pfree(palloc(4 * 1024 * 1024));
+		pfree(palloc(31 * 1024 * 1024));
 	done = true;
+}
+
+/*
+ * Begin a set of rows as a result.  More of them are kept in memory than
+ * work_mem: a page is in memory already, and a file for its second half would
+ * cost as much as reading it.
+ */
+void
+feedpub_access_begin_result(FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	MemoryContext oldcontext;
+
+	feedpub_access_keep_memory();
+	InitMaterializedSRF(fcinfo, 0);
+	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
+	tuplestore_end(rsinfo->setResult);
+	rsinfo->setResult = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
+											  false, Max(work_mem, RESULT_MEMORY));
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*

@@ -18,16 +18,15 @@
  *
  * The scan does what the executor would do, except for checking rights, row
  * security, and columns that are computed when they are read.  If the table
- * needs one of these, the same page is read through the server's planner, with
- * a kept plan, from the same index.
+ * needs one of these, the rows that the scan finds are read through the
+ * executor, as those of a page in published order are, until there are as many
+ * as the caller may see (feedpub_entry_hide_rows()).
  *
  * A partition is read if it is admitted in the snapshot that reads, and only
  * rows that are in the feed (partition_join.c).  A partition that is admitted later
  * has none below the horizon: the publisher got its xid before it read
  * "since", and was running when the snapshot was taken, so the horizon is not
- * beyond that xid.  Through the planner all partitions are read, because a
- * reader may have no right on tableoid.  Then rows that are not in the feed
- * yet may come, and come again when they are.
+ * beyond that xid.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,23 +37,13 @@
 #include "access/relation.h"
 #include "access/skey.h"
 #include "access/tableam.h"
-#include "access/xlog.h"
-#include "catalog/pg_type.h"
 #include "executor/executor.h"
-#include "executor/spi.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "lib/binaryheap.h"
 #include "miscadmin.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/fmgroids.h"
-#include "utils/guc.h"
-#include "utils/hsearch.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/rls.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/tuplestore.h"
@@ -66,16 +55,18 @@ PG_FUNCTION_INFO_V1(feed_fetch);
 PG_FUNCTION_INFO_V1(feed_fetch_default);
 PG_FUNCTION_INFO_V1(feed_xid_head);
 
+/* at least so many rows are read through the executor at once */
+#define MIN_HIDDEN	32
+
 /* One call of feed_fetch(). */
 typedef struct FetchRequest
 {
-	FeedpubFeed feed;
-	Relation	heap;
-	Snapshot	snapshot;
+	FeedpubPage page;			/* the feed, and rows for the executor */
+	FeedpubPageScan scan;
 	FullTransactionId after_xid;
 	int64		after_pos;
 	FullTransactionId horizon;
-	int			limit;
+	int			nrows;			/* how many are in the store */
 	int			ncolumns;		/* the first columns only; 0: whole rows */
 	Tuplestorestate *store;
 	TupleDesc	desc;			/* of the rows in the store */
@@ -91,33 +82,16 @@ typedef struct TableScan
 	IndexScanDesc scan;
 	TupleTableSlot *slot;
 	ScanKeyData after[2];		/* the scan points to them */
-	ScanKeyData keys[2];
 	bool		whole;			/* rows are returned as they are */
 	FullTransactionId xid;
 	int64		pos;
 } TableScan;
 
-/* Plans of read_planned(), kept for the life of the backend. */
-typedef struct KeptPlan
-{
-	uint64		key;			/* relid and form, must be first */
-	char	   *sql;
-	SPIPlanPtr	plan;
-} KeptPlan;
-
-static HTAB *kept_plans = NULL;
-
 static void parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req);
 static void fetch_page(FunctionCallInfo fcinfo, FetchRequest *req);
-static void begin_result(FunctionCallInfo fcinfo, FetchRequest *req);
-static void read_directly(FetchRequest *req, FeedpubPartitions *partitions);
-static void read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys);
-static void read_partitions(FetchRequest *req, FeedpubPartitions *partitions,
-							ScanKey keys);
-static void read_planned(FetchRequest *req);
-static SPIPlanPtr keep_plan(FetchRequest *req);
+static void read_rows(FetchRequest *req);
+static void put_visible(FetchRequest *req);
 static void check_floor(const FetchRequest *req);
-static void check_history(const FeedpubFeed *feed, Relation heap);
 
 /*
  * feed_fetch(feed anyelement, after_xid xid8, after_pos bigint, "limit" int)
@@ -147,7 +121,7 @@ feed_fetch(PG_FUNCTION_ARGS)
 	Oid			relid = feedpub_access_argument(fcinfo, 0);
 
 	parse_cursor(fcinfo, 1, &req);
-	req.heap = feedpub_registry_open(relid);
+	req.page.heap = feedpub_registry_open(relid);
 	fetch_page(fcinfo, &req);
 	return (Datum) 0;
 }
@@ -170,24 +144,24 @@ feed_fetch_default(PG_FUNCTION_ARGS)
 	 * The default may be dropped between look-up and lock.  Locking takes in
 	 * the invalidation, so the second look finds what is true.
 	 */
-	for (int i = 0; i < 2 && req.heap == NULL; i++)
+	for (int i = 0; i < 2 && req.page.heap == NULL; i++)
 	{
 		Oid			relid = feedpub_registry_default();
 
 		if (!OidIsValid(relid))
 			break;
-		req.heap = try_relation_open(relid, AccessShareLock);
+		req.page.heap = try_relation_open(relid, AccessShareLock);
 	}
-	if (req.heap == NULL)
+	if (req.page.heap == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("there is no default feed"),
 				 errhint("Make a feed with feed_create(), or choose one with feed_set_default().")));
-	if (!feedpub_relation_has_default_row_type(req.heap))
+	if (!feedpub_relation_has_default_row_type(req.page.heap))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("default feed \"%s\" no longer has the columns of a jsonb outbox",
-						RelationGetRelationName(req.heap)),
+						RelationGetRelationName(req.page.heap)),
 				 errhint("Name the feed in the call, or choose another one with feed_set_default().")));
 	req.ncolumns = FEEDPUB_OUTBOX_COLUMNS;
 	fetch_page(fcinfo, &req);
@@ -216,7 +190,7 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"limit\" must be at least 1")));
-	req->limit = Min(limit, feedpub_max_page_rows);
+	req->page.request.max_rows = Min(limit, feedpub_max_page_rows);
 }
 
 /*
@@ -226,45 +200,47 @@ parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 static void
 fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 {
-	FeedpubPartitions *partitions;
-	bool		may_read_directly;
+	FeedpubPageScan *scan = &req->scan;
+	Relation	heap = req->page.heap;
+	FeedpubFeed *feed = &req->page.feed;
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	bool		pushed = false;
 
-	feedpub_registry_get(RelationGetRelid(req->heap), &req->feed);
-	feedpub_foreign_refuse_cursor(&req->feed, req->after_xid);
-	begin_result(fcinfo, req);
+	scan->page = &req->page;
+	feedpub_registry_get(RelationGetRelid(heap), feed);
+	feedpub_foreign_refuse_cursor(feed, req->after_xid);
+	feedpub_access_begin_result(fcinfo);
+	if (req->ncolumns == 0 && rsinfo->expectedDesc != NULL)
+		feedpub_access_check_columns(heap, rsinfo->expectedDesc);
+	req->store = rsinfo->setResult;
+	req->desc = rsinfo->setDesc;
 
-	may_read_directly = feedpub_access_is_direct(req->heap);
-	if (!may_read_directly)
-		feedpub_require_select(req->feed.relid);
-	feedpub_own_changes_refuse(req->heap);
-	partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
-	feedpub_history_check(&req->feed, partitions);
-	feedpub_history_check_changes(&req->feed, req->heap, GetActiveSnapshot());
+	scan->direct = feedpub_access_is_direct(heap);
+	feedpub_own_changes_refuse(heap);
+	scan->partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
+	feedpub_history_check(feed, scan->partitions);
+	feedpub_history_check_changes(feed, heap, GetActiveSnapshot());
 
 	/*
 	 * A snapshot that is older than a partition sees none of its rows, and the
 	 * page would pass them.  One that is older than a plain table sees no row
 	 * at all: the page is empty, and the next one begins where it does.
 	 */
-	if (req->feed.is_partitioned &&
-		!feedpub_partition_sees_tables(partitions, GetActiveSnapshot()))
+	if (feed->is_partitioned &&
+		!feedpub_partition_sees_tables(scan->partitions, GetActiveSnapshot()))
 	{
-		feedpub_access_push_snapshot(req->heap);
+		feedpub_access_push_snapshot(heap);
 		pushed = true;
-		feedpub_partition_close(partitions);
-		partitions = feedpub_partition_open(&req->feed, req->heap, GetActiveSnapshot(), true);
+		feedpub_partition_close(scan->partitions);
+		scan->partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
 	}
-	if (req->feed.is_outbox && FullTransactionIdIsValid(req->after_xid))
+	if (feed->is_outbox && FullTransactionIdIsValid(req->after_xid))
 		check_floor(req);
 	feedpub_own_changes_hide(GetActiveSnapshot());
-	req->snapshot = GetActiveSnapshot();
-	req->horizon = feedpub_horizon(req->snapshot);
-	if (may_read_directly)
-		read_directly(req, partitions);
-	else
-		read_planned(req);
-	feedpub_partition_close(partitions);
+	scan->snapshot = GetActiveSnapshot();
+	req->horizon = feedpub_horizon(scan->snapshot);
+	read_rows(req);
+	feedpub_partition_close(scan->partitions);
 	PopActiveSnapshot();
 	if (pushed)
 		PopActiveSnapshot();
@@ -275,9 +251,9 @@ fetch_page(FunctionCallInfo fcinfo, FetchRequest *req)
 	 * bring them back either.
 	 */
 	feedpub_durable_commits(req->xids, req->nxids, req->horizon);
-	if (!req->feed.is_outbox && req->nxids > 0)
+	if (!feed->is_outbox && req->nxids > 0)
 		feedpub_durable_all();
-	relation_close(req->heap, NoLock);
+	relation_close(heap, NoLock);
 }
 
 /*
@@ -295,43 +271,15 @@ check_floor(const FetchRequest *req)
 	uint64		xid = U64FromFullTransactionId(req->after_xid);
 	FeedpubFloor floor;
 
-	feedpub_floor_read(req->feed.relid, GetActiveSnapshot(), &floor);
+	feedpub_floor_read(req->page.feed.relid, GetActiveSnapshot(), &floor);
 	if (xid < floor.removed_xid ||
 		(xid == floor.removed_xid && req->after_pos < floor.removed_pos))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("cursor of feed \"%s\" has expired", RelationGetRelationName(req->heap)),
+				 errmsg("cursor of feed \"%s\" has expired", RelationGetRelationName(req->page.heap)),
 				 errdetail("Rows after it are no longer retained since %s.",
 						   timestamptz_to_str(floor.moved_at)),
 				 errhint("Begin again from ('0', 0), with the rows that are retained.")));
-}
-
-/*
- * Set up the tuplestore that holds the result.
- */
-static void
-begin_result(FunctionCallInfo fcinfo, FetchRequest *req)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	MemoryContext oldcontext;
-
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		(rsinfo->allowedModes & SFRM_Materialize) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("set-valued function called in context that cannot accept a set")));
-
-	feedpub_access_keep_memory();
-	oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-	if (req->ncolumns == 0 && rsinfo->expectedDesc != NULL)
-		feedpub_access_check_columns(req->heap, rsinfo->expectedDesc);
-	req->desc = CreateTupleDescCopy(req->ncolumns == 0 ? RelationGetDescr(req->heap) : rsinfo->expectedDesc);
-	req->store = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
-									   false, work_mem);
-	rsinfo->returnMode = SFRM_Materialize;
-	rsinfo->setResult = req->store;
-	rsinfo->setDesc = req->desc;
-	MemoryContextSwitchTo(oldcontext);
 }
 
 /*
@@ -354,56 +302,33 @@ note_xid(FetchRequest *req, FullTransactionId xid)
 }
 
 /*
- * Read the page with an index scan of our own.
+ * Begin the scan of one table.
  *
  * Scan keys as in nodeIndexscan.c: ExecIndexBuildScanKeys: a row comparison
  * for the cursor, and the horizon on the first column, both of which the
  * btree uses as bounds (nbtsearch.c: _bt_first).
  */
 static void
-read_directly(FetchRequest *req, FeedpubPartitions *partitions)
+begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition)
 {
-	ScanKeyData cursor[2];
+	TupleDesc	desc = RelationGetDescr(partition->heap);
+	bool		is_after = U64FromFullTransactionId(req->after_xid) >= partition->since;
 	ScanKeyData keys[2];
 
-	ScanKeyEntryInitialize(&cursor[0], SK_ROW_MEMBER, 1,
+	/* from the cursor on, or from the first xid that is in the feed */
+	ScanKeyEntryInitialize(&scan->after[0], SK_ROW_MEMBER, 1,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_XID8CMP, FullTransactionIdGetDatum(req->after_xid));
-	ScanKeyEntryInitialize(&cursor[1], SK_ROW_MEMBER | SK_ROW_END, 2,
+						   F_XID8CMP, is_after ? FullTransactionIdGetDatum(req->after_xid) : UInt64GetDatum(partition->since));
+	ScanKeyEntryInitialize(&scan->after[1], SK_ROW_MEMBER | SK_ROW_END, 2,
 						   BTGreaterStrategyNumber, InvalidOid, InvalidOid,
-						   F_BTINT8CMP, Int64GetDatum(req->after_pos));
+						   F_BTINT8CMP, Int64GetDatum(is_after ? req->after_pos : -1));
 	MemSet(keys, 0, sizeof(keys));
 	keys[0].sk_flags = SK_ROW_HEADER;
 	keys[0].sk_attno = 1;
 	keys[0].sk_strategy = BTGreaterStrategyNumber;
-	keys[0].sk_argument = PointerGetDatum(cursor);
+	keys[0].sk_argument = PointerGetDatum(scan->after);
 	ScanKeyInit(&keys[1], 1, BTLessStrategyNumber, F_XID8LT,
 				FullTransactionIdGetDatum(req->horizon));
-
-	if (partitions->n == 1 && !partitions->is_partitioned)
-		read_table(req, &partitions->partitions[0], keys);
-	else
-		read_partitions(req, partitions, keys);
-}
-
-/*
- * Begin the scan of one table.
- */
-static void
-begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition, ScanKey keys)
-{
-	TupleDesc	desc = RelationGetDescr(partition->heap);
-	uint64		after_xid = U64FromFullTransactionId(req->after_xid);
-
-	/* from the cursor on, or from the first xid that is in the feed */
-	memcpy(scan->after, DatumGetPointer(keys[0].sk_argument), sizeof(scan->after));
-	if (after_xid < partition->since)
-	{
-		scan->after[0].sk_argument = UInt64GetDatum(partition->since);
-		scan->after[1].sk_argument = Int64GetDatum(-1);
-	}
-	memcpy(scan->keys, keys, sizeof(scan->keys));
-	scan->keys[0].sk_argument = PointerGetDatum(scan->after);
 
 	/*
 	 * A row as it lies in the heap is copied whole, unless columns are to be
@@ -413,59 +338,15 @@ begin_scan(TableScan *scan, FetchRequest *req, FeedpubPartition *partition, Scan
 		(desc->constr == NULL || desc->constr->missing == NULL);
 	scan->partition = partition;
 	scan->slot = table_slot_create(partition->heap, NULL);
-	scan->scan = feedpub_snapshot_begin_scan(partition->heap, partition->index, req->snapshot, 2);
-	index_rescan(scan->scan, scan->keys, 2, NULL, 0);
-}
-
-static void
-end_scan(TableScan *scan)
-{
-	index_endscan(scan->scan);
-	ExecDropSingleTupleTableSlot(scan->slot);
-}
-
-/*
- * Put the row of a slot into the result.
- */
-static inline void
-put_row(FetchRequest *req, FullTransactionId xid, TupleTableSlot *slot,
-		bool whole)
-{
-	note_xid(req, xid);
-	if (whole)
-		tuplestore_puttupleslot(req->store, slot);
-	else
-	{
-		slot_getsomeattrs(slot, req->desc->natts);
-		tuplestore_putvalues(req->store, req->desc,
-							 slot->tts_values, slot->tts_isnull);
-	}
-}
-
-static void
-read_table(FetchRequest *req, FeedpubPartition *partition, ScanKey keys)
-{
-	TableScan	scan;
-
-	begin_scan(&scan, req, partition, keys);
-	for (int n = 0; n < req->limit &&
-		 index_getnext_slot(scan.scan, ForwardScanDirection, scan.slot);
-		 n++)
-	{
-		bool		isnull;
-
-		CHECK_FOR_INTERRUPTS();
-		put_row(req, DatumGetFullTransactionId(slot_getattr(scan.slot, req->feed.xid_attno, &isnull)),
-				scan.slot, scan.whole);
-	}
-	end_scan(&scan);
+	scan->scan = feedpub_snapshot_begin_scan(partition->heap, partition->index, req->scan.snapshot, 2);
+	index_rescan(scan->scan, keys, 2, NULL, 0);
 }
 
 /*
  * Step a scan to its next row.  Returns whether there is one.
  */
 static bool
-step_scan(TableScan *scan, FetchRequest *req)
+step_scan(TableScan *scan)
 {
 	bool		isnull;
 
@@ -490,168 +371,93 @@ compare_scans(Datum a, Datum b, void *arg)
 }
 
 /*
- * Read the partitions, each in its own index, and merge them by their stamps.
+ * Put the row at which a scan is into the result, or keep it for the executor.
  */
 static void
-read_partitions(FetchRequest *req, FeedpubPartitions *partitions, ScanKey keys)
+put_row(FetchRequest *req, TableScan *scan)
 {
-	TableScan  *scans = palloc(Max(partitions->n, 1) * sizeof(TableScan));
-	binaryheap *merge = binaryheap_allocate(Max(partitions->n, 1), compare_scans, NULL);
+	TupleTableSlot *slot;
+
+	if (!req->scan.direct)
+	{
+		feedpub_entry_add_initial(&req->scan, scan->partition, scan->slot);
+		req->page.rows[req->page.nrows - 1].xid = U64FromFullTransactionId(scan->xid);
+		return;
+	}
+	slot = feedpub_partition_convert(req->scan.partitions, scan->partition, scan->slot);
+	note_xid(req, scan->xid);
+	req->nrows++;
+	if (scan->whole)
+		tuplestore_puttupleslot(req->store, slot);
+	else
+	{
+		slot_getsomeattrs(slot, req->desc->natts);
+		tuplestore_putvalues(req->store, req->desc,
+							 slot->tts_values, slot->tts_isnull);
+	}
+}
+
+/*
+ * Read the page: the tables, each in its own index, merged by their stamps.
+ */
+static void
+read_rows(FetchRequest *req)
+{
+	FeedpubPartitions *partitions = req->scan.partitions;
+	int			max_scans = Max(partitions->n, 1);
+	TableScan  *scans = palloc(max_scans * sizeof(TableScan));
+	binaryheap *merge = binaryheap_allocate(max_scans, compare_scans, NULL);
 
 	for (int i = 0; i < partitions->n; i++)
 	{
-		begin_scan(&scans[i], req, &partitions->partitions[i], keys);
-		if (step_scan(&scans[i], req))
+		begin_scan(&scans[i], req, &partitions->partitions[i]);
+		if (step_scan(&scans[i]))
 			binaryheap_add_unordered(merge, PointerGetDatum(&scans[i]));
 	}
 	binaryheap_build(merge);
-	for (int n = 0; n < req->limit && !binaryheap_empty(merge); n++)
+	while (req->nrows < req->page.request.max_rows && !binaryheap_empty(merge))
 	{
 		TableScan  *scan = (TableScan *) DatumGetPointer(binaryheap_first(merge));
 
 		CHECK_FOR_INTERRUPTS();
-		put_row(req, scan->xid,
-				feedpub_partition_convert(partitions, scan->partition, scan->slot), scan->whole);
-		if (step_scan(scan, req))
+		put_row(req, scan);
+		if (req->nrows < req->page.request.max_rows && step_scan(scan))
 			binaryheap_replace_first(merge, PointerGetDatum(scan));
 		else
 			(void) binaryheap_remove_first(merge);
+		if (binaryheap_empty(merge) || req->page.nrows >= Max(req->page.request.max_rows, MIN_HIDDEN))
+			put_visible(req);
 	}
 	for (int i = 0; i < partitions->n; i++)
-		end_scan(&scans[i]);
+	{
+		index_endscan(scans[i].scan);
+		ExecDropSingleTupleTableSlot(scans[i].slot);
+	}
 }
 
 /*
- * Read the page through the planner, as the caller.
- *
- * Execution is read_only, so the plan runs with the active snapshot, the one
- * that the horizon is from.  The plan must be the ordered scan of the index,
- * whatever the statistics say.  So sorting and other scans are priced out, and
- * compiling is off, for what is priced out looks expensive.  The operators on
- * the stamp are leakproof, so row security does not keep them from the index.
+ * Put those rows into the result that the executor returns, up to the limit.
  */
 static void
-read_planned(FetchRequest *req)
+put_visible(FetchRequest *req)
 {
-	static const char *const unwanted[] = {
-		"enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"};
-	Datum		values[4];
-	int			nestlevel = NewGUCNestLevel();
+	TupleDesc	desc = RelationGetDescr(req->page.heap);
+	Datum	   *values = palloc(desc->natts * sizeof(Datum));
+	bool	   *nulls = palloc(desc->natts * sizeof(bool));
 
-	for (int i = 0; i < lengthof(unwanted); i++)
-		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
-
-	values[0] = FullTransactionIdGetDatum(req->after_xid);
-	values[1] = Int64GetDatum(req->after_pos);
-	values[2] = FullTransactionIdGetDatum(req->horizon);
-	values[3] = Int64GetDatum((int64) req->limit);
-	SPI_connect();
-	feedpub_snapshot_select(keep_plan(req), values, req->heap);
-
-	/* what note_xid() keeps must outlive SPI's memory */
-	req->maxxids = (int) SPI_processed;
-	if (req->maxxids > 0)
-		req->xids = SPI_palloc(req->maxxids * sizeof(FullTransactionId));
-
-	for (uint64 i = 0; i < SPI_processed; i++)
+	feedpub_entry_hide_rows(&req->scan);
+	for (int i = 0; i < req->page.nrows && req->nrows < req->page.request.max_rows; i++)
 	{
-		HeapTuple	row = SPI_tuptable->vals[i];
-		TupleDesc	rowdesc = SPI_tuptable->tupdesc;
-		bool		isnull;
+		FeedpubPageRow *row = &req->page.rows[i];
 
-		note_xid(req, DatumGetFullTransactionId(SPI_getbinval(row, rowdesc, 1, &isnull)));
-		if (req->ncolumns > 0)
-			tuplestore_puttuple(req->store, row);
-		else
-		{
-			HeapTupleHeader entry = DatumGetHeapTupleHeader(SPI_getbinval(row, rowdesc, 2, &isnull));
-			HeapTupleData tuple = {0};
-
-			tuple.t_len = HeapTupleHeaderGetDatumLength(entry);
-			tuple.t_data = entry;
-			tuplestore_puttuple(req->store, &tuple);
-		}
+		if (row->entry == NULL)
+			continue;
+		note_xid(req, FullTransactionIdFromU64(row->xid));
+		req->nrows++;
+		heap_deform_tuple(row->entry, desc, values, nulls);
+		tuplestore_putvalues(req->store, req->desc, values, nulls);
 	}
-	SPI_finish();
-	AtEOXact_GUC(false, nestlevel);
-}
-
-/*
- * The kept plan of read_planned() for a feed, made anew if the table was
- * renamed.  The server itself replans it if rights or policies change.
- */
-static SPIPlanPtr
-keep_plan(FetchRequest *req)
-{
-	Oid			argtypes[4] = {XID8OID, INT8OID, XID8OID, INT8OID};
-	uint64		key = (uint64) req->feed.relid << 1 | (req->ncolumns > 0);
-	char	   *table = feedpub_relation_name(req->feed.relid);
-	StringInfoData sql;
-	KeptPlan   *kept;
-	bool		found;
-
-	if (kept_plans == NULL)
-	{
-		HASHCTL		ctl = {0};
-
-		ctl.keysize = sizeof(uint64);
-		ctl.entrysize = sizeof(KeptPlan);
-		ctl.hcxt = TopMemoryContext;
-		kept_plans = hash_create("feedpub plans", 16, &ctl,
-								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	}
-
-	/* (t.*) cast to its type is the whole row, also if a column is named t */
-	initStringInfo(&sql);
-	appendStringInfoString(&sql, "SELECT t." FEEDPUB_XID_COLUMN);
-	if (req->ncolumns > 0)
-	{
-		for (int i = 1; i < req->ncolumns; i++)
-			appendStringInfo(&sql, ", t.%s",
-							 quote_identifier(NameStr(TupleDescAttr(RelationGetDescr(req->heap), i)->attname)));
-	}
-	else
-		appendStringInfo(&sql, ", (t.*)::%s", table);
-	appendStringInfo(&sql, " FROM %s%s t"
-						   " WHERE ROW(t.feed_xid, t.feed_pos) OPERATOR(pg_catalog.>) ROW($1, $2)"
-						   " AND t.feed_xid OPERATOR(pg_catalog.<) $3"
-						   " ORDER BY t.feed_xid, t.feed_pos LIMIT $4",
-					 req->feed.is_partitioned ? "" : "ONLY ", table);
-
-	kept = hash_search(kept_plans, &key, HASH_ENTER, &found);
-	if (!found)
-	{
-		kept->sql = NULL;
-		kept->plan = NULL;
-	}
-	if (kept->plan == NULL || strcmp(kept->sql, sql.data) != 0)
-	{
-		SPIPlanPtr	plan;
-
-		if (kept->plan != NULL)
-		{
-			SPI_freeplan(kept->plan);
-			pfree(kept->sql);
-			kept->plan = NULL;
-		}
-		plan = SPI_prepare_cursor(sql.data, 4, argtypes,
-								  CURSOR_OPT_GENERIC_PLAN | CURSOR_OPT_NO_SCROLL);
-		if (plan == NULL || SPI_keepplan(plan) != 0)
-			elog(ERROR, "could not prepare \"%s\"", sql.data);
-		kept->sql = MemoryContextStrdup(TopMemoryContext, sql.data);
-		kept->plan = plan;
-	}
-	return kept->plan;
-}
-
-static void
-check_history(const FeedpubFeed *feed, Relation heap)
-{
-	FeedpubPartitions *partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
-
-	feedpub_history_check(feed, partitions);
-	feedpub_partition_close(partitions);
+	req->page.nrows = 0;
 }
 
 /*
@@ -675,7 +481,6 @@ feed_xid_head(PG_FUNCTION_ARGS)
 	static const char *const names[] = {"feed"};
 	Oid			relid;
 	FeedpubFeed feed;
-	Relation	heap;
 	uint64		horizon;
 	TupleDesc	desc;
 	Datum		values[2];
@@ -683,11 +488,7 @@ feed_xid_head(PG_FUNCTION_ARGS)
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	relid = PG_GETARG_OID(0);
-	heap = feedpub_registry_open(relid);
-	feedpub_registry_get(relid, &feed);
-	feedpub_require_select(relid);
-	check_history(&feed, heap);
-	relation_close(heap, NoLock);
+	feedpub_access_check_feed(relid, &feed);
 
 	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));
 	feedpub_durable_all();

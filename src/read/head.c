@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "access/relation.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -52,20 +51,10 @@ feed_head(PG_FUNCTION_ARGS)
 text *
 feedpub_head_of(Oid relid)
 {
-	Relation	heap = feedpub_registry_open(relid);
-	FeedpubPartitions *partitions;
 	FeedpubFeed feed;
 	FeedpubBatch last;
 
-	feedpub_registry_get(relid, &feed);
-	feedpub_require_select(relid);
-	partitions = feedpub_partition_open(&feed, heap, GetActiveSnapshot(), true);
-	feedpub_history_check(&feed, partitions);
-	feedpub_partition_close(partitions);
-	relation_close(heap, NoLock);
-
-	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	feedpub_batch_refuse_foreign(&feed, &last);
+	check_readable(relid, &feed, &last);
 	feedpub_access_make_durable(last.publisher, GetActiveSnapshot());
 	return feedpub_cursor_at_end(relid, &last, GetActiveSnapshot());
 }
@@ -176,16 +165,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 static void
 check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)
 {
-	Relation	heap = feedpub_registry_open(relid);
-	FeedpubPartitions *partitions;
-
-	feedpub_registry_get(relid, feed);
-	feedpub_require_select(relid);
-	partitions = feedpub_partition_open(feed, heap, GetActiveSnapshot(), true);
-	feedpub_history_check(feed, partitions);
-	feedpub_partition_close(partitions);
-	relation_close(heap, NoLock);
-
+	feedpub_access_check_feed(relid, feed);
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), last);
 	feedpub_batch_refuse_foreign(feed, last);
 }

@@ -225,8 +225,6 @@ begin_scan(FeedpubPageScan *scan)
 
 	feedpub_registry_get(RelationGetRelid(page->heap), feed);
 	scan->direct = feedpub_access_is_direct(page->heap);
-	if (!scan->direct)
-		feedpub_require_select(feed->relid);
 	if (feedpub_read_wait > 0)
 		(void) feedpub_launcher_ensure(InvalidOid);
 	scan->sees_all = scan->direct ||

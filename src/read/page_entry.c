@@ -38,11 +38,10 @@ static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 static bool lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values,
 					 Datum *living);
 static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
-					 TupleTableSlot *slot);
+					 const FeedpubPartition *partition, TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
 static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
-static void select_by_stamp(FeedpubPageScan *scan);
-static void select_by_tid(FeedpubPageScan *scan);
+static void select_rows(FeedpubPageScan *scan);
 
 /*
  * Note that the page has got to a position in a batch.
@@ -103,7 +102,7 @@ feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const Feedpu
 	row->xid = run->xid;
 	row->published_at = batch->published_at;
 	if (run->source != FEEDPUB_RUN_TOMBSTONES)
-		take_row(scan, row, slot);
+		take_row(scan, row, &scan->partitions->partitions[run->source - 1], slot);
 	else if (!read_tombstone(scan, slot, row))
 	{
 		if (!scan->sees_all)
@@ -140,18 +139,13 @@ void
 feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 						  TupleTableSlot *slot)
 {
-	FeedpubPageRow *row;
-
 	slot = feedpub_partition_convert(scan->partitions, partition, slot);
 	if (scan->page->request.shards > 1 && !is_in_shard(scan, slot, FEEDPUB_RUN_TOMBSTONES + 1))
 	{
 		scan->npassed++;
 		return;
 	}
-	row = add_row(scan);
-	row->partition = RelationGetRelid(partition->heap);
-	row->tid = slot->tts_tid;
-	take_row(scan, row, slot);
+	take_row(scan, add_row(scan), partition, slot);
 }
 
 /*
@@ -344,10 +338,13 @@ feedpub_entry_is_full(const FeedpubPageScan *scan)
  * is not more than this.
  */
 static void
-take_row(FeedpubPageScan *scan, FeedpubPageRow *row, TupleTableSlot *slot)
+take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
+		 const FeedpubPartition *partition, TupleTableSlot *slot)
 {
 	if (!scan->direct)
 	{
+		row->partition = RelationGetRelid(partition->heap);
+		row->tid = slot->tts_tid;
 		scan->page->nbytes += row_size(slot);
 		return;
 	}
@@ -402,9 +399,9 @@ slot_row(TupleTableSlot *slot, TupleDesc desc)
  * that it does not return.  Execution is read_only, so the snapshot is the
  * same.
  *
- * Rows are selected by stamp and not by row identifier, because no right on a
- * system column can be granted.  Plans other than look-ups in the index are
- * priced out, and not compiled.
+ * Rows are selected by where they are, one by one: other plans are priced out,
+ * and not compiled.  What compares row identifiers is leakproof, so row
+ * security does not keep it from finding the row first.
  */
 void
 feedpub_entry_hide_rows(FeedpubPageScan *scan)
@@ -412,68 +409,72 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 	static const char *const unwanted[] = {
 		"enable_seqscan", "enable_bitmapscan", "enable_hashjoin",
 		"enable_mergejoin", "jit"};
-	bool		is_initial;
-	MemoryContext oldcontext = CurrentMemoryContext;
+	FeedpubPage *page = scan->page;
+	MemoryContext context = CurrentMemoryContext;
 	int			nestlevel;
-	int			kept = 0;
 
-	if (scan->direct || scan->page->nrows == 0)
+	if (scan->direct || page->nrows == 0)
 		return;
-	is_initial = OidIsValid(scan->page->rows[0].partition);
 	nestlevel = NewGUCNestLevel();
 	for (int i = 0; i < lengthof(unwanted); i++)
 		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
 	SPI_connect();
-	if (is_initial)
-		select_by_tid(scan);
-	else
-		select_by_stamp(scan);
-
-	for (int i = 0; i < scan->page->nrows; i++)
+	select_rows(scan);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		FeedpubPageRow *row = &scan->page->rows[i];
-		int			low = 0;
-		int			high = (int) SPI_processed;
+		bool		isnull;
+		Datum		number = SPI_getbinval(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1, &isnull);
 
-		if (row->op != FEEDPUB_OP_UPSERT)
-			kept++;
-		while (row->op == FEEDPUB_OP_UPSERT && low < high)
-		{
-			int			middle = (low + high) / 2;
-			bool		isnull;
-			Datum		found = SPI_getbinval(SPI_tuptable->vals[middle],
-											  SPI_tuptable->tupdesc, 1, &isnull);
-			int64		pos = is_initial ?
-				feedpub_initial_pos((ItemPointer) DatumGetPointer(found)) :
-				DatumGetInt64(found);
-
-			if (pos == row->cursor.pos)
-			{
-				MemoryContext spicontext = MemoryContextSwitchTo(oldcontext);
-
-				row->entry = feedpub_entry_of_columns(scan->page->heap, SPI_tuptable->vals[middle],
-													  SPI_tuptable->tupdesc, 2);
-				MemoryContextSwitchTo(spicontext);
-				kept++;
-				break;
-			}
-			if (pos < row->cursor.pos)
-				low = middle + 1;
-			else
-				high = middle;
-		}
+		page->rows[DatumGetInt64(number) - 1].entry =
+			feedpub_entry_of_columns(page->heap, SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 2);
 	}
 	SPI_finish();
 	AtEOXact_GUC(false, nestlevel);
-	scan->npassed += scan->page->nrows - kept;
-	for (int i = 0; i < scan->page->nrows; i++)
+	for (int i = page->nrows - 1; i >= 0; i--)
 	{
-		if (scan->page->rows[i].entry != NULL)
+		if (page->rows[i].entry != NULL)
 			continue;
-		note_hidden(scan, &scan->page->rows[i].cursor);
-		break;
+		scan->npassed++;
+		note_hidden(scan, &page->rows[i].cursor);
 	}
+}
+
+/*
+ * Select the page's rows with SPI, each after its number in the page.  Those
+ * that are no rows of the table have no place.
+ */
+static void
+select_rows(FeedpubPageScan *scan)
+{
+	FeedpubPage *page = scan->page;
+	Oid			argtypes[2] = {OIDARRAYOID, TIDARRAYOID};
+	Datum	   *tables = palloc(page->nrows * sizeof(Datum));
+	Datum	   *tids = palloc(page->nrows * sizeof(Datum));
+	Datum		values[2];
+	SPIPlanPtr	plan;
+	char	   *sql;
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		tables[i] = ObjectIdGetDatum(page->rows[i].partition);
+		tids[i] = PointerGetDatum(&page->rows[i].tid);
+	}
+	values[0] = PointerGetDatum(construct_array(tables, page->nrows, OIDOID,
+												sizeof(Oid), true, TYPALIGN_INT));
+	values[1] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
+												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
+	sql = psprintf("SELECT k.n, %s"
+				   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (place, tid, n)"
+				   " JOIN %s%s t ON t.ctid OPERATOR(pg_catalog.=) k.tid"
+				   " AND t.tableoid OPERATOR(pg_catalog.=) k.place",
+				   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
+				   feedpub_relation_name(page->feed.relid));
+	plan = SPI_prepare_cursor(sql, 2, argtypes, CURSOR_OPT_NO_SCROLL);
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\"", sql);
+	feedpub_snapshot_select(plan, values, page->heap);
 }
 
 /*
@@ -518,70 +519,4 @@ feedpub_entry_of_columns(Relation heap, HeapTuple tuple, TupleDesc tupdesc,
 	pfree(values);
 	pfree(nulls);
 	return row;
-}
-
-static void
-select_rows(FeedpubPageScan *scan, const char *sql, int nargs, Oid *argtypes,
-			Datum *values)
-{
-	SPIPlanPtr	plan = SPI_prepare_cursor(sql, nargs, argtypes, CURSOR_OPT_NO_SCROLL);
-
-	if (plan == NULL)
-		elog(ERROR, "could not read feed \"%s\"",
-			 RelationGetRelationName(scan->page->heap));
-	feedpub_snapshot_select(plan, values, scan->page->heap);
-}
-
-/*
- * Select the page's rows with SPI, in the order of their positions.
- */
-static void
-select_by_stamp(FeedpubPageScan *scan)
-{
-	char	   *table = feedpub_relation_name(scan->page->feed.relid);
-	Oid			argtypes[2] = {XID8ARRAYOID, INT8ARRAYOID};
-	Datum	   *xids = palloc(scan->page->nrows * sizeof(Datum));
-	Datum	   *positions = palloc(scan->page->nrows * sizeof(Datum));
-	Datum		values[2];
-
-	for (int i = 0; i < scan->page->nrows; i++)
-	{
-		xids[i] = FullTransactionIdGetDatum(FullTransactionIdFromU64(scan->page->rows[i].xid));
-		positions[i] = Int64GetDatum(scan->page->rows[i].cursor.pos);
-	}
-	values[0] = PointerGetDatum(construct_array(xids, scan->page->nrows, XID8OID,
-												sizeof(FullTransactionId), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	values[1] = PointerGetDatum(construct_array(positions, scan->page->nrows, INT8OID,
-												sizeof(int64), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
-	select_rows(scan, psprintf("SELECT t.feed_pos, %s"
-							   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) AS k (xid, pos)"
-							   " JOIN %s%s t ON t.feed_xid OPERATOR(pg_catalog.=) k.xid"
-							   " AND t.feed_pos OPERATOR(pg_catalog.=) k.pos"
-							   " ORDER BY t.feed_pos",
-							   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ", table),
-				2, argtypes, values);
-}
-
-/*
- * The same for rows of one table that are read in place, which have no stamp.
- */
-static void
-select_by_tid(FeedpubPageScan *scan)
-{
-	char	   *table = feedpub_relation_name(scan->page->feed.relid);
-	Oid			argtypes[2] = {TIDARRAYOID, OIDOID};
-	Datum	   *tids = palloc(scan->page->nrows * sizeof(Datum));
-	Datum		values[2];
-
-	for (int i = 0; i < scan->page->nrows; i++)
-		tids[i] = PointerGetDatum(&scan->page->rows[i].tid);
-	values[0] = PointerGetDatum(construct_array(tids, scan->page->nrows, TIDOID,
-												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
-	values[1] = ObjectIdGetDatum(scan->page->rows[0].partition);
-	select_rows(scan, psprintf("SELECT t.ctid, %s FROM %s%s t"
-							   " WHERE t.ctid OPERATOR(pg_catalog.=) ANY ($1)"
-							   " AND t.tableoid OPERATOR(pg_catalog.=) $2"
-							   " ORDER BY t.ctid",
-							   feedpub_entry_columns(scan->page->heap), scan->page->feed.is_partitioned ? "" : "ONLY ", table),
-				2, argtypes, values);
 }

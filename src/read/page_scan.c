@@ -213,9 +213,7 @@ read_initial(FeedpubPageScan *scan)
 			feedpub_cursor_same_partitions(after->fingerprint, file))
 			continue;
 
-		/* through the executor the rows of each table are read apart */
-		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED ||
-			(!scan->direct && scan->page->nrows > 0))
+		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED)
 			return false;
 		feedpub_entry_pass_initial(scan, table,
 								   table == after->sync_id && file == after->fingerprint ? after->pos : 0,
@@ -224,9 +222,7 @@ read_initial(FeedpubPageScan *scan)
 			return false;
 	}
 	feedpub_entry_pass(scan, &beginning, 0);
-
-	/* and apart from batches, see feedpub_entry_hide_rows() */
-	return scan->direct || scan->page->nrows == 0;
+	return true;
 }
 
 /*

@@ -26,13 +26,8 @@
 
 #include "read/read.h"
 
-/* as much of a page is kept in memory, in kB */
-#define MEMORY_KB	(16 * 1024)
-
 PG_FUNCTION_INFO_V1(feed_read);
 PG_FUNCTION_INFO_V1(feed_read_name);
-
-static void keep_in_memory(ReturnSetInfo *rsinfo);
 
 /*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
@@ -79,8 +74,7 @@ feed_read(PG_FUNCTION_ARGS)
 	page.heap = feedpub_registry_open(relid);
 	feedpub_page_read(&page);
 
-	InitMaterializedSRF(fcinfo, 0);
-	keep_in_memory(rsinfo);
+	feedpub_access_begin_result(fcinfo);
 	cursor = feedpub_cursor_text(&page.request.after);
 	values[0] = PointerGetDatum(cursor);
 	for (int i = 0; i < lengthof(ops); i++)
@@ -123,19 +117,4 @@ feed_read_name(PG_FUNCTION_ARGS)
 			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 			 errmsg("feed_read() is called with a row type, not with a name"),
 			 errhint("Call feed_read(NULL::%s).", feed)));
-}
-
-/*
- * Keep more rows in memory than work_mem: a page is in memory already, and a
- * file for its second half would cost as much as reading it.
- */
-static void
-keep_in_memory(ReturnSetInfo *rsinfo)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(rsinfo->econtext->ecxt_per_query_memory);
-
-	tuplestore_end(rsinfo->setResult);
-	rsinfo->setResult = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0,
-											  false, Max(work_mem, MEMORY_KB));
-	MemoryContextSwitchTo(oldcontext);
 }

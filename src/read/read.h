@@ -35,7 +35,7 @@ typedef struct FeedpubPageRow
 	FeedpubCursor cursor;
 	uint64		xid;			/* 0: it has no stamp */
 	TimestampTz published_at;	/* its batch; 0: it is in none */
-	Oid			partition;		/* and tid: of a row that is read in place */
+	Oid			partition;		/* and tid: where the executor finds the row */
 	ItemPointerData tid;
 	FeedpubOp	op;
 	HeapTuple	entry; /* the row, columns out of line as they are;
@@ -128,6 +128,8 @@ typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 
 /* in access.c */
 extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo, int arg);
+extern void feedpub_access_begin_result(FunctionCallInfo fcinfo);
+extern void feedpub_access_check_feed(Oid relid, FeedpubFeed *feed);
 extern void feedpub_access_check_columns(Relation heap, TupleDesc planned);
 extern bool feedpub_access_is_direct(Relation heap);
 extern void feedpub_access_keep_memory(void);
