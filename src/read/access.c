@@ -50,7 +50,7 @@ feedpub_access_argument(FunctionCallInfo fcinfo, int arg)
  * Check the caller's right on the rows of a table: SELECT on it, or on each of
  * its columns.  Returns whether it can be read without the executor.  Not if
  * the executor would filter rows, compute columns, or call a hook.  Then rows
- * are found by their place, a system column, on which no right can be granted
+ * are found by their identifier, a system column, on which no right can be granted
  * alone; so the right must be one on the table.
  */
 bool

@@ -443,7 +443,7 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 
 /*
  * Select the page's rows with SPI, each after its number in the page.  Those
- * that are no rows of the table have no place.
+ * that are no rows of the table have no identifier.
  */
 static void
 select_rows(FeedpubPageScan *scan)
@@ -466,9 +466,9 @@ select_rows(FeedpubPageScan *scan)
 	values[1] = PointerGetDatum(construct_array(tids, page->nrows, TIDOID,
 												sizeof(ItemPointerData), false, TYPALIGN_SHORT));
 	sql = psprintf("SELECT k.n, %s"
-				   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (place, tid, n)"
+				   " FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (relid, tid, n)"
 				   " JOIN %s%s t ON t.ctid OPERATOR(pg_catalog.=) k.tid"
-				   " AND t.tableoid OPERATOR(pg_catalog.=) k.place",
+				   " AND t.tableoid OPERATOR(pg_catalog.=) k.relid",
 				   feedpub_entry_columns(page->heap), page->feed.is_partitioned ? "" : "ONLY ",
 				   feedpub_relation_name(page->feed.relid));
 	plan = SPI_prepare_cursor(sql, 2, argtypes, CURSOR_OPT_NO_SCROLL);
