@@ -30,7 +30,6 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -70,7 +69,6 @@ static FeedpubStatement read_created_at = {
 	.argtypes = {REGCLASSOID},
 };
 
-static char *to_utf8(const char *c, int length, int encoding);
 static bool is_allowed(const char *utf8);
 static char *encode(const char *s, bool unreserved_only);
 static void append_attribute(FeedpubEvents *events, const char *name, const char *value);
@@ -160,27 +158,6 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 }
 
 /*
- * A character in UTF-8, or NULL if it has no equivalent there.
- */
-static char *
-to_utf8(const char *c, int length, int encoding)
-{
-	int			size = length * MAX_CONVERSION_GROWTH + 1;
-	char	   *utf8;
-	Oid			conversion;
-
-	if (encoding == PG_UTF8)
-		return pnstrdup(c, length);
-	conversion = FindDefaultConversionProc(encoding, PG_UTF8);
-	utf8 = palloc(size);
-	if (!OidIsValid(conversion) ||
-		pg_do_encoding_conversion_buf(conversion, encoding, PG_UTF8, (unsigned char *) unconstify(char *, c),
-									  length, (unsigned char *) utf8, size, true) < length)
-		return NULL;
-	return utf8;
-}
-
-/*
  * May a text of an attribute have this character, which is not ASCII?
  */
 static bool
@@ -196,37 +173,34 @@ is_allowed(const char *utf8)
  * A text with what an attribute may not have percent-encoded, or with all but
  * what a URI has as it is.  The text of SQL_ASCII is taken for UTF-8.  Bytes
  * that UTF-8 cannot have are percent-encoded as they are: an entry with an
- * error, whose row could not be sent, has type and messageid all the same.
+ * error, whose row could not be sent, has type and messageid all the same.  So
+ * are, in a database of another encoding, all that are not ASCII.
  */
 static char *
 encode(const char *s, bool unreserved_only)
 {
-	int			encoding = GetDatabaseEncoding() == PG_SQL_ASCII ? PG_UTF8 : GetDatabaseEncoding();
+	int			encoding = GetDatabaseEncoding() == PG_UTF8 ? PG_UTF8 :
+		GetDatabaseEncoding() == PG_SQL_ASCII		? PG_UTF8 :
+															  PG_SQL_ASCII;
 	const char *end = s + strlen(s);
 	StringInfoData out;
 
 	if (*s == '\0')
 		return pstrdup("%00");
 	initStringInfo(&out);
-	while (s < end)
+	for (int length; s < end; s += length)
 	{
-		int			length = pg_encoding_verifymbchar(encoding, s, end - s);
-		const char *utf8 = length > 0 ? to_utf8(s, length, encoding) : NULL;
-		const char *bytes = utf8 != NULL ? utf8 : s;
-		int			nbytes = utf8 != NULL ? strlen(utf8) : Max(length, 1);
-
-		length = Max(length, 1);
+		length = Max(pg_encoding_verifymbchar(encoding, s, end - s), 1);
 		if (unreserved_only ?
 				length == 1 && strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~", *s) != NULL :
-				nbytes == 1 ? *bytes >= 0x20 && *bytes < 0x7f && *bytes != '%' :
-							  utf8 != NULL && is_allowed(utf8))
+				length == 1 ? *s >= 0x20 && *s < 0x7f && *s != '%' :
+							  is_allowed(s))
 			appendBinaryStringInfo(&out, s, length);
 		else
 		{
-			for (int i = 0; i < nbytes; i++)
-				appendStringInfo(&out, "%%%02X", (unsigned char) bytes[i]);
+			for (int i = 0; i < length; i++)
+				appendStringInfo(&out, "%%%02X", (unsigned char) s[i]);
 		}
-		s += length;
 	}
 	return out.data;
 }

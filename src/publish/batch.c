@@ -397,6 +397,21 @@ feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 }
 
 /*
+ * Does a snapshot see the batch of a cursor, or the one that it was merged
+ * into?
+ */
+bool
+feedpub_batch_has_arrived(Oid feed, const FeedpubCursor *cursor, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches = feedpub_batch_begin(feed, cursor->sync_id, snapshot);
+	FeedpubBatch batch;
+	bool		result = feedpub_batch_next(batches, &batch) && feedpub_batch_knows(&batch, cursor);
+
+	feedpub_batch_end(batches);
+	return result;
+}
+
+/*
  * Is a batch of the right seed a proof?
  */
 bool

@@ -180,6 +180,8 @@ extern bool feedpub_batch_is_foreign(const FeedpubBatch *batch);
 extern void feedpub_batch_refuse_foreign(const FeedpubFeed *feed,
 										 const FeedpubBatch *batch);
 extern void feedpub_batch_end(FeedpubBatchScan *batches);
+extern bool feedpub_batch_has_arrived(Oid feed, const FeedpubCursor *cursor,
+									  Snapshot snapshot);
 extern void feedpub_batch_last(Oid feed, int64 below, Snapshot snapshot,
 							   FeedpubBatch *batch);
 extern void feedpub_batch_write(Oid feed, FeedpubBatch *batch);

@@ -10,6 +10,7 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "executor/executor.h"
@@ -122,6 +123,21 @@ feedpub_access_check_feed(Oid relid, FeedpubFeed *feed)
 	feedpub_history_check(feed, partitions);
 	feedpub_partition_close(partitions);
 	relation_close(heap, NoLock);
+}
+
+/*
+ * Open the key of a feed's table, or of a partition.
+ */
+Relation
+feedpub_access_open_key(Relation heap, Oid keyid)
+{
+	if (!OidIsValid(keyid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has no key",
+						RelationGetRelationName(heap)),
+				 errhint("Run feed_check() to see what is missing.")));
+	return index_open(keyid, AccessShareLock);
 }
 
 /*

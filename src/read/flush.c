@@ -48,7 +48,6 @@ PG_FUNCTION_INFO_V1(feed_flush);
 static void check_transaction(Oid relid);
 static void await_look(Oid relid, int64 timeout_ms);
 static bool is_published(Oid relid, const FeedpubSnapshot *called);
-static void check_worker(Oid relid);
 
 /*
  * feed_flush(feed regclass, timeout interval DEFAULT '10 s') returns text,
@@ -92,24 +91,19 @@ feed_flush(PG_FUNCTION_ARGS)
 static void
 check_transaction(Oid relid)
 {
-	if (RecoveryInProgress())
+	bool		is_standby = RecoveryInProgress();
+	const char *when = is_standby												   ? "during recovery" :
+		TransactionIdIsValid(GetTopTransactionIdIfAny())						   ? "in a transaction that has written" :
+		feedpub_batch_is_locked_here(relid) || feedpub_own_changes_has_lock(relid) ? "in a transaction that has locked it" :
+																					 NULL;
+
+	if (when != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" cannot be flushed during recovery",
-						get_rel_name(relid)),
-				 errhint("Flush it on the primary, and wait for the cursor here.")));
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" cannot be flushed in a transaction that has written",
-						get_rel_name(relid)),
-				 errhint("Commit first.")));
-	if (feedpub_batch_is_locked_here(relid) || feedpub_own_changes_has_lock(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" cannot be flushed in a transaction that has locked it",
-						get_rel_name(relid)),
-				 errhint("Commit first.")));
+				 errmsg("feed \"%s\" cannot be flushed %s", get_rel_name(relid), when),
+				 is_standby ?
+					 errhint("Flush it on the primary, and wait for the cursor here.") :
+					 errhint("Commit first.")));
 }
 
 /*
@@ -129,7 +123,12 @@ await_look(Oid relid, int64 timeout_ms)
 		int64		left;
 
 		CHECK_FOR_INTERRUPTS();
-		check_worker(relid);
+		if (!feedpub_launcher_ensure(InvalidOid))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" cannot be flushed: this database has no worker",
+							get_rel_name(relid)),
+					 feedpub_launcher_errdetail()));
 		ConditionVariablePrepareToSleep(queue);
 		if (is_published(relid, &called))
 			break;
@@ -164,18 +163,4 @@ is_published(Oid relid, const FeedpubSnapshot *called)
 	/* a wait must not hold up an ALTER TABLE */
 	relation_close(heap, AccessShareLock);
 	return result;
-}
-
-/*
- * Make sure that there is a worker.
- */
-static void
-check_worker(Oid relid)
-{
-	if (!feedpub_launcher_ensure(InvalidOid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" cannot be flushed: this database has no worker",
-						get_rel_name(relid)),
-				 feedpub_launcher_errdetail()));
 }

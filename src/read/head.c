@@ -27,8 +27,7 @@ PG_FUNCTION_INFO_V1(feed_cursor);
 
 static void check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last);
 static text *check_floor(Oid relid, text *cursor, Snapshot snapshot);
-static bool find_batch(Oid feed, int64 last, uint64 xid, Snapshot snapshot,
-					   FeedpubBatch *batch);
+static void find_batch(Oid feed, uint64 xid, Snapshot snapshot, FeedpubBatch *batch);
 static bool sees_none_from(const FeedpubSnapshot *snapshot, uint64 xid);
 
 /*
@@ -130,7 +129,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"feed", "feed_xid", "feed_pos"};
 	Snapshot	snapshot = GetActiveSnapshot();
-	FeedpubBatch batch = {0};
+	FeedpubBatch batch;
 	FullTransactionId xid;
 	FeedpubFeed feed;
 	FeedpubBatch last;
@@ -151,8 +150,7 @@ feed_cursor(PG_FUNCTION_ARGS)
 				 errmsg("the row with that stamp is not published yet in feed \"%s\"",
 						get_rel_name(relid)),
 				 errhint("Try again, or call feed_flush() first.")));
-	(void) find_batch(relid, last.sync_id, U64FromFullTransactionId(xid),
-					  snapshot, &batch);
+	find_batch(relid, U64FromFullTransactionId(xid), snapshot, &batch);
 	feedpub_access_make_durable(batch.publisher, snapshot);
 	PG_RETURN_TEXT_P(check_floor(relid, feedpub_cursor_at_end(relid, &batch, snapshot),
 								 snapshot));
@@ -193,41 +191,23 @@ check_floor(Oid relid, text *cursor, Snapshot snapshot)
 }
 
 /*
- * Find the newest batch, up to a number, whose snapshot sees no xid from this
- * one on.  Returns false if there is none, and leaves *batch as it is.
+ * Find the newest batch whose snapshot sees no xid from this one on; the
+ * beginning if there is none.
  */
-static bool
-find_batch(Oid feed, int64 last, uint64 xid, Snapshot snapshot,
-		   FeedpubBatch *batch)
+static void
+find_batch(Oid feed, uint64 xid, Snapshot snapshot, FeedpubBatch *batch)
 {
-	int64		low;			/* no batch before it is wanted */
-	int64		high = last;	/* nor one after it */
+	FeedpubBatchScan *batches = feedpub_batch_begin_backward(feed, PG_INT64_MAX, snapshot);
 	bool		found = false;
-	FeedpubFloor floor;
 
-	/* an outbox has no batch before its floor */
-	feedpub_floor_read(feed, snapshot, &floor);
-	low = feedpub_registry_is_table(feed) ? 1 : Max(floor.sync_id, 1);
-	while (low <= high)
+	while (!found && feedpub_batch_next(batches, batch))
 	{
-		int64		middle = low + (high - low) / 2;
-		FeedpubBatchScan *batches = feedpub_batch_begin(feed, middle, snapshot);
-		FeedpubBatch next;
-
-		/* numbers of batches that have been merged into others are missing */
 		CHECK_FOR_INTERRUPTS();
-		if (feedpub_batch_next(batches, &next) && next.sync_id <= high &&
-			sees_none_from(&next.snapshot, xid))
-		{
-			*batch = next;
-			found = true;
-			low = next.sync_id + 1;
-		}
-		else
-			high = middle - 1;
-		feedpub_batch_end(batches);
+		found = sees_none_from(&batch->snapshot, xid);
 	}
-	return found;
+	feedpub_batch_end(batches);
+	if (!found)
+		MemSet(batch, 0, sizeof(FeedpubBatch));
 }
 
 /*

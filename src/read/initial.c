@@ -49,171 +49,93 @@
 
 #include "read/read.h"
 
-/* how many of the table's pages are looked at before the caller checks its limits */
+/* how many of the table's pages are looked at before the page's limits are checked */
 #define WINDOW	64
 
-struct FeedpubInitialScan
-{
-	Relation	heap;
-	AttrNumber	xid_attno;
-	Snapshot	snapshot;
-	BlockNumber nblocks;
-	BlockNumber next_block;		/* after the window being scanned */
-	TableScanDesc scan;			/* of the window */
-	bool		in_window;
-	ItemPointerData from;		/* where the next window begins */
-	TupleTableSlot *slot;
-};
-
-static void begin_window(FeedpubInitialScan *initial);
-static bool is_initial(FeedpubInitialScan *initial);
+static bool is_initial(TupleTableSlot *slot, AttrNumber xid_attno);
 
 /*
  * A row identifier as a position.
  */
-int64
-feedpub_initial_pos(ItemPointer tid)
+static int64
+to_pos(ItemPointer tid)
 {
 	return (int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
 		ItemPointerGetOffsetNumberNoCheck(tid);
 }
 
 /*
- * A hash of the history of the feed, this database and this server.
+ * A fingerprint of the file that a table is in.  Half of it tells in which
+ * history of the feed, database and server it is that table's, and an OID a
+ * partition's: a restored table may be in a file of the same number, with its
+ * rows elsewhere.  The other half tells in which file it is.  Files get their
+ * numbers from a counter.  So two files of one table differ in that half,
+ * unless their numbers differ by a multiple of 65,536.
  */
-static uint32
-hash_history(uint32 history)
+uint32
+feedpub_initial_fingerprint(Relation heap, uint32 history)
 {
 	uint64		system_id = GetSystemIdentifier();
 	uint32		hash = murmurhash32(history);
 
 	hash = hash_combine(hash, murmurhash32((uint32) (system_id >> 32)));
 	hash = hash_combine(hash, murmurhash32((uint32) system_id));
-	return hash_combine(hash, murmurhash32(MyDatabaseId));
+	hash = hash_combine(hash, murmurhash32(MyDatabaseId));
+	return (hash & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
 }
 
 /*
- * A fingerprint of the file that the table is in, in this history of the feed,
- * this database and this server.  A restored table may be in a file of the
- * same number, with its rows elsewhere.
- */
-uint32
-feedpub_initial_fingerprint(Relation heap, uint32 history)
-{
-	return hash_combine(hash_history(history), murmurhash32(heap->rd_rel->relfilenode));
-}
-
-/*
- * The same for a partition, whose cursors have its OID.  Half of it tells in
- * which history of the feed, database and server the OID is that partition's,
- * the other half in which file it is.  Files get their numbers from a counter.
- * So two files of one partition differ in that half, unless their numbers
- * differ by a multiple of 65,536.
- */
-uint32
-feedpub_initial_partition_fingerprint(Relation heap, uint32 history)
-{
-	return (hash_history(history) & 0xffff0000) | (heap->rd_rel->relfilenode & 0xffff);
-}
-
-/*
- * Begin to read a table's rows of the initial snapshot after a position.
- */
-FeedpubInitialScan *
-feedpub_initial_begin(Relation heap, AttrNumber xid_attno, Snapshot snapshot,
-					  int64 after_pos)
-{
-	FeedpubInitialScan *initial = palloc0_object(FeedpubInitialScan);
-	BlockNumber block = (BlockNumber) (after_pos >> 16);
-	OffsetNumber offset = (OffsetNumber) (after_pos & 0xffff);
-
-	initial->heap = heap;
-	initial->xid_attno = xid_attno;
-	initial->snapshot = snapshot;
-	initial->nblocks = RelationGetNumberOfBlocks(heap);
-	initial->slot = table_slot_create(heap, NULL);
-	ItemPointerSet(&initial->from, block, offset + 1);
-	initial->next_block = block;
-	return initial;
-}
-
-/*
- * Set the scan to the next window.
- */
-static void
-begin_window(FeedpubInitialScan *initial)
-{
-	BlockNumber last = Min(initial->next_block + WINDOW, initial->nblocks) - 1;
-	ItemPointerData to;
-
-	ItemPointerSet(&to, last, MaxOffsetNumber);
-	if (initial->scan == NULL)
-		initial->scan = feedpub_table_beginscan_tidrange(initial->heap, initial->snapshot,
-														 &initial->from, &to);
-	else
-		table_rescan_tidrange(initial->scan, &initial->from, &to);
-	initial->next_block = last + 1;
-	ItemPointerSet(&initial->from, last + 1, FirstOffsetNumber);
-}
-
-/*
- * Go on to the next row of the initial snapshot. *slot is NULL if there is
- * none in the pages that were looked at. *pos is how far it got, and *npassed
- * goes up by the stamped rows that were passed.  Returns false at the end of
- * the table.
+ * Add the rows of a table that have no stamp to the page, from the position on
+ * that it has got to.  Returns whether the end of the table was reached.
  */
 bool
-feedpub_initial_next(FeedpubInitialScan *initial, TupleTableSlot **slot,
-					 int64 *pos, int *npassed)
+feedpub_initial_read(FeedpubPageScan *scan, FeedpubPartition *partition)
 {
-	ItemPointerData last;
+	int64	   *pos = &scan->page->passed.pos;
+	BlockNumber nblocks = RelationGetNumberOfBlocks(partition->heap);
+	BlockNumber next = (BlockNumber) (*pos >> 16);	/* after the window */
+	TupleTableSlot *slot = table_slot_create(partition->heap, NULL);
+	TableScanDesc window = NULL;
+	ItemPointerData from;
+	ItemPointerData to;
+	bool		in_window = false;
 
-	*slot = NULL;
-	if (!initial->in_window)
-	{
-		if (initial->next_block >= initial->nblocks)
-			return false;
-		begin_window(initial);
-		initial->in_window = true;
-	}
-	while (table_scan_getnextslot_tidrange(initial->scan, ForwardScanDirection,
-										   initial->slot))
+	ItemPointerSet(&from, next, (OffsetNumber) (*pos & 0xffff) + 1);
+	while ((in_window || next < nblocks) && !feedpub_entry_is_full(scan))
 	{
 		CHECK_FOR_INTERRUPTS();
-		*pos = feedpub_initial_pos(&initial->slot->tts_tid);
-		if (is_initial(initial))
+		if (!in_window)
 		{
-			*slot = initial->slot;
-			return true;
+			next = Min(next + WINDOW, nblocks);
+			ItemPointerSet(&to, next - 1, MaxOffsetNumber);
+			if (window == NULL)
+				window = feedpub_table_beginscan_tidrange(partition->heap, scan->snapshot, &from, &to);
+			else
+				table_rescan_tidrange(window, &from, &to);
+			ItemPointerSet(&from, next, FirstOffsetNumber);
 		}
-		(*npassed)++;
+		in_window = table_scan_getnextslot_tidrange(window, ForwardScanDirection, slot);
+		*pos = to_pos(in_window ? &slot->tts_tid : &to);
+		if (in_window && is_initial(slot, partition->xid_attno))
+			feedpub_entry_add_initial(scan, partition, slot);
+		else
+			scan->npassed++;
 	}
-	ItemPointerSet(&last, initial->next_block - 1, MaxOffsetNumber);
-	*pos = feedpub_initial_pos(&last);
-	initial->in_window = false;
-	return true;
+	if (window != NULL)
+		table_endscan(window);
+	ExecDropSingleTupleTableSlot(slot);
+	return !in_window && next >= nblocks;
 }
 
 /*
- * Has the scan's row no stamp?  A row of an ordinary heap tells that by
- * itself; taking it apart up to its last columns would cost as much as the
- * scan.
+ * Has a row no stamp?  A row of an ordinary heap tells that by itself; taking
+ * it apart up to its last columns would cost as much as the scan.
  */
 static bool
-is_initial(FeedpubInitialScan *initial)
+is_initial(TupleTableSlot *slot, AttrNumber xid_attno)
 {
-	if (TTS_IS_BUFFERTUPLE(initial->slot))
-		return heap_attisnull(((HeapTupleTableSlot *) initial->slot)->tuple,
-							  initial->xid_attno,
-							  RelationGetDescr(initial->heap));
-	return slot_attisnull(initial->slot, initial->xid_attno);
-}
-
-void
-feedpub_initial_end(FeedpubInitialScan *initial)
-{
-	if (initial->scan != NULL)
-		table_endscan(initial->scan);
-	ExecDropSingleTupleTableSlot(initial->slot);
-	pfree(initial);
+	if (TTS_IS_BUFFERTUPLE(slot))
+		return heap_attisnull(((HeapTupleTableSlot *) slot)->tuple, xid_attno,
+							  slot->tts_tupleDescriptor);
+	return slot_attisnull(slot, xid_attno);
 }

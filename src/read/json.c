@@ -52,10 +52,13 @@
 typedef struct JsonShape
 {
 	int			natts;
-	AttrNumber *attnos;			/* of its columns in the table */
-	char	  **labels;			/* {"a": or ,"b": */
-	int		   *label_lengths;
-	FeedpubJsonType **types;
+	struct JsonColumn
+	{
+		AttrNumber	attno;		/* in the table */
+		char	   *label;		/* {"a": or ,"b": */
+		int			label_length;
+		FeedpubJsonType *type;
+	} * columns;
 } JsonShape;
 
 /* Entries being made of a page. */
@@ -211,10 +214,7 @@ make_shape(JsonMaker *maker, JsonShape *shape, int natts,
 
 	initStringInfo(&label);
 	shape->natts = natts;
-	shape->attnos = palloc(natts * sizeof(AttrNumber));
-	shape->labels = palloc(natts * sizeof(char *));
-	shape->label_lengths = palloc(natts * sizeof(int));
-	shape->types = palloc(natts * sizeof(FeedpubJsonType *));
+	shape->columns = palloc(natts * sizeof(struct JsonColumn));
 	for (int i = 0; i < natts; i++)
 	{
 		Form_pg_attribute att = TupleDescAttr(maker->desc, attnos[i] - 1);
@@ -224,10 +224,10 @@ make_shape(JsonMaker *maker, JsonShape *shape, int natts,
 		appendStringInfoChar(&label, i == 0 ? '{' : ',');
 		feedpub_jsonvalue_string(maker->values, &label, name, strlen(name));
 		appendStringInfoChar(&label, ':');
-		shape->attnos[i] = attnos[i];
-		shape->labels[i] = pstrdup(label.data);
-		shape->label_lengths[i] = label.len;
-		shape->types[i] = feedpub_jsonvalue_type(maker->values, att->atttypid);
+		shape->columns[i].attno = attnos[i];
+		shape->columns[i].label = pstrdup(label.data);
+		shape->columns[i].label_length = label.len;
+		shape->columns[i].type = feedpub_jsonvalue_type(maker->values, att->atttypid);
 	}
 }
 
@@ -370,7 +370,7 @@ append_key(JsonMaker *maker)
 	const JsonShape *key = &maker->key;
 	bool		is_null = key->natts == 0 ||
 		entry->row->op >= FEEDPUB_OP_TRUNCATE ||
-		(maker->page->feed.is_outbox && maker->nulls[key->attnos[0] - 1]);
+		(maker->page->feed.is_outbox && maker->nulls[key->columns[0].attno - 1]);
 
 	if (is_null)
 	{
@@ -458,12 +458,12 @@ append_object(JsonMaker *maker, const JsonShape *shape)
 		appendStringInfoChar(out, '{');
 	for (int i = 0; i < shape->natts; i++)
 	{
-		int			column = shape->attnos[i] - 1;
+		const struct JsonColumn *column = &shape->columns[i];
 
-		appendBinaryStringInfo(out, shape->labels[i], shape->label_lengths[i]);
-		if (!maker->nulls[column])
-			feedpub_jsonvalue_append(values, out, shape->types[i],
-									 maker->columns[column]);
+		appendBinaryStringInfo(out, column->label, column->label_length);
+		if (!maker->nulls[column->attno - 1])
+			feedpub_jsonvalue_append(values, out, column->type,
+									 maker->columns[column->attno - 1]);
 		else
 			APPEND(out, "null");
 		if (maker->context->mem_allocated > MAX_KEPT_BYTES)

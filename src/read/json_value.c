@@ -51,7 +51,6 @@
 typedef enum JsonKind
 {
 	JSON_BOOL,
-	JSON_INT2,
 	JSON_INT4,
 	JSON_INT8,
 	JSON_NUMBER,				/* as its output function has it */
@@ -94,7 +93,6 @@ static void append_array(FeedpubJsonValues *values, StringInfo out,
 						 ArrayType *array);
 static void append_row(FeedpubJsonValues *values, StringInfo out,
 					   HeapTupleHeader header);
-static Size escaped_length(const char *s, Size len);
 static void check_room(const FeedpubJsonValues *values, StringInfo out,
 					   Size more);
 
@@ -148,15 +146,13 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 		case BOOLOID:
 			type->kind = JSON_BOOL;
 			break;
-		case INT2OID:
-			type->kind = JSON_INT2;
-			break;
 		case INT4OID:
 			type->kind = JSON_INT4;
 			break;
 		case INT8OID:
 			type->kind = JSON_INT8;
 			break;
+		case INT2OID:
 		case FLOAT4OID:
 		case FLOAT8OID:
 		case NUMERICOID:
@@ -214,9 +210,6 @@ feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonT
 				appendBinaryStringInfo(out, "true", 4);
 			else
 				appendBinaryStringInfo(out, "false", 5);
-			break;
-		case JSON_INT2:
-			appendBinaryStringInfo(out, buffer, pg_itoa(DatumGetInt16(value), buffer));
 			break;
 		case JSON_INT4:
 			appendBinaryStringInfo(out, buffer, pg_ltoa(DatumGetInt32(value), buffer));
@@ -506,12 +499,6 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 	static const char hex[] = "0123456789abcdef";
 	const char *end = s + len;
 
-	/*
-	 * Before memory is taken; the length of others is checked when they are
-	 * there.
-	 */
-	if (len > MAX_OBJECT_BYTES / 12)
-		check_room(values, out, escaped_length(s, len));
 	enlargeStringInfo(out, len + 2);
 	appendStringInfoCharMacro(out, '"');
 	for (;;)
@@ -533,19 +520,9 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 			appendBinaryStringInfo(out, digits, 4);
 		}
 		s++;
+		check_room(values, out, end - s);
 	}
 	appendStringInfoCharMacro(out, '"');
-}
-
-static Size
-escaped_length(const char *s, Size len)
-{
-	Size		result = 2;
-
-	for (Size i = 0; i < len; i++)
-		result += !is_escaped(s[i]) ? 1 : escape_of(s[i]) == 'u' ? 6 :
-																   2;
-	return result;
 }
 
 /*

@@ -233,15 +233,7 @@ begin_scan(FeedpubPageScan *scan)
 	feedpub_history_check(feed, scan->partitions);
 
 	if (OidIsValid(feed->keyid) || feed->deletes)
-	{
-		if (!OidIsValid(feed->keyid))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("feed \"%s\" has no key",
-							RelationGetRelationName(page->heap)),
-					 errhint("Run feed_check() to see what is missing.")));
-		scan->key = index_open(feed->keyid, AccessShareLock);
-	}
+		scan->key = feedpub_access_open_key(page->heap, feed->keyid);
 	if (page->request.shards > 1)
 		feedpub_key_check_shards(feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)

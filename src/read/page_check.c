@@ -66,18 +66,13 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
 		return true;
 	if (first == NULL || after->merged)
 	{
-		FeedpubBatchScan *latest_batches;
-		FeedpubBatch batch;
 		Snapshot	latest;
 		bool		known;
 
 		if (RecoveryInProgress())
 			return false;
 		latest = RegisterSnapshot(GetLatestSnapshot());
-		latest_batches = feedpub_batch_begin(scan->page->feed.relid, after->sync_id, latest);
-		known = feedpub_batch_next(latest_batches, &batch) &&
-			feedpub_batch_knows(&batch, after);
-		feedpub_batch_end(latest_batches);
+		known = feedpub_batch_has_arrived(scan->page->feed.relid, after, latest);
 		UnregisterSnapshot(latest);
 		if (known)
 			return false;

@@ -312,13 +312,7 @@ lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values, Datu
 {
 	if (partition->key == NULL)
 	{
-		if (!OidIsValid(partition->keyid))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("feed \"%s\" has no key",
-							RelationGetRelationName(scan->page->heap)),
-					 errhint("Run feed_check() to see what is missing.")));
-		partition->key = index_open(partition->keyid, AccessShareLock);
+		partition->key = feedpub_access_open_key(scan->page->heap, partition->keyid);
 	}
 	return feedpub_key_lives(partition->heap, partition->key, values, scan->snapshot, living);
 }
@@ -327,9 +321,18 @@ lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values, Datu
  * Has the page as many rows, or bytes, as it may have?
  */
 bool
-feedpub_entry_is_full(const FeedpubPageScan *scan)
+feedpub_entry_has_max(const FeedpubPageScan *scan)
 {
 	return scan->page->nrows >= scan->page->request.max_rows || scan->page->nbytes >= FEEDPUB_MAX_PAGE_BYTES;
+}
+
+/*
+ * Is it full?  It may have passed as much as it may pass, too.
+ */
+bool
+feedpub_entry_is_full(const FeedpubPageScan *scan)
+{
+	return feedpub_entry_has_max(scan) || scan->npassed >= FEEDPUB_MAX_PASSED;
 }
 
 /*

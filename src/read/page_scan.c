@@ -7,7 +7,7 @@
  * the runs of its transactions (publish/run.c) are merged.
  *
  * A page may have to pass rows that it does not deliver: deleted ones, and
- * those that row security hides.  It passes up to MAX_PASSED of them.  Its
+ * those that row security hides.  It passes up to FEEDPUB_MAX_PASSED of them.  Its
  * cursor says how far it got, so no reader passes the same stretch twice.  What
  * is deleted stays so, but what is hidden may be shown later: "visible" is how
  * far the page got before the first hidden entry.
@@ -24,11 +24,7 @@
 
 #include "read/read.h"
 
-/* how many rows and batches a page may pass without delivering one */
-#define MAX_PASSED	10000
-
 static bool read_initial(FeedpubPageScan *scan);
-static bool read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition);
 static bool read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
 static void end_page(FeedpubPageScan *scan);
@@ -120,7 +116,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		if (!found)
 			break;
 		feedpub_batch_refuse_foreign(&scan->page->feed, &batch);
-		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED)
+		if (feedpub_entry_is_full(scan))
 		{
 			scan->page->more = true;
 			break;
@@ -203,9 +199,7 @@ read_initial(FeedpubPageScan *scan)
 		FeedpubPartition *partition = &scan->partitions->partitions[i];
 		bool		is_partition = scan->partitions->is_partitioned;
 		int64		table = is_partition ? RelationGetRelid(partition->heap) : 0;
-		uint32		file = is_partition ?
-			feedpub_initial_partition_fingerprint(partition->heap, scan->floor.history) :
-			feedpub_initial_fingerprint(partition->heap, scan->floor.history);
+		uint32		file = feedpub_initial_fingerprint(partition->heap, scan->floor.history);
 
 		if (partition->since > 0)
 			continue;
@@ -213,45 +207,16 @@ read_initial(FeedpubPageScan *scan)
 			feedpub_cursor_same_partitions(after->fingerprint, file))
 			continue;
 
-		if (feedpub_entry_is_full(scan) || scan->npassed >= MAX_PASSED)
+		if (feedpub_entry_is_full(scan))
 			return false;
 		feedpub_entry_pass_initial(scan, table,
 								   table == after->sync_id && file == after->fingerprint ? after->pos : 0,
 								   file);
-		if (!read_in_place(scan, partition))
+		if (!feedpub_initial_read(scan, partition))
 			return false;
 	}
 	feedpub_entry_pass(scan, &beginning, 0);
 	return true;
-}
-
-/*
- * Add the rows of a table that have no stamp to the page, from the position on
- * that it has got to.  Returns whether the end of the table was reached.
- */
-static bool
-read_in_place(FeedpubPageScan *scan, FeedpubPartition *partition)
-{
-	FeedpubInitialScan *initial = feedpub_initial_begin(partition->heap, partition->xid_attno,
-														scan->snapshot, scan->page->passed.pos);
-	TupleTableSlot *slot;
-	bool		finished = false;
-
-	while (!feedpub_entry_is_full(scan) && scan->npassed < MAX_PASSED)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!feedpub_initial_next(initial, &slot, &scan->page->passed.pos, &scan->npassed))
-		{
-			finished = true;
-			break;
-		}
-		if (slot == NULL)
-			scan->npassed++;
-		else
-			feedpub_entry_add_initial(scan, partition, slot);
-	}
-	feedpub_initial_end(initial);
-	return finished;
 }
 
 static int
@@ -289,13 +254,13 @@ read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
 	binaryheap_build(merge);
 
-	while (!binaryheap_empty(merge) && !feedpub_entry_is_full(scan))
+	while (!binaryheap_empty(merge) && !feedpub_entry_has_max(scan))
 	{
 		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
 		bool		goes_on;
 
 		/* not between two entries of one position */
-		if (scan->npassed >= MAX_PASSED &&
+		if (scan->npassed >= FEEDPUB_MAX_PASSED &&
 			(feedpub_cursor_batch(&scan->page->passed) != batch->sync_id || scan->page->passed.pos != run->pos))
 			break;
 

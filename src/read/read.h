@@ -13,10 +13,11 @@
 
 #include "publish/publish.h"
 
-typedef struct FeedpubInitialScan FeedpubInitialScan;
-
 /* a page ends when its rows have this many bytes, whatever max_rows */
 #define FEEDPUB_MAX_PAGE_BYTES	(64 * 1024 * 1024)
+
+/* how many rows and batches a page may pass without delivering one */
+#define FEEDPUB_MAX_PASSED		10000
 
 /* What an entry of a page is. */
 typedef enum FeedpubOp
@@ -133,6 +134,7 @@ extern void feedpub_access_check_feed(Oid relid, FeedpubFeed *feed);
 extern void feedpub_access_check_columns(Relation heap, TupleDesc planned);
 extern bool feedpub_access_is_direct(Relation heap);
 extern void feedpub_access_keep_memory(void);
+extern Relation feedpub_access_open_key(Relation heap, Oid keyid);
 extern void feedpub_access_make_durable(FullTransactionId publisher,
 										Snapshot snapshot);
 extern void feedpub_access_push_snapshot(Relation heap);
@@ -143,17 +145,8 @@ extern bool feedpub_head_parse(Oid relid, const text *input,
 							   FeedpubCursor *cursor);
 
 /* in initial.c */
-extern int64 feedpub_initial_pos(ItemPointer tid);
 extern uint32 feedpub_initial_fingerprint(Relation heap, uint32 history);
-extern uint32 feedpub_initial_partition_fingerprint(Relation heap, uint32 history);
-extern FeedpubInitialScan *feedpub_initial_begin(Relation heap,
-												 AttrNumber xid_attno,
-												 Snapshot snapshot,
-												 int64 after_pos);
-extern bool feedpub_initial_next(FeedpubInitialScan *initial,
-								 TupleTableSlot **slot, int64 *pos,
-								 int *npassed);
-extern void feedpub_initial_end(FeedpubInitialScan *initial);
+extern bool feedpub_initial_read(FeedpubPageScan *scan, FeedpubPartition *partition);
 
 /* in json.c */
 extern bool feedpub_json_entries(const FeedpubPage *page, StringInfo out,
@@ -203,6 +196,7 @@ extern void feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *p
 extern bool feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values,
 									Datum *living);
 extern HeapTuple feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys);
+extern bool feedpub_entry_has_max(const FeedpubPageScan *scan);
 extern bool feedpub_entry_is_full(const FeedpubPageScan *scan);
 extern void feedpub_entry_hide_rows(FeedpubPageScan *scan);
 extern char *feedpub_entry_columns(Relation heap);

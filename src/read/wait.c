@@ -68,7 +68,6 @@ static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
 static bool lies_after(Oid relid, const FeedpubCursor *after,
 					   bool history_checked);
-static bool is_merged_here(Oid relid, const FeedpubCursor *after);
 static bool is_to_ask(Oid relid);
 
 /*
@@ -184,6 +183,10 @@ feedpub_wait_check_feed(Oid relid)
 /*
  * Has anything been published after the cursor?  Looks with a new snapshot.
  * If the caller has compared the cursor's history, it is not read again.
+ *
+ * If the cursor's batch, a merged one, has not arrived on this standby, nothing
+ * is after it (feedpub_page_check_cursor()), though the batches that were merged
+ * into it are there, and later ones.
  */
 static bool
 lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
@@ -193,10 +196,12 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 	int64		number = feedpub_cursor_batch(after);
 	bool		is_other = false;
 	bool		goes_back = false;
+	bool		is_ahead;
 	FeedpubFloor floor;
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_floor_read(relid, snapshot, &floor);
+	is_ahead = after->merged && RecoveryInProgress() && !feedpub_batch_has_arrived(relid, after, snapshot);
 	if (after->given && !history_checked)
 	{
 		is_other = after->history != floor.history;
@@ -223,7 +228,7 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 	if (after->initial &&
 		feedpub_registry_is_table(relid))
 		return true;			/* the initial snapshot */
-	if (after->merged && RecoveryInProgress() && !is_merged_here(relid, after))
+	if (is_ahead)
 		return false;
 
 	/* '' of an outbox begins at its floor */
@@ -231,26 +236,6 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 		return false;
 	return last.sync_id > number ||
 		(last.sync_id == number && last.last_pos > after->pos);
-}
-
-/*
- * Has the cursor's batch, a merged one, arrived on this standby?  Before that,
- * nothing is after it (feedpub_page_check_cursor()), though the batches that
- * were merged into it are there, and later ones.
- */
-static bool
-is_merged_here(Oid relid, const FeedpubCursor *after)
-{
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	FeedpubBatchScan *batches = feedpub_batch_begin(relid, after->sync_id, snapshot);
-	FeedpubBatch batch;
-	bool		result;
-
-	result = feedpub_batch_next(batches, &batch) &&
-		feedpub_batch_knows(&batch, after);
-	feedpub_batch_end(batches);
-	UnregisterSnapshot(snapshot);
-	return result;
 }
 
 /*

@@ -86,7 +86,7 @@ a|first|0|
 value|second||$error
 key|||$error
 type%@{[ uc $byte ]}|fourth||$error
-@{[ $encoding eq 'WIN1252' ? "e\xc3\x83\xc2\xa9" : "e\xc3\xa9" ]}|last|0|
+@{[ $encoding eq 'WIN1252' ? 'e%C3%A9' : "e\xc3\xa9" ]}|last|0|
 END
 
 	# a client of the database's own encoding gets all of it
