@@ -35,6 +35,7 @@ static void note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor);
 static bool is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
+static bool key_lives(FeedpubPageScan *scan, Datum *values, Datum *living);
 static bool lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values,
 					 Datum *living);
 static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
@@ -254,7 +255,7 @@ read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot, FeedpubPageRow *row)
 	if (has_key)
 	{
 		row->error = feedpub_key_values(scan->page->heap, scan->key, key, keys);
-		if (row->error == NULL && feedpub_entry_key_lives(scan, keys, &living) &&
+		if (row->error == NULL && key_lives(scan, keys, &living) &&
 			(scan->page->request.shards == 1 ||
 			 feedpub_key_shard(living, scan->page->request.shards) == scan->page->request.shard))
 			return false;
@@ -289,8 +290,8 @@ feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys)
  * a partitioned table only the partition that the key belongs to is searched,
  * if that can be told.
  */
-bool
-feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
+static bool
+key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
 {
 	FeedpubPartitions *partitions = scan->partitions;
 	Oid			its = InvalidOid;

@@ -193,8 +193,6 @@ extern void feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
 extern void feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 									  TupleTableSlot *slot);
-extern bool feedpub_entry_key_lives(FeedpubPageScan *scan, Datum *values,
-									Datum *living);
 extern HeapTuple feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys);
 extern bool feedpub_entry_has_max(const FeedpubPageScan *scan);
 extern bool feedpub_entry_is_full(const FeedpubPageScan *scan);

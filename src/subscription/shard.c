@@ -23,7 +23,6 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
