@@ -211,7 +211,24 @@ INSERT INTO fed (k) VALUES (2006) RETURNING feed_pos;
 INSERT INTO fed (k) VALUES (2007);
 \echo :SQLSTATE
 
-DROP TABLE given, ways, fed, plain, parts, parts_plain, box;
+--
+-- Options of the sequence do not count: positions go on beyond its type.  Only a
+-- dump's setval() would fail, until it has a larger one again.
+--
+CREATE TABLE small (id int PRIMARY KEY);
+SELECT feed_attach('small');
+ALTER SEQUENCE small_feed_pos_seq AS smallint;
+SELECT setval('small_feed_pos_seq', 32767);
+INSERT INTO small VALUES (1), (2);
+SELECT count(DISTINCT feed_pos), min(feed_pos) > 32767 AS beyond FROM small;
+SELECT * FROM feed_check('small');
+\set VERBOSITY sqlstate
+SELECT setval('small_feed_pos_seq', last_value) IS NOT NULL AS loaded FROM small_feed_pos_seq;
+\set VERBOSITY default
+ALTER SEQUENCE small_feed_pos_seq AS bigint;
+SELECT setval('small_feed_pos_seq', last_value) IS NOT NULL AS loaded FROM small_feed_pos_seq;
+
+DROP TABLE given, ways, fed, plain, parts, parts_plain, box, small;
 DROP FUNCTION ask, told, counted, note;
 DROP PROCEDURE compare;
 DROP ROLE regress_feedpub_writer;

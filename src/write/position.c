@@ -7,7 +7,8 @@
  * position, and fail for a writer that has no right on the sequence.  So the
  * sequence's one tuple is advanced here, as sequence.c does it: under the lock
  * and the buffer's lock that nextval() takes, logged ahead so that a crash
- * takes back no position.  The sequence's options do not count.
+ * takes back no position.  The sequence's options do not count, nor does its
+ * type: positions go on beyond MAXVALUE, which only a dump's setval() minds.
  *
  * A position must not come twice.  setval(), RESTART, a load of rows that
  * brings the sequence, and CREATE SEQUENCE set the sequence without asking us.
