@@ -154,7 +154,7 @@ has_process(Oid owner)
 static bool
 start_process(Oid owner)
 {
-	BackgroundWorker worker;
+	BackgroundWorker worker = {0};
 	Oid			arguments[2] = {MyDatabaseId, owner};
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 	int			i = 0;
@@ -162,14 +162,7 @@ start_process(Oid owner)
 
 	while (processes[i].handle != NULL)
 		i++;
-	MemSet(&worker, 0, sizeof(worker));
-	strlcpy(worker.bgw_name, "feedpub job", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "feedpub job", BGW_MAXLEN);
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "feedpub", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "feedpub_job_main", BGW_MAXLEN);
+	feedpub_launcher_describe(&worker, "feedpub job", "feedpub_job_main");
 	memcpy(worker.bgw_extra, arguments, sizeof(arguments));
 	worker.bgw_notify_pid = MyProcPid;
 	processes[i].owner = owner;

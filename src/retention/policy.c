@@ -38,23 +38,7 @@ static FeedpubStatement set_policy = {
 	.argtypes = {REGCLASSOID, INTERVALOID, INTERVALOID, INT8OID},
 };
 
-static FeedpubStatement read_removal = {
-	.sql = "SELECT CASE WHEN locked + failed > 0"
-		   "  THEN pg_catalog.concat_ws(' and ',"
-		   "   CASE WHEN locked = 1 THEN '1 locked row' WHEN locked > 1 THEN locked || ' locked rows' END,"
-		   "   CASE WHEN failed = 1 THEN '1 row that failed' WHEN failed > 1 THEN failed || ' rows that failed' END) ||"
-		   "   CASE WHEN $3 THEN COALESCE(': ' || last_error, '') ELSE '' END"
-		   "  WHEN $3 THEN last_error"
-		   "  WHEN last_error IS NOT NULL THEN 'an error' END"
-		   " FROM feedpub._job WHERE feed = $1 AND kind <> 'stamp'"
-		   "  AND (NOT done OR target <> $2::text::pg_catalog.xid8)",
-	.nargs = 3,
-	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
-};
-
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);
-static char *find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
-						 bool is_owner);
 
 /*
  * feed_retain(feed regclass, keep interval DEFAULT NULL,
@@ -183,7 +167,7 @@ feedpub_retention(PG_FUNCTION_ARGS)
 			values[2] = TimestampTzGetDatum(batch.published_at);
 		feedpub_batch_end(batches);
 		if (sees_all || is_owner)
-			holder = find_holder(feed, &floor, snapshot, is_owner);
+			holder = feedpub_retain_holder(feed, &floor, snapshot, is_owner);
 		if (holder != NULL)
 		{
 			values[3] = CStringGetTextDatum(holder);
@@ -191,31 +175,4 @@ feedpub_retention(PG_FUNCTION_ARGS)
 		}
 	}
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
-}
-
-/*
- * What holds back the floor, or the removal of what is before it; NULL if
- * nothing does.  The message of an error may have data of rows: it is for the
- * table's owner.
- */
-static char *
-find_holder(Oid feed, const FeedpubFloor *floor, Snapshot snapshot, bool is_owner)
-{
-	Datum		values[3] = {ObjectIdGetDatum(feed), Int64GetDatum(floor->sync_id),
-							 BoolGetDatum(is_owner)};
-	MemoryContext context = CurrentMemoryContext;
-	char	   *holder = NULL;
-	FeedpubRole caller;
-
-	feedpub_store_begin(&caller);
-	if (feedpub_store_run(&read_removal, values, NULL) > 0)
-	{
-		bool		isnull;
-		Datum		value = feedpub_store_value(0, 1, &isnull);
-
-		if (!isnull)
-			holder = MemoryContextStrdup(context, TextDatumGetCString(value));
-	}
-	feedpub_store_end(&caller);
-	return holder != NULL ? holder : feedpub_retain_holder(feed, floor, snapshot);
 }

@@ -121,6 +121,21 @@ static FeedpubStatement read_policy = {
 	.argtypes = {REGCLASSOID, FLOAT8OID, INT4OID},
 };
 
+/* what holds back a removal: rows that are left, or an error; $3: what it tells of rows */
+static FeedpubStatement read_removal = {
+	.sql = "SELECT CASE WHEN locked + failed > 0"
+		   "  THEN pg_catalog.concat_ws(' and ',"
+		   "   CASE WHEN locked = 1 THEN '1 locked row' WHEN locked > 1 THEN locked || ' locked rows' END,"
+		   "   CASE WHEN failed = 1 THEN '1 row that failed' WHEN failed > 1 THEN failed || ' rows that failed' END) ||"
+		   "   CASE WHEN $3 THEN COALESCE(': ' || last_error, '') ELSE '' END"
+		   "  WHEN $3 THEN last_error"
+		   "  WHEN last_error IS NOT NULL THEN 'an error' END"
+		   " FROM feedpub._job WHERE feed = $1 AND kind <> 'stamp'"
+		   "  AND (NOT done OR target <> $2::text::pg_catalog.xid8)",
+	.nargs = 3,
+	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
+};
+
 static FeedpubStatement read_cursors = {
 	.sql = "SELECT h.cursor, s.name FROM feedpub._subscription s"
 		   " CROSS JOIN pg_catalog.generate_series(0, s.shards - 1) i (shard),"
@@ -269,26 +284,40 @@ end(Mover *mover)
 }
 
 /*
- * What holds back a floor: a subscription, or a limit of the policy; NULL if
- * nothing does.  For a view, so it waits for no lock and does not look at the
- * table: what max_size would remove counts as held, too.
+ * What holds back a floor: a removal, a subscription, or a limit of the policy;
+ * NULL if nothing does.  The message of an error may have data of rows: it is
+ * for the table's owner.  For a view, so it waits for no lock and does not look
+ * at the table: what max_size would remove counts as held, too.
  */
 char *
-feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot)
+feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot, bool is_owner)
 {
 	Mover		mover = {.feed.relid = relid, .snapshot = snapshot, .floor = *floor};
-	FeedpubBatchScan *batches = feedpub_batch_begin(relid, floor->sync_id + 1, snapshot);
+	Datum		values[3] = {ObjectIdGetDatum(relid), Int64GetDatum(floor->sync_id), BoolGetDatum(is_owner)};
+	MemoryContext context = CurrentMemoryContext;
+	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
+	FeedpubRole caller;
 	Policy		policy;
 	char	   *holder = NULL;
+	bool		isnull = true;
+	Datum		value;
 
+	feedpub_store_begin(&caller);
+	if (feedpub_store_run(&read_removal, values, NULL) > 0)
+		value = feedpub_store_value(0, 1, &isnull);
+	if (!isnull)
+		holder = MemoryContextStrdup(context, TextDatumGetCString(value));
+	feedpub_store_end(&caller);
+	if (holder != NULL)
+		return holder;
 	load_policy(&mover, 1, &policy);
+	batches = feedpub_batch_begin(relid, floor->sync_id + 1, snapshot);
 	if (feedpub_batch_next(batches, &batch))
 	{
-		bool		is_kept = batch.published_at > policy.keep;
-
 		if (!may_go(&policy, &batch))
-			holder = is_kept ? policy.limit : psprintf("subscription \"%s\"", policy.holder);
+			holder = batch.published_at > policy.keep ? policy.limit :
+														psprintf("subscription \"%s\"", policy.holder);
 		else
 		{
 			/* would it go by the limits alone? */

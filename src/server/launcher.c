@@ -44,7 +44,6 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 #define RESTART_INTERVAL	5000
 
 static int	detail_no_room(void);
-static void describe(BackgroundWorker *worker);
 static Oid	next_database(Oid after);
 static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
@@ -166,12 +165,9 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 {
 	BackgroundWorker worker = {0};
 
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_function_name, "feedpub_worker_main", BGW_MAXLEN);
+	feedpub_launcher_describe(&worker, "feedpub worker", "feedpub_worker_main");
 	snprintf(worker.bgw_name, BGW_MAXLEN, "feedpub worker for database %u", dbid);
-	strlcpy(worker.bgw_type, "feedpub worker", BGW_MAXLEN);
 	worker.bgw_main_arg = ObjectIdGetDatum(dbid);
-	describe(&worker);
 #ifdef BGWORKER_INTERRUPTIBLE
 	worker.bgw_flags |= BGWORKER_INTERRUPTIBLE;
 #endif
@@ -185,13 +181,19 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 	return false;
 }
 
-/* what both kinds of process have */
-static void
-describe(BackgroundWorker *worker)
+/*
+ * What all our processes have.  The type is the name, too.
+ */
+void
+feedpub_launcher_describe(BackgroundWorker *worker, const char *type, const char *function)
 {
 	worker->bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker->bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker->bgw_restart_time = BGW_NEVER_RESTART;
 	strlcpy(worker->bgw_library_name, "feedpub", BGW_MAXLEN);
+	strlcpy(worker->bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker->bgw_name, type, BGW_MAXLEN);
+	strlcpy(worker->bgw_type, type, BGW_MAXLEN);
 }
 
 /*
@@ -204,11 +206,8 @@ feedpub_launcher_register(void)
 
 	if (IsBinaryUpgrade)
 		return;
-	describe(&worker);
+	feedpub_launcher_describe(&worker, "feedpub launcher", "feedpub_launcher_main");
 	worker.bgw_restart_time = RESTART_INTERVAL / 1000;
-	strlcpy(worker.bgw_function_name, "feedpub_launcher_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "feedpub launcher", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "feedpub launcher", BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
 }
 

@@ -96,6 +96,9 @@ extern bool feedpub_launcher_ensure(Oid relid);
 extern bool feedpub_launcher_is_starting(void);
 extern int	feedpub_launcher_errdetail(void);
 extern void feedpub_launcher_warn(Oid relid);
+struct		BackgroundWorker;
+extern void feedpub_launcher_describe(struct BackgroundWorker *worker, const char *type,
+									  const char *function);
 extern bool feedpub_launcher_start_worker(Oid dbid, int elevel);
 extern void feedpub_launcher_register(void);
 
