@@ -213,7 +213,7 @@ BEGIN
 	RETURN NEW;
 END $$;
 CREATE TRIGGER zzz_give_back BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION give_back();
-SET statement_timeout = '60s';
+SET statement_timeout = '20s';
 CALL feed_republish('mine');
 RESET statement_timeout;
 DROP TRIGGER zzz_give_back ON mine;

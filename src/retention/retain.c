@@ -301,7 +301,7 @@ feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot, b
 	Policy		policy;
 	char	   *holder = NULL;
 	bool		isnull = true;
-	Datum		value;
+	Datum		value = (Datum) 0;
 
 	feedpub_store_begin(&caller);
 	if (feedpub_store_run(&read_removal, values, NULL) > 0)
