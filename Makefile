@@ -60,6 +60,8 @@ OBJS = \
 	src/publish/seed.o \
 	src/publish/unpublished.o \
 	src/read/access.o \
+	src/read/cursor_check.o \
+	src/read/entry.o \
 	src/read/fetch.o \
 	src/read/flush.o \
 	src/read/head.o \
@@ -68,11 +70,9 @@ OBJS = \
 	src/read/json_value.o \
 	src/read/listen.o \
 	src/read/page.o \
-	src/read/page_check.o \
-	src/read/page_proof.o \
-	src/read/page_entry.o \
-	src/read/page_scan.o \
-	src/read/read.o \
+	src/read/page_merge.o \
+	src/read/page_rows.o \
+	src/read/proof.o \
 	src/read/wait.o \
 	src/republish/begin_history.o \
 	src/republish/republish.o \

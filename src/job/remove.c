@@ -17,7 +17,7 @@
  *
  * A snapshot may see some of the tombstones before the floor, and not others.
  * A reader that is not refused has a base that is not before the floor
- * (read/page_check.c): it never got the rows that they removed, so it does not
+ * (read/cursor_check.c): it never got the rows that they removed, so it does not
  * matter which of them it gets.
  *
  * If the floor has moved, another pass begins: not at the first row, but at the

@@ -17,10 +17,10 @@
  *						were merged into it; initial: of the table's file
  *		1SDgcN			seed of the server start that made the cursor, with
  *						FALLBACK_BIT if it goes on
- *		------f			base: see feedpub_page_check_floor()
+ *		------f			base: see feedpub_cursor_check_floor()
  *
  * A cursor of a page of a table feed has 64 characters: it goes on with its
- * fallback (read/page_proof.c).  The seed before is that of the proof then, and
+ * fallback (read/proof.c).  The seed before is that of the proof then, and
  * numbers are differences, so that they are short.
  *
  *		1SDgcN			seed of the proof of where it goes back to
@@ -405,7 +405,7 @@ get(const char **p, int ndigits, uint64 largest, uint64 *value)
  * gone on elsewhere, and may go on still; and a dump brings batches of another
  * server.  So a batch has a number of the site where it was made.  If the
  * standby is another site, its pages have a seed made of both, which is no
- * start's: no batch proves them (read/page_proof.c), and cursors of the start
+ * start's: no batch proves them (read/proof.c), and cursors of the start
  * before are checked.  The timeline is read after the snapshot was taken; it
  * only grows, and it has changed before a change of the new primary can be seen.
  * (A copy of the storage that is booted without a promotion has the timeline
@@ -469,7 +469,7 @@ feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor, Snapshot snapshot,
 
 /*
  * Is a cursor before the floor?  In a table feed it must be with its position
- * and with its base (feedpub_page_check_floor()); cursors of an outbox have
+ * and with its base (feedpub_cursor_check_floor()); cursors of an outbox have
  * base 0.
  *
  * If the floor is the end of a merged batch, a cursor at the end of the

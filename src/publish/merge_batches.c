@@ -31,7 +31,7 @@
  *
  * A standby that lags and an old snapshot do not see the merged batch, so a
  * cursor in it could be taken for one in the youngest.  For this the cursor
- * says that it is of a merged batch (feedpub_page_check_cursor).
+ * says that it is of a merged batch (feedpub_cursor_check_batch).
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"

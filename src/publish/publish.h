@@ -119,11 +119,11 @@ typedef struct FeedpubCursor
 	int64		pos;			/* in it; initial: a row identifier */
 	uint32		fingerprint;	/* of the batch; initial: of the file */
 	uint32		start;			/* the seed of the server start that made it */
-	int64		base;			/* see feedpub_page_check_floor() */
+	int64		base;			/* see feedpub_cursor_check_floor() */
 	const struct FeedpubFallback *fallback; /* of a table feed's page, else NULL */
 } FeedpubCursor;
 
-/* What a cursor of a table feed's page carries besides (read/page_proof.c). */
+/* What a cursor of a table feed's page carries besides (read/proof.c). */
 typedef struct FeedpubFallback
 {
 	FeedpubProof proof;			/* with it the cursor is as good as it says */

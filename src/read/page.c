@@ -5,8 +5,8 @@
  *
  * A page is read in three steps. feedpub_page_arguments() makes a request of
  * the caller's arguments. feedpub_page_read() opens the feed, has the batches
- * read (page_scan.c), and waits for the publisher if it finds nothing.  The
- * result becomes rows (read.c), JSON (json.c) or what feed_poll() delivers.
+ * read (page_merge.c), and waits for the publisher if it finds nothing.  The
+ * result becomes rows (page_rows.c), JSON (json.c) or what feed_poll() delivers.
  *
  * Why no row is skipped.  Batches and rows are read with one snapshot: that of
  * the calling query, or a newer one if the table was altered since.  If the
@@ -253,7 +253,7 @@ scan_batches(FeedpubPageScan *scan)
 	scan->snapshot = GetActiveSnapshot();
 	scan->reader = feedpub_run_begin(&scan->page->feed, scan->partitions,
 									 scan->snapshot, scan->state);
-	feedpub_page_scan(scan);
+	feedpub_merge_page(scan);
 	feedpub_run_end(scan->reader);
 }
 

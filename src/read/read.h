@@ -52,7 +52,7 @@ typedef struct FeedpubPageRequest
 	int			shard;			/* only keys of this shard, of so many */
 	int			shards;
 	bool		subscribed; /* for a subscription: does not wait for rows to be
-								 * published, and needs no proof (page_proof.c) */
+								 * published, and needs no proof (proof.c) */
 	bool		unaltered;		/* not by its transaction, up to this statement */
 	bool		latest;			/* the caller does not know the cursor */
 } FeedpubPageRequest;
@@ -177,13 +177,13 @@ extern void feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 extern void feedpub_page_read(FeedpubPage *page);
 extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
 
-/* in page_check.c */
-extern bool feedpub_page_check_history(FeedpubPageScan *scan);
-extern void feedpub_page_check_floor(FeedpubPageScan *scan);
-extern bool feedpub_page_check_cursor(FeedpubPageScan *scan,
-									  const FeedpubBatch *first);
+/* in cursor_check.c */
+extern bool feedpub_cursor_check_history(FeedpubPageScan *scan);
+extern void feedpub_cursor_check_floor(FeedpubPageScan *scan);
+extern bool feedpub_cursor_check_batch(FeedpubPageScan *scan,
+									   const FeedpubBatch *first);
 
-/* in page_entry.c */
+/* in entry.c */
 extern const char *const feedpub_entry_op_names[];
 extern void feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							   int64 pos);
@@ -201,14 +201,14 @@ extern char *feedpub_entry_columns(Relation heap);
 extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 										  TupleDesc tupdesc, int column);
 
-/* in page_proof.c */
+/* in proof.c */
 extern void feedpub_proof_check(FeedpubPageScan *scan);
 extern bool feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after,
 									Snapshot snapshot);
 extern void feedpub_proof_end(FeedpubPageScan *scan);
 
-/* in page_scan.c */
-extern void feedpub_page_scan(FeedpubPageScan *scan);
+/* in page_merge.c */
+extern void feedpub_merge_page(FeedpubPageScan *scan);
 
 /* in wait.c */
 extern void feedpub_wait_check_feed(Oid relid);

@@ -185,7 +185,7 @@ feedpub_wait_check_feed(Oid relid)
  * If the caller has compared the cursor's history, it is not read again.
  *
  * If the cursor's batch, a merged one, has not arrived on this standby, nothing
- * is after it (feedpub_page_check_cursor()), though the batches that were merged
+ * is after it (feedpub_cursor_check_batch()), though the batches that were merged
  * into it are there, and later ones.
  */
 static bool

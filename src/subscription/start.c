@@ -80,7 +80,7 @@ parse_time(void *arg)
  * poll fails.
  *
  * Its base is the largest possible: no page has been read yet, so no page has
- * a row whose delete may expire (feedpub_page_check_floor()).
+ * a row whose delete may expire (feedpub_cursor_check_floor()).
  */
 static text *
 earliest_cursor(Oid feed)

@@ -32,7 +32,7 @@
  * than that of the DELETE for which it waited.  And if a row moves to another
  * partition, it is inserted into the new one before it is deleted from the old
  * one.  Readers do not deliver a tombstone whose key lives in the snapshot of
- * the page (page_entry.c).
+ * the page (read/entry.c).
  *
  * Partitions have clones of the row triggers.  A clone is called with the
  * partition: its columns may have other numbers than those of the feed's

@@ -158,7 +158,7 @@ sql($node, q(UPDATE kv SET v = 'dst' WHERE k = 40), db => 'dst');
 publish('dst');
 is(sql($node, $partitions, db => 'dst'), $brought, 'they are no new ones');
 # Who was at the end may go back by a minute: this database has not made the batch
-# that would prove its last pages (page_proof.c).
+# that would prove its last pages (proof.c).
 my %goes_on = %copy;
 my $end = $cursor;
 follow($node, 'dst', \%goes_on, \$end, 1000, 1);

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_proof.c
+ * proof.c
  *	  What a page of a table feed rests on, and where its consumer goes back to
  *	  if that has been taken back.
  *
@@ -168,19 +168,10 @@ feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after, Snapshot snapshot
 static bool
 must_go_back(Oid relid, const FeedpubCursor *after, uint32 start, Snapshot snapshot)
 {
-	FeedpubBatchScan *batches;
-	FeedpubBatch batch;
-	bool		known;
-
 	if (after->fallback == NULL || after->start == start ||
 		feedpub_batch_proves(relid, &after->fallback->proof, snapshot))
 		return false;
-	if (feedpub_cursor_batch(after) == 0)
-		return true;
-	batches = feedpub_batch_begin(relid, after->sync_id, snapshot);
-	known = feedpub_batch_next(batches, &batch) && feedpub_batch_knows(&batch, after);
-	feedpub_batch_end(batches);
-	return known;
+	return feedpub_cursor_batch(after) == 0 || feedpub_batch_has_arrived(relid, after, snapshot);
 }
 
 /*

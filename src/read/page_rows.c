@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * read.c
+ * page_rows.c
  *	  Reading a feed in published order as rows: feed_read().
  *
  * feedpub_page_read() reads the page; here it becomes rows.

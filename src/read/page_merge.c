@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_scan.c
+ * page_merge.c
  *	  Reading the batches of a page, and the initial snapshot before them.
  *
  * A page goes from batch to batch in their order, and in a batch by position:
@@ -34,7 +34,7 @@ static void make_durable(FeedpubPageScan *scan);
  * Read the page with its snapshots.
  */
 void
-feedpub_page_scan(FeedpubPageScan *scan)
+feedpub_merge_page(FeedpubPageScan *scan)
 {
 	Oid			relid = scan->page->feed.relid;
 	MemoryContext contexts[2];
@@ -55,7 +55,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 	scan->page->visible.given = false;
 	feedpub_floor_read(relid, scan->state, &scan->floor);
 	scan->start = feedpub_cursor_start(relid, scan->floor.history, scan->state);
-	if (!feedpub_page_check_history(scan))
+	if (!feedpub_cursor_check_history(scan))
 	{
 		feedpub_batch_last(relid, PG_INT64_MAX, scan->state, &scan->last);
 		return;
@@ -68,7 +68,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 		feedpub_proof_check(scan);
 		scan->page->passed = scan->page->request.after;
 	}
-	feedpub_page_check_floor(scan);
+	feedpub_cursor_check_floor(scan);
 	scan->first = Max(feedpub_cursor_batch(&scan->from), 1);
 	if (!scan->page->feed.is_outbox && scan->page->request.after.initial && !read_initial(scan))
 	{
@@ -110,7 +110,7 @@ feedpub_page_scan(FeedpubPageScan *scan)
 			turn = 1 - turn;
 			continue;
 		}
-		if (!checked && !feedpub_page_check_cursor(scan, found ? &batch : NULL))
+		if (!checked && !feedpub_cursor_check_batch(scan, found ? &batch : NULL))
 			found = has_before = false;
 		checked = true;
 		if (!found)

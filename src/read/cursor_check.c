@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_check.c
+ * cursor_check.c
  *	  Whether a page can begin at its cursor.
  *
  * A cursor is refused if it is of another history, if its batch is another
@@ -25,7 +25,7 @@
  * than the history.
  */
 bool
-feedpub_page_check_history(FeedpubPageScan *scan)
+feedpub_cursor_check_history(FeedpubPageScan *scan)
 {
 	uint32		now;
 	Snapshot	latest;
@@ -56,7 +56,7 @@ feedpub_page_check_history(FeedpubPageScan *scan)
  * cursors.
  */
 bool
-feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
+feedpub_cursor_check_batch(FeedpubPageScan *scan, const FeedpubBatch *first)
 {
 	const FeedpubCursor *after = &scan->from;
 
@@ -107,7 +107,7 @@ feedpub_page_check_cursor(FeedpubPageScan *scan, const FeedpubBatch *first)
  * the base is the smallest number of all these pages.
  */
 void
-feedpub_page_check_floor(FeedpubPageScan *scan)
+feedpub_cursor_check_floor(FeedpubPageScan *scan)
 {
 	const FeedpubCursor *after = &scan->page->request.after;
 	Oid			relid = scan->page->feed.relid;

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * page_entry.c
+ * entry.c
  *	  The entries of a page: rows and deletes.
  *
  * Rows are fetched by the row identifiers in the index, tombstones from their
