@@ -133,12 +133,14 @@ UPDATE feedpub._batch SET seed = -1 WHERE feed = 'kv'::regclass AND sync_id = 2;
 SELECT * FROM kv_state;
 ROLLBACK;
 -- Somebody has it locked, or its index, or its sequence: the view does not wait.
-SET statement_timeout = '5s';
+SET lock_timeout = '4s';
 BEGIN;
 LOCK TABLE kv IN ACCESS EXCLUSIVE MODE;
 PREPARE TRANSACTION 'regress_feedpub';
+SELECT clock_timestamp() AS began \gset
 SELECT * FROM kv_state;
 SELECT feed, waiting FROM feedpub.waiting ORDER BY feed::text COLLATE "C";
+SELECT clock_timestamp() - :'began' < '2 s' AS at_once;
 COMMIT PREPARED 'regress_feedpub';
 BEGIN;
 REINDEX INDEX kv_feed_xid_feed_pos_idx;
@@ -151,7 +153,7 @@ DROP SEQUENCE kv_feed_pos_seq;
 PREPARE TRANSACTION 'regress_feedpub';
 SELECT * FROM kv_state;
 ROLLBACK PREPARED 'regress_feedpub';
-RESET statement_timeout;
+RESET lock_timeout;
 -- and leaves no lock.
 BEGIN;
 SELECT * FROM kv_state;

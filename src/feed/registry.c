@@ -222,12 +222,9 @@ feedpub_registry_is_table(Oid relid)
 bool
 feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid, bool *deletes)
 {
-	RegistryRow row = {0};
-	bool		found = scan_registry(RelationGetRelid(rel), &row) == RelationGetRelid(rel);
+	bool		found = feedpub_registry_stored_key(RelationGetRelid(rel), key, deletes);
 
-	*keyid = found ? feedpub_key_index(rel, &row.key) : InvalidOid;
-	*deletes = found && row.deletes;
-	*key = row.key;
+	*keyid = found ? feedpub_key_index(rel, key) : InvalidOid;
 	return found;
 }
 

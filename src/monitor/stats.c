@@ -83,13 +83,10 @@ static void read_waiting(void *arg);
 static void read_feed(void *arg);
 static void set_value(Look *look, AttrNumber attno, Datum value);
 static int64 total_size(Relation rel);
-static bool is_of_other_history(const FeedpubFeed *feed, Relation heap,
-								Snapshot snapshot, const FeedpubBatch *last);
+static bool is_of_other_history(Relation heap, Snapshot snapshot,
+								const FeedpubBatch *last);
 static double estimate_rate(Oid relid, Snapshot snapshot,
 							const FeedpubBatch *last);
-static int64 find_last_until(FeedpubBatchScan *batches, int64 last,
-							 TimestampTz until);
-static int64 largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id);
 static const char *worker_state(const FeedpubWorkerInfo *worker);
 
 /*
@@ -396,7 +393,7 @@ read_feed(void *arg)
 	if (feedpub_partition_has_indexes(heap) && !RecoveryInProgress() &&
 		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
 	{
-		if (is_of_other_history(&feed, heap, snapshot, &last))
+		if (is_of_other_history(heap, snapshot, &last))
 			look->state = "other history";
 		else
 			set_value(look, ANUM_STATS_UNPUBLISHED,
@@ -428,107 +425,65 @@ total_size(Relation rel)
  * history?
  */
 static bool
-is_of_other_history(const FeedpubFeed *feed, Relation heap,
-					Snapshot snapshot, const FeedpubBatch *last)
+is_of_other_history(Relation heap, Snapshot snapshot, const FeedpubBatch *last)
 {
 	FeedpubSnapshot now;
 	FullTransactionId stamp;
-	FeedpubPartitions *partitions;
-	bool		found;
 
 	feedpub_batch_take_snapshot(snapshot, &now);
-	if (feedpub_batch_is_foreign(last) ||
-		!feedpub_batch_is_later(&now, &last->snapshot))
-		return true;
-	partitions = feedpub_partition_open(feed, heap, NULL, false);
-	found = feedpub_foreign_exists(partitions, snapshot, &stamp);
-	feedpub_partition_close(partitions);
-	return found;
+	return feedpub_batch_is_foreign(last) ||
+		!feedpub_batch_is_later(&now, &last->snapshot) ||
+		feedpub_history_has_foreign(heap, &stamp);
 }
 
 /*
  * How many rows and deletes a second were published in the last minute, by the
  * positions of its first and last batches.  That counts rolled-back rows too.
- * No counter is kept for it: the batches tell, in a number of look-ups that
- * grows with the logarithm of their number.  So it is known after a restart,
+ * No counter is kept for it: the batches tell.  So it is known after a restart,
  * and on a standby.
  *
  * A merged batch has the time of the newest batch in it, and its last position
  * or a larger one.  That is how far the feed was at that time.
+ *
+ * The last batch of all, or of those before that minute, need not have the
+ * largest position: its transactions may have taken theirs long ago.  For an
+ * estimate it is unlikely enough that this is so for all of RATE_NEIGHBOURS
+ * batches.
  */
 static double
 estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
 {
 	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													-RATE_SECONDS * INT64CONST(1000));
+	FeedpubBatchScan *batches;
 	MemoryContext context;
 	MemoryContext oldcontext;
-	FeedpubBatchScan *batches;
-	int64		npositions;
+	FeedpubBatch batch;
+	int64		now = 0;
+	int64		then = 0;
 
 	if (last->sync_id == 0 || last->published_at <= until)
 		return 0;
+	batches = feedpub_batch_begin_backward(relid, PG_INT64_MAX, snapshot);
 	context = AllocSetContextCreate(CurrentMemoryContext, "feedpub rate",
 									ALLOCSET_SMALL_SIZES);
 	oldcontext = MemoryContextSwitchTo(context);
-	batches = feedpub_batch_begin_backward(relid, PG_INT64_MAX, snapshot);
-	npositions = largest_pos_up_to(batches, last->sync_id) -
-		largest_pos_up_to(batches, find_last_until(batches, last->sync_id, until));
-	feedpub_batch_end(batches);
+	for (int n = 0, nbefore = 0;
+		 nbefore < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); n++)
+	{
+		if (n < RATE_NEIGHBOURS)
+			now = Max(now, batch.last_pos);
+		if (batch.published_at <= until)
+		{
+			then = Max(then, batch.last_pos);
+			nbefore++;
+		}
+		MemoryContextReset(context);
+	}
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
-	return Max(npositions, 0) / (double) RATE_SECONDS;
-}
-
-/*
- * The number of the last batch that was published at or before a time; 0 if
- * there is none.  The last batch of all was published later.  Numbers and
- * times ascend together.  The search goes back in steps that double, since the
- * batch is likely to be near, then by halves.
- */
-static int64
-find_last_until(FeedpubBatchScan *batches, int64 last, TimestampTz until)
-{
-	int64		low = 0;		/* published by then, or the beginning */
-	int64		high = last;	/* published later */
-	int64		step = 1;
-	FeedpubBatch batch;
-
-	while (high - low > 1)
-	{
-		int64		middle = high - step;
-
-		if (low > 0 || middle <= low)
-			middle = low + (high - low) / 2;
-		step *= 2;
-
-		/* merging has left gaps in the numbers */
-		feedpub_batch_seek_below(batches, middle + 1);
-		if (!feedpub_batch_next(batches, &batch) || batch.sync_id <= low ||
-			batch.published_at <= until)
-			low = middle;
-		else
-			high = batch.sync_id;
-	}
-	return low;
-}
-
-/*
- * The largest position in the batches up to a number.  The last batch need not
- * have it: its transactions may have taken their positions long ago.  For an
- * estimate it is unlikely enough that this is so for all of RATE_NEIGHBOURS
- * batches.
- */
-static int64
-largest_pos_up_to(FeedpubBatchScan *batches, int64 sync_id)
-{
-	int64		largest = 0;
-	FeedpubBatch batch;
-
-	feedpub_batch_seek_below(batches, sync_id + 1);
-	for (int i = 0; i < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); i++)
-		largest = Max(largest, batch.last_pos);
-	return largest;
+	feedpub_batch_end(batches);
+	return Max(now - then, 0) / (double) RATE_SECONDS;
 }
 
 /*

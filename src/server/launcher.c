@@ -43,6 +43,7 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 /* if a worker dies, it is started again after this time, in ms */
 #define RESTART_INTERVAL	5000
 
+static bool start_worker(Oid dbid, int elevel);
 static int	detail_no_room(void);
 static Oid	next_database(Oid after);
 static bool database_exists(Oid dbid);
@@ -68,10 +69,9 @@ feedpub_launcher_ensure(Oid relid)
 	if (OidIsValid(relid))
 		feedpub_shmem_mark(&relid, 1, false);
 	state = feedpub_shmem_worker_state(entry);
-	if (entry != NULL && state != FEEDPUB_WORKER_RUNNING &&
-		feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
+	if (entry != NULL && state != FEEDPUB_WORKER_RUNNING)
 	{
-		feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(MyDatabaseId, DEBUG1));
+		(void) feedpub_launcher_start_worker(entry, MyDatabaseId, RESTART_INTERVAL, DEBUG1);
 		state = feedpub_shmem_worker_state(entry);
 	}
 	return state == FEEDPUB_WORKER_RUNNING || state == FEEDPUB_WORKER_NONE;
@@ -160,8 +160,8 @@ feedpub_launcher_warn(Oid relid)
  * Order a worker for a database.  Returns whether the server has accepted the
  * order; if not, reports the reason at elevel.
  */
-bool
-feedpub_launcher_start_worker(Oid dbid, int elevel)
+static bool
+start_worker(Oid dbid, int elevel)
 {
 	BackgroundWorker worker = {0};
 
@@ -179,6 +179,22 @@ feedpub_launcher_start_worker(Oid dbid, int elevel)
 			 errmsg("could not start a feedpub worker"),
 			 detail_no_room()));
 	return false;
+}
+
+/*
+ * The same for one that has an entry, unless it has a worker, or one was ordered
+ * less than so many ms ago.
+ */
+bool
+feedpub_launcher_start_worker(FeedpubDatabase *entry, Oid dbid, int retry_ms, int elevel)
+{
+	bool		started;
+
+	if (!feedpub_shmem_needs_worker(entry, retry_ms))
+		return true;
+	started = start_worker(dbid, elevel);
+	feedpub_shmem_set_refused(entry, !started);
+	return started;
 }
 
 /*
@@ -250,7 +266,7 @@ feedpub_launcher_main(Datum main_arg)
 		}
 		if (is_first_round)
 		{
-			(void) feedpub_launcher_start_worker(visited, WARNING);
+			(void) start_worker(visited, WARNING);
 			timeout = 100;
 		}
 
@@ -268,8 +284,8 @@ feedpub_launcher_main(Datum main_arg)
 				continue;
 			}
 			entry = feedpub_shmem_database_of(dbid);
-			if (entry != NULL && feedpub_shmem_needs_worker(entry, RESTART_INTERVAL))
-				feedpub_shmem_set_refused(entry, !feedpub_launcher_start_worker(dbid, WARNING));
+			if (entry != NULL)
+				(void) feedpub_launcher_start_worker(entry, dbid, RESTART_INTERVAL, WARNING);
 		}
 
 		(void) WaitLatch(MyLatch,

@@ -99,7 +99,7 @@ extern void feedpub_launcher_warn(Oid relid);
 struct		BackgroundWorker;
 extern void feedpub_launcher_describe(struct BackgroundWorker *worker, const char *type,
 									  const char *function);
-extern bool feedpub_launcher_start_worker(Oid dbid, int elevel);
+extern bool feedpub_launcher_start_worker(FeedpubDatabase *entry, Oid dbid, int retry_ms, int elevel);
 extern void feedpub_launcher_register(void);
 
 /* in shmem.c */

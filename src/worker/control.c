@@ -54,14 +54,7 @@ feed_start_worker(PG_FUNCTION_ARGS)
 		PG_RETURN_BOOL(false);
 	}
 	(void) feedpub_shmem_set_stopped(entry, false);
-	if (feedpub_shmem_needs_worker(entry, 0))
-	{
-		bool		started = feedpub_launcher_start_worker(MyDatabaseId, WARNING);
-
-		feedpub_shmem_set_refused(entry, !started);
-		PG_RETURN_BOOL(started);
-	}
-	PG_RETURN_BOOL(true);
+	PG_RETURN_BOOL(feedpub_launcher_start_worker(entry, MyDatabaseId, 0, WARNING));
 }
 
 /*
