@@ -107,6 +107,7 @@ OBJS = \
 	src/write/position.o \
 	src/write/stamp.o \
 	src/write/tombstone.o \
+	src/write/truncate.o \
 	src/write/wake.o
 DATA = feedpub--0.1.sql
 SCRIPTS = bin/feedpub

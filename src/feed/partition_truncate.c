@@ -4,7 +4,7 @@
  *	  The trigger of a partition that tells of its TRUNCATE.
  *
  * A TRUNCATE of one partition leaves a tombstone for each row, from a trigger
- * of the statement on the partition (write/stamp.c).  The server clones the
+ * of the statement on the partition (write/truncate.c).  The server clones the
  * triggers of rows to a new partition, but not this one.  So a partition that
  * comes later lacks it at first.
  *

@@ -12,7 +12,7 @@
  * other triggers have changed the row.  If a trigger sorts after it
  * nevertheless, every UPDATE stamps, since it cannot be known what that
  * trigger will change.  A deleted row leaves a tombstone.  So does a row whose
- * key changes, for its old key, and TRUNCATE, before it begins.  The triggers
+ * key changes, for its old key, and TRUNCATE (truncate.c).  The triggers
  * are ENABLE ALWAYS: rows that logical replication brings get stamps of this
  * server.
  *
@@ -47,25 +47,20 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_attribute.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/datum.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
 #include "write/write.h"
@@ -73,7 +68,6 @@
 PG_FUNCTION_INFO_V1(feedpub_stamp_message);
 PG_FUNCTION_INFO_V1(feedpub_stamp_row);
 PG_FUNCTION_INFO_V1(feedpub_note_delete);
-PG_FUNCTION_INFO_V1(feedpub_note_truncate);
 
 /*
  * What the triggers need to know of a table.  Relcache invalidation of the
@@ -93,11 +87,6 @@ typedef struct TrackedTable
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	bool		always;			/* every UPDATE stamps */
 	bool		published[MaxHeapAttributeNumber];	/* by attno - 1 */
-
-	/* the command that truncates the feed; invalidation keeps these */
-	FullTransactionId truncated_by;
-	SubTransactionId truncated_in;
-	CommandId	truncated_with;
 } TrackedTable;
 
 /* the outbox whose rows this backend is stamping anew, or InvalidOid */
@@ -105,19 +94,8 @@ Oid			feedpub_stamp_anew = InvalidOid;
 
 static FeedpubCache tables = {"feedpub tracked tables", sizeof(TrackedTable)};
 
-/* what a trigger may be called for */
-#define BY_INSERT	(1 << TRIGGER_EVENT_INSERT)
-#define BY_UPDATE	(1 << TRIGGER_EVENT_UPDATE)
-#define BY_DELETE	(1 << TRIGGER_EVENT_DELETE)
-#define BY_TRUNCATE	(1 << TRIGGER_EVENT_TRUNCATE)
-
-static TriggerData *get_trigger(FunctionCallInfo fcinfo, TriggerEvent timing,
-								int by_row, int by_statement, const char *name,
-								const char *kind);
 static Datum stamp_tuple(const TrackedTable *table, Relation rel,
 						 HeapTuple tuple);
-static void note_feed_truncate(TrackedTable *table);
-static bool is_truncated_with_all(Oid feed);
 static TrackedTable *find_table(Relation rel);
 static const char *feed_name(const TrackedTable *table, Relation rel);
 static void learn_table(TrackedTable *table, Relation rel);
@@ -130,15 +108,14 @@ static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 						TupleTableSlot *new_slot);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
 							TupleTableSlot *slot);
-static void leave_all_tombstones(const TrackedTable *table, Relation rel);
 
 /*
  * How a trigger's function is called.  Raises 39P01 if it is not called at that
  * time, or for a row or a statement for which it is not made.
  */
-static TriggerData *
-get_trigger(FunctionCallInfo fcinfo, TriggerEvent timing, int by_row,
-			int by_statement, const char *name, const char *kind)
+TriggerData *
+feedpub_stamp_trigger(FunctionCallInfo fcinfo, TriggerEvent timing, int by_row,
+					  int by_statement, const char *name, const char *kind)
 {
 	TriggerData *trigdata = (TriggerData *) fcinfo->context;
 
@@ -164,8 +141,8 @@ get_trigger(FunctionCallInfo fcinfo, TriggerEvent timing, int by_row,
 Datum
 feedpub_stamp_message(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, BY_INSERT | BY_UPDATE, BY_UPDATE,
-										"_stamp_message", "row trigger before INSERT, or a trigger before UPDATE");
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_BEFORE, FEEDPUB_BY_INSERT | FEEDPUB_BY_UPDATE, FEEDPUB_BY_UPDATE,
+												  "_stamp_message", "row trigger before INSERT, or a trigger before UPDATE");
 	Relation	rel;
 
 	rel = trigdata->tg_relation;
@@ -250,8 +227,8 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 Datum
 feedpub_stamp_row(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, BY_INSERT | BY_UPDATE, 0,
-										"_stamp_row", "row trigger before INSERT or UPDATE");
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_BEFORE, FEEDPUB_BY_INSERT | FEEDPUB_BY_UPDATE, 0,
+												  "_stamp_row", "row trigger before INSERT or UPDATE");
 	Relation	rel;
 	TrackedTable *table;
 	HeapTuple	result;
@@ -336,94 +313,14 @@ is_outside(const TrackedTable *table, TupleTableSlot *slot)
 Datum
 feedpub_note_delete(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_AFTER, BY_DELETE, 0,
-										"_note_delete", "row trigger after DELETE");
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_AFTER, FEEDPUB_BY_DELETE, 0,
+												  "_note_delete", "row trigger after DELETE");
 	TrackedTable *table;
 
 	table = find_table(trigdata->tg_relation);
 	if (table->deletes)
 		leave_tombstone(table, trigdata->tg_relation, trigdata->tg_trigslot);
 	PG_RETURN_POINTER(NULL);
-}
-
-/*
- * feedpub._note_truncate() returns trigger
- *
- * BEFORE TRUNCATE, FOR EACH STATEMENT, on a feed: leaves the tombstone of a
- * TRUNCATE.  Its position is larger than those of all rows that the TRUNCATE
- * removes: the statement locks all its tables before it calls any trigger, so
- * the writers of these rows have ended, or are this transaction.  What the
- * statement's AFTER triggers and later transactions write gets larger
- * positions.  (What its BEFORE triggers write into the feed is removed with
- * the rest.)
- *
- * The same on a partition: leaves a tombstone for each row, unless the whole
- * feed is being truncated, which the trigger on the partitioned table has
- * noted.  (The server calls that one first if the statement names the table,
- * tablecmds.c: ExecuteTruncateGuts.  If the statement names partitions before
- * it, their deletes are published as well.)  A table that was a partition
- * keeps the trigger, which does nothing there.
- *
- * RESTART IDENTITY sets the sequence back between the statement's BEFORE and
- * AFTER triggers; position.c goes on beyond the tombstone's position.
- */
-Datum
-feedpub_note_truncate(PG_FUNCTION_ARGS)
-{
-	TriggerData *trigdata = get_trigger(fcinfo, TRIGGER_EVENT_BEFORE, 0, BY_TRUNCATE,
-										"_note_truncate", "trigger before TRUNCATE");
-	Relation	rel;
-	Oid			feed;
-	TrackedTable *table;
-
-	rel = trigdata->tg_relation;
-	feed = feedpub_partition_feed(RelationGetRelid(rel));
-	if (!OidIsValid(feed))
-		PG_RETURN_POINTER(NULL);
-	table = find_table(rel);
-	if (!table->deletes)
-		PG_RETURN_POINTER(NULL);
-	if (!OidIsValid(table->head.seqid))
-		feedpub_lost_note(feed);	/* there is no position */
-	else if (feed == RelationGetRelid(rel))
-		note_feed_truncate(table);
-	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
-			 !is_truncated_with_all(feed))
-		leave_all_tombstones(table, rel);
-	PG_RETURN_POINTER(NULL);
-}
-
-static void
-note_feed_truncate(TrackedTable *table)
-{
-	FullTransactionId xid = GetTopFullTransactionId();
-
-	table->truncated_by = xid;
-	table->truncated_in = GetCurrentSubTransactionId();
-	table->truncated_with = GetCurrentCommandId(true);
-	feedpub_tombstone_write(table->head.feed, xid,
-							feedpub_position_take(table->head.feed, table->head.seqid, 1),
-							(Datum) 0);
-	feedpub_wake_note(table->head.feed, xid);
-}
-
-/*
- * Is a feed being truncated as a whole, by this command?  Its tombstone has
- * used up the command's number, so the next command has another one.  If that
- * TRUNCATE has failed, its subtransaction is not the current one any more.  A
- * trigger of the user's between ours may run commands of its own.  Then the
- * rows get tombstones, too, which say what the feed's says.
- */
-static bool
-is_truncated_with_all(Oid feed)
-{
-	TrackedTable *table = feedpub_cache_find(&tables, feed);
-
-	return table != NULL &&
-		FullTransactionIdIsValid(table->truncated_by) &&
-		FullTransactionIdEquals(table->truncated_by, GetTopFullTransactionIdIfAny()) &&
-		table->truncated_in == GetCurrentSubTransactionId() &&
-		table->truncated_with == GetCurrentCommandId(false);
 }
 
 static TrackedTable *
@@ -625,43 +522,4 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	feedpub_tombstone_write(table->head.feed, xid,
 							feedpub_position_take(table->head.feed, table->head.seqid, 1), key);
 	feedpub_wake_note(table->head.feed, xid);
-}
-
-/*
- * Leave a tombstone for each row of a partition that is about to be truncated,
- * since the other partitions keep their rows.  Rows that are deleted already
- * have theirs.  Nothing else runs meanwhile, so settings are set once.
- */
-static void
-leave_all_tombstones(const TrackedTable *table, Relation rel)
-{
-	FullTransactionId xid = GetTopFullTransactionId();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	FeedpubTombstones *tombstones = feedpub_tombstone_begin(table->head.feed, table->head.seqid, xid);
-	int			pinned = feedpub_key_pin(RelationGetDescr(rel), table->nkeys, table->keys);
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "feedpub truncate",
-												  ALLOCSET_DEFAULT_SIZES);
-
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(context);
-
-		CHECK_FOR_INTERRUPTS();
-		if (has_key(table, slot))
-			feedpub_tombstone_add(tombstones, feedpub_key_pinned_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot));
-		else
-			feedpub_lost_note(table->head.feed);
-		MemoryContextSwitchTo(oldcontext);
-		MemoryContextReset(context);
-	}
-	MemoryContextDelete(context);
-	feedpub_key_unpin(pinned);
-	feedpub_tombstone_end(tombstones);
-	feedpub_wake_note(table->head.feed, xid);
-	ExecDropSingleTupleTableSlot(slot);
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
 }

@@ -8,6 +8,7 @@
 #ifndef FEEDPUB_WRITE_H
 #define FEEDPUB_WRITE_H
 
+#include "commands/trigger.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -16,8 +17,17 @@
 /* Tombstones that are written together. */
 typedef struct FeedpubTombstones FeedpubTombstones;
 
+/* what a trigger may be called for */
+#define FEEDPUB_BY_INSERT		(1 << TRIGGER_EVENT_INSERT)
+#define FEEDPUB_BY_UPDATE		(1 << TRIGGER_EVENT_UPDATE)
+#define FEEDPUB_BY_DELETE		(1 << TRIGGER_EVENT_DELETE)
+#define FEEDPUB_BY_TRUNCATE		(1 << TRIGGER_EVENT_TRUNCATE)
+
 /* in stamp.c */
 extern Oid	feedpub_stamp_anew;
+extern TriggerData *feedpub_stamp_trigger(FunctionCallInfo fcinfo, TriggerEvent timing,
+										  int by_row, int by_statement,
+										  const char *name, const char *kind);
 
 /* in message_id.c */
 extern Datum feedpub_message_id(void);

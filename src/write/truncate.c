@@ -1,0 +1,144 @@
+/*-------------------------------------------------------------------------
+ *
+ * truncate.c
+ *	  Where TRUNCATE is noted: the trigger of table feeds and of their
+ *	  partitions.
+ *
+ * Its position is larger than those of all rows that the TRUNCATE removes: the
+ * statement locks all its tables before it calls any trigger, so the writers of
+ * these rows have ended, or are this transaction.  What the statement's AFTER
+ * triggers and later transactions write gets larger positions.  (What its
+ * BEFORE triggers write into the feed is removed with the rest.)
+ *
+ * RESTART IDENTITY sets the sequence back between the statement's BEFORE and
+ * AFTER triggers; position.c goes on beyond the tombstone's position.
+ *
+ * Nothing is kept of a table for the next TRUNCATE, unlike for the other
+ * triggers (stamp.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/pg_class.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "write/write.h"
+
+PG_FUNCTION_INFO_V1(feedpub_note_truncate);
+
+/* the command that truncates a feed as a whole, and which feed */
+static Oid	whole_feed = InvalidOid;
+static FullTransactionId whole_xid;
+static SubTransactionId whole_subid;
+static CommandId whole_command;
+
+static void leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel);
+
+/*
+ * feedpub._note_truncate() returns trigger
+ *
+ * BEFORE TRUNCATE, FOR EACH STATEMENT, on a feed: leaves the tombstone of a
+ * TRUNCATE.
+ *
+ * The same on a partition: leaves a tombstone for each row, unless the whole
+ * feed is being truncated, which the trigger on the partitioned table has
+ * noted.  (The server calls that one first if the statement names the table,
+ * tablecmds.c: ExecuteTruncateGuts.  If the statement names partitions before
+ * it, their deletes are published as well.)  A table that was a partition
+ * keeps the trigger, which does nothing there.
+ *
+ * The feed's tombstone has used up the command's number, so the next command
+ * has another one.  If that TRUNCATE has failed, its subtransaction is not the
+ * current one any more.  A trigger of the user's between ours may run commands
+ * of its own, or the statement reaches another feed first.  Then the rows get
+ * tombstones, too, which say what the feed's says.
+ */
+Datum
+feedpub_note_truncate(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_BEFORE, 0, FEEDPUB_BY_TRUNCATE,
+												  "_note_truncate", "trigger before TRUNCATE");
+	Relation	rel = trigdata->tg_relation;
+	Oid			feed = feedpub_partition_feed(RelationGetRelid(rel));
+	Oid			seqid = feedpub_relation_sequence(feed);
+	FullTransactionId xid;
+	FeedpubKey	key;
+	bool		deletes;
+
+	if (!feedpub_registry_stored_key(feed, &key, &deletes) || !deletes)
+		PG_RETURN_POINTER(NULL);
+	xid = GetTopFullTransactionId();
+	if (!OidIsValid(seqid))
+		feedpub_lost_note(feed);	/* there is no position */
+	else if (feed == RelationGetRelid(rel))
+	{
+		whole_feed = feed;
+		whole_xid = xid;
+		whole_subid = GetCurrentSubTransactionId();
+		whole_command = GetCurrentCommandId(true);
+		feedpub_tombstone_write(feed, xid, feedpub_position_take(feed, seqid, 1), (Datum) 0);
+		feedpub_wake_note(feed, xid);
+	}
+	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
+			 (whole_feed != feed || !FullTransactionIdEquals(whole_xid, xid) ||
+			  whole_subid != GetCurrentSubTransactionId() ||
+			  whole_command != GetCurrentCommandId(false)))
+		leave_tombstones(feed, seqid, &key, rel);
+	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * Leave a tombstone for each row of a partition that is about to be truncated,
+ * since the other partitions keep their rows.  Rows that are deleted already
+ * have theirs.  Nothing else runs meanwhile, so settings are set once.
+ */
+static void
+leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	FeedpubTombstones *tombstones = feedpub_tombstone_begin(feed, seqid, xid);
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	int			nkeys;
+	int			pinned;
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub truncate",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	feedpub_key_of_partition(feed, RelationGetRelid(rel), key);
+	nkeys = feedpub_key_attnos(rel, key, attnos);
+	pinned = feedpub_key_pin(RelationGetDescr(rel), nkeys, attnos);
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+		bool		has_key = nkeys > 0;
+
+		CHECK_FOR_INTERRUPTS();
+		for (int i = 0; i < nkeys; i++)
+			has_key = has_key && !slot_attisnull(slot, attnos[i]);
+		if (has_key)
+			feedpub_tombstone_add(tombstones, feedpub_key_pinned_texts(RelationGetDescr(rel), nkeys, attnos, slot));
+		else
+			feedpub_lost_note(feed);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	feedpub_key_unpin(pinned);
+	feedpub_tombstone_end(tombstones);
+	feedpub_wake_note(feed, xid);
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
