@@ -29,7 +29,8 @@ sub used
 	return (($stat[13] + $stat[14]) / 100, $memory);
 }
 
-# ms of a processor that a page costs, the least of some rounds
+# ms of a processor that a page costs, another one than is waited for; the least
+# of some rounds
 sub page_costs
 {
 	my $least;
@@ -37,7 +38,7 @@ sub page_costs
 	for (1 .. 5)
 	{
 		my ($before) = slurp_file("/proc/$http->{pid}/schedstat") =~ /^(\d+)/;
-		get($http, "/feeds/outbox?after=$head") for 1 .. 1000;
+		get($http, "/feeds/outbox?after=$head&limit=5") for 1 .. 1000;
 		my ($after) = slurp_file("/proc/$http->{pid}/schedstat") =~ /^(\d+)/;
 		my $costs = ($after - $before) / 1e9;
 		$least = $costs if !defined $least || $costs < $least;
