@@ -216,11 +216,12 @@ take_clients(BaseSource *source, uint32_t events)
 {
 	Listener   *listener = (Listener *) source;
 	struct sockaddr_storage name;
-	socklen_t	length = sizeof(name);
 	int			fd;
 
 	for (int i = 0; i < 64; i++)
 	{
+		socklen_t	length = sizeof(name);
+
 		if (listener->count < listener->most + REFUSED_CONNECTIONS)
 			fd = accept4(source->fd, (struct sockaddr *) &name, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
 		else
