@@ -115,6 +115,12 @@ is_refused("GET /feeds HTTP/3.7\r\n$host\r\n", 505, 'another version');
 is_refused("GET /feeds\r\n\r\n", 505, 'none');
 is_refused("nonsense\r\n\r\n", 501, 'no HTTP at all');
 is(sql($node, 'SELECT count(*) FROM outbox'), $sizes, 'none of them has written');
+my $sends = raw("GET /feeds HTTP/1.1\r\n\r\n");
+like(read_until($sends, qr/(?!)/), qr/^HTTP\/1\.1 400 /, 'a client that is refused');
+{
+	local $SIG{PIPE} = 'IGNORE';
+	ok(syswrite($sends, 'x') && syswrite($sends, 'x'), 'may go on sending for a while');
+}
 
 # what is right
 my $empty = "GET /feeds HTTP/1.1\r\n${host}X-Empty:\r\nX-Spaces: \t a b \t\r\nX-Last:\r\n\r\n";
@@ -157,6 +163,7 @@ my @streams = map {
 	raw("GET /feeds/outbox?after=$cursor HTTP/1.1\r\n${host}Accept: text/event-stream\r\n\r\n")
 } 1 .. 20;
 metric_is($http, 'waiting', 20, 'streams wait');
+read_until($_, qr/retry: \d+\n\n/) for @streams;
 my $since = time;
 @streams = ();
 metric_is($http, 'connections', 0, 'and leave no connection');
