@@ -76,8 +76,6 @@ struct FeedpubBatchScan
 	FullTransactionId next;		/* the xid of no row that the snapshot sees */
 };
 
-static FeedpubBatchScan *begin_scan(Oid feed, int64 from, Snapshot snapshot,
-									ScanDirection direction);
 static uint32 make_fingerprint(uint32 seed, int64 from, int64 to);
 static Relation open_table(LOCKMODE lockmode);
 
@@ -178,40 +176,10 @@ feedpub_batch_snapshot_datum(const FeedpubSnapshot *snapshot)
 FeedpubBatchScan *
 feedpub_batch_begin(Oid feed, int64 from, Snapshot snapshot)
 {
-	return begin_scan(feed, from, snapshot, ForwardScanDirection);
-}
-
-/*
- * The same backwards, from the last batch below a number on.
- */
-FeedpubBatchScan *
-feedpub_batch_begin_backward(Oid feed, int64 below, Snapshot snapshot)
-{
-	FeedpubBatchScan *batches = begin_scan(feed, 0, snapshot,
-										   BackwardScanDirection);
-
-	feedpub_batch_seek_below(batches, below);
-	return batches;
-}
-
-/*
- * Begin such a scan again, below another number.
- */
-void
-feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below)
-{
-	ScanKeyInit(&batches->keys[1], 2, BTLessStrategyNumber, F_INT8LT,
-				Int64GetDatum(below));
-	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
-}
-
-static FeedpubBatchScan *
-begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
-{
 	FeedpubBatchScan *batches = palloc0_object(FeedpubBatchScan);
 
 	batches->context = CurrentMemoryContext;
-	batches->direction = direction;
+	batches->direction = ForwardScanDirection;
 	batches->next = ReadNextFullTransactionId();
 	batches->table = open_table(AccessShareLock);
 	batches->index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
@@ -222,6 +190,21 @@ begin_scan(Oid feed, int64 from, Snapshot snapshot, ScanDirection direction)
 				Int64GetDatum(from));
 	batches->scan = feedpub_snapshot_begin_scan(batches->table, batches->index,
 												snapshot, 2);
+	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
+	return batches;
+}
+
+/*
+ * The same backwards, from the last batch below a number on.
+ */
+FeedpubBatchScan *
+feedpub_batch_begin_backward(Oid feed, int64 below, Snapshot snapshot)
+{
+	FeedpubBatchScan *batches = feedpub_batch_begin(feed, 0, snapshot);
+
+	batches->direction = BackwardScanDirection;
+	ScanKeyInit(&batches->keys[1], 2, BTLessStrategyNumber, F_INT8LT,
+				Int64GetDatum(below));
 	index_rescan(batches->scan, batches->keys, 2, NULL, 0);
 	return batches;
 }
@@ -486,28 +469,16 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 }
 
 /*
- * The publishing lock of a feed, which serialises its publishers: on the feed
- * as an object of class feedpub._batch.
- */
-static void
-set_lock_tag(LOCKTAG *tag, Oid feed)
-{
-	Oid			namespaceid = get_namespace_oid(FEEDPUB_SCHEMA, false);
-
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId,
-					   get_relname_relid("_batch", namespaceid), feed, 0);
-}
-
-/*
- * Take the publishing lock, to the end of the transaction.  Returns false if
- * wait is false and the lock is not free.
+ * Take the publishing lock of a feed, which serialises its publishers, to the
+ * end of the transaction: on the feed as an object of class feedpub._batch.
+ * Returns false if wait is false and the lock is not free.
  */
 bool
 feedpub_batch_lock(Oid feed, bool wait)
 {
 	LOCKTAG		tag;
 
-	set_lock_tag(&tag, feed);
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_batch"), feed, 0);
 	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -519,7 +490,7 @@ feedpub_batch_is_locked_here(Oid feed)
 {
 	LOCKTAG		tag;
 
-	set_lock_tag(&tag, feed);
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_batch"), feed, 0);
 	return feedpub_lock_held(&tag, ExclusiveLock);
 }
 

@@ -75,9 +75,6 @@ static List *publish_each(List *feeds, FeedpubPublishWait how);
 static void publish_one(void *arg);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
-static FeedpubPartitions *open_partitions(FeedpubFeed *feed, Relation heap,
-										  Snapshot snapshot, FeedpubPublishWait how,
-										  FeedpubPublished *done);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
 
@@ -381,43 +378,18 @@ feedpub_publish_notify(Oid relid)
 }
 
 /*
- * Admit new partitions, and open those that are admitted in the snapshot.
- *
- * A caller that does not wait has locked the partitions already
- * (lock_at_once), but not one that has been attached since then: our lock on
- * the table excludes what takes a partition away, but not ATTACH.  Another
- * session may hold a lock on that one for any time, so each lock is waited for
- * up to LOCK_TIMEOUT_MS.  Then this is an error, which ends the step of this
- * feed only, and nothing of it is written.  The next step finds in
- * lock_at_once() that the lock is held, and leaves the feed out without a
- * wait.  All locks of partitions and their indexes are taken here, so what
- * follows waits for none.
- */
-static FeedpubPartitions *
-open_partitions(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
-				FeedpubPublishWait how, FeedpubPublished *done)
-{
-	int			nestlevel = NewGUCNestLevel();
-	bool		admitted;
-	bool		guarded;
-	FeedpubPartitions *partitions;
-
-	if (how != FEEDPUB_WAIT_FOR_ALL)
-		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
-
-	/* their rows are in no batch yet (partition_join.c); a worker stamps them */
-	partitions = feedpub_partition_admit(feed, heap, &admitted, &guarded);
-	if (admitted)
-		(void) feedpub_launcher_ensure(InvalidOid);
-	done->unguarded = !guarded;
-	AtEOXact_GUC(true, nestlevel);
-	return partitions;
-}
-
-/*
  * Write the batches that are due with this snapshot.  Returns how many
  * transactions are in them.
+ *
+ * Admits new partitions first, and opens those that are admitted.  A caller that
+ * does not wait has locked the partitions already (lock_at_once), but not one
+ * that has been attached since then: our lock on the table excludes what takes a
+ * partition away, but not ATTACH.  Another session may hold a lock on that one
+ * for any time, so each lock is waited for up to LOCK_TIMEOUT_MS.  Then this is
+ * an error, which ends the step of this feed only, and nothing of it is
+ * written.  The next step finds in lock_at_once() that the lock is held, and
+ * leaves the feed out without a wait.  All locks of partitions and their indexes
+ * are taken here, so what follows waits for none.
  */
 static int
 publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
@@ -431,9 +403,19 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
+	bool		admitted;
+	bool		guarded;
 	int			npublished;
 
-	partitions = open_partitions(feed, heap, snapshot, how, done);
+	if (how != FEEDPUB_WAIT_FOR_ALL)
+		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
+								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+
+	/* their rows are in no batch yet (partition_join.c); a worker stamps them */
+	partitions = feedpub_partition_admit(feed, heap, &admitted, &guarded);
+	if (admitted)
+		(void) feedpub_launcher_ensure(InvalidOid);
+	done->unguarded = !guarded;
 	feedpub_history_check(feed, partitions);
 	feedpub_batch_take_snapshot(snapshot, &now);
 	feedpub_batch_last(feed->relid, PG_INT64_MAX, snapshot, &last);

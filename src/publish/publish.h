@@ -170,7 +170,6 @@ extern FeedpubBatchScan *feedpub_batch_begin(Oid feed, int64 from,
 											 Snapshot snapshot);
 extern FeedpubBatchScan *feedpub_batch_begin_backward(Oid feed, int64 below,
 													  Snapshot snapshot);
-extern void feedpub_batch_seek_below(FeedpubBatchScan *batches, int64 below);
 extern bool feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch);
 extern bool feedpub_batch_knows(const FeedpubBatch *batch,
 								const FeedpubCursor *cursor);

@@ -9,8 +9,6 @@
 
 #include "publish/publish.h"
 
-static bool run_lives(FeedpubRunReader *reader, const FeedpubRun *run);
-
 /*
  * Would a step with this snapshot find news after the last batch?
  *
@@ -47,6 +45,10 @@ feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
  * Is there news, a visible row?  Transactions may have been rolled back, may
  * have left only rows of rolled-back savepoints, or may have deleted all that
  * they wrote.
+ *
+ * If none of a run's first rows is visible, and the run is long, the commit log
+ * decides.  A wrong answer costs a batch without rows, or, if the ids are of
+ * another cluster, a wait for the next news.
  */
 bool
 feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs)
@@ -55,26 +57,16 @@ feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs)
 
 	foreach(lc, runs)
 	{
-		if (run_lives(reader, lfirst(lc)))
+		const FeedpubRun *run = lfirst(lc);
+
+		for (int i = 0; i < run->nentries; i++)
+		{
+			CHECK_FOR_INTERRUPTS();
+			if (feedpub_run_fetch(reader, run, i) != NULL)
+				return true;
+		}
+		if (run->more && feedpub_horizon_committed(FullTransactionIdFromU64(run->xid)))
 			return true;
 	}
 	return false;
-}
-
-/*
- * Is one of a run's first rows visible?  If none is, and the run is long, the
- * commit log decides.  A wrong answer costs a batch without rows, or, if the
- * ids are of another cluster, a wait for the next news.
- */
-static bool
-run_lives(FeedpubRunReader *reader, const FeedpubRun *run)
-{
-	for (int i = 0; i < run->nentries; i++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (feedpub_run_fetch(reader, run, i) != NULL)
-			return true;
-	}
-	return run->more &&
-		feedpub_horizon_committed(FullTransactionIdFromU64(run->xid));
 }
