@@ -294,7 +294,7 @@ load_source(FeedpubRunReader *reader, RunSource *source,
 
 		/* or the next one that has entries, which may be before that */
 		if (run != NULL && run->more && source->xid == run->xid)
-			seek(reader, source, run->xid, PG_INT64_MAX, ForwardScanDirection);
+			seek(reader, source, xid, after_pos, ForwardScanDirection);
 		advance(reader, source, xid, after_pos);
 		if (!source->at_entry)
 			break;
