@@ -63,6 +63,7 @@ SELECT feed_repair('kv') > 0;
 ALTER TABLE kv ADD CHECK (v <> 'bad') NOT VALID;
 SET client_min_messages = error;
 CALL feed_republish('kv', unstamped_only => true);
+CALL feed_republish('kv');
 SELECT guard FROM feed_check('kv');
 -- Another history publishes all.
 SELECT feed_begin_history('kv');
