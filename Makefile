@@ -45,16 +45,17 @@ OBJS = \
 	src/http/lines.o \
 	src/http/restricted.o \
 	src/monitor/stats.o \
-	src/job/job.o \
+	src/job/expire.o \
 	src/job/plan.o \
 	src/job/process.o \
-	src/job/remove.o \
 	src/job/rows.o \
 	src/job/stamp.o \
+	src/job/step.o \
 	src/publish/batch.o \
 	src/publish/cursor.o \
 	src/publish/cut.o \
 	src/publish/merge_batches.o \
+	src/publish/notify.o \
 	src/publish/publish.o \
 	src/publish/run.o \
 	src/publish/seed.o \

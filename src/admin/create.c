@@ -30,7 +30,7 @@
 #include "admin/admin.h"
 
 /*
- * What autovacuum needs to keep up with retention (job/remove.c), which
+ * What autovacuum needs to keep up with retention (job/expire.c), which
  * removes the oldest rows, page after page.
  *
  * Autovacuum begins when a twentieth of the rows is dead, not a fifth: that is

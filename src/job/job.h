@@ -21,7 +21,7 @@
  *
  * A step is a short transaction: it takes the job's lock, checks that the
  * target is still the one of now, under a lock that keeps it, and works on some
- * rows (rows.c).  It is bounded in rows, which adapt to STEP_TIME (job.c), and in
+ * rows (rows.c).  It is bounded in rows, which adapt to STEP_TIME (step.c), and in
  * the background in time (process.c).
  * A pass goes over all rows that the job is about; passes are repeated until
  * none is left.  Where a pass is, is in the memory of the session that makes
@@ -31,7 +31,7 @@
  * written: rows that were done since are not found again.
  *
  * The kinds differ in what they lock and check first, and in which rows they
- * look for: stamp.c, remove.c.  All else is the same: rows.c finds, locks and
+ * look for: stamp.c, expire.c.  All else is the same: rows.c finds, locks and
  * changes rows, and tries a row alone if its trigger or check fails.
  *
  * Sessions that make steps: a process in the background (process.c), and
@@ -134,7 +134,7 @@ typedef struct FeedpubJob
 	TimestampTz saved_at;
 } FeedpubJob;
 
-/* in job.c */
+/* in step.c */
 extern const char *const feedpub_job_names[];
 extern List *feedpub_job_list(Oid feed);
 extern void feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew);
@@ -152,7 +152,7 @@ extern void feedpub_plan_jobs(FeedpubWorkerStats *stats);
 extern long feedpub_plan_wait(void);
 extern void feedpub_plan_end(void);
 
-/* in remove.c */
+/* in expire.c */
 extern bool feedpub_remove_rows(FeedpubJob *job, Relation rel);
 
 /* in rows.c */

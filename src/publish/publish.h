@@ -238,10 +238,12 @@ extern bool feedpub_unpublished_exists(const FeedpubFeed *feed, Relation heap,
 									   const FeedpubSnapshot *last);
 extern bool feedpub_unpublished_some_live(FeedpubRunReader *reader, List *runs);
 
+/* in notify.c */
+extern void feedpub_publish_notify(Oid relid);
+
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
 								 FeedpubPublished *done);
-extern void feedpub_publish_notify(Oid relid);
 extern bool feedpub_publish_guard(Oid relid);
 
 /* in run.c */

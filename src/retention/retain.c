@@ -32,7 +32,7 @@
  * The floor of a table feed moves rarely, four times in the time for which its
  * deletes are retained, and only if some are to expire.  So there is time to
  * read the initial snapshot, and no cursor is refused for nothing.  What is
- * before a floor is removed later, by a job (job/remove.c).
+ * before a floor is removed later, by a job (job/expire.c).
  *
  * The mover holds the publishing lock, too, before it takes its snapshot: one
  * mover works at a time, and neither a publisher nor a merge works with
@@ -160,7 +160,7 @@ static FeedpubStatement write_floor = {
 
 /*
  * Has a table feed deletes up to a batch?  Not while it has some before its
- * floor (job/remove.c): then it would move again for those.
+ * floor (job/expire.c): then it would move again for those.
  */
 static FeedpubStatement find_tombstone = {
 	.sql = "SELECT FROM feedpub._tombstone WHERE feed = $1"

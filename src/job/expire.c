@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * remove.c
+ * expire.c
  *	  Removing what is before a floor: the rows of an outbox, or the deletes of
  *	  a table feed, whose tombstones are rows of feedpub._tombstone.
  *

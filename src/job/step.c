@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * job.c
+ * step.c
  *	  The steps of jobs, and the rows of feedpub._job.  job.h tells how jobs
  *	  work.
  *
