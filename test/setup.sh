@@ -197,15 +197,6 @@ feedpub_packages() {
 	export PG_CONFIG PG_MAJOR
 }
 
-# The parser of feedpub-http: a library, or on Debian 12 its sources.
-feedpub_llhttp() {
-	if apt-cache show libllhttp-dev >/dev/null 2>&1; then
-		echo libllhttp-dev
-	else
-		echo node-llhttp
-	fi
-}
-
 # What some tests need and are skipped without.
 feedpub_optional_packages() {
 	command -v apt-get >/dev/null || return 0
@@ -228,18 +219,42 @@ feedpub_development_files() {
 	# of the server's own version: a later one's headers may use functions
 	# that the server does not have yet
 	_v=$(dpkg-query -W -f '${Version}' "postgresql-$PG_MAJOR")
-	say "unpacking $_p $_v, 1 MB, into the working directory"
+	feedpub_unpack "$_p=$_v" "$WORK/pg" ||
+		die "if there is a later one, upgrade postgresql-$PG_MAJOR to it"
+}
+
+# The files of a package[=version], without what it depends on.
+feedpub_unpack() {
+	say "unpacking $1, 1 MB, into the working directory"
 	mkdir "$WORK/deb"
 	to_user "$WORK/deb"
 	(cd "$WORK/deb" &&
-		{ as_user apt-get -qq download "$_p=$_v" >"$WORK/out.log" 2>&1 ||
+		{ as_user apt-get -qq download "$1" >"$WORK/out.log" 2>&1 ||
 			{ feedpub_apt update &&
-				as_user apt-get -qq download "$_p=$_v" >"$WORK/out.log" 2>&1; }; } &&
-		dpkg-deb -x "$_p"_*.deb "$WORK/pg") || {
+				as_user apt-get -qq download "$1" >"$WORK/out.log" 2>&1; }; } &&
+		dpkg-deb -x "${1%%=*}"_*.deb "$2") || {
 		cat "$WORK/out.log"
-		die "could not get $_p $_v; if there is a later one, upgrade postgresql-$PG_MAJOR to it"
+		say "could not get $1"
+		return 1
 	}
 	rm -rf "$WORK/deb"
+}
+
+# The parser of feedpub-http: a library, or on Debian 12 its sources, which are
+# taken out of a package that depends on all of Node.js.
+feedpub_llhttp() {
+	if [ -n "${LLHTTP:-}" ] || pkg-config --exists libllhttp ||
+		[ -e /usr/share/llhttp/api.c ] || ! command -v apt-get >/dev/null; then
+		return 0
+	fi
+	if apt-cache show libllhttp-dev >/dev/null 2>&1; then
+		feedpub_get_packages libllhttp-dev || die "could not install libllhttp-dev"
+		return 0
+	fi
+	feedpub_unpack node-llhttp "$WORK/llhttp" || die "no llhttp to be had"
+	LLHTTP=$WORK/llhttp/usr/share/llhttp
+	LLHTTP_INCLUDE=$WORK/llhttp/usr/share/include/llhttp
+	export LLHTTP LLHTTP_INCLUDE
 }
 
 # PostgreSQL finds its files relative to its programs, from the directories
