@@ -84,7 +84,8 @@ BEGIN
 END $$;
 SELECT pg_catalog.count(*) FROM feedpub.subscriptions;
 SELECT pg_catalog.count(*) FROM feedpub.shards;
-SELECT pg_catalog.count(*) FROM feedpub.parked;
+-- The first entry, if the other one of the two shards came first: that is random.
+SELECT pg_catalog.count(*) OPERATOR(pg_catalog.<=) 1 AS few FROM feedpub.parked;
 SELECT feed_unsubscribe('evil');
 SELECT feed_subscribe('evil', 'kv', 'earliest') OPERATOR(pg_catalog.<>) '' AS placed;
 SELECT pg_catalog.count(*) FROM feed_poll('evil', 10);

@@ -157,6 +157,7 @@ start_process(Oid owner)
 	BackgroundWorker worker = {0};
 	Oid			arguments[2] = {MyDatabaseId, owner};
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	static bool was_refused = false;
 	int			i = 0;
 	bool		started;
 
@@ -172,5 +173,16 @@ start_process(Oid owner)
 	if (!started)
 		processes[i].handle = NULL;
 	MemoryContextSwitchTo(oldcontext);
+	if (started)
+		was_refused = false;
+	else if (!was_refused)
+	{
+		was_refused = true;
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a process for jobs of feeds"),
+				 errdetail("The server has no free slot for a background worker."),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+	}
 	return started;
 }

@@ -107,6 +107,7 @@ static void next_kind(FeedpubPass *pass);
 static void execute(void *step);
 static void run(Step *step, const char *sql);
 static ErrorData *try(Step *step, const char *sql);
+static bool ends_step(const ErrorData *error);
 static bool is_passing(const ErrorData *error);
 static Datum value_of(int64 row, int column);
 static void take_rows(Step *step);
@@ -371,9 +372,21 @@ try(Step *step, const char *sql)
 
 	step->sql = sql;
 	error = feedpub_attempt_error(execute, step, true);
-	if (error != NULL && !is_passing(error) && !feedpub_attempt_is_of_the_data(error->sqlerrcode))
+	if (error != NULL && ends_step(error))
 		ReThrowError(error);
 	return error;
+}
+
+/*
+ * Is it an error that the server raises whatever the rows are?  A trigger can
+ * raise any; that of a connection or a file which it uses is of its row.
+ */
+static bool
+ends_step(const ErrorData *error)
+{
+	int			category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
+
+	return category == ERRCODE_INSUFFICIENT_RESOURCES || category == ERRCODE_OPERATOR_INTERVENTION;
 }
 
 /*
@@ -558,7 +571,11 @@ change_rows(Step *step, Datum *rows, int n)
 	else if (n > 1)
 		return false;
 	else if (is_passing(error))
+	{
 		pass->left++;
+		if (pass->failed == 0)
+			strlcpy(pass->error, error->message, sizeof(pass->error));
+	}
 	else
 		note_failures(pass, 1, error->message);
 	return true;

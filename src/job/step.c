@@ -125,6 +125,7 @@ static FeedpubStatement count_stamped = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(rows), 0)::pg_catalog.int8 FROM feedpub._job WHERE kind = 'stamp'",
 };
 
+static bool lock_job(const FeedpubJob *job, bool wait);
 static FeedpubJobOutcome step(FeedpubJob *job, bool wait);
 static void name_job(const FeedpubJob *job, Datum *values);
 static Datum time_after(int64 first, int64 last, int attempts);
@@ -146,6 +147,10 @@ feedpub_run_job(PG_FUNCTION_ARGS)
 	if (jobs == NIL)
 		PG_RETURN_NULL();
 	job = linitial(jobs);
+
+	/* before the job's row, which would be waited for */
+	if (!lock_job(job, false))
+		PG_RETURN_NULL();
 	feedpub_job_begin(job, false, false);
 	job->max_rows = PG_GETARG_INT32(1);
 	outcome = feedpub_job_step(job, false);
@@ -228,6 +233,16 @@ feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew)
 	job->max_rows = 1;
 }
 
+/* Lock a job for its step, until the end of the transaction. */
+static bool
+lock_job(const FeedpubJob *job, bool wait)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
+
 /*
  * Make a step, in a transaction of the caller's, in READ COMMITTED.  If wait
  * is false, it does nothing if it would have to wait for another session.
@@ -256,10 +271,8 @@ step(FeedpubJob *job, bool wait)
 	FeedpubJobOutcome outcome = FEEDPUB_JOB_GOES_ON;
 	Relation	rel;
 	bool		is_there;
-	LOCKTAG		tag;
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
-	if (LockAcquire(&tag, ExclusiveLock, false, !wait) == LOCKACQUIRE_NOT_AVAIL)
+	if (!lock_job(job, wait))
 		return FEEDPUB_JOB_NOTHING;
 	if (job->kind == FEEDPUB_JOB_SWEEP)
 	{

@@ -126,8 +126,6 @@ feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 	if (floor.history != merged->history)
 		merged->to = 0;
 	merged->history = floor.history;
-	if (!feedpub_registry_is_table(relid))
-		merged->to = Max(merged->to, floor.sync_id);
 	batches = feedpub_batch_begin(relid, merged->to + 1, snapshot);
 	oldcontext = MemoryContextSwitchTo(context);
 	while (feedpub_batch_next(batches, &batch))

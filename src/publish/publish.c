@@ -374,16 +374,18 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	FeedpubRunReader *reader;
 	FeedpubSnapshot now;
 	FeedpubBatch last;
+	int			nestlevel = NewGUCNestLevel();
 	bool		admitted;
 	bool		guarded;
 	int			npublished;
 
 	if (how != FEEDPUB_WAIT_FOR_ALL)
 		(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 
 	/* their rows are in no batch yet (partition_join.c); a worker stamps them */
 	partitions = feedpub_partition_admit(feed, heap, &admitted, &guarded);
+	AtEOXact_GUC(true, nestlevel);
 	if (admitted)
 		(void) feedpub_launcher_ensure(InvalidOid);
 	done->unguarded = !guarded;

@@ -188,7 +188,8 @@ feedpub_page_read(FeedpubPage *page)
 	end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), left);
 	while (left > 0 && is_to_wait(&scan) &&
 		   feedpub_wait_for_batch(page->feed.relid, &page->passed, left,
-								  FEEDPUB_WAIT_CHECKED))
+								  FEEDPUB_WAIT_CHECKED |
+									  (page->request.after.given ? 0 : FEEDPUB_WAIT_FROM_START)))
 	{
 		/* the snapshot without own changes, and the one of the turn before */
 		PopActiveSnapshot();

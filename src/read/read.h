@@ -126,6 +126,7 @@ typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
 /* a procedure, which can end its transaction; the history has been compared */
 #define FEEDPUB_WAIT_IN_PROCEDURE	0x01
 #define FEEDPUB_WAIT_CHECKED		0x02
+#define FEEDPUB_WAIT_FROM_START		0x04
 
 /* in access.c */
 extern Oid	feedpub_access_argument(FunctionCallInfo fcinfo, int arg);

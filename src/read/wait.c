@@ -66,7 +66,7 @@ extern bool pq_check_connection(void);
 
 static void check_client(void);
 static int64 parse_timeout(FunctionCallInfo fcinfo);
-static bool lies_after(Oid relid, const FeedpubCursor *after,
+static bool lies_after(Oid relid, const FeedpubCursor *after, bool from_start,
 					   bool history_checked);
 static bool is_to_ask(Oid relid);
 
@@ -182,14 +182,15 @@ feedpub_wait_check_feed(Oid relid)
 
 /*
  * Has anything been published after the cursor?  Looks with a new snapshot.
- * If the caller has compared the cursor's history, it is not read again.
+ * If the caller has compared the cursor's history, it is not read again.  Who
+ * reads from the start has no cursor that could be refused: it looks again then.
  *
  * If the cursor's batch, a merged one, has not arrived on this standby, nothing
  * is after it (feedpub_cursor_check_batch()), though the batches that were merged
  * into it are there, and later ones.
  */
 static bool
-lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
+lies_after(Oid relid, const FeedpubCursor *after, bool from_start, bool history_checked)
 {
 	FeedpubBatch last;
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -201,6 +202,11 @@ lies_after(Oid relid, const FeedpubCursor *after, bool history_checked)
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	feedpub_floor_read(relid, snapshot, &floor);
+	if (from_start && (after->history != floor.history || feedpub_cursor_is_expired(relid, after, &floor, snapshot)))
+	{
+		UnregisterSnapshot(snapshot);
+		return true;
+	}
 	is_ahead = after->merged && RecoveryInProgress() && !feedpub_batch_has_arrived(relid, after, snapshot);
 	if (after->given && !history_checked)
 	{
@@ -288,7 +294,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 		AcceptInvalidationMessages();
 		if (get_rel_name(relid) == NULL)
 			break;
-		arrived = lies_after(relid, after, !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
+		arrived = lies_after(relid, after, (flags & FEEDPUB_WAIT_FROM_START) != 0,
+							 !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (arrived || left <= 0)
 			break;

@@ -14,6 +14,8 @@
 #include "catalog/pg_class.h"
 #include "executor/spi.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -23,6 +25,14 @@
 #include "job/job.h"
 
 PG_FUNCTION_INFO_V1(feed_republish);
+
+/*
+ * A row may fail by a conflict with nobody who can be waited for, as if a trigger
+ * raises 40001.  After so many passes in which no row was stamped, with pauses in
+ * ms, it counts as failed.
+ */
+#define MAX_TRIES		20
+#define PAUSE			100
 
 static void admit_partitions(Oid relid);
 static List *find_tables(Oid feed);
@@ -149,6 +159,7 @@ republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
 	FeedpubJobOutcome outcome;
 	Relation	rel;
 	char	   *name;
+	int			tries = 0;
 
 	feedpub_job_begin_transaction();
 	rel = try_relation_open(relid, AccessShareLock);
@@ -159,33 +170,43 @@ republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
 	relation_close(rel, AccessShareLock);
 	if (job->target > 0)
 		feedpub_job_begin(job, false, true);
-	for (;;)
+	for (int64 total = 0;; total = job->total)
 	{
 		outcome = feedpub_job_run(job);
+		if (job->total > total)
+			tries = 0;
 		if (outcome != FEEDPUB_JOB_WAITS || pass->left == 0)
 			break;
 		feedpub_job_begin_transaction();
 		if (TransactionIdIsValid(pass->left_xid))
 			XactLockTableWait(pass->left_xid, NULL, NULL, XLTW_None);
+		else if (++tries == MAX_TRIES)
+			break;
+		else
+		{
+			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+							 PAUSE, feedpub_wait_event("FeedpubRepublish"));
+			ResetLatch(MyLatch);
+		}
 	}
 	SPI_commit();
 	ereport(INFO,
 			(errmsg("%lld rows of \"%s\" have been published again",
 					(long long) job->total, name)));
-	if (pass->failed > 0)
+	if (pass->failed + pass->left > 0)
 		ereport(WARNING,
 				(errmsg("%lld rows of \"%s\" could not be published again",
-						(long long) pass->failed, name),
+						(long long) (pass->failed + pass->left), name),
 				 errdetail("The last error: %s.", pass->error),
 				 errhint("Correct them, and call feed_republish(..., unstamped_only => true).")));
-	*failed = *failed || pass->failed > 0;
+	*failed = *failed || pass->failed + pass->left > 0;
 
 	/* a partition is admitted when its rows of another server are stamped */
 	if (outcome == FEEDPUB_JOB_NOTHING)
 		return feedpub_partition_feed(relid) == feed;
 	if (job->target == FEEDPUB_SINCE_NEVER)
 		return job->total > 0 && pass->failed == 0;
-	if (outcome == FEEDPUB_JOB_WAITS)
+	if (outcome == FEEDPUB_JOB_WAITS && pass->left == 0)
 		ereport(NOTICE,
 				(errmsg("rows of feed \"%s\" are still to be stamped", get_rel_name(feed)),
 				 errdetail("Transactions that began before a partition was attached are still running."),

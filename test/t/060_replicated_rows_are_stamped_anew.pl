@@ -182,7 +182,7 @@ SQL
 #
 sql($_, <<'SQL') for $publisher, $subscriber;
 CREATE UNIQUE INDEX applied_message_id ON applied (message_id);
-ALTER TABLE applied REPLICA IDENTITY USING INDEX applied_message_id;
+ALTER TABLE applied ALTER COLUMN message_id SET NOT NULL, REPLICA IDENTITY USING INDEX applied_message_id;
 SQL
 sql($publisher, <<'SQL');
 DROP TABLE applied;

@@ -240,6 +240,7 @@ sql($node, q(SELECT feed_detach('kv'); DROP TABLE kv));
 #
 sql($node, q(SELECT feed_create('short_lived')));
 insert('short_lived', 1);
+sql($node, q(SELECT feed_flush('short_lived')));
 $waiting = background($node,
 	"SELECT feed_wait('short_lived', '', '1 hour'); CALL feed_await('short_lived', feed_head('short_lived'), '1 hour')"
 );
