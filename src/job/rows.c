@@ -118,6 +118,7 @@ static void lock_rows(Step *step);
 static void note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid);
 static bool change_rows(Step *step, Datum *rows, int n);
 static void note_failures(FeedpubPass *pass, int64 n, const char *error);
+static void keep_error(FeedpubPass *pass, const char *error);
 
 /*
  * Refuse a table if the UPDATE or DELETE would leave out rows without an
@@ -574,7 +575,7 @@ change_rows(Step *step, Datum *rows, int n)
 	{
 		pass->left++;
 		if (pass->failed == 0)
-			strlcpy(pass->error, error->message, sizeof(pass->error));
+			keep_error(pass, error->message);
 	}
 	else
 		note_failures(pass, 1, error->message);
@@ -590,6 +591,13 @@ note_failures(FeedpubPass *pass, int64 n, const char *error)
 	if (n == 0)
 		return;
 	pass->failed += n;
+	keep_error(pass, error);
+}
+
+/* Keep an error's message, or as many whole characters as there is room for. */
+static void
+keep_error(FeedpubPass *pass, const char *error)
+{
 	strlcpy(pass->error, error,
 			pg_mbcliplen(error, strlen(error), sizeof(pass->error) - 1) + 1);
 }

@@ -27,9 +27,9 @@
 PG_FUNCTION_INFO_V1(feed_republish);
 
 /*
- * A row may fail by a conflict with nobody who can be waited for, as if a trigger
- * raises 40001.  After so many passes in which no row was stamped, with pauses in
- * ms, it counts as failed.
+ * A row may fail by a conflict though no transaction has locked it, for example
+ * if a trigger raises 40001.  After so many passes in which no row was stamped,
+ * with pauses in ms, it counts as failed.
  */
 #define MAX_TRIES		20
 #define PAUSE			100
