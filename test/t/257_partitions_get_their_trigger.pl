@@ -28,6 +28,16 @@ sub await
 	return;
 }
 
+# A worker that runs could make the trigger before a test has locked the partition.
+sub stop_worker
+{
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	sql($node, 'SELECT feed_stop_worker()');
+	await("NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker')", 'no worker');
+	return;
+}
+
 sub has_trigger
 {
 	my ($partition) = @_;
@@ -76,9 +86,11 @@ is(sql($node, "SELECT count(*) FROM feed_check('kv')"), '0', 'nothing is missing
 # A transaction holds the partition: nobody waits, and the trigger comes later.
 #
 my $open = $node->background_psql('postgres', on_error_stop => 1);
+stop_worker();
 sql($node, 'CREATE TABLE kv_20 PARTITION OF kv FOR VALUES FROM (20) TO (30)');
 $open->query_safe('BEGIN');
 $open->query_safe("INSERT INTO kv VALUES (20, 'open')");
+sql($node, 'SELECT feed_start_worker()');
 sql($node, "INSERT INTO kv VALUES (21, 'other')");
 await("EXISTS (SELECT FROM feedpub._partition WHERE partition = 'kv_20'::regclass AND file <> 0)",
 	'it is admitted meanwhile');
@@ -95,8 +107,7 @@ await("$copy = '1'", 'and TRUNCATE is published');
 #
 # By hand, by a role that may only read
 #
-sql($node, "SELECT feed_stop_worker()");
-await("NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'feedpub worker')", 'no worker');
+stop_worker();
 sql($node, 'CREATE TABLE kv_30 PARTITION OF kv FOR VALUES FROM (30) TO (40)');
 sql($node, "SET ROLE reader; SET default_transaction_read_only = on; CALL feed_publish('kv')");
 is(sql($node, 'SELECT ' . has_trigger('kv_30')), 't', 'feed_publish() makes it');
