@@ -41,7 +41,7 @@ CREATE TABLE feedpub._feed (
 	-- of a table feed: feed_repair() has put back the trigger that stamps, so
 	-- rows may have been written without it; until feed_republish()
 	unstamped pg_catalog.bool NOT NULL DEFAULT false,
-	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'table')
+	CHECK (kind OPERATOR(pg_catalog.=) 'outbox' OR kind OPERATOR(pg_catalog.=) 'changes' OR kind OPERATOR(pg_catalog.=) 'table')
 );
 CREATE UNIQUE INDEX _feed_default ON feedpub._feed (is_default) WHERE is_default;
 -- A role that dumps the database must read it.  Others see all columns but the
@@ -264,9 +264,9 @@ CREATE VIEW feedpub._work AS
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) p.partition
 	WHERE p.since OPERATOR(pg_catalog.>) '0'::pg_catalog.xid8
 	UNION ALL
-	SELECT f.feed, CASE g.kind WHEN 'outbox' THEN 'remove' ELSE 'expire' END, f.feed,
+	SELECT f.feed, CASE g.kind WHEN 'table' THEN 'expire' ELSE 'remove' END, f.feed,
 		f.sync_id::pg_catalog.text::pg_catalog.xid8,
-		CASE g.kind WHEN 'outbox' THEN c.relowner ELSE 0::pg_catalog.oid END
+		CASE g.kind WHEN 'table' THEN 0::pg_catalog.oid ELSE c.relowner END
 	FROM feedpub._floor f
 	JOIN feedpub._feed g ON g.feed OPERATOR(pg_catalog.=) f.feed
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) f.feed
@@ -443,6 +443,14 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_create';
 COMMENT ON FUNCTION feed_create(pg_catalog.text, pg_catalog.regtype, pg_catalog.bool) IS
 	'Makes an outbox, a table of messages that is a feed. The caller owns it.';
+
+CREATE FUNCTION feed_create_changes(name pg_catalog.text,
+	if_not_exists pg_catalog.bool DEFAULT false)
+RETURNS pg_catalog.regclass
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_create_changes';
+COMMENT ON FUNCTION feed_create_changes(pg_catalog.text, pg_catalog.bool) IS
+	'Makes a change feed, a table that gets each change of the tables that are captured into it. The caller owns it.';
 
 -- The name is a text, since a missing table has no regclass.
 CREATE FUNCTION feed_drop(feed pg_catalog.text,

@@ -140,7 +140,7 @@ feed_attach(PG_FUNCTION_ARGS)
 		refuse_other_tables(rel);
 		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
 						 PG_GETARG_BOOL(3));
-		feedpub_registry_add(relid, "table", false);
+		feedpub_registry_add(relid, FEEDPUB_KIND_TABLE, false);
 		feedpub_wake_note_new(relid);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);

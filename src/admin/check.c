@@ -410,7 +410,7 @@ check_history(FeedpubCheck *cxt)
 
 	if (!cxt->catalogs_only)
 		feedpub_batch_last(cxt->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	if (cxt->is_table && feedpub_lost_exists(cxt->feed, SnapshotSelf))
+	if (feedpub_lost_exists(cxt->feed, SnapshotSelf))
 	{
 		problem = "rows may have been changed while the key, the sequence, a column of the stamp or a trigger was missing, so the feed cannot be read until another history begins";
 		by_hand = by_hand || feedpub_registry_is_unstamped(cxt->feed);

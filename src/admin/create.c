@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  * create.c
- *	  Making and dropping outbox feeds, and choosing the default one.
+ *	  Making and dropping outboxes and change feeds, and choosing the default
+ *	  feed.
  *
  * A feed's table is made with ordinary DDL, through SPI, as the caller.  So
  * the caller owns it, its defaults for tablespace and access method hold, and
@@ -48,12 +49,15 @@
 	" toast.autovacuum_vacuum_scale_factor = 0.05, toast.vacuum_truncate = off"
 
 PG_FUNCTION_INFO_V1(feed_create);
+PG_FUNCTION_INFO_V1(feed_create_changes);
 PG_FUNCTION_INFO_V1(feed_drop);
 PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
 static Oid	choose_namespace(RangeVar *rv);
-static Oid	find_outbox(const RangeVar *rv, Oid namespaceid);
+static Oid	create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
+				   bool may_be_default);
+static Oid	find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind);
 static void add_drop_hint(void *arg);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
 static void require_outbox(Oid relid);
@@ -90,13 +94,8 @@ feed_create(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name", "payload_type", "if_not_exists"};
 	Oid			type;
-	RangeVar   *rv;
-	Oid			namespaceid;
-	char	   *table;
-	Oid			relid;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
 	type = PG_GETARG_OID(1);
 	if (type != JSONBOID && type != JSONOID && type != TEXTOID &&
 		type != BYTEAOID)
@@ -106,58 +105,98 @@ feed_create(PG_FUNCTION_ARGS)
 						format_type_extended(type, -1, FORMAT_TYPE_ALLOW_INVALID)),
 				 errhint("Use jsonb, json, text or bytea.")));
 
-	namespaceid = choose_namespace(rv);
-	if (PG_GETARG_BOOL(2) && OidIsValid(relid = find_outbox(rv, namespaceid)))
+	PG_RETURN_OID(create(PG_GETARG_TEXT_PP(0), PG_GETARG_BOOL(2), FEEDPUB_KIND_OUTBOX,
+						 psprintf("publication_id pg_catalog.text NOT NULL DEFAULT '',"
+								  " message_id pg_catalog.text,"
+								  " message_type pg_catalog.text NOT NULL,"
+								  " message_key pg_catalog.text,"
+								  " data %s NOT NULL,"
+								  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),"
+								  " headers pg_catalog.jsonb",
+								  format_type_be_qualified(type)),
+						 type == JSONBOID));
+}
+
+/*
+ * feed_create_changes(name text, if_not_exists boolean DEFAULT false)
+ * returns regclass, VOLATILE
+ *
+ * Makes a change feed: an insert-only table of the changes of those tables that
+ * feed_capture() names.  An application may insert messages of its own.
+ * Everything else, and the errors, are as of feed_create().
+ */
+Datum
+feed_create_changes(PG_FUNCTION_ARGS)
+{
+	static const char *const names[] = {"name", "if_not_exists"};
+
+	feedpub_argument_check(fcinfo, lengthof(names), names);
+	PG_RETURN_OID(create(PG_GETARG_TEXT_PP(0), PG_GETARG_BOOL(1), FEEDPUB_KIND_CHANGES,
+						 "op pg_catalog.text NOT NULL DEFAULT 'message',"
+						 " relation pg_catalog.text,"
+						 " key pg_catalog.json,"
+						 " old_key pg_catalog.json,"
+						 " \"row\" pg_catalog.json,"
+						 " old pg_catalog.json,"
+						 " error pg_catalog.text,"
+						 " statement pg_catalog.int8",
+						 false));
+}
+
+/*
+ * Make a feed with these columns after those of the stamp.
+ */
+static Oid
+create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
+	   bool may_be_default)
+{
+	RangeVar   *rv = makeRangeVarFromNameList(textToQualifiedNameList(name));
+	Oid			namespaceid = choose_namespace(rv);
+	Oid			relid;
+
+	if (if_not_exists && OidIsValid(relid = find_feed(rv, namespaceid, kind)))
 	{
 		ereport(NOTICE,
 				(errcode(ERRCODE_DUPLICATE_TABLE),
 				 errmsg("feed \"%s\" already exists, skipping", rv->relname)));
-		PG_RETURN_OID(relid);
+		return relid;
 	}
-	table = quote_qualified_identifier(get_namespace_name(namespaceid),
-									   rv->relname);
-
 	feedpub_role_run(psprintf("CREATE TABLE %s ("
 							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL DEFAULT " FEEDPUB_XID_DEFAULT ","
 							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL DEFAULT " FEEDPUB_POS_DEFAULT ","
-							  " publication_id pg_catalog.text NOT NULL DEFAULT '',"
-							  " message_id pg_catalog.text,"
-							  " message_type pg_catalog.text NOT NULL,"
-							  " message_key pg_catalog.text,"
-							  " data %s NOT NULL,"
-							  " scheduled pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),"
-							  " headers pg_catalog.jsonb)"
-							  " WITH (" STORAGE_PARAMETERS ")",
-							  table, format_type_be_qualified(type)));
+							  " %s) WITH (" STORAGE_PARAMETERS ")",
+							  quote_qualified_identifier(get_namespace_name(namespaceid), rv->relname), columns));
 	relid = get_relname_relid(rv->relname, namespaceid);
 
 	/* the rest is what feed_repair() would restore */
 	feedpub_check_repair(relid, "");
 	feedpub_position_begin(feedpub_relation_sequence(relid));
-	feedpub_registry_add(relid, "outbox", type == JSONBOID);
+	feedpub_registry_add(relid, kind, may_be_default);
 	feedpub_wake_note_new(relid);
 	CommandCounterIncrement();
-	PG_RETURN_OID(relid);
+	return relid;
 }
 
 /*
- * The caller's outbox of a name, locked, or InvalidOid if nothing has that
- * name.  One that has lost its registration is registered again.
+ * The caller's feed of a name and kind, locked, or InvalidOid if nothing has
+ * that name.  One that has lost its registration is registered again.
  */
 static Oid
-find_outbox(const RangeVar *rv, Oid namespaceid)
+find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind)
 {
+	bool		is_changes = kind == FEEDPUB_KIND_CHANGES;
 	Oid			relid;
 
 	while (OidIsValid(relid = get_relname_relid(rv->relname, namespaceid)))
 	{
 		/* before the lock, so that no other role's relation is locked */
 		feedpub_require_owner(relid);
-		if (feedpub_registry_is_table(relid) ||
-			(!feedpub_registry_is_registered(relid) && get_attnum(relid, "message_id") == InvalidAttrNumber))
+		if (feedpub_registry_is_registered(relid) ?
+				feedpub_registry_kind(relid) != kind :
+				get_attnum(relid, is_changes ? FEEDPUB_CHANGES_COLUMN : "message_id") == InvalidAttrNumber)
 			ereport(ERROR,
 					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 errmsg("\"%s\" is not an outbox", rv->relname)));
+					 errmsg("\"%s\" is not %s", rv->relname, is_changes ? "a change feed" : "an outbox")));
 		LockRelationOid(relid, AccessShareLock);
 		if (relid == get_relname_relid(rv->relname, namespaceid))
 		{

@@ -35,7 +35,11 @@ feedpub_repair_registration(Oid relid)
 		return 0;
 	rel = relation_open(relid, AccessShareLock);
 	is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
-	feedpub_registry_add(relid, is_table ? "table" : "outbox", false);
+	feedpub_registry_add(relid,
+						 is_table															? FEEDPUB_KIND_TABLE :
+							 get_attnum(relid, FEEDPUB_CHANGES_COLUMN) != InvalidAttrNumber ? FEEDPUB_KIND_CHANGES :
+																							  FEEDPUB_KIND_OUTBOX,
+						 false);
 	feedpub_wake_note_new(relid);
 	if (is_table)
 		feedpub_registry_set_key(rel, feedpub_key_primary(rel),

@@ -48,6 +48,9 @@
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
 
+/* A column that a change feed has, and an outbox has not. */
+#define FEEDPUB_CHANGES_COLUMN			"old_key"
+
 /* The number of columns with which an outbox is created. */
 #define FEEDPUB_OUTBOX_COLUMNS			9
 
@@ -62,6 +65,15 @@ typedef enum FeedpubKeyState
 	FEEDPUB_KEY_CHANGED
 } FeedpubKeyState;
 
+/* The kinds of feeds. */
+typedef enum FeedpubKind
+{
+	FEEDPUB_KIND_NONE,			/* no feed */
+	FEEDPUB_KIND_OUTBOX,
+	FEEDPUB_KIND_CHANGES,
+	FEEDPUB_KIND_TABLE,
+} FeedpubKind;
+
 /* What a registered feed is, as the readers need it. */
 typedef struct FeedpubFeed
 {
@@ -69,7 +81,8 @@ typedef struct FeedpubFeed
 	Oid			indexid;		/* its index on (feed_xid, feed_pos) */
 	AttrNumber	xid_attno;
 	AttrNumber	pos_attno;
-	bool		is_outbox;
+	bool		is_outbox;		/* or a change feed: no row of it changes */
+	bool		is_changes;
 	bool		is_partitioned; /* a table feed whose rows are in partitions */
 	bool		deletes;		/* a table feed that publishes deletes */
 	Oid			keyid;			/* a table feed's key, if it is there */
@@ -285,6 +298,8 @@ extern bool feedpub_registry_is_registered(Oid relid);
 extern Oid	feedpub_registry_table(const char *name);
 extern void feedpub_registry_check_version(Relation table, int natts);
 extern void feedpub_registry_check_columns(Relation table, int natts);
+extern const char *const feedpub_registry_kinds[];
+extern FeedpubKind feedpub_registry_kind(Oid relid);
 extern bool feedpub_registry_is_table(Oid relid);
 extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
 								 bool *deletes);
@@ -300,7 +315,7 @@ extern char *feedpub_registry_channel(Oid relid);
 /* in registry_write.c */
 extern bool feedpub_registry_sweep(int max_rows);
 extern void feedpub_registry_set_channel(Oid relid, const char *channel);
-extern void feedpub_registry_add(Oid relid, const char *kind,
+extern void feedpub_registry_add(Oid relid, FeedpubKind kind,
 								 bool may_be_default);
 extern void feedpub_registry_remove(Oid relid);
 extern void feedpub_registry_refuse_subscribed(Oid relid, const char *what);

@@ -111,7 +111,7 @@ void
 feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 							  Snapshot snapshot)
 {
-	bool		is_lost = !feed->is_outbox && feedpub_lost_exists(feed->relid, snapshot);
+	bool		is_lost = (!feed->is_outbox || feed->is_changes) && feedpub_lost_exists(feed->relid, snapshot);
 
 	if (!is_lost && feed->key_state != FEEDPUB_KEY_CHANGED)
 		return;

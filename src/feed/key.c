@@ -504,7 +504,8 @@ feedpub_key_lives(Relation rel, Relation index, Datum *values,
 
 /*
  * The columns by which a feed is divided into shards: those of a table feed's
- * key; of an outbox message_key and, for rows without, message_id.  Returns
+ * key; of a change feed relation and key; of an outbox message_key and, for
+ * rows without, message_id.  Returns
  * their number.  Raises 55000 if there is no key.
  */
 int
@@ -512,8 +513,8 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
 {
 	if (feed->is_outbox)
 	{
-		attnos[0] = get_attnum(feed->relid, "message_key");
-		attnos[1] = get_attnum(feed->relid, "message_id");
+		attnos[0] = get_attnum(feed->relid, feed->is_changes ? "relation" : "message_key");
+		attnos[1] = get_attnum(feed->relid, feed->is_changes ? "key" : "message_id");
 		if (attnos[0] != InvalidAttrNumber && attnos[1] != InvalidAttrNumber)
 			return 2;
 	}
@@ -534,7 +535,8 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
  * says whether equal values have the same image (nbtutils.c:
  * _bt_allequalimage).  Those of numeric, floats, citext, arrays and
  * nondeterministic collations do not say so.  For an outbox the default
- * classes of its columns' types decide.
+ * classes of its columns' types decide.  The key of a change feed is text that
+ * we have made, so its rows are always told apart.
  *
  * This is checked at each page, since a column's type and collation may
  * change.  If feed_attach() finds another key than before, it begins a new
@@ -544,7 +546,7 @@ void
 feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)
 {
 	AttrNumber	attnos[INDEX_MAX_KEYS];
-	int			nkeys = feedpub_key_of_feed(feed, rel, attnos);
+	int			nkeys = feed->is_changes ? 0 : feedpub_key_of_feed(feed, rel, attnos);
 	Relation	index = feed->is_outbox ? NULL : index_open(feed->keyid, AccessShareLock);
 
 	for (int i = 0; i < nkeys; i++)

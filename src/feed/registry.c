@@ -53,7 +53,7 @@
 /* What the registry says of a feed. */
 typedef struct RegistryRow
 {
-	bool		is_outbox;
+	FeedpubKind kind;
 	bool		deletes;
 	char	   *channel;
 	FeedpubKey	key;
@@ -64,6 +64,9 @@ typedef struct CachedFeed
 	FeedpubCached head;
 	FeedpubFeed feed;
 } CachedFeed;
+
+/* Their names in feedpub._feed. */
+const char *const feedpub_registry_kinds[] = {"", "outbox", "changes", "table"};
 
 static FeedpubCache feeds = {"feedpub feeds", sizeof(CachedFeed)};
 
@@ -159,7 +162,9 @@ scan_registry(Oid relid, RegistryRow *row)
 	found = next_feed(registry, scan, values, nulls);
 	if (OidIsValid(found))
 	{
-		row->is_outbox = strcmp(TextDatumGetCString(values[ANUM_FEED_KIND - 1]), "outbox") == 0;
+		row->kind = FEEDPUB_KIND_OUTBOX;
+		while (strcmp(TextDatumGetCString(values[ANUM_FEED_KIND - 1]), feedpub_registry_kinds[row->kind]) != 0)
+			row->kind++;
 		row->deletes = DatumGetBool(values[ANUM_FEED_DELETES - 1]);
 		row->channel = nulls[ANUM_FEED_CHANNEL - 1] ? NULL :
 													  TextDatumGetCString(values[ANUM_FEED_CHANNEL - 1]);
@@ -198,9 +203,18 @@ feedpub_registry_table(const char *name)
 bool
 feedpub_registry_is_registered(Oid relid)
 {
+	return feedpub_registry_kind(relid) != FEEDPUB_KIND_NONE;
+}
+
+/*
+ * What kind of feed is a table?
+ */
+FeedpubKind
+feedpub_registry_kind(Oid relid)
+{
 	RegistryRow row;
 
-	return OidIsValid(relid) && scan_registry(relid, &row) == relid;
+	return OidIsValid(relid) && scan_registry(relid, &row) == relid ? row.kind : FEEDPUB_KIND_NONE;
 }
 
 /*
@@ -209,9 +223,7 @@ feedpub_registry_is_registered(Oid relid)
 bool
 feedpub_registry_is_table(Oid relid)
 {
-	RegistryRow row;
-
-	return scan_registry(relid, &row) == relid && !row.is_outbox;
+	return feedpub_registry_kind(relid) == FEEDPUB_KIND_TABLE;
 }
 
 /*
@@ -292,10 +304,11 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	table_close(registry, AccessShareLock);
 
 	rel = relation_open(relid, AccessShareLock);
-	fresh.is_outbox = row.is_outbox;
+	fresh.is_outbox = row.kind != FEEDPUB_KIND_TABLE;
+	fresh.is_changes = row.kind == FEEDPUB_KIND_CHANGES;
 	fresh.is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	fresh.deletes = row.deletes;
-	fresh.keyid = row.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
+	fresh.keyid = fresh.is_outbox ? InvalidOid : feedpub_key_index(rel, &row.key);
 	if (OidIsValid(fresh.keyid))
 		fresh.key_state = feedpub_mark_compare(rel, fresh.keyid, &row.key);
 	fresh.relid = relid;

@@ -75,8 +75,10 @@ static uint64 execute(FeedpubStatement *statement, Datum *values, const char *nu
  * ordinary one.
  */
 void
-feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
+feedpub_registry_add(Oid relid, FeedpubKind kind, bool may_be_default)
 {
+	const char *name = feedpub_registry_kinds[kind];
+
 	if (feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS))
 		write_registry("UPDATE feedpub._feed f SET is_default = false"
 					   " WHERE is_default AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
@@ -87,10 +89,10 @@ feedpub_registry_add(Oid relid, const char *kind, bool may_be_default)
 					   " SELECT $1, $2, true"
 					   " WHERE NOT EXISTS (SELECT FROM feedpub._feed WHERE is_default)"
 					   " ON CONFLICT DO NOTHING",
-					   relid, kind) == 0)
+					   relid, name) == 0)
 		write_registry("INSERT INTO feedpub._feed (feed, kind) VALUES ($1, $2)"
 					   " ON CONFLICT (feed) DO NOTHING",
-					   relid, kind);
+					   relid, name);
 
 	/*
 	 * If the OID was another table's before, its batches are not this feed's.

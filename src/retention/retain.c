@@ -100,7 +100,7 @@ typedef struct Mover
 
 static FeedpubStatement list_feeds = {
 	.sql = "SELECT feed FROM feedpub._feed"
-		   " WHERE kind = 'outbox' AND (keep IS NOT NULL OR max_age IS NOT NULL OR max_size IS NOT NULL)",
+		   " WHERE kind <> 'table' AND (keep IS NOT NULL OR max_age IS NOT NULL OR max_size IS NOT NULL)",
 };
 
 /*

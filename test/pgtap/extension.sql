@@ -53,6 +53,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._page_lines(regclass,text,integer,integer,integer)',
 	'function feedpub._page_events(regclass,text,integer,integer,integer)',
 	'function feed_create(text,regtype,boolean)',
+	'function feed_create_changes(text,boolean)',
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',
 	'function feed_detach(regclass,boolean)',

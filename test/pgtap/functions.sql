@@ -1,10 +1,11 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(43 * 11 + 4 + 54);
+SELECT plan(44 * 11 + 4 + 56);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
 INSERT INTO meant VALUES
+	('feed_create_changes', 'name text, if_not_exists boolean DEFAULT false', 'regclass', 'v', false, 'u', 0),
 	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype, if_not_exists boolean DEFAULT false', 'regclass', 'v', false, 'u', 0),
 	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
@@ -73,6 +74,8 @@ SELECT is_empty($$ SELECT proname FROM present WHERE proisstrict $$, 'no functio
 CREATE TEMP TABLE with_null (call text, argument text);
 INSERT INTO with_null VALUES
 	($c$feed_create(NULL)$c$, 'name'),
+	($c$feed_create_changes(NULL)$c$, 'name'),
+	($c$feed_create_changes('f', NULL)$c$, 'if_not_exists'),
 	($c$feed_create('f', NULL)$c$, 'payload_type'),
 	($c$feed_create('f', if_not_exists => NULL)$c$, 'if_not_exists'),
 	($c$feed_drop(NULL)$c$, 'feed'),

@@ -43,6 +43,7 @@ INSERT INTO matrix VALUES
 -- making and changing feeds: their owner
 	($$feed_create('pg_temp.none')$$, '0A000', '0A000', '0A000', '0A000', '0A000', '0A000', '0A000', '0A000'),
 	($$feed_create('rights.other')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_create_changes('rights.changes')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_drop('rights.box', cascade => true)$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_attach('rights.plain')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_detach('rights.kv')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
