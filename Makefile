@@ -18,6 +18,7 @@ OBJS = \
 	src/base/argument.o \
 	src/base/attempt.o \
 	src/base/guc.o \
+	src/base/json_value.o \
 	src/base/leftover.o \
 	src/base/role.o \
 	src/feed/cache.o \
@@ -68,7 +69,6 @@ OBJS = \
 	src/read/head.o \
 	src/read/initial.o \
 	src/read/json.o \
-	src/read/json_value.o \
 	src/read/listen.o \
 	src/read/page.o \
 	src/read/page_merge.o \
@@ -104,6 +104,7 @@ OBJS = \
 	src/worker/control.o \
 	src/worker/prepared.o \
 	src/worker/worker.o \
+	src/write/capture.o \
 	src/write/message_id.o \
 	src/write/position.o \
 	src/write/stamp.o \

@@ -254,6 +254,29 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
+-- Captures: the tables whose changes are written into change feeds.  A trigger
+-- of the table names the feed (tgconstrrelid).  The columns of the key and those
+-- that are captured (NULL: all) are kept by name, which a dump keeps, and by
+-- number, which a RENAME keeps; the numbers count only if numbers_of is the
+-- relation's OID.
+CREATE TABLE feedpub._capture (
+	relation pg_catalog.regclass NOT NULL,
+	feed pg_catalog.regclass NOT NULL,
+	key pg_catalog.name[] NOT NULL,
+	key_attnums pg_catalog.int2[] NOT NULL,
+	columns pg_catalog.name[],
+	column_attnums pg_catalog.int2[],
+	old pg_catalog.bool NOT NULL,
+	numbers_of pg_catalog.oid NOT NULL,
+	PRIMARY KEY (relation, feed)
+);
+GRANT SELECT ON feedpub._capture TO pg_database_owner;
+COMMENT ON TABLE feedpub._capture IS
+	'The tables that are captured into change feeds. feed_capture() and feed_uncapture() write it.';
+SELECT pg_catalog.pg_extension_config_dump('feedpub._capture',
+	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
+	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) relation)');
+
 -- The jobs that there are: what is to be stamped anew, removed or swept, and as
 -- whom, 0 if no owner's code runs.  target is what the job is to reach: since of
 -- the partition, or the number of the floor's batch.
@@ -340,6 +363,20 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_note_truncate';
 COMMENT ON FUNCTION feedpub._note_truncate() IS
 	'Trigger of a feed: it writes a tombstone for each TRUNCATE.';
+
+CREATE FUNCTION feedpub._capture_row()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_capture_row';
+COMMENT ON FUNCTION feedpub._capture_row() IS
+	'Trigger of a captured table: it writes each change of a row into a change feed.';
+
+CREATE FUNCTION feedpub._capture_truncate()
+RETURNS pg_catalog.trigger
+LANGUAGE C VOLATILE
+AS 'MODULE_PATHNAME', 'feedpub_capture_truncate';
+COMMENT ON FUNCTION feedpub._capture_truncate() IS
+	'Trigger of a captured table: it writes each TRUNCATE into the change feeds.';
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record

@@ -11,6 +11,7 @@
 #include "access/tupdesc.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
+#include "lib/stringinfo.h"
 
 #include "base/compat.h"
 
@@ -52,6 +53,23 @@ typedef struct FeedpubRole
 	int			nestlevel;		/* of the settings */
 } FeedpubRole;
 
+/* Values as JSON, and how those of a type are written. */
+typedef struct FeedpubJsonValues FeedpubJsonValues;
+typedef struct FeedpubJsonType FeedpubJsonType;
+
+/* Which columns of a row make an object. */
+typedef struct FeedpubJsonShape
+{
+	int			natts;
+	struct FeedpubJsonColumn
+	{
+		AttrNumber	attno;		/* in the table */
+		char	   *label;		/* "a": */
+		int			label_length;
+		FeedpubJsonType *type;
+	} * columns;
+} FeedpubJsonShape;
+
 /* in argument.c */
 extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 								   const char *const *names);
@@ -82,6 +100,23 @@ extern int	feedpub_stamping_rate;
 extern void feedpub_guc_define(void);
 extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_guc_pin(void);
+
+/* in json_value.c */
+extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);
+extern void feedpub_jsonvalue_limit(FeedpubJsonValues *values,
+									StringInfo out);
+extern void feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
+									const AttrNumber *attnos, FeedpubJsonShape *shape);
+extern bool feedpub_jsonvalue_is_safe(const FeedpubJsonShape *shape);
+extern void feedpub_jsonvalue_object(FeedpubJsonValues *values, StringInfo out,
+									 const FeedpubJsonShape *shape, const bool *skip,
+									 const Datum *columns, const bool *nulls,
+									 MemoryContext context);
+extern void feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out,
+									 Oid typid, Datum value);
+extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
+									 StringInfo out, const char *s,
+									 Size len);
 
 /* in leftover.c */
 extern void feedpub_leftover_init(void);

@@ -229,9 +229,7 @@ append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno)
 {
 	Oid			type = TupleDescAttr(events->desc, attno - 1)->atttypid;
 
-	feedpub_jsonvalue_append(events->values, out,
-							 feedpub_jsonvalue_type(events->values, type),
-							 events->columns[attno - 1]);
+	feedpub_jsonvalue_append(events->values, out, type, events->columns[attno - 1]);
 }
 
 static void

@@ -42,24 +42,8 @@
 
 #include "read/read.h"
 
-/* The memory of written values is freed when it is larger than this. */
-#define MAX_KEPT_BYTES		(1024 * 1024)
-
 /* Room for a time as text. */
 #define TIME_LENGTH			(MAXDATELEN + 1)
-
-/* Which columns of a row make an object. */
-typedef struct JsonShape
-{
-	int			natts;
-	struct JsonColumn
-	{
-		AttrNumber	attno;		/* in the table */
-		char	   *label;		/* {"a": or ,"b": */
-		int			label_length;
-		FeedpubJsonType *type;
-	} * columns;
-} JsonShape;
 
 /* Entries being made of a page. */
 typedef struct JsonMaker
@@ -77,8 +61,8 @@ typedef struct JsonMaker
 	bool		with_key;		/* ... whose key may be fine */
 	FeedpubJsonEntry entry;
 	FeedpubJsonValues *values;
-	JsonShape	row;
-	JsonShape	key;			/* of no columns if there is no key */
+	FeedpubJsonShape row;
+	FeedpubJsonShape key;		/* of no columns if there is no key */
 	TupleDesc	desc;			/* the table's */
 	Datum	   *columns;		/* of the entry */
 	bool	   *nulls;
@@ -90,8 +74,6 @@ typedef struct JsonMaker
 static bool make(JsonMaker *maker, const FeedpubPage *page, StringInfo out);
 static void begin(JsonMaker *maker, const FeedpubPage *page, StringInfo out);
 static int	find_key(const FeedpubPage *page, AttrNumber *attnos);
-static void make_shape(JsonMaker *maker, JsonShape *shape, int natts,
-					   const AttrNumber *attnos);
 static void make_entries(void *arg);
 static void make_broken_entry(void *arg);
 static void begin_entry(JsonMaker *maker);
@@ -101,7 +83,7 @@ static void append_key(JsonMaker *maker);
 static void append_row(JsonMaker *maker);
 static void begin_text(StringInfo out);
 static void end_text(StringInfo out, int start);
-static void append_object(JsonMaker *maker, const JsonShape *shape);
+static void append_object(JsonMaker *maker, const FeedpubJsonShape *shape);
 static void append_time(JsonMaker *maker, TimestampTz time);
 static void try_to_send(const char *s, int len);
 static void try_to_send_text(void *arg);
@@ -185,8 +167,8 @@ begin(JsonMaker *maker, const FeedpubPage *page, StringInfo out)
 			i + 1 != page->feed.xid_attno && i + 1 != page->feed.pos_attno)
 			attnos[natts++] = i + 1;
 	}
-	make_shape(maker, &maker->row, natts, attnos);
-	make_shape(maker, &maker->key, find_key(page, keys), keys);
+	feedpub_jsonvalue_shape(maker->values, desc, natts, attnos, &maker->row);
+	feedpub_jsonvalue_shape(maker->values, desc, find_key(page, keys), keys, &maker->key);
 }
 
 /*
@@ -201,34 +183,6 @@ find_key(const FeedpubPage *page, AttrNumber *attnos)
 		get_attnum(page->feed.relid, "message_key") :
 		InvalidAttrNumber;
 	return attnos[0] != InvalidAttrNumber ? 1 : 0;
-}
-
-/*
- * Some columns of the table as an object.
- */
-static void
-make_shape(JsonMaker *maker, JsonShape *shape, int natts,
-		   const AttrNumber *attnos)
-{
-	StringInfoData label;
-
-	initStringInfo(&label);
-	shape->natts = natts;
-	shape->columns = palloc(natts * sizeof(struct JsonColumn));
-	for (int i = 0; i < natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(maker->desc, attnos[i] - 1);
-		const char *name = NameStr(att->attname);
-
-		resetStringInfo(&label);
-		appendStringInfoChar(&label, i == 0 ? '{' : ',');
-		feedpub_jsonvalue_string(maker->values, &label, name, strlen(name));
-		appendStringInfoChar(&label, ':');
-		shape->columns[i].attno = attnos[i];
-		shape->columns[i].label = pstrdup(label.data);
-		shape->columns[i].label_length = label.len;
-		shape->columns[i].type = feedpub_jsonvalue_type(maker->values, att->atttypid);
-	}
 }
 
 /*
@@ -367,7 +321,7 @@ append_key(JsonMaker *maker)
 {
 	FeedpubJsonEntry *entry = &maker->entry;
 	StringInfo	out = maker->out;
-	const JsonShape *key = &maker->key;
+	const FeedpubJsonShape *key = &maker->key;
 	bool		is_null = key->natts == 0 ||
 		entry->row->op >= FEEDPUB_OP_TRUNCATE ||
 		(maker->page->feed.is_outbox && maker->nulls[key->columns[0].attno - 1]);
@@ -441,38 +395,16 @@ feedpub_json_row(const FeedpubJsonEntry *entry)
 
 /*
  * Append an object of columns of the entry's row.
- *
- * The memory of the values is several times that of the row, and is freed with
- * it.  Of a large page it would be tens of megabytes, and getting them from
- * the system takes as long as all the rest.
  */
 static void
-append_object(JsonMaker *maker, const JsonShape *shape)
+append_object(JsonMaker *maker, const FeedpubJsonShape *shape)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(maker->context);
-	FeedpubJsonValues *values = maker->values;
 	StringInfo	out = maker->out;
 	int			start = out->len;
 
-	if (shape->natts == 0)
-		appendStringInfoChar(out, '{');
-	for (int i = 0; i < shape->natts; i++)
-	{
-		const struct JsonColumn *column = &shape->columns[i];
-
-		appendBinaryStringInfo(out, column->label, column->label_length);
-		if (!maker->nulls[column->attno - 1])
-			feedpub_jsonvalue_append(values, out, column->type,
-									 maker->columns[column->attno - 1]);
-		else
-			APPEND(out, "null");
-		if (maker->context->mem_allocated > MAX_KEPT_BYTES)
-			MemoryContextReset(maker->context);
-	}
-	appendStringInfoChar(out, '}');
+	feedpub_jsonvalue_object(maker->values, out, shape, NULL, maker->columns, maker->nulls, maker->context);
 	if (maker->is_sent)
 		try_to_send(out->data + start, out->len - start);
-	MemoryContextSwitchTo(oldcontext);
 }
 
 /*

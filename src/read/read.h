@@ -102,10 +102,6 @@ typedef struct FeedpubPageScan
 	AttrNumber	keys[INDEX_MAX_KEYS];
 } FeedpubPageScan;
 
-/* Values as JSON, and how those of a type are written. */
-typedef struct FeedpubJsonValues FeedpubJsonValues;
-typedef struct FeedpubJsonType FeedpubJsonType;
-
 /* A row of a page in the wire format. */
 typedef struct FeedpubJsonEntry
 {
@@ -158,19 +154,6 @@ extern bool feedpub_json_members(const FeedpubPage *page, bool is_sent,
 extern char *feedpub_json_refused(const text *json);
 extern text *feedpub_json_key(const FeedpubJsonEntry *entry);
 extern text *feedpub_json_row(const FeedpubJsonEntry *entry);
-
-/* in json_value.c */
-extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);
-extern void feedpub_jsonvalue_limit(FeedpubJsonValues *values,
-									StringInfo out);
-extern FeedpubJsonType *feedpub_jsonvalue_type(FeedpubJsonValues *values,
-											   Oid typid);
-extern void feedpub_jsonvalue_append(FeedpubJsonValues *values,
-									 StringInfo out, FeedpubJsonType *type,
-									 Datum value);
-extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
-									 StringInfo out, const char *s,
-									 Size len);
 
 /* in page.c */
 extern void feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,

@@ -7,7 +7,7 @@ SELECT is(extversion, '0.1', 'its version') FROM pg_extension WHERE extname = 'f
 SELECT results_eq($$ SELECT default_version FROM pg_available_extensions WHERE name = 'feedpub' $$, $$ VALUES ('0.1'::text) $$, 'which is the default one');
 SELECT results_eq($$ SELECT superuser, trusted, relocatable, schema, requires FROM pg_available_extension_versions WHERE name = 'feedpub' $$,
 	$$ VALUES (true, false, false, NULL::name, NULL::name[]) $$, 'superusers only, anywhere, with nothing else');
-SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._floor,feedpub._tombstone,feedpub._lost_change,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition}') $$, 'registry, batches, tombstones, subscriptions, and partitions are dumped');
+SELECT results_eq($$ SELECT extconfig::regclass[]::text FROM pg_extension WHERE extname = 'feedpub' $$, $$ VALUES ('{feedpub._feed,feedpub._batch,feedpub._floor,feedpub._tombstone,feedpub._lost_change,feedpub._subscription,feedpub._shard,feedpub._parked_entry,feedpub._partition,feedpub._capture}') $$, 'registry, batches, tombstones, subscriptions, partitions and captures are dumped');
 
 -- All of its members, and nothing unlisted in its schema
 CREATE TEMP VIEW member AS
@@ -32,6 +32,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'view feedpub.parked',
 	'view feedpub.jobs',
 	'table feedpub._partition',
+	'table feedpub._capture',
 	'view feedpub.feeds',
 	'view feedpub.workers',
 	'view feedpub.waiting',
@@ -40,6 +41,8 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._stamp_row()',
 	'function feedpub._note_delete()',
 	'function feedpub._note_truncate()',
+	'function feedpub._capture_row()',
+	'function feedpub._capture_truncate()',
 	'function feedpub._running()',
 	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._feed_stats(regclass)',

@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(20 * 7 + 61);
+SELECT plan(21 * 7 + 61);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -39,7 +39,8 @@ INSERT INTO meant VALUES
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
-	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole);
+	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
+	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('jobs', 'v', 'feed regclass, kind text, relation regclass, state text, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows

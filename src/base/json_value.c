@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * json_value.c
- *	  A value as JSON.
+ *	  A value, and a row of them, as JSON.
  *
  * A value becomes what row_to_json() makes of it, with one exception.  If a
  * user has made a cast to json for a type, row_to_json() calls it: code of the
@@ -38,7 +38,7 @@
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
-#include "read/read.h"
+#include "base/base.h"
 
 /*
  * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES,
@@ -46,6 +46,9 @@
  * GB that a message can have.
  */
 #define MAX_OBJECT_BYTES	(240 * 1024 * 1024)
+
+/* The memory of written values is freed when it is larger than this. */
+#define MAX_KEPT_BYTES		(1024 * 1024)
 
 /* How values of a type are written. */
 typedef enum JsonKind
@@ -83,6 +86,9 @@ struct FeedpubJsonValues
 	MemoryContext context;		/* of what is known of types */
 };
 
+static FeedpubJsonType *find_type(FeedpubJsonValues *values, Oid typid);
+static void append_value(FeedpubJsonValues *values, StringInfo out,
+						 FeedpubJsonType *type, Datum value);
 static void append_time(FeedpubJsonValues *values, StringInfo out,
 						FeedpubJsonType *type, Datum value);
 static void append_jsonb(FeedpubJsonValues *values, StringInfo out,
@@ -124,11 +130,117 @@ feedpub_jsonvalue_limit(FeedpubJsonValues *values, StringInfo out)
 }
 
 /*
+ * Some columns of a table as an object.
+ */
+void
+feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
+						const AttrNumber *attnos, FeedpubJsonShape *shape)
+{
+	StringInfoData label;
+
+	initStringInfo(&label);
+	shape->natts = natts;
+	shape->columns = palloc(natts * sizeof(struct FeedpubJsonColumn));
+	for (int i = 0; i < natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, attnos[i] - 1);
+		const char *name = NameStr(att->attname);
+
+		resetStringInfo(&label);
+		feedpub_jsonvalue_string(values, &label, name, strlen(name));
+		appendStringInfoChar(&label, ':');
+		shape->columns[i].attno = attnos[i];
+		shape->columns[i].label = pstrdup(label.data);
+		shape->columns[i].label_length = label.len;
+		shape->columns[i].type = find_type(values, att->atttypid);
+	}
+}
+
+/*
+ * Append an object of columns of a row, but for those that skip names, by their
+ * place in the shape; it may be NULL.
+ *
+ * The memory of the values is several times that of the row, and lies in
+ * context, which may be reset meanwhile.  Of a large page it would be tens of
+ * megabytes, and getting them from the system takes as long as all the rest.
+ */
+void
+feedpub_jsonvalue_object(FeedpubJsonValues *values, StringInfo out,
+						 const FeedpubJsonShape *shape, const bool *skip,
+						 const Datum *columns, const bool *nulls,
+						 MemoryContext context)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	char		separator = '{';
+
+	for (int i = 0; i < shape->natts; i++)
+	{
+		const struct FeedpubJsonColumn *column = &shape->columns[i];
+
+		if (skip != NULL && skip[i])
+			continue;
+		appendStringInfoCharMacro(out, separator);
+		separator = ',';
+		appendBinaryStringInfo(out, column->label, column->label_length);
+		if (!nulls[column->attno - 1])
+			append_value(values, out, column->type, columns[column->attno - 1]);
+		else
+			appendBinaryStringInfo(out, "null", 4);
+		if (context->mem_allocated > MAX_KEPT_BYTES)
+			MemoryContextReset(context);
+	}
+	if (separator == '{')
+		appendStringInfoChar(out, '{');
+	appendStringInfoChar(out, '}');
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Can the values of these columns be written as JSON, whatever they are, unless
+ * they are too large?  The output functions of these types raise no error.
+ */
+bool
+feedpub_jsonvalue_is_safe(const FeedpubJsonShape *shape)
+{
+	for (int i = 0; i < shape->natts; i++)
+	{
+		const FeedpubJsonType *type = shape->columns[i].type;
+
+		switch (type->base)
+		{
+			case BYTEAOID:
+			case CIDROID:
+			case INETOID:
+			case INTERVALOID:
+			case NAMEOID:
+			case OIDOID:
+			case TIMEOID:
+			case TIMETZOID:
+			case UUIDOID:
+				break;
+			default:
+				if (type->kind >= JSON_ARRAY)
+					return false;
+		}
+	}
+	return true;
+}
+
+/*
+ * Append a value of this type, which is not null.
+ */
+void
+feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, Oid typid, Datum value)
+{
+	append_value(values, out, find_type(values, typid), value);
+}
+
+/*
  * How values of a type are written; the server's json_categorize_type(),
  * less its look for casts.
  */
-FeedpubJsonType *
-feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
+static FeedpubJsonType *
+find_type(FeedpubJsonValues *values, Oid typid)
 {
 	bool		found;
 	FeedpubJsonType *type = hash_search(values->types, &typid, HASH_ENTER, &found);
@@ -194,8 +306,8 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 /*
  * Append a value that is not null.
  */
-void
-feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
+static void
+append_value(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
 {
 	char		buffer[MAXINT8LEN + 1];
 	const char *s;
@@ -365,7 +477,7 @@ append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
 		appendBinaryStringInfo(out, "[]", 2);
 		return;
 	}
-	type = feedpub_jsonvalue_type(values, ARR_ELEMTYPE(array));
+	type = find_type(values, ARR_ELEMTYPE(array));
 	iterator = array_create_iterator(array, 0, NULL);
 	for (int n = 0; array_iterate(iterator, &value, &isnull); n++)
 	{
@@ -383,7 +495,7 @@ append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
 		if (isnull)
 			appendBinaryStringInfo(out, "null", 4);
 		else
-			feedpub_jsonvalue_append(values, out, type, value);
+			append_value(values, out, type, value);
 		slice = 1;
 		for (int i = ndim - 1; i >= 0; i--)
 		{
@@ -425,7 +537,7 @@ append_row(FeedpubJsonValues *values, StringInfo out, HeapTupleHeader header)
 		if (nulls[i])
 			appendBinaryStringInfo(out, "null", 4);
 		else
-			feedpub_jsonvalue_append(values, out, feedpub_jsonvalue_type(values, att->atttypid), columns[i]);
+			append_value(values, out, find_type(values, att->atttypid), columns[i]);
 	}
 	if (separator == '{')
 		appendStringInfoChar(out, '{');
