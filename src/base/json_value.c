@@ -158,7 +158,7 @@ feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
 
 /*
  * Append an object of columns of a row, but for those that skip names, by their
- * place in the shape; it may be NULL.
+ * number in the shape; it may be NULL.
  *
  * The memory of the values is several times that of the row, and lies in
  * context, which may be reset meanwhile.  Of a large page it would be tens of
