@@ -74,6 +74,7 @@ OBJS = \
 	src/read/page_merge.o \
 	src/read/page_rows.o \
 	src/read/proof.o \
+	src/read/types.o \
 	src/read/wait.o \
 	src/republish/begin_history.o \
 	src/republish/republish.o \
@@ -124,7 +125,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
 	lost_changes change_feed \
-	initial consume parallel shards expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
+	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_regress \

@@ -635,48 +635,53 @@ COMMENT ON PROCEDURE feed_publish(pg_catalog.regclass) IS
 
 CREATE FUNCTION feed_read(feed pg_catalog.anyelement,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
-	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read';
-COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order, as rows of its table.';
 
 -- Of feed_read('outbox') the parser would say only that it knows no type of it.
 CREATE FUNCTION feed_read(feed pg_catalog.text,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
-	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.text)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read_name';
-COMMENT ON FUNCTION feed_read(pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+COMMENT ON FUNCTION feed_read(pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Raises an error that shows how feed_read() is called: feed_read(NULL::outbox).';
 
 CREATE FUNCTION feed_page(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
-	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.json
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_page';
-COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
 
 CREATE FUNCTION feedpub._page_lines(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
-	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_page_lines';
-COMMENT ON FUNCTION feedpub._page_lines(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+COMMENT ON FUNCTION feedpub._page_lines(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order: its entries as JSON, a line each, and a last line with its end.';
 
 CREATE FUNCTION feedpub._page_events(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
-	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL)
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_page_events';
-COMMENT ON FUNCTION feedpub._page_events(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4) IS
+COMMENT ON FUNCTION feedpub._page_events(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order: its entries as CloudEvents, a line each, and a last line with its end.';
 
 CREATE FUNCTION feed_floor(feed pg_catalog.regclass)

@@ -19,6 +19,7 @@ my %parts = (
 	latency => \&latency,
 	wakeup => \&wakeup,
 	batches => \&batches,
+	types => \&types,
 	publisher => \&publisher,
 	idle => \&idle,
 	tables => \&tables,
@@ -645,7 +646,7 @@ for my $part (@ARGV)
 	die "no such part: $part\n" unless $parts{$part};
 }
 for my $part (
-	qw(writers copy pages drain latency wakeup batches publisher idle tables
+	qw(writers copy pages drain latency wakeup batches types publisher idle tables
 	churn initial attach stamping subscriptions retention http))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;

@@ -573,6 +573,60 @@ sub batches
 }
 
 #
+# Readers of few types
+#
+
+sub types
+{
+	my $out = csv('types', 'round', 'limit',
+		qw(variant calls rows bytes seconds p50 p99 cpu wal cut));
+	my %wanted = (all => '', few => ", types => '{Rare*}'");
+	my $entry = 'SELECT cursor, op, (entry).* FROM feed_read(NULL::feed';
+
+	if (make_database('types'))
+	{
+		progress('loading 1 million messages, one in a hundred of another type');
+		stop_worker('types');
+		psql(
+			'types',
+			q(SELECT feed_create('feed')),
+			"CREATE PROCEDURE load_types() LANGUAGE plpgsql AS \$\$
+			BEGIN
+				FOR start IN 1 .. 1000000 BY 10 LOOP
+					INSERT INTO feed ($payload)
+						SELECT 'orders', (100000000000 + i)::text,
+							CASE i % 100 WHEN 0 THEN 'RareEvent' ELSE 'OrderPlaced' END,
+							'customer-' || i % 1000, message(100000000000 + i)::jsonb
+						FROM generate_series(start, start + 9) i;
+					COMMIT;
+				END LOOP;
+			END
+			\$\$",
+			'SET synchronous_commit = off',
+			'CALL load_types()',
+			q(CALL feed_publish('feed')),
+			'VACUUM ANALYZE');
+	}
+	for my $round (1 .. $rounds)
+	{
+		for my $limit (100, 1000)
+		{
+			progress("types, pages of $limit, round $round of $rounds");
+			my @spec = map {
+				(
+					join("\t", "feed_page_$_", 'types', 'json', q(''), '0',
+						"SELECT feed_page('feed', \$1, $limit$wanted{$_})"),
+					join("\t", "feed_read_$_", 'types', 'page', q(''), '0',
+						"$entry, \$1, $limit$wanted{$_})"))
+			} qw(all few);
+			client($out, [ $round, $limit ],
+				\@spec, @pin, '-a', '-w', 5, '-n', 10, '-s', 60);
+		}
+	}
+	return;
+}
+
+#
 # The publisher
 #
 

@@ -430,11 +430,45 @@ EOF
 	return;
 }
 
+sub types_section
+{
+	my @rows = rows_of('types') or return;
+	heading('Types', <<'EOF');
+	A million messages drained, `all`, or only the one in a hundred that is of
+	another type, `few`.  Seconds, and CPU of the backend, seconds, against
+	`all`.
+EOF
+	my @lines;
+	for my $limit (100, 1000)
+	{
+		my @of = grep { $_->{limit} == $limit } @rows;
+		my $seconds = by_variant(sub { $_[0]{seconds} }, @of);
+		my $cpu = by_variant(sub { $_[0]{cpu} }, @of);
+		for my $way (qw(feed_page feed_read))
+		{
+			my ($few, $all) = ("${way}_few", "${way}_all");
+			push @lines,
+			  [
+				"`$way`, pages of $limit",
+				number(median_of($seconds, $all), 2),
+				number(median_of($seconds, $few), 2),
+				ratio(2, ratios($seconds, $few, $all)),
+				number(median_of($cpu, $all), 2),
+				number(median_of($cpu, $few), 2),
+				ratio(2, ratios($cpu, $few, $all)) ];
+		}
+	}
+	table([ 'read by', '`all`', '`few`', 'ratio', 'CPU `all`', 'CPU `few`', 'ratio' ],
+		@lines);
+	return;
+}
+
 sub published_sections
 {
 	latency_section();
 	wakeup_section();
 	batches_section();
+	types_section();
 	publisher_section();
 	idle_section();
 	return;

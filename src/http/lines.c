@@ -45,8 +45,8 @@ static void replace_all(char *text, char *end, char c);
 
 /*
  * feedpub._page_lines(feed regclass, after text DEFAULT '', max_rows int
- * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL) returns text,
- * VOLATILE
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL, types text[]
+ * DEFAULT NULL) returns text, VOLATILE
  *
  * Returns the entries of feed_page(), a line each, and a last line without a
  * line break: "CURSOR more|end OID outbox|table SECONDS".  Rights, locks and errors
@@ -60,8 +60,8 @@ feedpub_page_lines(PG_FUNCTION_ARGS)
 
 /*
  * feedpub._page_events(feed regclass, after text DEFAULT '', max_rows int
- * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL) returns text,
- * VOLATILE
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL, types text[]
+ * DEFAULT NULL) returns text, VOLATILE
  *
  * The same with CloudEvents.
  */

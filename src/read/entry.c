@@ -32,6 +32,7 @@ const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate", "t
 
 static FeedpubPageRow *add_row(FeedpubPageScan *scan);
 static void note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor);
+static bool is_wanted(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
 static bool is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
 static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
@@ -93,8 +94,7 @@ feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const Feedpu
 	slot = feedpub_run_fetch(scan->reader, run, run->current);
 	if (slot == NULL)
 		scan->missed = true;
-	if (slot == NULL ||
-		(scan->page->request.shards > 1 && !is_in_shard(scan, slot, run->source)))
+	if (slot == NULL || !is_wanted(scan, slot, run->source))
 	{
 		scan->npassed++;
 		return;
@@ -141,7 +141,7 @@ feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 						  TupleTableSlot *slot)
 {
 	slot = feedpub_partition_convert(scan->partitions, partition, slot);
-	if (scan->page->request.shards > 1 && !is_in_shard(scan, slot, FEEDPUB_RUN_TOMBSTONES + 1))
+	if (!is_wanted(scan, slot, FEEDPUB_RUN_TOMBSTONES + 1))
 	{
 		scan->npassed++;
 		return;
@@ -168,6 +168,25 @@ add_row(FeedpubPageScan *scan)
 	MemSet(row, 0, sizeof(FeedpubPageRow));
 	row->cursor = scan->page->passed;
 	return row;
+}
+
+/*
+ * Does the reader want a row or tombstone?
+ */
+static bool
+is_wanted(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
+{
+	const FeedpubTypes *types = scan->page->request.types;
+
+	if (types != NULL && scan->sees_all)
+	{
+		bool		isnull;
+		Datum		type = slot_getattr(slot, feedpub_types_column(types), &isnull);
+
+		if (!feedpub_types_want(types, type, isnull))
+			return false;
+	}
+	return scan->page->request.shards <= 1 || is_in_shard(scan, slot, source);
 }
 
 /*
@@ -400,7 +419,7 @@ slot_row(TupleTableSlot *slot, TupleDesc desc)
 
 /*
  * Read the page's rows through the executor, as the caller, and hide those
- * that it does not return.  Execution is read_only, so the snapshot is the
+ * that it does not return, and those that are not wanted.  Execution is read_only, so the snapshot is the
  * same.
  *
  * Rows are selected by where they are, one by one: other plans are priced out,
@@ -438,10 +457,22 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 	AtEOXact_GUC(false, nestlevel);
 	for (int i = page->nrows - 1; i >= 0; i--)
 	{
-		if (page->rows[i].entry != NULL)
-			continue;
-		scan->npassed++;
-		note_hidden(scan, &page->rows[i].cursor);
+		HeapTuple	entry = page->rows[i].entry;
+		bool		isnull;
+		Datum		type;
+
+		if (entry == NULL)
+		{
+			scan->npassed++;
+			note_hidden(scan, &page->rows[i].cursor);
+		}
+		else if (page->request.types != NULL && !scan->sees_all)
+		{
+			type = heap_getattr(entry, feedpub_types_column(page->request.types),
+								RelationGetDescr(page->heap), &isnull);
+			if (!feedpub_types_want(page->request.types, type, isnull))
+				page->rows[i].entry = NULL;
+		}
 	}
 }
 

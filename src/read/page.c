@@ -61,7 +61,8 @@ static bool has_entry(const FeedpubPage *page);
 
 /*
  * feed_page(feed regclass, after text DEFAULT '', max_rows int DEFAULT 100,
- * shard int DEFAULT NULL, shards int DEFAULT NULL) returns json, VOLATILE
+ * shard int DEFAULT NULL, shards int DEFAULT NULL, types text[] DEFAULT NULL)
+ * returns json, VOLATILE
  *
  * Returns the page that feed_read() returns as a JSON object: {"entries":
  * [...], "cursor": "...", "more": true|false}. json.c describes an entry; a
@@ -118,7 +119,8 @@ write_entry(FeedpubJsonEntry *entry, void *arg)
 }
 
 /*
- * Check the arguments "after", max_rows, shard and shards, from the second on.
+ * Check the arguments "after", max_rows, shard, shards and types, from the
+ * second on.
  */
 void
 feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
@@ -154,6 +156,8 @@ feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"shard\" must be at least 0 and less than \"shards\"")));
+	if (!PG_ARGISNULL(5))
+		request->types = feedpub_types_parse(PG_GETARG_ARRAYTYPE_P(5));
 }
 
 /*
@@ -237,6 +241,8 @@ begin_scan(FeedpubPageScan *scan)
 		scan->key = feedpub_access_open_key(page->heap, feed->keyid);
 	if (page->request.shards > 1)
 		feedpub_key_check_shards(feed, page->heap);
+	if (page->request.types != NULL)
+		feedpub_types_begin(page->request.types, feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)
 		feedpub_own_changes_refuse(page->heap);
 	feedpub_history_check_changes(feed, page->heap, GetActiveSnapshot());

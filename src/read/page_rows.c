@@ -31,8 +31,8 @@ PG_FUNCTION_INFO_V1(feed_read_name);
 
 /*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
- * shard int DEFAULT NULL, shards int DEFAULT NULL) returns TABLE (cursor text,
- * op text, entry anyelement), VOLATILE
+ * shard int DEFAULT NULL, shards int DEFAULT NULL, types text[] DEFAULT NULL)
+ * returns TABLE (cursor text, op text, entry anyelement), VOLATILE
  *
  * Returns a page of a feed in published order, called as feed_read(NULL::kv,
  * '', 100): at most max_rows entries (and at most feedpub.max_page_rows) after
@@ -48,7 +48,7 @@ PG_FUNCTION_INFO_V1(feed_read_name);
  * of its type any more is null too; feed_page() has the error.
  *
  * With shard and shards, only entries are returned whose keys are in shard, 0
- * to shards - 1 (feed/key.c).
+ * to shards - 1 (feed/key.c).  With types, only messages of these (types.c).
  *
  * Needs SELECT on the table and obeys its row security.  Takes ACCESS SHARE on
  * the table.  Works in read-only transactions and on standbys.  Errors: 42809
@@ -56,7 +56,7 @@ PG_FUNCTION_INFO_V1(feed_read_name);
  * PF001 for a cursor from another history, PF002 for one that has expired,
  * 42501; 40001 if the transaction's snapshot is older than the table, 55000 if
  * the feed lacks something or this transaction has altered it, 0A000 if it
- * cannot be divided into shards.
+ * cannot be divided into shards, or has no types.
  */
 Datum
 feed_read(PG_FUNCTION_ARGS)

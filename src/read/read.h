@@ -10,6 +10,7 @@
 
 #include "access/htup.h"
 #include "lib/stringinfo.h"
+#include "utils/array.h"
 
 #include "publish/publish.h"
 
@@ -44,6 +45,9 @@ typedef struct FeedpubPageRow
 	const char *error;			/* why a delete has no key, or NULL */
 } FeedpubPageRow;
 
+/* Which messages a reader wants: types.c. */
+typedef struct FeedpubTypes FeedpubTypes;
+
 /* What a reader asks for. */
 typedef struct FeedpubPageRequest
 {
@@ -51,6 +55,7 @@ typedef struct FeedpubPageRequest
 	int			max_rows;
 	int			shard;			/* only keys of this shard, of so many */
 	int			shards;
+	FeedpubTypes *types;		/* NULL: all */
 	bool		subscribed; /* for a subscription: does not wait for rows to be
 								 * published, and needs no proof (proof.c) */
 	bool		unaltered;		/* not by its transaction, up to this statement */
@@ -190,6 +195,14 @@ extern void feedpub_proof_check(FeedpubPageScan *scan);
 extern bool feedpub_proof_goes_back(Oid relid, const FeedpubCursor *after,
 									Snapshot snapshot);
 extern void feedpub_proof_end(FeedpubPageScan *scan);
+
+/* in types.c */
+extern FeedpubTypes *feedpub_types_parse(ArrayType *array);
+extern void feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed,
+								Relation heap);
+extern AttrNumber feedpub_types_column(const FeedpubTypes *types);
+extern bool feedpub_types_want(const FeedpubTypes *types, Datum value,
+							   bool isnull);
 
 /* in page_merge.c */
 extern void feedpub_merge_page(FeedpubPageScan *scan);

@@ -143,7 +143,7 @@ public class Jdbc {
             expect(rows("SELECT * FROM feed_fetch(NULL::outbox, ?, ?, ?)", "0", 0, 2).size(), 2);
             return null;
         });
-        String anew = "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer) COST 1000";
+        String anew = "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer, text[]) COST 1000";
         report("add", () -> altered("one", "ALTER TABLE outbox ADD COLUMN one int", "(entry).*"));
         report("replan", () -> altered("two", "ALTER TABLE outbox ADD COLUMN two int; " + anew, "(entry).*"));
         report("retype", () -> altered("two", "ALTER TABLE outbox ALTER COLUMN two TYPE bigint", "(entry).*"));

@@ -89,7 +89,7 @@ report('uncast', sub {
 	expect(scalar @{ $first->selectall_arrayref('SELECT * FROM feed_fetch(NULL::outbox, ?, ?, ?)', undef, '0', 0, 2) }, 2);
 	return;
 });
-my $anew = 'ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer) COST 1000';
+my $anew = 'ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer, text[]) COST 1000';
 report('add', sub { altered('one', 'ALTER TABLE outbox ADD COLUMN one int') });
 report('replan', sub { altered('two', "ALTER TABLE outbox ADD COLUMN two int; $anew") });
 report('retype', sub { altered('two', 'ALTER TABLE outbox ALTER COLUMN two TYPE bigint') });

@@ -183,7 +183,7 @@ func main() {
 		expect(len(rows(first, "SELECT * FROM feed_fetch(NULL::outbox, $1, $2, $3)", "0", 0, 2)), 2)
 		return "works"
 	})
-	anew := "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer) COST 1000"
+	anew := "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer, text[]) COST 1000"
 	report("add", func() string { return altered("one", "ALTER TABLE outbox ADD COLUMN one int", "(entry).*") })
 	report("replan", func() string { return altered("two", "ALTER TABLE outbox ADD COLUMN two int; "+anew, "(entry).*") })
 	report("retype", func() string { return altered("two", "ALTER TABLE outbox ALTER COLUMN two TYPE bigint", "(entry).*") })

@@ -54,7 +54,7 @@ await report('uncast', async () => {
   expect(await value('SELECT feed_wait($1, $2, $3)', ['outbox', '', '0 s']), true);
   expect((await rows('SELECT * FROM feed_fetch(NULL::outbox, $1, $2, $3)', ['0', 0, 2])).length, 2);
 });
-const anew = 'ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer) COST 1000';
+const anew = 'ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer, text[]) COST 1000';
 await report('add', () => altered('one', 'ALTER TABLE outbox ADD COLUMN one int'));
 await report('replan', () => altered('two', `ALTER TABLE outbox ADD COLUMN two int; ${anew}`));
 await report('retype', () => altered('two', 'ALTER TABLE outbox ALTER COLUMN two TYPE bigint'));

@@ -146,7 +146,7 @@ def session():
 print("setting:", "`prepare_threshold=%s`" % first.prepare_threshold)
 report("page", page)
 report("uncast", uncast)
-ANEW = "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer) COST 1000"
+ANEW = "ALTER FUNCTION feed_read(anyelement, text, integer, integer, integer, text[]) COST 1000"
 report("add", lambda: altered("one", "ALTER TABLE outbox ADD COLUMN one int"))
 report("replan", lambda: altered("two", f"ALTER TABLE outbox ADD COLUMN two int; {ANEW}"))
 report("retype", lambda: altered("two", "ALTER TABLE outbox ALTER COLUMN two TYPE bigint"))

@@ -1,0 +1,143 @@
+/*-------------------------------------------------------------------------
+ *
+ * types.c
+ *	  Which messages a reader wants: the argument "types".
+ *
+ * It is a list of message types of an outbox.  One that ends with * stands for
+ * all that begin with what is before it; anywhere else * is itself.  Texts are
+ * compared byte by byte, whatever the collation.  NULL is taken for ''.
+ *
+ * A row that is not wanted is passed before it is copied (entry.c).  What is
+ * passed is what the reader asked not to get, so a subscription may be moved
+ * past it.  Under row security the executor comes first, and its rows are
+ * chosen from: otherwise, how far a page gets would tell the types of rows
+ * that the reader must not see.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/detoast.h"
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "read/read.h"
+
+/* how many types may be given */
+#define MAX_TYPES		1000
+
+struct FeedpubTypes
+{
+	AttrNumber	attno;			/* the column that has the type */
+	int			n;
+	Datum	   *names;
+	int			longest;		/* of the names, in bytes */
+};
+
+/*
+ * Check the argument "types", and take it.
+ */
+FeedpubTypes *
+feedpub_types_parse(ArrayType *array)
+{
+	FeedpubTypes *types = palloc0_object(FeedpubTypes);
+
+	if (ARR_NDIM(array) != 1 || ArrayGetNItems(1, ARR_DIMS(array)) > MAX_TYPES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"types\" must be a one-dimensional array of 1 to %d texts",
+						MAX_TYPES),
+				 errhint("Give '{*}' for all types.")));
+	if (array_contains_nulls(array))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"types\" must not contain null values")));
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &types->names, NULL, &types->n);
+	for (int i = 0; i < types->n; i++)
+	{
+		types->names[i] = PointerGetDatum(DatumGetTextPP(types->names[i]));
+		types->longest = Max(types->longest, VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i])));
+	}
+	return types;
+}
+
+/*
+ * The column by which readers of a feed choose; InvalidAttrNumber if there is
+ * none.  It holds text, and is stored.
+ */
+static AttrNumber
+column_of(const FeedpubFeed *feed, TupleDesc desc)
+{
+	AttrNumber	attno = feed->is_outbox ? get_attnum(feed->relid, "message_type") : InvalidAttrNumber;
+	Form_pg_attribute att;
+	Oid			type;
+
+	if (attno == InvalidAttrNumber)
+		return attno;
+	att = TupleDescAttr(desc, attno - 1);
+	type = getBaseType(att->atttypid);
+	if ((type != TEXTOID && type != VARCHAROID) ||
+		(att->attgenerated != '\0' && att->attgenerated != ATTRIBUTE_GENERATED_STORED))
+		return InvalidAttrNumber;
+	return attno;
+}
+
+/*
+ * Find the column, or raise 0A000 if the feed has none.
+ */
+void
+feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed, Relation heap)
+{
+	types->attno = column_of(feed, RelationGetDescr(heap));
+	if (types->attno == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("feed \"%s\" cannot be read by types", RelationGetRelationName(heap)),
+				 feed->is_outbox ?
+					 errdetail("It has no column message_type of type text.") :
+					 errdetail("It is a table feed, whose entries have no types."),
+				 errhint("Read all of it, and choose in the consumer.")));
+}
+
+AttrNumber
+feedpub_types_column(const FeedpubTypes *types)
+{
+	return types->attno;
+}
+
+/*
+ * Is a row with this value in the column wanted?  Of a value that is not at
+ * hand, only as much is read as the longest name has, and a byte more.
+ */
+bool
+feedpub_types_want(const FeedpubTypes *types, Datum value, bool isnull)
+{
+	struct varlena *text = isnull ? NULL : (struct varlena *) DatumGetPointer(value);
+	const char *s = "";
+	int			length = 0;
+	bool		found = false;
+
+	if (text != NULL)
+	{
+		if (VARATT_IS_EXTERNAL(text) || VARATT_IS_COMPRESSED(text))
+			text = detoast_attr_slice(text, 0, types->longest + 1);
+		s = VARDATA_ANY(text);
+		length = VARSIZE_ANY_EXHDR(text);
+	}
+	for (int i = 0; i < types->n && !found; i++)
+	{
+		const char *name = VARDATA_ANY(DatumGetPointer(types->names[i]));
+		int			name_length = VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i]));
+
+		if (name_length > 0 && name[name_length - 1] == '*')
+			found = length >= name_length - 1 && memcmp(s, name, name_length - 1) == 0;
+		else
+			found = length == name_length && memcmp(s, name, length) == 0;
+	}
+	if (text != NULL && text != (struct varlena *) DatumGetPointer(value))
+		pfree(text);
+	return found;
+}
