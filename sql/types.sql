@@ -87,6 +87,15 @@ ALTER TABLE :odd DISABLE ROW LEVEL SECURITY;
 DROP POLICY few ON :odd;
 
 --
+-- The types of a change feed are the relations.
+--
+SELECT feed_create_changes('changes');
+INSERT INTO changes (op, relation, row) SELECT op, relation, to_json(n) FROM unnest('{insert,insert,truncate,truncate,update,insert}'::text[], '{public.orders,shop.orders,public.orders,shop.orders,public.order_lines,public.t}'::text[]) WITH ORDINALITY t (op, relation, n);
+INSERT INTO changes (op, row) VALUES ('message', '7');
+CALL feed_publish('changes');
+SELECT types, string_agg((entry).row #>> '{}', ' ') FROM unnest(ARRAY['{public.orders}', '{public.o*}', '{shop.*,public.t}', '{""}', '{*}', '{orders}']) types, feed_read(NULL::changes, types => types::text[]) GROUP BY types ORDER BY types COLLATE "C";
+
+--
 -- What is refused
 --
 CREATE FUNCTION failure(statement text) RETURNS text LANGUAGE plpgsql AS $$
@@ -121,7 +130,7 @@ SELECT failure('SELECT list(''{OrderPaid}'')');
 SELECT length(list(NULL)) > 0 AS "all";
 
 DROP FUNCTION list, wanted, failure;
-SELECT feed_drop(:'odd');
+SELECT feed_drop(:'odd'), feed_drop('changes');
 DROP TABLE t, whole;
 DROP DOMAIN kind;
 DROP ROLE regress_feedpub_types;

@@ -3,7 +3,8 @@
  * types.c
  *	  Which messages a reader wants: the argument "types".
  *
- * It is a list of message types of an outbox.  One that ends with * stands for
+ * It is a list of message types of an outbox, or of relations of a change feed.
+ * One that ends with * stands for
  * all that begin with what is before it; anywhere else * is itself.  Texts are
  * compared byte by byte, whatever the collation.  NULL is taken for ''.
  *
@@ -28,6 +29,9 @@
 
 /* how many types may be given */
 #define MAX_TYPES		1000
+
+/* the column that has the type of a feed's entries, but of a table feed's */
+#define COLUMN(feed)	((feed)->is_changes ? "relation" : "message_type")
 
 struct FeedpubTypes
 {
@@ -71,7 +75,7 @@ feedpub_types_parse(ArrayType *array)
 static AttrNumber
 column_of(const FeedpubFeed *feed, TupleDesc desc)
 {
-	AttrNumber	attno = feed->is_outbox ? get_attnum(feed->relid, "message_type") : InvalidAttrNumber;
+	AttrNumber	attno = feed->is_outbox ? get_attnum(feed->relid, COLUMN(feed)) : InvalidAttrNumber;
 	Form_pg_attribute att;
 	Oid			type;
 
@@ -97,7 +101,7 @@ feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed, Relation heap)
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("feed \"%s\" cannot be read by types", RelationGetRelationName(heap)),
 				 feed->is_outbox ?
-					 errdetail("It has no column message_type of type text.") :
+					 errdetail("It has no column %s of type text.", COLUMN(feed)) :
 					 errdetail("It is a table feed, whose entries have no types."),
 				 errhint("Read all of it, and choose in the consumer.")));
 }
