@@ -29,6 +29,8 @@
 static void page_answer(HttpRequest *request);
 static bool frame_page(HttpRequest *request, FormPage *page, BaseText *body);
 static uint64_t hash_of(const BaseText *text);
+static inline void add_words(uint64_t *lanes, const uint64_t *words);
+static inline uint64_t mix(uint64_t lane, uint64_t word);
 static bool has_etag(const char *list, const char *etag);
 
 const DbStatement form_page_statement = {
@@ -164,20 +166,32 @@ hash_of(const BaseText *text)
 {
 	uint64_t	lanes[4] = {text->length, 1, 2, 3};
 	uint64_t	words[4];
-	uint64_t	hash = 0;
+	size_t		i = 0;
 
-	for (size_t i = 0; i < text->length; i += sizeof(words))
+	for (; text->length - i >= sizeof(words); i += sizeof(words))
 	{
-		size_t		rest = text->length - i;
-
-		memset(words, 0, sizeof(words));
-		memcpy(words, text->data + i, rest < sizeof(words) ? rest : sizeof(words));
-		for (size_t j = 0; j < lengthof(lanes); j++)
-			lanes[j] = (lanes[j] ^ words[j] ^ lanes[j] >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+		memcpy(words, text->data + i, sizeof(words));
+		add_words(lanes, words);
 	}
-	for (size_t j = 0; j < lengthof(lanes); j++)
-		hash = (hash ^ lanes[j] ^ lanes[j] >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-	return hash | 1;
+	memset(words, 0, sizeof(words));
+	memcpy(words, text->data + i, text->length - i);
+	add_words(lanes, words);
+	return mix(mix(mix(lanes[0], lanes[1]), lanes[2]), lanes[3]) | 1;
+}
+
+static inline void
+add_words(uint64_t *lanes, const uint64_t *words)
+{
+	lanes[0] = mix(lanes[0], words[0]);
+	lanes[1] = mix(lanes[1], words[1]);
+	lanes[2] = mix(lanes[2], words[2]);
+	lanes[3] = mix(lanes[3], words[3]);
+}
+
+static inline uint64_t
+mix(uint64_t lane, uint64_t word)
+{
+	return (lane ^ word ^ lane >> 32) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* Is an ETag in the list of an If-None-Match? */
