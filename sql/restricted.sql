@@ -165,6 +165,9 @@ CALL pg_temp.request($q$ SELECT feedpub._restricted('SELECT 1'); SELECT set_conf
 -- Nothing is left in pg_temp, where the session's next statements look first.
 CALL pg_temp.request('CREATE DOMAIN pg_temp.text AS pg_catalog.text', 'SELECT a FROM restricted.read');
 CALL pg_temp.request($q$ CREATE OR REPLACE FUNCTION pg_temp.later() RETURNS int LANGUAGE sql AS 'SELECT 1' $q$, 'SELECT a FROM restricted.read');
+CALL pg_temp.request('CREATE OPERATOR pg_temp.+ (FUNCTION = int4pl, LEFTARG = int4, RIGHTARG = int4)', 'SELECT a FROM restricted.read');
+CALL pg_temp.request('CREATE COLLATION pg_temp.later FROM pg_catalog."C"', 'SELECT a FROM restricted.read');
+CALL pg_temp.request('CREATE TEXT SEARCH CONFIGURATION pg_temp.later (COPY = pg_catalog.simple)', 'SELECT a FROM restricted.read');
 SELECT pg_temp.later();
 RESET SESSION AUTHORIZATION;
 DISCARD TEMP;
@@ -205,6 +208,50 @@ CREATE FUNCTION restricted.request_as_definer() RETURNS SETOF text LANGUAGE sql 
 	$$ SELECT feedpub._request('regress_feedpub_victim', NULL, false, 'SELECT 1') $$;
 SET SESSION AUTHORIZATION regress_feedpub_login;
 SELECT restricted.request_as_definer();
+RESET SESSION AUTHORIZATION;
+
+-- Nothing of a request is left for the next one, which may be another role's:
+-- neither locks of the session nor what a sequence has given, also if it fails.
+CREATE SEQUENCE restricted.numbers;
+GRANT USAGE ON SEQUENCE restricted.numbers TO PUBLIC;
+SET SESSION AUTHORIZATION regress_feedpub_login;
+SET attack.sql = 'SELECT pg_advisory_lock(n), nextval(''restricted.numbers'') FROM generate_series(1, 3) n';
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'SELECT a FROM restricted.read');
+SELECT lastval();
+SELECT count(*) AS locks FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+SET attack.sql = 'SELECT pg_advisory_lock(1), nextval(''restricted.numbers''); SELECT 1 / 0';
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'SELECT a FROM restricted.read');
+SELECT lastval();
+SELECT count(*) AS locks FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+SET attack.sql = 'SELECT 1';
+
+-- The plans that a session keeps are of the role, of the tables and of the
+-- search_path as they are.
+RESET SESSION AUTHORIZATION;
+CREATE FUNCTION restricted.constant() RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT current_user::text';
+CREATE TABLE restricted.old AS SELECT 'old' AS a;
+CREATE TABLE restricted.later AS SELECT 'later' AS a;
+GRANT SELECT ON restricted.old, restricted.later TO regress_feedpub_reader, regress_feedpub_victim;
+SET SESSION AUTHORIZATION regress_feedpub_login;
+SELECT r, feedpub._request(r, NULL, true, 'SELECT restricted.constant()')
+  FROM unnest(array['regress_feedpub_reader', 'regress_feedpub_victim', 'regress_feedpub_reader']) r;
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.old');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.old WHERE a = $1', 'old');
+RESET SESSION AUTHORIZATION;
+REVOKE SELECT ON restricted.old FROM regress_feedpub_victim;
+ALTER TABLE restricted.old RENAME TO oldest;
+ALTER TABLE restricted.later RENAME TO old;
+SET SESSION AUTHORIZATION regress_feedpub_login;
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.old');
+SELECT feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT a FROM restricted.old WHERE a = $1', 'later');
+SELECT feedpub._request('regress_feedpub_victim', NULL, true, 'SELECT a FROM restricted.oldest');
+-- More statements than are kept; and those that code of a request makes while
+-- its own plan runs.
+SELECT sum(feedpub::int) FROM generate_series(1, 100) n, feedpub._request('regress_feedpub_reader', NULL, true, 'SELECT ' || n % 70) feedpub;
+SET attack.sql = $$ SELECT count(*) FROM generate_series(1, 100) n, feedpub._request(NULL, NULL, true, 'SELECT ' || n) $$;
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'SELECT a FROM restricted.read');
+SET attack.sql = 'SELECT 1';
+SELECT feedpub._request('regress_feedpub_reader', NULL, false, 'SELECT a FROM restricted.read');
 RESET SESSION AUTHORIZATION;
 
 -- Feeds are read and written by it; their names are looked up in the caller's

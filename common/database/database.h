@@ -137,6 +137,10 @@ extern void db_session_hurry(DbSession *session);
 extern bool db_session_hopes(const DbSession *session);
 extern void db_session_send(DbSession *session, const char *text,
 							int nargs, const char *const *arguments);
+extern void db_session_prepare(DbSession *session, const char *name,
+							   const char *text);
+extern void db_session_run(DbSession *session, const char *name, int nargs,
+						   const char *const *arguments);
 extern void db_session_sync(DbSession *session);
 extern void db_session_flush(DbSession *session);
 extern bool db_session_is_standby(const DbSession *session);

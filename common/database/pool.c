@@ -3,10 +3,8 @@
  * pool.c
  *	  The connections to the database that run tasks.
  *
- * A task is one statement of feedpub._request(), a transaction of its own, sent
- * together with DISCARD ALL, so nothing that an owner's code left in the
- * session meets the next task.  It has ended when the first of the two has, and
- * the session is free when the second one has.
+ * A task is one statement of feedpub._request(), a transaction of its own, of
+ * which nothing is left in the session that the next task could meet.
  *
  * If the connection is lost, a read is made once more, on another one.  What
  * writes is not, because the first attempt may have succeeded.
@@ -34,13 +32,14 @@
 
 #define SHARE_BUCKETS 256
 
+#define REQUEST "request"		/* a prepared statement */
+
 typedef enum WorkerState
 {
 	WORKER_CHECKS,				/* the extension */
 	WORKER_IDLE,
 	WORKER_LISTENS,				/* feed_listen(), before the statement of its task */
-	WORKER_RUNS,
-	WORKER_CLEARS				/* DISCARD ALL */
+	WORKER_RUNS
 } WorkerState;
 
 /* Tasks with the same text, as long as there are some. */
@@ -67,7 +66,7 @@ typedef struct Worker
 	Share	   *share;			/* of the task */
 	DbResult   *result;			/* of the task */
 	int64_t		unwanted_at;	/* ms; when to ask */
-	bool		failed;			/* DISCARD ALL, or the check */
+	bool		failed;			/* the check */
 } Worker;
 
 static Worker *workers;
@@ -80,7 +79,6 @@ static Share **last_ready = &first_ready;
 static void opened(DbSession *session);
 static void received(DbSession *session, PGresult *result);
 static void closed(DbSession *session);
-static void send_limit(DbSession *session);
 static const char *check_extension(Worker *worker, const PGresult *result);
 static void log_problem(const char *problem);
 static Share **find_share(const char *name);
@@ -301,14 +299,18 @@ stop_unwanted(Worker *worker, int64_t now)
 	db_session_close(&worker->session, NULL);
 }
 
-/* Look at the extension: it must be of this program's version. */
+/*
+ * Look at the extension: it must be of this program's version.  Have the server
+ * end statements that take too long.
+ */
 static void
 opened(DbSession *session)
 {
 	Worker	   *worker = (Worker *) session;
+	char		text[64];
 
 	worker->state = WORKER_CHECKS;
-	worker->failed = true;
+	worker->failed = false;
 	worker->pid = PQbackendPID(session->connection);
 	db_session_send(session,
 					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
@@ -316,23 +318,17 @@ opened(DbSession *session)
 					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
 					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
 					0, NULL);
-	send_limit(session);
-	db_session_sync(session);
-	db_session_flush(session);
-}
-
-/* Have the server end statements that take too long. */
-static void
-send_limit(DbSession *session)
-{
-	char		text[64];
-
 	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
 			 db_settings->statement_timeout);
 	db_session_send(session, text, 0, NULL);
 	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'",
 			 db_settings->lock_timeout);
 	db_session_send(session, text, 0, NULL);
+	db_session_prepare(session, REQUEST,
+					   "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4,"
+					   " $5, $6, $7, $8, $9, $10)");
+	db_session_sync(session);
+	db_session_flush(session);
 }
 
 /* Returns what is wrong, or NULL. */
@@ -423,9 +419,6 @@ start_task(Worker *worker, DbTask *task)
 	}
 	send_statement(worker, task->statement->text, task->statement->nargs);
 	db_session_sync(session);
-	db_session_send(session, "DISCARD ALL", 0, NULL);
-	send_limit(session);
-	db_session_sync(session);
 	db_session_flush(session);
 }
 
@@ -437,12 +430,10 @@ static void
 send_statement(Worker *worker, const char *text, int nargs)
 {
 	const DbTask *task = worker->task;
-	const char *values[DB_MAX_ARGUMENTS + 4];
+	const char *values[DB_MAX_ARGUMENTS + 4] = {NULL};
 	BaseText	statement = {0};
-	BaseText	call = {0};
 
 	base_text_print(&statement, text, worker->schema);
-	base_text_print(&call, "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4");
 	values[0] = *task->role == '\0'		 ? NULL :
 		may_be_taken(worker, task->role) ? task->role :
 										   "";
@@ -450,14 +441,9 @@ send_statement(Worker *worker, const char *text, int nargs)
 	values[2] = task->statement->writes ? "f" : "t";
 	values[3] = statement.data;
 	for (int i = 0; i < nargs; i++)
-	{
-		base_text_print(&call, ", $%d", i + 5);
 		values[i + 4] = task->arguments[i];
-	}
-	base_text_print(&call, ")");
-	db_session_send(&worker->session, call.data, nargs + 4, values);
+	db_session_run(&worker->session, REQUEST, lengthof(values), values);
 	free(statement.data);
-	free(call.data);
 }
 
 /*
@@ -488,12 +474,15 @@ received(DbSession *session, PGresult *result)
 	switch (worker->state)
 	{
 		case WORKER_CHECKS:
-			if (result == NULL || PQresultStatus(result) == PGRES_COMMAND_OK ||
-				PQresultStatus(result) == PGRES_PIPELINE_ABORTED)
+			/* the first problem is told */
+			if (result == NULL || worker->failed ||
+				(PQresultStatus(result) != PGRES_TUPLES_OK &&
+				 PQresultStatus(result) != PGRES_FATAL_ERROR))
 				break;
 			problem = check_extension(worker, result);
 			worker->failed = problem != NULL;
-			log_problem(problem);
+			if (problem != NULL)
+				log_problem(problem);
 			break;
 		case WORKER_LISTENS:
 			if (result == NULL)
@@ -505,10 +494,6 @@ received(DbSession *session, PGresult *result)
 			if (result != NULL)
 				take_result(worker, result);
 			return;
-		case WORKER_CLEARS:
-			if (result != NULL)
-				worker->failed = PQresultStatus(result) != PGRES_COMMAND_OK;
-			break;
 		case WORKER_IDLE:
 			break;
 	}
@@ -541,23 +526,22 @@ end_transaction(Worker *worker)
 	DbTask	   *task = worker->task;
 	DbResult   *result = worker->result;
 
-	if (task != NULL)
-	{
-		worker->state = WORKER_CLEARS;
-		worker->failed = true;
-		worker->task = NULL;
-		worker->result = NULL;
-		leave_share(worker->share);
-		end_task(task, result);
-		return;
-	}
 	if (worker->failed)
 	{
 		db_session_close(session, NULL);
 		return;
 	}
 	if (worker->state == WORKER_CHECKS)
+	{
 		connected++;
+		log_problem(NULL);
+	}
 	worker->state = WORKER_IDLE;
 	session->deadline = 0;
+	if (task == NULL)
+		return;
+	worker->task = NULL;
+	worker->result = NULL;
+	leave_share(worker->share);
+	end_task(task, result);
 }

@@ -26,6 +26,9 @@
 /* ms after which an attempt is not waited for, if the one before it failed */
 #define HUNG 1000
 
+/* of parameters */
+static const Oid types[DB_MAX_ARGUMENTS + 4] = {25, 25, 25, 25, 25, 25, 25, 25, 25, 25};
+
 const DbSettings *db_settings;
 
 static void ready(BaseSource *source, uint32_t events);
@@ -228,10 +231,23 @@ void
 db_session_send(DbSession *session, const char *text, int nargs,
 				const char *const *arguments)
 {
-	static const Oid types[DB_MAX_ARGUMENTS + 4] = {25, 25, 25, 25, 25, 25, 25, 25, 25, 25};
-
 	PQsendQueryParams(session->connection, text, nargs, types, arguments, NULL,
 					  NULL, 0);
+}
+
+/* Prepare a statement with as many parameters as there may be. */
+void
+db_session_prepare(DbSession *session, const char *name, const char *text)
+{
+	PQsendPrepare(session->connection, name, text, lengthof(types), types);
+}
+
+/* Run a statement that has been prepared. */
+void
+db_session_run(DbSession *session, const char *name, int nargs,
+			   const char *const *arguments)
+{
+	PQsendQueryPrepared(session->connection, name, nargs, arguments, NULL, NULL, 0);
 }
 
 /* The end of a transaction; db_session_flush() sends it. */

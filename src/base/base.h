@@ -120,6 +120,7 @@ extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,
 
 /* in leftover.c */
 extern void feedpub_leftover_init(void);
+extern void feedpub_leftover_clear(void);
 
 /* in role.c */
 extern void feedpub_role_begin_owner(Oid owner, FeedpubRole *caller);

@@ -8,12 +8,12 @@
  * in the session: temporary relations, prepared statements, cursors WITH HOLD,
  * LISTEN.  Settings are set back.  Two things remain, and are refused here.
  *
- * Types in pg_temp.  A name without a schema is looked up there first, so after
+ * Objects in pg_temp.  A name without a schema is looked up there first, so after
  * CREATE DOMAIN pg_temp.text the session's next "::text" would run the checks of
  * that domain as the session's user.  Newer servers refuse that as well.  Here
- * it is refused by a hook, for functions too.  The rows and arrays of relations
- * are left to the server, which needs some for REFRESH MATERIALIZED VIEW
- * CONCURRENTLY.
+ * it is refused by a hook, for functions, operators and all else too.
+ * Relations are left to the server, with their rows, arrays and constraints: it
+ * needs some for REFRESH MATERIALIZED VIEW CONCURRENTLY.
  *
  * Advisory locks of the session, which would stay if they are taken, and be gone
  * if one that the session had is released.  The functions for both are refused
@@ -23,6 +23,20 @@
  * Locks of the transaction end with it, and are the owner's choice.  So are all
  * of them in its own session, and in a background worker, whose session ends.
  *
+ * A server does requests of many roles in one session, by feedpub._request(),
+ * which runs all code of a request so.  In its sessions nothing is worth
+ * keeping, so what is refused above may be cleared instead, when the transaction
+ * ends: feedpub_leftover_clear().  That makes DISCARD ALL needless.  Of its parts
+ * - cursors WITH HOLD, the session's user, prepared statements, LISTEN and
+ *	 relations in pg_temp are refused by the server, other objects in pg_temp
+ *	 here;
+ * - settings are set back, by feedpub._request() or by the transaction's end;
+ * - advisory locks of the session and what sequences have given it, as
+ *	 lastval() tells, are cleared;
+ * - plans are made anew by themselves when they are out of date.
+ * What DISCARD ALL leaves, as the variables of an interpreter, is left here too:
+ * a language that is trusted keeps those of roles apart.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
@@ -30,12 +44,16 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/objectaccess.h"
 #include "catalog/objectaddress.h"
-#include "catalog/pg_proc.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_constraint.h"
 #include "catalog/pg_type.h"
+#include "commands/sequence.h"
 #include "miscadmin.h"
+#include "storage/lock.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -47,10 +65,12 @@ StaticAssertDecl(F_PG_ADVISORY_UNLOCK_ALL - F_PG_ADVISORY_LOCK_INT8 == 12,
 				 "advisory locks of sessions have thirteen functions");
 
 static object_access_hook_type next_hook = NULL;
+static bool clears;				/* when the transaction ends */
 
 static void refuse(ObjectAccessType access, Oid class_id, Oid object_id,
 				   int sub_id, void *arg);
 static bool is_temporary(Oid class_id, Oid object_id);
+static void end_transaction(XactEvent event, void *arg);
 
 /*
  * Watch what an owner's code does.  _PG_init() calls this once.
@@ -60,6 +80,7 @@ feedpub_leftover_init(void)
 {
 	next_hook = object_access_hook;
 	object_access_hook = refuse;
+	RegisterXactCallback(end_transaction, NULL);
 }
 
 static void
@@ -78,19 +99,26 @@ refuse(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *a
 				 errmsg("cannot take or release advisory locks of the session within security-restricted operation"),
 				 errhint("Use locks of the transaction, as pg_advisory_xact_lock() takes them.")));
 	if ((sec_context & FEEDPUB_OWNER_CODE) != 0 && access == OAT_POST_CREATE &&
-		(class_id == TypeRelationId || class_id == ProcedureRelationId) &&
 		is_temporary(class_id, object_id))
+	{
+		const char *what = get_object_class_descr(class_id);
+
+		/* of a type newer servers say the same */
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot create a %s in a temporary schema within security-restricted operation",
-						class_id == TypeRelationId ? "type" : "function")));
+				 errmsg("cannot create %s %s in a temporary schema within security-restricted operation",
+						*what == 'o' ? "an" : "a", what)));
+	}
 }
 
-/* It has just been written, so the catalog's caches do not have it yet. */
+/*
+ * Is it in pg_temp, and no part of a relation?  It has just been written, so
+ * the catalog's caches do not have it yet.
+ */
 static bool
 is_temporary(Oid class_id, Oid object_id)
 {
-	Relation	catalog = table_open(class_id, AccessShareLock);
+	Relation	catalog;
 	ScanKeyData key;
 	SysScanDesc scan;
 	HeapTuple	tuple;
@@ -98,6 +126,11 @@ is_temporary(Oid class_id, Oid object_id)
 	bool		isnull;
 	bool		result;
 
+	if (class_id == RelationRelationId || class_id == ConstraintRelationId ||
+		!is_objectclass_supported(class_id) ||
+		get_object_attnum_namespace(class_id) == InvalidAttrNumber)
+		return false;
+	catalog = table_open(class_id, AccessShareLock);
 	ScanKeyInit(&key, get_object_attnum_oid(class_id), BTEqualStrategyNumber,
 				F_OIDEQ, ObjectIdGetDatum(object_id));
 	scan = systable_beginscan(catalog, get_object_oid_index(class_id), true,
@@ -111,4 +144,24 @@ is_temporary(Oid class_id, Oid object_id)
 	systable_endscan(scan);
 	table_close(catalog, AccessShareLock);
 	return result;
+}
+
+/*
+ * What the code of this transaction leaves in the session is cleared when it
+ * ends, however it ends.
+ */
+void
+feedpub_leftover_clear(void)
+{
+	clears = true;
+}
+
+static void
+end_transaction(XactEvent event, void *arg)
+{
+	if (!clears || (event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT && event != XACT_EVENT_PREPARE))
+		return;
+	clears = false;
+	LockReleaseSession(USER_LOCKMETHOD);
+	ResetSequenceCaches();
 }

@@ -32,12 +32,19 @@
  * If an error is raised, the abort of the transaction or subtransaction
  * restores role and settings.
  *
+ * Of a request nothing at all is left: feedpub_leftover_clear() has the
+ * argument.  So the next one, of another role, may follow in the same session.
+ *
  * The search_path is the caller's, in which the names of feeds in arguments
  * are looked up.  To pin it would protect nothing, because all code here runs
  * as the caller anyway.  The statement itself is the server's, and must not
  * mean what others put into that path: its names and operators are qualified.
  *
  * A caller gets no right by this function.  So all roles may call it.
+ *
+ * The plans of requests are kept, by statement and role, so that nothing in a
+ * plan has been decided for another role: what is constant is computed, and what
+ * is inlined is checked, when the plan is made.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,6 +64,19 @@
 
 #include "base/base.h"
 
+#define KEPT_PLANS 32
+
+/* A plan of a request. */
+typedef struct KeptPlan
+{
+	char	   *statement;		/* or NULL */
+	Oid			role;
+	int			nargs;
+	SPIPlanPtr	plan;
+} KeptPlan;
+
+static KeptPlan kept_plans[KEPT_PLANS];
+
 PG_FUNCTION_INFO_V1(feedpub_restricted);
 PG_FUNCTION_INFO_V1(feedpub_request);
 
@@ -65,7 +85,9 @@ static void take_role(const char *role);
 static void refuse_role(void *arg);
 static void set_locally(const char *name, const char *value);
 static void run(const char *statement, ArrayType *arguments,
-				ReturnSetInfo *rsinfo);
+				bool is_kept, ReturnSetInfo *rsinfo);
+static SPIPlanPtr find_plan(const char *statement, int nargs, Oid *argtypes);
+static SPIPlanPtr make_plan(const char *statement, int nargs, Oid *argtypes);
 static void check_statement(SPIPlanPtr plan);
 static Datum first_column(HeapTuple tuple, TupleDesc desc, bool *isnull);
 
@@ -99,7 +121,9 @@ feedpub_restricted(PG_FUNCTION_ARGS)
  * What a server does for a request, as one statement: until the end of the
  * transaction it takes a role, and sets request.jwt.claims, unless they are
  * null; all constraints are immediate, and nothing may be written if the
- * request is read_only.  Then it runs the statement as _restricted() does.
+ * request is read_only.  Then it runs the statement as _restricted() does.  When
+ * the transaction ends, the session's advisory locks are released, and what
+ * sequences have given the session is forgotten.
  *
  * The settings are those that SET LOCAL makes, with the checks of SET: the
  * role must be one that the session's user may take, and none can be taken
@@ -115,6 +139,7 @@ feedpub_request(PG_FUNCTION_ARGS)
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 
+	feedpub_leftover_clear();
 	if (PG_GETARG_BOOL(2))
 		set_locally("transaction_read_only", "on");
 	if (!PG_ARGISNULL(1))
@@ -128,7 +153,8 @@ feedpub_request(PG_FUNCTION_ARGS)
 
 /*
  * Run the statement that is this argument, with the next one, as the current
- * user.
+ * user.  The plan is kept if it is a request's.  A call that its code makes,
+ * maybe of a request, keeps none: so a plan is never freed while it runs.
  */
 static void
 run_restricted(FunctionCallInfo fcinfo, int statement)
@@ -142,6 +168,7 @@ run_restricted(FunctionCallInfo fcinfo, int statement)
 	nestlevel = NewGUCNestLevel();
 	run(text_to_cstring(PG_GETARG_TEXT_PP(statement)),
 		PG_GETARG_ARRAYTYPE_P(statement + 1),
+		statement > 0 && (sec_context & SECURITY_RESTRICTED_OPERATION) == 0,
 		(ReturnSetInfo *) fcinfo->resultinfo);
 	AtEOXact_GUC(false, nestlevel);
 	SetUserIdAndSecContext(userid, sec_context);
@@ -183,7 +210,8 @@ set_locally(const char *name, const char *value)
 }
 
 static void
-run(const char *statement, ArrayType *arguments, ReturnSetInfo *rsinfo)
+run(const char *statement, ArrayType *arguments, bool is_kept,
+	ReturnSetInfo *rsinfo)
 {
 	SPIPlanPtr	plan;
 	Oid		   *argtypes;
@@ -203,11 +231,8 @@ run(const char *statement, ArrayType *arguments, ReturnSetInfo *rsinfo)
 		argtypes[i] = TEXTOID;
 		nulls[i] = isnull[i] ? 'n' : ' ';
 	}
-	plan = SPI_prepare(statement, nargs, argtypes);
-	if (plan == NULL)
-		elog(ERROR, "could not prepare \"%s\": %s", statement,
-			 SPI_result_code_string(SPI_result));
-	check_statement(plan);
+	plan = is_kept ? find_plan(statement, nargs, argtypes) :
+					 make_plan(statement, nargs, argtypes);
 	rc = SPI_execute_plan(plan, values, nulls, false, 0);
 	if (rc < 0)
 		elog(ERROR, "could not run \"%s\": %s", statement,
@@ -224,6 +249,45 @@ run(const char *statement, ArrayType *arguments, ReturnSetInfo *rsinfo)
 							 &is_null);
 	}
 	SPI_finish();
+}
+
+/* The plan of a request, made if there is none yet. */
+static SPIPlanPtr
+find_plan(const char *statement, int nargs, Oid *argtypes)
+{
+	static int	next;
+	KeptPlan   *kept = kept_plans;
+	SPIPlanPtr	plan;
+	char	   *copy;
+
+	for (; kept < kept_plans + KEPT_PLANS && kept->statement != NULL; kept++)
+		if (kept->role == GetUserId() && kept->nargs == nargs &&
+			strcmp(kept->statement, statement) == 0)
+			return kept->plan;
+	plan = make_plan(statement, nargs, argtypes);
+	copy = MemoryContextStrdup(TopMemoryContext, statement);
+	SPI_keepplan(plan);
+	kept = &kept_plans[next];
+	next = (next + 1) % KEPT_PLANS;
+	if (kept->statement != NULL)
+	{
+		pfree(kept->statement);
+		SPI_freeplan(kept->plan);
+	}
+	*kept = (KeptPlan){.statement = copy, .role = GetUserId(), .nargs = nargs, .plan = plan};
+	return plan;
+}
+
+static SPIPlanPtr
+make_plan(const char *statement, int nargs, Oid *argtypes)
+{
+	SPIPlanPtr	plan = SPI_prepare(statement, nargs, argtypes);
+
+	if (plan == NULL)
+		elog(ERROR, "could not prepare \"%s\": %s", statement,
+			 SPI_result_code_string(SPI_result));
+	check_statement(plan);
+	return plan;
 }
 
 /*
