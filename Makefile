@@ -18,6 +18,7 @@ OBJS = \
 	src/base/argument.o \
 	src/base/attempt.o \
 	src/base/guc.o \
+	src/base/json_row.o \
 	src/base/json_value.o \
 	src/base/leftover.o \
 	src/base/role.o \
@@ -106,6 +107,7 @@ OBJS = \
 	src/worker/prepared.o \
 	src/worker/worker.o \
 	src/write/capture.o \
+	src/write/change.o \
 	src/write/message_id.o \
 	src/write/position.o \
 	src/write/stamp.o \

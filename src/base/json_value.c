@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * json_value.c
- *	  A value, and a row of them, as JSON.
+ *	  A value as JSON.
  *
  * A value becomes what row_to_json() makes of it, with one exception.  If a
  * user has made a cast to json for a type, row_to_json() calls it: code of the
@@ -33,12 +33,11 @@
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
-#include "base/base.h"
+#include "base/json.h"
 
 /*
  * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES,
@@ -47,48 +46,6 @@
  */
 #define MAX_OBJECT_BYTES	(240 * 1024 * 1024)
 
-/* The memory of written values is freed when it is larger than this. */
-#define MAX_KEPT_BYTES		(1024 * 1024)
-
-/* How values of a type are written. */
-typedef enum JsonKind
-{
-	JSON_BOOL,
-	JSON_INT4,
-	JSON_INT8,
-	JSON_NUMBER,				/* as its output function has it */
-	JSON_TIME,
-	JSON_JSON,
-	JSON_JSONB,
-	JSON_TEXT,
-	JSON_ARRAY,
-	JSON_ROW,
-	JSON_STRING,				/* what its output function makes, quoted */
-} JsonKind;
-
-struct FeedpubJsonType
-{
-	Oid			type;			/* must be first */
-	bool		is_known;		/* the rest is there */
-	JsonKind	kind;
-	Oid			base;			/* not a domain */
-	int16		len;
-	FmgrInfo	output;
-	bool		has_time;		/* the last one that was written: rows of a */
-	int64		time;			/* transaction often have the same */
-	char		time_text[MAXDATELEN + 1];
-};
-
-struct FeedpubJsonValues
-{
-	HTAB	   *types;
-	Size		start;			/* where in its buffer the object begins */
-	MemoryContext context;		/* of what is known of types */
-};
-
-static FeedpubJsonType *find_type(FeedpubJsonValues *values, Oid typid);
-static void append_value(FeedpubJsonValues *values, StringInfo out,
-						 FeedpubJsonType *type, Datum value);
 static void append_time(FeedpubJsonValues *values, StringInfo out,
 						FeedpubJsonType *type, Datum value);
 static void append_jsonb(FeedpubJsonValues *values, StringInfo out,
@@ -121,6 +78,15 @@ feedpub_jsonvalue_begin(void)
 }
 
 /*
+ * Times with a zone are to be written in UTC, not in the session's.
+ */
+void
+feedpub_jsonvalue_in_utc(FeedpubJsonValues *values)
+{
+	values->in_utc = true;
+}
+
+/*
  * An object begins in a buffer: the bound is for what is written from here on.
  */
 void
@@ -130,117 +96,20 @@ feedpub_jsonvalue_limit(FeedpubJsonValues *values, StringInfo out)
 }
 
 /*
- * Some columns of a table as an object.
- */
-void
-feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
-						const AttrNumber *attnos, FeedpubJsonShape *shape)
-{
-	StringInfoData label;
-
-	initStringInfo(&label);
-	shape->natts = natts;
-	shape->columns = palloc(natts * sizeof(struct FeedpubJsonColumn));
-	for (int i = 0; i < natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, attnos[i] - 1);
-		const char *name = NameStr(att->attname);
-
-		resetStringInfo(&label);
-		feedpub_jsonvalue_string(values, &label, name, strlen(name));
-		appendStringInfoChar(&label, ':');
-		shape->columns[i].attno = attnos[i];
-		shape->columns[i].label = pstrdup(label.data);
-		shape->columns[i].label_length = label.len;
-		shape->columns[i].type = find_type(values, att->atttypid);
-	}
-}
-
-/*
- * Append an object of columns of a row, but for those that skip names, by their
- * number in the shape; it may be NULL.
- *
- * The memory of the values is several times that of the row, and lies in
- * context, which may be reset meanwhile.  Of a large page it would be tens of
- * megabytes, and getting them from the system takes as long as all the rest.
- */
-void
-feedpub_jsonvalue_object(FeedpubJsonValues *values, StringInfo out,
-						 const FeedpubJsonShape *shape, const bool *skip,
-						 const Datum *columns, const bool *nulls,
-						 MemoryContext context)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(context);
-	char		separator = '{';
-
-	for (int i = 0; i < shape->natts; i++)
-	{
-		const struct FeedpubJsonColumn *column = &shape->columns[i];
-
-		if (skip != NULL && skip[i])
-			continue;
-		appendStringInfoCharMacro(out, separator);
-		separator = ',';
-		appendBinaryStringInfo(out, column->label, column->label_length);
-		if (!nulls[column->attno - 1])
-			append_value(values, out, column->type, columns[column->attno - 1]);
-		else
-			appendBinaryStringInfo(out, "null", 4);
-		if (context->mem_allocated > MAX_KEPT_BYTES)
-			MemoryContextReset(context);
-	}
-	if (separator == '{')
-		appendStringInfoChar(out, '{');
-	appendStringInfoChar(out, '}');
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/*
- * Can the values of these columns be written as JSON, whatever they are, unless
- * they are too large?  The output functions of these types raise no error.
- */
-bool
-feedpub_jsonvalue_is_safe(const FeedpubJsonShape *shape)
-{
-	for (int i = 0; i < shape->natts; i++)
-	{
-		const FeedpubJsonType *type = shape->columns[i].type;
-
-		switch (type->base)
-		{
-			case BYTEAOID:
-			case CIDROID:
-			case INETOID:
-			case INTERVALOID:
-			case NAMEOID:
-			case OIDOID:
-			case TIMEOID:
-			case TIMETZOID:
-			case UUIDOID:
-				break;
-			default:
-				if (type->kind >= JSON_ARRAY)
-					return false;
-		}
-	}
-	return true;
-}
-
-/*
  * Append a value of this type, which is not null.
  */
 void
 feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, Oid typid, Datum value)
 {
-	append_value(values, out, find_type(values, typid), value);
+	feedpub_jsonvalue_append_as(values, out, feedpub_jsonvalue_type(values, typid), value);
 }
 
 /*
  * How values of a type are written; the server's json_categorize_type(),
  * less its look for casts.
  */
-static FeedpubJsonType *
-find_type(FeedpubJsonValues *values, Oid typid)
+FeedpubJsonType *
+feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 {
 	bool		found;
 	FeedpubJsonType *type = hash_search(values->types, &typid, HASH_ENTER, &found);
@@ -306,8 +175,8 @@ find_type(FeedpubJsonValues *values, Oid typid)
 /*
  * Append a value that is not null.
  */
-static void
-append_value(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
+void
+feedpub_jsonvalue_append_as(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
 {
 	char		buffer[MAXINT8LEN + 1];
 	const char *s;
@@ -368,12 +237,13 @@ append_value(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, D
 static void
 append_time(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
 {
+	int			utc = 0;
 	int64		time = type->base == DATEOID ? DatumGetDateADT(value) : DatumGetTimestamp(value);
 
 	if (!type->has_time || type->time != time)
 	{
 		type->has_time = false;
-		JsonEncodeDateTime(type->time_text, value, type->base, NULL);
+		JsonEncodeDateTime(type->time_text, value, type->base, values->in_utc ? &utc : NULL);
 		type->time = time;
 		type->has_time = true;
 	}
@@ -477,7 +347,7 @@ append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
 		appendBinaryStringInfo(out, "[]", 2);
 		return;
 	}
-	type = find_type(values, ARR_ELEMTYPE(array));
+	type = feedpub_jsonvalue_type(values, ARR_ELEMTYPE(array));
 	iterator = array_create_iterator(array, 0, NULL);
 	for (int n = 0; array_iterate(iterator, &value, &isnull); n++)
 	{
@@ -495,7 +365,7 @@ append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
 		if (isnull)
 			appendBinaryStringInfo(out, "null", 4);
 		else
-			append_value(values, out, type, value);
+			feedpub_jsonvalue_append_as(values, out, type, value);
 		slice = 1;
 		for (int i = ndim - 1; i >= 0; i--)
 		{
@@ -537,7 +407,7 @@ append_row(FeedpubJsonValues *values, StringInfo out, HeapTupleHeader header)
 		if (nulls[i])
 			appendBinaryStringInfo(out, "null", 4);
 		else
-			append_value(values, out, find_type(values, att->atttypid), columns[i]);
+			feedpub_jsonvalue_append_as(values, out, feedpub_jsonvalue_type(values, att->atttypid), columns[i]);
 	}
 	if (separator == '{')
 		appendStringInfoChar(out, '{');

@@ -67,7 +67,7 @@ invalidate(Datum arg, Oid relid)
 		while ((entry = hash_seq_search(&status)) != NULL)
 		{
 			if (all || entry->relid == relid || entry->feed == relid ||
-				entry->seqid == relid)
+				entry->seqid == relid || entry->table == relid || entry->root == relid)
 				entry->valid = false;
 		}
 	}

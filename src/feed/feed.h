@@ -152,6 +152,8 @@ typedef struct FeedpubCached
 	bool		valid;
 	Oid			feed;			/* other relations whose invalidation counts */
 	Oid			seqid;
+	Oid			table;
+	Oid			root;
 } FeedpubCached;
 
 /* What a backend knows of tables, for the file that defines it. */
@@ -237,6 +239,7 @@ extern int	feedpub_key_attnos(Relation rel, const FeedpubKey *key,
 extern void feedpub_key_of_partition(Oid relid, Oid partition, FeedpubKey *key);
 extern int	feedpub_key_columns(Oid keyid, AttrNumber *attnos);
 extern int	feedpub_key_pin(TupleDesc desc, int nkeys, const AttrNumber *attnos);
+extern int	feedpub_key_pin_settings(void);
 extern void feedpub_key_unpin(int pinned);
 extern Datum feedpub_key_pinned_texts(TupleDesc desc, int nkeys,
 									  const AttrNumber *attnos,

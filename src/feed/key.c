@@ -48,7 +48,6 @@ typedef struct KeyTexts
 
 static Datum *load_array(Datum array, Oid type, int *n);
 static bool prints_the_same_everywhere(Oid type);
-static int	pin_settings(void);
 static void read_values(void *arg);
 static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
 							   Oid opcintype, Oid collation);
@@ -299,8 +298,8 @@ prints_the_same_everywhere(Oid type)
  * array_nulls is about reading only; lc_monetary is for money, search_path and
  * quote_all_identifiers are for regclass and its like.
  */
-static int
-pin_settings(void)
+int
+feedpub_key_pin_settings(void)
 {
 	static const char *const settings[][2] = {
 		{"datestyle", "ISO"},
@@ -332,7 +331,7 @@ feedpub_key_pin(TupleDesc desc, int nkeys, const AttrNumber *attnos)
 	for (int i = 0; i < nkeys; i++)
 	{
 		if (!prints_the_same_everywhere(TupleDescAttr(desc, attnos[i] - 1)->atttypid))
-			return pin_settings();
+			return feedpub_key_pin_settings();
 	}
 	return -1;
 }
@@ -453,7 +452,7 @@ read_values(void *arg)
 		Oid			param;
 
 		if (nestlevel < 0 && !prints_the_same_everywhere(type))
-			nestlevel = pin_settings();
+			nestlevel = feedpub_key_pin_settings();
 		getTypeInputInfo(type, &input, &param);
 		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
 											   param, -1);

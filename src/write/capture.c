@@ -3,39 +3,536 @@
  * capture.c
  *	  The triggers of captured tables, which write changes into change feeds.
  *
+ * A captured table has an AFTER ROW trigger for each of its change feeds
+ * (pg_trigger.tgconstrrelid), which writes an entry for each row that is
+ * inserted, updated or deleted (change.c says in which order), and one for
+ * TRUNCATE.  The triggers are ENABLE ALWAYS: what logical replication brings is
+ * captured too.  Partitions have clones.  What is captured, and by which key, is
+ * in feedpub._capture.
+ *
+ * A writer never fails because of that, but as its own INSERT into a table might:
+ * no space, a cancel.  JSON is made when the row is written.  Where a type's
+ * output function may fail, or a value may be too large, it is made in a
+ * subtransaction, and the entry has the error.  If the feed, the capture or the
+ * key is not there, or the feed cannot take the entry, the change is lost, which
+ * is noted (feed/lost.c), and readers are refused.
+ *
+ * The feed is locked as by an INSERT, before what is known of it is looked at.
+ * So it is not altered while it is written, and if it has been, this is known.
+ *
+ * JSON does not depend on the writer's settings: times are in UTC, and settings
+ * that other values depend on are set if they differ.
+ *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/relation.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/tuptable.h"
 #include "fmgr.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "write/write.h"
 
 PG_FUNCTION_INFO_V1(feedpub_capture_row);
 PG_FUNCTION_INFO_V1(feedpub_capture_truncate);
 
+/* columns of feedpub._capture */
+#define ANUM_CAPTURE_RELATION		1
+#define ANUM_CAPTURE_FEED			2
+#define ANUM_CAPTURE_KEY			3
+#define ANUM_CAPTURE_KEY_ATTNUMS	4
+#define ANUM_CAPTURE_COLUMNS		5
+#define ANUM_CAPTURE_COLUMN_ATTNUMS	6
+#define ANUM_CAPTURE_OLD			7
+#define ANUM_CAPTURE_NUMBERS_OF		8
+#define NATTS_CAPTURE				8
+
+/* Larger values are made JSON where that may fail. */
+#define MAX_SAFE_BYTES		(16 * 1024 * 1024)
+
+/* What is known of a trigger, until the table or the feed is altered. */
+typedef struct Capture
+{
+	FeedpubCached head;			/* by the trigger's OID */
+	bool		can_write;
+	Oid			root;			/* the captured table, maybe of this partition */
+	bool		with_old;
+	bool		is_safe;		/* no output function fails */
+	FeedpubJsonShape key;
+	FeedpubJsonShape row;		/* in the order of the captured table */
+	FeedpubJsonValues *values;
+	FeedpubChangeFeed to;
+	MemoryContext context;		/* of all that */
+	MemoryContext scratch;		/* of values being written */
+} Capture;
+
+/* A change of a row that is being made an entry. */
+typedef struct Change
+{
+	Capture    *capture;
+	Capture    *old_capture;	/* of the partition that had the row */
+	TupleTableSlot *old;		/* NULL: there is none */
+	TupleTableSlot *new;
+	bool		key_changed;
+	bool	   *skip;			/* columns that have not changed */
+	bool		key_only;
+	int64		statement;		/* of a truncate */
+	Datum		values[FEEDPUB_CHANGE_NCOLUMNS];
+	bool		nulls[FEEDPUB_CHANGE_NCOLUMNS];
+} Change;
+
+static FeedpubCache captures = {"feedpub captures", sizeof(Capture)};
+
+/* the command that truncates a captured table as a whole, and which */
+static Oid	whole_table = InvalidOid;
+static SubTransactionId whole_subid;
+static FullTransactionId whole_xid;
+static CommandId whole_command;
+static int64 whole_statement;
+
+static Capture *find_capture(Relation rel, const Trigger *trigger);
+static bool learn(Capture *capture, Relation rel, const Trigger *trigger);
+static bool find_columns(Relation rel, Oid root, Datum names, Datum numbers,
+						 bool numbers_hold, int *n, AttrNumber *attnos);
+static int	all_columns(Relation rel, Oid root, AttrNumber *attnos);
+static void write_change(Change *change, const char *op, FeedpubWritten *written);
+static void make_json(void *arg);
+static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
+					   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot);
+static bool has_large_value(const FeedpubJsonShape *shape, TupleTableSlot *slot);
+static void truncate_partition(Capture *capture, Relation rel);
+
 /*
  * feedpub._capture_row() returns trigger
  *
- * AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, on a captured table.
+ * AFTER INSERT OR UPDATE OR DELETE, FOR EACH ROW, on a captured table: writes
+ * the change into the feed that the trigger names.  An UPDATE that changes none
+ * of the captured columns writes nothing.
  */
 Datum
 feedpub_capture_row(PG_FUNCTION_ARGS)
 {
-	(void) feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_AFTER, FEEDPUB_BY_INSERT | FEEDPUB_BY_UPDATE | FEEDPUB_BY_DELETE, 0,
-								 "_capture_row", "row trigger after INSERT, UPDATE or DELETE");
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_AFTER, FEEDPUB_BY_INSERT | FEEDPUB_BY_UPDATE | FEEDPUB_BY_DELETE, 0,
+												  "_capture_row", "row trigger after INSERT, UPDATE or DELETE");
+	bool		is_insert = TRIGGER_FIRED_BY_INSERT(trigdata->tg_event);
+	bool		is_delete = TRIGGER_FIRED_BY_DELETE(trigdata->tg_event);
+	Relation	rel = trigdata->tg_relation;
+	Relation	old_rel = rel;
+	HeapTuple	old = is_insert ? NULL : trigdata->tg_trigtuple;
+	HeapTuple	new = is_delete ? NULL :
+		is_insert			  ? trigdata->tg_trigtuple :
+								  trigdata->tg_newtuple;
+	Capture    *capture = find_capture(rel, trigdata->tg_trigger);
+	Change		change = {.capture = capture, .old_capture = capture};
+	FeedpubWritten written = {.pos = 0};
+	FeedpubMoved *moved;
+	bool		differs = true;
+
+	if (!capture->can_write)
+	{
+		feedpub_lost_note(capture->head.feed);
+		PG_RETURN_POINTER(NULL);
+	}
+	change.old = is_insert ? NULL : trigdata->tg_trigslot;
+	change.new = is_delete ? NULL :
+		is_insert		   ? trigdata->tg_trigslot :
+							 trigdata->tg_newslot;
+	if (is_insert && (moved = feedpub_change_end_move(&capture->to, capture->root, new)) != NULL)
+	{
+		old_rel = table_open(moved->partition, NoLock);
+		old = moved->old;
+		for (int i = 0; i < old_rel->trigdesc->numtriggers; i++)
+		{
+			if (old_rel->trigdesc->triggers[i].tgfoid == trigdata->tg_trigger->tgfoid &&
+				old_rel->trigdesc->triggers[i].tgconstrrelid == capture->to.relid)
+				change.old_capture = find_capture(old_rel, &old_rel->trigdesc->triggers[i]);
+		}
+		change.old = MakeSingleTupleTableSlot(RelationGetDescr(old_rel), &TTSOpsHeapTuple);
+		ExecStoreHeapTuple(old, change.old, false);
+	}
+	if (change.old != NULL && change.new != NULL)
+	{
+		const Capture *from = change.old_capture;
+
+		differs = false;
+		change.skip = palloc(Max(capture->row.natts, 1) * sizeof(bool));
+		for (int i = 0; i < capture->row.natts; i++)
+		{
+			change.skip[i] = !feedpub_stamp_values_differ(change.old, change.new, from->row.columns[i].attno,
+														  capture->row.columns[i].attno);
+			differs = differs || !change.skip[i];
+		}
+		for (int i = 0; i < capture->key.natts; i++)
+			change.key_changed = change.key_changed ||
+				feedpub_stamp_values_differ(change.old, change.new, from->key.columns[i].attno,
+											capture->key.columns[i].attno);
+		differs = differs || change.key_changed;
+	}
+	if (differs)
+		write_change(&change, change.old == NULL ? "insert" : change.new == NULL ? "delete" :
+																				   "update",
+					 &written);
+	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written);
+	if (is_delete && HeapTupleHeaderIndicatesMovedPartitions(old->t_data))
+		feedpub_change_begin_move(&capture->to, capture->root, rel, old, &written);
+	if (old_rel != rel)
+	{
+		ExecDropSingleTupleTableSlot(change.old);
+		table_close(old_rel, NoLock);
+	}
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * What is known of a trigger.  Its feed is locked.
+ */
+static Capture *
+find_capture(Relation rel, const Trigger *trigger)
+{
+	Capture    *capture = feedpub_cache_enter(&captures, trigger->tgoid);
+
+	LockRelationOid(trigger->tgconstrrelid, RowExclusiveLock);
+	if (!capture->head.valid)
+	{
+		uint64		before = feedpub_cache_begin();
+		MemoryContext oldcontext;
+
+		if (capture->context == NULL)
+			capture->context = AllocSetContextCreate(TopMemoryContext, "feedpub capture", ALLOCSET_DEFAULT_SIZES);
+		MemoryContextReset(capture->context);
+		oldcontext = MemoryContextSwitchTo(capture->context);
+		capture->scratch = AllocSetContextCreate(capture->context, "feedpub captured values", ALLOCSET_DEFAULT_SIZES);
+		capture->can_write = learn(capture, rel, trigger);
+		MemoryContextSwitchTo(oldcontext);
+		capture->head.valid = feedpub_cache_end(before) && capture->can_write;
+	}
+	return capture;
+}
+
+/*
+ * Look that up.  Returns false if changes cannot be written.
+ */
+static bool
+learn(Capture *capture, Relation rel, const Trigger *trigger)
+{
+	Relation	table = table_open(feedpub_registry_table("_capture"), AccessShareLock);
+	List	   *roots = list_make1_oid(RelationGetRelid(rel));
+	Datum		values[NATTS_CAPTURE];
+	bool		nulls[NATTS_CAPTURE];
+	bool		found = false;
+	AttrNumber	keys[INDEX_MAX_KEYS];
+	AttrNumber	attnos[MaxHeapAttributeNumber];
+	int			nkeys = INDEX_MAX_KEYS;
+	int			natts = MaxHeapAttributeNumber;
+	ListCell   *lc;
+
+	capture->head.feed = trigger->tgconstrrelid;
+	capture->head.table = RelationGetRelid(rel);
+	capture->head.root = InvalidOid;
+	feedpub_registry_check_columns(table, NATTS_CAPTURE);
+	if (rel->rd_rel->relispartition)
+		roots = list_concat(roots, get_partition_ancestors(RelationGetRelid(rel)));
+	foreach(lc, roots)
+	{
+		ScanKeyData keys[2];
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&keys[0], ANUM_CAPTURE_RELATION, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(lfirst_oid(lc)));
+		ScanKeyInit(&keys[1], ANUM_CAPTURE_FEED, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(capture->head.feed));
+		scan = systable_beginscan(table, feedpub_registry_table("_capture_pkey"), true, NULL, 2, keys);
+		if (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			found = true;
+			heap_deform_tuple(heap_copytuple(tuple), RelationGetDescr(table), values, nulls);
+			capture->root = lfirst_oid(lc);
+		}
+		systable_endscan(scan);
+		if (found)
+			break;
+	}
+	table_close(table, AccessShareLock);
+	if (!found || !feedpub_change_learn(&capture->to, capture->head.feed))
+		return false;
+	capture->head.seqid = capture->to.seqid;
+	capture->head.root = capture->root;
+	capture->with_old = DatumGetBool(values[ANUM_CAPTURE_OLD - 1]);
+	found = DatumGetObjectId(values[ANUM_CAPTURE_NUMBERS_OF - 1]) == capture->root;
+	if (!find_columns(rel, capture->root, values[ANUM_CAPTURE_KEY - 1],
+					  values[ANUM_CAPTURE_KEY_ATTNUMS - 1], found, &nkeys, keys))
+		return false;
+	if (nulls[ANUM_CAPTURE_COLUMNS - 1])
+		natts = all_columns(rel, capture->root, attnos);
+	else
+		(void) find_columns(rel, capture->root, values[ANUM_CAPTURE_COLUMNS - 1],
+							values[ANUM_CAPTURE_COLUMN_ATTNUMS - 1], found, &natts, attnos);
+	capture->values = feedpub_jsonvalue_begin();
+	feedpub_jsonvalue_in_utc(capture->values);
+	feedpub_jsonrow_shape(capture->values, RelationGetDescr(rel), nkeys, keys, &capture->key);
+	feedpub_jsonrow_shape(capture->values, RelationGetDescr(rel), natts, attnos, &capture->row);
+	capture->is_safe = feedpub_jsonrow_is_safe(&capture->key) &&
+		feedpub_jsonrow_is_safe(&capture->row);
+	return true;
+}
+
+/*
+ * The numbers that columns of the captured table have in rel, a partition of it
+ * or itself.  Returns false if one of them is not there.
+ */
+static bool
+find_columns(Relation rel, Oid root, Datum names, Datum numbers,
+			 bool numbers_hold, int *n, AttrNumber *attnos)
+{
+	ArrayType  *list = DatumGetArrayTypeP(names);
+	const NameData *name = (const NameData *) ARR_DATA_PTR(list);
+	const int16 *number = (const int16 *) ARR_DATA_PTR(DatumGetArrayTypeP(numbers));
+	int			nnames = ArrayGetNItems(ARR_NDIM(list), ARR_DIMS(list));
+	int			nfound = 0;
+
+	for (int i = 0; i < nnames && nfound < *n; i++)
+	{
+		const char *column = numbers_hold ? get_attname(root, number[i], true) : NameStr(name[i]);
+		AttrNumber	attno = column == NULL ? InvalidAttrNumber :
+											 get_attnum(RelationGetRelid(rel), column);
+
+		if (attno > 0)
+			attnos[nfound++] = attno;
+	}
+	*n = nfound;
+	return nfound == nnames && nnames > 0;
+}
+
+/*
+ * The same of all columns, but for those of a stamp, and those that are computed
+ * when they are read.  Returns how many there are.
+ */
+static int
+all_columns(Relation rel, Oid root, AttrNumber *attnos)
+{
+	bool		is_feed = OidIsValid(feedpub_partition_feed(root));
+	int			n = 0;
+	const char *name;
+
+	for (AttrNumber i = 1; (name = get_attname(root, i, true)) != NULL; i++)
+	{
+		AttrNumber	attno = get_attnum(RelationGetRelid(rel), name);
+
+		if (attno <= 0 || TupleDescAttr(RelationGetDescr(rel), attno - 1)->attgenerated == 'v' ||
+			(is_feed && (strcmp(name, FEEDPUB_XID_COLUMN) == 0 || strcmp(name, FEEDPUB_POS_COLUMN) == 0)))
+			continue;
+		attnos[n++] = attno;
+	}
+	return n;
+}
+
+/*
+ * Write a change as an entry.  If its JSON cannot be made, the entry has the
+ * error, and the key, if that can.
+ */
+static void
+write_change(Change *change, const char *op, FeedpubWritten *written)
+{
+	Capture    *capture = change->capture;
+	char	   *error = NULL;
+	bool		pins = feedpub_jsonrow_needs_settings(&capture->key) ||
+		feedpub_jsonrow_needs_settings(&capture->row);
+	int			pinned = pins ? feedpub_key_pin_settings() : -1;
+
+	memset(change->nulls, true, sizeof(change->nulls));
+	if (capture->is_safe &&
+		(change->old == NULL || !has_large_value(&change->old_capture->row, change->old)) &&
+		(change->new == NULL || !has_large_value(&capture->row, change->new)))
+		make_json(change);
+	else
+		error = feedpub_attempt(make_json, change);
+	if (error != NULL)
+	{
+		memset(change->nulls, true, sizeof(change->nulls));
+		change->key_only = true;
+		if (feedpub_attempt(make_json, change) != NULL)
+			memset(change->nulls, true, sizeof(change->nulls));
+		change->values[FEEDPUB_CHANGE_ERROR] = CStringGetTextDatum(error);
+		change->nulls[FEEDPUB_CHANGE_ERROR] = false;
+	}
+	feedpub_key_unpin(pinned);
+	change->values[FEEDPUB_CHANGE_OP] = CStringGetTextDatum(op);
+	change->values[FEEDPUB_CHANGE_RELATION] = CStringGetTextDatum(feedpub_relation_name(capture->root));
+	change->nulls[FEEDPUB_CHANGE_OP] = change->nulls[FEEDPUB_CHANGE_RELATION] = false;
+	if (change->statement != 0)
+	{
+		change->values[FEEDPUB_CHANGE_STATEMENT] = Int64GetDatum(change->statement);
+		change->nulls[FEEDPUB_CHANGE_STATEMENT] = false;
+	}
+	feedpub_change_write(&capture->to, change->values, change->nulls, written);
+}
+
+static void
+make_json(void *arg)
+{
+	Change	   *change = arg;
+	Capture    *capture = change->capture;
+	Capture    *from = change->old_capture;
+
+	if (change->new != NULL)
+		set_object(change, FEEDPUB_CHANGE_KEY, capture, &capture->key, NULL, change->new);
+	else if (change->old != NULL)
+		set_object(change, FEEDPUB_CHANGE_KEY, from, &from->key, NULL, change->old);
+	if (change->key_changed)
+		set_object(change, FEEDPUB_CHANGE_OLD_KEY, from, &from->key, NULL, change->old);
+	if (change->key_only)
+		return;
+	if (change->new != NULL)
+		set_object(change, FEEDPUB_CHANGE_ROW, capture, &capture->row, NULL, change->new);
+	if (change->old != NULL && capture->with_old)
+		set_object(change, FEEDPUB_CHANGE_OLD, from, &from->row, change->skip, change->old);
+}
+
+/*
+ * Set a column of the entry to an object of columns of a row.
+ */
+static void
+set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
+		   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot)
+{
+	StringInfoData out;
+
+	initStringInfo(&out);
+	appendStringInfoSpaces(&out, VARHDRSZ);
+	slot_getallattrs(slot);
+	feedpub_jsonvalue_limit(capture->values, &out);
+	feedpub_jsonrow_object(capture->values, &out, shape, skip, slot->tts_values, slot->tts_isnull,
+						   capture->scratch);
+	MemoryContextReset(capture->scratch);
+	SET_VARSIZE(out.data, out.len);
+	change->values[column] = PointerGetDatum(out.data);
+	change->nulls[column] = false;
+}
+
+/*
+ * Could a row's values be too large as JSON?  They are if they are out of line.
+ */
+static bool
+has_large_value(const FeedpubJsonShape *shape, TupleTableSlot *slot)
+{
+	Size		size = 0;
+
+	for (int i = 0; i < shape->natts; i++)
+	{
+		AttrNumber	attno = shape->columns[i].attno;
+		bool		isnull;
+		Datum		value = slot_getattr(slot, attno, &isnull);
+
+		if (!isnull && TupleDescAttr(slot->tts_tupleDescriptor, attno - 1)->attlen == -1 &&
+			VARATT_IS_EXTENDED(DatumGetPointer(value)))
+			size += toast_raw_datum_size(value);
+	}
+	return size > MAX_SAFE_BYTES;
 }
 
 /*
  * feedpub._capture_truncate() returns trigger
  *
- * BEFORE TRUNCATE, FOR EACH STATEMENT, on a captured table or a partition.
+ * BEFORE TRUNCATE, FOR EACH STATEMENT, on a captured table: writes a truncate
+ * into each of its change feeds.  Tables that one statement truncates have one
+ * number, in column statement.  The entry comes after those of all rows that it
+ * removes: the statement has locked all its tables by now.
+ *
+ * The same on a partition: writes a delete for each row, unless the captured
+ * table is being truncated as a whole (see truncate.c).
  */
 Datum
 feedpub_capture_truncate(PG_FUNCTION_ARGS)
 {
-	(void) feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_BEFORE, 0, FEEDPUB_BY_TRUNCATE,
-								 "_capture_truncate", "trigger before TRUNCATE");
+	TriggerData *trigdata = feedpub_stamp_trigger(fcinfo, TRIGGER_EVENT_BEFORE, 0, FEEDPUB_BY_TRUNCATE,
+												  "_capture_truncate", "trigger before TRUNCATE");
+	Relation	rel = trigdata->tg_relation;
+	Oid			funcid = feedpub_relation_function("_capture_row", 0, NULL);
+	FullTransactionId xid = GetTopFullTransactionId();
+	bool		goes_on = FullTransactionIdEquals(whole_xid, xid) &&
+		whole_subid == GetCurrentSubTransactionId() &&
+		whole_command == GetCurrentCommandId(false);
+
+	for (int i = 0; i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *trigger = &rel->trigdesc->triggers[i];
+		Capture    *capture;
+		Change		change = {0};
+		FeedpubWritten written;
+
+		if (trigger->tgfoid != funcid)
+			continue;
+		capture = find_capture(rel, trigger);
+		if (!capture->can_write)
+			feedpub_lost_note(capture->head.feed);
+		else if (capture->root != RelationGetRelid(rel))
+		{
+			if (rel->rd_rel->relkind == RELKIND_RELATION &&
+				!(goes_on && whole_table == capture->root))
+				truncate_partition(capture, rel);
+		}
+		else
+		{
+			change.capture = change.old_capture = capture;
+			if (!goes_on)
+				whole_statement = feedpub_position_take(capture->to.relid, capture->to.seqid, 1);
+			whole_table = capture->root;
+			whole_xid = xid;
+			whole_subid = GetCurrentSubTransactionId();
+			whole_command = GetCurrentCommandId(true);
+			goes_on = true;
+			change.statement = whole_statement;
+			write_change(&change, "truncate", &written);
+		}
+	}
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * Write a delete for each row of a partition that is about to be truncated.
+ */
+static void
+truncate_partition(Capture *capture, Relation rel)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "feedpub truncate", ALLOCSET_DEFAULT_SIZES);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+		Change		change = {.capture = capture, .old_capture = capture, .old = slot};
+		FeedpubWritten written;
+
+		CHECK_FOR_INTERRUPTS();
+		write_change(&change, "delete", &written);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
 }

@@ -102,8 +102,6 @@ static void learn_table(TrackedTable *table, Relation rel);
 static void learn_columns(TrackedTable *table, Relation rel,
 						  const Trigger *trigger);
 static bool is_outside(const TrackedTable *table, TupleTableSlot *slot);
-static bool values_differ(TupleTableSlot *a, TupleTableSlot *b,
-						  AttrNumber attno);
 static bool has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 						TupleTableSlot *new_slot);
 static void leave_tombstone(const TrackedTable *table, Relation rel,
@@ -248,15 +246,15 @@ feedpub_stamp_row(PG_FUNCTION_ARGS)
 		bool		is_replica = SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA;
 		bool		is_new = is_outside(table, old_slot);
 		bool		is_asked = slot_attisnull(new_slot, table->xid_attno);
-		bool		is_written = values_differ(old_slot, new_slot, table->xid_attno) ||
-			values_differ(old_slot, new_slot, table->pos_attno);
+		bool		is_written = feedpub_stamp_values_differ(old_slot, new_slot, table->xid_attno, table->xid_attno) ||
+			feedpub_stamp_values_differ(old_slot, new_slot, table->pos_attno, table->pos_attno);
 
 		/* it may change what the key was */
 		if (table->deletes && table->nkeys == 0)
 			feedpub_lost_note(table->head.feed);
 		for (int i = 0; i < table->nkeys && table->deletes; i++)
 		{
-			if (values_differ(old_slot, new_slot, table->keys[i]))
+			if (feedpub_stamp_values_differ(old_slot, new_slot, table->keys[i], table->keys[i]))
 			{
 				leave_tombstone(table, rel, old_slot);
 				break;
@@ -456,18 +454,20 @@ learn_columns(TrackedTable *table, Relation rel, const Trigger *trigger)
 }
 
 /*
- * Does a column differ between two versions of a row?  Values that are stored
+ * Does a column differ between two versions of a row, which may have other
+ * numbers for it?  Values that are stored
  * out of line are not read: an UPDATE that does not write one keeps its
  * pointer, and one that writes it anew counts as a change.
  */
-static bool
-values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber attno)
+bool
+feedpub_stamp_values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber aattno,
+							AttrNumber battno)
 {
-	Form_pg_attribute att = TupleDescAttr(a->tts_tupleDescriptor, attno - 1);
+	Form_pg_attribute att = TupleDescAttr(a->tts_tupleDescriptor, aattno - 1);
 	bool		anull;
 	bool		bnull;
-	Datum		avalue = slot_getattr(a, attno, &anull);
-	Datum		bvalue = slot_getattr(b, attno, &bnull);
+	Datum		avalue = slot_getattr(a, aattno, &anull);
+	Datum		bvalue = slot_getattr(b, battno, &bnull);
 
 	if (anull || bnull)
 		return anull != bnull;
@@ -486,7 +486,7 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 
 	for (int i = 0; i < natts; i++)
 	{
-		if (table->published[i] && values_differ(old_slot, new_slot, i + 1))
+		if (table->published[i] && feedpub_stamp_values_differ(old_slot, new_slot, i + 1, i + 1))
 			return true;
 	}
 	return false;

@@ -9,6 +9,7 @@
 #define FEEDPUB_WRITE_H
 
 #include "commands/trigger.h"
+#include "storage/itemptr.h"
 #include "utils/relcache.h"
 #include "utils/snapshot.h"
 
@@ -23,11 +24,65 @@ typedef struct FeedpubTombstones FeedpubTombstones;
 #define FEEDPUB_BY_DELETE		(1 << TRIGGER_EVENT_DELETE)
 #define FEEDPUB_BY_TRUNCATE		(1 << TRIGGER_EVENT_TRUNCATE)
 
+/* The columns of a change feed that are written. */
+typedef enum FeedpubChangeColumn
+{
+	FEEDPUB_CHANGE_XID,
+	FEEDPUB_CHANGE_POS,
+	FEEDPUB_CHANGE_OP,
+	FEEDPUB_CHANGE_RELATION,
+	FEEDPUB_CHANGE_KEY,
+	FEEDPUB_CHANGE_OLD_KEY,
+	FEEDPUB_CHANGE_ROW,
+	FEEDPUB_CHANGE_OLD,
+	FEEDPUB_CHANGE_ERROR,
+	FEEDPUB_CHANGE_STATEMENT,
+	FEEDPUB_CHANGE_NCOLUMNS,
+} FeedpubChangeColumn;
+
+/* How to write into a change feed. */
+typedef struct FeedpubChangeFeed
+{
+	Oid			relid;
+	Oid			seqid;
+	AttrNumber	attnos[FEEDPUB_CHANGE_NCOLUMNS];
+	struct TupleTableSlot *slot;
+} FeedpubChangeFeed;
+
+/* An entry that this transaction has written. */
+typedef struct FeedpubWritten
+{
+	ItemPointerData tid;
+	int64		pos;			/* 0: none */
+} FeedpubWritten;
+
+/* A row that was deleted since it moves to another partition. */
+typedef struct FeedpubMoved
+{
+	Oid			partition;
+	HeapTuple	old;
+	FeedpubWritten written;		/* the delete */
+} FeedpubMoved;
+
+/* in change.c */
+extern bool feedpub_change_learn(FeedpubChangeFeed *to, Oid relid);
+extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
+								 FeedpubWritten *written);
+extern void feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
+								Relation new_rel, HeapTuple new,
+								const FeedpubWritten *written);
+extern void feedpub_change_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
+									  HeapTuple old, const FeedpubWritten *written);
+extern FeedpubMoved *feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new);
+
 /* in stamp.c */
 extern Oid	feedpub_stamp_anew;
 extern TriggerData *feedpub_stamp_trigger(FunctionCallInfo fcinfo, TriggerEvent timing,
 										  int by_row, int by_statement,
 										  const char *name, const char *kind);
+
+extern bool feedpub_stamp_values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber aattno,
+										AttrNumber battno);
 
 /* in message_id.c */
 extern Datum feedpub_message_id(void);

@@ -1,0 +1,431 @@
+/*-------------------------------------------------------------------------
+ *
+ * change.c
+ *	  Where a change is written into a change feed, in the order of the
+ *	  versions of its row.
+ *
+ * A change is written by the AFTER trigger of its table (capture.c).  The
+ * server calls such triggers when the rows of a statement have been written.
+ * So if the statement's own functions or triggers change a row again, by a
+ * statement inside, the trigger is called for the later version first.  If that
+ * is so, is known only when the trigger is called for the earlier version.
+ *
+ * Then the later change is taken out of the feed and written again, after the
+ * earlier one.  Nobody has seen it: both are this transaction's.  For that, a
+ * change of a version that this transaction has made is remembered: its link
+ * says which version it replaced, by which, and which entry of the feed tells
+ * of it.  When the trigger is called for a version, what the links say of it,
+ * and of the versions after it, is written again, in their order.
+ *
+ * The argument.  After each call, the entries that are in the feed of each row
+ * are in the order of its versions.  It holds for none.  A call for version v
+ * writes its entry at the end.  Entries of versions before v may be there, and
+ * lie before.  Entries of versions after v lie before it only if they have been
+ * written; these are, or follow, changes of versions that this transaction has
+ * made, so their links are there, one for each step, and all of them are
+ * written again.  At the end of a statement the trigger has been called for each
+ * change of it, so the entries of all versions are there.
+ *
+ * A change that writes no entry (none of the captured columns differs) has a
+ * link, too, so the chain is whole.
+ *
+ * Links are kept until the next statement of the client, which begins when all
+ * triggers of the one before have been called, or to the end of the
+ * transaction.  A link of a savepoint that was rolled back leads to an entry
+ * that nobody sees, which is looked for and not found.  If the space of its
+ * version has been used again, a chain may lead on to another row: then entries
+ * of that row are written again, all that follow, so in their order.
+ *
+ * An UPDATE that moves a row to another partition calls the triggers of DELETE
+ * on one and of INSERT on the other, one after the other.  The deleted version
+ * says that it has moved, and both have the same command.  So the delete is
+ * written, and when the insert comes, taken out again: the entry is an update.
+ * If a trigger of the user's has prevented the insert, it stays a delete.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/datum.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/xid8.h"
+
+#include "write/write.h"
+
+/* The columns that we write, by enum FeedpubChangeColumn. */
+static const struct
+{
+	const char *name;
+	Oid			type;
+} columns[] = {
+	{FEEDPUB_XID_COLUMN, XID8OID},
+	{FEEDPUB_POS_COLUMN, INT8OID},
+	{"op", TEXTOID},
+	{"relation", TEXTOID},
+	{"key", JSONOID},
+	{FEEDPUB_CHANGES_COLUMN, JSONOID},
+	{"row", JSONOID},
+	{"old", JSONOID},
+	{"error", TEXTOID},
+	{"statement", INT8OID},
+};
+
+/* A version of a row, in a feed. */
+typedef struct Version
+{
+	Oid			feed;
+	Oid			table;
+	Oid			file;			/* a rewritten table has other versions */
+	ItemPointerData tid;
+} Version;
+
+/* What has become of it. */
+typedef struct Link
+{
+	Version		version;		/* the hash key */
+	bool		has_next;
+	Version		next;
+	FeedpubWritten entry;		/* pos 0: none */
+} Link;
+
+/* A row that is moved to another partition. */
+typedef struct Move
+{
+	Oid			feed;
+	Oid			root;
+	CommandId	command;
+	FeedpubMoved moved;
+} Move;
+
+/* of this statement of the client, in this transaction; else they are old */
+static LocalTransactionId links_lxid = InvalidLocalTransactionId;
+static TimestampTz links_statement;
+static HTAB *links = NULL;
+static List *moves = NIL;
+
+static bool can_take_indexes(Relation feed, Oid own);
+static void insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid,
+				   FeedpubWritten *written);
+static bool take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written);
+static void forget_old_links(void);
+static void set_version(Version *version, Oid feed, Relation rel, ItemPointer tid);
+
+/*
+ * Learn how to write into a change feed, in the current memory context, to
+ * which the result belongs.  Returns false if it cannot be done: the owner has
+ * altered what it needs, or has added what our INSERT would have to run.  The
+ * caller has locked it, as for an INSERT.
+ */
+bool
+feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
+{
+	Relation	feed;
+	int			nothers = 0;
+	bool		result = feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES;
+
+	to->relid = relid;
+	to->seqid = feedpub_relation_sequence(relid);
+	if (!result || !OidIsValid(to->seqid))
+		return false;
+	feed = table_open(relid, NoLock);
+	result = feed->rd_rel->relkind == RELKIND_RELATION;
+	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
+	{
+		to->attnos[i] = get_attnum(relid, columns[i].name);
+		result = result && to->attnos[i] > 0 &&
+			get_atttype(relid, to->attnos[i]) == columns[i].type;
+	}
+	for (int i = 0; i < RelationGetDescr(feed)->natts; i++)
+		nothers += TupleDescAttr(RelationGetDescr(feed), i)->attnotnull;
+	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS && result; i++)
+	{
+		bool		not_null = TupleDescAttr(RelationGetDescr(feed), to->attnos[i] - 1)->attnotnull;
+
+		nothers -= not_null;
+		result = !not_null || i <= FEEDPUB_CHANGE_OP;
+	}
+	result = result && nothers == 0 && can_take_indexes(feed, feedpub_relation_index(feed));
+	if (result)
+		to->slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(feed)), &TTSOpsVirtual);
+	table_close(feed, NoLock);
+	return result;
+}
+
+/*
+ * Can a row be entered into all indexes without running anybody's code, and
+ * without a reason to fail?  Expressions are not looked at, for that would run
+ * them (feed/catalog.c).
+ */
+static bool
+can_take_indexes(Relation feed, Oid own)
+{
+	bool		result = OidIsValid(own);
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(feed))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+
+		if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
+			!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
+			index->rd_index->indisexclusion ||
+			(index->rd_index->indisunique && lfirst_oid(lc) != own))
+			result = false;
+		index_close(index, AccessShareLock);
+	}
+	return result;
+}
+
+/*
+ * Write an entry.  values and nulls have the columns from FEEDPUB_CHANGE_OP on.
+ * No right is checked: the writer needs none.
+ */
+void
+feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
+					 FeedpubWritten *written)
+{
+	FullTransactionId xid = GetTopFullTransactionId();
+	Relation	feed = table_open(to->relid, NoLock);
+	TupleTableSlot *slot = to->slot;
+
+	ExecClearTuple(slot);
+	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts * sizeof(bool));
+	for (int i = FEEDPUB_CHANGE_OP; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
+	{
+		slot->tts_values[to->attnos[i] - 1] = values[i];
+		slot->tts_isnull[to->attnos[i] - 1] = nulls[i];
+	}
+	insert(to, feed, xid, written);
+	feedpub_wake_note(to->relid, xid);
+	table_close(feed, NoLock);
+}
+
+/*
+ * Insert what is in the slot, with a new stamp.  The xid is assigned before the
+ * position is taken (stamp.c).
+ */
+static void
+insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid, FeedpubWritten *written)
+{
+	TupleTableSlot *slot = to->slot;
+	ListCell   *lc;
+
+	written->pos = feedpub_position_take(to->relid, to->seqid, 1);
+	slot->tts_values[to->attnos[FEEDPUB_CHANGE_XID] - 1] = FullTransactionIdGetDatum(xid);
+	slot->tts_values[to->attnos[FEEDPUB_CHANGE_POS] - 1] = Int64GetDatum(written->pos);
+	slot->tts_isnull[to->attnos[FEEDPUB_CHANGE_XID] - 1] = false;
+	slot->tts_isnull[to->attnos[FEEDPUB_CHANGE_POS] - 1] = false;
+	ExecStoreVirtualTuple(slot);
+	table_tuple_insert(feed, slot, GetCurrentCommandId(true), 0, NULL);
+	written->tid = slot->tts_tid;
+	foreach(lc, RelationGetIndexList(feed))
+	{
+		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		IndexInfo  *info = BuildIndexInfo(index);
+		Datum		values[INDEX_MAX_KEYS];
+		bool		nulls[INDEX_MAX_KEYS];
+
+		/* no two positions are equal, so nothing is looked for */
+		FormIndexDatum(info, slot, NULL, values, nulls);
+		if (info->ii_ReadyForInserts)
+			index_insert(index, values, nulls, &slot->tts_tid, feed, UNIQUE_CHECK_NO, false, info);
+		pfree(info);
+		index_close(index, NoLock);
+	}
+	ExecClearTuple(slot);
+}
+
+/*
+ * Remove an entry that this transaction has written, if it is still there, and
+ * leave its values in the slot.  They may lie out of line, so they go only at
+ * the end of the transaction.
+ */
+static bool
+take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written)
+{
+	TupleTableSlot *slot = to->slot;
+	TupleTableSlot *found = table_slot_create(feed, NULL);
+	ItemPointerData tid = written->tid;
+	bool		isnull;
+	bool		is_there = written->pos != 0 &&
+		table_tuple_fetch_row_version(feed, &tid, SnapshotSelf, found) &&
+		DatumGetInt64(slot_getattr(found, to->attnos[FEEDPUB_CHANGE_POS], &isnull)) == written->pos;
+
+	if (is_there)
+	{
+		slot_getallattrs(found);
+		ExecClearTuple(slot);
+		for (int i = 0; i < found->tts_tupleDescriptor->natts; i++)
+		{
+			Form_pg_attribute att = TupleDescAttr(found->tts_tupleDescriptor, i);
+
+			slot->tts_isnull[i] = found->tts_isnull[i];
+			if (found->tts_isnull[i] || att->attisdropped)
+				continue;
+			slot->tts_values[i] = att->attlen == -1 ?
+				PointerGetDatum(PG_DETOAST_DATUM_COPY(found->tts_values[i])) :
+				datumCopy(found->tts_values[i], att->attbyval, att->attlen);
+		}
+		/* a command sees only what commands before it have written */
+		CommandCounterIncrement();
+		simple_table_tuple_delete(feed, &tid, SnapshotSelf);
+	}
+	ExecDropSingleTupleTableSlot(found);
+	return is_there;
+}
+
+/*
+ * Keep the order of a row's versions, after the entry of a change has been
+ * written, or none.  old is the version that was replaced, or NULL; new the one
+ * that has replaced it, or NULL.
+ */
+void
+feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
+					Relation new_rel, HeapTuple new, const FeedpubWritten *written)
+{
+	Version		version;
+	Link	   *link;
+
+	forget_old_links();
+	if (new != NULL && links != NULL)
+	{
+		Relation	feed = table_open(to->relid, NoLock);
+		FullTransactionId xid = GetTopFullTransactionId();
+
+		set_version(&version, to->relid, new_rel, &new->t_self);
+		while ((link = hash_search(links, &version, HASH_FIND, NULL)) != NULL)
+		{
+			if (take_out(to, feed, &link->entry))
+				insert(to, feed, xid, &link->entry);
+			if (!link->has_next)
+				break;
+			version = link->next;
+		}
+		table_close(feed, NoLock);
+	}
+
+	/* others' versions, and those of earlier transactions, have their entries */
+	if (old == NULL ||
+		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(old->t_data)))
+		return;
+	if (links == NULL)
+	{
+		HASHCTL		ctl = {.keysize = sizeof(Version), .entrysize = sizeof(Link), .hcxt = TopTransactionContext};
+
+		links = hash_create("feedpub changes", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	}
+	set_version(&version, to->relid, old_rel, &old->t_self);
+	link = hash_search(links, &version, HASH_ENTER, NULL);
+	link->has_next = new != NULL;
+	if (new != NULL)
+		set_version(&link->next, to->relid, new_rel, &new->t_self);
+	link->entry = *written;
+}
+
+static void
+set_version(Version *version, Oid feed, Relation rel, ItemPointer tid)
+{
+	memset(version, 0, sizeof(Version));
+	version->feed = feed;
+	version->table = RelationGetRelid(rel);
+	version->file = rel->rd_rel->relfilenode;
+	ItemPointerCopy(tid, &version->tid);
+}
+
+/*
+ * Forget the links of another transaction, whose memory is gone, or of the
+ * client's statement before.
+ */
+static void
+forget_old_links(void)
+{
+	LocalTransactionId lxid = feedpub_own_lxid();
+	TimestampTz statement = GetCurrentStatementStartTimestamp();
+
+	if (links_lxid != lxid)
+	{
+		links = NULL;
+		moves = NIL;
+	}
+	else if (links_statement != statement)
+	{
+		if (links != NULL)
+			hash_destroy(links);
+		links = NULL;
+		moves = NIL;
+	}
+	links_lxid = lxid;
+	links_statement = statement;
+}
+
+/*
+ * Remember a row that was deleted since it moves to another partition of root,
+ * and the entry of the delete.
+ */
+void
+feedpub_change_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTuple old,
+						  const FeedpubWritten *written)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
+	Move	   *move = palloc0_object(Move);
+
+	forget_old_links();
+	move->feed = to->relid;
+	move->root = root;
+	move->command = HeapTupleHeaderGetCmax(old->t_data);
+	move->moved.partition = RelationGetRelid(rel);
+	move->moved.old = heap_copytuple(old);
+	move->moved.written = *written;
+	moves = lappend(moves, move);
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Is this the insert of a row that moves?  Then its delete is taken out of the
+ * feed, and returned.  The newest move of this command is the one: the triggers
+ * of the two are called one after the other.  Moves of later commands have
+ * ended, for these were inside.
+ */
+FeedpubMoved *
+feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new)
+{
+	CommandId	command;
+
+	forget_old_links();
+	if (moves == NIL || !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(new->t_data)))
+		return NULL;
+	command = HeapTupleHeaderGetCmin(new->t_data);
+	for (int i = list_length(moves) - 1; i >= 0; i--)
+	{
+		Move	   *move = list_nth(moves, i);
+
+		if (move->command < command)
+			break;
+		if (move->command == command && (move->feed != to->relid || move->root != root))
+			continue;
+		moves = list_delete_nth_cell(moves, i);
+		if (move->command == command)
+		{
+			Relation	feed = table_open(to->relid, NoLock);
+			bool		is_there = take_out(to, feed, &move->moved.written);
+
+			table_close(feed, NoLock);
+			return is_there ? &move->moved : NULL;
+		}
+	}
+	return NULL;
+}
