@@ -9,6 +9,7 @@ PGFILEDESC = "feedpub - feeds that never lose a row"
 OBJS = \
 	$(WIN32RES) \
 	src/admin/attach.o \
+	src/admin/capture.o \
 	src/admin/check.o \
 	src/admin/check_problem.o \
 	src/admin/check_trigger.o \
@@ -126,7 +127,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair positions partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
-	lost_changes change_feed \
+	lost_changes capture_admin change_feed \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions

@@ -508,6 +508,22 @@ AS 'MODULE_PATHNAME', 'feed_attach';
 COMMENT ON FUNCTION feed_attach(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.bool) IS
 	'Makes a table a feed of its changes. Returns the statement that is to be run next, or NULL if the feed is complete.';
 
+CREATE FUNCTION feed_capture(relation pg_catalog.regclass, feed pg_catalog.regclass,
+	columns pg_catalog.name[] DEFAULT NULL, key pg_catalog.regclass DEFAULT NULL,
+	old pg_catalog.bool DEFAULT true)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_capture';
+COMMENT ON FUNCTION feed_capture(pg_catalog.regclass, pg_catalog.regclass, pg_catalog.name[], pg_catalog.regclass, pg_catalog.bool) IS
+	'From now on writes each change of a table into a change feed.';
+
+CREATE FUNCTION feed_uncapture(relation pg_catalog.regclass, feed pg_catalog.regclass)
+RETURNS pg_catalog.void
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feed_uncapture';
+COMMENT ON FUNCTION feed_uncapture(pg_catalog.regclass, pg_catalog.regclass) IS
+	'From now on writes no change of a table into a change feed. What is in the feed stays.';
+
 CREATE FUNCTION feed_detach(feed pg_catalog.regclass,
 	cascade pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.void

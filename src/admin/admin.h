@@ -1,6 +1,7 @@
 /*-------------------------------------------------------------------------
  * admin.h
- *	  The functions for the owner of a feed: create, attach, check, repair.
+ *	  The functions for the owner of a feed: create, attach, capture, check,
+ *	  repair.
  *-------------------------------------------------------------------------
  */
 #ifndef FEEDPUB_ADMIN_H
@@ -23,8 +24,14 @@
 #define FEEDPUB_ID_DEFAULT	"pg_catalog.gen_random_uuid()::pg_catalog.text"
 
 /* in attach.c */
-extern void feedpub_attach_lock(Oid relid);
-extern void feedpub_attach_lock_all(List *relids);
+extern void feedpub_attach_refuse(Relation rel, const char *verb);
+extern Oid	feedpub_attach_key(Relation rel, Oid keyid, const char *function,
+							   bool deletes);
+extern void feedpub_attach_lock(List *relids, LOCKMODE mode);
+
+/* in capture.c */
+extern List *feedpub_capture_list(Oid feed);
+extern void feedpub_capture_remove(Oid relid, Oid feed);
 
 /* in check.c */
 extern int	feedpub_check_repair(Oid relid, const char *arguments);

@@ -21,11 +21,13 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
 #include "catalog/namespace.h"
 #include "catalog/partition.h"
+#include "catalog/pg_am.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
@@ -42,6 +44,7 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -65,15 +68,16 @@ PG_FUNCTION_INFO_V1(feed_attach);
 typedef struct LockAttempt
 {
 	List	   *relids;
+	LOCKMODE	mode;
 	int			held_ms;		/* how long it may last with the first lock */
 	TimestampTz end;
 } LockAttempt;
 
-static void refuse_other_tables(Relation rel);
-static Oid	choose_key(Relation rel, Oid keyid, bool deletes);
+static void refuse_other_feeds(Relation rel);
 static void replace_lost_parts(Oid relid, Oid keyid);
 static const char *list_columns(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
+static bool is_heap(Oid relid);
 static void lock_tables(void *arg);
 
 /*
@@ -129,17 +133,19 @@ feed_attach(PG_FUNCTION_ARGS)
 				 errmsg("relation with OID %u does not exist", relid)));
 	feedpub_require_owner(relid);
 	rel = feedpub_registry_open(relid);
-	refuse_other_tables(rel);
+	refuse_other_feeds(rel);
+	feedpub_attach_refuse(rel, "a feed");
 	relation_close(rel, AccessShareLock);	/* does not block another caller */
 
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_attach_lock(relid);
+		feedpub_attach_lock(list_make1_oid(relid), AccessExclusiveLock);
 	if (!feedpub_registry_is_registered(relid)) /* no other was first */
 	{
 		rel = feedpub_registry_open(relid);
-		refuse_other_tables(rel);
-		key = choose_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
-						 PG_GETARG_BOOL(3));
+		refuse_other_feeds(rel);
+		feedpub_attach_refuse(rel, "a feed");
+		key = feedpub_attach_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
+								 "feed_attach", PG_GETARG_BOOL(3));
 		feedpub_registry_add(relid, FEEDPUB_KIND_TABLE, false);
 		feedpub_wake_note_new(relid);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
@@ -173,27 +179,41 @@ feed_attach(PG_FUNCTION_ARGS)
 }
 
 /*
- * Refuse what cannot be a table feed, or has a partition that cannot be in one.
+ * Refuse an outbox and a change feed.
  */
 static void
-refuse_other_tables(Relation rel)
+refuse_other_feeds(Relation rel)
+{
+	FeedpubKind kind = feedpub_registry_kind(RelationGetRelid(rel));
+
+	if (kind != FEEDPUB_KIND_NONE && kind != FEEDPUB_KIND_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is %s already", RelationGetRelationName(rel),
+						kind == FEEDPUB_KIND_CHANGES ? "a change feed" : "an outbox feed")));
+}
+
+/*
+ * Refuse a table that cannot be a table feed, or cannot be captured, or has a
+ * partition that cannot be in one.  verb is "a feed" or "captured": a partition
+ * can be captured.  A capture needs to see that a row moves to another
+ * partition, which only heap tuples tell.
+ */
+void
+feedpub_attach_refuse(Relation rel, const char *verb)
 {
 	const char *name = RelationGetRelationName(rel);
+	bool		is_capture = strcmp(verb, "captured") == 0;
 	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	List	   *tables = list_make1_oid(RelationGetRelid(rel));
 	ListCell   *lc;
 
-	if (feedpub_registry_is_registered(RelationGetRelid(rel)) &&
-		!feedpub_registry_is_table(RelationGetRelid(rel)))
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is an outbox feed already", name)));
 	if ((rel->rd_rel->relkind != RELKIND_RELATION && !is_partitioned) ||
 		IsCatalogRelation(rel) ||
 		RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" cannot be a feed", name),
+				 errmsg("\"%s\" cannot be %s", name, verb),
 				 errdetail("Only ordinary tables can.")));
 	if (is_partitioned)
 		tables = list_concat(tables, feedpub_partition_list(rel, false));
@@ -209,25 +229,42 @@ refuse_other_tables(Relation rel)
 			what = "a foreign table";
 		else if (persistence != RELPERSISTENCE_PERMANENT)
 			what = persistence == RELPERSISTENCE_TEMP ? "a temporary table" : "an unlogged table";
-		else if (is_feed && rel->rd_rel->relispartition)
+		else if (is_feed && rel->rd_rel->relispartition && !is_capture)
 			what = "a partition";
-		else if (relkind == RELKIND_RELATION && is_feed &&
+		else if (relkind == RELKIND_RELATION && is_feed && !rel->rd_rel->relispartition &&
 				 (has_superclass(relid) || find_inheritance_children(relid, NoLock) != NIL))
 			what = "a table with inheritance";
+		else if (is_capture && relkind == RELKIND_RELATION && !is_heap(relid))
+			what = "a table of another access method than heap";
 		if (what != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("\"%s\" cannot be a feed", name),
+					 errmsg("\"%s\" cannot be %s", name, verb),
 					 is_feed ? errdetail("It is %s.", what) :
 							   errdetail("Its partition \"%s\" is %s.", get_rel_name(relid), what)));
 	}
 }
 
+static bool
+is_heap(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	bool		result = true;
+
+	if (HeapTupleIsValid(tuple))
+	{
+		result = ((Form_pg_class) GETSTRUCT(tuple))->relam == HEAP_TABLE_AM_OID;
+		ReleaseSysCache(tuple);
+	}
+	return result;
+}
+
 /*
  * The index that is to be the key: the one that was named, or the primary key.
+ * function is whose argument names it, for messages.
  */
-static Oid
-choose_key(Relation rel, Oid keyid, bool deletes)
+Oid
+feedpub_attach_key(Relation rel, Oid keyid, const char *function, bool deletes)
 {
 	Relation	index;
 	const char *problem;
@@ -240,8 +277,8 @@ choose_key(Relation rel, Oid keyid, bool deletes)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" has no primary key",
 						RelationGetRelationName(rel)),
-				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
-						 RelationGetRelationName(rel))));
+				 errhint("Name a unique index on columns that are not null, as in %s(..., key => '%s_key').",
+						 function, RelationGetRelationName(rel))));
 	if (!list_member_oid(RelationGetIndexList(rel), keyid))
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -294,7 +331,7 @@ replace_lost_parts(Oid relid, Oid keyid)
 	feedpub_registry_key(rel, &key, &present, &deletes);
 	if (!OidIsValid(present) && OidIsValid(keyid))
 	{
-		feedpub_registry_set_key(rel, choose_key(rel, keyid, deletes), deletes);
+		feedpub_registry_set_key(rel, feedpub_attach_key(rel, keyid, "feed_attach", deletes), deletes);
 		feedpub_batch_lock(relid, true);
 		feedpub_registry_begin_history(relid);
 	}
@@ -380,22 +417,14 @@ make_index(Oid relid)
 		return statement;
 
 	/* DDL would wait for writers without a limit, and block other sessions */
-	feedpub_attach_lock(relid);
+	feedpub_attach_lock(list_make1_oid(relid), AccessExclusiveLock);
 	feedpub_role_run(cure);
 	return NULL;
 }
 
 /*
- * Lock a table against all other sessions, and its partitions.
- */
-void
-feedpub_attach_lock(Oid relid)
-{
-	feedpub_attach_lock_all(list_make1_oid(relid));
-}
-
-/*
- * The same for several tables.
+ * Lock tables against all other sessions, or against writers, with their
+ * partitions.
  *
  * While the lock is waited for, no other session gets one: new writers and
  * readers queue after us.  So it is waited for a short time only, then given
@@ -419,7 +448,7 @@ feedpub_attach_lock(Oid relid)
  * autovacuum for us before the attempt ends.
  */
 void
-feedpub_attach_lock_all(List *relids)
+feedpub_attach_lock(List *relids, LOCKMODE mode)
 {
 	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
@@ -432,7 +461,7 @@ feedpub_attach_lock_all(List *relids)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		long		left = TimestampDifferenceMilliseconds(now, end);
-		LockAttempt attempt = {relids, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
+		LockAttempt attempt = {relids, mode, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
 		ErrorData  *error;
 
 		DeadlockTimeout = Max(held_ms / 2, 1);
@@ -469,7 +498,7 @@ lock_tables(void *arg)
 	foreach(lc, attempt->relids)
 	{
 		LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), attempt->end), 1);
-		LockRelationOid(lfirst_oid(lc), AccessExclusiveLock);
+		LockRelationOid(lfirst_oid(lc), attempt->mode);
 		attempt->end = Min(attempt->end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), attempt->held_ms));
 		attempt->relids = feedpub_catalog_partitions(lfirst_oid(lc));
 		lock_tables(attempt);

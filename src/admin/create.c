@@ -257,6 +257,7 @@ feed_drop(PG_FUNCTION_ARGS)
 	bool		cascade;
 	Oid			relid;
 	ErrorContextCallback drop_context = {0};
+	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_drop()");
@@ -282,6 +283,8 @@ feed_drop(PG_FUNCTION_ARGS)
 	drop_context.callback = add_drop_hint;
 	drop_context.previous = error_context_stack;
 	error_context_stack = &drop_context;
+	foreach(lc, feedpub_capture_list(relid))
+		feedpub_capture_remove(lfirst_oid(lc), relid);
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
 	error_context_stack = drop_context.previous;
 	feedpub_registry_remove(relid);
@@ -302,15 +305,24 @@ add_drop_hint(void *arg)
 /*
  * Raise an error unless the caller may drop what has the name.  Called before
  * it is locked, so that no other role's relation is locked.
+ *
+ * Dropping a change feed drops triggers of the captured tables.  A writer of
+ * such a table locks that first and then the feed, so these are locked here,
+ * before the feed or together with it.
  */
 static void
 check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 {
+	List	   *captured;
+
 	if (!OidIsValid(relid))
 		return;
 	require_outbox(relid);
 	if (!*(bool *) cascade)
 		feedpub_registry_refuse_subscribed(relid, "drop");
+	captured = feedpub_capture_list(relid);
+	if (captured != NIL)
+		feedpub_attach_lock(lappend_oid(captured, relid), AccessExclusiveLock);
 }
 
 /*

@@ -106,10 +106,10 @@ feed_detach_all(PG_FUNCTION_ARGS)
 	foreach(lc, feeds)
 	{
 		if (feedpub_attempt(require_feed, &lfirst_oid(lc)) == NULL)
-			own = lappend_oid(own, lfirst_oid(lc));
+			own = list_concat(own, lappend_oid(feedpub_capture_list(lfirst_oid(lc)), lfirst_oid(lc)));
 	}
 	if (own != NIL)
-		feedpub_attach_lock_all(own);
+		feedpub_attach_lock(own, AccessExclusiveLock);
 	foreach(lc, feeds)
 	{
 		DetachedFeed feed = {.relid = lfirst_oid(lc), .cascade = PG_GETARG_BOOL(0)};
@@ -138,8 +138,10 @@ detach(void *arg)
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
-			feedpub_attach_lock(feed->relid);
+			feedpub_attach_lock(lappend_oid(feedpub_capture_list(feed->relid), feed->relid), AccessExclusiveLock);
 	}
+	foreach(lc, feedpub_capture_list(feed->relid))
+		feedpub_capture_remove(lfirst_oid(lc), feed->relid);
 	drop_triggers(feed->relid);
 
 	/* not of a table that inherits from it, nor of a feed of its own */

@@ -11,15 +11,17 @@
  * 2. the feed's history (feedpub_registry_lock_history());
  * 3. the feed's floor (feedpub_floor_lock());
  * 4. rows of feedpub._shard by number, then parked entries;
- * 5. the feed's table;
+ * 5. the tables that are captured into the feed, then the feed's table;
  * 6. the publishing lock (feedpub_batch_lock());
  * 7. the table's partitions by OID, and the indexes of each table by OID,
  *	  as the planner and REINDEX TABLE lock them.
  *
- * There are two exceptions.  feed_begin_history() needs ACCESS SHARE on the
+ * There are three exceptions.  feed_begin_history() needs ACCESS SHARE on the
  * table before it knows whether it needs EXCLUSIVE: readers and publishers do
  * not conflict with that.  What drops or detaches a feed locks the table
- * first, and then skips rows that are locked.
+ * first, and then skips rows that are locked.  feed_capture() has ACCESS SHARE
+ * on the feed before it locks the table, in attempts: only what drops or
+ * detaches the feed conflicts with that, in attempts as well.
  *
  * A transaction of several statements may poll, which locks the table, and
  * acknowledge later.  Only DDL on that table conflicts with it.  So a

@@ -38,8 +38,8 @@
  * is to be removed.
  */
 static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition",
-									 "_job", "_floor", "_feed"};
-#define NPUBLISHED		(lengthof(tables) - 1)
+									 "_job", "_floor", "_capture", "_feed"};
+#define NPUBLISHED		(lengthof(tables) - 2)
 
 /* A table feed's key, and its mark. */
 static FeedpubStatement set_key = {
@@ -118,8 +118,8 @@ forget_published(Oid relid)
 void
 feedpub_registry_remove(Oid relid)
 {
-	forget_published(relid);
-	write_registry("DELETE FROM feedpub._feed WHERE feed = $1", relid, NULL);
+	for (int i = 0; i < lengthof(tables); i++)
+		write_registry(psprintf("DELETE FROM feedpub.%s WHERE feed = $1", tables[i]), relid, NULL);
 	forget_subscriptions(relid);
 }
 

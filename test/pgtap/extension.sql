@@ -59,6 +59,8 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_create_changes(text,boolean)',
 	'function feed_drop(text,boolean,boolean)',
 	'function feed_attach(regclass,regclass,name[],boolean)',
+	'function feed_capture(regclass,regclass,name[],regclass,boolean)',
+	'function feed_uncapture(regclass,regclass)',
 	'function feed_detach(regclass,boolean)',
 	'function feed_detach_all(boolean)',
 	'function feed_republish(regclass,boolean)',

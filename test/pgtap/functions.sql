@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(44 * 11 + 4 + 56);
+SELECT plan(46 * 11 + 4 + 61);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -9,6 +9,8 @@ INSERT INTO meant VALUES
 	('feed_create', 'name text, payload_type regtype DEFAULT ''jsonb''::regtype, if_not_exists boolean DEFAULT false', 'regclass', 'v', false, 'u', 0),
 	('feed_drop', 'feed text, if_exists boolean DEFAULT false, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_attach', 'feed regclass, key regclass DEFAULT NULL::regclass, columns name[] DEFAULT NULL::name[], deletes boolean DEFAULT true', 'text', 'v', false, 'u', 0),
+	('feed_capture', 'relation regclass, feed regclass, columns name[] DEFAULT NULL::name[], key regclass DEFAULT NULL::regclass, old boolean DEFAULT true', 'void', 'v', false, 'u', 0),
+	('feed_uncapture', 'relation regclass, feed regclass', 'void', 'v', false, 'u', 0),
 	('feed_detach', 'feed regclass, cascade boolean DEFAULT false', 'void', 'v', false, 'u', 0),
 	('feed_detach_all', 'cascade boolean DEFAULT false, OUT feed regclass, OUT problem text', 'SETOF record', 'v', false, 'u', 1000),
 	('feed_retain', 'feed regclass, keep interval DEFAULT NULL::interval, max_age interval DEFAULT NULL::interval, max_size bigint DEFAULT NULL::bigint', 'void', 'v', false, 'u', 0),
@@ -83,6 +85,11 @@ INSERT INTO with_null VALUES
 	($c$feed_drop('f', cascade => NULL)$c$, 'cascade'),
 	($c$feed_attach(NULL)$c$, 'feed'),
 	($c$feed_attach(0, deletes => NULL)$c$, 'deletes'),
+	($c$feed_capture(NULL, 0)$c$, 'relation'),
+	($c$feed_capture(0, NULL)$c$, 'feed'),
+	($c$feed_capture(0, 0, old => NULL)$c$, 'old'),
+	($c$feed_uncapture(NULL, 0)$c$, 'relation'),
+	($c$feed_uncapture(0, NULL)$c$, 'feed'),
 	($c$feed_detach(NULL)$c$, 'feed'),
 	($c$feed_detach(0, NULL)$c$, 'cascade'),
 	($c$feed_detach_all(NULL)$c$, 'cascade'),

@@ -14,7 +14,7 @@ CREATE ROLE regress_feedpub_monitor IN ROLE pg_monitor;
 CREATE ROLE regress_feedpub_stats IN ROLE pg_read_all_stats;
 CREATE ROLE regress_feedpub_super SUPERUSER;
 
--- An outbox and two tables, of one owner, the latter without old rows
+-- An outbox and three tables, of one owner, without old rows
 SET client_min_messages = warning;
 CREATE SCHEMA rights AUTHORIZATION regress_feedpub_feed;
 GRANT USAGE ON SCHEMA rights TO PUBLIC;
@@ -23,6 +23,9 @@ SELECT feed_create('rights.box');
 CREATE TABLE rights.kv (k int PRIMARY KEY, v text);
 SELECT feed_attach('rights.kv');
 CREATE TABLE rights.plain (k int PRIMARY KEY);
+CREATE TABLE rights.captured (k int PRIMARY KEY);
+SELECT feed_create_changes('rights.c');
+SELECT feed_capture('rights.captured', 'rights.c');
 GRANT SELECT ON rights.box, rights.kv TO regress_feedpub_sub, regress_feedpub_reader;
 RESET ROLE;
 SET ROLE regress_feedpub_sub;
@@ -46,6 +49,8 @@ INSERT INTO matrix VALUES
 	($$feed_create_changes('rights.changes')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_drop('rights.box', cascade => true)$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_attach('rights.plain')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_capture('rights.plain', 'rights.c')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
+	($$feed_uncapture('rights.captured', 'rights.c')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_detach('rights.kv')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	($$feed_detach_all(cascade => true) WHERE problem IS NULL AND feed = 'rights.kv'::regclass$$, '1', '0', '0', '0', '0', '0', '0', '1'),
 	($$feed_retain('rights.box', '1 h')$$, '1', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
@@ -94,8 +99,8 @@ INSERT INTO matrix VALUES
 	($$CALL feed_publish('rights.box')$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
 	($$CALL feed_await('rights.box', '', '0', NULL)$$, '25001', '25001', '25001', '25001', '25001', '25001', '25001', '25001'),
 -- views
-	('feedpub.feeds', '2', '2', '2', '2', '2', '2', '2', '2'),
-	('feedpub.waiting', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub.feeds', '3', '3', '3', '3', '3', '3', '3', '3'),
+	('feedpub.waiting', '3', '3', '3', '3', '3', '3', '3', '3'),
 	('feedpub.subscriptions', '0', '1', '1', '0', '0', '1', '1', '1'),
 	('feedpub.shards', '0', '1', '1', '0', '0', '1', '1', '1'),
 	('feedpub.parked', '0', '1', '1', '0', '0', '0', '0', '1'),
@@ -103,12 +108,12 @@ INSERT INTO matrix VALUES
 	('feedpub.workers WHERE pid < 0', '0', '0', '0', '0', '0', '0', '0', '0'),
 	('feedpub.blockers WHERE pid = pg_backend_pid()', '1', '1', '1', '1', '1', '1', '1', '1'),
 -- tables of the extension: all roles may read the registry
-	('feedpub._feed', '2', '2', '2', '2', '2', '2', '2', '2'),
+	('feedpub._feed', '3', '3', '3', '3', '3', '3', '3', '3'),
 	('feedpub._batch', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
-	('feedpub._floor', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '2'),
+	('feedpub._floor', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '3'),
 	('feedpub._job', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._work', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
-	('feedpub._capture', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
+	('feedpub._capture', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '1'),
 	('feedpub._partition', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._tombstone', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
 	('feedpub._lost_change', '42501', '42501', '42501', '42501', '42501', '42501', '42501', '0'),
