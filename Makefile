@@ -177,6 +177,7 @@ ISOLATION = \
 	published-three-transactions \
 	published-two-publishers \
 	reader-altered-table \
+	reader-begin-history \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \

@@ -5,7 +5,7 @@
 #   refused(NODE, QUERY, CODE, PATTERN, TEST)
 #                               tests that a query fails with this SQLSTATE
 #   is_soon(NODE, CONDITION, TEST)
-#                               tests that a condition comes true within 40 s
+#                               tests that a condition comes true in time
 #   fetch_all(NODE, FEED, ...)  the rows of a feed, read page by page
 #   burn_xids(NODE, N)          lets the server assign N transaction ids
 #   jump_xid(NODE, XID)         lets it go on with this id, after a restart
@@ -80,12 +80,14 @@ sub refused
 }
 
 # For what a server does by itself, in a few seconds or never: that it does not
-# is a failed test here, where poll_query_until() alone runs out of time.
+# is a failed test here, where poll_query_until() alone runs out of time.  So this
+# waits two thirds of the time that a poll may take, 120 s by default.
 sub is_soon
 {
 	my ($node, $condition, $test) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $end = sql($node, "SELECT clock_timestamp() + interval '40 s'");
+	my $seconds = $PostgreSQL::Test::Utils::timeout_default * 2 / 3;
+	my $end = sql($node, "SELECT clock_timestamp() + interval '$seconds s'");
 
 	$node->poll_query_until('postgres',
 		"SELECT ($condition) OR clock_timestamp() > '$end'");

@@ -30,16 +30,22 @@ sub set_rate
 	return;
 }
 
+sub stop_worker
+{
+	sql($node, 'SELECT feed_stop_worker()');
+	$node->poll_query_until('postgres',
+		q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub worker'))
+	  or die 'the worker does not stop';
+	return;
+}
+
 # Waits until something is true of a partition's row in feedpub.jobs.
 sub await_state
 {
 	my ($partition, $condition, $test) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
-	ok( $node->poll_query_until('postgres',
-			"SELECT $condition FROM feedpub.jobs WHERE relation = '$partition'::regclass"),
-		$test)
-	  or diag(sql($node, 'SELECT * FROM feedpub._job'));
+	is_soon($node, "(SELECT $condition FROM feedpub.jobs WHERE relation = '$partition'::regclass)", $test);
 	return;
 }
 
@@ -92,7 +98,7 @@ is( sql($node, 'SELECT max(n) <= 200, count(*) >= 15 FROM (SELECT count(*) AS n 
 #
 # The worker, then the server, is stopped in the middle.
 #
-set_rate(1000);
+set_rate(300);
 attach('kv', 'kv_2', 20000, 3000);
 await_state('kv_2', 'rows > 0', 'some rows are stamped');
 sql($node, 'SELECT pg_terminate_backend(pid, 60000) FROM feedpub.workers WHERE pid IS NOT NULL');
@@ -113,11 +119,13 @@ is_done('kv', 'kv_2', 3000, 'after a crash');
 # Somebody has rows locked, then the table.
 #
 my $locker = $node->background_psql('postgres', on_error_die => 1);
+stop_worker();
 $locker->query_safe('BEGIN');
 sql($node, 'CREATE TABLE kv_3 (LIKE kv INCLUDING ALL)');
 sql($node, q(INSERT INTO kv_3 SELECT i, 'v' FROM generate_series(30000, 32999) i));
 sql($node, 'ALTER TABLE kv ATTACH PARTITION kv_3 FOR VALUES FROM (30000) TO (40000)');
 $locker->query_safe('SELECT k FROM kv WHERE k IN (30005, 32500) FOR UPDATE');
+sql($node, 'SELECT feed_start_worker()');
 sql($node, q(CALL feed_publish('kv')));
 await_state('kv_3', "state = 'running' AND rows = 2998", 'locked rows are left');
 $locker->query_safe('COMMIT');
@@ -228,10 +236,7 @@ ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_stat_activ
 # Nine feeds wait at a time, eight of them of one owner: the other owner has the
 # first turn or the second.
 #
-sql($node, 'SELECT feed_stop_worker()');
-$node->poll_query_until('postgres',
-	q(SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'feedpub worker'))
-  or die 'the worker does not stop';
+stop_worker();
 for my $n (1 .. 9)
 {
 	my $owner = $n < 9 ? 'regress_feedpub_owner' : 'regress_feedpub_other';
