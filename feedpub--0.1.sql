@@ -152,7 +152,9 @@ CREATE TABLE feedpub._subscription (
 	max_attempts pg_catalog.int4,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	-- how long feed_nack() parks an entry after its first failure, its second
-	backoff pg_catalog.interval[]
+	backoff pg_catalog.interval[],
+	-- which messages its consumers want; NULL: all
+	types pg_catalog.text[]
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
@@ -768,11 +770,12 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Makes a subscription: the server keeps a cursor of a feed for its consumers. Returns the cursor after which it begins.';
 
 -- For a start of type timestamptz; a literal is a text.
@@ -781,21 +784,23 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
 CREATE FUNCTION feed_alter_subscription(name pg_catalog.text,
 	lease pg_catalog.interval DEFAULT NULL,
 	max_attempts pg_catalog.int4 DEFAULT NULL,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_alter_subscription';
-COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Changes settings of a subscription; those that are not given stay as they are.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
@@ -918,13 +923,14 @@ COMMENT ON FUNCTION feedpub._subscription_owner(pg_catalog.oid, pg_catalog.name,
 	'Returns the role that owns a subscription; 0 if there is no such role on this server.';
 
 CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
-	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
-	OUT expired pg_catalog.bool)
+	types pg_catalog.text[],
+	OUT "rows" pg_catalog.int8, OUT more pg_catalog.bool,
+	OUT since pg_catalog.timestamptz, OUT expired pg_catalog.bool)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_lag';
-COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
-	'Estimates what is after a cursor: the number of rows, and since when. It also tells whether the cursor has expired.';
+COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text, pg_catalog.text[]) IS
+	'Tells what is after a cursor: the number of rows, an estimate without types, and since when. It also tells whether the cursor has expired.';
 
 --
 -- Views
@@ -1119,12 +1125,13 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
-		h.parked, h.expired, s.created_at, s.backoff
+		h.parked, h.expired, s.created_at, s.backoff, s.types, h.lag_more
 	FROM feedpub._subscription s
 	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (
 		SELECT pg_catalog.min(h.cursor) AS cursor,
 			pg_catalog.avg(l.rows)::pg_catalog.int8 AS lag_rows,
+			pg_catalog.bool_or(l.more) AS lag_more,
 			pg_catalog.min(l.since) AS since,
 			pg_catalog.max(h.last_ack) AS last_ack,
 			pg_catalog.count(*) FILTER (WHERE h.consumer IS NOT NULL
@@ -1136,7 +1143,7 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 				WHERE n.subscription OPERATOR(pg_catalog.=) s.name
 				AND n.shard OPERATOR(pg_catalog.=) (i.ord::pg_catalog.int4 OPERATOR(pg_catalog.-) 1)
 				ORDER BY n.n DESC LIMIT 1) h,
-			feedpub._lag(s.feed, h.cursor) l) h
+			feedpub._lag(s.feed, h.cursor, s.types) l) h
 	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
 	AND EXISTS (SELECT FROM pg_catalog.pg_class c
@@ -1146,7 +1153,9 @@ COMMENT ON VIEW feedpub.subscriptions IS
 COMMENT ON COLUMN feedpub.subscriptions.cursor IS
 	'The committed cursor; of several shards the smallest.';
 COMMENT ON COLUMN feedpub.subscriptions.lag_rows IS
-	'An estimate of the rows after the committed cursor.';
+	'An estimate of the rows after the committed cursor; with types, those of these types, counted.';
+COMMENT ON COLUMN feedpub.subscriptions.lag_more IS
+	'May there be more of these types? NULL: they could not be counted, and lag_rows is an estimate of all types.';
 COMMENT ON COLUMN feedpub.subscriptions.lag IS
 	'For how long the first of them has been published.';
 COMMENT ON COLUMN feedpub.subscriptions.leased IS

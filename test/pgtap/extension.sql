@@ -85,9 +85,9 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_head(regclass)',
 	'function feed_wait(regclass,text,interval)',
 	'function feed_await(regclass,text,interval,boolean)',
-	'function feed_subscribe(text,regclass,text,integer,interval,integer,boolean,interval[])',
-	'function feed_subscribe(text,regclass,timestamp with time zone,integer,interval,integer,boolean,interval[])',
-	'function feed_alter_subscription(text,interval,integer,interval[])',
+	'function feed_subscribe(text,regclass,text,integer,interval,integer,boolean,interval[],text[])',
+	'function feed_subscribe(text,regclass,timestamp with time zone,integer,interval,integer,boolean,interval[],text[])',
+	'function feed_alter_subscription(text,interval,integer,interval[],text[])',
 	'function feed_unsubscribe(text)',
 	'function feed_seek(text,text)',
 	'function feed_seek(text,timestamp with time zone)',
@@ -102,7 +102,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._cursor_compare(text,text)',
 	'function feedpub._cursor_moves(text,text)',
 	'function feedpub._subscription_owner(oid,name,bigint)',
-	'function feedpub._lag(regclass,text)',
+	'function feedpub._lag(regclass,text,text[])',
 	'function feed_start_worker()',
 	'function feed_stop_worker()'], 'its members, without row types');
 SELECT is_empty($$ SELECT description FROM member JOIN pg_type t ON classid = 'pg_type'::regclass AND t.oid = objid WHERE typtype <> 'c' AND typelem = 0 $$, 'no types but row types');
