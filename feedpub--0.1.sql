@@ -256,8 +256,9 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
--- Captures: the tables whose changes are written into change feeds.  A trigger
--- of the table names the feed (tgconstrrelid).  The columns of the key and those
+-- Captures: the tables whose changes are written into change feeds.  The row
+-- trigger of a table has column trigger as its argument; a dump keeps both, and
+-- partitions have clones.  The columns of the key and those
 -- that are captured (NULL: all) are kept by name, which a dump keeps, and by
 -- number, which a RENAME keeps; the numbers count only if numbers_of is the
 -- relation's OID.
@@ -270,6 +271,7 @@ CREATE TABLE feedpub._capture (
 	column_attnums pg_catalog.int2[],
 	old pg_catalog.bool NOT NULL,
 	numbers_of pg_catalog.oid NOT NULL,
+	trigger pg_catalog.name NOT NULL,
 	PRIMARY KEY (relation, feed)
 );
 GRANT SELECT ON feedpub._capture TO pg_database_owner;
@@ -379,6 +381,28 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_capture_truncate';
 COMMENT ON FUNCTION feedpub._capture_truncate() IS
 	'Trigger of a captured table: it writes each TRUNCATE into the change feeds.';
+
+-- The triggers of captures that are not there any more: their feed was dropped, or
+-- the partition detached, or only the schema restored.
+CREATE VIEW feedpub._capture_leftover AS
+	SELECT t.tgrelid::pg_catalog.regclass AS relation, t.tgname AS name
+	FROM pg_catalog.pg_trigger t
+	WHERE t.tgparentid OPERATOR(pg_catalog.=) 0
+		AND (t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_row()'::pg_catalog.regprocedure
+			AND NOT EXISTS (SELECT FROM feedpub._capture c
+				JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) c.feed
+				WHERE c.relation OPERATOR(pg_catalog.=) t.tgrelid
+					AND t.tgargs OPERATOR(pg_catalog.=)
+						(pg_catalog.convert_to(c.trigger::pg_catalog.text, pg_catalog.getdatabaseencoding()) OPERATOR(pg_catalog.||) '\x00'::pg_catalog.bytea))
+			OR t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_truncate()'::pg_catalog.regprocedure
+			AND NOT EXISTS (SELECT FROM feedpub._capture c
+				JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) c.feed
+				WHERE c.relation OPERATOR(pg_catalog.=) t.tgrelid
+					OR EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(t.tgrelid) a
+						WHERE a.relid OPERATOR(pg_catalog.=) c.relation)));
+COMMENT ON VIEW feedpub._capture_leftover IS
+	'Triggers that belong to no capture.';
+GRANT SELECT ON feedpub._capture_leftover TO pg_database_owner;
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record

@@ -21,6 +21,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'table feedpub._floor',
 	'table feedpub._job',
 	'view feedpub._work',
+	'view feedpub._capture_leftover',
 	'table feedpub._tombstone',
 	'table feedpub._lost_change',
 	'table feedpub._subscription',

@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(21 * 7 + 61);
+SELECT plan(22 * 7 + 61);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -20,6 +20,7 @@ INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint, site integer', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_capture_leftover', 'v', 'relation regclass, name name', 'pg_database_owner'::regrole),
 	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
 	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '
 		'last_error text, last_error_at timestamp with time zone, pass bytea', 'pg_database_owner'::regrole),
@@ -40,7 +41,7 @@ INSERT INTO meant VALUES
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
 	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
-	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid', 'pg_database_owner'::regrole);
+	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid, trigger name', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('jobs', 'v', 'feed regclass, kind text, relation regclass, state text, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows
