@@ -7,50 +7,43 @@
  */
 #include "http.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static unsigned answer(const char *path, BaseText *text);
 static void print_metrics(BaseText *text);
 
 void
 http_admin(HttpRequest *request)
 {
+	const char *path = request->path;
 	BaseText	text = {0};
-	unsigned	status = 405;
 
-	if (strcmp(request->method, "GET") == 0 || strcmp(request->method, "HEAD") == 0)
-		status = answer(request->path, &text);
-	else
-		base_text_print(&text, "not allowed\n");
-	if (status == 405)
-		http_add(request, "Allow", "GET, HEAD");
-	http_add(request, "Cache-Control", "no-store");
-	http_respond_text(request, status, "text/plain; charset=utf-8", &text);
-}
-
-static unsigned
-answer(const char *path, BaseText *text)
-{
+	request->allowed = "GET, HEAD";
 	if (strcmp(path, "/live") == 0)
+		base_text_print(&text, "ok\n");
+	else if (strcmp(path, "/ready") == 0)
 	{
-		base_text_print(text, "ok\n");
-		return 200;
+		if (db_pool_connected() > 0 && db_listener_ready() && !job_ending())
+			base_text_print(&text, "ok\n");
 	}
-	if (strcmp(path, "/ready") == 0)
+	else if (strcmp(path, "/metrics") == 0)
+		print_metrics(&text);
+	else
 	{
-		bool		ready = db_pool_connected() > 0 &&
-			db_listener_ready() && !job_ending();
+		http_problem(request, 404, "there is no such resource");
+		return;
+	}
 
-		base_text_print(text, ready ? "ok\n" : "not ready\n");
-		return ready ? 200 : 503;
-	}
-	if (strcmp(path, "/metrics") == 0)
+	if (strcmp(request->method, "GET") != 0 && strcmp(request->method, "HEAD") != 0)
+		http_problem(request, 405, "this method is not allowed here");
+	else if (text.length == 0)
+		http_problem(request, 503, "there is no database, or the process ends");
+	else
 	{
-		print_metrics(text);
-		return 200;
+		http_add(request, "Cache-Control", "no-store");
+		http_respond_text(request, 200, "text/plain; charset=utf-8", &text);
 	}
-	base_text_print(text, "not found\n");
-	return 404;
+	free(text.data);
 }
 
 /* In the text format of Prometheus. */

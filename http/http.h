@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * http.h
- *	  What main.c starts.
+ *	  What main.c and routes.c start.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,6 +12,10 @@
 
 /* in admin.c */
 extern void http_admin(HttpRequest *request);
+
+/* in documents.c */
+extern void http_index_begin(HttpRequest *request);
+extern void http_openapi_begin(HttpRequest *request);
 
 /* in routes.c */
 extern void http_route(HttpRequest *request);

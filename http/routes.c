@@ -15,14 +15,17 @@
 
 typedef struct Route
 {
-	const char *path;			/* a "/" at its end: with a name after it */
+	const char *path;			/* "/" after something: with a name after it */
 	const char *methods;		/* as Allow says them */
 	void (*begin)(HttpRequest *request);
+	bool		is_open;		/* to everybody: it has nothing of the database */
 } Route;
 
 static void stream_begin(HttpRequest *request);
 
 static const Route routes[] = {
+	{"/", "GET, HEAD, OPTIONS", http_index_begin, true},
+	{"/openapi.yaml", "GET, HEAD, OPTIONS", http_openapi_begin, true},
 	{"/feeds", "GET, HEAD, OPTIONS", form_list_begin},
 	{"/feeds/", "GET, HEAD, OPTIONS", form_feed_begin},
 	{"/streams/", "GET, HEAD, POST, OPTIONS", stream_begin},
@@ -55,7 +58,7 @@ http_route(HttpRequest *request)
 		http_problem(request, 403, "pages of this origin may not write");
 	else if (request->body.length > HTTP_MAX_BODY)
 		http_problem(request, 413, "the body is too large");
-	else if (http_token_take(request))
+	else if (route->is_open || http_token_take(request))
 		route->begin(request);
 }
 
@@ -75,7 +78,7 @@ find_route(const char *path)
 	{
 		size_t		length = strlen(routes[i].path);
 
-		if (routes[i].path[length - 1] == '/' ?
+		if (length > 1 && routes[i].path[length - 1] == '/' ?
 				strncmp(path, routes[i].path, length) == 0 :
 				strcmp(path, routes[i].path) == 0)
 			return &routes[i];

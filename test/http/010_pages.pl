@@ -180,7 +180,7 @@ problem('/feeds/pg_class', 404, '42809', qr/is not a feed/, 'no feed');
 problem('/feeds/' . sql($node, "SELECT 'outbox'::regclass::oid"),
 	404, undef, qr/no such feed/, 'an OID is no name');
 problem('/feeds/a.b.c.d', 404, '42601', qr/name/, 'no name');
-problem('/', 404, undef, qr/no such resource/, 'another path');
+problem($_, 404, undef, qr/no such resource/, "another path, $_") for '/nothing', '//', '/openapi.yaml/', '/feed';
 problem('/feeds/outbox', 406, undef, qr/application/, 'another type',
 	Accept => 'image/png, application/json;q=0');
 is(get($http, '/feeds/outbox', Accept => "application/json;$_")->{status}, 200, "Accept: $_ is no quality of 0")
@@ -206,6 +206,18 @@ sub await_database
 	return;
 }
 
+# what is served here, from the URL of the server on, as a proxy may have it
+my $index = get($http, '/');
+is_deeply($index->{json}, { feeds => './feeds', documentation => './openapi.yaml' }, 'where the feeds are');
+is(url_from('/api/', $index->{json}{feeds}), '/api/feeds', 'also below another path');
+my $openapi = get($http, url_from('/', $index->{json}{documentation}));
+is("$openapi->{status} $openapi->{headers}{'content-type'}", '200 application/yaml', 'and their description');
+is($openapi->{content}, slurp_file("$FindBin::RealBin/../../docs/openapi.yaml"), 'which is docs/openapi.yaml');
+like($index->{headers}{link}, qr/^<\.\/openapi\.yaml>; rel="service-desc"/, 'as a header says, too');
+is(url_from('/api/feeds/outbox', $begin->{headers}{location}), "/api/feeds/outbox?after=$floor&limit=10",
+	'the beginning is below that path, too');
+is(url_from('/api/feeds/outbox', $gone->{json}{begin}), '/api/feeds/outbox', 'also after a 410');
+
 # the server goes and comes
 my $admin = { url => "http://127.0.0.1:$http->{admin}" };
 is(get($admin, '/live')->{status}, 200, 'live');
@@ -214,7 +226,16 @@ problem($last, 503, undef, qr/cannot be reached/, 'no database');
 my $tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
 select undef, undef, undef, 0.1
   while get($admin, '/ready')->{status} != 503 && $tries-- > 0;
-is(get($admin, '/ready')->{status}, 503, 'not ready');
+my $unready = get($admin, '/ready');
+is("$unready->{status} $unready->{headers}{'content-type'}", '503 application/problem+json', 'not ready');
+for my $of ([ '/nothing', 404 ], [ '/live', 405, method => 'POST' ])
+{
+	my ($path, $status, @how) = @$of;
+	my $problem = get($admin, $path, @how);
+
+	is("$problem->{status} $problem->{json}{status} $problem->{headers}{'content-type'}",
+		"$status $status application/problem+json", "$path: $status");
+}
 is(get($admin, '/live')->{status}, 200, 'live even so');
 $node->start;
 await_database($last);

@@ -132,6 +132,7 @@ for my $kind ([ 'RS256', 'RSA', 'rsa_keygen_bits:2048' ], [ 'ES256', 'EC', 'ec_p
 	is("$none->{status} $none->{headers}{'www-authenticate'} $none->{headers}{'cache-control'}",
 		'401 Bearer no-store', 'no token, and no anonymous role');
 	is(get($http, '/feeds')->{status}, 401, 'so there is no list');
+	is(get($http, $_)->{status}, 200, "$_ is for everybody") for '/', '/openapi.yaml';
 	http_stop($http);
 }
 

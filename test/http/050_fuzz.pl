@@ -21,7 +21,7 @@ my $at_a_time = $ENV{FEEDPUB_HTTP_LONG} ? 500 : 100;
 # the program, in a copy of its source
 my $tree = "$FindBin::RealBin/../..";
 my $build = PostgreSQL::Test::Utils::tempdir();
-system_or_bail('cp', '-R', "$tree/common", "$tree/http", "$tree/feedpub.control", $build);
+system_or_bail('cp', '-R', "$tree/common", "$tree/http", "$tree/docs", "$tree/feedpub.control", $build);
 system_or_bail('make', '-s', '-C', "$build/http", 'clean');
 my $flags = '-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all';
 system_or_bail('make', '-s', '-C', "$build/http", "CFLAGS=$flags", 'feedpub-http');

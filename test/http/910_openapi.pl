@@ -1,6 +1,6 @@
 # The documents of feedpub-http have all routes, settings and metrics of its
 # source; the SQL of docs/operations.md runs; and what docs/openapi.yaml has is
-# served.  If FEEDPUB_HTTP_LONG is set, a validator from npm accepts that file.
+# served.  If FEEDPUB_HTTP_LONG is set, validators from npm accept that file.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,6 +18,9 @@ my $reference = slurp_file("$top/docs/reference.md") =~ s/.*^(?=## HTTP$)//msr;
 my $operations = slurp_file("$top/docs/operations.md") =~ s/.*^(?=## HTTP$)//msr;
 my $openapi = slurp_file("$top/docs/openapi.yaml");
 
+# A comma would end the text.
+is(join("\n", $openapi =~ /^.*\{[^{}]*description: [^"{},]*,.*$/mg), '', 'no text in braces is cut in two');
+
 # The routes: a "/" at the end has a name after it.
 my @routes = slurp_file("$top/http/routes.c") =~ /^\t\{"(\/[^"]*)", "/mg;
 my ($actions) = slurp_file("$top/http/write/subscription.c") =~ /\} actions\[\] = \{(.*?)\};/s;
@@ -26,7 +29,7 @@ my @admin = slurp_file("$top/http/admin.c") =~ /strcmp\(path, "([^"]+)"\)/g;
 my @metrics = slurp_file("$top/http/admin.c") =~ /# TYPE (\w+)/g;
 my %paths = map { $_ => 1 } $openapi =~ /^  (\/\S*):$/mg;
 
-is(scalar @routes . ' ' . scalar @actions . ' ' . scalar @admin, '4 5 3', 'the routes');
+is(scalar @routes . ' ' . scalar @actions . ' ' . scalar @admin, '6 5 3', 'the routes');
 for my $route (@routes)
 {
 	my $name = $route eq '/subscriptions/' ? '{name}' : '{feed}';
@@ -103,14 +106,14 @@ http_stop($http);
 
 SKIP:
 {
-	skip 'FEEDPUB_HTTP_LONG is not set', 2 unless $ENV{FEEDPUB_HTTP_LONG};
-	skip 'there is no npm', 2 if system('npm --version >/dev/null 2>&1');
+	skip 'FEEDPUB_HTTP_LONG is not set', 3 unless $ENV{FEEDPUB_HTTP_LONG};
+	skip 'there is no npm', 3 if system('npm --version >/dev/null 2>&1');
 	my $dir = PostgreSQL::Test::Utils::tempdir();
 	my ($out, $error);
 
 	local $ENV{npm_config_cache} = "$dir/cache";
 	command_ok([ 'npm', 'install', '--silent', '--no-audit', '--no-fund', '--prefix', $dir,
-			'@apidevtools/swagger-parser@13.0.0' ], 'npm');
+			'@apidevtools/swagger-parser@13.0.0', '@redocly/cli@2.77.0' ], 'npm');
 	append_to_file("$dir/validate.mjs", <<'JS');
 import parser from '@apidevtools/swagger-parser';
 console.log((await parser.validate(process.argv[2])).openapi);
@@ -118,6 +121,10 @@ JS
 	IPC::Run::run([ 'node', "$dir/validate.mjs", "$top/docs/openapi.yaml" ],
 		'>', \$out, '2>', \$error);
 	is($out, "3.1.0\n", 'the validator accepts openapi.yaml') or diag $error;
+	local $ENV{REDOCLY_TELEMETRY} = 'off';
+	my $good = IPC::Run::run([ "$dir/node_modules/.bin/redocly", 'lint', '--max-problems=0', "$top/docs/openapi.yaml" ],
+		'>', \$out, '2>&1');
+	ok($good && $out !~ /warning/i, 'redocly lint too') or diag $out;
 }
 
 done_testing();
