@@ -89,6 +89,7 @@ take_signal(BaseSource *source, uint32_t events)
 		{
 			base_log(BASE_LOG_INFO, "ending");
 			ends_at = base_now() + http_config()->drain * INT64_C(1000);
+			http_stop_listening();
 		}
 	}
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *	  Listeners and connections: bytes in, bytes out, and how long they may take.
+ *	  Connections: bytes in, bytes out, and how long they may take.
  *
  * A connection reads a request, has it handled, writes the response, and reads
  * the next one.  While a request is handled nothing more is read, so a client
@@ -24,45 +24,29 @@
 #include "server/server.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "server/address.h"
+#include "server/listener.h"
 #include "server/parser.h"
 
-/* Descriptors beside those of clients and of the pool. */
-#define OTHER_DESCRIPTORS 64
-
-/* Above --max-connections so many at a time are told so. */
-#define REFUSED_CONNECTIONS 64
-
-/* Clients of a listener that is not public. */
-#define PRIVATE_CONNECTIONS 100
-
-/* ms for which a refused client is read, and after which one is taken again */
+/* ms for which a client that is refused is read */
 #define LINGER 2000
-#define RETRY 500
 
-typedef struct Listener
-{
-	BaseSource	source;			/* the first member */
-	BaseTimer	timer;			/* it listens again */
-	bool		is_public;
-	void (*handle)(HttpRequest *request);
-	int			count;			/* of connections */
-	int			most;			/* above them, they are refused */
-	struct Listener *next;
-} Listener;
+/*
+ * bytes that are read at a time: what a client sends after its request is kept
+ * while that waits, in this much memory
+ */
+#define READ_AT_A_TIME 16383
 
 typedef enum State
 {
@@ -76,7 +60,7 @@ typedef struct Connection
 {
 	BaseSource	source;			/* the first member */
 	BaseTimer	timer;
-	Listener   *listener;
+	HttpListener *listener;
 	HttpAddress *address;
 	State		state;
 	HttpParser	parser;
@@ -94,17 +78,11 @@ typedef struct Connection
 	struct Connection *next;	/* of those that are resumed, or closed */
 } Connection;
 
-static Listener *listeners;
 static Connection *resumed;
 static Connection *closed;
 static bool draining;
 static int	requests;			/* complete, and not answered */
 
-static void take_clients(BaseSource *source, uint32_t events);
-static void listen_again(BaseTimer *timer);
-static int	connection_limit(void);
-static void open_connection(Listener *listener, int socket,
-							const struct sockaddr_storage *name);
 static void close_connection(Connection *connection);
 static void ready(BaseSource *source, uint32_t events);
 static void end_late(BaseTimer *timer);
@@ -113,146 +91,16 @@ static void set_timer(Connection *connection, int64_t ms);
 static void advance(Connection *connection);
 static bool read_more(Connection *connection);
 static void parse(Connection *connection);
+static void refuse(Connection *connection, unsigned status, const char *problem);
 static void handle(Connection *connection);
 static void begin_response(Connection *connection);
 static bool write_more(Connection *connection);
 static bool add_piece(Connection *connection);
 static void end_response(Connection *connection);
 
-/*
- * Listen on an address, "host:port" or "[host]:port".  Returns false if it
- * fails, which has been logged.  Requests are refused above the limits only if
- * it is public.
- */
-bool
-http_listen(const char *address, bool is_public,
-			void (*handle)(HttpRequest *request))
-{
-	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
-	struct addrinfo *found;
-	const char *colon = strrchr(address, ':');
-	char	   *host = base_copy(address);
-	char	   *name = host;
-	Listener   *listener;
-	int			on = 1;
-	int			fd;
-
-	if (colon != NULL)
-		host[colon - address] = '\0';
-	if (*name == '[' && name[strlen(name) - 1] == ']')
-	{
-		name[strlen(name) - 1] = '\0';
-		name++;
-	}
-	if (colon == NULL ||
-		getaddrinfo(*name ? name : NULL, colon + 1, &hints, &found) != 0)
-	{
-		base_log(BASE_LOG_ERROR, "address \"%s\" is not HOST:PORT", address);
-		free(host);
-		return false;
-	}
-	free(host);
-
-	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0 ||
-		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
-		bind(fd, found->ai_addr, found->ai_addrlen) != 0 ||
-		listen(fd, 1024) != 0)
-	{
-		base_log(BASE_LOG_ERROR, "could not listen on \"%s\": %m", address);
-		freeaddrinfo(found);
-		return false;
-	}
-	freeaddrinfo(found);
-
-	listener = base_alloc(sizeof(Listener));
-	listener->source.ready = take_clients;
-	listener->timer.due = listen_again;
-	listener->is_public = is_public;
-	listener->handle = handle;
-	listener->most = is_public ? connection_limit() : PRIVATE_CONNECTIONS;
-	listener->next = listeners;
-	listeners = listener;
-	base_loop_watch(&listener->source, fd, EPOLLIN);
-	return true;
-}
-
-/*
- * Have as many descriptors as --max-connections needs; if there are not so
- * many, serve fewer clients.
- */
-static int
-connection_limit(void)
-{
-	int			others = http_config()->database.pool + OTHER_DESCRIPTORS + REFUSED_CONNECTIONS;
-	int			most = http_config()->max_connections;
-	struct rlimit limit;
-
-	if (getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
-		limit.rlim_cur < (rlim_t) most + others)
-	{
-		rlim_t		wanted = (rlim_t) most + others;
-
-		limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
-		setrlimit(RLIMIT_NOFILE, &limit);
-		if (limit.rlim_cur < wanted)
-		{
-			most = (int) limit.rlim_cur - others;
-			if (most < 1)
-				most = 1;
-			base_log(BASE_LOG_ERROR,
-					 "could not have %d connections, but %d: the limit of open files is %llu, not %llu",
-					 http_config()->max_connections, most,
-					 (unsigned long long) limit.rlim_max,
-					 (unsigned long long) wanted);
-		}
-	}
-	return most;
-}
-
-/* Take the clients that have come, and stop listening if there are too many. */
-static void
-take_clients(BaseSource *source, uint32_t events)
-{
-	Listener   *listener = (Listener *) source;
-	struct sockaddr_storage name;
-	int			fd;
-
-	for (int i = 0; i < 64; i++)
-	{
-		socklen_t	length = sizeof(name);
-
-		if (listener->count < listener->most + REFUSED_CONNECTIONS)
-			fd = accept4(source->fd, (struct sockaddr *) &name, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
-		else
-		{
-			fd = -1;
-			errno = EMFILE;
-		}
-		if (fd >= 0)
-			open_connection(listener, fd, &name);
-		else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-		{
-			base_loop_forget(source);
-			base_timer_set(&listener->timer, base_now() + RETRY);
-			return;
-		}
-		else if (errno == EAGAIN)
-			return;
-	}
-}
-
-static void
-listen_again(BaseTimer *timer)
-{
-	Listener   *listener = (Listener *) ((char *) timer - offsetof(Listener, timer));
-
-	if (!draining)
-		base_loop_watch(&listener->source, listener->source.fd, EPOLLIN);
-}
-
-static void
-open_connection(Listener *listener, int fd, const struct sockaddr_storage *name)
+/* A client has come. */
+void
+http_connection_open(HttpListener *listener, int fd, const struct sockaddr_storage *name)
 {
 	int			most = http_config()->max_connections_per_address;
 	HttpAddress *address = http_address_take(name);
@@ -274,7 +122,8 @@ open_connection(Listener *listener, int fd, const struct sockaddr_storage *name)
 	connection->address = address;
 	connection->is_refused = ++listener->count > listener->most;
 	connection->state = READS;
-	set_timer(connection, http_config()->idle_timeout * INT64_C(1000));
+	/* so that those who are refused are told so soon, however many there are */
+	set_timer(connection, connection->is_refused ? LINGER : http_config()->idle_timeout * INT64_C(1000));
 	base_loop_watch(&connection->source, fd, EPOLLIN);
 }
 
@@ -319,11 +168,22 @@ ready(BaseSource *source, uint32_t events)
 		advance(connection);
 }
 
-/* It has taken too long. */
+/* It has taken too long: to send a request, of which something is there, or else. */
 static void
 end_late(BaseTimer *timer)
 {
-	close_connection((Connection *) ((char *) timer - offsetof(Connection, timer)));
+	Connection *connection = (Connection *) ((char *) timer - offsetof(Connection, timer));
+	bool		is_large;
+
+	if (connection->state != READS || connection->request == NULL)
+	{
+		close_connection(connection);
+		return;
+	}
+	is_large = connection->request->body.length > HTTP_MAX_BODY;
+	refuse(connection, is_large ? 413 : 408,
+		   is_large ? "the body is too large" : "the request has taken too long");
+	advance(connection);
 }
 
 /* The result of a request is there; it goes on in this round or the next. */
@@ -386,34 +246,15 @@ http_server_is_ready(void)
 }
 
 /*
- * Take no new clients, and resume all requests that wait.  Returns whether all
- * have ended.  To be called until then.
+ * Resume all requests that wait.  Returns whether all have ended.  To be called
+ * until then.
  */
 bool
 http_server_drain(void)
 {
-	for (Listener *l = listeners; !draining && l != NULL; l = l->next)
-	{
-		if (!l->is_public)
-			continue;
-		base_loop_forget(&l->source);
-		close(l->source.fd);
-	}
 	draining = true;
 	job_end_waiting();
 	return requests == 0;
-}
-
-/* Clients of feeds. */
-int
-http_connection_count(void)
-{
-	int			count = 0;
-
-	for (const Listener *l = listeners; l != NULL; l = l->next)
-		if (l->is_public)
-			count += l->count;
-	return count;
 }
 
 /* Do what can be done now, and wait for what it needs. */
@@ -455,7 +296,7 @@ advance(Connection *connection)
 static bool
 read_more(Connection *connection)
 {
-	static char buffer[65536];
+	static char buffer[READ_AT_A_TIME];
 	ssize_t		length = read(connection->source.fd, buffer, sizeof(buffer));
 
 	if (length < 0 && (errno == EAGAIN || errno == EINTR))
@@ -513,13 +354,23 @@ parse(Connection *connection)
 		free(in->data);
 		memset(in, 0, sizeof(*in));
 	}
+	if (parser->status != 0)
+	{
+		refuse(connection, parser->status, parser->problem);
+		return;
+	}
 	requests++;
 	connection->state = HANDLES;
 	base_timer_stop(&connection->timer);
-	if (parser->status == 0)
-		return;
+}
+
+/* Answer what is no request. */
+static void
+refuse(Connection *connection, unsigned status, const char *problem)
+{
+	requests++;
 	connection->request->keeps = false;
-	http_problem(connection->request, parser->status, parser->problem);
+	http_problem(connection->request, status, problem);
 	begin_response(connection);
 }
 

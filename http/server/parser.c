@@ -6,11 +6,13 @@
  * A request has one meaning, or it is refused, because a proxy that takes the
  * other one would let a client send requests in the name of another.  llhttp
  * refuses two lengths, a length beside a coding, chunks that do not end as they
- * have to, control characters.  Lines that end with a bare LF or go on in the
- * next line, two hosts, and codings other than "chunked" are refused here.
+ * have to, control characters.  Lines that end with a bare LF or a bare CR or go
+ * on in the next line, headers without a name, a request line with more spaces
+ * than two, two hosts, and codings other than "chunked" are refused here.
  *
- * Its head is fed to llhttp up to its end and not further, so what follows is
- * the body's, or the next request's.
+ * The head, and the trailer of a chunked body, are lines.  Those are scanned,
+ * and fed to llhttp up to their end and not further, so what follows is the
+ * body's, or the next request's.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,13 +22,14 @@
 #include <strings.h>
 
 /*
- * bytes of the request line and the headers: 8 kB of headers, and some for what
- * proxies add
+ * bytes of the request line, the headers and the trailer, without line breaks:
+ * 8 kB of headers, and some for what proxies add
  */
-#define MAX_HEAD 9216
+#define MAX_LINES 9216
 
 static void refuse(HttpParser *parser, unsigned status, const char *problem);
-static size_t scan_head(HttpParser *parser, const char *data, size_t length);
+static size_t scan_lines(HttpParser *parser, const char *data, size_t length);
+static void scan_byte(HttpParser *parser, char c);
 static size_t feed(HttpParser *parser, const char *data, size_t length);
 static void take_head(HttpParser *parser);
 static void split_arguments(HttpRequest *request, char *query);
@@ -73,10 +76,19 @@ add_body(llhttp_t *llhttp, const char *data, size_t length)
 {
 	HttpParser *parser = llhttp->data;
 
-	/* what is too long is read, and not kept */
-	if (parser->request->body.length <= HTTP_MAX_BODY)
-		base_text_add(&parser->request->body, data, length);
+	if (!http_request_add_body(parser->request, data, length))
+		refuse(parser, 503, "too many requests have a body");
 	return 0;
+}
+
+/* The last chunk has no bytes: lines follow, as in the head. */
+static int
+begin_chunk(llhttp_t *llhttp)
+{
+	HttpParser *parser = llhttp->data;
+
+	parser->in_lines = llhttp->content_length == 0;
+	return parser->in_lines ? HPE_PAUSED : 0;
 }
 
 /* The next request is not for this one's parser. */
@@ -102,12 +114,14 @@ http_parse_begin(HttpParser *parser, HttpRequest *request)
 										 .on_header_value_complete = end_text,
 										 .on_headers_complete = end_head,
 										 .on_body = add_body,
+										 .on_chunk_header = begin_chunk,
 										 .on_message_complete = end_message};
 
 	memset(parser, 0, sizeof(*parser));
 	llhttp_init(&parser->parser, HTTP_REQUEST, &settings);
 	parser->parser.data = parser;
 	parser->request = request;
+	parser->in_lines = true;
 }
 
 /*
@@ -117,33 +131,43 @@ http_parse_begin(HttpParser *parser, HttpRequest *request)
 size_t
 http_parse(HttpParser *parser, const char *data, size_t length)
 {
-	size_t		end;
+	size_t		done = 0;
 
-	if (parser->has_head)
-		return feed(parser, data, length);
-	end = scan_head(parser, data, length);
-	feed(parser, data, end);
-	if (parser->has_head && parser->status == 0)
+	while (done < length && parser->status == 0 && !parser->is_complete)
 	{
-		take_head(parser);
-		check_head(parser);
+		size_t		part = length - done;
+
+		if (!parser->in_lines)
+		{
+			done += feed(parser, data + done, part);
+			continue;
+		}
+		part = scan_lines(parser, data + done, part);
+		feed(parser, data + done, part);
+		done += part;
+		if (!parser->in_lines && parser->request->method == NULL && parser->status == 0)
+		{
+			take_head(parser);
+			check_head(parser);
+		}
 	}
-	return end;
+	return done;
 }
 
-/* Find the end of the head, and see that each line ends as it has to. */
+/* Find the end of the lines, and see that each is as it has to be. */
 static size_t
-scan_head(HttpParser *parser, const char *data, size_t length)
+scan_lines(HttpParser *parser, const char *data, size_t length)
 {
 	for (size_t i = 0; i < length; i++)
 	{
 		char		c = data[i];
 
-		if (c == '\n' && parser->last != '\r')
-			refuse(parser, 400, "a line ends with LF, not with CR LF");
+		if ((c == '\n') != (parser->last == '\r'))
+			refuse(parser, 400, "a line ends with CR LF, and nothing else");
 		else if (c == '\n' && parser->line == 0 && parser->size > 0)
 		{
-			parser->has_head = true;
+			parser->last = c;
+			parser->in_lines = false;
 			return i + 1;
 		}
 		else if (c == '\n')
@@ -152,19 +176,31 @@ scan_head(HttpParser *parser, const char *data, size_t length)
 			parser->has_line = parser->size > 0;
 		}
 		else if (c != '\r')
-		{
-			if (parser->line++ == 0 && parser->size > 0 && (c == ' ' || c == '\t'))
-				refuse(parser, 400, "a header goes on in a second line");
-			parser->size++;
-		}
+			scan_byte(parser, c);
 		parser->last = c;
-		if (parser->size > MAX_HEAD)
+		if (parser->size > MAX_LINES)
 			refuse(parser, parser->has_line ? 431 : 414,
 				   "the request line and the headers are too long");
 		if (parser->status != 0)
 			return i;
 	}
 	return length;
+}
+
+/* A byte of a line. */
+static void
+scan_byte(HttpParser *parser, char c)
+{
+	if (!parser->has_line && c == ' ')
+		parser->spaces++;
+	else if (parser->spaces == 2 && parser->protocol == '\0')
+		parser->protocol = c;
+	if (parser->has_line && parser->line == 0 && (c == ' ' || c == '\t'))
+		refuse(parser, 400, "a header goes on in a second line");
+	if (parser->has_line && parser->line == 0 && c == ':')
+		refuse(parser, 400, "a header has no name");
+	parser->line++;
+	parser->size++;
 }
 
 /* Give llhttp what it is to read; returns how much it has. */
@@ -179,7 +215,9 @@ feed(HttpParser *parser, const char *data, size_t length)
 		case HPE_OK:
 			return length;
 		case HPE_PAUSED:
-			return llhttp_get_error_pos(llhttp) - data;
+			length = llhttp_get_error_pos(llhttp) - data;
+			llhttp_resume(llhttp);
+			return length;
 		case HPE_INVALID_METHOD:
 			refuse(parser, 501, "there is no such method");
 			break;
@@ -204,6 +242,7 @@ take_head(HttpParser *parser)
 	char	   *end = text + request->head.length;
 	char	   *url = text;
 	char	   *query;
+	size_t		scheme;
 	int			count = 0;
 
 	for (char *c = text; c < end; c++)
@@ -227,9 +266,10 @@ take_head(HttpParser *parser)
 	request->is_http10 = parser->parser.http_minor == 0;
 
 	/* a client may send the URL whole */
-	if (strncasecmp(url, "http://", 7) == 0)
+	scheme = strcspn(url, ":/?");
+	if (strncmp(url + scheme, "://", 3) == 0)
 	{
-		url += 7 + strcspn(url + 7, "/?");
+		url += scheme + 3 + strcspn(url + scheme + 3, "/?");
 		if (*url != '/')
 			*--url = '/';
 	}
@@ -272,14 +312,19 @@ check_head(HttpParser *parser)
 	const llhttp_t *llhttp = &parser->parser;
 	const char *coding = http_header(request, "Transfer-Encoding");
 	const char *expected = http_header(request, "Expect");
+	const char *host = http_header(request, "Host");
 	int			hosts = http_header_count(request, "Host");
 
-	if (llhttp->http_major != 1)
+	if (parser->spaces > 2)
+		refuse(parser, 400, "the request line has too many spaces");
+	if (llhttp->http_major != 1 || parser->protocol != 'H')
 		refuse(parser, 505, "the version of HTTP must be 1.1 or 1.0");
 	if (hosts > 1)
 		refuse(parser, 400, "there is more than one Host");
 	if (hosts == 0 && !request->is_http10)
 		refuse(parser, 400, "there is no Host");
+	if (host != NULL && strpbrk(host, " \t\"#/<>?@\\^`{|}") != NULL)
+		refuse(parser, 400, "the Host is not valid");
 	if (coding != NULL && request->is_http10)
 		refuse(parser, 400, "HTTP/1.0 has no Transfer-Encoding");
 	if (coding != NULL && (http_header_count(request, "Transfer-Encoding") > 1 || strcasecmp(coding, "chunked") != 0))

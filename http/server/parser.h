@@ -16,11 +16,13 @@ typedef struct HttpParser
 {
 	llhttp_t	parser;
 	HttpRequest *request;		/* into which it reads; the caller's */
-	size_t		size;			/* of the head so far */
-	size_t		line;			/* of its last line */
+	bool		in_lines;		/* of the head, or of the trailer */
+	size_t		size;			/* of the lines so far */
+	size_t		line;			/* of the last one */
 	char		last;			/* byte of it */
-	bool		has_line;		/* the first one */
-	bool		has_head;
+	bool		has_line;		/* the first one has ended */
+	int			spaces;			/* in the first one */
+	char		protocol;		/* its first byte */
 	bool		continues;		/* the client waits for a 100 */
 	bool		is_complete;
 	unsigned	status;			/* of the refusal, or 0 */

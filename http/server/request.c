@@ -11,6 +11,14 @@
 #include <string.h>
 #include <strings.h>
 
+/*
+ * bytes of the bodies of all requests: many clients that send theirs slowly
+ * cannot take all memory
+ */
+#define MAX_BODIES (64 * 1024 * 1024)
+
+static size_t bodies;
+
 HttpRequest *
 http_request_new(void)
 {
@@ -33,12 +41,30 @@ http_request_free(HttpRequest *request)
 	free(request->headers);
 	free(request->arguments);
 	free(request->body.data);
+	bodies -= request->body_bytes;
 	free(request->share);
 	free(request->role);
 	free(request->claims);
 	free(request->fields.data);
 	free(request->text.data);
 	free(request);
+}
+
+/*
+ * More of the body has come.  Of what is too long no more is kept.  Returns
+ * false if there is no room for it.
+ */
+bool
+http_request_add_body(HttpRequest *request, const char *data, size_t length)
+{
+	if (request->body.length > HTTP_MAX_BODY)
+		return true;
+	if (length > MAX_BODIES - bodies)
+		return false;
+	bodies += length;
+	request->body_bytes += length;
+	base_text_add(&request->body, data, length);
+	return true;
 }
 
 /* The value of a header, the first one if there are several, or NULL. */

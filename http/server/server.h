@@ -44,6 +44,7 @@ struct HttpRequest
 	HttpField  *arguments;
 	int			argument_count;
 	BaseText	body;			/* more than HTTP_MAX_BODY: too large */
+	size_t		body_bytes;		/* of it, as the client has sent them */
 	bool		is_http10;
 	bool		keeps;			/* the connection, after the response */
 	int64_t		began;			/* ms, by base_now() */
@@ -76,11 +77,14 @@ struct HttpRequest
 #define HTTP_MAX_BODY (1024 * 1024)
 
 /* in connection.c */
-extern bool http_listen(const char *address, bool is_public,
-						void (*handle)(HttpRequest *request));
 extern void http_server_work(void);
 extern bool http_server_is_ready(void);
 extern bool http_server_drain(void);
+
+/* in listener.c */
+extern bool http_listen(const char *address, bool is_public,
+						void (*handle)(HttpRequest *request));
+extern void http_stop_listening(void);
 extern int	http_connection_count(void);
 
 /* in origin.c */
@@ -95,6 +99,7 @@ extern void http_problem_result(HttpRequest *request);
 /* in request.c */
 extern HttpRequest *http_request_new(void);
 extern void http_request_free(HttpRequest *request);
+extern bool http_request_add_body(HttpRequest *request, const char *data, size_t length);
 extern const char *http_header(const HttpRequest *request, const char *name);
 extern int	http_header_count(const HttpRequest *request, const char *name);
 extern char *http_header_list(const HttpRequest *request, const char *name);

@@ -50,7 +50,7 @@ answers("GET /feeds HTTP/1.1\r\n${host}X-Long: " . 'a' x 10000 . "\r\n\r\n",
 answers("GET /feeds HTTP/1.1\r\n\r\n", 400, 'no Host');
 answers("GET /feeds HTTP/1.0\r\n\r\n", 200, 'HTTP/1.0 needs none');
 answers("GET http://localhost/feeds HTTP/1.1\r\n$host\r\n", 200, 'an absolute URL');
-answers("GET http://localhost HTTP/1.1\r\n$host\r\n", 404, 'one without a path');
+answers("GET http://localhost HTTP/1.1\r\n$host\r\n", 200, 'one without a path');
 answers("PUT /feeds HTTP/1.1\r\n$host\r\n", 405, 'another method');
 answers("BREW /feeds HTTP/1.1\r\n$host\r\n", 501, 'one that there is not');
 answers("GET /feeds HTTP/1.1\r\n${host}Content-Length: 2000000\r\n\r\n"
@@ -74,6 +74,21 @@ like(read_until(raw("GET /feeds/outbox HTTP/1.0\r\nAccept: text/event-stream\r\n
 	qr/text\/event-stream.*\r\n\r\nretry/s, 'an event stream over HTTP/1.0');
 
 # slow clients
+sub is_timeout
+{
+	my ($socket, $status, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $response = read_until($socket, qr/(?!)/);
+
+	like($response, qr/^HTTP\/1\.1 $status .*\nContent-Type: application\/problem\+json\r\n.*\nConnection: close\r\n.*"status": $status,/s, $test);
+	return;
+}
+
+is_timeout(raw("GET /feeds HTTP/1.1\r\n"), 408, 'a client that does not end its headers is told');
+is_timeout(raw("POST /streams/outbox HTTP/1.1\r\n${host}Content-Length: 2\r\n\r\na"), 408, 'nor its body');
+is_timeout(raw("POST /streams/outbox HTTP/1.1\r\n${host}Content-Length: 1099511627776\r\n\r\n" . 'a' x 2000000),
+	413, 'nor one that is too large');
+is(read_until(raw(''), qr/(?!)/), '', 'one that sends nothing is dropped');
 my $slow = raw("GET /feeds HTTP/1.1\r\n");
 my $closed = 0;
 for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)

@@ -87,6 +87,26 @@ for my $size (3600, 3800, 3900, 4000, 7400, 7600, 7800, 8000)
 is($answers{gets}, 48, 'and so is each GET');
 is_refused(append(10000), 431, 'headers of 10 kB');
 is_refused("GET /feeds/" . 'a' x 10000 . " HTTP/1.1\r\n$host\r\n", 414, 'a URL of 10 kB');
+for my $more (0, 1)
+{
+	# line breaks are not counted
+	my $rest = 9216 + $more - length 'GET /feeds HTTP/1.1Host: localhostConnection: closeX: ';
+	my $text = all_of("GET /feeds HTTP/1.1\r\n${host}Connection: close\r\nX: " . 'a' x $rest . "\r\n\r\n");
+
+	like($text, $more ? qr/^HTTP\/1\.1 431 / : qr/^HTTP\/1\.1 200 /, 'a head of 9216 bytes' . ($more ? ', and one more' : ''));
+}
+for my $more (0, 1)
+{
+	my $size = 1024 * 1024 + $more;
+
+	for my $body ("Content-Length: $size\r\n\r\n" . 'a' x $size,
+		sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", $size, 'a' x $size))
+	{
+		like(all_of("POST /streams/outbox HTTP/1.1\r\n${host}Content-Type: text/plain\r\nConnection: close\r\n$body"),
+			$more ? qr/^HTTP\/1\.1 413 / : qr/^HTTP\/1\.1 204 /, 'a body of a MiB' . ($more ? ', and one more byte' : ''));
+	}
+}
+$sizes += 2;
 is(sql($node, 'SELECT count(*) FROM outbox'), $sizes, 'what is too large is not made');
 
 # one meaning
@@ -111,6 +131,19 @@ is_refused("GET /feeds HTTP/1.1\r\n${host} folded: 1\r\n\r\n", 400, 'a header in
 is_refused("GET /feeds HTTP/1.1\r\n${host}X : 1\r\n\r\n", 400, 'a space before the colon');
 is_refused("GET /feeds HTTP/1.1\r\n${host}X: a\0b\r\n\r\n", 400, 'a NUL in a header');
 is_refused("GET /feeds\0/x HTTP/1.1\r\n$host\r\n", 400, 'in the path');
+is_refused("\rGET /feeds HTTP/1.1\r\n$host\r\n", 400, 'a bare CR before the first line');
+is_refused("GET /feeds HTTP/1.1\r\n${host}: 1\r\n\r\n", 400, 'a header without a name');
+is_refused("GET  /feeds HTTP/1.1\r\n$host\r\n", 400, 'two spaces before the URL');
+is_refused("GET /feeds  HTTP/1.1\r\n$host\r\n", 400, 'or after it');
+is_refused("GET /feeds HTTP/1.1\r\nHost: $_\r\n\r\n", 400, "the host $_") for 'a b', 'a/b', 'a@b', 'a?b';
+for my $trailer ("\n", "X: a\n\r\n", "X: a\r\n\n", "X: a\r\n b\r\n\r\n", " X: a\r\n\r\n", ": a\r\n\r\n")
+{
+	is_refused("${post}Transfer-Encoding: chunked\r\n\r\n1\r\nA\r\n0\r\n$trailer", 400,
+		'a trailer ' . $trailer =~ s/\r/CR/gr =~ s/\n/LF/gr);
+}
+is_refused("${post}Transfer-Encoding: chunked\r\n\r\n1\r\nA\r\n0\r\nX: " . 'a' x 10000 . "\r\n\r\n", 431, 'a long one');
+is_refused("GET /feeds RTSP/1.0\r\n$host\r\n", 505, 'another protocol');
+is_refused("PRI * HTTP/2.0\r\n\r\n", 505, 'HTTP/2');
 is_refused("GET /feeds HTTP/3.7\r\n$host\r\n", 505, 'another version');
 is_refused("GET /feeds\r\n\r\n", 505, 'none');
 is_refused("nonsense\r\n\r\n", 501, 'no HTTP at all');
@@ -136,7 +169,11 @@ like(all_of("${post}Expect: 100-continue\r\nContent-Length: 2000000\r\n\r\n"), q
 my $slowly = raw('');
 syswrite $slowly, $_ for split //, "${post}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n1;x=y\r\nA\r\n0\r\nTrailer: x\r\n\r\n";
 like(read_until($slowly, qr/(?!)/), qr/^HTTP\/1\.1 204 /, 'byte by byte, with a trailer');
-is(sql($node, 'SELECT count(*) FROM outbox'), $sizes + 2, 'both are made');
+$slowly = raw("${post}Transfer-Encoding: chunked\r\n\r\n1\r\nA\r\n0\r\nTrailer: x\r\n\r\nGET /feeds HTTP/1.1\r\n${host}Connection: close\r\n\r\n");
+like(read_until($slowly, qr/(?!)/), qr/^HTTP\/1\.1 204 .*HTTP\/1\.1 200 /s, 'at once, and then another request');
+like(all_of("GET $_ HTTP/1.1\r\n${host}Connection: close\r\n\r\n"), qr/^HTTP\/1\.1 200 /, "a whole URL, $_")
+  for 'http://localhost/feeds', 'https://localhost:1/feeds';
+is(sql($node, 'SELECT count(*) FROM outbox'), $sizes + 3, 'all are made');
 like(all_of("GET /feeds HTTP/1.0\r\n\r\n"), qr/\r\nConnection: close\r\n.*"feeds"/s, 'HTTP/1.0 closes');
 like(read_until(raw("GET /feeds HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"), qr/"feeds"/),
 	qr/\r\nConnection: keep-alive\r\n/, 'unless it is asked not to');
