@@ -23,7 +23,6 @@ my %parts = (
 	publisher => \&publisher,
 	idle => \&idle,
 	tables => \&tables,
-	changes => \&changes,
 	churn => \&churn,
 	initial => \&initial,
 	attach => \&attach,
@@ -647,7 +646,7 @@ for my $part (@ARGV)
 	die "no such part: $part\n" unless $parts{$part};
 }
 for my $part (
-	qw(writers copy pages drain latency wakeup batches types publisher idle tables changes
+	qw(writers copy pages drain latency wakeup batches types publisher idle tables
 	churn initial attach stamping subscriptions retention http))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;
