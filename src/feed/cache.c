@@ -27,6 +27,7 @@
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "feed/feed.h"
 
@@ -35,15 +36,18 @@ static Oid	registry_relid = InvalidOid;	/* feedpub._feed, once looked up */
 static uint64 generation = 0;	/* how many invalidations have come */
 
 static void invalidate(Datum arg, Oid relid);
+static void invalidate_all(Datum arg, int cacheid, uint32 hash);
 static void make(FeedpubCache *cache);
 
 /*
- * Watch for invalidations.  _PG_init() calls this once.
+ * Watch for invalidations.  _PG_init() calls this once.  A schema's name is part
+ * of the names of its tables.
  */
 void
 feedpub_cache_init(void)
 {
 	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, invalidate_all, (Datum) 0);
 }
 
 /*
@@ -71,6 +75,12 @@ invalidate(Datum arg, Oid relid)
 				entry->valid = false;
 		}
 	}
+}
+
+static void
+invalidate_all(Datum arg, int cacheid, uint32 hash)
+{
+	invalidate(arg, InvalidOid);
 }
 
 static void

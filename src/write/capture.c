@@ -76,6 +76,7 @@ typedef struct Capture
 	FeedpubCached head;			/* by the trigger's OID */
 	bool		can_write;
 	Oid			root;			/* the captured table, maybe of this partition */
+	Datum		relation;		/* its name, a text */
 	bool		with_old;
 	bool		is_safe;		/* no output function fails */
 	FeedpubJsonShape key;
@@ -288,6 +289,7 @@ learn(Capture *capture, Relation rel, const Trigger *trigger)
 	else
 		(void) find_columns(rel, capture->root, values[ANUM_CAPTURE_COLUMNS - 1],
 							values[ANUM_CAPTURE_COLUMN_ATTNUMS - 1], found, &natts, attnos);
+	capture->relation = CStringGetTextDatum(feedpub_relation_name(capture->root));
 	capture->values = feedpub_jsonvalue_begin();
 	feedpub_jsonvalue_in_utc(capture->values);
 	feedpub_jsonrow_shape(capture->values, RelationGetDescr(rel), nkeys, keys, &capture->key);
@@ -378,7 +380,7 @@ write_change(Change *change, const char *op, FeedpubWritten *written)
 	}
 	feedpub_key_unpin(pinned);
 	change->values[FEEDPUB_CHANGE_OP] = CStringGetTextDatum(op);
-	change->values[FEEDPUB_CHANGE_RELATION] = CStringGetTextDatum(feedpub_relation_name(capture->root));
+	change->values[FEEDPUB_CHANGE_RELATION] = capture->relation;
 	change->nulls[FEEDPUB_CHANGE_OP] = change->nulls[FEEDPUB_CHANGE_RELATION] = false;
 	if (change->statement != 0)
 	{

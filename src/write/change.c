@@ -117,7 +117,7 @@ static TimestampTz links_statement;
 static HTAB *links = NULL;
 static List *moves = NIL;
 
-static bool can_take_indexes(Relation feed, Oid own);
+static bool learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own);
 static void insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid,
 				   FeedpubWritten *written);
 static bool take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written);
@@ -137,6 +137,7 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 	int			nothers = 0;
 	bool		result = feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES;
 
+	to->indexes = to->infos = NIL;
 	to->relid = relid;
 	to->seqid = feedpub_relation_sequence(relid);
 	if (!result || !OidIsValid(to->seqid))
@@ -158,7 +159,7 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 		nothers -= not_null;
 		result = !not_null || i <= FEEDPUB_CHANGE_OP;
 	}
-	result = result && nothers == 0 && can_take_indexes(feed, feedpub_relation_index(feed));
+	result = result && nothers == 0 && learn_indexes(to, feed, feedpub_relation_index(feed));
 	if (result)
 		to->slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(feed)), &TTSOpsVirtual);
 	table_close(feed, NoLock);
@@ -171,7 +172,7 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
  * them (feed/catalog.c).
  */
 static bool
-can_take_indexes(Relation feed, Oid own)
+learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own)
 {
 	bool		result = OidIsValid(own);
 	ListCell   *lc;
@@ -185,6 +186,11 @@ can_take_indexes(Relation feed, Oid own)
 			index->rd_index->indisexclusion ||
 			(index->rd_index->indisunique && lfirst_oid(lc) != own))
 			result = false;
+		else
+		{
+			to->indexes = lappend_oid(to->indexes, lfirst_oid(lc));
+			to->infos = lappend(to->infos, BuildIndexInfo(index));
+		}
 		index_close(index, AccessShareLock);
 	}
 	return result;
@@ -223,6 +229,7 @@ insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid, FeedpubWritt
 {
 	TupleTableSlot *slot = to->slot;
 	ListCell   *lc;
+	ListCell   *li;
 
 	written->pos = feedpub_position_take(to->relid, to->seqid, 1);
 	slot->tts_values[to->attnos[FEEDPUB_CHANGE_XID] - 1] = FullTransactionIdGetDatum(xid);
@@ -232,18 +239,16 @@ insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid, FeedpubWritt
 	ExecStoreVirtualTuple(slot);
 	table_tuple_insert(feed, slot, GetCurrentCommandId(true), 0, NULL);
 	written->tid = slot->tts_tid;
-	foreach(lc, RelationGetIndexList(feed))
+	forboth(lc, to->indexes, li, to->infos)
 	{
 		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
-		IndexInfo  *info = BuildIndexInfo(index);
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
 		/* no two positions are equal, so nothing is looked for */
-		FormIndexDatum(info, slot, NULL, values, nulls);
-		if (info->ii_ReadyForInserts)
-			index_insert(index, values, nulls, &slot->tts_tid, feed, UNIQUE_CHECK_NO, false, info);
-		pfree(info);
+		FormIndexDatum(lfirst(li), slot, NULL, values, nulls);
+		if (index->rd_index->indisready)
+			index_insert(index, values, nulls, &slot->tts_tid, feed, UNIQUE_CHECK_NO, false, lfirst(li));
 		index_close(index, NoLock);
 	}
 	ExecClearTuple(slot);

@@ -47,6 +47,8 @@ typedef struct FeedpubChangeFeed
 	Oid			seqid;
 	AttrNumber	attnos[FEEDPUB_CHANGE_NCOLUMNS];
 	struct TupleTableSlot *slot;
+	List	   *indexes;		/* OIDs, and struct IndexInfo of each */
+	List	   *infos;
 } FeedpubChangeFeed;
 
 /* An entry that this transaction has written. */
