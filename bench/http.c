@@ -7,17 +7,24 @@
  *	http drain FEED LIMIT VARIANT ...
  *	http latency FEED TURNS INSERT VARIANT ...
  *
- * A variant is LABEL=PORT, a server at 127.0.0.1 to which one connection is
- * kept, or LABEL=pq, libpq with the environment's settings, one connection and
- * a prepared statement.
+ * A variant is LABEL=PORT:PID, a server at 127.0.0.1 to which one connection is
+ * kept, or LABEL=pq:HOST, libpq with one connection and a prepared statement.
+ * LABEL=PORT:PID:HEADER sends this header too.  LABEL=pq:HOST:STATEMENT has
+ * another statement than feed_page()'s, with the same parameters, which returns
+ * such a page or the lines of one.
  *
  * pages: the variants take turns of so many calls, each a page after the one
- * before; at the end of the feed a variant begins again.
+ * before; at the end of the feed a variant begins again.  The last column is
+ * the median of a call, in us.
  * drain: each reads the whole feed once, libpq in pages, HTTP as NDJSON.
  * latency: in each turn each variant waits for a message, which another
- * connection then inserts: the time from when the INSERT is sent until the
- * page with the message is there.  libpq waits in feed_wait() and then reads a
- * page.  Prints a line for each wait; for the others a line for each variant.
+ * connection then inserts: the time from when the INSERT is sent, and from when
+ * its writer knows that it is committed, until the page with the message is
+ * there.  libpq waits in feed_wait() and then reads a page.  Prints a line for
+ * each wait; for the others a line for each variant.
+ *
+ * CPU is that of this client, of the server, and of its backends, whose
+ * application_name is "http.PID".
  *
  *-------------------------------------------------------------------------
  */
@@ -37,18 +44,24 @@
 
 #define MAX_VARIANTS 8
 #define CURSOR_SIZE 128
+#define MAX_PIDS 32
 
 typedef struct Variant
 {
 	const char *label;
 	PGconn	   *conn;			/* or NULL, and then: */
 	int			fd;
+	const char *header;
 	char		cursor[CURSOR_SIZE];
 	bool		more;
 	long		calls;
 	long		rows;
 	long		bytes;
 	double		seconds;
+	double	   *each;			/* of each call */
+	double		cpu;
+	int			pids[MAX_PIDS]; /* beside this one */
+	int			npids;
 } Variant;
 
 static Variant variants[MAX_VARIANTS];
@@ -91,15 +104,59 @@ checked(PGconn *conn, PGresult *result)
 	return result;
 }
 
-static PGconn *
-open_libpq(void)
+/* Seconds that a variant has used, from the scheduler's count. */
+static double
+cpu_of(const Variant *v)
+{
+	struct timespec t;
+	double		cpu;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	cpu = t.tv_sec + t.tv_nsec * 1e-9;
+	for (int i = 0; i < v->npids; i++)
+	{
+		char		path[64];
+		FILE	   *f;
+		unsigned long long ns = 0;
+
+		snprintf(path, sizeof(path), "/proc/%d/schedstat", v->pids[i]);
+		f = fopen(path, "r");
+		if (f == NULL || fscanf(f, "%llu", &ns) != 1)
+			die("could not read %s", path);
+		fclose(f);
+		cpu += ns * 1e-9;
+	}
+	return cpu;
+}
+
+/* The processes of a server: its own, and its backends. */
+static void
+find_pids(Variant *v, const char *pid)
 {
 	PGconn	   *conn = PQconnectdb("");
+	PGresult   *result = checked(conn, PQexecParams(conn, "SELECT pid FROM pg_stat_activity WHERE application_name = 'http.' || $1",
+													1, NULL, &pid, NULL, NULL, 0));
+
+	if (PQntuples(result) >= MAX_PIDS)
+		die("%s: too many backends", v->label);
+	v->pids[v->npids++] = atoi(pid);
+	for (int i = 0; i < PQntuples(result); i++)
+		v->pids[v->npids++] = atoi(PQgetvalue(result, i, 0));
+	PQclear(result);
+	PQfinish(conn);
+}
+
+static PGconn *
+open_libpq(const char *host, const char *page)
+{
+	const char *const names[] = {"host", NULL};
+	const char *const values[] = {host, NULL};
+	PGconn	   *conn = PQconnectdbParams(names, values, 0);
 
 	if (PQstatus(conn) != CONNECTION_OK)
 		die("%s", PQerrorMessage(conn));
-	PQclear(checked(conn, PQprepare(conn, "page",
-									"SELECT feed_page($1::regclass, $2, $3)",
+	PQclear(checked(conn, PQprepare(conn, "page", page != NULL ? page :
+									"SELECT feed_page($1::regclass, $2, $3::int)",
 									0, NULL)));
 	PQclear(checked(conn, PQprepare(conn, "wait",
 									"SELECT feed_wait($1::regclass, $2, '60 s')",
@@ -127,15 +184,27 @@ open_variant(char *spec)
 {
 	Variant    *v = &variants[nvariants++];
 	char	   *value = strchr(spec, '=');
+	char	   *more = value != NULL ? strchr(value, ':') : NULL;
+	char	   *rest = more != NULL ? strchr(more + 1, ':') : NULL;
 
-	if (value == NULL || nvariants > MAX_VARIANTS)
-		die("a variant is LABEL=PORT or LABEL=pq");
+	if (more == NULL || nvariants > MAX_VARIANTS)
+		die("a variant is LABEL=PORT:PID or LABEL=pq:HOST");
 	*value++ = '\0';
+	*more++ = '\0';
+	if (rest != NULL)
+		*rest++ = '\0';
 	v->label = spec;
 	if (strcmp(value, "pq") == 0)
-		v->conn = open_libpq();
+	{
+		v->conn = open_libpq(more, rest);
+		v->pids[v->npids++] = PQbackendPID(v->conn);
+	}
 	else
+	{
 		v->fd = open_http(atoi(value));
+		v->header = rest != NULL ? rest : "Accept: application/json";
+		find_pids(v, more);
+	}
 }
 
 /*
@@ -143,13 +212,13 @@ open_variant(char *spec)
  */
 
 static void
-send_get(Variant *v, const char *accept, const char *wait)
+send_get(Variant *v, const char *header, const char *wait)
 {
-	char		text[1024];
+	char		text[4096];
 	int			length = snprintf(text, sizeof(text),
 								  "GET /feeds/%s?after=%s&limit=%s%s HTTP/1.1\r\n"
-								  "Host: localhost\r\nAccept: %s\r\n\r\n",
-								  feed, v->cursor, limit, wait, accept);
+								  "Host: localhost\r\n%s\r\n\r\n",
+								  feed, v->cursor, limit, wait, header);
 
 	if (write(v->fd, text, length) != length)
 		die("%s: could not send", v->label);
@@ -195,33 +264,46 @@ read_head(Variant *v)
 
 /* The value of a header of the response, or NULL. */
 static const char *
-header(const char *name, size_t head)
+header_of(const char *name, size_t head)
 {
 	const char *found = strcasestr(buffer, name);
 
 	return found == NULL || found > buffer + head ? NULL : found + strlen(name);
 }
 
-/* Count the entries of a page, and find its cursor. */
+/*
+ * Count the entries of a page, and find its cursor: at its end, or in the ETag
+ * of one that has CloudEvents.
+ */
 static void
-take_page(Variant *v, const char *page, size_t length)
+take_page(Variant *v, const char *page, size_t length, const char *etag)
 {
+	bool		has_events = *page == '[' || strncmp(page, "{\"spec", 6) == 0;
+	const char *begin = has_events ? "{\"specversion\": \"" : "{\"cursor\": \"";
 	const char *entry = page;
-	const char *tail = page + length;
+	long		rows = v->rows;
+	const char *tail = page + length - 13;
 	const char *cursor = NULL;
 
-	while ((entry = strstr(entry, "{\"cursor\": \"")) != NULL)
+	while ((entry = strstr(entry, begin)) != NULL)
 	{
 		v->rows++;
-		entry += 12;
+		entry += strlen(begin);
 	}
-	while (tail > page && (cursor = memmem(tail, page + length - tail, "], \"cursor\": \"", 14)) == NULL)
-		tail--;
+	if (*page == '[')
+		cursor = etag;
+	/* the end of an object, or of the lines of _page_lines() */
+	while (tail > page && cursor == NULL)
+		if (memcmp(--tail, "], \"cursor\": \"", 14) == 0)
+			cursor = tail + 14;
+		else if (*tail == '\n')
+			cursor = tail + 1;
 	if (cursor == NULL)
 		die("%s: no page: %.200s", v->label, page);
-	cursor += 14;
-	snprintf(v->cursor, CURSOR_SIZE, "%.*s", (int) strcspn(cursor, "\""), cursor);
-	v->more = strstr(cursor, "\"more\": true") != NULL;
+	/* in the ETag a hash follows */
+	snprintf(v->cursor, CURSOR_SIZE, "%.*s",
+			 (int) strcspn(cursor, "\" ") - (cursor == etag ? 17 : 0), cursor);
+	v->more = v->rows - rows == atol(limit);
 	v->bytes += length;
 	v->calls++;
 }
@@ -230,12 +312,14 @@ static void
 read_http_page(Variant *v)
 {
 	size_t		head = read_head(v);
-	const char *length = header("\nContent-Length:", head);
+	const char *length = header_of("\nContent-Length:", head);
+	const char *etag = header_of("\nETag: \"", head);
+	size_t		offset = etag != NULL ? etag - buffer : 0;
 
 	if (length == NULL)
 		die("%s: no length", v->label);
 	fill(v, head + atol(length));
-	take_page(v, buffer + head, filled - head);
+	take_page(v, buffer + head, filled - head, buffer + offset);
 }
 
 /* Read NDJSON to its end; only the lines are counted. */
@@ -294,7 +378,7 @@ read_page(Variant *v)
 {
 	if (v->conn == NULL)
 	{
-		send_get(v, "application/json", "");
+		send_get(v, v->header, "");
 		read_http_page(v);
 	}
 	else
@@ -303,7 +387,7 @@ read_page(Variant *v)
 
 		send_libpq(v, "page");
 		result = receive_libpq(v);
-		take_page(v, PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0));
+		take_page(v, PQgetvalue(result, 0, 0), PQgetlength(result, 0, 0), NULL);
 		PQclear(result);
 	}
 }
@@ -311,7 +395,7 @@ read_page(Variant *v)
 static void
 find_beginning(void)
 {
-	PGconn	   *conn = open_libpq();
+	PGconn	   *conn = open_libpq(NULL, NULL);
 	PGresult   *result = checked(conn, PQexecParams(conn, "SELECT feed_floor($1::regclass)", 1,
 													NULL, &feed, NULL, NULL, 0));
 
@@ -329,7 +413,16 @@ begin(Variant *v)
 static void
 print(const Variant *v)
 {
-	printf("%s,%ld,%ld,%ld,%.6f\n", v->label, v->calls, v->rows, v->bytes, v->seconds);
+	printf("%s,%ld,%ld,%ld,%.6f,%.6f", v->label, v->calls, v->rows, v->bytes, v->seconds, v->cpu);
+}
+
+static int
+compare(const void *a, const void *b)
+{
+	double		x = *(const double *) a;
+	double		y = *(const double *) b;
+
+	return (x > y) - (x < y);
 }
 
 static void
@@ -340,25 +433,40 @@ pages(int calls, int turns)
 		{
 			Variant    *v = &variants[(i + turn + 1) % nvariants];
 			double		start;
+			double		cpu;
 
 			if (turn == -1)
 			{
 				begin(v);
 				read_page(v);	/* not timed */
 				v->calls = v->rows = v->bytes = 0;
+				v->each = malloc(calls * turns * sizeof(double));
+				if (v->each == NULL)
+					die("out of memory");
 				continue;
 			}
 			start = now();
+			cpu = cpu_of(v);
 			for (int call = 0; call < calls; call++)
 			{
+				double		before = now();
+
 				read_page(v);
+				v->each[turn * calls + call] = now() - before;
 				if (!v->more)
 					begin(v);
 			}
 			v->seconds += now() - start;
+			v->cpu += cpu_of(v) - cpu;
 		}
 	for (int i = 0; i < nvariants; i++)
-		print(&variants[i]);
+	{
+		Variant    *v = &variants[i];
+
+		print(v);
+		qsort(v->each, v->calls, sizeof(double), compare);
+		printf(",%.1f\n", v->each[v->calls / 2] * 1e6);
+	}
 }
 
 static void
@@ -368,12 +476,14 @@ drain(void)
 	{
 		Variant    *v = &variants[i];
 		double		start;
+		double		cpu;
 
 		begin(v);
 		start = now();
+		cpu = cpu_of(v);
 		if (v->conn == NULL)
 		{
-			send_get(v, "application/x-ndjson", "");
+			send_get(v, "Accept: application/x-ndjson", "");
 			read_lines(v);
 		}
 		else
@@ -381,14 +491,16 @@ drain(void)
 				read_page(v);
 			while (v->more);
 		v->seconds = now() - start;
+		v->cpu = cpu_of(v) - cpu;
 		print(v);
+		printf("\n");
 	}
 }
 
 static void
 latency(int turns, const char *insert)
 {
-	PGconn	   *writer = open_libpq();
+	PGconn	   *writer = open_libpq(NULL, NULL);
 
 	for (int turn = -10; turn < turns; turn++)
 		for (int i = 0; i < nvariants; i++)
@@ -397,17 +509,19 @@ latency(int turns, const char *insert)
 			PGresult   *end = checked(writer, PQexecParams(writer, "SELECT feed_flush($1::regclass)", 1,
 														   NULL, &feed, NULL, NULL, 0));
 			double		start;
+			double		committed;
 
 			snprintf(v->cursor, CURSOR_SIZE, "%s", PQgetvalue(end, 0, 0));
 			PQclear(end);
 			if (v->conn == NULL)
-				send_get(v, "application/json", "&wait=60");
+				send_get(v, v->header, "&wait=60");
 			else
 				send_libpq(v, "wait");
 			usleep(20000);		/* it waits by now; if not, it is quick */
 			v->rows = 0;
 			start = now();
 			PQclear(checked(writer, PQexec(writer, insert)));
+			committed = now();
 			if (v->conn == NULL)
 				read_http_page(v);
 			else
@@ -418,7 +532,8 @@ latency(int turns, const char *insert)
 			if (v->rows != 1)
 				die("%s: %ld rows", v->label, v->rows);
 			if (turn >= 0)
-				printf("%s,%.1f\n", v->label, (now() - start) * 1e6);
+				printf("%s,%.1f,%.1f\n", v->label, (now() - start) * 1e6,
+					   (now() - committed) * 1e6);
 		}
 	PQfinish(writer);
 }
