@@ -63,12 +63,12 @@ sub write_file
 	return "$work/$name";
 }
 
-# A server that takes tokens of this algorithm, and a token for it; nothing if
+# A server that takes JWTs of this algorithm, and one for it; nothing if
 # there is no openssl.
-sub start_with_token
+sub start_with_jwt
 {
 	my ($algorithm) = @_;
-	my $token = encode_base64url(qq({"alg":"$algorithm","typ":"JWT"})) . '.'
+	my $jwt = encode_base64url(qq({"alg":"$algorithm","typ":"JWT"})) . '.'
 	  . encode_base64url(q({"role":"postgres","sub":"user 4711","exp":4000000000}));
 	my ($key, $signature);
 
@@ -76,12 +76,12 @@ sub start_with_token
 	{
 		my $secret = 'a secret of thirty-two bytes or more';
 		$key = write_file('secret', $secret);
-		$signature = hmac_sha256($token, $secret);
+		$signature = hmac_sha256($jwt, $secret);
 	}
 	else
 	{
 		my $private = "$work/$algorithm.private";
-		my $input = write_file('token', $token);
+		my $input = write_file('jwt', $jwt);
 		$key = "$work/$algorithm.public";
 		system("openssl genpkey -out $private "
 			  . ($algorithm eq 'RS256' ? '-algorithm RSA -pkeyopt rsa_keygen_bits:2048' :
@@ -97,8 +97,8 @@ sub start_with_token
 			$signature = join '', map { substr(("\0" x 32) . $_, -32) } $r, $s;
 		}
 	}
-	$token .= '.' . encode_base64url($signature);
-	return start_feedpub("--jwt-key=$key") . ":Authorization: Bearer $token";
+	$jwt .= '.' . encode_base64url($signature);
+	return start_feedpub("--jwt-key=$key") . ":Authorization: Bearer $jwt";
 }
 
 sub http
@@ -113,7 +113,7 @@ sub http
 		"request=pq::SELECT feedpub._request('postgres', '{}', true, '$lines', \$1, \$2, \$3)");
 	my @events = ($ours[0], "events=pq:127.0.0.1:$events",
 		'http=' . start_feedpub() . ':Accept: application/cloudevents-batch+json');
-	my @tokens = ('none=' . start_feedpub());
+	my @jwts = ('none=' . start_feedpub());
 
 	if (-d "$work/node/node_modules/pg")
 	{
@@ -126,8 +126,8 @@ sub http
 	}
 	for my $algorithm (qw(HS256 RS256 ES256))
 	{
-		my $server = start_with_token($algorithm);
-		push @tokens, "$algorithm=$server" if defined $server;
+		my $server = start_with_jwt($algorithm);
+		push @jwts, "$algorithm=$server" if defined $server;
 	}
 
 	my $pages = csv('http_pages', qw(round part limit variant calls rows bytes seconds cpu us));
@@ -144,7 +144,7 @@ sub http
 				20, $limit == 100 ? 100 : 20, @all);
 		}
 		http_client($pages, [ $round, 'events', 100 ], 'pages', 'feedpub', 100, 20, 50, @events);
-		http_client($pages, [ $round, 'tokens', 1 ], 'pages', 'feedpub', 1, 20, 50, @tokens);
+		http_client($pages, [ $round, 'jwts', 1 ], 'pages', 'feedpub', 1, 20, 50, @jwts);
 		http_client($drain, [$round], 'drain', 'feedpub', 1000,
 			$round % 2 ? @ours : reverse @ours);
 		http_client($latency, [$round], 'latency', 'feedpub', 200, $insert, @ours);

@@ -86,8 +86,8 @@ EOF
 	}
 	print "### Pages of 100 CloudEvents\n\n";
 	http_table(grep { $_->{part} eq 'events' } @pages);
-	print "### Tokens, pages of one row\n\n";
-	http_table(grep { $_->{part} eq 'tokens' } @pages);
+	print "### JWTs, pages of one row\n\n";
+	http_table(grep { $_->{part} eq 'jwts' } @pages);
 	print "### All of it, as NDJSON\n\n";
 	http_table(rows_of('http_drain'));
 	print "### From COMMIT to the page of a client that waits\n\n";

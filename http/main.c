@@ -84,7 +84,10 @@ take_signal(BaseSource *source, uint32_t events)
 	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
 	{
 		if (info.ssi_signo == SIGHUP)
+		{
 			base_log(BASE_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
+			http_token_forget();
+		}
 		else if (ends_at == 0)
 		{
 			base_log(BASE_LOG_INFO, "ending");

@@ -132,6 +132,7 @@ extern void http_wait(HttpRequest *request, const DbStatement *statement,
 
 /* in token.c */
 extern bool http_token_take(HttpRequest *request);
+extern void http_token_forget(void);
 extern bool http_token_expired(const HttpRequest *request);
 extern int64_t http_token_deadline(const HttpRequest *request,
 								   int64_t deadline);

@@ -93,6 +93,14 @@ sub keys_of
 	return [ map { $_->{key}{message_key} } @{ $response->{json}{entries} } ];
 }
 
+# Where token.c keeps a token.
+sub slot_of
+{
+	my $hash = 0;
+	$hash = ($hash * 31 + ord) % 2**32 for split //, $_[0];
+	return $hash % 1024;
+}
+
 sub is_refused
 {
 	my ($token, $status, $detail, $test) = @_;
@@ -274,6 +282,19 @@ my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/ev
 like(read_until($stream, qr/^0\r\n\r\n/m), qr/^0\r\n\r\n/m, 'a stream ends with its token');
 like(read_until($poll, qr/"more": /), qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'a long-poll too');
 is_refused($short, 401, 'the token has expired', 'which has expired');
+
+# tokens whose signature is good are kept: another one in the same slot is not
+my $kept = token($alice);
+is(as($kept, '/feeds/outbox')->{status}, 200, 'a token that is kept');
+my $forged;
+for my $i (1 .. 100_000)
+{
+	$forged = substr($kept, 0, -20) . sprintf('%020d', $i);
+	last if slot_of($forged) == slot_of($kept);
+}
+is(slot_of($forged), slot_of($kept), 'a forged one in its slot');
+is_refused($forged, 401, $invalid, 'is refused');
+is(as($kept, '/feeds/outbox')->{status}, 200, 'and the other one is not');
 
 # the key is read again
 write_file('secret', 'a new secret that has 32 bytes or more');
