@@ -105,8 +105,9 @@ static void stamp_in_order(Relation rel, const char *which);
 static void begin_as_owner(Relation rel, FeedpubRole *caller);
 static void next_kind(FeedpubPass *pass);
 static void execute(void *step);
+static void change(void *step);
 static void run(Step *step, const char *sql);
-static ErrorData *try(Step *step, const char *sql);
+static ErrorData *try(Step *step, const char *sql, void (*work)(void *));
 static bool ends_step(const ErrorData *error);
 static bool is_passing(const ErrorData *error);
 static Datum value_of(int64 row, int column);
@@ -197,7 +198,7 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 	find_rows(&step, max_rows);
 	step.found = step.tids = array_of(step.rows, step.n);
 	if (pass->removes && step.n > 0 &&
-		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)") == NULL)
+		try(&step, "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5)", execute) == NULL)
 	{
 		pass->moved += step.processed;
 		step.n -= step.processed;
@@ -326,6 +327,27 @@ execute(void *arg)
 	step->processed = (int64) SPI_processed;
 }
 
+/*
+ * The same, for a statement that says of each row whether it is as it is to be.
+ * A trigger that fires after the stamping one may have put another stamp into a
+ * row.  Then the row stays what it was: it may lie ahead of the pass with that
+ * stamp, which would find it again, without an end.
+ */
+static void
+change(void *arg)
+{
+	Step	   *step = arg;
+
+	execute(step);
+	for (int64 i = 0; i < step->processed; i++)
+	{
+		if (!DatumGetBool(value_of(i, 1)))
+			ereport(ERROR,
+					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+					 errmsg("a trigger changes the stamp")));
+	}
+}
+
 static void
 run(Step *step, const char *sql)
 {
@@ -367,12 +389,12 @@ value_of(int64 row, int column)
  * made again later.
  */
 static ErrorData *
-try(Step *step, const char *sql)
+try(Step *step, const char *sql, void (*work)(void *))
 {
 	ErrorData  *error;
 
 	step->sql = sql;
-	error = feedpub_attempt_error(execute, step, true);
+	error = feedpub_attempt_error(work, step, true);
 	if (error != NULL && ends_step(error))
 		ReThrowError(error);
 	return error;
@@ -480,7 +502,8 @@ lock_rows(Step *step)
 
 	error = try(step,
 				psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
-						 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"));
+						 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"),
+				execute);
 	if (error != NULL && !is_passing(error))
 		ReThrowError(error);
 	if (error != NULL)
@@ -546,28 +569,21 @@ note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid)
 /*
  * Change some of the rows, which are locked.  Returns whether they are done: if
  * a single row fails, it is.
- *
- * A trigger that fires after the stamping one may have put another stamp into a
- * row.  If such rows counted as stamped, each pass would find them again, and
- * there would be no last pass.
  */
 static bool
 change_rows(Step *step, Datum *rows, int n)
 {
 	FeedpubPass *pass = step->pass;
-	int64		ndone = 0;
 	ErrorData  *error;
 
 	step->tids = array_of(rows, n);
 	error = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5) RETURNING true" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY ($5)"
-																									   " RETURNING " IS_STAMPED);
+																									   " RETURNING " IS_STAMPED,
+				change);
 	if (error == NULL)
 	{
-		for (int64 i = 0; i < step->processed; i++)
-			ndone += DatumGetBool(value_of(i, 1));
-		pass->moved += ndone;
+		pass->moved += step->processed;
 		note_failures(pass, n - step->processed, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
-		note_failures(pass, step->processed - ndone, "a trigger changes the stamp");
 	}
 	else if (n > 1)
 		return false;
