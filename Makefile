@@ -130,7 +130,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	lost_changes capture_admin change_feed \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events \
-	monitoring delete_types key_rewritten subscriptions nack alter_subscription leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
+	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
@@ -198,6 +198,7 @@ ISOLATION = \
 	subscription-parked \
 	subscription-polls subscription-shards-of-role \
 	subscription-takeover \
+	subscription-types \
 	table-attach-busy \
 	table-attach-open-writers \
 	table-attach-twice \

@@ -152,7 +152,9 @@ CREATE TABLE feedpub._subscription (
 	max_attempts pg_catalog.int4,
 	created_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now(),
 	-- how long feed_nack() parks an entry after its first failure, its second
-	backoff pg_catalog.interval[]
+	backoff pg_catalog.interval[],
+	-- which messages its consumers want; NULL: all
+	types pg_catalog.text[]
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
@@ -254,8 +256,9 @@ SELECT pg_catalog.pg_extension_config_dump('feedpub._partition',
 	'WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) feed)'
 	' AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid OPERATOR(pg_catalog.=) partition)');
 
--- Captures: the tables whose changes are written into change feeds.  A trigger
--- of the table names the feed (tgconstrrelid).  The columns of the key and those
+-- Captures: the tables whose changes are written into change feeds.  The row
+-- trigger of a table has column trigger as its argument; a dump keeps both, and
+-- partitions have clones.  The columns of the key and those
 -- that are captured (NULL: all) are kept by name, which a dump keeps, and by
 -- number, which a RENAME keeps; the numbers count only if numbers_of is the
 -- relation's OID.
@@ -268,6 +271,7 @@ CREATE TABLE feedpub._capture (
 	column_attnums pg_catalog.int2[],
 	old pg_catalog.bool NOT NULL,
 	numbers_of pg_catalog.oid NOT NULL,
+	trigger pg_catalog.name NOT NULL,
 	PRIMARY KEY (relation, feed)
 );
 GRANT SELECT ON feedpub._capture TO pg_database_owner;
@@ -377,6 +381,28 @@ LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'feedpub_capture_truncate';
 COMMENT ON FUNCTION feedpub._capture_truncate() IS
 	'Trigger of a captured table: it writes each TRUNCATE into the change feeds.';
+
+-- The triggers of captures that are not there any more: their feed was dropped, or
+-- the partition detached, or only the schema restored.
+CREATE VIEW feedpub._capture_leftover AS
+	SELECT t.tgrelid::pg_catalog.regclass AS relation, t.tgname AS name
+	FROM pg_catalog.pg_trigger t
+	WHERE t.tgparentid OPERATOR(pg_catalog.=) 0
+		AND (t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_row()'::pg_catalog.regprocedure
+			AND NOT EXISTS (SELECT FROM feedpub._capture c
+				JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) c.feed
+				WHERE c.relation OPERATOR(pg_catalog.=) t.tgrelid
+					AND t.tgargs OPERATOR(pg_catalog.=)
+						(pg_catalog.convert_to(c.trigger::pg_catalog.text, pg_catalog.getdatabaseencoding()) OPERATOR(pg_catalog.||) '\x00'::pg_catalog.bytea))
+			OR t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_truncate()'::pg_catalog.regprocedure
+			AND NOT EXISTS (SELECT FROM feedpub._capture c
+				JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) c.feed
+				WHERE c.relation OPERATOR(pg_catalog.=) t.tgrelid
+					OR EXISTS (SELECT FROM pg_catalog.pg_partition_ancestors(t.tgrelid) a
+						WHERE a.relid OPERATOR(pg_catalog.=) c.relation)));
+COMMENT ON VIEW feedpub._capture_leftover IS
+	'Triggers that belong to no capture.';
+GRANT SELECT ON feedpub._capture_leftover TO pg_database_owner;
 
 CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
 RETURNS SETOF record
@@ -768,11 +794,12 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Makes a subscription: the server keeps a cursor of a feed for its consumers. Returns the cursor after which it begins.';
 
 -- For a start of type timestamptz; a literal is a text.
@@ -781,21 +808,23 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	lease pg_catalog.interval DEFAULT '30 seconds',
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
 CREATE FUNCTION feed_alter_subscription(name pg_catalog.text,
 	lease pg_catalog.interval DEFAULT NULL,
 	max_attempts pg_catalog.int4 DEFAULT NULL,
-	backoff pg_catalog.interval[] DEFAULT NULL)
+	backoff pg_catalog.interval[] DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_alter_subscription';
-COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[]) IS
+COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[], pg_catalog.text[]) IS
 	'Changes settings of a subscription; those that are not given stay as they are.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
@@ -918,13 +947,14 @@ COMMENT ON FUNCTION feedpub._subscription_owner(pg_catalog.oid, pg_catalog.name,
 	'Returns the role that owns a subscription; 0 if there is no such role on this server.';
 
 CREATE FUNCTION feedpub._lag(feed pg_catalog.regclass, cursor pg_catalog.text,
-	OUT "rows" pg_catalog.int8, OUT since pg_catalog.timestamptz,
-	OUT expired pg_catalog.bool)
+	types pg_catalog.text[],
+	OUT "rows" pg_catalog.int8, OUT more pg_catalog.bool,
+	OUT since pg_catalog.timestamptz, OUT expired pg_catalog.bool)
 RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
+LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_lag';
-COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text) IS
-	'Estimates what is after a cursor: the number of rows, and since when. It also tells whether the cursor has expired.';
+COMMENT ON FUNCTION feedpub._lag(pg_catalog.regclass, pg_catalog.text, pg_catalog.text[]) IS
+	'Tells what is after a cursor: the number of rows, an estimate without types, and since when. It also tells whether the cursor has expired.';
 
 --
 -- Views
@@ -1119,12 +1149,13 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
-		h.parked, h.expired, s.created_at, s.backoff
+		h.parked, h.expired, s.created_at, s.backoff, s.types, h.lag_more
 	FROM feedpub._subscription s
 	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (
 		SELECT pg_catalog.min(h.cursor) AS cursor,
 			pg_catalog.avg(l.rows)::pg_catalog.int8 AS lag_rows,
+			pg_catalog.bool_or(l.more) AS lag_more,
 			pg_catalog.min(l.since) AS since,
 			pg_catalog.max(h.last_ack) AS last_ack,
 			pg_catalog.count(*) FILTER (WHERE h.consumer IS NOT NULL
@@ -1136,7 +1167,7 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 				WHERE n.subscription OPERATOR(pg_catalog.=) s.name
 				AND n.shard OPERATOR(pg_catalog.=) (i.ord::pg_catalog.int4 OPERATOR(pg_catalog.-) 1)
 				ORDER BY n.n DESC LIMIT 1) h,
-			feedpub._lag(s.feed, h.cursor) l) h
+			feedpub._lag(s.feed, h.cursor, s.types) l) h
 	WHERE (pg_catalog.pg_has_role(o.owner, 'USAGE')
 		OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))
 	AND EXISTS (SELECT FROM pg_catalog.pg_class c
@@ -1146,7 +1177,9 @@ COMMENT ON VIEW feedpub.subscriptions IS
 COMMENT ON COLUMN feedpub.subscriptions.cursor IS
 	'The committed cursor; of several shards the smallest.';
 COMMENT ON COLUMN feedpub.subscriptions.lag_rows IS
-	'An estimate of the rows after the committed cursor.';
+	'An estimate of the rows after the committed cursor; with types, those of these types, counted.';
+COMMENT ON COLUMN feedpub.subscriptions.lag_more IS
+	'May there be more of these types? NULL: they could not be counted, and lag_rows is an estimate of all types.';
 COMMENT ON COLUMN feedpub.subscriptions.lag IS
 	'For how long the first of them has been published.';
 COMMENT ON COLUMN feedpub.subscriptions.leased IS

@@ -23,6 +23,7 @@ my %parts = (
 	publisher => \&publisher,
 	idle => \&idle,
 	tables => \&tables,
+	changes => \&changes,
 	churn => \&churn,
 	initial => \&initial,
 	attach => \&attach,
@@ -646,7 +647,7 @@ for my $part (@ARGV)
 	die "no such part: $part\n" unless $parts{$part};
 }
 for my $part (
-	qw(writers copy pages drain latency wakeup batches types publisher idle tables
+	qw(writers copy pages drain latency wakeup batches types publisher idle tables changes
 	churn initial attach stamping subscriptions retention http))
 {
 	$parts{$part}->() if grep { $_ eq $part } @ARGV;

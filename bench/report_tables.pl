@@ -159,6 +159,31 @@ sub tables_line
 		ratio(2, ratios($wal, $variant, 'bare')) ];
 }
 
+sub changes_section
+{
+	my @rows = rows_of('changes') or return;
+	heading('Change feeds: writers', <<'EOF');
+	As above, for what keeps each change of a table.  `captured` is a change
+	feed, `captured_new` one without old values, `audit` a trigger in
+	PL/pgSQL that writes `to_jsonb()` of the new and the old row, `pgq` the
+	trigger `pgq.logutriga()`, `feedpub` a table feed, which keeps the last
+	version only.
+EOF
+	for (
+		[ 'update', 'on', 16, 'UPDATE of a row, synchronous_commit = on' ],
+		[ 'update', 'off', 1, 'UPDATE of a row, synchronous_commit = off' ],
+		[ 'bulk', 'off', 1, 'INSERT of a million rows in one statement' ])
+	{
+		my ($statement, $sync, $clients, $title) = @$_;
+		print "### $title\n\n";
+		table(
+			[ 'variant', $clients == 1 ? '1 client' : "$clients clients", 'ratio', 'p50', 'p99', 'CPU µs', 'ratio', 'WAL', 'ratio' ],
+			map { tables_line($_, $statement, $sync, [$clients], @rows) }
+			  qw(bare feedpub captured captured_new audit pgq));
+	}
+	return;
+}
+
 #
 # Over time
 #
@@ -331,6 +356,7 @@ EOF
 sub table_sections
 {
 	tables_section();
+	changes_section();
 	churn_section();
 	initial_section();
 	attach_section();

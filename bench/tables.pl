@@ -167,6 +167,52 @@ sub tables
 	return;
 }
 
+# Each change of a table, into a change feed and by other means: an UPDATE of a
+# row, durable by 16 clients and not by one, and many rows in one statement.
+sub changes
+{
+	my $rows = 1_000_000;
+	my @variants = wanted(qw(bare feedpub captured captured_new audit));
+	my $out = csv('changes', qw(round sync clients statement variant), @timed);
+
+	table_database('changes');
+	if (grep { $_ eq 'pgq' } optional_variants('changes'))
+	{
+		push @variants, wanted('pgq');
+		psql('changes', q(SELECT pgq.create_queue('bench')));
+	}
+	for my $variant (@variants)
+	{
+		progress("loading the tables of $variant");
+		psql('changes', "CALL make_table('$variant', '${variant}_1', 1)",
+			"CALL fill_table('${variant}_1', $n)",
+			"CALL make_table('$variant', '${variant}_bulk', 1)");
+	}
+	stop_worker('changes');
+	for my $round (1 .. $rounds)
+	{
+		progress("changes, round $round of $rounds");
+		for ([ 'on', 16 ], [ 'off', 1 ])
+		{
+			my ($sync, $clients) = @$_;
+			psql('changes', map { "VACUUM ${_}_1" } @variants);
+			client($out, [ $round, $sync, $clients, 'update' ],
+				[ map { join "\t", $_, 'changes', 'write', '?', '', update_of("${_}_1") } @variants ],
+				$clients == 1 ? @pin : (),
+				'-C', $clients, '-w', 20,
+				'-n', $clients == 1 ? 100 : 50, '-s', $seconds,
+				'-e', "'-c synchronous_commit=$sync'");
+		}
+		psql('changes', map { "TRUNCATE ${_}_bulk" } @variants);
+		client($out, [ $round, 'off', 1, 'bulk' ],
+			[ map { join "\t", $_, 'changes', 'once', '', '',
+					"INSERT INTO ${_}_bulk (customer, state, total, note) "
+					  . "SELECT i % 10007, 'new', 90.50, repeat(md5(i::text), 4) FROM generate_series(1, $rows) i" } @variants ],
+			@pin, '-n', 1, '-t', 1);
+	}
+	return;
+}
+
 #
 # Over time
 #

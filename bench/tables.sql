@@ -10,6 +10,17 @@ BEGIN
 END
 $$;
 
+-- What an application writes that keeps each change by hand.
+CREATE FUNCTION audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('INSERT INTO %I (op, relation, "row", old) VALUES ($1, $2, $3, $4)', TG_ARGV[0])
+		USING TG_OP, TG_TABLE_NAME,
+			CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END,
+			CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END;
+	RETURN NULL;
+END
+$$;
+
 -- An empty table, with what the variant adds to it.
 CREATE PROCEDURE make_table(variant text, name text, indexes int)
 LANGUAGE plpgsql AS $$
@@ -32,6 +43,14 @@ BEGIN
 			PERFORM feed_attach(name::regclass);
 		WHEN 'unpublished' THEN
 			PERFORM feed_attach(name::regclass, columns => '{state}');
+		WHEN 'captured', 'captured_new' THEN
+			PERFORM feed_create_changes(name || '_changes');
+			PERFORM feed_capture(name::regclass, (name || '_changes')::regclass, old => variant = 'captured');
+		WHEN 'audit' THEN
+			EXECUTE format('CREATE TABLE %I (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+				op text NOT NULL, relation text NOT NULL, "row" jsonb, old jsonb)', name || '_changes');
+			EXECUTE format('CREATE TRIGGER audit AFTER INSERT OR UPDATE OR DELETE ON %I
+				FOR EACH ROW EXECUTE FUNCTION audit_change(%L)', name, name || '_changes');
 		WHEN 'updated_at' THEN
 			EXECUTE format('ALTER TABLE %I
 				ADD updated_at timestamptz NOT NULL DEFAULT now()', name);

@@ -31,6 +31,7 @@ extern void feedpub_attach_lock(List *relids, LOCKMODE mode);
 
 /* in capture.c */
 extern List *feedpub_capture_list(Oid feed);
+extern List *feedpub_capture_leftovers(Oid relid);
 extern void feedpub_capture_remove(Oid relid, Oid feed);
 
 /* in check.c */

@@ -7,16 +7,19 @@
  * A capture is a row of feedpub._capture and two triggers of the table, which
  * write its changes into the feed (write/capture.c).
  *
- * The trigger of rows is a constraint trigger FROM the feed.  So pg_trigger has
- * the feed's OID (tgconstrrelid), also after a dump, and the trigger goes when
- * the feed is dropped: it depends on both (trigger.c: CreateTriggerFiringOn).
- * It cannot be deferred.  Its name sorts after those of foreign keys
- * (RI_ConstraintTrigger_...) and before most others, which is the order in which
- * they fire.  The server clones it to each partition, also to later ones.
+ * The trigger of rows has as its argument what the row has in column trigger, the
+ * name with which it was made.  Both are dumped.  It depends on the feed, so it
+ * goes when that is dropped; a dump does not keep this, feed_repair() restores
+ * it.  (A constraint trigger FROM the feed would keep it.  But its clones would
+ * stay in partitions that are detached, which could not be attached again, and
+ * to create a partition would need the right TRIGGER on the feed.)  Its name
+ * sorts after those of foreign keys (RI_ConstraintTrigger_...) and before most
+ * others, which is the order in which they fire.  The server clones it to each
+ * partition, also to later ones.
  *
  * A table has one trigger for TRUNCATE, whatever number of feeds it is captured
- * into.  It is no constraint trigger, since those are for rows.  It goes with the
- * table's last capture, and each partition has one of its own.
+ * into.  It goes with the table's last capture.  It is not cloned, so each
+ * partition has one of its own.
  *
  * CREATE TRIGGER locks out writers until the transaction ends.  So a transaction
  * that has written into the table has ended before the capture begins, or is
@@ -28,6 +31,8 @@
 
 #include "access/relation.h"
 #include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaddress.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
@@ -35,6 +40,7 @@
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -55,10 +61,11 @@ PG_FUNCTION_INFO_V1(feed_uncapture);
 static void require_change_feed(Oid feed);
 static void refuse_captured(Oid relid, Oid feed);
 static ArrayType *check_columns(Oid relid, ArrayType *columns);
+static List *read_list(FeedpubStatement *find, Oid relid);
 static List *list_tables(Oid relid);
-static void create_triggers(Oid relid, Oid feed);
-static char *choose_name(List *tables, Oid feed);
-static bool is_captured(Oid relid);
+static void create_triggers(Oid relid, Oid feed, const char *argument);
+static char *choose_name(Oid relid, Oid feed, bool captured);
+static void drop_leftovers(Oid relid);
 
 /*
  * feed_capture(relation regclass, feed regclass, columns name[] DEFAULT NULL,
@@ -93,8 +100,8 @@ feed_capture(PG_FUNCTION_ARGS)
 		.sql = "DELETE FROM feedpub._capture c WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.oid = c.relation)",
 	};
 	static FeedpubStatement insert = {
-		.sql = "INSERT INTO feedpub._capture (relation, feed, key, key_attnums, columns, column_attnums, old, numbers_of)"
-			   " SELECT $1, $2, k.names, k.numbers, $4, c.numbers, $5, $1"
+		.sql = "INSERT INTO feedpub._capture (relation, feed, key, key_attnums, columns, column_attnums, old, numbers_of, trigger)"
+			   " SELECT $1, $2, k.names, k.numbers, $4, c.numbers, $5, $1, $6"
 			   " FROM (SELECT array_agg(a.attname ORDER BY u.n), array_agg(a.attnum ORDER BY u.n)"
 			   "  FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY u (attnum, n), pg_attribute a"
 			   "  WHERE i.indexrelid = $3 AND u.n <= i.indnkeyatts"
@@ -102,13 +109,14 @@ feed_capture(PG_FUNCTION_ARGS)
 			   " (SELECT array_agg(a.attnum ORDER BY u.n)"
 			   "  FROM unnest($4) WITH ORDINALITY u (name, n), pg_attribute a"
 			   "  WHERE a.attrelid = $1 AND a.attname = u.name) c (numbers)",
-		.nargs = 5,
-		.argtypes = {REGCLASSOID, REGCLASSOID, REGCLASSOID, NAMEARRAYOID, BOOLOID},
+		.nargs = 6,
+		.argtypes = {REGCLASSOID, REGCLASSOID, REGCLASSOID, NAMEARRAYOID, BOOLOID, NAMEOID},
 	};
 	Oid			relid;
 	Oid			feed;
 	Oid			key = InvalidOid;
-	Datum		values[5];
+	char	   *name;
+	Datum		values[6];
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	PreventCommandDuringRecovery("feed_capture()");
@@ -162,8 +170,11 @@ feed_capture(PG_FUNCTION_ARGS)
 	values[2] = ObjectIdGetDatum(key);
 	values[4] = PG_GETARG_DATUM(4);
 	(void) feedpub_store_execute(&forget, NULL, NULL);
-	(void) feedpub_store_execute(&insert, values, values[3] == 0 ? "   n " : NULL);
-	create_triggers(relid, feed);
+	drop_leftovers(relid);
+	name = choose_name(relid, feed, true);
+	values[5] = CStringGetDatum(name);
+	(void) feedpub_store_execute(&insert, values, NULL);
+	create_triggers(relid, feed, name);
 	PG_RETURN_VOID();
 }
 
@@ -296,24 +307,52 @@ feedpub_capture_list(Oid feed)
 		.argtypes = {REGCLASSOID},
 		.latest = true,
 	};
-	Datum		values[1] = {ObjectIdGetDatum(feed)};
+
+	return read_list(&find, feed);
+}
+
+/*
+ * The triggers of a table that belong to no capture, by name.
+ */
+List *
+feedpub_capture_leftovers(Oid relid)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT name FROM feedpub._capture_leftover WHERE relation = $1 ORDER BY name",
+		.nargs = 1,
+		.argtypes = {REGCLASSOID},
+		.latest = true,
+	};
+
+	return read_list(&find, relid);
+}
+
+/*
+ * The OIDs or names that a statement finds.
+ */
+static List *
+read_list(FeedpubStatement *find, Oid relid)
+{
 	MemoryContext context = CurrentMemoryContext;
-	List	   *relids = NIL;
+	List	   *list = NIL;
 	FeedpubRole caller;
 	uint64		nrows;
 
 	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(&find, values, NULL);
+	nrows = feedpub_store_run(find, (Datum[]){ObjectIdGetDatum(relid)}, NULL);
 	for (uint64 i = 0; i < nrows; i++)
 	{
+		bool		is_name = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID;
 		MemoryContext spi = MemoryContextSwitchTo(context);
 		bool		isnull;
+		Datum		value = feedpub_store_value(i, 1, &isnull);
 
-		relids = lappend_oid(relids, DatumGetObjectId(feedpub_store_value(i, 1, &isnull)));
+		list = is_name ? lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :
+						 lappend_oid(list, DatumGetObjectId(value));
 		MemoryContextSwitchTo(spi);
 	}
 	feedpub_store_end(&caller);
-	return relids;
+	return list;
 }
 
 /*
@@ -328,25 +367,19 @@ list_tables(Oid relid)
 }
 
 /*
- * Create the triggers of a capture that are missing, and have them fire for all
- * replication roles.  The caller has the table and its partitions locked.
- *
- * CREATE TRIGGER reads the partition key, in which it runs what is constant.  So
- * that of a partitioned table is run as its owner, which needs the right TRIGGER
- * on the feed, as each role does that creates a partition.  In an ordinary table
- * there is nothing to run.
+ * Create the triggers of a capture, and have them fire for all replication roles.
+ * The caller has the table and its partitions locked.
  */
 static void
-create_triggers(Oid relid, Oid feed)
+create_triggers(Oid relid, Oid feed, const char *argument)
 {
-	List	   *tables = list_tables(relid);
-	bool		is_partitioned = get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE;
-	const char *name;
-	char	   *sql;
+	char	   *name;
+	ObjectAddress trigger;
+	ObjectAddress referenced;
 	ListCell   *lc;
 
 	/* first, so that the other trigger gets another name */
-	foreach(lc, tables)
+	foreach(lc, list_tables(relid))
 	{
 		Oid			table = lfirst_oid(lc);
 		Relation	rel;
@@ -364,45 +397,48 @@ create_triggers(Oid relid, Oid feed)
 													  feedpub_relation_name(table), feedpub_relation_name(table)));
 	}
 
-	name = quote_identifier(choose_name(tables, feed));
-	sql = psprintf("CREATE CONSTRAINT TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s FROM %s NOT DEFERRABLE"
-				   " FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_row();"
-				   " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-				   name, feedpub_relation_name(relid), feedpub_relation_name(feed), feedpub_relation_name(relid), name);
-	if (is_partitioned)
-		feedpub_role_run_as_owner(relid, sql);
-	else
-		feedpub_role_run(sql);
+	name = choose_name(relid, feed, false);
+	feedpub_role_run_as_owner(relid, psprintf("CREATE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s"
+											  " FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_row(%s);"
+											  " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+											  quote_identifier(name), feedpub_relation_name(relid), quote_literal_cstr(argument), feedpub_relation_name(relid), quote_identifier(name)));
+	ObjectAddressSet(trigger, TriggerRelationId, get_trigger_oid(relid, name, false));
+	ObjectAddressSet(referenced, RelationRelationId, feed);
+	recordDependencyOn(&trigger, &referenced, DEPENDENCY_AUTO);
 }
 
 /*
- * A name for the trigger of rows that none of these tables has.
+ * A name for the trigger of rows that none has of the table, its partitions and
+ * the tables of which it is one.  If captured is set, no capture of these has it.
  */
 static char *
-choose_name(List *tables, Oid feed)
+choose_name(Oid relid, Oid feed, bool captured)
 {
-	char	   *name = makeObjectName(ROW_TRIGGER, get_rel_name(feed), NULL);
+	static FeedpubStatement find = {
+		.sql = "SELECT FROM feedpub._capture WHERE relation = $1 AND trigger = $2",
+		.nargs = 2,
+		.argtypes = {REGCLASSOID, NAMEOID},
+	};
+	List	   *tables = list_tables(relid);
+	char	   *name = NULL;
+	bool		is_taken = true;
 	ListCell   *lc;
 
-	for (int i = 1;; i++)
+	if (get_rel_relispartition(relid))
+		tables = list_concat(tables, get_partition_ancestors(relid));
+	for (int i = 0; is_taken; i++)
 	{
-		bool		is_taken = false;
-
+		name = makeObjectName(ROW_TRIGGER, get_rel_name(feed), i == 0 ? NULL : psprintf("%d", i));
+		is_taken = false;
 		foreach(lc, tables)
-			is_taken = is_taken || OidIsValid(get_trigger_oid(lfirst_oid(lc), name, true));
-		if (!is_taken)
-			return name;
-		name = makeObjectName(ROW_TRIGGER, get_rel_name(feed), psprintf("%d", i));
+			is_taken = is_taken || OidIsValid(get_trigger_oid(lfirst_oid(lc), name, true)) ||
+				(captured && feedpub_store_execute(&find, (Datum[]){lfirst_oid(lc), CStringGetDatum(name)}, NULL) > 0);
 	}
+	return name;
 }
 
 /*
- * End a capture: drop its triggers, whatever their names are by now, those of
- * the table and of its partitions.  The caller has them locked.  A clone goes
- * with the trigger of which it is one.
- *
- * It only drops triggers of ours, so it may be run as the table's owner for the
- * feed's.
+ * End a capture.  The caller has the table and its partitions locked.
  */
 void
 feedpub_capture_remove(Oid relid, Oid feed)
@@ -412,49 +448,31 @@ feedpub_capture_remove(Oid relid, Oid feed)
 		.nargs = 2,
 		.argtypes = {REGCLASSOID, REGCLASSOID},
 	};
-	Oid			row = feedpub_relation_function("_capture_row", 0, NULL);
-	Oid			truncate = feedpub_relation_function("_capture_truncate", 0, NULL);
-	ListCell   *lc;
 
 	(void) feedpub_store_execute(&delete, (Datum[]){ObjectIdGetDatum(relid), ObjectIdGetDatum(feed)}, NULL);
 	CommandCounterIncrement();
-	foreach(lc, list_tables(relid))
-	{
-		Oid			table = lfirst_oid(lc);
-		bool		is_last = !is_captured(table);
-		Relation	rel = relation_open(table, NoLock);
-		List	   *names = NIL;
-		ListCell   *name;
-
-		for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
-		{
-			const Trigger *trigger = &rel->trigdesc->triggers[i];
-
-			if (table == relid && trigger->tgfoid == row && trigger->tgconstrrelid == feed ?
-					!trigger->tgisclone :
-					is_last && trigger->tgfoid == truncate)
-				names = lappend(names, pstrdup(trigger->tgname));
-		}
-		relation_close(rel, NoLock);
-		foreach(name, names)
-			feedpub_role_run_as_owner(table, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(name)), feedpub_relation_name(table)));
-	}
+	drop_leftovers(relid);
 }
 
 /*
- * Is a table captured into any feed, itself or as a partition?
+ * Drop the triggers of a table and its partitions that belong to no capture,
+ * whatever their names are by now.  The caller has them locked.  A clone goes with
+ * the trigger of which it is one.
+ *
+ * It only drops triggers of ours, so it may be run as the table's owner for the
+ * feed's.
  */
-static bool
-is_captured(Oid relid)
+static void
+drop_leftovers(Oid relid)
 {
-	static FeedpubStatement find = {
-		.sql = "SELECT FROM feedpub._capture c, pg_catalog.pg_class f"
-			   " WHERE f.oid = c.feed AND (c.relation = $1"
-			   "  OR c.relation IN (SELECT pg_catalog.pg_partition_ancestors($1)))",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
-		.latest = true,
-	};
+	ListCell   *table;
+	ListCell   *lc;
 
-	return feedpub_store_execute(&find, (Datum[]){ObjectIdGetDatum(relid)}, NULL) > 0;
+	foreach(table, list_tables(relid))
+	{
+		foreach(lc, feedpub_capture_leftovers(lfirst_oid(table)))
+			feedpub_role_run_as_owner(lfirst_oid(table),
+									  psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)),
+											   feedpub_relation_name(lfirst_oid(table))));
+	}
 }

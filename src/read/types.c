@@ -42,7 +42,7 @@ struct FeedpubTypes
 };
 
 /*
- * Check the argument "types", and take it.
+ * Check the argument "types", and take it; NULL if all are wanted.
  */
 FeedpubTypes *
 feedpub_types_parse(ArrayType *array)
@@ -64,6 +64,9 @@ feedpub_types_parse(ArrayType *array)
 	{
 		types->names[i] = PointerGetDatum(DatumGetTextPP(types->names[i]));
 		types->longest = Max(types->longest, VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i])));
+		if (VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i])) == 1 &&
+			*VARDATA_ANY(DatumGetPointer(types->names[i])) == '*')
+			return NULL;
 	}
 	return types;
 }

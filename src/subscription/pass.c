@@ -4,7 +4,8 @@
  *	  Passing entries that a poll does not deliver.
  *
  * A page passes entries that it does not deliver: those of other shards, those
- * that row security hides, rows that no longer exist, and parked entries.  A
+ * of other types, those that row security hides, rows that no longer exist, and
+ * parked entries.  A
  * poll reads on until it finds an entry or the end.  If it has passed entries
  * and found none to deliver, it moves the committed cursor itself, if the shard,
  * locked, is still in the same state: up to there, or to before the first entry
@@ -13,9 +14,10 @@
  *
  * No entry is lost by that.  If the state is the same, the committed cursor is
  * still where the poll began, no entry has been parked since, and no lease was
- * taken.  Each entry that the cursor passes is of another shard, no longer
- * exists, or has a row in feedpub._parked_entry, from where it is delivered.
- * None of that depends on who polls, or when.  What row security hides does: a
+ * taken.  Each entry that the cursor passes is of another shard, is not
+ * wanted, no longer exists, or has a row in feedpub._parked_entry, from where it
+ * is delivered.  None of that depends on who polls, or when: if other types are
+ * wanted, the state is another (subscribe.c).  What row security hides does: a
  * setting may be missing in this session, or a table that the policy looks at
  * may change.  So the poll reads on, but the cursor stays before such an entry
  * until an entry after it is acknowledged.  How far the poll has read is kept

@@ -401,6 +401,7 @@ read_new(Poll *poll)
 		page->request.max_rows = max_rows;
 		page->request.shard = shard->shard;
 		page->request.shards = poll->sub.nshards;
+		page->request.types = poll->sub.types;
 		page->request.subscribed = true;
 		page->request.unaltered = poll->unaltered;
 		feedpub_page_read(page);

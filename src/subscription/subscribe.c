@@ -32,11 +32,11 @@ PG_FUNCTION_INFO_V1(feed_seek);
 #define MAX_LEASE		(24 * 3600 * 1000)
 
 static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9) ON CONFLICT DO NOTHING",
-	.nargs = 9,
+	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff, types)"
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9, $10) ON CONFLICT DO NOTHING",
+	.nargs = 10,
 	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID,
-				 INTERVALARRAYOID},
+				 INTERVALARRAYOID, TEXTARRAYOID},
 };
 
 static FeedpubStatement insert_shards = {
@@ -46,13 +46,14 @@ static FeedpubStatement insert_shards = {
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
-/* NULL: as it is */
+/* NULL: as it is; all types are kept as NULL */
 static FeedpubStatement alter_subscription = {
 	.sql = "UPDATE feedpub._subscription SET lease = COALESCE($2, lease),"
-		   " max_attempts = COALESCE(NULLIF($3, 0), max_attempts), backoff = COALESCE($4, backoff)"
+		   " max_attempts = COALESCE(NULLIF($3, 0), max_attempts), backoff = COALESCE($4, backoff),"
+		   " types = CASE WHEN $5 IS NULL THEN types WHEN '*' <> ALL ($5) THEN $5 END"
 		   " WHERE name = $1",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID},
+	.nargs = 5,
+	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID, TEXTARRAYOID},
 };
 
 static FeedpubStatement lock_subscription = {
@@ -83,6 +84,8 @@ static FeedpubStatement count_shards = {
 	.latest = true,
 };
 
+static void renew_states(FeedpubSubscription *sub);
+static void check_types(FeedpubTypes *types, Relation heap);
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed);
@@ -95,7 +98,7 @@ static void refuse_taken_name(text *name);
  * start timestamptz,
  * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
  * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false,
- * backoff interval[] DEFAULT NULL)
+ * backoff interval[] DEFAULT NULL, types text[] DEFAULT NULL)
  * returns text, VOLATILE
  *
  * Makes a subscription, which belongs to the caller.  It begins at start:
@@ -109,14 +112,16 @@ static void refuse_taken_name(text *name);
  * the number of failures after which feed_nack() no longer has an entry
  * delivered again; NULL: no limit.  backoff is how long feed_nack() parks an
  * entry after its first failure, after its second, and so on; the last element
- * is for all that follow.  With if_not_exists, if a subscription of that name
+ * is for all that follow.  types are those that are delivered (read/types.c);
+ * NULL: all.  With if_not_exists, if a subscription of that name
  * and feed exists and the caller may use it, nothing is made, and its cursor is
  * returned.
  *
  * Needs SELECT on the feed's table.  Errors: 42710 if the name is taken,
  * 42809 if feed is no feed, 22023 for a bad argument, 22007 for an invalid
  * start, 53400 if the caller's subscriptions would have too many shards, 0A000
- * for shards of a feed that cannot be divided, PF001, PF002, 42501.
+ * for shards of a feed that cannot be divided, and for types of a feed that has
+ * none, PF001, PF002, 42501.
  */
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
@@ -128,8 +133,9 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	int			shards;
 	Relation	heap;
 	text	   *cursor;
-	Datum		values[9];
+	Datum		values[10];
 	NameData	owner_name;
+	FeedpubTypes *types;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	name = PG_GETARG_TEXT_PP(0);
@@ -141,6 +147,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"shards\" must be between 1 and %d", FEEDPUB_MAX_SHARDS)));
 	check_settings(fcinfo, 4, 5, 7);
+	types = PG_ARGISNULL(8) ? NULL : feedpub_types_parse(PG_GETARG_ARRAYTYPE_P(8));
 	if (PG_GETARG_BOOL(6) && (cursor = use_existing(name, feed)) != NULL)
 		PG_RETURN_TEXT_P(cursor);
 
@@ -158,6 +165,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	values[6] = PG_GETARG_DATUM(4);
 	values[7] = Int32GetDatum(PG_ARGISNULL(5) ? 0 : PG_GETARG_INT32(5));
 	values[8] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
+	values[9] = types == NULL ? (Datum) 0 : PG_GETARG_DATUM(8);
 
 	if (!add_subscription(values, shards, false))
 	{
@@ -181,6 +189,8 @@ feed_subscribe(PG_FUNCTION_ARGS)
 		feedpub_registry_get(feed, &found);
 		feedpub_key_check_shards(&found, heap);
 	}
+	if (types != NULL)
+		check_types(types, heap);
 
 	/* one of that name, dropped with its feed, may have left its state */
 	(void) feedpub_store_execute(&delete_state, values, NULL);
@@ -191,6 +201,18 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	feedpub_repeat_forget(name, shards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
+}
+
+/*
+ * Refuse types of a feed that has none.
+ */
+static void
+check_types(FeedpubTypes *types, Relation heap)
+{
+	FeedpubFeed feed;
+
+	feedpub_registry_get(RelationGetRelid(heap), &feed);
+	feedpub_types_begin(types, &feed, heap);
 }
 
 /*
@@ -323,7 +345,8 @@ refuse_taken_name(text *name)
 
 /*
  * feed_alter_subscription(name text, lease interval DEFAULT NULL,
- * max_attempts int DEFAULT NULL, backoff interval[] DEFAULT NULL)
+ * max_attempts int DEFAULT NULL, backoff interval[] DEFAULT NULL,
+ * types text[] DEFAULT NULL)
  * returns void, VOLATILE
  *
  * Changes settings of a subscription, which are as in feed_subscribe(); those
@@ -344,23 +367,61 @@ refuse_taken_name(text *name)
  * and what removes the subscription wait for.  Consumers' calls have read all
  * settings in one row, old or new: one that goes by the old is as if it had
  * come first.
+ *
+ * That would not hold of types.  A poll that waits has read them before the
+ * snapshot in which it finds a page, so it could pass, by the old ones, a message
+ * that is wanted by the new ones and was written after these were committed.
+ * Therefore, with types, all shards are locked, and get a new state.  What was
+ * passed or acknowledged before stays so; what a poll has read in the old state
+ * neither moves a cursor (pass.c) nor can be acknowledged, and is read again.
  */
 Datum
 feed_alter_subscription(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
-	Datum		values[4];
+	FeedpubTypes *types;
+	Datum		values[5];
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	check_settings(fcinfo, 1, 2, 3);
+	types = PG_ARGISNULL(4) ? NULL : feedpub_types_parse(PG_GETARG_ARRAYTYPE_P(4));
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_alter_subscription()");
 	feedpub_subscription_require_feed(&sub);
 	for (int i = 0; i < lengthof(values); i++)
 		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
 	feedpub_subscription_load_again(NULL, feedpub_store_execute(&alter_subscription, values, NULL) > 0, &sub);
+	if (!PG_ARGISNULL(4))
+	{
+		feedpub_subscription_load_again(NULL, feedpub_lease_lock_all(&sub), &sub);
+		renew_states(&sub);
+	}
+	if (types != NULL)
+	{
+		Relation	heap = feedpub_registry_open(sub.feed);
+
+		check_types(types, heap);
+		relation_close(heap, NoLock);
+	}
 	PG_RETURN_VOID();
+}
+
+/*
+ * Write all shards, which are locked, with a new state: earlier receipts no
+ * longer count.
+ */
+static void
+renew_states(FeedpubSubscription *sub)
+{
+	int64		state = feedpub_receipt_draw();
+
+	for (int i = 0; i < sub->nloaded; i++)
+	{
+		sub->shards[i].state = state;
+		sub->shards[i].page = 0;
+		feedpub_shard_write(sub, &sub->shards[i]);
+	}
 }
 
 /*
@@ -404,7 +465,6 @@ feed_seek(PG_FUNCTION_ARGS)
 	FeedpubSubscription sub;
 	Relation	heap;
 	text	   *cursor;
-	int64		state = feedpub_receipt_draw();
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
@@ -416,15 +476,12 @@ feed_seek(PG_FUNCTION_ARGS)
 	heap = feedpub_registry_open(sub.feed);
 	cursor = find_start(fcinfo, 1, sub.feed);
 
-	/* a new state, so that earlier receipts no longer count */
 	for (int i = 0; i < sub.nloaded; i++)
 	{
 		sub.shards[i].cursor = cursor;
-		sub.shards[i].state = state;
-		sub.shards[i].page = 0;
 		sub.shards[i].consumer = NULL;
-		feedpub_shard_write(&sub, &sub.shards[i]);
 	}
+	renew_states(&sub);
 	feedpub_repeat_forget(sub.name, sub.nshards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);

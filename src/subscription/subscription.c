@@ -43,12 +43,12 @@
  * row of feedpub._shard is the first one, and LIMIT 1 ends the scan there.
  */
 #define SELECT_SUBSCRIPTION(shards) \
-	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                                                                                  \
-	" (SELECT c.seen_until FROM feedpub._consumer c"                                                                                                               \
-	"  WHERE c.subscription = $1 AND c.consumer = $3), s.shards, s.backoff," FEEDPUB_SHARD_COLUMNS " FROM feedpub._subscription s CROSS JOIN " shards " i (shard)" \
-	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                                                                         \
-	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                                                                                     \
-	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                                                                       \
+	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                                                                                           \
+	" (SELECT c.seen_until FROM feedpub._consumer c"                                                                                                                        \
+	"  WHERE c.subscription = $1 AND c.consumer = $3), s.shards, s.backoff, s.types," FEEDPUB_SHARD_COLUMNS " FROM feedpub._subscription s CROSS JOIN " shards " i (shard)" \
+	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                                                                                  \
+	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                                                                                              \
+	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                                                                                \
 	" WHERE s.name = $1"
 
 static FeedpubStatement select_shard = {
@@ -164,6 +164,7 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	Datum		values[3];
 	uint64		nrows;
 	bool		isnull;
+	ArrayType  *types = NULL;
 
 	MemSet(sub, 0, sizeof(FeedpubSubscription));
 	sub->name = name;
@@ -188,13 +189,16 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
 		sub->backoff = feedpub_store_copy(0, 9);
+		types = feedpub_store_copy(0, 10);
 
 		/* NULL if there is no shard with the wanted number */
-		(void) feedpub_store_value(0, 10, &isnull);
+		(void) feedpub_store_value(0, 11, &isnull);
 		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
-			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 10);
+			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 11);
 	}
 	feedpub_store_end(&caller);
+	if (types != NULL)
+		sub->types = feedpub_types_parse(types);
 	return nrows > 0;
 }
 

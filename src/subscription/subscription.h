@@ -35,6 +35,7 @@ typedef struct FeedpubSubscription
 	int64		lease_ms;
 	int			max_attempts;	/* 0: any number */
 	ArrayType  *backoff;		/* intervals, or NULL */
+	FeedpubTypes *types;		/* that its consumers want; NULL: all */
 	TimestampTz seen_until;		/* of the calling consumer, or 0 */
 	int			nshards;
 	int			nloaded;		/* how many of them are in shards */

@@ -3,12 +3,12 @@
  * capture.c
  *	  The triggers of captured tables, which write changes into change feeds.
  *
- * A captured table has an AFTER ROW trigger for each of its change feeds
- * (pg_trigger.tgconstrrelid), which writes an entry for each row that is
- * inserted, updated or deleted (change.c says in which order), and one for
- * TRUNCATE.  The triggers are ENABLE ALWAYS: what logical replication brings is
- * captured too.  Partitions have clones.  What is captured, and by which key, is
- * in feedpub._capture.
+ * A captured table has an AFTER ROW trigger for each of its change feeds, which
+ * writes an entry for each row that is inserted, updated or deleted (change.c
+ * says in which order), and one for TRUNCATE.  The trigger's argument names a row
+ * of feedpub._capture: of this table, or of one of which it is a partition.  The triggers are ENABLE ALWAYS: what logical replication brings is
+ * captured too.  Partitions have clones.  What is captured, into which feed and
+ * by which key, is in feedpub._capture.
  *
  * A writer never fails because of that, but as its own INSERT into a table might:
  * no space, a cancel.  JSON is made when the row is written.  Where a type's
@@ -65,7 +65,8 @@ PG_FUNCTION_INFO_V1(feedpub_capture_truncate);
 #define ANUM_CAPTURE_COLUMN_ATTNUMS	6
 #define ANUM_CAPTURE_OLD			7
 #define ANUM_CAPTURE_NUMBERS_OF		8
-#define NATTS_CAPTURE				8
+#define ANUM_CAPTURE_TRIGGER		9
+#define NATTS_CAPTURE				9
 
 /* Larger values are made JSON where that may fail. */
 #define MAX_SAFE_BYTES		(16 * 1024 * 1024)
@@ -112,6 +113,8 @@ static CommandId whole_command;
 static int64 whole_statement;
 
 static Capture *find_capture(Relation rel, const Trigger *trigger);
+static bool can_write(const Capture *capture);
+static bool find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
 static bool learn(Capture *capture, Relation rel, const Trigger *trigger);
 static bool find_columns(Relation rel, Oid root, Datum names, Datum numbers,
 						 bool numbers_hold, int *n, AttrNumber *attnos);
@@ -149,11 +152,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	FeedpubMoved *moved;
 	bool		differs = true;
 
-	if (!capture->can_write)
-	{
-		feedpub_lost_note(capture->head.feed);
+	if (!can_write(capture))
 		PG_RETURN_POINTER(NULL);
-	}
 	change.old = is_insert ? NULL : trigdata->tg_trigslot;
 	change.new = is_delete ? NULL :
 		is_insert		   ? trigdata->tg_trigslot :
@@ -165,7 +165,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 		for (int i = 0; i < old_rel->trigdesc->numtriggers; i++)
 		{
 			if (old_rel->trigdesc->triggers[i].tgfoid == trigdata->tg_trigger->tgfoid &&
-				old_rel->trigdesc->triggers[i].tgconstrrelid == capture->to.relid)
+				old_rel->trigdesc->triggers[i].tgnargs == 1 &&
+				strcmp(old_rel->trigdesc->triggers[i].tgargs[0], trigdata->tg_trigger->tgargs[0]) == 0)
 				change.old_capture = find_capture(old_rel, &old_rel->trigdesc->triggers[i]);
 		}
 		change.old = MakeSingleTupleTableSlot(RelationGetDescr(old_rel), &TTSOpsHeapTuple);
@@ -211,8 +212,15 @@ static Capture *
 find_capture(Relation rel, const Trigger *trigger)
 {
 	Capture    *capture = feedpub_cache_enter(&captures, trigger->tgoid);
+	Datum	   *values;
+	bool	   *nulls;
 
-	LockRelationOid(trigger->tgconstrrelid, RowExclusiveLock);
+	/* that of a trigger never changes */
+	if (!OidIsValid(capture->head.feed) && find_row(rel, trigger, &capture->root, &values, &nulls))
+		capture->head.feed = DatumGetObjectId(values[ANUM_CAPTURE_FEED - 1]);
+	if (!OidIsValid(capture->head.feed))
+		return capture;
+	LockRelationOid(capture->head.feed, RowExclusiveLock);
 	if (!capture->head.valid)
 	{
 		uint64		before = feedpub_cache_begin();
@@ -231,50 +239,73 @@ find_capture(Relation rel, const Trigger *trigger)
 }
 
 /*
+ * Can changes be written?  Else they are lost, which is noted, unless the capture
+ * or the feed has been removed.
+ */
+static bool
+can_write(const Capture *capture)
+{
+	if (!capture->can_write && get_rel_name(capture->head.feed) != NULL)
+		feedpub_lost_note(capture->head.feed);
+	return capture->can_write;
+}
+
+/*
+ * Find the row of a trigger's capture, and the table that is captured.
+ */
+static bool
+find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls)
+{
+	Relation	table = table_open(feedpub_registry_table("_capture"), AccessShareLock);
+	List	   *roots = list_make1_oid(RelationGetRelid(rel));
+	bool		found = false;
+	ListCell   *lc;
+
+	feedpub_registry_check_columns(table, NATTS_CAPTURE);
+	*values = palloc(RelationGetDescr(table)->natts * sizeof(Datum));
+	*nulls = palloc(RelationGetDescr(table)->natts * sizeof(bool));
+	if (rel->rd_rel->relispartition)
+		roots = list_concat(roots, get_partition_ancestors(RelationGetRelid(rel)));
+	foreach(lc, trigger->tgnargs == 1 ? roots : NIL)
+	{
+		ScanKeyData key;
+		SysScanDesc scan;
+		HeapTuple	tuple;
+
+		ScanKeyInit(&key, ANUM_CAPTURE_RELATION, BTEqualStrategyNumber, F_OIDEQ,
+					ObjectIdGetDatum(lfirst_oid(lc)));
+		scan = systable_beginscan(table, feedpub_registry_table("_capture_pkey"), true, NULL, 1, &key);
+		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		{
+			heap_deform_tuple(heap_copytuple(tuple), RelationGetDescr(table), *values, *nulls);
+			found = strcmp(NameStr(*DatumGetName((*values)[ANUM_CAPTURE_TRIGGER - 1])), trigger->tgargs[0]) == 0;
+		}
+		systable_endscan(scan);
+		*root = lfirst_oid(lc);
+		if (found)
+			break;
+	}
+	table_close(table, AccessShareLock);
+	return found;
+}
+
+/*
  * Look that up.  Returns false if changes cannot be written.
  */
 static bool
 learn(Capture *capture, Relation rel, const Trigger *trigger)
 {
-	Relation	table = table_open(feedpub_registry_table("_capture"), AccessShareLock);
-	List	   *roots = list_make1_oid(RelationGetRelid(rel));
-	Datum		values[NATTS_CAPTURE];
-	bool		nulls[NATTS_CAPTURE];
-	bool		found = false;
+	Datum	   *values;
+	bool	   *nulls;
+	bool		found;
 	AttrNumber	keys[INDEX_MAX_KEYS];
 	AttrNumber	attnos[MaxHeapAttributeNumber];
 	int			nkeys = INDEX_MAX_KEYS;
 	int			natts = MaxHeapAttributeNumber;
-	ListCell   *lc;
 
-	capture->head.feed = trigger->tgconstrrelid;
 	capture->head.table = RelationGetRelid(rel);
 	capture->head.root = InvalidOid;
-	feedpub_registry_check_columns(table, NATTS_CAPTURE);
-	if (rel->rd_rel->relispartition)
-		roots = list_concat(roots, get_partition_ancestors(RelationGetRelid(rel)));
-	foreach(lc, roots)
-	{
-		ScanKeyData keys[2];
-		SysScanDesc scan;
-		HeapTuple	tuple;
-
-		ScanKeyInit(&keys[0], ANUM_CAPTURE_RELATION, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(lfirst_oid(lc)));
-		ScanKeyInit(&keys[1], ANUM_CAPTURE_FEED, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(capture->head.feed));
-		scan = systable_beginscan(table, feedpub_registry_table("_capture_pkey"), true, NULL, 2, keys);
-		if (HeapTupleIsValid(tuple = systable_getnext(scan)))
-		{
-			found = true;
-			heap_deform_tuple(heap_copytuple(tuple), RelationGetDescr(table), values, nulls);
-			capture->root = lfirst_oid(lc);
-		}
-		systable_endscan(scan);
-		if (found)
-			break;
-	}
-	table_close(table, AccessShareLock);
+	found = find_row(rel, trigger, &capture->root, &values, &nulls);
 	if (!found || !feedpub_change_learn(&capture->to, capture->head.feed))
 		return false;
 	capture->head.seqid = capture->to.seqid;
@@ -486,9 +517,9 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 		if (trigger->tgfoid != funcid)
 			continue;
 		capture = find_capture(rel, trigger);
-		if (!capture->can_write)
-			feedpub_lost_note(capture->head.feed);
-		else if (capture->root != RelationGetRelid(rel))
+		if (!can_write(capture))
+			continue;
+		if (capture->root != RelationGetRelid(rel))
 		{
 			if (rel->rd_rel->relkind == RELKIND_RELATION &&
 				!(goes_on && whole_table == capture->root))

@@ -38,9 +38,9 @@ INSERT INTO meant VALUES
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
-	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
-	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[]', 'text', 'v', false, 'u', 0),
-	('feed_alter_subscription', 'name text, lease interval DEFAULT NULL::interval, max_attempts integer DEFAULT NULL::integer, backoff interval[] DEFAULT NULL::interval[]', 'void', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u', 0),
+	('feed_alter_subscription', 'name text, lease interval DEFAULT NULL::interval, max_attempts integer DEFAULT NULL::integer, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'void', 'v', false, 'u', 0),
 	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),

@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(21 * 7 + 61);
+SELECT plan(22 * 7 + 61);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -20,6 +20,7 @@ INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint, site integer', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_capture_leftover', 'v', 'relation regclass, name name', 'pg_database_owner'::regrole),
 	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
 	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '
 		'last_error text, last_error_at timestamp with time zone, pass bytea', 'pg_database_owner'::regrole),
@@ -27,7 +28,7 @@ INSERT INTO meant VALUES
 	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
-	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[]', 'pg_database_owner'::regrole),
+	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[], types text[]', 'pg_database_owner'::regrole),
 	('_shard', 'r', 'subscription text, shard integer, n bigint, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
@@ -35,12 +36,12 @@ INSERT INTO meant VALUES
 		'reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, state bigint, page bigint, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, '
-		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone, backoff interval[]'),
+		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone, backoff interval[], types text[], lag_more boolean'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
 INSERT INTO meant VALUES
 	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
-	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid', 'pg_database_owner'::regrole);
+	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid, trigger name', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('jobs', 'v', 'feed regclass, kind text, relation regclass, state text, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, last_error text, last_error_at timestamp with time zone', 0, '{security_barrier=true}');
 -- Room for new versions of rows

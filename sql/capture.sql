@@ -1,0 +1,238 @@
+-- Captured tables: what a change feed gets, and in which order
+SET client_min_messages = warning;
+CREATE EXTENSION IF NOT EXISTS feedpub;
+SELECT feed_stop_worker() IS NOT NULL AS stopped;
+CREATE SCHEMA captured;
+SET search_path = captured, public;
+SELECT feed_create_changes('changes');
+-- What the triggers have written since the last look, oldest first; a json is
+-- shown as it is
+CREATE FUNCTION news() RETURNS TABLE (op text, relation text, key text, old_key text, "row" text, old text, error text) LANGUAGE sql AS $$
+	WITH gone AS (DELETE FROM changes RETURNING *)
+	SELECT g.op, g.relation, g.key::text, g.old_key::text, left(g."row"::text, 60), left(g.old::text, 40), g.error FROM gone g ORDER BY g.feed_xid, g.feed_pos
+$$;
+
+-- Each statement
+CREATE TABLE orders (id int PRIMARY KEY, note text, n int, twice int GENERATED ALWAYS AS (n * 2) STORED);
+SELECT feed_capture('orders', 'changes');
+INSERT INTO orders VALUES (1, 'a', 1), (2, NULL, 2);
+UPDATE orders SET note = 'b' WHERE id = 1;
+UPDATE orders SET n = 5 WHERE id = 2;
+UPDATE orders SET id = 20 WHERE id = 2;
+UPDATE orders SET note = note;
+INSERT INTO orders VALUES (1, 'c', 1), (3, 'c', 3) ON CONFLICT (id) DO UPDATE SET note = 'd';
+INSERT INTO orders VALUES (1, 'e', 1) ON CONFLICT DO NOTHING;
+MERGE INTO orders o USING (VALUES (3, 'm'), (4, 'm')) s (id, note) ON o.id = s.id
+	WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, note) VALUES (s.id, s.note);
+COPY orders (id, note) FROM stdin;
+5	copied
+\.
+WITH d AS (DELETE FROM orders WHERE id = 5 RETURNING id) INSERT INTO orders SELECT id + 1 FROM d;
+INSERT INTO changes (key, "row") VALUES ('"mine"', '[1]');
+SELECT * FROM news();
+BEGIN;
+SAVEPOINT a;
+UPDATE orders SET note = 'rolled back' WHERE id = 1;
+ROLLBACK TO a;
+UPDATE orders SET note = 'kept' WHERE id = 1;
+SAVEPOINT b;
+UPDATE orders SET note = 'kept too' WHERE id = 1;
+RELEASE b;
+COMMIT;
+SELECT * FROM news();
+
+-- Columns that come, go and are renamed
+ALTER TABLE orders DROP COLUMN twice;
+ALTER TABLE orders RENAME id TO number;
+ALTER TABLE orders RENAME note TO "the ""note""";
+ALTER TABLE orders ADD COLUMN more timestamptz DEFAULT '2026-01-02 03:04:05+06';
+ALTER TABLE orders ALTER n TYPE numeric USING n + 0.5;
+ALTER TABLE orders RENAME TO "My orders";
+UPDATE "My orders" SET "the ""note""" = 'f' WHERE number = 1;
+SELECT * FROM news();
+DROP TABLE "My orders";
+
+-- Only some columns, without old values
+CREATE TABLE picked (id int, a int, b int, secret text, UNIQUE (b), PRIMARY KEY (id));
+ALTER TABLE picked ALTER b SET NOT NULL;
+SELECT feed_capture('picked', 'changes', columns => '{a,b}', key => 'picked_b_key', old => false);
+INSERT INTO picked VALUES (1, 1, 1, 's');
+UPDATE picked SET secret = 't';
+UPDATE picked SET a = 2;
+UPDATE picked SET b = 2;
+DELETE FROM picked;
+SELECT * FROM news();
+DROP TABLE picked;
+
+-- Values do not depend on the writer's settings
+CREATE TABLE settings (id bytea PRIMARY KEY, f float8, t timestamptz, i interval, r tstzrange);
+SELECT feed_capture('settings', 'changes');
+SET extra_float_digits = -10;
+SET bytea_output = 'escape';
+SET intervalstyle = 'iso_8601';
+SET timezone = 'America/New_York';
+SET datestyle = 'German';
+INSERT INTO settings VALUES ('\x01ff', 0.1::float8 + 0.2, '2026-01-01 00:00+00', '1 day 2 hours', '[2026-01-01 00:00+00,)');
+SHOW intervalstyle;
+RESET extra_float_digits; RESET bytea_output; RESET intervalstyle; RESET timezone; RESET datestyle;
+SELECT key, "row" FROM changes;
+SELECT count(*) FROM news();
+DROP TABLE settings;
+
+-- The order of a row's versions: triggers that change rows again, whatever they
+-- are called, functions in the statement, CTEs, savepoints inside
+CREATE TABLE list (id int PRIMARY KEY, v int, note text);
+SELECT feed_capture('list', 'changes');
+CREATE FUNCTION broken_chains() RETURNS TABLE (id text, versions bigint, breaks bigint, ends_right boolean) LANGUAGE sql AS $$
+	SELECT c.id, count(*), count(*) FILTER (WHERE c.o IS DISTINCT FROM c.p),
+		(array_agg(c.n ORDER BY c.i DESC))[1] IS NOT DISTINCT FROM (SELECT l.v::text FROM list l WHERE l.id::text = c.id)
+	FROM (SELECT key->>'id' AS id, old->>'v' AS o, "row"->>'v' AS n, row_number() OVER w AS i,
+			lag("row"->>'v') OVER w AS p
+		FROM changes WINDOW w AS (PARTITION BY key->>'id' ORDER BY feed_xid, feed_pos)) c
+	GROUP BY c.id ORDER BY c.id
+$$;
+CREATE FUNCTION again() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF NEW.v < 3 THEN
+		UPDATE list SET v = v + 1 WHERE list.id IN (1, 2);
+		BEGIN
+			UPDATE list SET v = v + 1000 WHERE list.id IN (1, 2);
+			RAISE 'undone';
+		EXCEPTION WHEN raise_exception THEN NULL;
+		END;
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER "A first" AFTER INSERT OR UPDATE ON list FOR EACH ROW EXECUTE FUNCTION again();
+INSERT INTO list VALUES (1, 0, repeat('x', 5000)), (2, 0, 'y'), (3, 7, 'z');
+SELECT * FROM broken_chains();
+SELECT count(*) FROM news();
+UPDATE list SET v = 0;
+SELECT id, versions, breaks FROM broken_chains();  -- the first version was before
+SELECT count(*) FROM news();
+DROP TRIGGER "A first" ON list;
+DELETE FROM list;
+CREATE TRIGGER "z last" AFTER INSERT OR UPDATE ON list FOR EACH ROW EXECUTE FUNCTION again();
+SELECT count(*) FROM news();
+INSERT INTO list VALUES (1, 0, repeat('x', 5000)), (2, 0, 'y'), (3, 7, 'z');
+SELECT * FROM broken_chains();
+SELECT count(*) FROM changes WHERE "row"->>'note' = repeat('x', 5000);
+DROP TRIGGER "z last" ON list;
+TRUNCATE list;
+SELECT count(*), max(op) FILTER (WHERE key IS NULL) FROM news();
+CREATE FUNCTION change_before(i int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE list SET v = v + 100 WHERE id = i - 1;
+	IF i = 4 THEN DELETE FROM list WHERE id = 2; END IF;
+	RETURN i;
+END $$;
+INSERT INTO list SELECT change_before(g), 0 FROM generate_series(1, 5) g;
+SELECT op, key, "row"->>'v' AS v, old->>'v' AS old FROM changes ORDER BY feed_xid, feed_pos;
+SELECT count(*) FROM news();
+-- an UPDATE that changes nothing that is captured is a version, too
+CREATE FUNCTION twice() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE list SET note = note || '.' WHERE id = NEW.id;
+	UPDATE list SET v = v WHERE id = NEW.id;
+	UPDATE list SET note = note || '.' WHERE id = NEW.id;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER "A first again" AFTER INSERT ON list FOR EACH ROW EXECUTE FUNCTION twice();
+INSERT INTO list VALUES (7, 1, 'note');
+SELECT op, "row"->>'note' AS note, old->>'note' AS old FROM changes ORDER BY feed_xid, feed_pos;
+SELECT count(*) FROM news();
+DROP TABLE list;
+
+-- Rows that refer to each other: a parent's delete, cascades, numbers that follow
+CREATE TABLE tree (id int PRIMARY KEY, parent int REFERENCES tree ON UPDATE CASCADE ON DELETE CASCADE);
+SELECT feed_capture('tree', 'changes');
+INSERT INTO tree VALUES (1, NULL), (2, 1), (3, 2);
+SELECT count(*) FROM news();
+UPDATE tree SET id = id + 10;
+SELECT op, key, old_key, "row", old FROM news();
+DELETE FROM tree WHERE id = 11;
+SELECT op, key FROM news();
+DROP TABLE tree;
+
+-- Partitions: rows that move are updates
+CREATE TABLE parts (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE parts_1 (v int, gone int, id int NOT NULL);
+ALTER TABLE parts_1 DROP COLUMN gone;
+ALTER TABLE parts ATTACH PARTITION parts_1 FOR VALUES FROM (10) TO (20);
+SELECT feed_capture('parts', 'changes');
+CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (20) TO (30);
+INSERT INTO parts VALUES (1, 1), (11, 1), (21, 1);
+INSERT INTO parts_0 VALUES (2, 1);
+UPDATE parts SET id = id + 11 WHERE id = 1;
+UPDATE parts SET id = id - 12, v = 5 WHERE id = 21;
+MERGE INTO parts p USING (VALUES (9, 19)) s (id, new) ON p.id = s.id WHEN MATCHED THEN UPDATE SET id = s.new;
+SELECT op, relation, key, old_key, "row", old FROM news();
+-- several at once, and beside other changes of the statement
+WITH u AS (UPDATE parts SET id = id + 5 WHERE id BETWEEN 11 AND 19 RETURNING id),
+	i AS (INSERT INTO parts VALUES (3, 3) RETURNING id)
+SELECT count(*) FROM u, i;
+SELECT op, key, old_key FROM news();
+-- a trigger prevents the insert: it is a delete
+CREATE FUNCTION prevent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE TRIGGER prevent BEFORE INSERT ON parts_0 FOR EACH ROW EXECUTE FUNCTION prevent();
+UPDATE parts SET id = 5 WHERE id = 17;
+SELECT op, key, old_key FROM news();
+DROP TRIGGER prevent ON parts_0;
+TRUNCATE parts_1;
+SELECT op, key, old_key, old FROM news() ORDER BY key;
+TRUNCATE parts;
+SELECT op, relation, key FROM news();
+DROP TABLE parts;
+
+-- TRUNCATE of several tables
+CREATE TABLE a (id int PRIMARY KEY);
+CREATE TABLE b (id int PRIMARY KEY REFERENCES a);
+SELECT feed_capture('a', 'changes');
+SELECT feed_capture('b', 'changes');
+INSERT INTO a VALUES (1);
+TRUNCATE a CASCADE;
+TRUNCATE b;
+SELECT op, relation, dense_rank() OVER (ORDER BY statement) FROM changes WHERE op = 'truncate' ORDER BY feed_xid, feed_pos;
+SELECT count(*) FROM news();
+
+-- Two feeds
+SELECT feed_create_changes('others');
+SELECT feed_capture('b', 'others', old => false);
+INSERT INTO a VALUES (1);
+INSERT INTO b VALUES (1);
+DELETE FROM b;
+SELECT op, relation, key, old FROM changes ORDER BY feed_xid, feed_pos;
+SELECT op, relation, key, old FROM others ORDER BY feed_xid, feed_pos;
+
+-- What cannot be JSON becomes an entry with the error; other rows are as ever
+CREATE TYPE mood AS ENUM ('good', 'lost');
+CREATE TABLE moods (id int PRIMARY KEY, m mood, n int);
+SELECT feed_capture('moods', 'changes');
+INSERT INTO moods VALUES (1, 'lost', 1), (2, 'good', 1);
+DELETE FROM pg_enum WHERE enumtypid = 'mood'::regtype AND enumlabel = 'lost';
+SELECT count(*) FROM news();
+UPDATE moods SET n = 2;
+DELETE FROM moods WHERE id = 1;
+SELECT op, key, "row", old, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM changes ORDER BY feed_xid, feed_pos;
+SELECT count(*) FROM news();
+DROP TABLE moods;
+
+-- What cannot be written is noted, and readers are refused
+CREATE INDEX code ON others ((op || relation));
+INSERT INTO b VALUES (1);
+SELECT count(*) FROM others;
+CALL feed_publish('others');
+\set VERBOSITY terse
+SELECT count(*) FROM feed_read(NULL::others, '', 10);
+SELECT guard FROM feed_check('others') WHERE guard = 'history';
+DROP INDEX code;
+SELECT feed_begin_history('others') IS NOT NULL AS begun;
+INSERT INTO a VALUES (2);
+INSERT INTO b VALUES (2);
+CALL feed_publish('others');
+SELECT key FROM changes WHERE relation = 'captured.b' AND op = 'insert' ORDER BY feed_pos DESC LIMIT 1;
+
+RESET search_path;
+DROP SCHEMA captured CASCADE;
+SELECT feed, relation FROM feedpub._capture WHERE EXISTS (SELECT FROM pg_class c WHERE c.oid = relation);
