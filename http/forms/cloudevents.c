@@ -18,8 +18,8 @@ static bool frame_events(HttpRequest *request, FormPage *page, BaseText *body);
 static const DbStatement statement = {
 	.text =
 		"SELECT feedpub._page_events($1::pg_catalog.regclass, $2, $3::pg_catalog.int4,"
-		"	$4::pg_catalog.int4, $5::pg_catalog.int4)",
-	.nargs = 5,
+		"	$4::pg_catalog.int4, $5::pg_catalog.int4, $6::pg_catalog.text[])",
+	.nargs = 6,
 	.feed = form_feed_of};
 
 const Form	form_cloudevents = {.type = "application/cloudevents-batch+json",

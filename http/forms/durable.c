@@ -73,7 +73,7 @@ typedef struct Durable
  * value could not be made, the message is the whole entry, which has an error.
  */
 static const DbStatement messages_statement = {
-	.nargs = 5,
+	.nargs = 6,
 	.feed = form_feed_of,
 	.text =
 		STREAM_TEXT
@@ -88,7 +88,7 @@ static const DbStatement messages_statement = {
 	" ELSE line::pg_catalog.json OPERATOR(pg_catalog.#>>) '{row,data}' END"
 	" FROM pg_catalog.string_to_table(feedpub._page_lines("
 	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"
-	"	$5::pg_catalog.int4), E'\\n') line"};
+	"	$5::pg_catalog.int4, $6::pg_catalog.text[]), E'\\n') line"};
 
 /* The last row of a page that is empty, at the head. */
 static const DbStatement head_statement = {

@@ -116,7 +116,7 @@ form_feed_begin(HttpRequest *request)
 static void
 begin_answer(HttpRequest *request)
 {
-	static const char *const kept[] = {"limit", "shard", "shards", "wait", "timeout"};
+	static const char *const kept[] = {"limit", "shard", "shards", "type", "wait", "timeout"};
 	const FormRead *read = request->state;
 	const char *name = read->form->is_http_feeds ? "lastEventId" : "after";
 	BaseText	url = {0};

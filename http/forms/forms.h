@@ -57,6 +57,7 @@ typedef struct FormRead
 	char		limit[12];
 	char	   *shard;			/* or NULL */
 	char	   *shards;
+	char	   *types;			/* an array, or NULL */
 	bool		begins;			/* it has the argument "begin" */
 	long		wait;			/* ms */
 

@@ -36,8 +36,8 @@ static bool has_etag(const char *list, const char *etag);
 const DbStatement form_page_statement = {
 	.text =
 		"SELECT feedpub._page_lines($1::pg_catalog.regclass, $2, $3::pg_catalog.int4,"
-		"	$4::pg_catalog.int4, $5::pg_catalog.int4)",
-	.nargs = 5,
+		"	$4::pg_catalog.int4, $5::pg_catalog.int4, $6::pg_catalog.text[])",
+	.nargs = 6,
 	.feed = form_feed_of};
 
 const Form	form_page = {.type = "application/json",

@@ -33,6 +33,7 @@ free_read(void *state)
 	free(read->after);
 	free(read->shard);
 	free(read->shards);
+	free(read->types);
 	free(read->own);
 	free(read);
 }
@@ -70,6 +71,7 @@ form_parse(HttpRequest *request, const char *name, const Form *form)
 			read->begins = true;
 	if ((problem = take_after(request)) != NULL ||
 		(problem = take_shard(request)) != NULL ||
+		(problem = http_request_list(request, "type", &read->types)) != NULL ||
 		(problem = take_limit(request)) != NULL ||
 		(problem = take_wait(request, "wait", 1000)) != NULL)
 		return problem;
@@ -180,7 +182,7 @@ form_run(HttpRequest *request, const DbStatement *statement,
 {
 	const FormRead *read = request->state;
 	const char *arguments[DB_MAX_ARGUMENTS] = {read->feed, read->after, read->limit,
-											   read->shard, read->shards};
+											   read->shard, read->shards, read->types};
 
 	http_run(request, statement, arguments, go_on);
 }
@@ -195,7 +197,7 @@ form_wait(HttpRequest *request, Oid feed, uint64_t since, int64_t deadline,
 {
 	const FormRead *read = request->state;
 	const char *arguments[DB_MAX_ARGUMENTS] = {read->feed, read->after, read->limit,
-											   read->shard, read->shards};
+											   read->shard, read->shards, read->types};
 
 	http_wait(request, read->form->statement, arguments, feed, since, deadline, go_on);
 }

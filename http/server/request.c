@@ -19,6 +19,9 @@
 
 static size_t bodies;
 
+/* what is wrong with an argument */
+#define NOT_ENCODED "an argument is not percent-encoded correctly"
+
 HttpRequest *
 http_request_new(void)
 {
@@ -129,6 +132,21 @@ http_request_decode(const char *string, size_t length)
 	return decoded;
 }
 
+/* Decode the value of an argument; NULL if it is malformed or has a NUL. */
+static char *
+decode_value(const char *raw)
+{
+	char	   *spaced = base_copy(raw);
+	char	   *value;
+
+	for (char *c = spaced; *c != '\0'; c++)
+		if (*c == '+')
+			*c = ' ';
+	value = http_request_decode(spaced, strlen(spaced));
+	free(spaced);
+	return value;
+}
+
 /*
  * Decode an argument into *value, NULL if it is not there.  Returns what is
  * wrong, or NULL.
@@ -137,7 +155,6 @@ const char *
 http_request_argument(const HttpRequest *request, const char *name, char **value)
 {
 	const char *raw = NULL;
-	char	   *spaced;
 
 	*value = NULL;
 	for (int i = 0; i < request->argument_count; i++)
@@ -152,13 +169,43 @@ http_request_argument(const HttpRequest *request, const char *name, char **value
 	}
 	if (raw == NULL)
 		return NULL;
-	spaced = base_copy(raw);
-	for (char *c = spaced; *c != '\0'; c++)
-		if (*c == '+')
-			*c = ' ';
-	*value = http_request_decode(spaced, strlen(spaced));
-	free(spaced);
-	return *value == NULL ? "an argument is not percent-encoded correctly" : NULL;
+	*value = decode_value(raw);
+	return *value == NULL ? NOT_ENCODED : NULL;
+}
+
+/*
+ * The same for one that may be given several times; *array becomes an array of
+ * texts, as the database has it.
+ */
+const char *
+http_request_list(const HttpRequest *request, const char *name, char **array)
+{
+	BaseText	list = {0};
+
+	*array = NULL;
+	for (int i = 0; i < request->argument_count; i++)
+	{
+		const HttpField *argument = &request->arguments[i];
+		char	   *value;
+
+		if (strcmp(argument->name, name) != 0 || argument->value == NULL)
+			continue;
+		value = decode_value(argument->value);
+		if (value == NULL)
+		{
+			free(list.data);
+			return NOT_ENCODED;
+		}
+		base_text_print(&list, "%s\"", list.length > 0 ? "," : "{");
+		for (const char *c = value; *c != '\0'; c++)
+			base_text_print(&list, "%s%c", *c == '"' || *c == '\\' ? "\\" : "", *c);
+		base_text_print(&list, "\"");
+		free(value);
+	}
+	if (list.length > 0)
+		base_text_print(&list, "}");
+	*array = list.data;
+	return NULL;
 }
 
 /* The parameter q of a range of an Accept header. */

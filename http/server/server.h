@@ -106,6 +106,8 @@ extern char *http_header_list(const HttpRequest *request, const char *name);
 extern char *http_request_decode(const char *string, size_t length);
 extern const char *http_request_argument(const HttpRequest *request,
 										 const char *name, char **value);
+extern const char *http_request_list(const HttpRequest *request, const char *name,
+									 char **array);
 extern double http_request_quality(const char *accept, const char *type);
 
 /* in response.c */

@@ -56,6 +56,8 @@ wrong(2, qr/tail needs one feed/, 'tail', 'a', 'b');
 wrong(2, qr/option -n needs a count: 0/, 'tail', '-n', '0', 'a');
 wrong(2, qr/lag takes no argument/, 'lag', 'a');
 wrong(2, qr/are options of tail/, 'who', '-n', '1');
+wrong(2, qr/are options of tail/, 'lag', '--type', 'A');
+wrong(2, qr/option --type needs a value/, 'tail', 'a', '--type');
 wrong(1, qr/relation "none" does not exist/, 'tail', 'none');
 wrong(1, qr/"pg_class" is not a feed/, 'tail', 'pg_class');
 wrong(1, qr/database "none" does not exist/, 'lag', '-d', 'none');
@@ -77,6 +79,17 @@ my ($cursor) = $lines[149] =~ /"cursor": "([-\w]+)"/;
 is(join(' ', $stdout =~ /"data":\s*(\d+)/g), '151 152', 'after a cursor');
 wrong(1, qr/malformed cursor/, 'tail', '--after', q('; SELECT 1), $feed);
 
+# some types, of which none is in the first page
+sql($node, "INSERT INTO $feed (message_type, data) VALUES ('B', '251'), ('b \"\\,', '252'), ('Bee', '253'); SELECT feed_flush('$literal')");
+for ([ 'B' => '251' ], [ 'B*' => '251 253' ], [ 'b "\\,' => '252' ], [ 'B', 'Bee' => '251 253' ])
+{
+	my @types = @$_;
+	my $expected = pop @types;
+
+	($status, $stdout) = feedpub('tail', '--earliest', (map { ('--type', $_) } @types), '-n', scalar(split / /, $expected), $feed);
+	is(join(' ', $stdout =~ /"data":\s*(\d+)/g), $expected, "of type @types");
+}
+
 # from now on, through a restart of the server
 my ($out, $err) = ('', '');
 my $tail = IPC::Run::start([ 'feedpub', 'tail', '-n', '2', $feed ], '<', \'', '>', \$out, '2>', \$err);
@@ -95,11 +108,14 @@ like($err, qr/the connection is lost; trying again/, 'and says that it was lost'
 # the tables
 sql($node, <<"SQL");
 SELECT feed_subscribe('it''s, "one"', '$literal', 'earliest'), feed_subscribe('other', '$literal');
+INSERT INTO $feed (message_type, data) SELECT 'many', '0' FROM generate_series(1, 1001);
+SELECT feed_flush('$literal'), feed_subscribe('many', '$literal', 'earliest', types => '{many}');
 SELECT feed_park('it''s, "one"', (SELECT receipt FROM feed_poll('it''s, "one"', 1)), 'no such customer');
 SQL
 ($status, $stdout) = feedpub('lag');
 is($status, 0, 'lag');
-like($stdout, qr/^ it's, "one" +\|.*\n other +\|/m, 'has the subscriptions, the one with a lag first');
+like($stdout, qr/^ it's, "one" +\|.*\n(?:.*\n)* other +\|/m, 'has the subscriptions, the one with a lag first');
+like($stdout, qr/^ many .*\| 1000\+ /m, 'and says that there are more of its types');
 for my $arguments ([], [ q(it's, "one") ])
 {
 	($status, $stdout) = feedpub('parked', @$arguments);
