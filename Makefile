@@ -66,6 +66,7 @@ OBJS = \
 	src/read/access.o \
 	src/read/cursor_check.o \
 	src/read/entry.o \
+	src/read/export.o \
 	src/read/fetch.o \
 	src/read/flush.o \
 	src/read/head.o \
@@ -129,7 +130,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
 	lost_changes capture_admin change_feed \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
-	json broken page_bytes wait_locks flush restricted page_lines page_events \
+	json broken page_bytes wait_locks flush restricted page_lines page_events snapshot \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -756,6 +756,14 @@ AS 'MODULE_PATHNAME', 'feed_flush';
 COMMENT ON FUNCTION feed_flush(pg_catalog.regclass, pg_catalog.interval) IS
 	'Waits until everything that had committed before the call is published. Returns the cursor of the end then.';
 
+CREATE FUNCTION feed_snapshot(feeds pg_catalog.regclass[],
+	hold pg_catalog.interval DEFAULT '10 seconds')
+RETURNS TABLE (feed pg_catalog.regclass, cursor pg_catalog.text, snapshot pg_catalog.text)
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10
+AS 'MODULE_PATHNAME', 'feed_snapshot';
+COMMENT ON FUNCTION feed_snapshot(pg_catalog.regclass[], pg_catalog.interval) IS
+	'Exports a snapshot, which is held for a time. Returns its name and, for each feed, a cursor: what the snapshot sees is what is before the cursors.';
+
 CREATE FUNCTION feed_wait(feed pg_catalog.regclass, after pg_catalog.text,
 	timeout pg_catalog.interval DEFAULT '10 seconds')
 RETURNS pg_catalog.bool

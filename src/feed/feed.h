@@ -16,6 +16,9 @@
  * 7. the table's partitions by OID, and the indexes of each table by OID,
  *	  as the planner and REINDEX TABLE lock them.
  *
+ * feedpub_publish_together() locks several feeds, by OID: it waits for the
+ * publishing locks only, and not for long.
+ *
  * There are three exceptions.  feed_begin_history() needs ACCESS SHARE on the
  * table before it knows whether it needs EXCLUSIVE: readers and publishers do
  * not conflict with that.  What drops or detaches a feed locks the table

@@ -74,6 +74,8 @@ static List *publish_each(List *feeds, FeedpubPublishWait how);
 static void publish_one(void *arg);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
+static void begin_step(void);
+static int	lock_feed(Oid relid, FeedpubPublishWait how, FeedpubFeed *feed, Relation *heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
 
@@ -258,6 +260,55 @@ lock_at_once(Relation heap)
 }
 
 /*
+ * Begin a publisher's transaction: set its isolation and durability.
+ */
+static void
+begin_step(void)
+{
+	Assert(!FirstSnapshotSet);
+	XactIsoLevel = XACT_READ_COMMITTED;
+	XactReadOnly = false;
+	(void) set_config_option("synchronous_commit",
+							 feedpub_guc_publish_commit_name(),
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
+ * Lock a feed for a step, its publishing lock last, and open its table.
+ * Returns 0 if the feed has been dropped, unless it waits for all; and
+ * FEEDPUB_PUBLISH_BUSY if it would have to wait for something that how does not
+ * include, or if the feed's index is still being made.
+ */
+static int
+lock_feed(Oid relid, FeedpubPublishWait how, FeedpubFeed *feed, Relation *heap)
+{
+	if (how == FEEDPUB_WAIT_FOR_ALL)
+		LockRelationOid(relid, AccessShareLock);
+	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return FEEDPUB_PUBLISH_BUSY;
+	/* dropped or detached meanwhile: no news */
+	if (how != FEEDPUB_WAIT_FOR_ALL &&
+		(get_rel_name(relid) == NULL || !feedpub_registry_is_registered(relid)))
+		return 0;
+	*heap = feedpub_registry_open(relid);
+
+	/* a table feed whose index is still being made is no error */
+	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(*heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_relation_index(*heap)))))
+	{
+		relation_close(*heap, NoLock);
+		return FEEDPUB_PUBLISH_BUSY;
+	}
+	feedpub_registry_get(relid, feed);
+	if (!feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY))
+	{
+		relation_close(*heap, NoLock);
+		return FEEDPUB_PUBLISH_BUSY;
+	}
+	return 1;
+}
+
+/*
  * Publish what is new in a feed.
  *
  * To be called first in a transaction, whose isolation and durability are set
@@ -276,50 +327,67 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 {
 	FeedpubFeed feed;
 	Relation	heap;
-	Snapshot	snapshot;
-	int			npublished;
+	int			result;
 
-	Assert(!FirstSnapshotSet);
 	MemSet(done, 0, sizeof(FeedpubPublished));
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = false;
-	(void) set_config_option("synchronous_commit",
-							 feedpub_guc_publish_commit_name(),
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-
-	if (how == FEEDPUB_WAIT_FOR_ALL)
-		LockRelationOid(relid, AccessShareLock);
-	else if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return FEEDPUB_PUBLISH_BUSY;
-	/* dropped or detached meanwhile: no news */
-	if (how != FEEDPUB_WAIT_FOR_ALL &&
-		(get_rel_name(relid) == NULL || !feedpub_registry_is_registered(relid)))
-		return 0;
-	heap = feedpub_registry_open(relid);
-
-	/* a table feed whose index is still being made is no error */
-	if (how != FEEDPUB_WAIT_FOR_ALL && (!lock_at_once(heap) || (feedpub_registry_is_table(relid) && !OidIsValid(feedpub_relation_index(heap)))))
-	{
-		relation_close(heap, NoLock);
-		return FEEDPUB_PUBLISH_BUSY;
-	}
-	feedpub_registry_get(relid, &feed);
-	if (!feedpub_batch_lock(relid, how != FEEDPUB_WAIT_FOR_NOBODY))
-	{
-		relation_close(heap, NoLock);
-		return FEEDPUB_PUBLISH_BUSY;
-	}
+	begin_step();
+	result = lock_feed(relid, how, &feed, &heap);
+	if (result <= 0)
+		return result;
 
 	/* after the lock, see step 2 above */
-	snapshot = GetTransactionSnapshot();
-	PushActiveSnapshot(snapshot);
-	npublished = publish_news(&feed, heap, GetActiveSnapshot(), how, done);
-	if (feed.key_state == FEEDPUB_KEY_UNMARKED)
-		feedpub_registry_note_key(heap, feed.keyid);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	result = publish_news(&feed, heap, GetActiveSnapshot(), how, done);
 	PopActiveSnapshot();
-	relation_close(heap, NoLock);
-	return npublished;
+	return result;
+}
+
+/*
+ * Publish what is new in several feeds, with one snapshot, which stays active:
+ * all that it sees is before the end of the last batch of each feed then.
+ * To be called as the above; done has an element for each.
+ *
+ * The feeds are sorted by OID, so two callers of this do not wait for each
+ * other; others have the publishing lock of one feed at a time.  Nothing else
+ * is waited for.  While it waits for another publisher it keeps those before
+ * from publishing, so after LOCK_TIMEOUT_MS it is an error (55P03), as is a lock
+ * that is not free.  Raises 55000 if a backlog is too large for one step.
+ */
+void
+feedpub_publish_together(int nfeeds, const Oid *relids, FeedpubPublished *done)
+{
+	FeedpubFeed *feeds = palloc_array(FeedpubFeed, nfeeds);
+	Relation   *heaps = palloc_array(Relation, nfeeds);
+
+	MemSet(done, 0, nfeeds * sizeof(FeedpubPublished));
+	begin_step();
+	(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	for (int i = 0; i < nfeeds; i++)
+	{
+		int			result = lock_feed(relids[i], FEEDPUB_WAIT_FOR_PUBLISHER, &feeds[i], &heaps[i]);
+
+		if (result == FEEDPUB_PUBLISH_BUSY)
+			ereport(ERROR,
+					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+					 errmsg("could not lock feed \"%s\"", get_rel_name(relids[i]))));
+		if (result == 0)
+			feedpub_registry_get(relids[i], &feeds[i]); /* raises an error */
+	}
+
+	/* after the locks of all, see step 2 above */
+	PushActiveSnapshot(GetTransactionSnapshot());
+	for (int i = 0; i < nfeeds; i++)
+	{
+		(void) publish_news(&feeds[i], heaps[i], GetActiveSnapshot(),
+							FEEDPUB_WAIT_FOR_PUBLISHER, &done[i]);
+		if (done[i].more)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("feed \"%s\" has a larger backlog than one step publishes",
+							get_rel_name(relids[i])),
+					 errhint("Call feed_publish() first, or wait until the worker has published it.")));
+	}
 }
 
 /*
@@ -349,8 +417,8 @@ feedpub_publish_guard(Oid relid)
 }
 
 /*
- * Write the batches that are due with this snapshot.  Returns how many
- * transactions are in them.
+ * Write the batches that are due with this snapshot, and close the table.
+ * Returns how many transactions are in them.
  *
  * Admits new partitions first, and opens those that are admitted.  A caller that
  * does not wait has locked the partitions already (lock_at_once), but not one
@@ -407,9 +475,12 @@ publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 	feedpub_partition_close(partitions);
 	MemoryContextSwitchTo(oldcontext);
 	MemoryContextDelete(context);
+	if (feed->key_state == FEEDPUB_KEY_UNMARKED)
+		feedpub_registry_note_key(heap, feed->keyid);
 
 	/* under the publishing lock, as a channel is set */
 	done->announce = npublished > 0 &&
 		feedpub_registry_channel(feed->relid) != NULL;
+	relation_close(heap, NoLock);
 	return npublished;
 }

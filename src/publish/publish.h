@@ -244,6 +244,8 @@ extern void feedpub_publish_notify(Oid relid);
 /* in publish.c */
 extern int	feedpub_publish_feed(Oid relid, FeedpubPublishWait how,
 								 FeedpubPublished *done);
+extern void feedpub_publish_together(int nfeeds, const Oid *relids,
+									 FeedpubPublished *done);
 extern bool feedpub_publish_guard(Oid relid);
 
 /* in run.c */

@@ -84,6 +84,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feed_cursor(regclass,xid8,bigint)',
 	'function feed_flush(regclass,interval)',
 	'function feed_head(regclass)',
+	'function feed_snapshot(regclass[],interval)',
 	'function feed_wait(regclass,text,interval)',
 	'function feed_await(regclass,text,interval,boolean)',
 	'function feed_subscribe(text,regclass,text,integer,interval,integer,boolean,interval[],text[])',

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(46 * 11 + 4 + 61);
+SELECT plan(47 * 11 + 4 + 63);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -34,6 +34,7 @@ INSERT INTO meant VALUES
 	('feed_head', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_cursor', 'feed regclass, feed_xid xid8, feed_pos bigint', 'text', 'v', false, 'u', 0),
 	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:00:10''::interval', 'text', 'v', false, 'u', 0),
+	('feed_snapshot', 'feeds regclass[], hold interval DEFAULT ''00:00:10''::interval', 'TABLE(feed regclass, cursor text, snapshot text)', 'v', false, 'u', 10),
 	('feed_wait', 'feed regclass, after text, timeout interval DEFAULT ''00:00:10''::interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
@@ -112,6 +113,8 @@ INSERT INTO with_null VALUES
 	($c$feed_page(0, NULL)$c$, 'after'),
 	($c$feed_page(0, '', NULL)$c$, 'max_rows'),
 	($c$feed_head(NULL)$c$, 'feed'),
+	($c$feed_snapshot(NULL)$c$, 'feeds'),
+	($c$feed_snapshot('{0}', NULL)$c$, 'hold'),
 	($c$feed_wait(NULL, '', '0')$c$, 'feed'),
 	($c$feed_wait(0, NULL, '0')$c$, 'after'),
 	($c$feed_wait(0, '', NULL)$c$, 'timeout'),

@@ -72,6 +72,7 @@ INSERT INTO matrix VALUES
 	($$feed_head('rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_cursor('rights.box', '0', 0)$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_flush('rights.box')$$, '55000', '55000', '55000', '55000', '42501', '42501', '42501', '55000'),
+	($$feed_snapshot('{rights.box}')$$, '25001', '25001', '25001', '25001', '42501', '42501', '42501', '25001'),
 	($$feed_wait('rights.box', '', '0')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 	($$feed_subscribe('new', 'rights.box')$$, '1', '1', '1', '1', '42501', '42501', '42501', '1'),
 -- a subscription: its owner, which may read, and roles that have its rights
