@@ -298,6 +298,8 @@ take_page(Variant *v, const char *page, size_t length, const char *etag)
 			cursor = tail + 14;
 		else if (*tail == '\n')
 			cursor = tail + 1;
+	if (cursor == NULL && *page != '{')
+		cursor = page;			/* no lines but the last one */
 	if (cursor == NULL)
 		die("%s: no page: %.200s", v->label, page);
 	/* in the ETag a hash follows */
