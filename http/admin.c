@@ -68,10 +68,15 @@ print_metrics(BaseText *text)
 	base_text_print(text,
 					"# TYPE feedpub_http_connections gauge\n"
 					"feedpub_http_connections %d\n"
+					"# TYPE feedpub_http_dropped_total counter\n"
+					"feedpub_http_dropped_total %llu\n"
+					"# TYPE feedpub_http_memory_bytes gauge\n"
+					"feedpub_http_memory_bytes %zu\n"
 					"# TYPE feedpub_http_waiting gauge\n"
 					"feedpub_http_waiting %d\n"
 					"# TYPE feedpub_http_pool_connections gauge\n"
 					"feedpub_http_pool_connections %d\n",
-					http_connection_count(), jobs.waiting,
+					http_connection_count(), (unsigned long long) http_dropped(),
+					http_memory(), jobs.waiting,
 					db_pool_connected());
 }

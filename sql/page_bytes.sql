@@ -55,7 +55,7 @@ RESET ROLE;
 SELECT feed_drop('outbox');
 
 -- Values that are longer as JSON: a page of lines ends with the entry that fills
--- the text.
+-- its text, which has 8 MB.
 SELECT feed_create('escaped', 'text');
 INSERT INTO escaped (message_type, data) SELECT i, repeat(E'\x01', 1048576) FROM generate_series(1, 12) i;
 CALL feed_publish();

@@ -54,6 +54,8 @@ struct DbResult
 	char		sqlstate[6];	/* "" if the database was not to be had */
 	PGresult   *error;
 
+	size_t		size;			/* that is counted: db_result_count() */
+
 	/* what its users have made of it, once for all of them */
 	uint64_t	started;		/* see job.c */
 	BaseText	body;
@@ -128,6 +130,8 @@ extern void db_pool_work(void);
 extern int64_t db_pool_sweep(int64_t now);
 extern bool db_result_failed(const DbResult *result);
 extern void db_result_release(DbResult *result);
+extern void db_result_count(DbResult *result);
+extern size_t db_results_held(void);
 
 /* in session.c */
 extern void db_session_open(DbSession *session);

@@ -72,6 +72,7 @@ typedef struct Worker
 static Worker *workers;
 static int	worker_count;
 static int	connected;			/* those that have been checked */
+static size_t results_held;
 static Share *shares[SHARE_BUCKETS];
 static Share *first_ready;
 static Share **last_ready = &first_ready;
@@ -130,10 +131,31 @@ db_result_release(DbResult *result)
 {
 	if (result == NULL || --result->refs > 0)
 		return;
+	results_held -= result->size;
 	PQclear(result->rows);
 	PQclear(result->error);
 	free(result->body.data);
 	free(result);
+}
+
+/* Count the memory of a result, again if it may have grown. */
+void
+db_result_count(DbResult *result)
+{
+	size_t		size;
+
+	if (result == NULL)
+		return;
+	size = PQresultMemorySize(result->rows) + PQresultMemorySize(result->error) + result->body.size;
+	results_held += size - result->size;
+	result->size = size;
+}
+
+/* The bytes of the results that have been counted, each of them once. */
+size_t
+db_results_held(void)
+{
+	return results_held;
 }
 
 /* The link to a share, which is NULL if there is none of that name. */

@@ -36,6 +36,8 @@ static const BaseSetting list[] = {
 	{"max-connections-per-address", "N", "0", 0, 1000000, false,
 	 FIELD(max_connections_per_address),
 	 "clients at a time from one address; any number if it is 0"},
+	{"max-memory", "MB", "256", 16, 1000000, true, FIELD(max_memory),
+	 "memory of requests and pages, above which clients that are slow are dropped"},
 	{"idle-timeout", "SECONDS", "60", 1, 3600, false, FIELD(idle_timeout),
 	 "how long a client may take to send a request, or to take nothing"},
 	{"statement-timeout", "SECONDS", "30", 1, 3600, true,

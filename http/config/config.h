@@ -31,6 +31,7 @@ typedef struct HttpConfig
 	char	   *jwt_role_claim;
 	int			max_connections;
 	int			max_connections_per_address;
+	int			max_memory;		/* MB */
 	int			idle_timeout;
 	int			log_requests;
 	int			max_limit;

@@ -129,10 +129,9 @@ static Mode mode_of(const FormPage *page, const char **media);
 static void page_answer(HttpRequest *request);
 static void add_headers(HttpRequest *request);
 static bool frame_events(HttpRequest *request, FormPage *page, BaseText *out);
-static void add_messages(BaseText *text, const DbResult *result,
-						 const FormPage *page, Mode mode);
-static void add_base64(BaseText *text, const BaseText *bytes);
-static void add_data(BaseText *event, const BaseText *data);
+static void make_body(DbResult *result, const FormPage *page, Mode mode);
+static void add_base64(BaseText *text, const char *bytes, size_t length);
+static void add_data(BaseText *event, FormPage *page, size_t length);
 static bool is_text(const char *media);
 static uint64_t next_cursor(Durable *durable);
 
@@ -303,11 +302,7 @@ page_answer(HttpRequest *request)
 		http_respond(request, 204);
 		return;
 	}
-	if (result->body.data == NULL)
-	{
-		base_text_add(&result->body, "", 0);
-		add_messages(&result->body, result, &page, mode);
-	}
+	make_body(result, &page, mode);
 	if (durable->is_head)
 		base_text_print(&caching, "no-store");
 	else
@@ -346,39 +341,56 @@ add_headers(HttpRequest *request)
 
 /*
  * Add a page to an event stream: an event with its messages, if there are any,
- * and one that says where the stream is.
+ * and one that says where the stream is.  The first one is made of the body that
+ * pages have, piece by piece.
  */
 static bool
 frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 {
 	const FormRead *read = request->state;
 	Durable    *durable = read->own;
-	BaseText	messages = {0};
 	const char *media;
 	Mode		mode = mode_of(page, &media);
+	bool		is_base64 = mode != MODE_JSON && !is_text(media);
+	size_t		most = is_base64 ? FORM_PIECE / 4 * 3 : FORM_PIECE;
 
-	page->length = 0;
-	if (mode == MODE_UNKNOWN)
-		return false;
-	if (durable->begun && page->rows == 0 &&
-		strncmp(page->cursor, read->after, page->cursor_length) == 0)
-		return true;
+	if (!page->is_begun)
+	{
+		page->length = 0;
+		if (mode == MODE_UNKNOWN)
+			return false;
+		if (durable->begun && page->rows == 0 &&
+			strncmp(page->cursor, read->after, page->cursor_length) == 0)
+			return true;
+	}
 	durable->begun = true;
 	if (page->rows > 0)
 	{
-		add_messages(&messages, request->waiter.result, page, mode);
-		if (mode != MODE_JSON && !is_text(media))
+		if (!page->is_begun)
 		{
-			BaseText	bytes = messages;
+			const BaseText *body = &request->waiter.result->body;
 
-			memset(&messages, 0, sizeof(messages));
-			add_base64(&messages, &bytes);
-			free(bytes.data);
+			make_body(request->waiter.result, page, mode);
+			page->entries = body->data;
+			page->length = body->length;
+			page->is_begun = true;
+			base_text_print(out, "event: data\n%s", is_base64 ? "data:" : "");
+			page->in_line = is_base64;
 		}
-		base_text_print(out, "event: data\n");
-		add_data(out, &messages);
-		base_text_print(out, "\n");
-		free(messages.data);
+		if (most > page->length)
+			most = page->length;
+		/* CR LF is one end of a line, so it stays together */
+		else if (page->entries[most - 1] == '\r' && !is_base64)
+			most--;
+		if (is_base64)
+			add_base64(out, page->entries, most);
+		else
+			add_data(out, page, most);
+		form_page_take(page, most);
+		if (page->length > 0)
+			return true;
+		base_text_print(out, "%s\n\n", page->in_line ? "" : "data:");
+		page->is_begun = false;
 	}
 	durable->cursor = next_cursor(durable);
 	base_text_print(out,
@@ -390,12 +402,15 @@ frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 	return true;
 }
 
+/* The messages of a result, for all that have it. */
 static void
-add_messages(BaseText *text, const DbResult *result, const FormPage *page,
-			 Mode mode)
+make_body(DbResult *result, const FormPage *page, Mode mode)
 {
-	if (mode == MODE_JSON)
-		base_text_add(text, "[", 1);
+	BaseText   *text = &result->body;
+
+	if (text->data != NULL)
+		return;
+	base_text_add(text, mode == MODE_JSON ? "[" : "", mode == MODE_JSON);
 	for (int i = 0; i < page->rows; i++)
 	{
 		const char *message = PQgetvalue(result->rows, i, 0);
@@ -414,15 +429,15 @@ add_messages(BaseText *text, const DbResult *result, const FormPage *page,
 }
 
 static void
-add_base64(BaseText *text, const BaseText *bytes)
+add_base64(BaseText *text, const char *bytes, size_t length)
 {
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 								 "abcdefghijklmnopqrstuvwxyz0123456789+/";
 
-	for (size_t i = 0; i < bytes->length; i += 3)
+	for (size_t i = 0; i < length; i += 3)
 	{
-		const unsigned char *in = (const unsigned char *) bytes->data + i;
-		size_t		left = bytes->length - i;
+		const unsigned char *in = (const unsigned char *) bytes + i;
+		size_t		left = length - i;
 		unsigned	group = in[0] << 16;
 		char		out[4];
 
@@ -439,29 +454,30 @@ add_base64(BaseText *text, const BaseText *bytes)
 }
 
 /*
- * Add data as the lines of an event.  Each of CR, LF and CR LF ends a line, and
- * the reader removes one space after the colon, so a line that begins with a
- * space gets one more.
+ * Add so much of a page as lines of an event, of which the last one may go on.
+ * Each of CR, LF and CR LF ends a line, and the reader removes one space after
+ * the colon, so a line that begins with a space gets one more.
  */
 static void
-add_data(BaseText *event, const BaseText *data)
+add_data(BaseText *event, FormPage *page, size_t length)
 {
-	size_t		begin = 0;
+	const char *data = page->entries;
+	const char *stop = data + length;
 
-	while (begin <= data->length)
+	while (data < stop)
 	{
-		size_t		end = begin;
+		const char *end = data;
 
-		while (end < data->length && data->data[end] != '\n' && data->data[end] != '\r')
+		while (end < stop && *end != '\n' && *end != '\r')
 			end++;
-		base_text_add(event, "data: ",
-					  end > begin && data->data[begin] == ' ' ? 6 : 5);
-		if (end > begin)
-			base_text_add(event, data->data + begin, end - begin);
+		if (!page->in_line)
+			base_text_add(event, "data: ", *data == ' ' ? 6 : 5);
+		base_text_add(event, data, end - data);
+		page->in_line = end == stop;
+		if (end == stop)
+			return;
 		base_text_add(event, "\n", 1);
-		if (end + 1 < data->length && data->data[end] == '\r' && data->data[end + 1] == '\n')
-			end++;
-		begin = end + 1;
+		data = end + (stop - end > 1 && end[0] == '\r' && end[1] == '\n' ? 2 : 1);
 	}
 }
 

@@ -15,6 +15,9 @@
 
 #include "server/server.h"
 
+/* bytes that a stream frames at a time: what a client that is slow holds */
+#define FORM_PIECE 32000
+
 /* A page, and its end: the lines of feedpub._page_lines(). */
 typedef struct FormPage
 {
@@ -24,6 +27,8 @@ typedef struct FormPage
 	const char *cursor;			/* not terminated */
 	int			cursor_length;
 	bool		more;
+	bool		is_begun;		/* a stream has sent a part of the next event */
+	bool		in_line;		/* and of its line: durable.c */
 	Oid			feed;
 	bool		is_outbox;
 	long		retention;		/* of deletes, s; -1: not limited */
@@ -39,9 +44,8 @@ typedef struct Form
 	const char *last_id;		/* a header with the cursor, or NULL */
 
 	/*
-	 * Add the page, or so much of it that it is worth sending; called again
-	 * while something of the page is left.  Returns false if a stream is to
-	 * end.
+	 * Add the page; of a stream, up to FORM_PIECE bytes of it, and called again
+	 * while page->length is not 0.  Returns false if a stream is to end.
 	 */
 	bool (*frame)(HttpRequest *request, FormPage *page, BaseText *out);
 	void (*headers)(HttpRequest *request);	/* or NULL */
@@ -85,6 +89,7 @@ extern void form_wait(HttpRequest *request, Oid feed, uint64_t since,
 extern Oid	form_feed_of(const DbResult *result, bool *empty);
 extern void form_page_open(const DbResult *result, FormPage *page);
 extern const char *form_page_next(FormPage *page, size_t *length);
+extern void form_page_take(FormPage *page, size_t length);
 extern void form_go_on(HttpRequest *request, const FormPage *page);
 
 /* in page.c */

@@ -228,6 +228,8 @@ form_page_open(const DbResult *result, FormPage *page)
 	end = page->cursor + page->cursor_length;
 	page->more = strncmp(end, " more ", 6) == 0;
 	end = strchr(end + 1, ' ') + 1;
+	page->is_begun = false;
+	page->in_line = false;
 	page->feed = strtoul(end, NULL, 10);
 	end = strchr(end, ' ') + 1;
 	page->is_outbox = strncmp(end, "outbox", 6) == 0;
@@ -247,9 +249,16 @@ form_page_next(FormPage *page, size_t *length)
 	if (page->length == 0)
 		return NULL;
 	*length = (const char *) memchr(entry, '\n', page->length) - entry;
-	page->entries += *length + 1;
-	page->length -= *length + 1;
+	form_page_take(page, *length + 1);
 	return entry;
+}
+
+/* So much of a page has been framed. */
+void
+form_page_take(FormPage *page, size_t length)
+{
+	page->entries += length;
+	page->length -= length;
 }
 
 /* The next page begins where this one ends. */

@@ -4,9 +4,10 @@
  *	  A feed as an event stream, or as lines of JSON (NDJSON).
  *
  * An event stream goes on until the client or the server closes it; lines end
- * at the head.  A page is framed piece by piece as the client takes them, and
- * the next page is read when it has all of this one, so a slow client makes no
- * queue.  What is framed is of a result that equal streams share.
+ * at the head.  A page is framed piece by piece as the client takes them, also
+ * in the middle of an entry, and the next page is read when it has all of this
+ * one, so a slow client makes no queue.  What is framed is of a result that
+ * equal streams share, so each of them has no more of its own than a piece.
  *
  * If the database is lost, an event stream is closed: its client comes again
  * with the id of the last event, which is a cursor, and is told what is wrong.
@@ -20,9 +21,6 @@
 
 /* ms after which an EventSource connects again */
 #define RETRY 1000
-
-/* bytes that are framed at a time, if they are of several entries */
-#define PIECE 32768
 
 static void stream_answer(HttpRequest *request);
 static HttpMore stream_more(HttpRequest *request, BaseText *out);
@@ -82,7 +80,7 @@ stream_more(HttpRequest *request, BaseText *out)
 
 	read->waits = false;
 	if (http_token_expired(request))
-		return form->ends ? HTTP_BREAK : HTTP_END;
+		return form->ends || read->page.is_begun ? HTTP_BREAK : HTTP_END;
 	if (read->retries)
 		base_text_print(out, "retry: %d\n\n", RETRY);
 	read->retries = false;
@@ -139,20 +137,33 @@ heartbeat_at(const FormRead *read)
 	return at < read->end ? at : read->end;
 }
 
-/* Each entry begins with {"cursor": " and its cursor. */
+/*
+ * Each entry begins with {"cursor": " and its cursor.  One that is larger than
+ * a piece is sent in several.
+ */
 static bool
 frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 {
 	const FormRead *read = request->state;
-	const char *entry;
-	size_t		length;
 
-	while (out->length < PIECE && (entry = form_page_next(page, &length)) != NULL)
+	while (out->length < FORM_PIECE && page->length > 0)
 	{
-		base_text_print(out, "id: %.*s\ndata: ", page->cursor_length,
-						entry + strlen("{\"cursor\": \""));
-		base_text_add(out, entry, length);
+		size_t		room = FORM_PIECE - out->length;
+		size_t		length = page->length < room ? page->length : room;
+		const char *end = memchr(page->entries, '\n', length);
+
+		if (end != NULL)
+			length = end - page->entries;
+		if (!page->is_begun)
+			base_text_print(out, "id: %.*s\ndata: ", page->cursor_length,
+							page->entries + strlen("{\"cursor\": \""));
+		base_text_add(out, page->entries, length);
+		form_page_take(page, length);
+		page->is_begun = end == NULL;
+		if (end == NULL)
+			continue;
 		base_text_add(out, "\n\n", 2);
+		form_page_take(page, 1);
 	}
 	/* it may go further than its last entry: an id without an event */
 	if (page->length == 0 && strncmp(page->cursor, read->after, page->cursor_length) != 0)
@@ -163,10 +174,9 @@ frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 static bool
 frame_lines(HttpRequest *request, FormPage *page, BaseText *out)
 {
-	const char *entry;
-	size_t		length;
+	size_t		length = page->length < FORM_PIECE ? page->length : FORM_PIECE;
 
-	while (out->length < PIECE && (entry = form_page_next(page, &length)) != NULL)
-		base_text_add(out, entry, length + 1);
+	base_text_add(out, page->entries, length);
+	form_page_take(page, length);
 	return true;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *	  Connections: bytes in, bytes out, and how long they may take.
+ *	  Connections: bytes in, bytes out, and how long and how much they may take.
  *
  * A connection reads a request, has it handled, writes the response, and reads
  * the next one.  While a request is handled nothing more is read, so a client
@@ -11,6 +11,16 @@
  * One timer bounds what a client may take.  While a request is read, it is set
  * once, for one byte is traffic too; while a response is written, it is set
  * again when the client has taken something.
+ *
+ * One budget bounds the memory of all connections and of the results that they
+ * have, which are counted once each: max-memory.  Above it, connections are
+ * closed that the server waits for, because a request has begun and not ended,
+ * or because of bytes that the client has not taken: first the one that has been
+ * waited for longest.  That counts from the first byte of the request, or from
+ * when the first of these bytes could not be sent, so nothing is gained by
+ * sending or taking a byte now and then; and it is more likely to have much than
+ * one that is waited for since a moment ago.  A client that waits for news, and
+ * one that takes at once what it is sent, are never closed for it.
  *
  * What is refused before it is a request gets an answer too, and then what the
  * client still sends is read and dropped for a while: if a socket is closed
@@ -76,18 +86,30 @@ typedef struct Connection
 	bool		is_refused;		/* there are too many connections */
 	bool		is_resumed;
 	struct Connection *next;	/* of those that are resumed, or closed */
+	size_t		size;			/* of what it has, as it is counted */
+	bool		is_slow;		/* it is in the list of those: */
+	struct Connection *slower;
+	struct Connection *faster;
 } Connection;
 
 static Connection *resumed;
 static Connection *closed;
 static bool draining;
 static int	requests;			/* complete, and not answered */
+static size_t held;				/* bytes of connections, without their results */
+static Connection *slowest;		/* of those that the server waits for */
+static Connection *fastest;
+static uint64_t dropped;
 
 static void close_connection(Connection *connection);
 static void ready(BaseSource *source, uint32_t events);
 static void end_late(BaseTimer *timer);
 static void resume(JobWaiter *waiter);
 static void set_timer(Connection *connection, int64_t ms);
+static void count_memory(Connection *connection);
+static void add_slow(Connection *connection);
+static void remove_slow(Connection *connection);
+static void drop_slow(void);
 static void advance(Connection *connection);
 static bool read_more(Connection *connection);
 static void parse(Connection *connection);
@@ -142,6 +164,8 @@ close_connection(Connection *connection)
 		end_response(connection);
 	free(connection->in.data);
 	free(connection->out.data);
+	held -= connection->size;
+	remove_slow(connection);
 	if (connection->is_resumed)
 		return;					/* it is freed when its turn comes */
 	connection->next = closed;
@@ -206,8 +230,8 @@ set_timer(Connection *connection, int64_t ms)
 }
 
 /*
- * Go on with the requests whose results are there, and free what has been
- * closed.
+ * Go on with the requests whose results are there, keep to the budget, and free
+ * what has been closed.
  */
 void
 http_server_work(void)
@@ -229,6 +253,7 @@ http_server_work(void)
 		else
 			advance(connection);
 	}
+	drop_slow();
 	while (closed != NULL)
 	{
 		Connection *connection = closed;
@@ -255,6 +280,77 @@ http_server_drain(void)
 	draining = true;
 	job_end_waiting();
 	return requests == 0;
+}
+
+/* Bytes of requests, of responses that are sent, and of results. */
+size_t
+http_memory(void)
+{
+	return held + db_results_held();
+}
+
+/* Clients that were dropped because of max-memory. */
+uint64_t
+http_dropped(void)
+{
+	return dropped;
+}
+
+static void
+count_memory(Connection *connection)
+{
+	const HttpRequest *request = connection->request;
+	size_t		size = connection->in.size + connection->out.size;
+
+	if (request != NULL)
+	{
+		size += request->head.size + request->body.size + request->fields.size + request->text.size;
+		db_result_count(request->waiter.result);
+		db_result_count(request->shared);
+	}
+	held += size - connection->size;
+	connection->size = size;
+}
+
+/* The server waits for a connection from now on. */
+static void
+add_slow(Connection *connection)
+{
+	if (connection->is_slow)
+		return;
+	connection->is_slow = true;
+	connection->slower = fastest;
+	connection->faster = NULL;
+	*(fastest != NULL ? &fastest->faster : &slowest) = connection;
+	fastest = connection;
+}
+
+static void
+remove_slow(Connection *connection)
+{
+	if (!connection->is_slow)
+		return;
+	connection->is_slow = false;
+	*(connection->slower != NULL ? &connection->slower->faster : &slowest) = connection->faster;
+	*(connection->faster != NULL ? &connection->faster->slower : &fastest) = connection->slower;
+}
+
+/*
+ * Keep to the budget.  The last one stays: a page that is larger than all of it
+ * can be had, by one client at a time.
+ */
+static void
+drop_slow(void)
+{
+	size_t		most = http_config()->max_memory * (size_t) (1024 * 1024);
+	int			count = 0;
+
+	for (; slowest != fastest && http_memory() > most; count++)
+		close_connection(slowest);
+	dropped += count;
+	if (count > 0)
+		base_log(BASE_LOG_WARNING, "dropped %d of the slowest clients, because max-memory is %d MB",
+				 count, http_config()->max_memory);
 }
 
 /* Do what can be done now, and wait for what it needs. */
@@ -289,6 +385,11 @@ advance(Connection *connection)
 			else
 				events = connection->request->waiter.is_gone ? 0 : EPOLLRDHUP;
 	}
+	count_memory(connection);
+	if (events == EPOLLOUT || (connection->state == READS && connection->request != NULL))
+		add_slow(connection);
+	else
+		remove_slow(connection);
 	base_loop_watch(&connection->source, connection->source.fd, events);
 }
 
@@ -360,6 +461,7 @@ parse(Connection *connection)
 		return;
 	}
 	requests++;
+	remove_slow(connection);
 	connection->state = HANDLES;
 	base_timer_stop(&connection->timer);
 }
@@ -471,6 +573,7 @@ write_more(Connection *connection)
 	}
 
 	/* all has been written; what waits keeps no buffer */
+	remove_slow(connection);
 	free(out->data);
 	memset(out, 0, sizeof(*out));
 	connection->written = 0;

@@ -9,6 +9,8 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -26,6 +28,9 @@
 
 /* ms after which clients are taken again */
 #define RETRY 500
+
+/* bytes that the system keeps for a client besides what is under way to it */
+#define UNSENT 65536
 
 static HttpListener *listeners;
 static bool ended;				/* no new clients */
@@ -50,6 +55,7 @@ http_listen(const char *address, bool is_public,
 	char	   *name = host;
 	HttpListener *listener;
 	int			on = 1;
+	int			unsent = UNSENT;
 	int			fd;
 
 	if (colon != NULL)
@@ -71,6 +77,7 @@ http_listen(const char *address, bool is_public,
 	fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0 ||
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+		setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof(unsent)) != 0 ||
 		bind(fd, found->ai_addr, found->ai_addrlen) != 0 ||
 		listen(fd, 1024) != 0)
 	{

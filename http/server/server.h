@@ -80,6 +80,8 @@ struct HttpRequest
 extern void http_server_work(void);
 extern bool http_server_is_ready(void);
 extern bool http_server_drain(void);
+extern size_t http_memory(void);
+extern uint64_t http_dropped(void);
 
 /* in listener.c */
 extern bool http_listen(const char *address, bool is_public,

@@ -30,6 +30,12 @@
 PG_FUNCTION_INFO_V1(feedpub_page_lines);
 PG_FUNCTION_INFO_V1(feedpub_page_events);
 
+/*
+ * A page ends with the entry after which its text has this many bytes: the
+ * server holds it until its client has taken it, however slowly.
+ */
+#define MAX_BYTES	(8 * 1024 * 1024)
+
 /* A page being written. */
 typedef struct LineWriter
 {
@@ -124,7 +130,7 @@ end_line(FeedpubJsonEntry *entry, void *arg)
 	appendStringInfoChar(text, '\n');
 	writer->line = text->len;
 	writer->last = entry->row;
-	return text->len < FEEDPUB_MAX_PAGE_BYTES;
+	return text->len < MAX_BYTES;
 }
 
 /* Make each of these characters a space. */
