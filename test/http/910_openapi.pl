@@ -122,9 +122,11 @@ JS
 		'>', \$out, '2>', \$error);
 	is($out, "3.1.0\n", 'the validator accepts openapi.yaml') or diag $error;
 	local $ENV{REDOCLY_TELEMETRY} = 'off';
-	my $good = IPC::Run::run([ "$dir/node_modules/.bin/redocly", 'lint', '--max-problems=0', "$top/docs/openapi.yaml" ],
+	my $good = IPC::Run::run([ "$dir/node_modules/.bin/redocly", 'lint', "$top/docs/openapi.yaml" ],
 		'>', \$out, '2>&1');
-	ok($good && $out !~ /warning/i, 'redocly lint too') or diag $out;
+
+	# each error or warning is numbered; what it says of Node.js is not
+	ok($good && $out =~ /is valid/ && $out !~ /^\[1\] /m, 'redocly lint too') or diag $out;
 }
 
 done_testing();
