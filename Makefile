@@ -10,11 +10,14 @@ OBJS = \
 	$(WIN32RES) \
 	src/admin/attach.o \
 	src/admin/capture.o \
+	src/admin/capture_trigger.o \
 	src/admin/check.o \
+	src/admin/check_capture.o \
 	src/admin/check_problem.o \
 	src/admin/check_trigger.o \
 	src/admin/create.o \
 	src/admin/detach.o \
+	src/admin/lock.o \
 	src/admin/repair.o \
 	src/base/argument.o \
 	src/base/attempt.o \

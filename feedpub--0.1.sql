@@ -382,6 +382,84 @@ AS 'MODULE_PATHNAME', 'feedpub_capture_truncate';
 COMMENT ON FUNCTION feedpub._capture_truncate() IS
 	'Trigger of a captured table: it writes each TRUNCATE into the change feeds.';
 
+-- What is wrong with captures: kind is row or truncate for a trigger of the table
+-- or of a partition, name NULL if it is missing; key if a column of the key is
+-- gone; stored if the numbers or names are out of date, or the trigger (name) does
+-- not depend on the feed.  The arrays are the columns as they are now.
+CREATE VIEW feedpub._captured AS
+	SELECT c.feed, c.relation, c.trigger, c.old,
+		k.names AS key, k.numbers AS key_attnums,
+		CASE WHEN c.columns IS NOT NULL THEN COALESCE(l.names, '{}') END AS columns,
+		CASE WHEN c.columns IS NOT NULL THEN COALESCE(l.numbers, '{}') END AS column_attnums,
+		pg_catalog.cardinality(k.names) IS NOT DISTINCT FROM pg_catalog.cardinality(c.key) AS has_key,
+		c.numbers_of OPERATOR(pg_catalog.=) c.relation
+			AND k.names IS NOT DISTINCT FROM c.key
+			AND (c.columns IS NULL OR COALESCE(l.names, '{}') OPERATOR(pg_catalog.=) c.columns) AS is_current
+	FROM feedpub._capture c
+	JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) c.relation
+	JOIN pg_catalog.pg_class f ON f.oid OPERATOR(pg_catalog.=) c.feed
+	CROSS JOIN LATERAL (SELECT pg_catalog.array_agg(a.attname ORDER BY u.n), pg_catalog.array_agg(a.attnum ORDER BY u.n)
+		FROM ROWS FROM (pg_catalog.unnest(c.key), pg_catalog.unnest(c.key_attnums)) WITH ORDINALITY u (name, number, n)
+		JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.relation
+			AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+			AND CASE WHEN c.numbers_of OPERATOR(pg_catalog.=) c.relation
+				THEN a.attnum OPERATOR(pg_catalog.=) u.number ELSE a.attname OPERATOR(pg_catalog.=) u.name END) k (names, numbers)
+	CROSS JOIN LATERAL (SELECT pg_catalog.array_agg(a.attname ORDER BY u.n), pg_catalog.array_agg(a.attnum ORDER BY u.n)
+		FROM ROWS FROM (pg_catalog.unnest(c.columns), pg_catalog.unnest(c.column_attnums)) WITH ORDINALITY u (name, number, n)
+		JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.relation
+			AND a.attnum OPERATOR(pg_catalog.>) 0 AND NOT a.attisdropped
+			AND CASE WHEN c.numbers_of OPERATOR(pg_catalog.=) c.relation
+				THEN a.attnum OPERATOR(pg_catalog.=) u.number ELSE a.attname OPERATOR(pg_catalog.=) u.name END) l (names, numbers);
+COMMENT ON VIEW feedpub._captured IS
+	'The captures whose table and feed exist, with their columns as they are now.';
+GRANT SELECT ON feedpub._captured TO pg_database_owner;
+
+CREATE VIEW feedpub._capture_fault AS
+	WITH RECURSIVE part (feed, relation, trigger, oid, relkind) AS (
+		SELECT c.feed, c.relation, c.trigger, r.oid, r.relkind
+		FROM feedpub._captured c
+		JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) c.relation
+		UNION ALL
+		SELECT p.feed, p.relation, p.trigger, r.oid, r.relkind
+		FROM part p
+		JOIN pg_catalog.pg_inherits i ON i.inhparent OPERATOR(pg_catalog.=) p.oid
+		JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) i.inhrelid AND r.relispartition)
+	SELECT p.feed, p.relation, p.trigger, p.oid::pg_catalog.regclass AS part, w.kind, t.tgname AS name, t.tgenabled AS enabled
+	FROM part p
+	CROSS JOIN (VALUES ('row', 'feedpub._capture_row()'::pg_catalog.regprocedure, 29),
+		('truncate', 'feedpub._capture_truncate()'::pg_catalog.regprocedure, 34)) w (kind, function, type)
+	LEFT JOIN LATERAL (SELECT t.tgname, t.tgenabled FROM pg_catalog.pg_trigger t
+		WHERE t.tgrelid OPERATOR(pg_catalog.=) p.oid
+			AND t.tgfoid OPERATOR(pg_catalog.=) w.function
+			AND t.tgtype OPERATOR(pg_catalog.=) w.type
+			AND t.tgqual IS NULL AND NOT t.tgdeferrable
+			AND pg_catalog.cardinality(t.tgattr::pg_catalog.int2[]) OPERATOR(pg_catalog.=) 0
+			AND (w.kind OPERATOR(pg_catalog.=) 'truncate' OR t.tgargs OPERATOR(pg_catalog.=)
+				(pg_catalog.convert_to(p.trigger::pg_catalog.text, pg_catalog.getdatabaseencoding()) OPERATOR(pg_catalog.||) '\x00'::pg_catalog.bytea))
+		ORDER BY t.tgenabled OPERATOR(pg_catalog.=) 'A' DESC, t.tgname LIMIT 1) t ON true
+	WHERE t.tgenabled IS DISTINCT FROM 'A'
+		AND (p.oid OPERATOR(pg_catalog.=) p.relation
+			OR CASE w.kind WHEN 'row' THEN t.tgname IS NOT NULL ELSE p.relkind OPERATOR(pg_catalog.<>) 'p' END)
+	UNION ALL
+	SELECT c.feed, c.relation, c.trigger, c.relation, 'key', NULL, NULL
+	FROM feedpub._captured c WHERE NOT c.has_key
+	UNION ALL
+	SELECT c.feed, c.relation, c.trigger, c.relation, 'stored', t.tgname, NULL
+	FROM feedpub._captured c
+	LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid OPERATOR(pg_catalog.=) c.relation
+		AND t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_row()'::pg_catalog.regprocedure
+		AND t.tgargs OPERATOR(pg_catalog.=)
+			(pg_catalog.convert_to(c.trigger::pg_catalog.text, pg_catalog.getdatabaseencoding()) OPERATOR(pg_catalog.||) '\x00'::pg_catalog.bytea)
+		AND NOT EXISTS (SELECT FROM pg_catalog.pg_depend d
+			WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_trigger'::pg_catalog.regclass
+				AND d.objid OPERATOR(pg_catalog.=) t.oid
+				AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass
+				AND d.refobjid OPERATOR(pg_catalog.=) c.feed)
+	WHERE c.has_key AND (NOT c.is_current OR t.tgname IS NOT NULL);
+COMMENT ON VIEW feedpub._capture_fault IS
+	'What is wrong with captures.';
+GRANT SELECT ON feedpub._capture_fault TO pg_database_owner;
+
 -- The triggers of captures that are not there any more: their feed was dropped, or
 -- the partition detached, or only the schema restored.
 CREATE VIEW feedpub._capture_leftover AS
@@ -1054,6 +1132,27 @@ COMMENT ON COLUMN feedpub.feeds.unpublished IS
 COMMENT ON COLUMN feedpub.feeds.worker IS
 	'running; none: the next read, poll or wait starts it; stopped: by feed_stop_worker(); refused: feedpub.max_workers or max_worker_processes is reached.';
 GRANT SELECT ON feedpub.feeds TO PUBLIC;
+
+-- No lock is taken on the tables, so that a view waits for nobody.
+CREATE VIEW feedpub.captures AS
+	SELECT c.feed, c.relation, c.key, c.columns, c.old,
+		CASE WHEN NOT c.has_key THEN 'no key'
+			WHEN EXISTS (SELECT FROM feedpub._capture_fault f
+				WHERE f.feed OPERATOR(pg_catalog.=) c.feed
+					AND f.relation OPERATOR(pg_catalog.=) c.relation
+					AND (f.kind OPERATOR(pg_catalog.=) 'row' OR f.kind OPERATOR(pg_catalog.=) 'truncate')
+					AND (f.name IS NOT NULL OR f.part OPERATOR(pg_catalog.=) f.relation)) THEN 'unguarded'
+			ELSE 'ready' END AS state
+	FROM feedpub._captured c;
+COMMENT ON VIEW feedpub.captures IS
+	'The tables whose changes are written into change feeds.';
+COMMENT ON COLUMN feedpub.captures.columns IS
+	'The columns that are written beside those of the key; NULL: all.';
+COMMENT ON COLUMN feedpub.captures.old IS
+	'Whether old values are written.';
+COMMENT ON COLUMN feedpub.captures.state IS
+	'ready; unguarded: a trigger is missing or does not fire, which feed_check() explains; no key: a column of the key is gone.';
+GRANT SELECT ON feedpub.captures TO PUBLIC;
 
 -- A database that was dropped keeps its entry in shared memory until another
 -- database needs it; the join leaves it out.

@@ -232,6 +232,99 @@ SELECT relation, feed FROM feedpub._capture;
 SELECT feed_detach('others');
 SELECT count(*) FROM captures_triggers;
 
+-- what feed_check() says, and feed_repair() mends
+CREATE TABLE checked (id int PRIMARY KEY, a int, b int) PARTITION BY RANGE (id);
+CREATE TABLE checked_1 PARTITION OF checked FOR VALUES FROM (0) TO (100);
+SELECT feed_create_changes('checked_feed');
+SELECT feed_capture('checked', 'checked_feed', columns => '{a,b}');
+SELECT feed_capture('again', 'checked_feed');
+SELECT * FROM feedpub.captures WHERE feed = 'checked_feed'::regclass ORDER BY relation::text;
+SELECT * FROM feed_check('checked_feed');
+-- a partition that comes later has no trigger for TRUNCATE before feed_repair()
+CREATE TABLE checked_2 PARTITION OF checked FOR VALUES FROM (100) TO (200);
+SELECT state FROM feedpub.captures WHERE relation = 'checked'::regclass;
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+SELECT * FROM feed_check('checked_feed');
+-- columns that were renamed
+ALTER TABLE checked RENAME COLUMN a TO renamed;
+ALTER TABLE checked RENAME COLUMN id TO number;
+SELECT key, columns, state FROM feedpub.captures WHERE relation = 'checked'::regclass;
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+SELECT key, key_attnums, columns, column_attnums FROM feedpub._capture WHERE relation = 'checked'::regclass;
+-- as after a restore: other numbers, and no dependency
+UPDATE feedpub._capture SET numbers_of = 0, key_attnums = '{7}', column_attnums = '{8,9}' WHERE relation = 'checked'::regclass;
+DELETE FROM pg_depend WHERE classid = 'pg_trigger'::regclass AND refobjid = 'checked_feed'::regclass
+	AND objid IN (SELECT oid FROM pg_trigger WHERE tgname = 'RI_feedpub_checked_feed');
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+SELECT * FROM feed_check('checked_feed');
+SELECT key, key_attnums, columns, column_attnums, numbers_of = relation AS holds FROM feedpub._capture WHERE relation = 'checked'::regclass;
+SELECT "table", feed FROM captures_triggers WHERE feed = 'checked_feed'::regclass;
+-- all listed columns are gone: the key is written still
+ALTER TABLE checked DROP COLUMN renamed, DROP COLUMN b;
+SELECT columns, state FROM feedpub.captures WHERE relation = 'checked'::regclass;
+SELECT feed_repair('checked_feed');
+SELECT columns, column_attnums FROM feedpub._capture WHERE relation = 'checked'::regclass;
+-- triggers that are off or gone: changes may be lost
+ALTER TABLE again DISABLE TRIGGER ALL;
+ALTER TABLE checked_1 ENABLE TRIGGER "RI_feedpub_checked_feed";
+DROP TRIGGER "RI_feedpub_truncate" ON checked;
+SELECT relation, state FROM feedpub.captures WHERE feed = 'checked_feed'::regclass ORDER BY relation::text;
+SELECT guard, problem, cure FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+DROP TRIGGER "RI_feedpub_checked_feed" ON checked;
+SELECT guard, problem FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+SELECT guard, problem, cure FROM feed_check('checked_feed');
+SELECT feed_begin_history('checked_feed');
+SELECT * FROM feed_check('checked_feed');
+SELECT "table", tgname, enabled FROM captures_triggers WHERE "table"::text ~ 'checked|again';
+-- the key is gone
+ALTER TABLE again DROP COLUMN id;
+SELECT relation, state FROM feedpub.captures WHERE feed = 'checked_feed'::regclass ORDER BY relation::text;
+SELECT guard, problem, cure FROM feed_check('checked_feed');
+SELECT feed_uncapture('again', 'checked_feed');
+-- the owner of the feed does not mend tables of others
+SET ROLE regress_feedpub_feed_owner;
+SELECT feed_create_changes('of_others');
+RESET ROLE;
+SELECT feed_capture('theirs', 'of_others');
+ALTER TABLE theirs DISABLE TRIGGER USER;
+SET ROLE regress_feedpub_feed_owner;
+SELECT relation, state FROM feedpub.captures WHERE feed = 'of_others'::regclass;
+SELECT feed_repair('of_others');
+RESET ROLE;
+SELECT feed_repair('of_others');
+-- what writing into the feed needs
+CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+ALTER TABLE checked_feed DROP COLUMN statement, ALTER COLUMN key SET NOT NULL, ALTER COLUMN "row" TYPE jsonb, ADD CHECK (op <> ''),
+	ADD COLUMN more int NOT NULL, ADD UNIQUE (more);
+CREATE INDEX checked_expression ON checked_feed (lower(op));
+CREATE INDEX checked_partial ON checked_feed (op) WHERE op = 'a';
+CREATE INDEX checked_plain ON checked_feed (relation);
+CREATE TRIGGER another BEFORE INSERT ON checked_feed FOR EACH ROW EXECUTE FUNCTION never();
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+SELECT guard, problem FROM feed_check('checked_feed');
+-- leaving: nothing of captures stays
+CREATE TABLE left_over (id int PRIMARY KEY);
+SELECT feed_create_changes('dropped');
+SELECT feed_capture('left_over', 'dropped');
+DROP TABLE dropped;
+SELECT tgname FROM captures_triggers WHERE "table" = 'left_over'::regclass;
+BEGIN;
+SELECT count(*) FROM feed_detach_all() WHERE problem IS NOT NULL;
+SELECT * FROM captures_triggers;
+SELECT count(*) FROM feedpub._capture c JOIN pg_class f ON f.oid = c.feed;
+DROP EXTENSION feedpub;
+ROLLBACK;
+SELECT feed_drop('checked_feed');
+SELECT feed_drop('of_others');
+DROP TABLE checked, left_over;
+DROP FUNCTION never;
+
 DROP VIEW captures_triggers;
 SELECT feed_detach('fed');
 SELECT feed_drop('box');

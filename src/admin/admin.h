@@ -27,17 +27,37 @@
 extern void feedpub_attach_refuse(Relation rel, const char *verb);
 extern Oid	feedpub_attach_key(Relation rel, Oid keyid, const char *function,
 							   bool deletes);
-extern void feedpub_attach_lock(List *relids, LOCKMODE mode);
 
-/* in capture.c */
+/* A thing that is wrong with a capture: a row of feedpub._capture_fault. */
+typedef struct FeedpubCaptureFault
+{
+	Oid			relid;			/* the captured table */
+	Oid			part;			/* it, or a partition */
+	char	   *kind;
+	char	   *name;			/* of a trigger, or NULL */
+	char	   *argument;		/* of the trigger of rows */
+	char		enabled;		/* the trigger, or '\0' */
+} FeedpubCaptureFault;
+
+/* in capture_trigger.c */
+extern List *feedpub_capture_tables(Oid relid);
+extern char *feedpub_capture_choose_name(Oid relid, Oid feed, bool captured);
+extern void feedpub_capture_create_triggers(Oid relid, Oid feed, const char *argument);
+extern List *feedpub_capture_faults(Oid feed);
+extern void feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault);
 extern List *feedpub_capture_list(Oid feed);
 extern List *feedpub_capture_leftovers(Oid relid);
+extern List *feedpub_capture_left_tables(void);
+extern void feedpub_capture_drop_leftovers(Oid relid);
 extern void feedpub_capture_remove(Oid relid, Oid feed);
 
 /* in check.c */
 extern int	feedpub_check_repair(Oid relid, const char *arguments);
 extern const char *feedpub_check_state(Relation rel);
 extern bool feedpub_check_is_registered(Oid relid);
+
+/* in lock.c */
+extern void feedpub_lock_tables(List *relids, LOCKMODE mode);
 
 /* in repair.c */
 extern int	feedpub_repair_registration(Oid relid);

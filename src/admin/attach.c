@@ -8,9 +8,6 @@
  * under a lock that excludes writers, so all that is written since is stamped.
  * What was there before has no stamp, and is the initial snapshot (initial.c).
  *
- * The lock is asked for in attempts, short ones at first: while it waits, it
- * blocks all other sessions that need the table.
- *
  * The index covers the stamped rows only, so it is empty at first, but making
  * it reads the table.  That of a small table is made at once.  For a larger
  * one the statement is returned to the caller, since no function can run
@@ -36,17 +33,11 @@
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/latch.h"
-#include "storage/lmgr.h"
-#include "storage/lock.h"
-#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "admin/admin.h"
 
@@ -55,30 +46,11 @@ PG_FUNCTION_INFO_V1(feed_attach);
 /* up to how many pages the index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
 
-/*
- * The first attempt waits this long for the lock, and each further one twice
- * as long, up to the last.  After each attempt, other sessions have twice its
- * time.  All of it ends after LOCK_TOTAL_MS, or lock_timeout.
- */
-#define LOCK_FIRST_WAIT_MS	100
-#define LOCK_LAST_WAIT_MS	2000
-#define LOCK_TOTAL_MS		30000
-
-/* An attempt to lock tables. */
-typedef struct LockAttempt
-{
-	List	   *relids;
-	LOCKMODE	mode;
-	int			held_ms;		/* how long it may last with the first lock */
-	TimestampTz end;
-} LockAttempt;
-
 static void refuse_other_feeds(Relation rel);
 static void replace_lost_parts(Oid relid, Oid keyid);
 static const char *list_columns(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
 static bool is_heap(Oid relid);
-static void lock_tables(void *arg);
 
 /*
  * feed_attach(feed regclass, key regclass DEFAULT NULL,
@@ -138,7 +110,7 @@ feed_attach(PG_FUNCTION_ARGS)
 	relation_close(rel, AccessShareLock);	/* does not block another caller */
 
 	if (!feedpub_registry_is_registered(relid))
-		feedpub_attach_lock(list_make1_oid(relid), AccessExclusiveLock);
+		feedpub_lock_tables(list_make1_oid(relid), AccessExclusiveLock);
 	if (!feedpub_registry_is_registered(relid)) /* no other was first */
 	{
 		rel = feedpub_registry_open(relid);
@@ -417,90 +389,7 @@ make_index(Oid relid)
 		return statement;
 
 	/* DDL would wait for writers without a limit, and block other sessions */
-	feedpub_attach_lock(list_make1_oid(relid), AccessExclusiveLock);
+	feedpub_lock_tables(list_make1_oid(relid), AccessExclusiveLock);
 	feedpub_role_run(cure);
 	return NULL;
-}
-
-/*
- * Lock tables against all other sessions, or against writers, with their
- * partitions.
- *
- * While the lock is waited for, no other session gets one: new writers and
- * readers queue after us.  So it is waited for a short time only, then given
- * up, and asked for again when they have had theirs.  But if transactions
- * overlap without end, a wait succeeds only if it is as long as the longest
- * transaction that began before it.  So each attempt is longer than the one
- * before.
- *
- * No session is blocked for more than two seconds, nor for more than a third
- * of the time.  The lock is obtained if transactions take up to two seconds,
- * that of several tables if they take up to half of deadlock_timeout.  If a
- * reader takes an hour, we give up.
- *
- * A writer may wait for a table that we have locked, while we wait for one that
- * it has.  It would look for deadlocks after deadlock_timeout and be cancelled.
- * So from the first lock on, an attempt ends within half of that time, and with
- * it go all locks that it has got: no writer has waited long enough to look.
- * Several tables are locked in one attempt for the same reason.
- *
- * We ourselves look for deadlocks sooner, so that the server cancels an
- * autovacuum for us before the attempt ends.
- */
-void
-feedpub_attach_lock(List *relids, LOCKMODE mode)
-{
-	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
-	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
-	int			save_timeout = LockTimeout;
-	int			save_deadlock_timeout = DeadlockTimeout;
-	int			wait_ms = LOCK_FIRST_WAIT_MS;
-	int			held_ms = Max(DeadlockTimeout / 2, 1);
-
-	for (;;)
-	{
-		TimestampTz now = GetCurrentTimestamp();
-		long		left = TimestampDifferenceMilliseconds(now, end);
-		LockAttempt attempt = {relids, mode, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
-		ErrorData  *error;
-
-		DeadlockTimeout = Max(held_ms / 2, 1);
-		error = feedpub_attempt_error(lock_tables, &attempt, true);
-		LockTimeout = save_timeout;
-		DeadlockTimeout = save_deadlock_timeout;
-		if (error == NULL)
-			return;
-
-		/* the last attempt was that with the time that was left */
-		if (left <= wait_ms ||
-			(error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-			 error->sqlerrcode != ERRCODE_T_R_DEADLOCK_DETECTED))
-			ReThrowError(error);
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(2 * wait_ms, TimestampDifferenceMilliseconds(GetCurrentTimestamp(), end)),
-						 feedpub_wait_event("FeedpubAttach"));
-		ResetLatch(MyLatch);
-		CHECK_FOR_INTERRUPTS();
-		wait_ms = Min(2 * wait_ms, LOCK_LAST_WAIT_MS);
-	}
-}
-
-/*
- * Lock the tables, their partitions and theirs, up to the attempt's end, which
- * is earlier from the first lock on.
- */
-static void
-lock_tables(void *arg)
-{
-	LockAttempt *attempt = arg;
-	ListCell   *lc;
-
-	foreach(lc, attempt->relids)
-	{
-		LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), attempt->end), 1);
-		LockRelationOid(lfirst_oid(lc), attempt->mode);
-		attempt->end = Min(attempt->end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), attempt->held_ms));
-		attempt->relids = feedpub_catalog_partitions(lfirst_oid(lc));
-		lock_tables(attempt);
-	}
 }

@@ -7,20 +7,6 @@
  * A capture is a row of feedpub._capture and two triggers of the table, which
  * write its changes into the feed (write/capture.c).
  *
- * The trigger of rows has as its argument what the row has in column trigger, the
- * name with which it was made.  Both are dumped.  It depends on the feed, so it
- * goes when that is dropped; a dump does not keep this, feed_repair() restores
- * it.  (A constraint trigger FROM the feed would keep it.  But its clones would
- * stay in partitions that are detached, which could not be attached again, and
- * to create a partition would need the right TRIGGER on the feed.)  Its name
- * sorts after those of foreign keys (RI_ConstraintTrigger_...) and before most
- * others, which is the order in which they fire.  The server clones it to each
- * partition, also to later ones.
- *
- * A table has one trigger for TRUNCATE, whatever number of feeds it is captured
- * into.  It goes with the table's last capture.  It is not cloned, so each
- * partition has one of its own.
- *
  * CREATE TRIGGER locks out writers until the transaction ends.  So a transaction
  * that has written into the table has ended before the capture begins, or is
  * captured whole.
@@ -52,20 +38,12 @@
 
 #include "admin/admin.h"
 
-#define ROW_TRIGGER			"RI_feedpub"
-#define TRUNCATE_TRIGGER	"RI_feedpub_truncate"
-
 PG_FUNCTION_INFO_V1(feed_capture);
 PG_FUNCTION_INFO_V1(feed_uncapture);
 
 static void require_change_feed(Oid feed);
 static void refuse_captured(Oid relid, Oid feed);
 static ArrayType *check_columns(Oid relid, ArrayType *columns);
-static List *read_list(FeedpubStatement *find, Oid relid);
-static List *list_tables(Oid relid);
-static void create_triggers(Oid relid, Oid feed, const char *argument);
-static char *choose_name(Oid relid, Oid feed, bool captured);
-static void drop_leftovers(Oid relid);
 
 /*
  * feed_capture(relation regclass, feed regclass, columns name[] DEFAULT NULL,
@@ -163,18 +141,19 @@ feed_capture(PG_FUNCTION_ARGS)
 									  PointerGetDatum(check_columns(relid, PG_GETARG_ARRAYTYPE_P(2)));
 		relation_close(rel, i == 0 ? AccessShareLock : NoLock);
 		if (i == 0)
-			feedpub_attach_lock(list_make1_oid(relid), ShareRowExclusiveLock);
+			feedpub_lock_tables(list_make1_oid(relid), ShareRowExclusiveLock);
 	}
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = ObjectIdGetDatum(feed);
 	values[2] = ObjectIdGetDatum(key);
 	values[4] = PG_GETARG_DATUM(4);
 	(void) feedpub_store_execute(&forget, NULL, NULL);
-	drop_leftovers(relid);
-	name = choose_name(relid, feed, true);
+	feedpub_capture_drop_leftovers(relid);
+	name = feedpub_capture_choose_name(relid, feed, true);
 	values[5] = CStringGetDatum(name);
 	(void) feedpub_store_execute(&insert, values, NULL);
-	create_triggers(relid, feed, name);
+
+	feedpub_capture_create_triggers(relid, feed, name);
 	PG_RETURN_VOID();
 }
 
@@ -211,7 +190,7 @@ feed_uncapture(PG_FUNCTION_ARGS)
 		if (!feedpub_owns_relation(feed, GetUserId()))
 			feedpub_require_owner(relid);
 		if (i == 0)
-			feedpub_attach_lock(list_make1_oid(relid), AccessExclusiveLock);
+			feedpub_lock_tables(list_make1_oid(relid), AccessExclusiveLock);
 	}
 	feedpub_capture_remove(relid, feed);
 	PG_RETURN_VOID();
@@ -241,7 +220,7 @@ static void
 refuse_captured(Oid relid, Oid feed)
 {
 	List	   *captured = feedpub_capture_list(feed);
-	List	   *tables = list_tables(relid);
+	List	   *tables = feedpub_capture_tables(relid);
 	ListCell   *lc;
 
 	if (get_rel_relispartition(relid))
@@ -292,187 +271,4 @@ check_columns(Oid relid, ArrayType *columns)
 		}
 	}
 	return columns;
-}
-
-/*
- * The tables that are captured into a feed and exist, by OID.
- */
-List *
-feedpub_capture_list(Oid feed)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT c.relation FROM feedpub._capture c, pg_catalog.pg_class r"
-			   " WHERE c.feed = $1 AND r.oid = c.relation ORDER BY c.relation",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
-		.latest = true,
-	};
-
-	return read_list(&find, feed);
-}
-
-/*
- * The triggers of a table that belong to no capture, by name.
- */
-List *
-feedpub_capture_leftovers(Oid relid)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT name FROM feedpub._capture_leftover WHERE relation = $1 ORDER BY name",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
-		.latest = true,
-	};
-
-	return read_list(&find, relid);
-}
-
-/*
- * The OIDs or names that a statement finds.
- */
-static List *
-read_list(FeedpubStatement *find, Oid relid)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *list = NIL;
-	FeedpubRole caller;
-	uint64		nrows;
-
-	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(find, (Datum[]){ObjectIdGetDatum(relid)}, NULL);
-	for (uint64 i = 0; i < nrows; i++)
-	{
-		bool		is_name = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID;
-		MemoryContext spi = MemoryContextSwitchTo(context);
-		bool		isnull;
-		Datum		value = feedpub_store_value(i, 1, &isnull);
-
-		list = is_name ? lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :
-						 lappend_oid(list, DatumGetObjectId(value));
-		MemoryContextSwitchTo(spi);
-	}
-	feedpub_store_end(&caller);
-	return list;
-}
-
-/*
- * A table and all its partitions.
- */
-static List *
-list_tables(Oid relid)
-{
-	return get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ?
-		find_all_inheritors(relid, NoLock, NULL) :
-		list_make1_oid(relid);
-}
-
-/*
- * Create the triggers of a capture, and have them fire for all replication roles.
- * The caller has the table and its partitions locked.
- */
-static void
-create_triggers(Oid relid, Oid feed, const char *argument)
-{
-	char	   *name;
-	ObjectAddress trigger;
-	ObjectAddress referenced;
-	ListCell   *lc;
-
-	/* first, so that the other trigger gets another name */
-	foreach(lc, list_tables(relid))
-	{
-		Oid			table = lfirst_oid(lc);
-		Relation	rel;
-		bool		is_there;
-
-		if (table != relid && get_rel_relkind(table) == RELKIND_PARTITIONED_TABLE)
-			continue;
-		rel = relation_open(table, NoLock);
-		is_there = feedpub_relation_has_trigger(rel, "_capture_truncate");
-		relation_close(rel, NoLock);
-		if (!is_there)
-			feedpub_role_run_as_owner(table, psprintf("CREATE OR REPLACE TRIGGER \"" TRUNCATE_TRIGGER "\" BEFORE TRUNCATE ON %s"
-													  " FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_truncate();"
-													  " ALTER TABLE %s ENABLE ALWAYS TRIGGER \"" TRUNCATE_TRIGGER "\"",
-													  feedpub_relation_name(table), feedpub_relation_name(table)));
-	}
-
-	name = choose_name(relid, feed, false);
-	feedpub_role_run_as_owner(relid, psprintf("CREATE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s"
-											  " FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_row(%s);"
-											  " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
-											  quote_identifier(name), feedpub_relation_name(relid), quote_literal_cstr(argument), feedpub_relation_name(relid), quote_identifier(name)));
-	ObjectAddressSet(trigger, TriggerRelationId, get_trigger_oid(relid, name, false));
-	ObjectAddressSet(referenced, RelationRelationId, feed);
-	recordDependencyOn(&trigger, &referenced, DEPENDENCY_AUTO);
-}
-
-/*
- * A name for the trigger of rows that none has of the table, its partitions and
- * the tables of which it is one.  If captured is set, no capture of these has it.
- */
-static char *
-choose_name(Oid relid, Oid feed, bool captured)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT FROM feedpub._capture WHERE relation = $1 AND trigger = $2",
-		.nargs = 2,
-		.argtypes = {REGCLASSOID, NAMEOID},
-	};
-	List	   *tables = list_tables(relid);
-	char	   *name = NULL;
-	bool		is_taken = true;
-	ListCell   *lc;
-
-	if (get_rel_relispartition(relid))
-		tables = list_concat(tables, get_partition_ancestors(relid));
-	for (int i = 0; is_taken; i++)
-	{
-		name = makeObjectName(ROW_TRIGGER, get_rel_name(feed), i == 0 ? NULL : psprintf("%d", i));
-		is_taken = false;
-		foreach(lc, tables)
-			is_taken = is_taken || OidIsValid(get_trigger_oid(lfirst_oid(lc), name, true)) ||
-				(captured && feedpub_store_execute(&find, (Datum[]){lfirst_oid(lc), CStringGetDatum(name)}, NULL) > 0);
-	}
-	return name;
-}
-
-/*
- * End a capture.  The caller has the table and its partitions locked.
- */
-void
-feedpub_capture_remove(Oid relid, Oid feed)
-{
-	static FeedpubStatement delete = {
-		.sql = "DELETE FROM feedpub._capture WHERE relation = $1 AND feed = $2",
-		.nargs = 2,
-		.argtypes = {REGCLASSOID, REGCLASSOID},
-	};
-
-	(void) feedpub_store_execute(&delete, (Datum[]){ObjectIdGetDatum(relid), ObjectIdGetDatum(feed)}, NULL);
-	CommandCounterIncrement();
-	drop_leftovers(relid);
-}
-
-/*
- * Drop the triggers of a table and its partitions that belong to no capture,
- * whatever their names are by now.  The caller has them locked.  A clone goes with
- * the trigger of which it is one.
- *
- * It only drops triggers of ours, so it may be run as the table's owner for the
- * feed's.
- */
-static void
-drop_leftovers(Oid relid)
-{
-	ListCell   *table;
-	ListCell   *lc;
-
-	foreach(table, list_tables(relid))
-	{
-		foreach(lc, feedpub_capture_leftovers(lfirst_oid(table)))
-			feedpub_role_run_as_owner(lfirst_oid(table),
-									  psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)),
-											   feedpub_relation_name(lfirst_oid(table))));
-	}
 }

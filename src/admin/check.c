@@ -100,6 +100,8 @@ feedpub_check_state(Relation rel)
 static bool
 run_checks(FeedpubCheck *cxt)
 {
+	bool		is_changes;
+
 	cxt->feed = RelationGetRelid(cxt->rel);
 	cxt->table = feedpub_relation_name(cxt->feed);
 	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
@@ -107,6 +109,9 @@ run_checks(FeedpubCheck *cxt)
 		feedpub_registry_is_table(cxt->feed) :
 		feedpub_relation_has_trigger(cxt->rel, "_stamp_row");
 
+	is_changes = feedpub_registry_kind(cxt->feed) == FEEDPUB_KIND_CHANGES;
+	if (is_changes && !cxt->catalogs_only)
+		feedpub_check_captures(cxt);
 	check_persistence(cxt, cxt->feed);
 	check_inheritance(cxt);
 	if (!check_columns(cxt))
@@ -115,6 +120,8 @@ run_checks(FeedpubCheck *cxt)
 	if (!cxt->is_table)
 		check_outbox_columns(cxt);
 	check_index(cxt);
+	if (is_changes)
+		feedpub_check_changes(cxt);
 	feedpub_check_triggers(cxt);
 	if (cxt->is_partitioned)
 		check_partitions(cxt);
@@ -477,7 +484,7 @@ feedpub_check_is_registered(Oid relid)
  *
  * Tells whether a feed has all that it needs: one row for each thing that is
  * missing or wrong, none if all is well. guard is persistence, inheritance,
- * columns, sequence, index, default, trigger, key, history, rows or
+ * columns, sequence, index, default, trigger, capture, key, history, rows or
  * registration. cure is SQL that repairs it, or NULL: feed_repair(), or what
  * the owner has to choose the time of.  Needs SELECT on the table; takes ACCESS
  * SHARE on it.  Errors: 42809 if it is no feed, 42501.

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * check.h
- *	  What the files of feed_check() share: check.c, check_problem.c and
- *	  check_trigger.c.
+ *	  What the files of feed_check() share: check.c, check_capture.c,
+ *	  check_problem.c and check_trigger.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,6 +39,10 @@ typedef struct FeedpubCheck
 	bool		has_cure;		/* there is one for it */
 	struct ReturnSetInfo *result;	/* where they are listed, or NULL */
 } FeedpubCheck;
+
+/* in check_capture.c */
+extern void feedpub_check_captures(FeedpubCheck *cxt);
+extern void feedpub_check_changes(FeedpubCheck *cxt);
 
 /* in check_problem.c */
 extern bool feedpub_check_add(FeedpubCheck *cxt, const char *guard,

@@ -322,7 +322,7 @@ check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 		feedpub_registry_refuse_subscribed(relid, "drop");
 	captured = feedpub_capture_list(relid);
 	if (captured != NIL)
-		feedpub_attach_lock(lappend_oid(captured, relid), AccessExclusiveLock);
+		feedpub_lock_tables(lappend_oid(captured, relid), AccessExclusiveLock);
 }
 
 /*

@@ -96,6 +96,7 @@ feed_detach_all(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *feeds = feedpub_registry_list();
 	List	   *own = NIL;
+	List	   *left;
 	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -108,8 +109,10 @@ feed_detach_all(PG_FUNCTION_ARGS)
 		if (feedpub_attempt(require_feed, &lfirst_oid(lc)) == NULL)
 			own = list_concat(own, lappend_oid(feedpub_capture_list(lfirst_oid(lc)), lfirst_oid(lc)));
 	}
+	left = feedpub_capture_left_tables();
+	own = list_concat(own, left);
 	if (own != NIL)
-		feedpub_attach_lock(own, AccessExclusiveLock);
+		feedpub_lock_tables(own, AccessExclusiveLock);
 	foreach(lc, feeds)
 	{
 		DetachedFeed feed = {.relid = lfirst_oid(lc), .cascade = PG_GETARG_BOOL(0)};
@@ -121,6 +124,10 @@ feed_detach_all(PG_FUNCTION_ARGS)
 		values[1] = problem != NULL ? CStringGetTextDatum(problem) : (Datum) 0;
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
+
+	/* triggers of captures whose feed was dropped, or partition detached */
+	foreach(lc, left)
+		feedpub_capture_drop_leftovers(lfirst_oid(lc));
 	return (Datum) 0;
 }
 
@@ -138,7 +145,7 @@ detach(void *arg)
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
-			feedpub_attach_lock(lappend_oid(feedpub_capture_list(feed->relid), feed->relid), AccessExclusiveLock);
+			feedpub_lock_tables(lappend_oid(feedpub_capture_list(feed->relid), feed->relid), AccessExclusiveLock);
 	}
 	foreach(lc, feedpub_capture_list(feed->relid))
 		feedpub_capture_remove(lfirst_oid(lc), feed->relid);

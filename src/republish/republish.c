@@ -77,7 +77,8 @@ feed_republish(PG_FUNCTION_ARGS)
 	if (feed.is_outbox)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is an outbox", get_rel_name(relid)),
+				 errmsg("feed \"%s\" is %s", get_rel_name(relid),
+						feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES ? "a change feed" : "an outbox"),
 				 errdetail("A message is published once.")));
 	feedpub_require_owner(relid);
 	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());

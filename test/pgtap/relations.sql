@@ -1,6 +1,6 @@
 -- Table and views of schema feedpub: columns, and which roles may do what.
 BEGIN;
-SELECT plan(22 * 7 + 61);
+SELECT plan(25 * 7 + 61);
 
 CREATE TEMP TABLE meant (name text, kind "char", columns text, reader oid DEFAULT 0, options text[], public_columns name[]);
 INSERT INTO meant VALUES
@@ -20,6 +20,9 @@ INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
 		'seed integer, merged_from bigint, merged_pos bigint, site integer', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
+	('_captured', 'v', 'feed regclass, relation regclass, trigger name, old boolean, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], has_key boolean, is_current boolean', 'pg_database_owner'::regrole),
+	('_capture_fault', 'v', 'feed regclass, relation regclass, trigger name, part regclass, kind text, name name, enabled "char"', 'pg_database_owner'::regrole),
+	('captures', 'v', 'feed regclass, relation regclass, key name[], columns name[], old boolean, state text', DEFAULT),
 	('_capture_leftover', 'v', 'relation regclass, name name', 'pg_database_owner'::regrole),
 	('_work', 'v', 'feed regclass, kind text, relation regclass, target xid8, owner oid', 'pg_database_owner'::regrole),
 	('_job', 'r', 'feed regclass, kind text, relation regclass, target xid8, done boolean, running boolean, rows bigint, locked bigint, failed bigint, attempts integer, retry_at timestamp with time zone, stepped_at timestamp with time zone, '

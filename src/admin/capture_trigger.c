@@ -1,0 +1,341 @@
+/*-------------------------------------------------------------------------
+ *
+ * capture_trigger.c
+ *	  The triggers of captured tables.
+ *
+ * The trigger of rows has as its argument what the row has in column trigger, the
+ * name with which it was made.  Both are dumped.  It depends on the feed, so it
+ * goes when that is dropped; a dump does not keep this, feed_repair() restores
+ * it.  (A constraint trigger FROM the feed would keep it.  But its clones would
+ * stay in partitions that are detached, which could not be attached again, and
+ * to create a partition would need the right TRIGGER on the feed.)  Its name
+ * sorts after those of foreign keys (RI_ConstraintTrigger_...) and before most
+ * others, which is the order in which they fire.  The server clones it to each
+ * partition, also to later ones.
+ *
+ * A table has one trigger for TRUNCATE, whatever number of feeds it is captured
+ * into.  It goes with the table's last capture.  It is not cloned, so each
+ * partition has one of its own.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "access/relation.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaddress.h"
+#include "catalog/partition.h"
+#include "catalog/pg_class.h"
+#include "catalog/pg_inherits.h"
+#include "catalog/pg_trigger.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+
+#include "admin/admin.h"
+
+#define ROW_TRIGGER			"RI_feedpub"
+#define TRUNCATE_TRIGGER	"RI_feedpub_truncate"
+
+static List *read_list(FeedpubStatement *find, Oid relid);
+static void create_truncate_trigger(Oid relid);
+static void create_row_trigger(Oid relid, Oid feed, const char *argument);
+static void depend_on_feed(Oid relid, const char *name, Oid feed);
+
+/*
+ * The tables that are captured into a feed and exist, by OID.
+ */
+List *
+feedpub_capture_list(Oid feed)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT c.relation FROM feedpub._capture c, pg_catalog.pg_class r"
+			   " WHERE c.feed = $1 AND r.oid = c.relation ORDER BY c.relation",
+		.nargs = 1,
+		.argtypes = {REGCLASSOID},
+		.latest = true,
+	};
+
+	return read_list(&find, feed);
+}
+
+/*
+ * The triggers of a table that belong to no capture, by name.
+ */
+List *
+feedpub_capture_leftovers(Oid relid)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT name FROM feedpub._capture_leftover WHERE relation = $1 ORDER BY name",
+		.nargs = 1,
+		.argtypes = {REGCLASSOID},
+		.latest = true,
+	};
+
+	return read_list(&find, relid);
+}
+
+/*
+ * The tables that have such triggers, and are the caller's.
+ */
+List *
+feedpub_capture_left_tables(void)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT DISTINCT relation FROM feedpub._capture_leftover WHERE pg_has_role($1, (SELECT relowner FROM pg_class WHERE oid = relation), 'USAGE') ORDER BY relation",
+		.nargs = 1,
+		.argtypes = {OIDOID},
+		.latest = true,
+	};
+
+	return read_list(&find, GetUserId());
+}
+
+/*
+ * The OIDs or names that a statement finds.
+ */
+static List *
+read_list(FeedpubStatement *find, Oid relid)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *list = NIL;
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(find, (Datum[]){ObjectIdGetDatum(relid)}, NULL);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		bool		is_name = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID;
+		MemoryContext spi = MemoryContextSwitchTo(context);
+		bool		isnull;
+		Datum		value = feedpub_store_value(i, 1, &isnull);
+
+		list = is_name ? lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :
+						 lappend_oid(list, DatumGetObjectId(value));
+		MemoryContextSwitchTo(spi);
+	}
+	feedpub_store_end(&caller);
+	return list;
+}
+
+/*
+ * A table and all its partitions.
+ */
+List *
+feedpub_capture_tables(Oid relid)
+{
+	return get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE ?
+		find_all_inheritors(relid, NoLock, NULL) :
+		list_make1_oid(relid);
+}
+
+/*
+ * What is wrong with the captures of a feed.
+ */
+List *
+feedpub_capture_faults(Oid feed)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT relation, part, kind, name, trigger, enabled FROM feedpub._capture_fault WHERE feed = $1"
+			   " ORDER BY relation, part = relation DESC, part, kind DESC",
+		.nargs = 1,
+		.argtypes = {REGCLASSOID},
+		.latest = true,
+	};
+	MemoryContext context = CurrentMemoryContext;
+	List	   *faults = NIL;
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(&find, (Datum[]){ObjectIdGetDatum(feed)}, NULL);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		MemoryContext spi = MemoryContextSwitchTo(context);
+		FeedpubCaptureFault *fault = palloc0(sizeof(FeedpubCaptureFault));
+		bool		isnull;
+		Datum		value;
+
+		fault->relid = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
+		fault->part = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
+		fault->kind = TextDatumGetCString(feedpub_store_value(i, 3, &isnull));
+		value = feedpub_store_value(i, 4, &isnull);
+		fault->name = isnull ? NULL : pstrdup(NameStr(*DatumGetName(value)));
+		fault->argument = pstrdup(NameStr(*DatumGetName(feedpub_store_value(i, 5, &isnull))));
+		value = feedpub_store_value(i, 6, &isnull);
+		fault->enabled = isnull ? '\0' : DatumGetChar(value);
+		faults = lappend(faults, fault);
+		MemoryContextSwitchTo(spi);
+	}
+	feedpub_store_end(&caller);
+	return faults;
+}
+
+/*
+ * Mend that, but for a key that is lost.  For the owner of the table, too.
+ */
+void
+feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault)
+{
+	static FeedpubStatement update = {
+		.sql = "UPDATE feedpub._capture c SET key = n.key, key_attnums = n.key_attnums, columns = n.columns,"
+			   "  column_attnums = n.column_attnums, numbers_of = n.relation"
+			   " FROM feedpub._captured n WHERE n.relation = $1 AND n.feed = $2"
+			   " AND c.relation = n.relation AND c.feed = n.feed",
+		.nargs = 2,
+		.argtypes = {REGCLASSOID, REGCLASSOID},
+	};
+
+	feedpub_require_owner(fault->part);
+	feedpub_lock_tables(list_make1_oid(fault->relid), ShareRowExclusiveLock);
+	if (strcmp(fault->kind, "stored") == 0)
+	{
+		(void) feedpub_store_execute(&update, (Datum[]){ObjectIdGetDatum(fault->relid), ObjectIdGetDatum(feed)}, NULL);
+		if (fault->name != NULL)
+			depend_on_feed(fault->relid, fault->name, feed);
+	}
+	else if (fault->name != NULL)
+		feedpub_role_run_as_owner(fault->part, psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", feedpub_relation_name(fault->part), quote_identifier(fault->name)));
+	else if (strcmp(fault->kind, "truncate") == 0)
+		create_truncate_trigger(fault->part);
+	else
+		create_row_trigger(fault->relid, feed, fault->argument);
+}
+
+/*
+ * Create the triggers of a capture.  The caller has the table and its partitions
+ * locked.
+ */
+void
+feedpub_capture_create_triggers(Oid relid, Oid feed, const char *argument)
+{
+	ListCell   *lc;
+
+	/* first, so that the other trigger gets another name */
+	foreach(lc, feedpub_capture_tables(relid))
+	{
+		if (lfirst_oid(lc) == relid || get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
+			create_truncate_trigger(lfirst_oid(lc));
+	}
+	create_row_trigger(relid, feed, argument);
+}
+
+/*
+ * Create the trigger for TRUNCATE of a table, unless another capture has it.
+ */
+static void
+create_truncate_trigger(Oid relid)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	bool		is_there = feedpub_relation_has_trigger(rel, "_capture_truncate");
+
+	relation_close(rel, NoLock);
+	if (!is_there)
+		feedpub_role_run_as_owner(relid, psprintf("CREATE OR REPLACE TRIGGER \"" TRUNCATE_TRIGGER "\" BEFORE TRUNCATE ON %s"
+												  " FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_truncate();"
+												  " ALTER TABLE %s ENABLE ALWAYS TRIGGER \"" TRUNCATE_TRIGGER "\"",
+												  feedpub_relation_name(relid), feedpub_relation_name(relid)));
+}
+
+/*
+ * Create the trigger of rows.  Partitions get clones.
+ */
+static void
+create_row_trigger(Oid relid, Oid feed, const char *argument)
+{
+	char	   *name = feedpub_capture_choose_name(relid, feed, false);
+
+	feedpub_role_run_as_owner(relid, psprintf("CREATE TRIGGER %s AFTER INSERT OR UPDATE OR DELETE ON %s"
+											  " FOR EACH ROW EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_row(%s);"
+											  " ALTER TABLE %s ENABLE ALWAYS TRIGGER %s",
+											  quote_identifier(name), feedpub_relation_name(relid), quote_literal_cstr(argument), feedpub_relation_name(relid), quote_identifier(name)));
+	depend_on_feed(relid, name, feed);
+}
+
+static void
+depend_on_feed(Oid relid, const char *name, Oid feed)
+{
+	ObjectAddress trigger;
+	ObjectAddress referenced;
+
+	ObjectAddressSet(trigger, TriggerRelationId, get_trigger_oid(relid, name, false));
+	ObjectAddressSet(referenced, RelationRelationId, feed);
+	recordDependencyOn(&trigger, &referenced, DEPENDENCY_AUTO);
+}
+
+/*
+ * A name for the trigger of rows that none has of the table, its partitions and
+ * the tables of which it is one.  If captured is set, no capture of these has it.
+ */
+char *
+feedpub_capture_choose_name(Oid relid, Oid feed, bool captured)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT FROM feedpub._capture WHERE relation = $1 AND trigger = $2",
+		.nargs = 2,
+		.argtypes = {REGCLASSOID, NAMEOID},
+	};
+	List	   *tables = feedpub_capture_tables(relid);
+	char	   *name = NULL;
+	bool		is_taken = true;
+	ListCell   *lc;
+
+	if (get_rel_relispartition(relid))
+		tables = list_concat(tables, get_partition_ancestors(relid));
+	for (int i = 0; is_taken; i++)
+	{
+		name = makeObjectName(ROW_TRIGGER, get_rel_name(feed), i == 0 ? NULL : psprintf("%d", i));
+		is_taken = false;
+		foreach(lc, tables)
+			is_taken = is_taken || OidIsValid(get_trigger_oid(lfirst_oid(lc), name, true)) ||
+				(captured && feedpub_store_execute(&find, (Datum[]){lfirst_oid(lc), CStringGetDatum(name)}, NULL) > 0);
+	}
+	return name;
+}
+
+/*
+ * End a capture.  The caller has the table and its partitions locked.
+ */
+void
+feedpub_capture_remove(Oid relid, Oid feed)
+{
+	static FeedpubStatement delete = {
+		.sql = "DELETE FROM feedpub._capture WHERE relation = $1 AND feed = $2",
+		.nargs = 2,
+		.argtypes = {REGCLASSOID, REGCLASSOID},
+	};
+
+	(void) feedpub_store_execute(&delete, (Datum[]){ObjectIdGetDatum(relid), ObjectIdGetDatum(feed)}, NULL);
+	CommandCounterIncrement();
+	feedpub_capture_drop_leftovers(relid);
+}
+
+/*
+ * Drop the triggers of a table and its partitions that belong to no capture,
+ * whatever their names are by now.  The caller has them locked.  A clone goes with
+ * the trigger of which it is one.
+ *
+ * It only drops triggers of ours, so it may be run as the table's owner for the
+ * feed's.
+ */
+void
+feedpub_capture_drop_leftovers(Oid relid)
+{
+	ListCell   *table;
+	ListCell   *lc;
+
+	foreach(table, feedpub_capture_tables(relid))
+	{
+		foreach(lc, feedpub_capture_leftovers(lfirst_oid(table)))
+			feedpub_role_run_as_owner(lfirst_oid(table),
+									  psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)),
+											   feedpub_relation_name(lfirst_oid(table))));
+	}
+}
