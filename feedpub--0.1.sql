@@ -77,6 +77,9 @@ CREATE TABLE feedpub._batch (
 	merged_pos pg_catalog.int8,
 	-- a number of the server, its timeline, the database and this table
 	site pg_catalog.int4 NOT NULL DEFAULT 0,
+	-- not the last of the batches that a backlog was cut into: its end is no
+	-- moment of the source
+	part pg_catalog.bool NOT NULL DEFAULT false,
 	PRIMARY KEY (feed, sync_id)
 );
 GRANT SELECT ON feedpub._batch TO pg_database_owner;
@@ -214,6 +217,9 @@ CREATE TABLE feedpub._parked_entry (
 	-- as feed_poll() returned them
 	key pg_catalog.json,
 	"row" pg_catalog.json,
+	relation pg_catalog.text,
+	old_key pg_catalog.json,
+	old pg_catalog.json,
 	reason pg_catalog.text,
 	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
 	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
@@ -757,7 +763,8 @@ CREATE FUNCTION feed_read(feed pg_catalog.anyelement,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
 	types pg_catalog.text[] DEFAULT NULL)
-RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement)
+RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.anyelement,
+	moment pg_catalog.bool)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.anyelement, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
@@ -942,7 +949,9 @@ CREATE FUNCTION feed_poll(name pg_catalog.text,
 RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 	op pg_catalog.text, key pg_catalog.json, "row" pg_catalog.json,
 	xid pg_catalog.text, published_at pg_catalog.timestamptz,
-	attempt pg_catalog.int4, error pg_catalog.text, shard pg_catalog.int4)
+	attempt pg_catalog.int4, error pg_catalog.text, shard pg_catalog.int4,
+	relation pg_catalog.text, old_key pg_catalog.json, old pg_catalog.json,
+	statement pg_catalog.int8, moment pg_catalog.bool)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll';
 COMMENT ON FUNCTION feed_poll(pg_catalog.text, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
@@ -956,7 +965,7 @@ CREATE FUNCTION feed_poll_rows(name pg_catalog.text,
 RETURNS TABLE (receipt pg_catalog.text, cursor pg_catalog.text,
 	op pg_catalog.text, entry pg_catalog.anyelement, xid pg_catalog.text,
 	published_at pg_catalog.timestamptz, attempt pg_catalog.int4,
-	shard pg_catalog.int4)
+	shard pg_catalog.int4, moment pg_catalog.bool)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
 AS 'MODULE_PATHNAME', 'feed_poll_rows';
 COMMENT ON FUNCTION feed_poll_rows(pg_catalog.text, pg_catalog.anyelement, pg_catalog.int4, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
@@ -1333,7 +1342,7 @@ CREATE VIEW feedpub.parked WITH (security_barrier) AS
 		CASE WHEN p.retry_at IS NULL THEN 'parked'
 			WHEN p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'waiting'
 			ELSE 'due' END AS state,
-		p.reason, p.attempts, p.parked_at, p.retry_at
+		p.reason, p.attempts, p.parked_at, p.retry_at, p.relation
 	FROM feedpub._parked_entry p
 	JOIN feedpub._subscription s ON s.name OPERATOR(pg_catalog.=) p.subscription
 	JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) s.feed
@@ -1355,6 +1364,8 @@ COMMENT ON COLUMN feedpub.parked.attempts IS
 	'How often it has failed.';
 COMMENT ON COLUMN feedpub.parked.retry_at IS
 	'When it is delivered again; NULL if only after feed_retry().';
+COMMENT ON COLUMN feedpub.parked.relation IS
+	'Of a change feed: the table whose row has changed.';
 GRANT SELECT ON feedpub.parked TO PUBLIC;
 
 -- The message of an error may have data of the table, so only its owner sees

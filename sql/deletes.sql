@@ -147,7 +147,7 @@ CREATE TEMP VIEW whole AS SELECT row_number() OVER () AS n, r.* FROM feed_read(N
 SELECT op, (entry).id, (entry).v FROM whole;
 WITH RECURSIVE pages AS (
 	SELECT cursor, op, entry, 1 AS page FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM head), 1)
-	UNION ALL SELECT r.*, page + 1 FROM pages p, feed_read(NULL::"Odd ""Name"", with a comma", p.cursor, 1) r WHERE page < 100)
+	UNION ALL SELECT r.cursor, r.op, r.entry, page + 1 FROM pages p, feed_read(NULL::"Odd ""Name"", with a comma", p.cursor, 1) r WHERE page < 100)
 SELECT count(*), count(*) FILTER (WHERE left(w.cursor, 25) = left(p.cursor, 25) AND w.op = p.op AND w.entry IS NOT DISTINCT FROM p.entry) AS the_same FROM pages p JOIN whole w ON w.n = p.page;
 DROP VIEW whole;
 

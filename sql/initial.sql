@@ -41,7 +41,7 @@ BEGIN
 	FOR i IN 1..100 LOOP
 		EXECUTE $q$ SELECT string_agg(CASE op WHEN 'end' THEN '.' WHEN 'upsert' THEN (entry).id || CASE WHEN (entry).feed_pos IS NULL THEN '' ELSE '*' END
 				WHEN 'truncate' THEN op ELSE op || ' ' || (entry).id END, ' ' ORDER BY n), (array_agg(cursor ORDER BY n DESC))[1]
-			FROM feed_read(NULL::"Odd ""Name"", with a comma", $1, $2) WITH ORDINALITY r (cursor, op, entry, n) $q$ INTO page, next USING after, max_rows;
+			FROM feed_read(NULL::"Odd ""Name"", with a comma", $1, $2) WITH ORDINALITY r (cursor, op, entry, moment, n) $q$ INTO page, next USING after, max_rows;
 		EXIT WHEN page IS NULL;
 		IF next <= after COLLATE "C" AND substr(next, 26, 6) = substr(after, 26, 6) OR feed_page('"Odd ""Name"", with a comma"', after, max_rows) ->> 'cursor' < next COLLATE "C" THEN
 			RAISE 'cursor % after %', next, after;

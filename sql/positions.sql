@@ -181,7 +181,7 @@ SELECT guard FROM feed_check('fed');
 -- A consumer's copy is the table.
 WITH last AS (
 	SELECT DISTINCT ON (op = 'truncate', (entry).id) op, (entry).id, (entry).v
-	FROM feed_read(NULL::fed, '', 1000) WITH ORDINALITY r (cursor, op, entry, n)
+	FROM feed_read(NULL::fed, '', 1000) WITH ORDINALITY r (cursor, op, entry, moment, n)
 	WHERE op IN ('upsert', 'delete') ORDER BY op = 'truncate', (entry).id, n DESC)
 SELECT count(*) FROM last JOIN fed USING (id) WHERE op = 'upsert' AND last.v IS NOT DISTINCT FROM fed.v;
 SELECT count(*) FROM fed;

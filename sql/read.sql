@@ -55,7 +55,7 @@ CREATE FUNCTION compare(OUT many_cursors bool, OUT many_rows bool, OUT differenc
 	c AS MATERIALIZED (SELECT p.cursor, lim, p.passed FROM p, unnest(array[1, 7, 10000]) lim WHERE lim < 10000 OR p.pos % 20 = 0),
 	r AS MATERIALIZED (SELECT c.cursor AS after, c.lim, c.passed + row_number() OVER (PARTITION BY c.cursor, c.lim ORDER BY r.n) AS n,
 			batch_of(r.cursor) AS sync_id, position_of(r.cursor) AS pos, r.entry
-		FROM c, feed_read(NULL::model_feed, c.cursor, c.lim) WITH ORDINALITY r (cursor, op, entry, n) WHERE r.op <> 'end')
+		FROM c, feed_read(NULL::model_feed, c.cursor, c.lim) WITH ORDINALITY r (cursor, op, entry, moment, n) WHERE r.op <> 'end')
 	SELECT (SELECT count(*) > 300 FROM known), (SELECT count(*) > 1000 FROM r),
 		(SELECT count(*) FROM r LEFT JOIN m USING (n) WHERE (r.sync_id, r.pos, r.entry) IS DISTINCT FROM (m.sync_id, m.pos, m.entry))
 		+ (SELECT count(*) FROM (SELECT cursor, lim, least(lim, (SELECT count(*) FROM m) - passed) AS n FROM c) c

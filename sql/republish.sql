@@ -338,7 +338,7 @@ INSERT INTO ev3 SELECT 3, i, 'loaded' FROM generate_series(1, 5) i;
 ALTER TABLE ev ATTACH PARTITION ev3 FOR VALUES IN (3);
 CALL feed_publish('ev');
 CALL finish('ev', 100, NULL);
-SELECT string_agg(op, ' ' ORDER BY first) FROM (SELECT op, min(n) AS first FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, n) GROUP BY op) ops;
+SELECT string_agg(op, ' ' ORDER BY first) FROM (SELECT op, min(n) AS first FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, moment, n) GROUP BY op) ops;
 -- A partition is detached, the table is truncated, and the partition is attached
 -- again, in one transaction: its rows come again, after the TRUNCATE.
 SELECT feed_head('ev') AS head \gset
@@ -349,7 +349,7 @@ ALTER TABLE ev ATTACH PARTITION ev3 FOR VALUES IN (3);
 COMMIT;
 CALL feed_publish('ev');
 CALL finish('ev', 100, NULL);
-SELECT string_agg(op || coalesce(' ' || (entry).k, ''), ', ' ORDER BY n) FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, n);
+SELECT string_agg(op || coalesce(' ' || (entry).k, ''), ', ' ORDER BY n) FROM feed_read(NULL::ev, :'head', 10000) WITH ORDINALITY r (cursor, op, entry, moment, n);
 -- A pass that has ended says nothing of a partition that was attached again.
 SELECT state FROM feedpub.jobs WHERE relation = 'ev3'::regclass;
 SELECT since AS since_1 FROM feedpub._partition WHERE partition = 'ev3'::regclass \gset

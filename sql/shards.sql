@@ -34,7 +34,7 @@ INSERT INTO :odd SELECT 'newer', i, '' FROM generate_series(1000, 1100) i;
 UPDATE :odd SET name = name || 'x' WHERE id % 50 = 1;
 UPDATE :odd SET v = 'last' WHERE id % 4 = 0;
 CALL feed_publish(:'odd');
-CREATE TABLE whole AS SELECT n, cursor, op, (entry).id, (entry).name, (entry).v FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10000) WITH ORDINALITY r (cursor, op, entry, n) WHERE op <> 'end';
+CREATE TABLE whole AS SELECT n, cursor, op, (entry).id, (entry).name, (entry).v FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 10000) WITH ORDINALITY r (cursor, op, entry, moment, n) WHERE op <> 'end';
 SELECT op, count(*) FROM whole GROUP BY op ORDER BY op;
 -- One shard read page by page
 CREATE TABLE part (shard int, shards int, n int, cursor text, op text, id int, name text, v text);
@@ -143,7 +143,7 @@ SELECT (entry).message_id, shard = shard_of(5, '') AS same FROM generate_series(
 SELECT feed_drop('neither');
 SELECT count(*) FILTER (WHERE pos < before) AS back FROM (
 	SELECT (entry).feed_pos AS pos, lag((entry).feed_pos) OVER (PARTITION BY shard ORDER BY n) AS before
-	FROM generate_series(0, 4) shard, feed_read(NULL::"Odd ""Name"", with a comma", '', 1000, shard, 5) WITH ORDINALITY r (cursor, op, entry, n) WHERE op = 'upsert') x;
+	FROM generate_series(0, 4) shard, feed_read(NULL::"Odd ""Name"", with a comma", '', 1000, shard, 5) WITH ORDINALITY r (cursor, op, entry, moment, n) WHERE op = 'upsert') x;
 -- A page that stops short of its rows says how far it got.
 SELECT shard, op, feedpub._cursor_compare(cursor, feed_head(:'odd')) = 0 AS head FROM generate_series(0, 1) shard, LATERAL (SELECT * FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000, shard, 2) ORDER BY cursor COLLATE "C" DESC LIMIT 1) last;
 

@@ -133,7 +133,7 @@ begin_answer(HttpRequest *request)
 		return;
 	}
 	begin = PQgetvalue(request->waiter.result->rows, 0, 0);
-	if (strncmp(begin, "outbox ", 7) != 0)
+	if (strncmp(begin, "table ", 6) == 0)
 		name = "begin";
 	/* relative, since a proxy may serve this under another path */
 	base_text_print(&url, "?%s=%s", name, strchr(begin, ' ') + 1);

@@ -30,7 +30,9 @@ typedef struct FormPage
 	bool		is_begun;		/* a stream has sent a part of the next event */
 	bool		in_line;		/* and of its line: durable.c */
 	Oid			feed;
-	bool		is_outbox;
+	bool		is_outbox;		/* or a change feed: no row of it changes */
+	bool		is_changes;
+	bool		moment;			/* of a change feed: one ends with the page */
 	long		retention;		/* of deletes, s; -1: not limited */
 	const char *rest;			/* what follows: durable.c */
 } FormPage;

@@ -4,7 +4,8 @@
  *	  A page of a feed, and what caches may keep of it.
  *
  * Caching.  A full page of an outbox ("more") is final, since what is after a
- * cursor never changes.  A full page of a table feed is not, but what has been
+ * cursor never changes.  So is one of a change feed: its marks of moments tell of
+ * what a reader has got by then, which stays true (read/changes.c).  A full page of a table feed is not, but what has been
  * changed in it since comes again after it.  It may be kept for a quarter of
  * the time for which deletes are retained, so that a consumer that is led by
  * pages out of a cache has three quarters to get past the deletes.  Any other
@@ -106,9 +107,12 @@ frame_page(HttpRequest *request, FormPage *page, BaseText *body)
 		base_text_add(body, entry, length);
 		separator = ", ";
 	}
-	base_text_print(body, "], \"cursor\": \"%.*s\", \"more\": %s}",
+	base_text_print(body, "], \"cursor\": \"%.*s\", \"more\": %s%s}",
 					page->cursor_length, page->cursor,
-					page->more ? "true" : "false");
+					page->more ? "true" : "false",
+					!page->is_changes ? "" :
+						page->moment  ? ", \"moment\": true" :
+										", \"moment\": false");
 	return true;
 }
 

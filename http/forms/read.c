@@ -232,7 +232,9 @@ form_page_open(const DbResult *result, FormPage *page)
 	page->in_line = false;
 	page->feed = strtoul(end, NULL, 10);
 	end = strchr(end, ' ') + 1;
-	page->is_outbox = strncmp(end, "outbox", 6) == 0;
+	page->is_changes = strncmp(end, "changes", 7) == 0;
+	page->is_outbox = page->is_changes || strncmp(end, "outbox", 6) == 0;
+	page->moment = strncmp(end, "changes,moment", 14) == 0;
 	end += strcspn(end, " ");
 	page->retention = strtol(end, (char **) &page->rest, 10);
 }

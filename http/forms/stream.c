@@ -26,6 +26,7 @@ static void stream_answer(HttpRequest *request);
 static HttpMore stream_more(HttpRequest *request, BaseText *out);
 static int64_t heartbeat_at(const FormRead *read);
 static bool frame_events(HttpRequest *request, FormPage *page, BaseText *out);
+static void add_moment(const FormPage *page, BaseText *out);
 static bool frame_lines(HttpRequest *request, FormPage *page, BaseText *out);
 
 const Form	form_events = {.type = "text/event-stream",
@@ -145,6 +146,7 @@ static bool
 frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 {
 	const FormRead *read = request->state;
+	bool		is_empty = page->length == 0;
 
 	while (out->length < FORM_PIECE && page->length > 0)
 	{
@@ -167,16 +169,35 @@ frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 	}
 	/* it may go further than its last entry: an id without an event */
 	if (page->length == 0 && strncmp(page->cursor, read->after, page->cursor_length) != 0)
-		base_text_print(out, "id: %.*s\n\n", page->cursor_length, page->cursor);
+	{
+		base_text_print(out, "id: %.*s\n", page->cursor_length, page->cursor);
+		if (is_empty && page->moment)
+		{
+			base_text_print(out, "event: moment\ndata: ");
+			add_moment(page, out);
+		}
+		base_text_add(out, "\n", 1);
+	}
 	return true;
+}
+
+/* A moment ends with a page without entries: its last entry came before. */
+static void
+add_moment(const FormPage *page, BaseText *out)
+{
+	base_text_print(out, "{\"cursor\": \"%.*s\", \"moment\": true}\n",
+					page->cursor_length, page->cursor);
 }
 
 static bool
 frame_lines(HttpRequest *request, FormPage *page, BaseText *out)
 {
+	bool		is_empty = page->length == 0;
 	size_t		length = page->length < FORM_PIECE ? page->length : FORM_PIECE;
 
 	base_text_add(out, page->entries, length);
 	form_page_take(page, length);
+	if (is_empty && page->moment)
+		add_moment(page, out);
 	return true;
 }

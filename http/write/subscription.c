@@ -63,7 +63,9 @@ static const DbStatement poll_statement = {
 	.feed = poll_feed,
 	.text =
 		ARGUMENT("max_rows pg_catalog.int4, consumer pg_catalog.text,"
-				 " timeout pg_catalog.text, ack pg_catalog.text") ", page (entries) AS MATERIALIZED (SELECT pg_catalog.json_agg(p)"
+				 " timeout pg_catalog.text, ack pg_catalog.text") ", page (entries) AS MATERIALIZED (SELECT pg_catalog.json_agg(CASE WHEN p.moment IS NULL"
+																  " THEN (SELECT pg_catalog.to_json(o) FROM (SELECT p.receipt, p.cursor, p.op, p.key, p.row, p.xid, p.published_at,"
+																  "	p.attempt, p.error, p.shard) o) ELSE pg_catalog.to_json(p) END)"
 																  " FROM argument a, %1$s.feed_poll($3,"
 																  "	max_rows => least(coalesce(a.max_rows, 100), $4::pg_catalog.int4),"
 																  "	consumer => a.consumer, ack => CASE WHEN $1 IS NULL THEN a.ack END) p)" UNLESS_UNKNOWN(

@@ -175,7 +175,7 @@ typedef struct FeedpubStatement
 {
 	const char *sql;
 	int			nargs;
-	Oid			argtypes[18];
+	Oid			argtypes[21];
 	bool		latest;			/* with a new snapshot in any isolation level */
 	struct _SPI_plan *plan;
 } FeedpubStatement;

@@ -7,13 +7,15 @@
  *		source		"/feeds/" and the table's qualified name, percent-encoded:
  *					the same by whichever name a consumer reads the feed
  *		type		of an outbox message_type, of a table feed its name and
- *					the op, as "public.kv.upsert"
+ *					the op, as "public.kv.upsert", of a change feed the relation,
+ *					or without one the feed's name, and the op
  *		subject		the key: the value of its column, of several columns a
  *					JSON array; absent if there is none
  *		time		when it was published; of a row of the initial snapshot,
  *					when the feed was made
  *		method		"DELETE" for a delete and, without a subject, a TRUNCATE
- *		data		of an outbox the column data, of a table feed the row
+ *		data		of an outbox the column data, of a table feed the row, of a
+ *					change feed the entry
  *		messageid	message_id, of an outbox: the id of the same message after
  *					a failover or in a restored database is another one
  *		traceparent, tracestate
@@ -94,7 +96,9 @@ feedpub_event_begin(const FeedpubPage *page)
 	events->source = psprintf("/feeds/%s", encode(events->name, true));
 	if (OidIsValid(page->feed.keyid))
 		events->nkeys = feedpub_key_columns(page->feed.keyid, events->keys);
-	if (page->feed.is_outbox)
+	if (page->feed.is_changes)
+		events->keys[events->nkeys++] = page->change[FEEDPUB_CHANGE_KEY];
+	else if (page->feed.is_outbox)
 	{
 		events->keys[0] = get_attnum(relid, "message_key");
 		events->nkeys = events->keys[0] != InvalidAttrNumber ? 1 : 0;
@@ -133,14 +137,19 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 	append_type(events, row);
 	append_subject(events, entry);
 	append_time(events, row->published_at);
-	if (row->op != FEEDPUB_OP_UPSERT)
+	if (row->op == FEEDPUB_OP_DELETE || row->op >= FEEDPUB_OP_TRUNCATE)
 		append_attribute(events, "method", "DELETE");
 	if (events->id != InvalidAttrNumber && !events->nulls[events->id - 1])
 		append_attribute(events, "messageid", encode(column_text(events, events->id), false));
 	append_trace(events);
 	if (entry->error != NULL)
 		append_attribute(events, "error", encode(entry->error, false));
-	else if (row->op == FEEDPUB_OP_UPSERT &&
+	if (events->page->feed.is_changes)
+	{
+		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
+		appendBinaryStringInfo(out, json->data + start, json->len - start);
+	}
+	else if (entry->error == NULL && row->op == FEEDPUB_OP_UPSERT &&
 			 !(events->data != InvalidAttrNumber && events->nulls[events->data - 1]))
 	{
 		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
@@ -240,7 +249,13 @@ append_type(FeedpubEvents *events, const FeedpubPageRow *row)
 	if (events->type != InvalidAttrNumber && !events->nulls[events->type - 1])
 		type = column_text(events, events->type);
 	else
-		type = psprintf("%s.%s", events->name, feedpub_entry_op_names[row->op]);
+	{
+		AttrNumber	relation = events->page->feed.is_changes ? events->page->change[FEEDPUB_CHANGE_RELATION] : InvalidAttrNumber;
+
+		type = psprintf("%s.%s",
+						relation != InvalidAttrNumber && !events->nulls[relation - 1] ? column_text(events, relation) : events->name,
+						feedpub_changes_op_names[row->op]);
+	}
 	append_attribute(events, "type", encode(type, false));
 }
 

@@ -9,8 +9,9 @@
  * same text.  It begins with {"cursor": " and the cursor, whose length is
  * fixed.  The last line is what the page has besides, and what the server must
  * know of the feed: the cursor, whether there may be more, the table's OID,
- * whether it is an outbox, and for how many s deletes are retained (-1: for
- * ever, or there are none), with a space between.
+ * what kind of feed it is, and for how many s deletes are retained (-1: for
+ * ever, or there are none), with a space between.  If a moment of a change feed
+ * ends with the page, its kind is "changes,moment".
  *
  * feedpub._page_events() returns the same page with CloudEvents in place of
  * entries (event.c).
@@ -55,7 +56,7 @@ static void replace_all(char *text, char *end, char c);
  * DEFAULT NULL) returns text, VOLATILE
  *
  * Returns the entries of feed_page(), a line each, and a last line without a
- * line break: "CURSOR more|end OID outbox|table SECONDS".  Rights, locks and errors
+ * line break: "CURSOR more|end OID KIND SECONDS".  Rights, locks and errors
  * are those of feed_page().
  */
 Datum
@@ -105,7 +106,10 @@ write_page(FunctionCallInfo fcinfo, bool as_events)
 	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
 	appendStringInfo(text, "%s %s %u %s " INT64_FORMAT, buffer,
 					 page.more || !whole ? "more" : "end", page.feed.relid,
-					 page.feed.is_outbox ? "outbox" : "table",
+					 !page.feed.is_outbox							 ? "table" :
+						 !page.feed.is_changes						 ? "outbox" :
+						 (whole ? page.moment : writer.last->moment) ? "changes,moment" :
+																	   "changes",
 					 feedpub_retention_of_deletes(&page.feed));
 	relation_close(page.heap, NoLock);
 	SET_VARSIZE(text->data, text->len);

@@ -52,7 +52,8 @@
 #define ANUM_BATCH_MERGED_FROM	9
 #define ANUM_BATCH_MERGED_POS	10
 #define ANUM_BATCH_SITE			11
-#define NATTS_BATCH				11
+#define ANUM_BATCH_PART			12
+#define NATTS_BATCH				12
 
 /* pg_snapshot, as in xid8funcs.c */
 typedef struct StoredSnapshot
@@ -242,6 +243,7 @@ feedpub_batch_next(FeedpubBatchScan *batches, FeedpubBatch *batch)
 	batch->published_at = DatumGetTimestampTz(slot->tts_values[ANUM_BATCH_PUBLISHED_AT - 1]);
 	batch->seed = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SEED - 1]);
 	batch->site = DatumGetUInt32(slot->tts_values[ANUM_BATCH_SITE - 1]);
+	batch->is_part = DatumGetBool(slot->tts_values[ANUM_BATCH_PART - 1]);
 	batch->is_merged = !slot->tts_isnull[ANUM_BATCH_MERGED_POS - 1];
 	batch->merged_from = batch->is_merged ?
 		DatumGetInt64(slot->tts_values[ANUM_BATCH_MERGED_FROM - 1]) :
@@ -462,6 +464,7 @@ feedpub_batch_write(Oid feed, FeedpubBatch *batch)
 	values[ANUM_BATCH_PUBLISHED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[ANUM_BATCH_SEED - 1] = UInt32GetDatum(batch->seed);
 	values[ANUM_BATCH_SITE - 1] = UInt32GetDatum(batch->site);
+	values[ANUM_BATCH_PART - 1] = BoolGetDatum(batch->is_part);
 
 	/* a plain table with one plain index, as the system catalogs */
 	CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));

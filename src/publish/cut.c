@@ -16,6 +16,12 @@
  * not see.  The former were running while a transaction of this part was, so
  * they are few.
  *
+ * Such a snapshot was never anybody's.  In it, a transaction may be missing whose
+ * commit came before that of one that it sees: it only has the larger position.
+ * So the end of a part is no moment of the source, and is marked (is_part).
+ * The snapshot of the last part is the whole one.  A step that leaves
+ * transactions to the next one, as follows, writes no last part.
+ *
  * A step is bounded, however large the backlog is.  It loads the transactions
  * with the smallest xids, up to a limit, and publishes those that come first
  * among them.  The next step begins at the last batch, as any does.  The index
@@ -100,7 +106,7 @@ static int	compare_by_xid(const void *a, const void *b);
  * well.  So a full part is written even if no row of it is visible: then
  * readers and the next steps do not walk over the same entries again.  The
  * last part is not full; if no row of it is visible, it is left to the next
- * step.
+ * step.  But in a change feed it ends a moment, so it is written then as well.
  */
 int
 feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
@@ -139,6 +145,7 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 
 		CHECK_FOR_INTERRUPTS();
 		if (end - begin < per_part &&
+			!(feed->is_changes && (part > 0 || last->is_part)) &&
 			!feedpub_unpublished_some_live(reader, feedpub_run_load(reader, &cut, snapshot, 0, INT_MAX)))
 			break;
 		batch.sync_id = last->sync_id + part + 1;
@@ -153,6 +160,7 @@ feedpub_cut_batches(const FeedpubFeed *feed, const FeedpubBatch *last,
 		if (!is_last)
 			cut_snapshot(&cut, snapshot, &news, part, xmax);
 		batch.snapshot = is_last ? *snapshot : cut;
+		batch.is_part = !is_last;
 
 		oldcontext = MemoryContextSwitchTo(context);
 		feedpub_batch_write(feed->relid, &batch);

@@ -26,6 +26,11 @@
  *
  * No row is skipped: what was after a cursor still is.
  *
+ * A part of a cut backlog, whose end is no moment of the source (cut.c), stays as
+ * it is.  So all batches that are merged end at moments, and what they become
+ * ends at that of the youngest.  Such parts are full, so mostly nothing would
+ * have fitted into them.
+ *
  * The batch at whose end the floor of an outbox is stays as it is.  Its
  * snapshot is the one before the next batch, and tells which rows are removed.
  *
@@ -139,7 +144,7 @@ feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 
 		/* another batch follows, so the last one is in no group */
 		if (group.nparts > 0 &&
-			(batch.is_merged || group.last == floor.sync_id || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
+			(batch.is_merged || batch.is_part || group.last == floor.sync_id || batch.seed != group.seed || group.nparts == MERGE_PARTS ||
 			 group.transactions + batch.transactions > feedpub_max_batch_transactions))
 		{
 			if (group.nparts > 1)
@@ -151,7 +156,7 @@ feedpub_merge_step(Oid relid, FeedpubMerged *merged, bool *more)
 		*more = is_old && ++nlooked > MERGE_AT_ONCE;
 		if (!is_old || *more)
 			break;
-		if (batch.is_merged)
+		if (batch.is_merged || batch.is_part)
 		{
 			merged->to = batch.sync_id;
 			continue;

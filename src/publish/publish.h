@@ -56,6 +56,7 @@ typedef struct FeedpubBatch
 	uint32		seed;			/* of the server start that made it */
 	uint32		fingerprint;	/* a hash of seed, merged_from and sync_id */
 	TimestampTz published_at;
+	bool		is_part;		/* its snapshot was cut: cut.c */
 	bool		is_merged;
 	int64		merged_from;	/* the number of the oldest batch in it */
 	int64		merged_pos;		/* the largest position of the youngest one */

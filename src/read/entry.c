@@ -27,9 +27,6 @@
 
 #include "read/read.h"
 
-/* by FeedpubOp */
-const char *const feedpub_entry_op_names[] = {"upsert", "delete", "truncate", "truncate_shard"};
-
 static FeedpubPageRow *add_row(FeedpubPageScan *scan);
 static void note_hidden(FeedpubPageScan *scan, const FeedpubCursor *cursor);
 static bool is_wanted(FeedpubPageScan *scan, TupleTableSlot *slot, int source);
@@ -82,22 +79,27 @@ feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table, int64 pos,
 
 /*
  * Add the row or delete of a run's current entry to the page, or pass it if
- * there is no row, or if the key of the tombstone lives.
+ * there is no row, or if the key of the tombstone lives.  Returns false if it
+ * is to be delivered and the page is full.
  */
-void
+bool
 feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const FeedpubRun *run)
 {
 	TupleTableSlot *slot;
 	FeedpubPageRow *row;
+	bool		is_passed;
 
-	feedpub_entry_pass(scan, batch, run->pos);
 	slot = feedpub_run_fetch(scan->reader, run, run->current);
 	if (slot == NULL)
 		scan->missed = true;
-	if (slot == NULL || !is_wanted(scan, slot, run->source))
+	is_passed = slot == NULL || !is_wanted(scan, slot, run->source);
+	if (!is_passed && feedpub_entry_has_max(scan))
+		return false;
+	feedpub_entry_pass(scan, batch, run->pos);
+	if (is_passed)
 	{
 		scan->npassed++;
-		return;
+		return true;
 	}
 	row = add_row(scan);
 	row->xid = run->xid;
@@ -111,6 +113,7 @@ feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch, const Feedpu
 		scan->page->nrows--;
 		scan->npassed++;
 	}
+	return true;
 }
 
 /*
@@ -210,7 +213,9 @@ is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 		scan->nkeys = feedpub_key_of_feed(&scan->page->feed, scan->page->heap, scan->keys);
 	}
 	oldcontext = MemoryContextSwitchTo(scan->row_context);
-	if (source != FEEDPUB_RUN_TOMBSTONES)
+	if (scan->page->feed.is_changes)
+		result = feedpub_changes_in_shard(scan->page, slot);
+	else if (source != FEEDPUB_RUN_TOMBSTONES)
 	{
 		int			nkeys = scan->nkeys;
 		const AttrNumber *keys = scan->keys;

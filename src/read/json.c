@@ -12,6 +12,12 @@
  * the batch was published, in UTC.  Both are null in the initial snapshot,
  * whose rows have no stamp and are in no batch.
  *
+ * An entry of a change feed has "op", "relation" and "key" of its row, and, if
+ * they are not null, "old_key", "row", "old", "error" and "statement"; and at
+ * the end "moment": true, if it ends a moment of the source (changes.c).  The
+ * values of type json are there as they are.  Columns that the owner has added
+ * are left out.
+ *
  * feed_poll() returns key and row as columns.  It gets these two members
  * alone, made by the same functions.
  *
@@ -81,6 +87,7 @@ static void end_entry(JsonMaker *maker);
 static void append_end(JsonMaker *maker);
 static void append_key(JsonMaker *maker);
 static void append_row(JsonMaker *maker);
+static void append_change(JsonMaker *maker, FeedpubChangeColumn column);
 static void begin_text(StringInfo out);
 static void end_text(StringInfo out, int start);
 static void append_object(JsonMaker *maker, const FeedpubJsonShape *shape);
@@ -212,7 +219,14 @@ make_entries(void *arg)
 		}
 		begin_entry(maker);
 		append_key(maker);
-		if (maker->entry.row->op == FEEDPUB_OP_UPSERT)
+		if (page->feed.is_changes)
+		{
+			append_change(maker, FEEDPUB_CHANGE_ROW);
+			append_change(maker, FEEDPUB_CHANGE_OLD);
+			append_change(maker, FEEDPUB_CHANGE_ERROR);
+			append_change(maker, FEEDPUB_CHANGE_STATEMENT);
+		}
+		else if (maker->entry.row->op == FEEDPUB_OP_UPSERT)
 			append_row(maker);
 		end_entry(maker);
 	}
@@ -233,7 +247,7 @@ make_broken_entry(void *arg)
 	if (maker->with_key)
 		append_key(maker);
 	else if (maker->is_whole)
-		APPEND(maker->out, ", \"key\": null");
+		appendStringInfoString(maker->out, maker->page->feed.is_changes ? ", \"relation\": null, \"key\": null" : ", \"key\": null");
 	if (maker->is_whole)
 	{
 		APPEND(maker->out, ", \"error\": ");
@@ -260,6 +274,7 @@ begin_entry(JsonMaker *maker)
 	entry->error = NULL;
 	entry->key_length = 0;
 	entry->value_length = 0;
+	MemSet(entry->given, 0, sizeof(entry->given));
 	feedpub_jsonvalue_limit(maker->values, out);
 	MemoryContextReset(maker->context);
 	heap_deform_tuple(row->entry, maker->desc, maker->columns, maker->nulls);
@@ -270,7 +285,7 @@ begin_entry(JsonMaker *maker)
 	enlargeStringInfo(out, FEEDPUB_CURSOR_MAX_LENGTH);
 	out->len += feedpub_cursor_print(&row->cursor, out->data + out->len);
 	APPEND(out, "\", \"op\": \"");
-	appendStringInfoString(out, feedpub_entry_op_names[row->op]);
+	appendStringInfoString(out, feedpub_changes_op_names[row->op]);
 	APPEND(out, "\"");
 }
 
@@ -310,6 +325,8 @@ append_end(JsonMaker *maker)
 		append_time(maker, row->published_at);
 	else
 		APPEND(out, "null");
+	if (row->moment)
+		APPEND(out, ", \"moment\": true");
 	APPEND(out, "}");
 }
 
@@ -322,7 +339,16 @@ append_key(JsonMaker *maker)
 	FeedpubJsonEntry *entry = &maker->entry;
 	StringInfo	out = maker->out;
 	const FeedpubJsonShape *key = &maker->key;
-	bool		is_null = key->natts == 0 ||
+	bool		is_null;
+
+	if (maker->page->feed.is_changes)
+	{
+		append_change(maker, FEEDPUB_CHANGE_RELATION);
+		append_change(maker, FEEDPUB_CHANGE_KEY);
+		append_change(maker, FEEDPUB_CHANGE_OLD_KEY);
+		return;
+	}
+	is_null = key->natts == 0 ||
 		entry->row->op >= FEEDPUB_OP_TRUNCATE ||
 		(maker->page->feed.is_outbox && maker->nulls[key->columns[0].attno - 1]);
 
@@ -361,6 +387,54 @@ append_row(JsonMaker *maker)
 }
 
 /*
+ * Append a column of a change.  If the entry is not whole, key and row are texts
+ * there, and of the others it is only seen whether they can be sent.
+ */
+static void
+append_change(JsonMaker *maker, FeedpubChangeColumn column)
+{
+	FeedpubJsonEntry *entry = &maker->entry;
+	StringInfo	out = maker->out;
+	const FeedpubChangeColumnType *type = &feedpub_change_columns[column];
+	int			i = maker->page->change[column] - 1;
+	int			start;
+	MemoryContext oldcontext;
+
+	if (maker->nulls[i])
+	{
+		if (maker->is_whole && column <= FEEDPUB_CHANGE_KEY)
+			appendStringInfo(out, ", \"%s\": null", type->name);
+		return;
+	}
+	if (maker->is_whole)
+		appendStringInfo(out, ", \"%s\": ", type->name);
+	else
+		begin_text(out);
+	start = out->len;
+	oldcontext = MemoryContextSwitchTo(maker->context);
+	feedpub_jsonvalue_append(maker->values, out, type->type, maker->columns[i]);
+	if (column == FEEDPUB_CHANGE_ERROR)
+		entry->error = TextDatumGetCString(maker->columns[i]);
+	MemoryContextSwitchTo(oldcontext);
+	if (maker->is_sent)
+		try_to_send(out->data + start, out->len - start);
+	entry->given[column] = true;
+	entry->columns[column] = maker->columns[i];
+	if (column == FEEDPUB_CHANGE_KEY)
+	{
+		entry->key = start;
+		entry->key_length = out->len - start;
+	}
+	else if (column == FEEDPUB_CHANGE_ROW)
+	{
+		entry->value = start;
+		entry->value_length = out->len - start;
+	}
+	if (!maker->is_whole)
+		end_text(out, start);
+}
+
+/*
  * What is appended next is a text, whose header goes before it.
  */
 static void
@@ -391,6 +465,20 @@ text *
 feedpub_json_row(const FeedpubJsonEntry *entry)
 {
 	return (text *) (entry->json->data + entry->value - VARHDRSZ);
+}
+
+/*
+ * And, of a change, the value of a column, not out of line; 0 if it has none
+ * that can be delivered.
+ */
+Datum
+feedpub_json_change(const FeedpubJsonEntry *entry, FeedpubChangeColumn column)
+{
+	if (!entry->given[column])
+		return (Datum) 0;
+	return feedpub_change_columns[column].type == INT8OID ?
+		entry->columns[column] :
+		PointerGetDatum(PG_DETOAST_DATUM(entry->columns[column]));
 }
 
 /*

@@ -97,8 +97,11 @@ feed_page(PG_FUNCTION_ARGS)
 
 	cursor = whole ? page.passed : writer.last->cursor;
 	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
-	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s}",
-					 buffer, page.more || !whole ? "true" : "false");
+	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s%s}",
+					 buffer, page.more || !whole ? "true" : "false",
+					 !page.feed.is_changes							 ? "" :
+						 (whole ? page.moment : writer.last->moment) ? ", \"moment\": true" :
+																	   ", \"moment\": false");
 	relation_close(page.heap, NoLock);
 	SET_VARSIZE(json->data, json->len);
 	PG_RETURN_TEXT_P((text *) json->data);
@@ -241,6 +244,8 @@ begin_scan(FeedpubPageScan *scan)
 		scan->key = feedpub_access_open_key(page->heap, feed->keyid);
 	if (page->request.shards > 1)
 		feedpub_key_check_shards(feed, page->heap);
+	if (feed->is_changes)
+		feedpub_changes_begin(page);
 	if (page->request.types != NULL)
 		feedpub_types_begin(page->request.types, feed, page->heap);
 	if (!page->request.unaltered || !scan->direct)

@@ -27,6 +27,7 @@
 static bool read_initial(FeedpubPageScan *scan);
 static bool read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 					   const FeedpubBatch *batch, int64 after_pos);
+static bool looks_on(const FeedpubPageScan *scan);
 static void end_page(FeedpubPageScan *scan);
 static void make_durable(FeedpubPageScan *scan);
 
@@ -53,6 +54,7 @@ feedpub_merge_page(FeedpubPageScan *scan)
 
 	scan->page->passed = scan->page->request.after;
 	scan->page->visible.given = false;
+	scan->page->moment = false;
 	feedpub_floor_read(relid, scan->state, &scan->floor);
 	scan->start = feedpub_cursor_start(relid, scan->floor.history, scan->state);
 	if (!feedpub_cursor_check_history(scan))
@@ -116,7 +118,7 @@ feedpub_merge_page(FeedpubPageScan *scan)
 		if (!found)
 			break;
 		feedpub_batch_refuse_foreign(&scan->page->feed, &batch);
-		if (feedpub_entry_is_full(scan))
+		if (feedpub_entry_is_full(scan) && !looks_on(scan))
 		{
 			scan->page->more = true;
 			break;
@@ -135,6 +137,8 @@ feedpub_merge_page(FeedpubPageScan *scan)
 				scan->page->more = true;
 				break;
 			}
+			if (scan->page->feed.is_changes && !batch.is_part)
+				feedpub_changes_note_moment(scan->page);
 		}
 		scan->last = batch;
 		has_before = true;
@@ -146,10 +150,23 @@ feedpub_merge_page(FeedpubPageScan *scan)
 	end_page(scan);
 }
 
+/*
+ * Does a full page look into the next batch, for an entry before the end of a
+ * moment (changes.c)?  It has read a part of a backlog to its end.
+ */
+static bool
+looks_on(const FeedpubPageScan *scan)
+{
+	return scan->page->feed.is_changes && scan->page->nrows > 0 && scan->last.is_part &&
+		scan->npassed < FEEDPUB_MAX_PASSED;
+}
+
 static void
 end_page(FeedpubPageScan *scan)
 {
 	feedpub_entry_hide_rows(scan);
+	if (scan->page->feed.is_changes)
+		feedpub_changes_end_page(scan->page);
 	if (!scan->page->visible.given)
 		scan->page->visible = scan->page->passed;
 	make_durable(scan);
@@ -246,6 +263,7 @@ read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 	ListCell   *lc;
 	bool		finished;
 	int			nrows_before = scan->page->nrows;
+	bool		is_changes = scan->page->feed.is_changes;
 
 	runs = feedpub_run_load(scan->reader, before, &batch->snapshot, after_pos,
 							INT_MAX);
@@ -254,7 +272,8 @@ read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 		binaryheap_add_unordered(merge, PointerGetDatum(lfirst(lc)));
 	binaryheap_build(merge);
 
-	while (!binaryheap_empty(merge) && !feedpub_entry_has_max(scan))
+	/* of a change feed also up to the next entry to be delivered: change.c */
+	while (!binaryheap_empty(merge) && (is_changes || !feedpub_entry_has_max(scan)))
 	{
 		FeedpubRun *run = (FeedpubRun *) DatumGetPointer(binaryheap_first(merge));
 		bool		goes_on;
@@ -269,9 +288,13 @@ read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 			goes_on = feedpub_run_read(scan->reader, run);
 		else
 		{
+			bool		added;
+
 			MemoryContextSwitchTo(oldcontext);
-			feedpub_entry_add(scan, batch, run);
+			added = feedpub_entry_add(scan, batch, run);
 			MemoryContextSwitchTo(context);
+			if (!added)
+				break;
 			goes_on = feedpub_run_next(run);
 		}
 		if (goes_on)
@@ -280,7 +303,9 @@ read_batch(FeedpubPageScan *scan, const FeedpubSnapshot *before,
 			(void) binaryheap_remove_first(merge);
 	}
 
-	finished = binaryheap_empty(merge);
+	finished = binaryheap_empty(merge) ||
+		(is_changes && feedpub_cursor_batch(&scan->page->passed) == batch->sync_id &&
+		 scan->page->passed.pos >= batch->last_pos);
 	if (finished)
 	{
 		if (scan->page->nrows == nrows_before)

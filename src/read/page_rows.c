@@ -64,8 +64,8 @@ feed_read(PG_FUNCTION_ARGS)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	FeedpubPage page = {0};
 	Oid			relid = feedpub_access_argument(fcinfo, 0);
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
+	Datum		values[4] = {0};
+	bool		nulls[4] = {false};
 	Datum		ops[FEEDPUB_NOPS];
 	text	   *cursor;
 	const FeedpubCursor *before = NULL;
@@ -75,10 +75,11 @@ feed_read(PG_FUNCTION_ARGS)
 	feedpub_page_read(&page);
 
 	feedpub_access_begin_result(fcinfo);
+	nulls[3] = !page.feed.is_changes;
 	cursor = feedpub_cursor_text(&page.request.after);
 	values[0] = PointerGetDatum(cursor);
 	for (int i = 0; i < lengthof(ops); i++)
-		ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
+		ops[i] = CStringGetTextDatum(feedpub_changes_op_names[i]);
 	for (int i = 0; i < page.nrows; i++)
 	{
 		FeedpubPageRow *row = &page.rows[i];
@@ -88,6 +89,7 @@ feed_read(PG_FUNCTION_ARGS)
 		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print_next(&row->cursor, before, VARDATA(cursor)));
 		before = &row->cursor;
 		values[1] = ops[row->op];
+		values[3] = BoolGetDatum(row->moment);
 		values[2] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page.heap));
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		pfree(DatumGetPointer(values[2]));
@@ -97,6 +99,7 @@ feed_read(PG_FUNCTION_ARGS)
 		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print(&page.passed, VARDATA(cursor)));
 		values[1] = CStringGetTextDatum("end");
 		nulls[2] = true;
+		values[3] = BoolGetDatum(page.moment);
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	relation_close(page.heap, NoLock);

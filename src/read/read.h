@@ -25,6 +25,9 @@ typedef enum FeedpubOp
 {
 	FEEDPUB_OP_UPSERT,
 	FEEDPUB_OP_DELETE,			/* entry has the key, and else nulls */
+	FEEDPUB_OP_INSERT,			/* this one and the next two: of a change feed only */
+	FEEDPUB_OP_UPDATE,
+	FEEDPUB_OP_MESSAGE,
 	FEEDPUB_OP_TRUNCATE,		/* entry has only nulls */
 	FEEDPUB_OP_TRUNCATE_SHARD,	/* the same, to a reader of one shard */
 } FeedpubOp;
@@ -40,6 +43,7 @@ typedef struct FeedpubPageRow
 	Oid			partition;		/* and tid: where the executor finds the row */
 	ItemPointerData tid;
 	FeedpubOp	op;
+	bool		moment;			/* ends with it: changes.c */
 	HeapTuple	entry; /* the row, columns out of line as they are;
 								 * NULL when hidden */
 	const char *error;			/* why a delete has no key, or NULL */
@@ -68,6 +72,7 @@ typedef struct FeedpubPage
 	FeedpubPageRequest request;
 	Relation	heap;			/* the feed's table, which the caller opens */
 	FeedpubFeed feed;
+	AttrNumber	change[FEEDPUB_CHANGE_NCOLUMNS];	/* the columns of a change feed */
 	FeedpubPageRow *rows;
 	int			nrows;
 	int			maxrows;
@@ -76,6 +81,8 @@ typedef struct FeedpubPage
 	FeedpubCursor visible;		/* how far row security hid nothing of it */
 	FeedpubFallback fallback;	/* what a table feed's cursors carry */
 	bool		more;			/* there may be something after it */
+	bool		moment;			/* the last one that it got to is where it ends, ... */
+	int			moment_rows;	/* ... after so many rows */
 } FeedpubPage;
 
 /* A page that is being read, and how; it lives in one memory context. */
@@ -117,6 +124,10 @@ typedef struct FeedpubJsonEntry
 	int			value;			/* and the row */
 	int			value_length;	/* 0: there is none */
 	const char *error;			/* why there is no row, or NULL */
+
+	/* of a change: the values of its columns, and which can be delivered */
+	Datum		columns[FEEDPUB_CHANGE_NCOLUMNS];
+	bool		given[FEEDPUB_CHANGE_NCOLUMNS];
 } FeedpubJsonEntry;
 
 typedef bool (*FeedpubJsonTake)(FeedpubJsonEntry *entry, void *arg);
@@ -159,6 +170,8 @@ extern bool feedpub_json_members(const FeedpubPage *page, bool is_sent,
 extern char *feedpub_json_refused(const text *json);
 extern text *feedpub_json_key(const FeedpubJsonEntry *entry);
 extern text *feedpub_json_row(const FeedpubJsonEntry *entry);
+extern Datum feedpub_json_change(const FeedpubJsonEntry *entry,
+								 FeedpubChangeColumn column);
 
 /* in page.c */
 extern void feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
@@ -173,12 +186,11 @@ extern bool feedpub_cursor_check_batch(FeedpubPageScan *scan,
 									   const FeedpubBatch *first);
 
 /* in entry.c */
-extern const char *const feedpub_entry_op_names[];
 extern void feedpub_entry_pass(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							   int64 pos);
 extern void feedpub_entry_pass_initial(FeedpubPageScan *scan, int64 table,
 									   int64 pos, uint32 fingerprint);
-extern void feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch,
+extern bool feedpub_entry_add(FeedpubPageScan *scan, const FeedpubBatch *batch,
 							  const FeedpubRun *run);
 extern void feedpub_entry_add_initial(FeedpubPageScan *scan, FeedpubPartition *partition,
 									  TupleTableSlot *slot);
@@ -203,6 +215,15 @@ extern void feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed,
 extern AttrNumber feedpub_types_column(const FeedpubTypes *types);
 extern bool feedpub_types_want(const FeedpubTypes *types, Datum value,
 							   bool isnull);
+
+/* in changes.c */
+extern const char *const feedpub_changes_op_names[];
+extern void feedpub_changes_begin(FeedpubPage *page);
+extern bool feedpub_changes_in_shard(const FeedpubPage *page,
+									 TupleTableSlot *slot);
+extern void feedpub_changes_take(const FeedpubPage *page, FeedpubPageRow *row);
+extern void feedpub_changes_note_moment(FeedpubPage *page);
+extern void feedpub_changes_end_page(FeedpubPage *page);
 
 /* in page_merge.c */
 extern void feedpub_merge_page(FeedpubPageScan *scan);

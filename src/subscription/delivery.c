@@ -29,6 +29,11 @@ enum
 	POLL_ATTEMPT,
 	POLL_ERROR,
 	POLL_SHARD,
+	POLL_RELATION,
+	POLL_OLD_KEY,
+	POLL_OLD,
+	POLL_STATEMENT,
+	POLL_MOMENT,
 	POLL_COLUMNS
 };
 
@@ -42,7 +47,20 @@ enum
 	ROWS_XID,
 	ROWS_PUBLISHED_AT,
 	ROWS_ATTEMPT,
-	ROWS_SHARD
+	ROWS_SHARD,
+	ROWS_MOMENT
+};
+
+/* columns of feed_poll() that only change feeds have */
+static const struct
+{
+	int			column;
+	FeedpubChangeColumn change;
+} changes[] = {
+	{POLL_RELATION, FEEDPUB_CHANGE_RELATION},
+	{POLL_OLD_KEY, FEEDPUB_CHANGE_OLD_KEY},
+	{POLL_OLD, FEEDPUB_CHANGE_OLD},
+	{POLL_STATEMENT, FEEDPUB_CHANGE_STATEMENT},
 };
 
 /* What is being returned. */
@@ -63,6 +81,8 @@ static void put_rows(Writer *writer);
 static void begin(Writer *writer, const text *name);
 static void set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows);
 static void set_text(Writer *writer, int column, const text *value);
+static void set_moment(Writer *writer, int column, bool moment);
+static void set_change(Writer *writer, int i, Datum value);
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
 static void put_kept(Writer *writer);
 static void put(Writer *writer);
@@ -140,7 +160,7 @@ begin(Writer *writer, const text *name)
 	writer->values[POLL_RECEIPT] = PointerGetDatum(writer->receipt);
 	writer->values[POLL_CURSOR] = PointerGetDatum(writer->cursor);
 	for (int i = 0; i < lengthof(writer->ops); i++)
-		writer->ops[i] = CStringGetTextDatum(feedpub_entry_op_names[i]);
+		writer->ops[i] = CStringGetTextDatum(feedpub_changes_op_names[i]);
 }
 
 /*
@@ -168,6 +188,7 @@ set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows)
 	writer->values[xid] = writer->xid_text;
 	writer->nulls[published_at] = row->published_at == 0;
 	writer->values[published_at] = TimestampTzGetDatum(row->published_at);
+	set_moment(writer, as_rows ? ROWS_MOMENT : POLL_MOMENT, row->moment);
 	writer->values[as_rows ? ROWS_ATTEMPT : POLL_ATTEMPT] = Int32GetDatum(feedpub_repeat_attempt(writer->delivery, &row->cursor));
 }
 
@@ -176,6 +197,27 @@ set_text(Writer *writer, int column, const text *value)
 {
 	writer->nulls[column] = value == NULL;
 	writer->values[column] = PointerGetDatum(value);
+}
+
+/*
+ * Does the entry end a moment?  None does while a consumer lacks parked entries.
+ */
+static void
+set_moment(Writer *writer, int column, bool moment)
+{
+	writer->nulls[column] = !writer->delivery->page->feed.is_changes;
+	writer->values[column] = BoolGetDatum(moment && writer->delivery->shard->parked == 0);
+}
+
+/*
+ * The value of a column of changes[]; 0 if there is none, and a statement has
+ * a number that is not 0.
+ */
+static void
+set_change(Writer *writer, int i, Datum value)
+{
+	writer->nulls[changes[i].column] = value == (Datum) 0;
+	writer->values[changes[i].column] = value;
 }
 
 /*
@@ -190,6 +232,8 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 	set_text(writer, POLL_KEY, entry->key_length == 0 ? NULL : feedpub_json_key(entry));
 	set_text(writer, POLL_ROW, entry->value_length == 0 ? NULL : feedpub_json_row(entry));
 	set_text(writer, POLL_ERROR, entry->error == NULL ? NULL : cstring_to_text(entry->error));
+	for (int i = 0; i < lengthof(changes); i++)
+		set_change(writer, i, feedpub_json_change(entry, changes[i].change));
 	put(writer);
 	resetStringInfo(entry->json);
 	return true;
@@ -211,6 +255,15 @@ put_kept(Writer *writer)
 	set_text(writer, POLL_ROW, error != NULL ? NULL : retried->kept_row);
 	if (error == NULL)
 		error = key_error;
+	for (int i = 0; i < lengthof(changes); i++)
+	{
+		Datum		value = retried->kept_change[changes[i].change];
+		char	   *change_error = feedpub_json_refused((text *) DatumGetPointer(value));
+
+		set_change(writer, i, change_error != NULL ? (Datum) 0 : value);
+		if (error == NULL)
+			error = change_error;
+	}
 	set_text(writer, POLL_ERROR, error == NULL ? NULL : cstring_to_text(error));
 	put(writer);
 }

@@ -5,7 +5,7 @@
  *	  with, so that it can go on with the others.
  *
  * They write a row into feedpub._parked_entry: the entry's cursor, its stamp,
- * and key and row as JSON, as they are then.  feed_poll() leaves parked
+ * and key and row as JSON, as they are then (of a change, what else it has).  feed_poll() leaves parked
  * entries out of its pages.  So the consumer may go on at once, acknowledge
  * what comes after them, or crash and poll again.
  *
@@ -74,14 +74,14 @@ static FeedpubStatement park_again = {
 static FeedpubStatement park_first = {
 	.sql = "INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
-		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row)"
+		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row, relation, old_key, old)"
 		   " VALUES ($1, $2, $3, $4, "
 		   "  CASE WHEN $11 < $6 THEN $5[least($11, cardinality($5))] END, $7, $8, $9,"
-		   "  $11, $12, $13, $14, CASE WHEN $13 <> '0' THEN $15 END, $16, $17, $18)",
-	.nargs = 18,
+		   "  $11, $12, $13, $14, CASE WHEN $13 <> '0' THEN $15 END, $16, $17, $18, $19, $20, $21)",
+	.nargs = 21,
 	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
 				 INT8OID, INT8OID, INT8OID, INT4OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
-				 TEXTARRAYOID, JSONOID, JSONOID},
+				 TEXTARRAYOID, JSONOID, JSONOID, TEXTOID, JSONOID, JSONOID},
 };
 
 /* the parked entries of a shard whose positions are in a page */
@@ -213,7 +213,7 @@ park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 	bool		is_retry = receipt->kind == FEEDPUB_RECEIPT_RETRY;
 	FeedpubShard shard;
 	FeedpubCursor committed;
-	Datum		values[18];
+	Datum		values[21];
 
 	if (!feedpub_shard_lock(sub, receipt->shard, wait, &shard) ||
 		(!is_retry && !feedpub_receipt_counts(receipt, &shard)))
@@ -272,10 +272,10 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
-	values[16] = values[17] = (Datum) 0;
+	MemSet(&values[16], 0, 5 * sizeof(Datum));
 	(void) feedpub_json_members(&page, false, &json, keep_entry, values);
 
-	values[11] = CStringGetTextDatum(feedpub_entry_op_names[row->op]);
+	values[11] = CStringGetTextDatum(feedpub_changes_op_names[row->op]);
 	values[12] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
 	values[13] = Int64GetDatum(row->cursor.pos);
 	values[14] = TimestampTzGetDatum(row->published_at);
@@ -293,6 +293,9 @@ keep_entry(FeedpubJsonEntry *entry, void *arg)
 		values[16] = PointerGetDatum(feedpub_json_key(entry));
 	if (entry->value_length > 0)
 		values[17] = PointerGetDatum(feedpub_json_row(entry));
+	values[18] = feedpub_json_change(entry, FEEDPUB_CHANGE_RELATION);
+	values[19] = feedpub_json_change(entry, FEEDPUB_CHANGE_OLD_KEY);
+	values[20] = feedpub_json_change(entry, FEEDPUB_CHANGE_OLD);
 	return false;
 }
 

@@ -86,7 +86,8 @@ static FeedpubStatement find_page = {
 static FeedpubStatement select_due = {
 	.sql = "SELECT p.cursor, p.op, p.feed_xid, p.key_texts,"
 		   " p.retry_at = '-infinity', p.attempts, p.state, p.published_at,"
-		   " p.key::pg_catalog.text, p.row::pg_catalog.text"
+		   " p.key::pg_catalog.text, p.row::pg_catalog.text,"
+		   " p.relation, p.old_key::pg_catalog.text, p.old::pg_catalog.text"
 		   " FROM feedpub._parked_entry p"
 		   " WHERE p.subscription = $1 AND p.shard = $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
@@ -292,6 +293,10 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 
 		CHECK_FOR_INTERRUPTS();
 		feedpub_registry_get(sub->feed, &page->feed);
+		page->request.shard = shard->shard;
+		page->request.shards = sub->nshards;
+		if (page->feed.is_changes)
+			feedpub_changes_begin(page);
 		feedpub_require_select(sub->feed);
 		feedpub_own_changes_refuse(page->heap);
 		feedpub_history_check_changes(&page->feed, page->heap, GetActiveSnapshot());
@@ -363,8 +368,8 @@ load_due(uint64 row)
 
 	entry->cursor = feedpub_store_copy(row, 1);
 	feedpub_cursor_parse(entry->cursor, &entry->row.cursor);
-	if (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, &isnull)), "delete") == 0)
-		entry->row.op = FEEDPUB_OP_DELETE;
+	while (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, &isnull)), feedpub_changes_op_names[entry->row.op]) != 0)
+		entry->row.op++;
 	entry->row.xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, &isnull)));
 	entry->key_texts = feedpub_store_copy(row, 4);
 	entry->discarded = DatumGetBool(feedpub_store_value(row, 5, &isnull));
@@ -373,6 +378,9 @@ load_due(uint64 row)
 	entry->row.published_at = DatumGetTimestampTz(feedpub_store_value(row, 8, &isnull));
 	entry->kept_key = feedpub_store_copy(row, 9);
 	entry->kept_row = feedpub_store_copy(row, 10);
+	entry->kept_change[FEEDPUB_CHANGE_RELATION] = PointerGetDatum(feedpub_store_copy(row, 11));
+	entry->kept_change[FEEDPUB_CHANGE_OLD_KEY] = PointerGetDatum(feedpub_store_copy(row, 12));
+	entry->kept_change[FEEDPUB_CHANGE_OLD] = PointerGetDatum(feedpub_store_copy(row, 13));
 	return entry;
 }
 
@@ -410,11 +418,13 @@ read_again(FeedpubPage *page, FeedpubRetried *entry)
 	bool		sees_all = check_enable_rls(page->feed.relid, InvalidOid, true) != RLS_ENABLED;
 	Fate		fate = ENTRY_FOUND;
 
-	if (row->op == FEEDPUB_OP_DELETE && !sees_all)
+	if (!page->feed.is_outbox && row->op == FEEDPUB_OP_DELETE && !sees_all)
 		return ENTRY_UNKNOWN;
 	feedpub_own_changes_hide(GetTransactionSnapshot());
-	if (row->op == FEEDPUB_OP_UPSERT && row->xid != 0)
+	if ((page->feed.is_outbox || row->op == FEEDPUB_OP_UPSERT) && row->xid != 0)
 		row->entry = read_by_stamp(page, row);
+	if (page->feed.is_changes && row->entry != NULL)
+		feedpub_changes_take(page, row);
 	if (row->entry == NULL && !page->feed.is_outbox)
 		fate = read_by_key(page, entry);
 	PopActiveSnapshot();

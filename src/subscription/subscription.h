@@ -85,6 +85,7 @@ typedef struct FeedpubRetried
 	ArrayType  *key_texts;		/* of a table feed's key, or NULL */
 	text	   *kept_key;		/* JSON, as it was parked, or NULL */
 	text	   *kept_row;
+	Datum		kept_change[FEEDPUB_CHANGE_NCOLUMNS];	/* relation, old_key, old, or 0 */
 	bool		discarded;
 	int			attempts;		/* how often it has failed */
 	int64		state;

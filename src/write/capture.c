@@ -196,7 +196,7 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 					 &written);
 	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written);
 	if (is_delete && HeapTupleHeaderIndicatesMovedPartitions(old->t_data))
-		feedpub_change_begin_move(&capture->to, capture->root, rel, old, &written);
+		feedpub_changes_begin_move(&capture->to, capture->root, rel, old, &written);
 	if (old_rel != rel)
 	{
 		ExecDropSingleTupleTableSlot(change.old);

@@ -67,11 +67,7 @@
 #include "write/write.h"
 
 /* The columns that we write, by enum FeedpubChangeColumn. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-} columns[] = {
+const FeedpubChangeColumnType feedpub_change_columns[] = {
 	{FEEDPUB_XID_COLUMN, XID8OID},
 	{FEEDPUB_POS_COLUMN, INT8OID},
 	{"op", TEXTOID},
@@ -146,9 +142,9 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 	result = feed->rd_rel->relkind == RELKIND_RELATION;
 	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
 	{
-		to->attnos[i] = get_attnum(relid, columns[i].name);
+		to->attnos[i] = get_attnum(relid, feedpub_change_columns[i].name);
 		result = result && to->attnos[i] > 0 &&
-			get_atttype(relid, to->attnos[i]) == columns[i].type;
+			get_atttype(relid, to->attnos[i]) == feedpub_change_columns[i].type;
 	}
 	for (int i = 0; i < RelationGetDescr(feed)->natts; i++)
 		nothers += TupleDescAttr(RelationGetDescr(feed), i)->attnotnull;
@@ -382,8 +378,8 @@ forget_old_links(void)
  * and the entry of the delete.
  */
 void
-feedpub_change_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTuple old,
-						  const FeedpubWritten *written)
+feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTuple old,
+						   const FeedpubWritten *written)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
 	Move	   *move = palloc0_object(Move);

@@ -40,6 +40,12 @@ typedef enum FeedpubChangeColumn
 	FEEDPUB_CHANGE_NCOLUMNS,
 } FeedpubChangeColumn;
 
+typedef struct FeedpubChangeColumnType
+{
+	const char *name;
+	Oid			type;
+} FeedpubChangeColumnType;
+
 /* How to write into a change feed. */
 typedef struct FeedpubChangeFeed
 {
@@ -67,14 +73,15 @@ typedef struct FeedpubMoved
 } FeedpubMoved;
 
 /* in change.c */
+extern const FeedpubChangeColumnType feedpub_change_columns[];
 extern bool feedpub_change_learn(FeedpubChangeFeed *to, Oid relid);
 extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
 								 FeedpubWritten *written);
 extern void feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 								Relation new_rel, HeapTuple new,
 								const FeedpubWritten *written);
-extern void feedpub_change_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
-									  HeapTuple old, const FeedpubWritten *written);
+extern void feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
+									   HeapTuple old, const FeedpubWritten *written);
 extern FeedpubMoved *feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new);
 
 /* in stamp.c */

@@ -152,7 +152,7 @@ cmp_ok(count('outbox'), '>', 1000, 'there were many');
 is(sql($node, <<'SQL'), '', 'every order once, in order by customer');
 SELECT customer, f.orders, s.orders
   FROM (SELECT (entry).message_key AS customer, array_agg((entry).data ->> 'order' ORDER BY n) AS orders
-	FROM feed_read(NULL::outbox, '', 10000) WITH ORDINALITY r (cursor, op, entry, n)
+	FROM feed_read(NULL::outbox, '', 10000) WITH ORDINALITY r (cursor, op, entry, moment, n)
 	WHERE (entry).data <> '{"order": "none"}' GROUP BY 1) f
   FULL JOIN (SELECT customer, array_agg(order_id::text ORDER BY id) AS orders
 	FROM shipment GROUP BY 1) s USING (customer)

@@ -18,7 +18,7 @@ INSERT INTO meant VALUES
 -- a role that dumps the database may read them.
 INSERT INTO meant VALUES
 	('_batch', 'r', 'feed regclass, sync_id bigint, snapshot pg_snapshot, last_pos bigint, transactions integer, publication bigint, published_at timestamp with time zone, '
-		'seed integer, merged_from bigint, merged_pos bigint, site integer', 'pg_database_owner'::regrole),
+		'seed integer, merged_from bigint, merged_pos bigint, site integer, part boolean', 'pg_database_owner'::regrole),
 	('_floor', 'r', 'feed regclass, history integer, sync_id bigint, pos bigint, merged boolean, fingerprint integer, removed_xid xid8, removed_pos bigint, moved_at timestamp with time zone', 'pg_database_owner'::regrole),
 	('_captured', 'v', 'feed regclass, relation regclass, trigger name, old boolean, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], has_key boolean, is_current boolean', 'pg_database_owner'::regrole),
 	('_capture_fault', 'v', 'feed regclass, relation regclass, trigger name, part regclass, kind text, name name, enabled "char"', 'pg_database_owner'::regrole),
@@ -35,13 +35,13 @@ INSERT INTO meant VALUES
 	('_shard', 'r', 'subscription text, shard integer, n bigint, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
-	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, published_at timestamp with time zone, key_texts text[], key json, row json, '
+	('_parked_entry', 'r', 'subscription text, shard integer, cursor text, op text, feed_xid xid8, feed_pos bigint, published_at timestamp with time zone, key_texts text[], key json, row json, relation text, old_key json, old json, '
 		'reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, state bigint, page bigint, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, '
 		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone, backoff interval[], types text[], lag_more boolean'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
-	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone');
+	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, relation text');
 INSERT INTO meant VALUES
 	('_partition', 'r', 'feed regclass, partition regclass, since xid8, trigger_id oid, partition_id oid, system_id bigint, file oid', 'pg_database_owner'::regrole),
 	('_capture', 'r', 'relation regclass, feed regclass, key name[], key_attnums smallint[], columns name[], column_attnums smallint[], old boolean, numbers_of oid, trigger name', 'pg_database_owner'::regrole);
