@@ -155,4 +155,29 @@ SQL
 }
 
 $node->stop('immediate');
+
+#
+# The server has slots for the launcher and the worker, and for no process.  It is
+# said once.
+#
+$node->append_conf('postgresql.conf', <<'CONF');
+max_worker_processes = 2
+max_logical_replication_workers = 0
+CONF
+my $offset = -s $node->logfile;
+$node->start;
+sql($node, 'DROP TABLE IF EXISTS slow, slower');
+await_worker($node);
+sql($node, q(INSERT INTO kv VALUES (2); DELETE FROM kv; CALL feed_publish('kv'); INSERT INTO kv VALUES (1); CALL feed_publish('kv')));
+$left = q(SELECT count(*) FROM feedpub._tombstone WHERE feed = 'kv'::regclass);
+ok(!comes_true($node, "($left) = 0", 100), 'without a slot for a process deletes stay');
+my @warnings = slurp_file($node->logfile, $offset) =~
+  /WARNING:  could not start a process for jobs of feeds\n.*(DETAIL:  .*)\n.*(HINT:  .*)/g;
+is(join("\n", @warnings),
+	qq(DETAIL:  The server has no free slot for a background worker.\nHINT:  You might need to increase "max_worker_processes".),
+	'which is said once');
+$node->append_conf('postgresql.conf', 'max_worker_processes = 16');
+$node->restart;
+is_soon($node, "($left) = 0", 'with one they expire');
+$node->stop;
 done_testing();
