@@ -52,6 +52,11 @@ SELECT count(*) FROM feed_read(NULL::purged) WHERE op = 'upsert';
 TABLE there;
 CALL feed_purge('purged', :'head');
 TABLE there;
+-- What turns before have left to be tried is done.
+CALL messages('v', 'w');
+UPDATE feedpub._job SET attempts = 3, retry_at = now() + interval '1 h' WHERE feed = 'purged'::regclass;
+CALL feed_purge('purged', feed_head('purged'));
+SELECT state, attempts, retry_at FROM feedpub.jobs WHERE feed = 'purged'::regclass;
 -- In a block that is no transaction.
 CALL messages('x', 'y');
 DO $$ DECLARE n bigint; BEGIN CALL feed_purge('purged', feed_head('purged'), n); RAISE NOTICE '%', n; END $$;

@@ -26,6 +26,9 @@
 /* for how long a process runs if no code is slow, in ms */
 #define FAST			4000
 
+/* one that has run for so long was ended by its own limit (process.c), in ms */
+#define SLOW			7000
+
 /*
  * How long after one process another is started, in ms: one that cannot even
  * begin is not started again and again without a pause.
@@ -45,6 +48,7 @@ static int64 stamped = -1;		/* rows up to now; -1: no plan was made */
 
 static bool has_ended(int i);
 static bool has_process(Oid owner);
+static const char *why_ended(Oid owner);
 static bool start_process(Oid owner);
 
 /*
@@ -84,11 +88,16 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 	{
 		FeedpubJob *job = lfirst(lc);
 
-		if (has_process(job->owner))
+		if (job->running && !has_process(job->owner))
+			feedpub_job_end(job, false, why_ended(job->owner));
+	}
+	foreach(lc, jobs)
+	{
+		FeedpubJob *job = lfirst(lc);
+
+		if (job->running || has_process(job->owner))
 			continue;
-		if (job->running)
-			feedpub_job_end(job, false, stamped < 0 ? NULL : "a step took too long and was ended");
-		else if (job->wait_ms > 0)
+		if (job->wait_ms > 0)
 			plan_at = Min(plan_at, TimestampTzPlusMilliseconds(now, job->wait_ms));
 		else if (now < pause_ends)
 			plan_at = Min(plan_at, pause_ends);
@@ -98,6 +107,25 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 	if (stamped >= 0)
 		stats->stamped += Max(rows - stamped, 0);
 	stamped = rows;
+}
+
+/*
+ * Why has a process of an owner ended that has written nothing?  NULL if this
+ * worker has started none.
+ */
+static const char *
+why_ended(Oid owner)
+{
+	TimestampTz started_at = 0;
+
+	for (int i = 0; i < MAX_PROCESSES; i++)
+	{
+		if (processes[i].owner == owner)
+			started_at = Max(started_at, processes[i].started_at);
+	}
+	return started_at == 0													? NULL :
+		TimestampDifferenceExceeds(started_at, GetCurrentTimestamp(), SLOW) ? "a step took too long and was ended" :
+																			  "its process was ended";
 }
 
 /*

@@ -95,6 +95,7 @@ static FeedpubStatement begin_job = {
 static FeedpubStatement save_job = {
 	.sql = "UPDATE feedpub._job SET done = $5, rows = rows + $6, pass = $7, locked = $8, failed = $9,"
 		   "  stepped_at = pg_catalog.now(),"
+		   "  attempts = CASE WHEN $5 THEN 0 ELSE attempts END, retry_at = CASE WHEN NOT $5 THEN retry_at END,"
 		   "  last_error = CASE WHEN $8 + $9 > 0 THEN COALESCE($10, last_error) END,"
 		   "  last_error_at = CASE WHEN $8 + $9 = 0 THEN NULL"
 		   "   WHEN $10 IS NULL THEN last_error_at ELSE pg_catalog.now() END" IS_JOB " AND target = $4",
@@ -102,14 +103,17 @@ static FeedpubStatement save_job = {
 	.argtypes = {JOB_TYPES, BOOLOID, INT8OID, BYTEAOID, INT8OID, INT8OID, TEXTOID},
 };
 
-/* $5: the next turn; NULL: as soon as there is something to do; $6: the error that ends it */
+/*
+ * $5: the next turn; NULL: as soon as there is something to do; $6: the error
+ * that ends it; $7: rows that are not written yet, whatever the target is now
+ */
 static FeedpubStatement end_job = {
-	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5,"
+	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5, rows = rows + $7,"
 		   "  attempts = CASE WHEN $5 IS NULL THEN 0 ELSE attempts END,"
 		   "  last_error = COALESCE($6, last_error),"
 		   "  last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END" IS_JOB,
-	.nargs = 6,
-	.argtypes = {JOB_TYPES, TIMESTAMPTZOID, TEXTOID},
+	.nargs = 7,
+	.argtypes = {JOB_TYPES, TIMESTAMPTZOID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement count_failed = {
@@ -368,10 +372,11 @@ void
 feedpub_job_end(const FeedpubJob *job, bool progressed, const char *error)
 {
 	bool		fails = error != NULL || (job->failed > 0 && job->kind != FEEDPUB_JOB_STAMP);
-	char		nulls[] = "      ";
-	Datum		values[6];
+	char		nulls[] = "       ";
+	Datum		values[7];
 
 	name_job(job, values);
+	values[6] = Int64GetDatum(job->total - job->saved);
 	if (progressed && !fails)
 		nulls[4] = 'n';
 	else

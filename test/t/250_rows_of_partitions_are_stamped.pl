@@ -225,6 +225,13 @@ attach('other', 'other_1', 10000, 3, user => 'regress_feedpub_other');
 is_soon($node, "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $pid)", 'its process ends');
 await_state('owner_3', q(state = 'failing' AND last_error = 'a step took too long and was ended'), 'it is ended');
 is_done('other', 'other_1', 3, 'another owner has its turn');
+
+# Killed by somebody before it has taken long: each process that is seen, until one
+# was young enough.
+is_soon($node, <<'SQL', 'a process that was killed is told from one that was too slow');
+(SELECT last_error = 'its process was ended' FROM feedpub.jobs WHERE relation = 'owner_3'::regclass)
+	OR (SELECT count(pg_terminate_backend(pid)) < 0 FROM pg_stat_activity WHERE backend_type = 'feedpub job')
+SQL
 does('');
 await_state('owner_3', "state = 'done' AND rows = 3", 'when it is mended it is done');
 ok( $node->poll_query_until('postgres', q(SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory')),

@@ -105,10 +105,19 @@ is(sql($node, $there), 'h', 'and nothing is removed');
 sql($node, q(ALTER TABLE outbox NO FORCE ROW LEVEL SECURITY));
 is_soon($node, "($there) IS NULL", 'until it is gone');
 
-# After a crash the rest is removed.
+# The floor moves while rows are removed: all of them are counted.
 $node->append_conf('postgresql.conf', 'feedpub.removal_rate = 10');
 $node->reload;
 sql($node, q(DROP TRIGGER see ON outbox));
+my $rows = q((SELECT rows FROM feedpub.jobs WHERE feed = 'outbox'::regclass));
+my $before = sql($node, "SELECT $rows");
+sql($node, q(INSERT INTO outbox (message_type, data) SELECT 'i', '{}' FROM generate_series(1, 50) i));
+is_soon($node, '(SELECT count(*) FROM outbox) BETWEEN 1 AND 45', 'a removal is under way');
+messages('j');
+is_soon($node, '(SELECT count(*) FROM outbox) = 0', 'another row is removed as well');
+is_soon($node, "$rows = $before + 51", 'each is counted');
+
+# After a crash the rest is removed.
 sql($node, q(INSERT INTO outbox (message_type, data) SELECT 'i', '{}' FROM generate_series(1, 1000)));
 is_soon($node, '(SELECT count(*) FROM outbox) BETWEEN 1 AND 999', 'a removal is under way');
 $node->stop('immediate');
