@@ -98,7 +98,7 @@ is( sql($node, 'SELECT max(n) <= 200, count(*) >= 15 FROM (SELECT count(*) AS n 
 #
 # The worker, then the server, is stopped in the middle.
 #
-set_rate(300);
+set_rate(50);
 attach('kv', 'kv_2', 20000, 3000);
 await_state('kv_2', 'rows > 0', 'some rows are stamped');
 sql($node, 'SELECT pg_terminate_backend(pid, 60000) FROM feedpub.workers WHERE pid IS NOT NULL');
