@@ -1145,14 +1145,12 @@ GRANT SELECT ON feedpub.feeds TO PUBLIC;
 -- No lock is taken on the tables, so that a view waits for nobody.
 CREATE VIEW feedpub.captures AS
 	SELECT c.feed, c.relation, c.key, c.columns, c.old,
-		CASE WHEN NOT c.has_key THEN 'no key'
-			WHEN EXISTS (SELECT FROM feedpub._capture_fault f
-				WHERE f.feed OPERATOR(pg_catalog.=) c.feed
-					AND f.relation OPERATOR(pg_catalog.=) c.relation
-					AND (f.kind OPERATOR(pg_catalog.=) 'row' OR f.kind OPERATOR(pg_catalog.=) 'truncate')
-					AND (f.name IS NOT NULL OR f.part OPERATOR(pg_catalog.=) f.relation)) THEN 'unguarded'
-			ELSE 'ready' END AS state
-	FROM feedpub._captured c;
+		CASE WHEN NOT c.has_key THEN 'no key' WHEN f.feed IS NOT NULL THEN 'unguarded' ELSE 'ready' END AS state
+	FROM feedpub._captured c
+	LEFT JOIN (SELECT DISTINCT f.feed, f.relation FROM feedpub._capture_fault f
+		WHERE (f.kind OPERATOR(pg_catalog.=) 'row' OR f.kind OPERATOR(pg_catalog.=) 'truncate')
+			AND (f.name IS NOT NULL OR f.part OPERATOR(pg_catalog.=) f.relation)) f
+		ON f.feed OPERATOR(pg_catalog.=) c.feed AND f.relation OPERATOR(pg_catalog.=) c.relation;
 COMMENT ON VIEW feedpub.captures IS
 	'The tables whose changes are written into change feeds.';
 COMMENT ON COLUMN feedpub.captures.columns IS

@@ -4,9 +4,10 @@
  *	  A page of a feed, and what caches may keep of it.
  *
  * Caching.  A full page of an outbox ("more") is final, since what is after a
- * cursor never changes.  So is one of a change feed: its marks of moments tell of
- * what a reader has got by then, which stays true (read/changes.c).  A full page of a table feed is not, but what has been
- * changed in it since comes again after it.  It may be kept for a quarter of
+ * cursor never changes.  So is one of a change feed: its marks of moments tell
+ * of what a reader has got by then, which stays true (read/changes.c).  A full
+ * page of a table feed is not, but what has been changed in it since comes again
+ * after it.  It may be kept for a quarter of
  * the time for which deletes are retained, so that a consumer that is led by
  * pages out of a cache has three quarters to get past the deletes.  Any other
  * page is to be asked for again, with its ETag.

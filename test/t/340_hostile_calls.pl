@@ -193,6 +193,7 @@ sub relation
 
 my %argument = (
 	regclass => \&relation,
+	_regclass => sub { return 'ARRAY[' . join(', ', map { chance(5) ? 'NULL' : relation() } 1 .. rand 4) . ']::regclass[]' },
 	anyelement => sub {
 		return 'NULL::' . pick(@feeds) if chance(50);
 		return 'NULL' if chance(5);
