@@ -1,6 +1,7 @@
 # pg_upgrade keeps the feeds and goes on with the same transaction ids, so a
 # consumer goes on from its cursor, in both orders, and in the middle of the
-# initial snapshot of a table; so do subscriptions, what is parked, and floors.
+# initial snapshot of a table; so do subscriptions, what is parked, floors, and
+# captures of change feeds.
 #
 # The old server is of the same version as the new one, or the one of
 # FEEDPUB_OLD_PG_CONFIG, into which feedpub must have been installed.
@@ -151,8 +152,23 @@ sql($old, q(INSERT INTO old (message_type, data) VALUES ('A', '11')));
 sql($old, q(CALL ext.feed_publish('old')));
 sql($old, "CALL ext.feed_purge('old', '$floor')");
 sql($old, q(SELECT ext.feed_retain('old', '30 days', '60 days')));
+
+# A captured table with a column that is gone, and with a partition.
+sql($old, <<'SQL');
+SELECT ext.feed_create_changes('changes');
+CREATE TABLE line (gone int, id int PRIMARY KEY, v text, w text) PARTITION BY RANGE (id);
+CREATE TABLE line_0 PARTITION OF line FOR VALUES FROM (0) TO (10);
+CREATE TABLE line_1 PARTITION OF line FOR VALUES FROM (10) TO (20);
+ALTER TABLE line DROP gone;
+SELECT ext.feed_capture('line', 'changes', columns => '{w}');
+INSERT INTO line VALUES (1, 'a', 'a');
+CALL ext.feed_publish('changes');
+SQL
+my ($changed) = sql($old, q(SELECT ext.feed_head('changes')));
+sql($old, "UPDATE line SET w = 'b'");
 my %same = map { $_ => sql($old, $_) } (
 	'SELECT feed, kind, keep, max_age FROM feedpub.feeds ORDER BY 1',
+	'SELECT feed, relation, key, columns, old, state FROM feedpub.captures',
 	'SELECT name, feed, max_attempts, parked FROM feedpub.subscriptions ORDER BY 1',
 	'SELECT subscription, shard, cursor, last_ack, parked FROM feedpub.shards ORDER BY 1, 2',
 	q(SELECT subscription, attempts, key, cursor FROM feedpub.parked),
@@ -250,6 +266,16 @@ is(sql($new, 'SELECT count(*), count(DISTINCT i) FROM effect'), '60|60', 'the gr
 
 refused($new, "SELECT ext.feed_page('old', '$purged')", 'PF002', 'expired', 'what was before the floor has expired');
 is(sql($new, "SELECT json_array_length(ext.feed_page('old', '$floor') -> 'entries')"), 1, 'what is after it is there');
+
+sql($new, 'UPDATE line SET id = 11; TRUNCATE line_1');
+sql($new, q(CALL ext.feed_publish('changes')));
+is(sql($new, "SELECT op, (entry).key, (entry).old_key, (entry).row FROM ext.feed_read(NULL::changes, '$changed')"),
+	join("\n", 'update|{"id":1}||{"w":"b"}', 'update|{"id":11}|{"id":1}|{"w":"b"}', 'delete|{"id":11}||'), 'what is captured goes on');
+is(sql($new, q(SELECT guard FROM ext.feed_check('changes'))), 'capture', 'a capture does not go with its feed any more');
+is(sql($new, q(SELECT ext.feed_repair('changes'))), 1, 'feed_repair() mends that');
+is(sql($new, q(SELECT guard FROM ext.feed_check('changes'))), '', 'and nothing is wrong');
+sql($new, 'DROP TABLE changes');
+is(sql($new, q(SELECT count(*) FROM pg_trigger WHERE tgfoid = 'feedpub._capture_row'::regproc)), '0', 'then it goes');
 
 $new->stop;
 done_testing();
