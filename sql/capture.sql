@@ -195,6 +195,61 @@ TRUNCATE a CASCADE;
 TRUNCATE b;
 SELECT op, relation, dense_rank() OVER (ORDER BY statement) FROM changes WHERE op = 'truncate' ORDER BY feed_xid, feed_pos;
 SELECT count(*) FROM news();
+-- of tables whose values are made JSON in a subtransaction; a trigger between
+-- ours writes, and truncates another table; partitions that the statement brings
+CREATE TYPE mood AS ENUM ('good', 'lost');
+CREATE TABLE c (id int PRIMARY KEY, m mood) PARTITION BY LIST (id);
+CREATE TABLE c_1 PARTITION OF c FOR VALUES IN (1);
+CREATE TABLE d (id int PRIMARY KEY, m mood) PARTITION BY LIST (id);
+CREATE TABLE d_1 PARTITION OF d FOR VALUES IN (1);
+CREATE TABLE d_2 PARTITION OF d FOR VALUES IN (2);
+CREATE TABLE e (id int PRIMARY KEY);
+CREATE TABLE f (id int PRIMARY KEY);
+SELECT count(feed_capture(t, 'changes')) FROM unnest('{c,d,e,f}'::regclass[]) t;
+CREATE FUNCTION between_ours() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO f VALUES (0);
+	TRUNCATE e, f;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER a_first BEFORE TRUNCATE ON d FOR EACH STATEMENT EXECUTE FUNCTION between_ours();
+CREATE TRIGGER zzz_last BEFORE TRUNCATE ON d FOR EACH STATEMENT EXECUTE FUNCTION between_ours();
+INSERT INTO c VALUES (1, 'good');
+INSERT INTO d VALUES (1, 'good'), (2, 'lost');
+TRUNCATE c, a, d, b;
+CREATE VIEW truncates AS
+	SELECT op, relation, dense_rank() OVER (ORDER BY statement) AS number, key FROM changes WHERE op IN ('truncate', 'delete') ORDER BY feed_xid, feed_pos;
+SELECT * FROM truncates;
+SELECT count(*) FROM news();
+-- two in a transaction, in a function, and one that fails before another
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+CREATE TRIGGER fail BEFORE TRUNCATE ON e WHEN (current_setting('captured.fails', true) = 'now') EXECUTE FUNCTION fail();
+\set VERBOSITY terse
+BEGIN;
+TRUNCATE c;
+TRUNCATE e, f;
+INSERT INTO c VALUES (1, 'good');
+SAVEPOINT a;
+SET captured.fails = 'now';
+TRUNCATE c, e;
+ROLLBACK TO a;
+TRUNCATE c_1;
+COMMIT;
+DO $$ BEGIN FOR i IN 1..2 LOOP TRUNCATE e, c; END LOOP; END $$;
+INSERT INTO c VALUES (1, 'good');
+DO $$
+BEGIN
+	BEGIN
+		TRUNCATE c, e;
+		RAISE 'undone';
+	EXCEPTION WHEN raise_exception THEN TRUNCATE c_1;
+	END;
+END $$;
+SELECT * FROM truncates;
+SELECT count(*) FROM news();
+\set VERBOSITY default
+DROP VIEW truncates;
+DROP TABLE c, d, e, f;
 
 -- Two feeds
 SELECT feed_create_changes('others');
@@ -204,9 +259,21 @@ INSERT INTO b VALUES (1);
 DELETE FROM b;
 SELECT op, relation, key, old FROM changes ORDER BY feed_xid, feed_pos;
 SELECT op, relation, key, old FROM others ORDER BY feed_xid, feed_pos;
+-- statements have numbers of their own in each feed
+CREATE TABLE g (id int PRIMARY KEY);
+SELECT feed_capture('g', 'others');
+INSERT INTO g SELECT generate_series(2, c.last_value - o.last_value) FROM changes_feed_pos_seq c, others_feed_pos_seq o;
+DELETE FROM changes;
+DELETE FROM others;
+SELECT c.last_value - o.last_value AS ahead FROM changes_feed_pos_seq c, others_feed_pos_seq o;
+BEGIN;
+TRUNCATE b;
+TRUNCATE g;
+COMMIT;
+SELECT relation, dense_rank() OVER (ORDER BY statement) FROM others ORDER BY feed_xid, feed_pos;
+DROP TABLE g;
 
 -- What cannot be JSON becomes an entry with the error; other rows are as ever
-CREATE TYPE mood AS ENUM ('good', 'lost');
 CREATE TABLE moods (id int PRIMARY KEY, m mood, n int);
 SELECT feed_capture('moods', 'changes');
 INSERT INTO moods VALUES (1, 'lost', 1), (2, 'good', 1);

@@ -105,13 +105,6 @@ typedef struct Change
 
 static FeedpubCache captures = {"feedpub captures", sizeof(Capture)};
 
-/* the command that truncates a captured table as a whole, and which */
-static Oid	whole_table = InvalidOid;
-static SubTransactionId whole_subid;
-static FullTransactionId whole_xid;
-static CommandId whole_command;
-static int64 whole_statement;
-
 static Capture *find_capture(Relation rel, const Trigger *trigger);
 static bool can_write(const Capture *capture);
 static bool find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
@@ -489,7 +482,7 @@ has_large_value(const FeedpubJsonShape *shape, TupleTableSlot *slot)
  *
  * BEFORE TRUNCATE, FOR EACH STATEMENT, on a captured table: writes a truncate
  * into each of its change feeds.  Tables that one statement truncates have one
- * number, in column statement.  The entry comes after those of all rows that it
+ * number in a feed, in column statement.  The entry comes after those of all rows that it
  * removes: the statement has locked all its tables by now.
  *
  * The same on a partition: writes a delete for each row, unless the captured
@@ -502,10 +495,6 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 												  "_capture_truncate", "trigger before TRUNCATE");
 	Relation	rel = trigdata->tg_relation;
 	Oid			funcid = feedpub_relation_function("_capture_row", 0, NULL);
-	FullTransactionId xid = GetTopFullTransactionId();
-	bool		goes_on = FullTransactionIdEquals(whole_xid, xid) &&
-		whole_subid == GetCurrentSubTransactionId() &&
-		whole_command == GetCurrentCommandId(false);
 
 	for (int i = 0; i < rel->trigdesc->numtriggers; i++)
 	{
@@ -513,6 +502,7 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 		Capture    *capture;
 		Change		change = {0};
 		FeedpubWritten written;
+		int64	   *number;
 
 		if (trigger->tgfoid != funcid)
 			continue;
@@ -522,22 +512,17 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 		if (capture->root != RelationGetRelid(rel))
 		{
 			if (rel->rd_rel->relkind == RELKIND_RELATION &&
-				!(goes_on && whole_table == capture->root))
+				feedpub_truncate_note(capture->root, false) == NULL)
 				truncate_partition(capture, rel);
+			continue;
 		}
-		else
-		{
-			change.capture = change.old_capture = capture;
-			if (!goes_on)
-				whole_statement = feedpub_position_take(capture->to.relid, capture->to.seqid, 1);
-			whole_table = capture->root;
-			whole_xid = xid;
-			whole_subid = GetCurrentSubTransactionId();
-			whole_command = GetCurrentCommandId(true);
-			goes_on = true;
-			change.statement = whole_statement;
-			write_change(&change, "truncate", &written);
-		}
+		(void) feedpub_truncate_note(capture->root, true);
+		number = feedpub_truncate_note(capture->to.relid, true);
+		if (*number == 0)
+			*number = feedpub_position_take(capture->to.relid, capture->to.seqid, 1);
+		change.capture = change.old_capture = capture;
+		change.statement = *number;
+		write_change(&change, "truncate", &written);
 	}
 	PG_RETURN_POINTER(NULL);
 }

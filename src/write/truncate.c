@@ -26,6 +26,7 @@
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -35,12 +36,19 @@
 
 PG_FUNCTION_INFO_V1(feedpub_note_truncate);
 
-/* the command that truncates a feed as a whole, and which feed */
-static Oid	whole_feed = InvalidOid;
-static FullTransactionId whole_xid;
-static SubTransactionId whole_subid;
-static CommandId whole_command;
+/* What a TRUNCATE that is running has noted of a relation. */
+typedef struct Note
+{
+	dlist_node	node;
+	MemoryContext statement;
+	Oid			relid;
+	int64		number;
+	MemoryContextCallback callback;
+} Note;
 
+static dlist_head notes = DLIST_STATIC_INIT(notes);
+
+static void forget(void *arg);
 static void leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel);
 
 /*
@@ -55,12 +63,6 @@ static void leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel)
  * tablecmds.c: ExecuteTruncateGuts.  If the statement names partitions before
  * it, their deletes are published as well.)  A table that was a partition
  * keeps the trigger, which does nothing there.
- *
- * The feed's tombstone has used up the command's number, so the next command
- * has another one.  If that TRUNCATE has failed, its subtransaction is not the
- * current one any more.  A trigger of the user's between ours may run commands
- * of its own, or the statement reaches another feed first.  Then the rows get
- * tombstones, too, which say what the feed's says.
  */
 Datum
 feedpub_note_truncate(PG_FUNCTION_ARGS)
@@ -81,19 +83,57 @@ feedpub_note_truncate(PG_FUNCTION_ARGS)
 		feedpub_lost_note(feed);	/* there is no position */
 	else if (feed == RelationGetRelid(rel))
 	{
-		whole_feed = feed;
-		whole_xid = xid;
-		whole_subid = GetCurrentSubTransactionId();
-		whole_command = GetCurrentCommandId(true);
+		(void) feedpub_truncate_note(feed, true);
 		feedpub_tombstone_write(feed, xid, feedpub_position_take(feed, seqid, 1), (Datum) 0);
 		feedpub_wake_note(feed, xid);
 	}
 	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
-			 (whole_feed != feed || !FullTransactionIdEquals(whole_xid, xid) ||
-			  whole_subid != GetCurrentSubTransactionId() ||
-			  whole_command != GetCurrentCommandId(false)))
+			 feedpub_truncate_note(feed, false) == NULL)
 		leave_tombstones(feed, seqid, &key, rel);
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * The number that the TRUNCATE which calls this trigger has for a relation, 0
+ * until it is set.  Returns NULL if it has noted none, and enter is not set.
+ *
+ * Neither its transaction, nor its command, nor its subtransaction tells one
+ * TRUNCATE from the next: triggers run commands between ours, and one calls
+ * another TRUNCATE.  But the server makes an executor's state for each TRUNCATE,
+ * and calls all of its triggers in that state's context for a row.  So a note is
+ * in the memory of that state, and goes with it, also if the statement fails.
+ * While it is there, no other statement can have that memory.  The caller is in
+ * the context in which the server has called it.
+ */
+int64 *
+feedpub_truncate_note(Oid relid, bool enter)
+{
+	MemoryContext statement = MemoryContextGetParent(CurrentMemoryContext);
+	dlist_iter	iter;
+	Note	   *note;
+
+	dlist_foreach(iter, &notes)
+	{
+		note = dlist_container(Note, node, iter.cur);
+		if (note->statement == statement && note->relid == relid)
+			return &note->number;
+	}
+	if (!enter)
+		return NULL;
+	note = MemoryContextAllocZero(statement, sizeof(Note));
+	note->statement = statement;
+	note->relid = relid;
+	note->callback.func = forget;
+	note->callback.arg = note;
+	dlist_push_head(&notes, &note->node);
+	MemoryContextRegisterResetCallback(statement, &note->callback);
+	return &note->number;
+}
+
+static void
+forget(void *arg)
+{
+	dlist_delete(&((Note *) arg)->node);
 }
 
 /*

@@ -103,6 +103,9 @@ extern Datum feedpub_message_id(void);
 extern int64 feedpub_position_take(Oid feed, Oid seqid, int n);
 extern void feedpub_position_begin(Oid seqid);
 
+/* in truncate.c */
+extern int64 *feedpub_truncate_note(Oid relid, bool enter);
+
 /* in wake.c */
 extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
 extern void feedpub_wake_note_new(Oid relid);
