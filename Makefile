@@ -139,6 +139,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
+	change-moments \
 	drop-against-open \
 	drop-against-rename \
 	drop-against-subscribe \
