@@ -144,7 +144,7 @@ ALTER TABLE plain ADD PRIMARY KEY (id) DEFERRABLE, ADD CONSTRAINT deferred UNIQU
 SELECT key, refusal(format('SELECT feed_attach(%L, key => %L)', 'plain', key)) FROM unnest('{NULL,plain_pkey,deferred}'::text[]) key;
 SELECT feed_attach('plain');
 ALTER TABLE plain DROP CONSTRAINT plain_pkey, DROP CONSTRAINT deferred;
-SELECT columns, refusal(format('SELECT feed_attach(%L, key => %L, columns => %L)', 'plain', 'plain_id2_key', columns)) FROM unnest('{"{}","{a,nothing}","{a,NULL}","{ctid}","{feed_xid}"}'::text[]) columns;
+SELECT columns, refusal(format('SELECT feed_attach(%L, key => %L, columns => %L)', 'plain', 'plain_id2_key', columns)) FROM unnest('{"{}","{a,nothing}","{a,NULL}","{ctid}","{feed_xid}","{a,a}"}'::text[]) columns;
 SELECT refusal('SELECT feed_attach(NULL)') UNION ALL SELECT refusal($$SELECT feed_attach('plain', key => 'plain_id2_key', deletes => NULL)$$);
 SELECT refusal('SELECT feed_detach(NULL)') UNION ALL SELECT refusal($$SELECT feed_detach('keyed', cascade => NULL)$$);
 ALTER TABLE plain ADD feed_pos text;

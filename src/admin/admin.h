@@ -24,7 +24,8 @@
 #define FEEDPUB_ID_DEFAULT	"pg_catalog.gen_random_uuid()::pg_catalog.text"
 
 /* in attach.c */
-extern void feedpub_attach_refuse(Relation rel, const char *verb);
+extern void feedpub_attach_refuse(Relation rel, bool is_capture);
+extern const char *feedpub_attach_columns(Oid relid, Datum columns);
 extern Oid	feedpub_attach_key(Relation rel, Oid keyid, const char *function,
 							   bool deletes);
 

@@ -18,7 +18,6 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/catalog.h"
@@ -37,7 +36,6 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/syscache.h"
 
 #include "admin/admin.h"
 
@@ -46,11 +44,8 @@ PG_FUNCTION_INFO_V1(feed_attach);
 /* up to how many pages the index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
 
-static void refuse_other_feeds(Relation rel);
 static void replace_lost_parts(Oid relid, Oid keyid);
-static const char *list_columns(Oid relid, ArrayType *columns);
 static char *make_index(Oid relid);
-static bool is_heap(Oid relid);
 
 /*
  * feed_attach(feed regclass, key regclass DEFAULT NULL,
@@ -73,8 +68,8 @@ static bool is_heap(Oid relid);
  * Errors: 25006 on a standby, 22023 for an empty list of columns, 42P01, 42809
  * if it is no ordinary table, or an outbox; 0A000 for temporary and unlogged
  * tables, partitions, tables with inheritance, and higher isolation; 55000 if
- * there is no key; 42703 for an unknown column; 42701 if columns of the
- * stamp's names are there; 22004, 55P03, 42501.
+ * there is no key; 42703 for an unknown column; 42701 if it is named twice, or
+ * columns of the stamp's names are there; 22004, 55P03, 42501.
  *
  * A partitioned table is one feed with all its partitions, which are locked as
  * it is.  The index of each larger partition is a statement of its own: call
@@ -91,22 +86,11 @@ feed_attach(PG_FUNCTION_ARGS)
 	const char *columns = NULL; /* set if the feed is new */
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PreventCommandDuringRecovery("feed_attach()");
-	if (IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
-						"feed_attach"),
-				 errdetail("Reads in it would miss rows that others have committed since.")));
+	feedpub_argument_check_latest("feed_attach()");
 	relid = PG_GETARG_OID(0);
-	if (get_rel_name(relid) == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
 	feedpub_require_owner(relid);
 	rel = feedpub_registry_open(relid);
-	refuse_other_feeds(rel);
-	feedpub_attach_refuse(rel, "a feed");
+	feedpub_attach_refuse(rel, false);
 	relation_close(rel, AccessShareLock);	/* does not block another caller */
 
 	if (!feedpub_registry_is_registered(relid))
@@ -114,15 +98,14 @@ feed_attach(PG_FUNCTION_ARGS)
 	if (!feedpub_registry_is_registered(relid)) /* no other was first */
 	{
 		rel = feedpub_registry_open(relid);
-		refuse_other_feeds(rel);
-		feedpub_attach_refuse(rel, "a feed");
+		feedpub_attach_refuse(rel, false);
 		key = feedpub_attach_key(rel, PG_ARGISNULL(1) ? InvalidOid : PG_GETARG_OID(1),
 								 "feed_attach", PG_GETARG_BOOL(3));
 		feedpub_registry_add(relid, FEEDPUB_KIND_TABLE, false);
 		feedpub_wake_note_new(relid);
 		feedpub_registry_set_key(rel, key, PG_GETARG_BOOL(3));
 		relation_close(rel, NoLock);
-		columns = PG_ARGISNULL(2) ? "" : list_columns(relid, PG_GETARG_ARRAYTYPE_P(2));
+		columns = PG_ARGISNULL(2) ? "" : feedpub_attach_columns(relid, PG_GETARG_DATUM(2));
 		feedpub_role_run_as_owner(relid, psprintf("ALTER TABLE %s ADD COLUMN " FEEDPUB_XID_COLUMN " pg_catalog.xid8, ADD COLUMN " FEEDPUB_POS_COLUMN " pg_catalog.int8", feedpub_relation_name(relid)));
 	}
 	else
@@ -151,35 +134,27 @@ feed_attach(PG_FUNCTION_ARGS)
 }
 
 /*
- * Refuse an outbox and a change feed.
+ * Refuse a table that cannot be a table feed, or cannot be captured, or has a
+ * partition that cannot be in one.  A partition can be captured.  A capture
+ * needs to see that a row moves to another partition, which only heap tuples
+ * tell.
  */
-static void
-refuse_other_feeds(Relation rel)
+void
+feedpub_attach_refuse(Relation rel, bool is_capture)
 {
+	const char *name = RelationGetRelationName(rel);
+	const char *verb = is_capture ? "captured" : "a feed";
+	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	FeedpubKind kind = feedpub_registry_kind(RelationGetRelid(rel));
+	List	   *tables = list_make1_oid(RelationGetRelid(rel));
+	ListCell   *lc;
 
 	if (kind != FEEDPUB_KIND_NONE && kind != FEEDPUB_KIND_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is %s already", RelationGetRelationName(rel),
-						kind == FEEDPUB_KIND_CHANGES ? "a change feed" : "an outbox feed")));
-}
-
-/*
- * Refuse a table that cannot be a table feed, or cannot be captured, or has a
- * partition that cannot be in one.  verb is "a feed" or "captured": a partition
- * can be captured.  A capture needs to see that a row moves to another
- * partition, which only heap tuples tell.
- */
-void
-feedpub_attach_refuse(Relation rel, const char *verb)
-{
-	const char *name = RelationGetRelationName(rel);
-	bool		is_capture = strcmp(verb, "captured") == 0;
-	bool		is_partitioned = rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	List	   *tables = list_make1_oid(RelationGetRelid(rel));
-	ListCell   *lc;
-
+				 errmsg("\"%s\" cannot be %s", name, verb),
+				 errdetail(is_capture ? "It is %s." : "It is %s already.", kind == FEEDPUB_KIND_CHANGES ? "a change feed" : "an outbox"),
+				 is_capture ? errhint("Read that feed itself.") : 0));
 	if ((rel->rd_rel->relkind != RELKIND_RELATION && !is_partitioned) ||
 		IsCatalogRelation(rel) ||
 		RelationGetNamespace(rel) == get_namespace_oid(FEEDPUB_SCHEMA, false))
@@ -191,44 +166,31 @@ feedpub_attach_refuse(Relation rel, const char *verb)
 		tables = list_concat(tables, feedpub_partition_list(rel, false));
 	foreach(lc, tables)
 	{
-		Oid			relid = lfirst_oid(lc);
-		bool		is_feed = relid == RelationGetRelid(rel);
-		char		relkind = get_rel_relkind(relid);
-		char		persistence = relkind == '\0' ? RELPERSISTENCE_PERMANENT : get_rel_persistence(relid);
+		bool		is_feed = lfirst_oid(lc) == RelationGetRelid(rel);
+		Relation	part = try_relation_open(lfirst_oid(lc), AccessShareLock);
 		const char *what = NULL;
 
-		if (relkind == RELKIND_FOREIGN_TABLE)
+		if (part == NULL)
+			continue;
+		if (part->rd_rel->relkind == RELKIND_FOREIGN_TABLE)
 			what = "a foreign table";
-		else if (persistence != RELPERSISTENCE_PERMANENT)
-			what = persistence == RELPERSISTENCE_TEMP ? "a temporary table" : "an unlogged table";
-		else if (is_feed && rel->rd_rel->relispartition && !is_capture)
+		else if (part->rd_rel->relpersistence != RELPERSISTENCE_PERMANENT)
+			what = part->rd_rel->relpersistence == RELPERSISTENCE_TEMP ? "a temporary table" : "an unlogged table";
+		else if (is_feed && part->rd_rel->relispartition && !is_capture)
 			what = "a partition";
-		else if (relkind == RELKIND_RELATION && is_feed && !rel->rd_rel->relispartition &&
-				 (has_superclass(relid) || find_inheritance_children(relid, NoLock) != NIL))
+		else if (is_feed && !is_partitioned && !part->rd_rel->relispartition &&
+				 (has_superclass(lfirst_oid(lc)) || find_inheritance_children(lfirst_oid(lc), NoLock) != NIL))
 			what = "a table with inheritance";
-		else if (is_capture && relkind == RELKIND_RELATION && !is_heap(relid))
+		else if (is_capture && part->rd_rel->relkind == RELKIND_RELATION && part->rd_rel->relam != HEAP_TABLE_AM_OID)
 			what = "a table of another access method than heap";
 		if (what != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("\"%s\" cannot be %s", name, verb),
 					 is_feed ? errdetail("It is %s.", what) :
-							   errdetail("Its partition \"%s\" is %s.", get_rel_name(relid), what)));
+							   errdetail("Its partition \"%s\" is %s.", RelationGetRelationName(part), what)));
+		relation_close(part, is_feed ? NoLock : AccessShareLock);
 	}
-}
-
-static bool
-is_heap(Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	bool		result = true;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		result = ((Form_pg_class) GETSTRUCT(tuple))->relam == HEAP_TABLE_AM_OID;
-		ReleaseSysCache(tuple);
-	}
-	return result;
 }
 
 /*
@@ -317,10 +279,10 @@ replace_lost_parts(Oid relid, Oid keyid)
 }
 
 /*
- * The arguments of the trigger that stamps: the columns that it compares.
+ * The columns that an argument names, a name[], as literals with commas.
  */
-static const char *
-list_columns(Oid relid, ArrayType *columns)
+const char *
+feedpub_attach_columns(Oid relid, Datum columns)
 {
 	StringInfoData list;
 	Datum	   *names;
@@ -328,7 +290,7 @@ list_columns(Oid relid, ArrayType *columns)
 	int			nnames;
 
 	initStringInfo(&list);
-	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
+	deconstruct_array(DatumGetArrayTypeP(columns), NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
 					  &names, &nulls, &nnames);
 	for (int i = 0; i < nnames; i++)
 	{
@@ -339,6 +301,13 @@ list_columns(Oid relid, ArrayType *columns)
 					(errcode(ERRCODE_UNDEFINED_COLUMN),
 					 errmsg("column \"%s\" of relation \"%s\" does not exist",
 							name, get_rel_name(relid))));
+		for (int j = 0; j < i; j++)
+		{
+			if (strcmp(name, NameStr(*DatumGetName(names[j]))) == 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_DUPLICATE_COLUMN),
+						 errmsg("column \"%s\" specified more than once", name)));
+		}
 		appendStringInfo(&list, "%s%s", i > 0 ? ", " : "", quote_literal_cstr(name));
 	}
 	if (nnames == 0)

@@ -31,7 +31,6 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -43,7 +42,6 @@ PG_FUNCTION_INFO_V1(feed_uncapture);
 
 static void require_change_feed(Oid feed);
 static void refuse_captured(Oid relid, Oid feed);
-static ArrayType *check_columns(Oid relid, ArrayType *columns);
 
 /*
  * feed_capture(relation regclass, feed regclass, columns name[] DEFAULT NULL,
@@ -97,13 +95,7 @@ feed_capture(PG_FUNCTION_ARGS)
 	Datum		values[6];
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PreventCommandDuringRecovery("feed_capture()");
-	if (IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
-						"feed_capture"),
-				 errdetail("Reads in it would miss rows that others have committed since.")));
+	feedpub_argument_check_latest("feed_capture()");
 	relid = PG_GETARG_OID(0);
 	feed = PG_GETARG_OID(1);
 
@@ -122,23 +114,13 @@ feed_capture(PG_FUNCTION_ARGS)
 	{
 		Relation	rel;
 
-		if (get_rel_name(relid) == NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_TABLE),
-					 errmsg("relation with OID %u does not exist", relid)));
 		feedpub_require_owner(relid);
 		rel = feedpub_registry_open(relid);
-		if (feedpub_registry_is_registered(relid) && !feedpub_registry_is_table(relid))
-			ereport(ERROR,
-					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 errmsg("\"%s\" cannot be captured", RelationGetRelationName(rel)),
-					 errdetail("It is a feed whose rows do not change."),
-					 errhint("Read that feed itself.")));
-		feedpub_attach_refuse(rel, "captured");
+		feedpub_attach_refuse(rel, true);
 		refuse_captured(relid, feed);
 		key = feedpub_attach_key(rel, PG_ARGISNULL(3) ? InvalidOid : PG_GETARG_OID(3), "feed_capture", false);
-		values[3] = PG_ARGISNULL(2) ? (Datum) 0 :
-									  PointerGetDatum(check_columns(relid, PG_GETARG_ARRAYTYPE_P(2)));
+		if (!PG_ARGISNULL(2))
+			(void) feedpub_attach_columns(relid, PG_GETARG_DATUM(2));
 		relation_close(rel, i == 0 ? AccessShareLock : NoLock);
 		if (i == 0)
 			feedpub_lock_tables(list_make1_oid(relid), ShareRowExclusiveLock);
@@ -146,6 +128,7 @@ feed_capture(PG_FUNCTION_ARGS)
 	values[0] = ObjectIdGetDatum(relid);
 	values[1] = ObjectIdGetDatum(feed);
 	values[2] = ObjectIdGetDatum(key);
+	values[3] = PG_ARGISNULL(2) ? (Datum) 0 : PG_GETARG_DATUM(2);
 	values[4] = PG_GETARG_DATUM(4);
 	(void) feedpub_store_execute(&forget, NULL, NULL);
 	feedpub_capture_drop_leftovers(relid);
@@ -235,40 +218,4 @@ refuse_captured(Oid relid, Oid feed)
 					 lfirst_oid(lc) != relid ? errdetail("Each change of \"%s\" would be written twice.", get_rel_name(relid)) : 0,
 					 errhint("Use feed_uncapture() first.")));
 	}
-}
-
-/*
- * Refuse columns that the table does not have.
- */
-static ArrayType *
-check_columns(Oid relid, ArrayType *columns)
-{
-	Datum	   *names;
-	bool	   *nulls;
-	int			nnames;
-
-	deconstruct_array(columns, NAMEOID, NAMEDATALEN, false, TYPALIGN_CHAR,
-					  &names, &nulls, &nnames);
-	if (nnames == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"columns\" must not be empty")));
-	for (int i = 0; i < nnames; i++)
-	{
-		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
-
-		if (get_attnum(relid, name) <= 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_COLUMN),
-					 errmsg("column \"%s\" of relation \"%s\" does not exist",
-							name, get_rel_name(relid))));
-		for (int j = 0; j < i; j++)
-		{
-			if (strcmp(name, NameStr(*DatumGetName(names[j]))) == 0)
-				ereport(ERROR,
-						(errcode(ERRCODE_DUPLICATE_COLUMN),
-						 errmsg("column \"%s\" specified more than once", name)));
-		}
-	}
-	return columns;
 }

@@ -16,36 +16,15 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "admin/check.h"
-
-/* The columns of a change feed after those of the stamp. */
-static const struct
-{
-	const char *name;
-	Oid			type;
-	bool		may_be_not_null;
-} columns[] = {
-	{"op", TEXTOID, true},
-	{"relation", TEXTOID},
-	{"key", JSONOID},
-	{FEEDPUB_CHANGES_COLUMN, JSONOID},
-	{"row", JSONOID},
-	{"old", JSONOID},
-	{"error", TEXTOID},
-	{"statement", INT8OID},
-};
 
 static void check_capture(FeedpubCheck *cxt, const FeedpubCaptureFault *fault);
 static void check_columns(FeedpubCheck *cxt);
@@ -140,20 +119,21 @@ check_capture(FeedpubCheck *cxt, const FeedpubCaptureFault *fault)
 static void
 check_columns(FeedpubCheck *cxt)
 {
-	for (int i = 0; i < lengthof(columns); i++)
+	for (int i = FEEDPUB_CHANGE_OP; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
 	{
-		Oid			type = get_atttype(cxt->feed, get_attnum(cxt->feed, columns[i].name));
+		const FeedpubChangeColumnType *column = &feedpub_change_columns[i];
+		Oid			type = get_atttype(cxt->feed, get_attnum(cxt->feed, column->name));
 
 		if (!OidIsValid(type))
 			feedpub_check_add(cxt, "columns",
-							  psprintf("column %s is missing, so changes cannot be written", quote_identifier(columns[i].name)),
-							  psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, quote_identifier(columns[i].name),
-									   format_type_be_qualified(columns[i].type)),
+							  psprintf("column %s is missing, so changes cannot be written", quote_identifier(column->name)),
+							  psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, quote_identifier(column->name),
+									   format_type_be_qualified(column->type)),
 							  FEEDPUB_CURE_AS_OWNER);
-		else if (type != columns[i].type)
+		else if (type != column->type)
 			feedpub_check_add(cxt, "columns",
 							  psprintf("column %s is of type %s instead of %s, so changes cannot be written",
-									   quote_identifier(columns[i].name), format_type_be(type), format_type_be(columns[i].type)),
+									   quote_identifier(column->name), format_type_be(type), format_type_be(column->type)),
 							  NULL, FEEDPUB_CURE_BY_HAND);
 	}
 	for (int i = 0; i < RelationGetDescr(cxt->rel)->natts; i++)
@@ -182,14 +162,8 @@ check_indexes(FeedpubCheck *cxt)
 	foreach(lc, RelationGetIndexList(cxt->rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		const char *what = NULL;
+		const char *what = feedpub_change_index_problem(index, own);
 
-		if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL))
-			what = "has an expression";
-		else if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-			what = "is partial";
-		else if (index->rd_index->indisexclusion || (index->rd_index->indisunique && lfirst_oid(lc) != own))
-			what = "is unique";
 		index_close(index, AccessShareLock);
 		if (what != NULL)
 			feedpub_check_add(cxt, "index",

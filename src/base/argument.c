@@ -14,6 +14,7 @@
 
 #include <math.h>
 
+#include "access/xact.h"
 #include "datatype/timestamp.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -65,6 +66,21 @@ feedpub_argument_check_call(FunctionCallInfo fcinfo, const char *name)
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", name)));
 	PreventCommandDuringRecovery(name);
+}
+
+/*
+ * Refuse a function that must see what others have committed, where it cannot,
+ * and on a standby.
+ */
+void
+feedpub_argument_check_latest(const char *name)
+{
+	PreventCommandDuringRecovery(name);
+	if (IsolationUsesXactSnapshot())
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction", name),
+				 errdetail("Reads in it would miss rows that others have committed since.")));
 }
 
 /*

@@ -74,6 +74,7 @@ typedef struct FeedpubJsonShape
 extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
 								   const char *const *names);
 extern void feedpub_argument_check_call(FunctionCallInfo fcinfo, const char *name);
+extern void feedpub_argument_check_latest(const char *name);
 extern TupleDesc feedpub_argument_row_type(FunctionCallInfo fcinfo);
 extern int64 feedpub_argument_ms(const Interval *interval);
 extern int64 feedpub_argument_timeout(const Interval *timeout);

@@ -37,6 +37,7 @@
 
 #include "feed/feed.h"
 
+static void refuse_missing(Oid relid);
 static Oid	find_index(Relation rel, bool valid);
 
 /*
@@ -63,6 +64,14 @@ feedpub_relation_schema(void)
 	return (Oid) feedpub_store_number(&find, NULL, InvalidOid);
 }
 
+static void
+refuse_missing(Oid relid)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_TABLE),
+			 errmsg("relation with OID %u does not exist", relid)));
+}
+
 /*
  * A relation's name as it is written in SQL: qualified, and quoted if needed.
  */
@@ -72,19 +81,20 @@ feedpub_relation_name(Oid relid)
 	char	   *name = get_rel_name(relid);
 
 	if (name == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
+		refuse_missing(relid);
 	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
 									  name);
 }
 
 /*
- * Raise the server's own error unless the caller owns the table.
+ * Raise the server's own error unless the caller owns the table, and there is
+ * one.
  */
 void
 feedpub_require_owner(Oid relid)
 {
+	if (get_rel_name(relid) == NULL)
+		refuse_missing(relid);
 	if (!feedpub_owns_relation(relid, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER,
 					   get_relkind_objtype(get_rel_relkind(relid)),

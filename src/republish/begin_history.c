@@ -90,13 +90,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	FullTransactionId stamp;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
-	PreventCommandDuringRecovery("feed_begin_history()");
-	if (IsolationUsesXactSnapshot())
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("%s cannot be used in a REPEATABLE READ or SERIALIZABLE transaction",
-						"feed_begin_history"),
-				 errdetail("It would not see rows and subscriptions that others have committed since.")));
+	feedpub_argument_check_latest("feed_begin_history()");
 	relid = PG_GETARG_OID(0);
 	feedpub_registry_get(relid, &feed);
 	feedpub_require_owner(relid);

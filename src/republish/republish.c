@@ -77,9 +77,8 @@ feed_republish(PG_FUNCTION_ARGS)
 	if (feed.is_outbox)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is %s", get_rel_name(relid),
-						feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES ? "a change feed" : "an outbox"),
-				 errdetail("A message is published once.")));
+				 errmsg("feed \"%s\" is %s", get_rel_name(relid), feed.is_changes ? "a change feed" : "an outbox"),
+				 errdetail("%s is published once.", feed.is_changes ? "A change" : "A message")));
 	feedpub_require_owner(relid);
 	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());
 

@@ -163,10 +163,24 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 }
 
 /*
- * Can a row be entered into all indexes without running anybody's code, and
- * without a reason to fail?  Expressions are not looked at, for that would run
- * them (feed/catalog.c).
+ * Why a row cannot be entered into an index without running anybody's code, or
+ * without a reason to fail, as the end of a sentence; NULL if it can.
+ * Expressions are not looked at, for that would run them (feed/catalog.c).  own
+ * is the index on the stamp.
  */
+const char *
+feedpub_change_index_problem(Relation index, Oid own)
+{
+	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL))
+		return "has an expression";
+	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+		return "is partial";
+	if (index->rd_index->indisexclusion ||
+		(index->rd_index->indisunique && RelationGetRelid(index) != own))
+		return "is unique";
+	return NULL;
+}
+
 static bool
 learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own)
 {
@@ -177,10 +191,7 @@ learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 
-		if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL) ||
-			!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL) ||
-			index->rd_index->indisexclusion ||
-			(index->rd_index->indisunique && lfirst_oid(lc) != own))
+		if (feedpub_change_index_problem(index, own) != NULL)
 			result = false;
 		else
 		{

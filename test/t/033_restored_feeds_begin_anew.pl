@@ -141,7 +141,7 @@ for my $feed ('outbox', 'kv')
 	my $cure = sql($new, "SELECT cure FROM feed_check('$feed')", @$as_owner);
 	is($cure, "SELECT public.feed_begin_history('public.$feed'::pg_catalog.regclass)", "$feed: feed_check() names one call");
 	refused($new, "BEGIN ISOLATION LEVEL REPEATABLE READ; $cure",
-		'0A000', 'feed_begin_history cannot be used', "$feed: not with an old snapshot", @$as_owner);
+		'0A000', 'feed_begin_history\(\) cannot be used', "$feed: not with an old snapshot", @$as_owner);
 	sql($new, $cure, @$as_owner);
 	is(sql($new, "SELECT * FROM feed_check('$feed')", @db), '', "$feed: all is well");
 	sql($new, "CALL feed_publish('$feed')", @db);
