@@ -132,7 +132,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	check_repair positions partitions dump_marks views blockers model plans \
 	publish read read_columns page cursor wait channel merge read_plans \
 	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
-	lost_changes capture capture_admin change_feed change_read \
+	lost_changes capture capture_hostile capture_admin change_feed change_read \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted page_lines page_events snapshot \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions

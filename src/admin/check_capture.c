@@ -16,10 +16,14 @@
 #include "postgres.h"
 
 #include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_am.h"
+#include "catalog/pg_index.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
+#include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -122,19 +126,25 @@ check_columns(FeedpubCheck *cxt)
 	for (int i = FEEDPUB_CHANGE_OP; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
 	{
 		const FeedpubChangeColumnType *column = &feedpub_change_columns[i];
-		Oid			type = get_atttype(cxt->feed, get_attnum(cxt->feed, column->name));
+		AttrNumber	attno = get_attnum(cxt->feed, column->name);
+		Form_pg_attribute att = attno > 0 ? TupleDescAttr(RelationGetDescr(cxt->rel), attno - 1) : NULL;
 
-		if (!OidIsValid(type))
+		if (att == NULL)
 			feedpub_check_add(cxt, "columns",
 							  psprintf("column %s is missing, so changes cannot be written", quote_identifier(column->name)),
 							  psprintf("ALTER TABLE %s ADD COLUMN %s %s", cxt->table, quote_identifier(column->name),
 									   format_type_be_qualified(column->type)),
 							  FEEDPUB_CURE_AS_OWNER);
-		else if (type != column->type)
+		else if (att->atttypid != column->type)
 			feedpub_check_add(cxt, "columns",
 							  psprintf("column %s is of type %s instead of %s, so changes cannot be written",
-									   quote_identifier(column->name), format_type_be(type), format_type_be(column->type)),
+									   quote_identifier(column->name), format_type_be(att->atttypid), format_type_be(column->type)),
 							  NULL, FEEDPUB_CURE_BY_HAND);
+		else if (att->attlen < 0 && att->attstorage == TYPSTORAGE_PLAIN)
+			feedpub_check_add(cxt, "columns",
+							  psprintf("column %s has storage PLAIN, so changes cannot be written", quote_identifier(column->name)),
+							  psprintf("ALTER TABLE %s ALTER COLUMN %s SET STORAGE EXTENDED", cxt->table, quote_identifier(column->name)),
+							  FEEDPUB_CURE_AS_OWNER);
 	}
 	for (int i = 0; i < RelationGetDescr(cxt->rel)->natts; i++)
 	{
@@ -162,8 +172,14 @@ check_indexes(FeedpubCheck *cxt)
 	foreach(lc, RelationGetIndexList(cxt->rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		const char *what = feedpub_change_index_problem(index, own);
+		const char *what = NULL;
 
+		if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL))
+			what = "has an expression";
+		else if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
+			what = "is partial";
+		else if (index->rd_index->indisexclusion || (index->rd_index->indisunique && lfirst_oid(lc) != own))
+			what = "is unique";
 		index_close(index, AccessShareLock);
 		if (what != NULL)
 			feedpub_check_add(cxt, "index",

@@ -106,6 +106,7 @@ extern void feedpub_guc_pin(void);
 extern void feedpub_jsonrow_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
 								  const AttrNumber *attnos, FeedpubJsonShape *shape);
 extern bool feedpub_jsonrow_is_safe(const FeedpubJsonShape *shape);
+extern bool feedpub_jsonrow_is_small(const FeedpubJsonShape *shape, const Datum *columns, const bool *nulls);
 extern bool feedpub_jsonrow_needs_settings(const FeedpubJsonShape *shape);
 extern void feedpub_jsonrow_object(FeedpubJsonValues *values, StringInfo out,
 								   const FeedpubJsonShape *shape, const bool *skip,

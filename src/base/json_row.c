@@ -7,6 +7,7 @@
  */
 #include "postgres.h"
 
+#include "access/detoast.h"
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -18,6 +19,14 @@
 
 /* The memory of written values is freed when it is larger than this. */
 #define MAX_KEPT_BYTES		(1024 * 1024)
+
+/*
+ * What surely is smaller than the largest object.  A byte of a number may become
+ * 16 kB: ten bytes have up to 150,000 digits.  A control character becomes six.
+ */
+#define SMALL_BYTES			(200 * 1024 * 1024)
+#define BYTES_OF_NUMBERS	(16 * 1024)
+#define BYTES_OF_TEXT		6
 
 /*
  * Some columns of a table as an object.
@@ -114,6 +123,26 @@ feedpub_jsonrow_is_safe(const FeedpubJsonShape *shape)
 		}
 	}
 	return true;
+}
+
+/*
+ * Is a row surely small enough for an object?
+ */
+bool
+feedpub_jsonrow_is_small(const FeedpubJsonShape *shape, const Datum *columns, const bool *nulls)
+{
+	Size		size = 0;
+
+	for (int i = 0; i < shape->natts; i++)
+	{
+		const FeedpubJsonType *type = shape->columns[i].type;
+		AttrNumber	attno = shape->columns[i].attno;
+
+		if (!nulls[attno - 1] && type->len == -1)
+			size += toast_raw_datum_size(columns[attno - 1]) *
+				(type->kind == JSON_NUMBER || type->kind == JSON_JSONB ? BYTES_OF_NUMBERS : BYTES_OF_TEXT);
+	}
+	return size < SMALL_BYTES;
 }
 
 /*

@@ -27,7 +27,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
@@ -67,9 +66,6 @@ PG_FUNCTION_INFO_V1(feedpub_capture_truncate);
 #define ANUM_CAPTURE_NUMBERS_OF		8
 #define ANUM_CAPTURE_TRIGGER		9
 #define NATTS_CAPTURE				9
-
-/* Larger values are made JSON where that may fail. */
-#define MAX_SAFE_BYTES		(16 * 1024 * 1024)
 
 /* What is known of a trigger, until the table or the feed is altered. */
 typedef struct Capture
@@ -116,7 +112,7 @@ static void write_change(Change *change, const char *op, FeedpubWritten *written
 static void make_json(void *arg);
 static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
 					   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot);
-static bool has_large_value(const FeedpubJsonShape *shape, TupleTableSlot *slot);
+static bool is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot);
 static void truncate_partition(Capture *capture, Relation rel);
 
 /*
@@ -388,8 +384,8 @@ write_change(Change *change, const char *op, FeedpubWritten *written)
 
 	memset(change->nulls, true, sizeof(change->nulls));
 	if (capture->is_safe &&
-		(change->old == NULL || !has_large_value(&change->old_capture->row, change->old)) &&
-		(change->new == NULL || !has_large_value(&capture->row, change->new)))
+		(change->old == NULL || is_small(&change->old_capture->row, change->old)) &&
+		(change->new == NULL || is_small(&capture->row, change->new)))
 		make_json(change);
 	else
 		error = feedpub_attempt(make_json, change);
@@ -412,6 +408,13 @@ write_change(Change *change, const char *op, FeedpubWritten *written)
 		change->nulls[FEEDPUB_CHANGE_STATEMENT] = false;
 	}
 	feedpub_change_write(&capture->to, change->values, change->nulls, written);
+}
+
+static bool
+is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot)
+{
+	slot_getallattrs(slot);
+	return feedpub_jsonrow_is_small(shape, slot->tts_values, slot->tts_isnull);
 }
 
 static void
@@ -454,27 +457,6 @@ set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
 	SET_VARSIZE(out.data, out.len);
 	change->values[column] = PointerGetDatum(out.data);
 	change->nulls[column] = false;
-}
-
-/*
- * Could a row's values be too large as JSON?  They are if they are out of line.
- */
-static bool
-has_large_value(const FeedpubJsonShape *shape, TupleTableSlot *slot)
-{
-	Size		size = 0;
-
-	for (int i = 0; i < shape->natts; i++)
-	{
-		AttrNumber	attno = shape->columns[i].attno;
-		bool		isnull;
-		Datum		value = slot_getattr(slot, attno, &isnull);
-
-		if (!isnull && TupleDescAttr(slot->tts_tupleDescriptor, attno - 1)->attlen == -1 &&
-			VARATT_IS_EXTENDED(DatumGetPointer(value)))
-			size += toast_raw_datum_size(value);
-	}
-	return size > MAX_SAFE_BYTES;
 }
 
 /*

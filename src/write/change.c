@@ -142,9 +142,12 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 	result = feed->rd_rel->relkind == RELKIND_RELATION;
 	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
 	{
+		Form_pg_attribute att;
+
 		to->attnos[i] = get_attnum(relid, feedpub_change_columns[i].name);
-		result = result && to->attnos[i] > 0 &&
-			get_atttype(relid, to->attnos[i]) == feedpub_change_columns[i].type;
+		att = to->attnos[i] > 0 ? TupleDescAttr(RelationGetDescr(feed), to->attnos[i] - 1) : NULL;
+		result = result && att != NULL && att->atttypid == feedpub_change_columns[i].type &&
+			(att->attlen > 0 || att->attstorage != TYPSTORAGE_PLAIN);
 	}
 	for (int i = 0; i < RelationGetDescr(feed)->natts; i++)
 		nothers += TupleDescAttr(RelationGetDescr(feed), i)->attnotnull;
@@ -330,9 +333,12 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 		table_close(feed, NoLock);
 	}
 
-	/* others' versions, and those of earlier transactions, have their entries */
+	/*
+	 * Others' versions, and those of earlier transactions, have their entries.
+	 * COPY ... (FREEZE) hides whose a version is.
+	 */
 	if (old == NULL ||
-		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(old->t_data)))
+		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(old->t_data)))
 		return;
 	if (links == NULL)
 	{
