@@ -31,10 +31,8 @@
  *
  * Links are kept until the next statement of the client, which begins when all
  * triggers of the one before have been called, or to the end of the
- * transaction.  A link of a savepoint that was rolled back leads to an entry
- * that nobody sees, which is looked for and not found.  If the space of its
- * version has been used again, a chain may lead on to another row: then entries
- * of that row are written again, all that follow, so in their order.
+ * transaction.  A link that was made in a savepoint which was rolled back counts
+ * as none: the space of its versions may have been used again, for others.
  *
  * An UPDATE that moves a row to another partition calls the triggers of DELETE
  * on one and of INSERT on the other, one after the other.  The deleted version
@@ -93,6 +91,7 @@ typedef struct Version
 typedef struct Link
 {
 	Version		version;		/* the hash key */
+	TransactionId xid;			/* that has changed it */
 	bool		has_next;
 	Version		next;
 	FeedpubWritten entry;		/* pos 0: none */
@@ -322,7 +321,8 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 		FullTransactionId xid = GetTopFullTransactionId();
 
 		set_version(&version, to->relid, new_rel, &new->t_self);
-		while ((link = hash_search(links, &version, HASH_FIND, NULL)) != NULL)
+		while ((link = hash_search(links, &version, HASH_FIND, NULL)) != NULL &&
+			   TransactionIdIsCurrentTransactionId(link->xid))
 		{
 			if (take_out(to, feed, &link->entry))
 				insert(to, feed, xid, &link->entry);
@@ -348,6 +348,7 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 	}
 	set_version(&version, to->relid, old_rel, &old->t_self);
 	link = hash_search(links, &version, HASH_ENTER, NULL);
+	link->xid = GetCurrentTransactionId();
 	link->has_next = new != NULL;
 	if (new != NULL)
 		set_version(&link->next, to->relid, new_rel, &new->t_self);
