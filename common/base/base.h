@@ -112,7 +112,7 @@ extern void base_text_print(BaseText *text, const char *format, ...)
 extern void base_text_json(BaseText *text, const char *string);
 extern int	base_hex(char c);
 extern void base_text_add_hex(BaseText *text, const char *bytes, size_t length);
-extern void base_text_add_bytes(BaseText *text, const char *hex);
+extern void base_text_add_bytes(BaseText *text, const char *hex, size_t length);
 extern int64_t base_now(void);
 
 /* in timer.c */

@@ -135,14 +135,12 @@ base_text_add_hex(BaseText *text, const char *bytes, size_t length)
 	text->data[text->length] = '\0';
 }
 
-/* Add the bytes of a bytea's text, which may be empty. */
+/* Add bytes that are given by hexadecimal digits. */
 void
-base_text_add_bytes(BaseText *text, const char *hex)
+base_text_add_bytes(BaseText *text, const char *hex, size_t length)
 {
-	size_t		length = strlen(hex);
-
 	make_room(text, length / 2);
-	for (size_t i = 2; i + 1 < length; i += 2)
+	for (size_t i = 0; i + 1 < length; i += 2)
 		text->data[text->length++] = base_hex(hex[i]) * 16 + base_hex(hex[i + 1]);
 	text->data[text->length] = '\0';
 }

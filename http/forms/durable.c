@@ -3,10 +3,9 @@
  * durable.c
  *	  A feed by the Durable Streams protocol: GET, HEAD /streams/NAME.
  *
- * An offset is a cursor.  A message of an outbox is its column "data": the
- * messages of json and jsonb are served as one array, those of text and bytea
- * as bytes one after the other, without anything between them.  A message of a
- * table feed is its entry.
+ * An offset is a cursor.  What messages are, feedpub._page_messages() decides:
+ * those that are JSON are served as one array, bytes one after the other,
+ * without anything between them.
  *
  * Reads and waits are those of page.c and stream.c; what is here is what the
  * protocol says of offsets, headers and framing.  What is served at offset -1
@@ -42,62 +41,50 @@ typedef struct Durable
  * column, or what the comment of the column says.
  */
 #define STREAM_TEXT \
-	"WITH stream AS MATERIALIZED (SELECT f.kind,"                                               \
-	" CASE WHEN f.kind OPERATOR(pg_catalog.<>) 'outbox' THEN 'entry'"                           \
-	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.bytea'::pg_catalog.regtype THEN 'hex'" \
-	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.text'::pg_catalog.regtype THEN 'text'" \
-	"	ELSE 'json' END AS mode,"                                                                 \
-	" CASE"                                                                                     \
-	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.bytea'::pg_catalog.regtype"            \
-	"		THEN coalesce(d.description, 'application/octet-stream')"                                \
-	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.text'::pg_catalog.regtype"             \
-	"		THEN coalesce(d.description, 'text/plain')"                                              \
-	"	ELSE 'application/json' END AS media,"                                                    \
-	" a.atttypid, f.feed"                                                                       \
-	" FROM feedpub._feed f"                                                                     \
-	" LEFT JOIN pg_catalog.pg_attribute a"                                                      \
-	"	ON a.attrelid OPERATOR(pg_catalog.=) f.feed"                                              \
-	"	AND a.attname OPERATOR(pg_catalog.=) 'data'"                                              \
-	"	AND f.kind OPERATOR(pg_catalog.=) 'outbox'"                                               \
-	" LEFT JOIN pg_catalog.pg_description d"                                                    \
-	"	ON d.objoid OPERATOR(pg_catalog.=) f.feed"                                                \
-	"	AND d.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass"         \
-	"	AND d.objsubid OPERATOR(pg_catalog.=) a.attnum"                                           \
-	"	AND d.description OPERATOR(pg_catalog.~)"                                                 \
-	"		'^[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+(; ?[A-Za-z0-9.+_=-]+)*$'"                              \
-	"	AND d.description OPERATOR(pg_catalog.!~*) '^application/json'"                           \
+	"WITH stream AS MATERIALIZED (SELECT f.kind,"                                       \
+	" CASE WHEN a.atttypid OPERATOR(pg_catalog.=) ANY ("                                \
+	"	'{pg_catalog.bytea,pg_catalog.text}'::pg_catalog.regtype[])"                      \
+	"	THEN 'hex' ELSE 'json' END AS mode,"                                              \
+	" CASE"                                                                             \
+	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.bytea'::pg_catalog.regtype"    \
+	"		THEN coalesce(d.description, 'application/octet-stream')"                        \
+	"	WHEN a.atttypid OPERATOR(pg_catalog.=) 'pg_catalog.text'::pg_catalog.regtype"     \
+	"		THEN coalesce(d.description, 'text/plain')"                                      \
+	"	ELSE 'application/json' END AS media,"                                            \
+	" a.atttypid, f.feed"                                                               \
+	" FROM feedpub._feed f"                                                             \
+	" LEFT JOIN pg_catalog.pg_attribute a"                                              \
+	"	ON a.attrelid OPERATOR(pg_catalog.=) f.feed"                                      \
+	"	AND a.attname OPERATOR(pg_catalog.=) 'data'"                                      \
+	"	AND f.kind OPERATOR(pg_catalog.=) 'outbox'"                                       \
+	" LEFT JOIN pg_catalog.pg_description d"                                            \
+	"	ON d.objoid OPERATOR(pg_catalog.=) f.feed"                                        \
+	"	AND d.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass" \
+	"	AND d.objsubid OPERATOR(pg_catalog.=) a.attnum"                                   \
+	"	AND d.description OPERATOR(pg_catalog.~)"                                         \
+	"		'^[A-Za-z0-9.+-]+/[A-Za-z0-9.+-]+(; ?[A-Za-z0-9.+_=-]+)*$'"                      \
+	"	AND d.description OPERATOR(pg_catalog.!~*) '^application/json'"                   \
 	" WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass) "
 
-/*
- * The messages of a page, and its last row with what they are.  If a
- * value could not be made, the message is the whole entry, which has an error.
- */
+/* The messages of a page, and a row with what they are. */
 static const DbStatement messages_statement = {
 	.nargs = 6,
 	.feed = form_feed_of,
 	.text =
 		STREAM_TEXT
-	"SELECT CASE"
-	" WHEN NOT pg_catalog.starts_with(line, '{')"
-	"	THEN line OPERATOR(pg_catalog.||) coalesce((SELECT ' '"
-	"		OPERATOR(pg_catalog.||) mode OPERATOR(pg_catalog.||) ' '"
-	"		OPERATOR(pg_catalog.||) media FROM stream), '')"
-	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'json' FROM stream)"
-	"	THEN coalesce((line::pg_catalog.json OPERATOR(pg_catalog.#>) '{row,data}')::pg_catalog.text, line)"
-	" WHEN (SELECT mode OPERATOR(pg_catalog.=) 'entry' FROM stream) THEN line"
-	" ELSE line::pg_catalog.json OPERATOR(pg_catalog.#>>) '{row,data}' END"
-	" FROM pg_catalog.string_to_table(feedpub._page_lines("
+	"SELECT feedpub._page_messages("
 	"	$1::pg_catalog.regclass, $2, $3::pg_catalog.int4, $4::pg_catalog.int4,"
-	"	$5::pg_catalog.int4, $6::pg_catalog.text[]), E'\\n') line"};
+	"	$5::pg_catalog.int4, $6::pg_catalog.text[])"
+	" UNION ALL SELECT pg_catalog.concat(mode, ' ', media) FROM stream"};
 
-/* The last row of a page that is empty, at the head. */
+/* The same of a page that is empty, at the head. */
 static const DbStatement head_statement = {
 	.nargs = 1,
 	.text =
 		STREAM_TEXT
 	"SELECT pg_catalog.concat(%1$s.feed_head($1::pg_catalog.regclass), ' end ',"
-	" $1::pg_catalog.regclass::pg_catalog.oid, ' ',"
-	" (SELECT pg_catalog.concat_ws(' ', kind, mode, media) FROM stream))"};
+	" $1::pg_catalog.regclass::pg_catalog.oid, ' ', (SELECT kind FROM stream))"
+	" UNION ALL SELECT pg_catalog.concat(mode, ' ', media) FROM stream"};
 
 /* What an append must know of a feed, a row each; nothing if it is none. */
 const DbStatement form_durable_describe = {
@@ -117,7 +104,6 @@ typedef enum Mode
 {
 	MODE_UNKNOWN,
 	MODE_JSON,
-	MODE_TEXT,
 	MODE_HEX
 } Mode;
 
@@ -129,7 +115,7 @@ static Mode mode_of(const FormPage *page, const char **media);
 static void page_answer(HttpRequest *request);
 static void add_headers(HttpRequest *request);
 static bool frame_events(HttpRequest *request, FormPage *page, BaseText *out);
-static void make_body(DbResult *result, const FormPage *page, Mode mode);
+static void make_body(HttpRequest *request, FormPage *page, Mode mode);
 static void add_base64(BaseText *text, const char *bytes, size_t length);
 static void add_data(BaseText *event, FormPage *page, size_t length);
 static bool is_text(const char *media);
@@ -261,15 +247,11 @@ head_answer(HttpRequest *request)
 static Mode
 mode_of(const FormPage *page, const char **media)
 {
-	const char *mode = page->rest + strspn(page->rest, " ");
-
-	*media = mode + strcspn(mode, " ");
+	*media = page->rest + strcspn(page->rest, " ");
 	*media += strspn(*media, " ");
-	if (strncmp(mode, "json ", 5) == 0 || strncmp(mode, "entry ", 6) == 0)
-		return MODE_JSON;
-	if (strncmp(mode, "text ", 5) == 0)
-		return MODE_TEXT;
-	return strncmp(mode, "hex ", 4) == 0 ? MODE_HEX : MODE_UNKNOWN;
+	if (*page->rest == '\0')
+		return MODE_UNKNOWN;
+	return strncmp(page->rest, "hex ", 4) == 0 ? MODE_HEX : MODE_JSON;
 }
 
 /* A page, or the head, has been read: answer. */
@@ -296,13 +278,13 @@ page_answer(HttpRequest *request)
 		return;
 	}
 	add_headers(request);
-	if (durable->is_live && page.rows == 0 && !page.more)
+	if (durable->is_live && page.length == 0 && !page.more)
 	{
 		http_add(request, "Cache-Control", "no-store");
 		http_respond(request, 204);
 		return;
 	}
-	make_body(result, &page, mode);
+	make_body(request, &page, mode);
 	if (durable->is_head)
 		base_text_print(&caching, "no-store");
 	else
@@ -334,6 +316,8 @@ add_headers(HttpRequest *request)
 	}
 	if (!page.more)
 		http_add(request, "Stream-Up-To-Date", "true");
+	if (page.moment)
+		http_add(request, "Feed-Moment", "true");
 	if (durable->is_live)
 		http_add(request, "Stream-Cursor", "%llu",
 				 (unsigned long long) next_cursor(durable));
@@ -356,21 +340,20 @@ frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 
 	if (!page->is_begun)
 	{
-		page->length = 0;
 		if (mode == MODE_UNKNOWN)
 			return false;
-		if (durable->begun && page->rows == 0 &&
+		if (durable->begun && page->length == 0 &&
 			strncmp(page->cursor, read->after, page->cursor_length) == 0)
 			return true;
 	}
 	durable->begun = true;
-	if (page->rows > 0)
+	if (page->length > 0)
 	{
 		if (!page->is_begun)
 		{
 			const BaseText *body = &request->waiter.result->body;
 
-			make_body(request->waiter.result, page, mode);
+			make_body(request, page, mode);
 			page->entries = body->data;
 			page->length = body->length;
 			page->is_begun = true;
@@ -395,37 +378,39 @@ frame_events(HttpRequest *request, FormPage *page, BaseText *out)
 	durable->cursor = next_cursor(durable);
 	base_text_print(out,
 					"event: control\n"
-					"data:{\"streamNextOffset\":\"%.*s\",\"streamCursor\":\"%llu\"%s}\n\n",
+					"data:{\"streamNextOffset\":\"%.*s\",\"streamCursor\":\"%llu\"%s%s}\n\n",
 					page->cursor_length, page->cursor,
 					(unsigned long long) durable->cursor,
-					page->more ? "" : ",\"upToDate\":true");
+					page->more ? "" : ",\"upToDate\":true",
+					page->moment ? ",\"feedMoment\":true" : "");
 	return true;
 }
 
-/* The messages of a result, for all that have it. */
+/* The messages of a page, for all that have its result. */
 static void
-make_body(DbResult *result, const FormPage *page, Mode mode)
+make_body(HttpRequest *request, FormPage *page, Mode mode)
 {
-	BaseText   *text = &result->body;
+	BaseText   *text = &request->waiter.result->body;
+	const char *separator = "[";
+	const char *message;
+	size_t		length;
 
 	if (text->data != NULL)
 		return;
-	base_text_add(text, mode == MODE_JSON ? "[" : "", mode == MODE_JSON);
-	for (int i = 0; i < page->rows; i++)
+	base_text_room(text, page->length + page->length / 64 + 256);
+	while ((message = form_page_next(page, &length)) != NULL)
 	{
-		const char *message = PQgetvalue(result->rows, i, 0);
-
 		if (mode == MODE_HEX)
-			base_text_add_bytes(text, message);
-		else
 		{
-			if (mode == MODE_JSON && i > 0)
-				base_text_add(text, ",", 1);
-			base_text_add(text, message, PQgetlength(result->rows, i, 0));
+			base_text_add_bytes(text, message, length);
+			continue;
 		}
+		base_text_add(text, separator, strlen(separator));
+		base_text_add(text, message, length);
+		separator = ",";
 	}
 	if (mode == MODE_JSON)
-		base_text_add(text, "]", 1);
+		base_text_print(text, *separator == '[' ? "[]" : "]");
 }
 
 static void

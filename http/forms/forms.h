@@ -18,12 +18,11 @@
 /* bytes that a stream frames at a time: what a client that is slow holds */
 #define FORM_PIECE 32000
 
-/* A page, and its end: the lines of feedpub._page_lines(). */
+/* A page, and its end: the lines of feedpub._page_lines(), in the first row. */
 typedef struct FormPage
 {
 	const char *entries;		/* lines with an object each */
 	size_t		length;			/* of them; 0: there are none */
-	int			rows;			/* before the last one: durable.c */
 	const char *cursor;			/* not terminated */
 	int			cursor_length;
 	bool		more;
@@ -34,7 +33,7 @@ typedef struct FormPage
 	bool		is_changes;
 	bool		moment;			/* of a change feed: one ends with the page */
 	long		retention;		/* of deletes, s; -1: not limited */
-	const char *rest;			/* what follows: durable.c */
+	const char *rest;			/* the second row, or "": durable.c */
 } FormPage;
 
 typedef struct Form

@@ -209,19 +209,19 @@ form_feed_of(const DbResult *result, bool *empty)
 	FormPage	page;
 
 	form_page_open(result, &page);
-	*empty = page.rows == 0 && page.length == 0 && !page.more;
+	*empty = page.length == 0 && !page.more;
 	return page.feed;
 }
 
-/* Find the parts of a page: what is before its last row is durable.c's. */
+/* Find the parts of a page. */
 void
 form_page_open(const DbResult *result, FormPage *page)
 {
 	const char *end;
 
-	page->rows = PQntuples(result->rows) - 1;
-	page->entries = PQgetvalue(result->rows, page->rows, 0);
-	end = memrchr(page->entries, '\n', PQgetlength(result->rows, page->rows, 0));
+	page->entries = PQgetvalue(result->rows, 0, 0);
+	page->rest = PQntuples(result->rows) > 1 ? PQgetvalue(result->rows, 1, 0) : "";
+	end = memrchr(page->entries, '\n', PQgetlength(result->rows, 0, 0));
 	page->cursor = end != NULL ? end + 1 : page->entries;
 	page->length = page->cursor - page->entries;
 	page->cursor_length = strcspn(page->cursor, " ");
@@ -236,7 +236,7 @@ form_page_open(const DbResult *result, FormPage *page)
 	page->is_outbox = page->is_changes || strncmp(end, "outbox", 6) == 0;
 	page->moment = strncmp(end, "changes,moment", 14) == 0;
 	end += strcspn(end, " ");
-	page->retention = strtol(end, (char **) &page->rest, 10);
+	page->retention = strtol(end, NULL, 10);
 }
 
 /*

@@ -44,7 +44,7 @@ static const struct
 	{"08", 503},
 	{"40", 503},
 	{"53", 503},
-	{"54", 400},				/* as JSON that is nested too deeply */
+	{"54001", 413},				/* of a body, as JSON that is nested too deeply */
 	{"55", 503},
 	{"57", 503},
 };
@@ -126,6 +126,9 @@ http_problem_result(HttpRequest *request)
 	for (size_t i = 0; i < lengthof(statuses) && status == 500; i++)
 		if (strncmp(statuses[i].sqlstate, result->sqlstate, strlen(statuses[i].sqlstate)) == 0)
 			status = statuses[i].status;
+	/* without a body it is the feed that is so */
+	if (status == 413 && request->body.length == 0)
+		status = 500;
 	if (status < 500 && status != 403)
 	{
 		respond(request, status, NULL, result);

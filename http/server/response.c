@@ -89,7 +89,7 @@ add_common(HttpRequest *request)
 	{
 		http_add(request, "Access-Control-Allow-Origin", "%s", origin);
 		http_add(request, "Access-Control-Expose-Headers",
-				 "ETag, Location, Retry-After, Stream-Cursor, "
+				 "ETag, Feed-Moment, Location, Retry-After, Stream-Cursor, "
 				 "Stream-Next-Offset, Stream-SSE-Data-Encoding, "
 				 "Stream-Up-To-Date");
 	}

@@ -44,41 +44,22 @@
 
 #include "http/http.h"
 
-/* Events being made of a page. */
-struct FeedpubEvents
-{
-	const FeedpubPage *page;
-	TupleDesc	desc;
-	FeedpubJsonValues *values;
-	StringInfoData out;
-	char	   *source;
-	char	   *name;			/* of the table */
-	AttrNumber	keys[INDEX_MAX_KEYS];
-	int			nkeys;
-	AttrNumber	type;			/* columns of an outbox, or invalid */
-	AttrNumber	id;
-	AttrNumber	data;
-	AttrNumber	headers;
-	TimestampTz created_at;		/* 0: not looked up yet */
-	MemoryContext context;		/* of one event being made */
-	Datum	   *columns;		/* of its row */
-	bool	   *nulls;
-};
-
 static FeedpubStatement read_created_at = {
 	.sql = "SELECT created_at FROM feedpub._feed WHERE feed = $1",
 	.nargs = 1,
 	.argtypes = {REGCLASSOID},
 };
 
+/* What may be between the parts of JSON */
+#define JSON_SPACE " \t\n\r"
+
 static bool is_allowed(const char *utf8);
 static char *encode(const char *s, bool unreserved_only);
-static void append_attribute(FeedpubEvents *events, const char *name, const char *value);
 static char *column_text(FeedpubEvents *events, AttrNumber attno);
 static void append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno);
 static void append_type(FeedpubEvents *events, const FeedpubPageRow *row);
 static void append_subject(FeedpubEvents *events, const FeedpubJsonEntry *entry);
-static void append_time(FeedpubEvents *events, TimestampTz time);
+static char *key_text(StringInfo values, int n);
 static void append_trace(FeedpubEvents *events);
 
 FeedpubEvents *
@@ -116,34 +97,30 @@ feedpub_event_begin(const FeedpubPage *page)
 }
 
 /*
- * Replace an entry, which begins at "start" in its buffer, by its event.  The
+ * Make the event of an entry, which begins at "start" in its buffer.  The
  * entry has shown that the JSON of the row can be made.
  */
-void
+bool
 feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 {
-	MemoryContext oldcontext = MemoryContextSwitchTo(events->context);
 	const FeedpubPageRow *row = entry->row;
 	StringInfo	json = entry->json;
 	StringInfo	out = &events->out;
 	char		cursor[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 
-	resetStringInfo(out);
-	feedpub_jsonvalue_limit(events->values, out);
-	heap_deform_tuple(row->entry, events->desc, events->columns, events->nulls);
 	cursor[feedpub_cursor_print(&row->cursor, cursor)] = '\0';
 	appendStringInfo(out, "{\"specversion\": \"1.0\", \"id\": \"%s\"", cursor);
-	append_attribute(events, "source", events->source);
+	feedpub_event_attribute(events, "source", events->source);
 	append_type(events, row);
 	append_subject(events, entry);
-	append_time(events, row->published_at);
+	feedpub_event_time(events, "time", row->published_at);
 	if (row->op == FEEDPUB_OP_DELETE || row->op >= FEEDPUB_OP_TRUNCATE)
-		append_attribute(events, "method", "DELETE");
+		feedpub_event_attribute(events, "method", "DELETE");
 	if (events->id != InvalidAttrNumber && !events->nulls[events->id - 1])
-		append_attribute(events, "messageid", encode(column_text(events, events->id), false));
+		feedpub_event_attribute(events, "messageid", encode(column_text(events, events->id), false));
 	append_trace(events);
 	if (entry->error != NULL)
-		append_attribute(events, "error", encode(entry->error, false));
+		feedpub_event_attribute(events, "error", encode(entry->error, false));
 	if (events->page->feed.is_changes)
 	{
 		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
@@ -159,11 +136,7 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 			appendBinaryStringInfo(out, json->data + entry->value, entry->value_length);
 	}
 	appendStringInfoChar(out, '}');
-
-	MemoryContextSwitchTo(oldcontext);
-	json->len = start;
-	appendBinaryStringInfo(json, out->data, out->len);
-	MemoryContextReset(events->context);
+	return true;
 }
 
 /*
@@ -214,8 +187,8 @@ encode(const char *s, bool unreserved_only)
 	return out.data;
 }
 
-static void
-append_attribute(FeedpubEvents *events, const char *name, const char *value)
+void
+feedpub_event_attribute(FeedpubEvents *events, const char *name, const char *value)
 {
 	appendStringInfo(&events->out, ", \"%s\": ", name);
 	feedpub_jsonvalue_string(events->values, &events->out, value, strlen(value));
@@ -256,40 +229,99 @@ append_type(FeedpubEvents *events, const FeedpubPageRow *row)
 						relation != InvalidAttrNumber && !events->nulls[relation - 1] ? column_text(events, relation) : events->name,
 						feedpub_changes_op_names[row->op]);
 	}
-	append_attribute(events, "type", encode(type, false));
+	feedpub_event_attribute(events, "type", encode(type, false));
 }
 
 static void
 append_subject(FeedpubEvents *events, const FeedpubJsonEntry *entry)
 {
 	StringInfoData key;
-	Datum		value;
+	char	   *text;
 
 	if (entry->key_length == 0)
 		return;
-	initStringInfo(&key);
-	appendStringInfoChar(&key, '[');
-	for (int i = 0; i < events->nkeys; i++)
+	if (events->page->feed.is_changes)
+		text = feedpub_event_key(entry->columns[FEEDPUB_CHANGE_KEY]);
+	else
 	{
-		if (i > 0)
-			appendStringInfoChar(&key, ',');
-		append_value(events, &key, events->keys[i]);
+		initStringInfo(&key);
+		for (int i = 0; i < events->nkeys; i++)
+		{
+			appendStringInfoChar(&key, i == 0 ? '[' : ',');
+			append_value(events, &key, events->keys[i]);
+		}
+		appendStringInfoChar(&key, ']');
+		text = key_text(&key, events->nkeys);
 	}
-	appendStringInfoChar(&key, ']');
-	if (events->nkeys > 1)
-	{
-		append_attribute(events, "subject", encode(key.data, false));
-		return;
-	}
-
-	/* one value: a string without its quotes */
-	value = DirectFunctionCall2(json_array_element_text,
-								CStringGetTextDatum(key.data), Int32GetDatum(0));
-	append_attribute(events, "subject", encode(TextDatumGetCString(value), false));
+	if (text != NULL)
+		feedpub_event_attribute(events, "subject", encode(text, false));
 }
 
-static void
-append_time(FeedpubEvents *events, TimestampTz time)
+/*
+ * The text of a key, of an array of its values: one value is itself, a string
+ * without its quotes, and several are the array.  NULL if there is no key.
+ */
+static char *
+key_text(StringInfo values, int n)
+{
+	if (n > 1)
+		return values->data;
+	if (n == 0 || strcmp(values->data, "[null]") == 0)
+		return NULL;
+	return TextDatumGetCString(DirectFunctionCall2(json_array_element_text,
+												   CStringGetTextDatum(values->data),
+												   Int32GetDatum(0)));
+}
+
+/*
+ * The same of the key of a change, an object, or of another value: names are
+ * left out, so the key is the same when a column gets another one.
+ */
+char *
+feedpub_event_key(Datum key)
+{
+	const char *s = TextDatumGetCString(key);
+	StringInfoData values;
+	int			depth = 0;
+	int			n = 0;
+
+	initStringInfo(&values);
+	appendStringInfoChar(&values, '[');
+	s += strspn(s, JSON_SPACE);
+	if (*s != '{')
+	{
+		appendStringInfo(&values, "%s]", s);
+		return key_text(&values, 1);
+	}
+	for (s++; depth >= 0; s++)
+	{
+		const char *from = s;
+
+		if (*s == '"')
+		{
+			for (s++; *s != '"'; s++)
+				s += *s == '\\';
+		}
+		else if (*s == '{' || *s == '[')
+			depth++;
+		else if (*s == '}' || *s == ']')
+			depth--;
+		if (depth > 0)
+			appendBinaryStringInfo(&values, from, s + 1 - from);
+		else if (*from == '"' && s[1 + strspn(s + 1, JSON_SPACE)] == ':')
+			n++;
+		else if (depth == 0 && strchr(JSON_SPACE ":", *from) == NULL)
+			appendBinaryStringInfo(&values, from, s + 1 - from);
+	}
+	appendStringInfoChar(&values, ']');
+	return key_text(&values, n);
+}
+
+/*
+ * Append a time; 0 is that when the feed was made.
+ */
+void
+feedpub_event_time(FeedpubEvents *events, const char *name, TimestampTz time)
 {
 	char		buffer[MAXDATELEN + 1];
 	int			utc = 0;
@@ -302,7 +334,7 @@ append_time(FeedpubEvents *events, TimestampTz time)
 	}
 	JsonEncodeDateTime(buffer, TimestampTzGetDatum(time != 0 ? time : events->created_at),
 					   TIMESTAMPTZOID, &utc);
-	append_attribute(events, "time", buffer);
+	feedpub_event_attribute(events, name, buffer);
 }
 
 /*
@@ -332,6 +364,6 @@ append_trace(FeedpubEvents *events)
 		for (int j = 0; j < found.val.string.len; j++)
 			is_printable = is_printable && found.val.string.val[j] >= 0x20 && found.val.string.val[j] < 0x7f;
 		if (is_printable)
-			append_attribute(events, names[i], pnstrdup(found.val.string.val, found.val.string.len));
+			feedpub_event_attribute(events, names[i], pnstrdup(found.val.string.val, found.val.string.len));
 	}
 }

@@ -2,7 +2,7 @@
  *
  * lines.c
  *	  A page of feed_page() as lines: feedpub._page_lines(),
- *	  feedpub._page_events().
+ *	  feedpub._page_events(), feedpub._page_messages().
  *
  * A server that sends entries one by one, as lines or as events, would have to
  * parse the object that feed_page() returns.  Here each entry is a line, of the
@@ -14,15 +14,18 @@
  * ends with the page, its kind is "changes,moment".
  *
  * feedpub._page_events() returns the same page with CloudEvents in place of
- * entries (event.c).
+ * entries (event.c), and feedpub._page_messages() with the messages of Durable
+ * Streams (message.c), which may be fewer.
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "http/http.h"
@@ -30,6 +33,7 @@
 
 PG_FUNCTION_INFO_V1(feedpub_page_lines);
 PG_FUNCTION_INFO_V1(feedpub_page_events);
+PG_FUNCTION_INFO_V1(feedpub_page_messages);
 
 /*
  * A page ends with the entry after which its text has this many bytes: the
@@ -37,17 +41,26 @@ PG_FUNCTION_INFO_V1(feedpub_page_events);
  */
 #define MAX_BYTES	(8 * 1024 * 1024)
 
+/*
+ * Makes what stands for an entry, which begins at "start" in its buffer, in
+ * events->out; returns false if nothing does.
+ */
+typedef bool (*Make)(FeedpubEvents *events, FeedpubJsonEntry *entry, int start);
+
 /* A page being written. */
 typedef struct LineWriter
 {
 	StringInfoData text;
-	FeedpubEvents *events;		/* that entries are made, or NULL */
+	Make		make;			/* or NULL: entries stay as they are */
+	FeedpubEvents *events;
+	const FeedpubPageRow *end;	/* after which the page ends, or NULL */
 	int			line;			/* where the line begins that is being written */
 	const FeedpubPageRow *last;
 } LineWriter;
 
-static Datum write_page(FunctionCallInfo fcinfo, bool as_events);
+static Datum write_page(FunctionCallInfo fcinfo, Make make);
 static bool end_line(FeedpubJsonEntry *entry, void *arg);
+static bool make_event(LineWriter *writer, FeedpubJsonEntry *entry);
 static void replace_all(char *text, char *end, char c);
 
 /*
@@ -62,7 +75,7 @@ static void replace_all(char *text, char *end, char c);
 Datum
 feedpub_page_lines(PG_FUNCTION_ARGS)
 {
-	return write_page(fcinfo, false);
+	return write_page(fcinfo, NULL);
 }
 
 /*
@@ -75,15 +88,28 @@ feedpub_page_lines(PG_FUNCTION_ARGS)
 Datum
 feedpub_page_events(PG_FUNCTION_ARGS)
 {
-	return write_page(fcinfo, true);
+	return write_page(fcinfo, feedpub_event_make);
+}
+
+/*
+ * feedpub._page_messages(feed regclass, after text DEFAULT '', max_rows int
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL, types text[]
+ * DEFAULT NULL) returns text, VOLATILE
+ *
+ * The same with messages.
+ */
+Datum
+feedpub_page_messages(PG_FUNCTION_ARGS)
+{
+	return write_page(fcinfo, feedpub_message_make);
 }
 
 static Datum
-write_page(FunctionCallInfo fcinfo, bool as_events)
+write_page(FunctionCallInfo fcinfo, Make make)
 {
 	static const char *const names[] = {"feed"};
 	FeedpubPage page = {0};
-	LineWriter	writer = {0};
+	LineWriter	writer = {.make = make};
 	StringInfo	text = &writer.text;
 	FeedpubCursor cursor;
 	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
@@ -93,8 +119,10 @@ write_page(FunctionCallInfo fcinfo, bool as_events)
 	feedpub_page_arguments(fcinfo, PG_GETARG_OID(0), &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
-	if (as_events)
+	if (make != NULL)
 		writer.events = feedpub_event_begin(&page);
+	if (make == feedpub_message_make)
+		writer.end = feedpub_message_end(&page);
 
 	/* the text's header, then the lines: no copy */
 	initStringInfo(text);
@@ -127,14 +155,36 @@ end_line(FeedpubJsonEntry *entry, void *arg)
 	LineWriter *writer = arg;
 	StringInfo	text = entry->json;
 
-	if (writer->events != NULL)
-		feedpub_event_make(writer->events, entry, writer->line);
+	writer->last = entry->row;
+	if (writer->events != NULL && !make_event(writer, entry))
+	{
+		text->len = writer->line;
+		return entry->row != writer->end;
+	}
 	replace_all(text->data + writer->line, text->data + text->len, '\n');
 	replace_all(text->data + writer->line, text->data + text->len, '\r');
 	appendStringInfoChar(text, '\n');
 	writer->line = text->len;
-	writer->last = entry->row;
-	return text->len < MAX_BYTES;
+	return text->len < MAX_BYTES && entry->row != writer->end;
+}
+
+/* Put the event of an entry where the entry is; returns false if it has none. */
+static bool
+make_event(LineWriter *writer, FeedpubJsonEntry *entry)
+{
+	FeedpubEvents *events = writer->events;
+	MemoryContext oldcontext = MemoryContextSwitchTo(events->context);
+	bool		made;
+
+	resetStringInfo(&events->out);
+	feedpub_jsonvalue_limit(events->values, &events->out);
+	heap_deform_tuple(entry->row->entry, events->desc, events->columns, events->nulls);
+	made = writer->make(events, entry, writer->line);
+	MemoryContextSwitchTo(oldcontext);
+	entry->json->len = writer->line;
+	appendBinaryStringInfo(entry->json, events->out.data, events->out.len);
+	MemoryContextReset(events->context);
+	return made;
 }
 
 /* Make each of these characters a space. */

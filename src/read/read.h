@@ -210,6 +210,7 @@ extern void feedpub_proof_end(FeedpubPageScan *scan);
 
 /* in types.c */
 extern FeedpubTypes *feedpub_types_parse(ArrayType *array);
+extern bool feedpub_types_is_one(const FeedpubTypes *types);
 extern void feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed,
 								Relation heap);
 extern AttrNumber feedpub_types_column(const FeedpubTypes *types);

@@ -72,6 +72,17 @@ feedpub_types_parse(ArrayType *array)
 }
 
 /*
+ * Do readers with these types, or NULL, get no more than one?
+ */
+bool
+feedpub_types_is_one(const FeedpubTypes *types)
+{
+	const text *name = types != NULL && types->n == 1 ? DatumGetTextPP(types->names[0]) : NULL;
+
+	return name != NULL && (VARSIZE_ANY_EXHDR(name) == 0 || VARDATA_ANY(name)[VARSIZE_ANY_EXHDR(name) - 1] != '*');
+}
+
+/*
  * The column by which readers of a feed choose; InvalidAttrNumber if there is
  * none.  It holds text, and is stored.
  */

@@ -168,7 +168,7 @@ problem("theirs/$_->[0]", $_->[1], 404, '42704', "another role's: $_->[0]")
 is(problem('none/poll', {}, 404, '42704', 'none') =~ s/none/theirs/r,
 	problem('theirs/poll', {}, 404, '42704', "another role's"), 'looks like none');
 problem('mail/poll', '{', 400, '22P02', 'malformed');
-problem('mail/poll', '[' x 1e5, 400, '54001', 'nested too deeply');
+problem('mail/poll', '[' x 1e5, 413, '54001', 'nested too deeply');
 problem('mail/poll', '[1]', 400, '22023', 'no object');
 problem('mail/poll', "{\"consumer\": \"\0\"}", 400, '', 'a NUL');
 problem('mail/poll', '{"consumer": "\u0000"}', 400, '22P05', 'an escaped NUL');

@@ -60,6 +60,13 @@ sub append
 	return $response;
 }
 
+sub insert_deep
+{
+	my ($depth) = @_;
+
+	return q{INSERT INTO jsonb (message_type, data) VALUES ('deep', '} . '[' x $depth . ']' x $depth . q{')};
+}
+
 # an empty stream
 my $empty = read_stream($odd);
 is("$empty->{status} $empty->{content}", '200 []', 'a stream without messages');
@@ -88,8 +95,26 @@ is(read_stream("$odd?offset=$limited->{offset}")->{content}, '[1.50]', 'and goes
 like(read_stream("$odd?offset=$empty->{offset}&limit=3")->{headers}{'cache-control'},
 	qr/^public, max-age=\d+, immutable$/, 'a full page after an offset is kept');
 
-is(append('/streams/jsonb', 'application/json', '{"b":[1]}')->{status}, 204, 'jsonb');
+my $jsonb = append('/streams/jsonb', 'application/json', '{"b":[1]}');
+is($jsonb->{status}, 204, 'jsonb');
 is(read_stream('/streams/jsonb')->{content}, '[{"b": [1]}]', 'as the database has it');
+# As deep as a client of the database may write it: nothing parses it again.  A
+# body that is too deep is too large.
+my ($depth, $too_deep) = (1000, 200000);
+while ($depth < $too_deep - 1)
+{
+	my $middle = int(($depth + $too_deep) / 2);
+
+	my $is_taken = $node->psql('postgres', 'BEGIN; ' . insert_deep($middle)) == 0;
+	($is_taken ? $depth : $too_deep) = $middle;
+}
+sql($node, insert_deep($depth));
+sql($node, q(INSERT INTO letters (message_type, headers, data) SELECT 'A', data, 'x' FROM jsonb; SELECT feed_flush('letters'), feed_flush('jsonb')));
+my $deep = HTTP::Tiny->new->get("$http->{url}/streams/jsonb?offset=$jsonb->{offset}");
+is("$deep->{status} $deep->{content}", '200 [' . '[' x $depth . ']' x $depth . ']', 'a deep jsonb is read as it is');
+is(read_stream('/streams/letters')->{content}, 'xx', 'and is beside a text');
+is(append('/streams/jsonb', 'application/json', '[' x 1e5)->{status}, 413, 'a body that is too deep');
+sql($node, "DELETE FROM jsonb WHERE message_type = 'deep'; DELETE FROM letters");
 append('/streams/letters', 'text/plain', "  one\r\n\n two");
 append('/streams/letters', 'text/plain', "\x{c3}\x{bc}");
 my $letters = read_stream('/streams/letters');

@@ -23,6 +23,7 @@ INSERT INTO meant VALUES
 	('_request', 'role text, claims text, read_only boolean, statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
 	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),
 	('_page_events', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),
+	('_page_messages', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),
 	('_lag', 'feed regclass, cursor text, types text[], OUT rows bigint, OUT more boolean, OUT since timestamp with time zone, OUT expired boolean', 'record', 'v', false, 'u');
 INSERT INTO meant VALUES
 	('_cursor_compare', 'a text, b text', 'integer', 'i', true, 's', false),
