@@ -16,14 +16,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/xact.h"
-#include "catalog/pg_am.h"
-#include "catalog/pg_index.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -172,14 +168,8 @@ check_indexes(FeedpubCheck *cxt)
 	foreach(lc, RelationGetIndexList(cxt->rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		const char *what = NULL;
+		const char *what = feedpub_change_index_problem(index, own);
 
-		if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL))
-			what = "has an expression";
-		else if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
-			what = "is partial";
-		else if (index->rd_index->indisexclusion || (index->rd_index->indisunique && lfirst_oid(lc) != own))
-			what = "is unique";
 		index_close(index, AccessShareLock);
 		if (what != NULL)
 			feedpub_check_add(cxt, "index",
