@@ -96,7 +96,6 @@ OBJS = \
 	src/server/shmem_mark.o \
 	src/server/shmem_worker.o \
 	src/subscription/ack.o \
-	src/subscription/backoff.o \
 	src/subscription/delivery.o \
 	src/subscription/lag.o \
 	src/subscription/lease.o \

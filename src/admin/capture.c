@@ -83,10 +83,8 @@ feed_capture(PG_FUNCTION_ARGS)
 			   "  WHERE i.indexrelid = $3 AND u.n <= i.indnkeyatts"
 			   "   AND a.attrelid = i.indrelid AND a.attnum = u.attnum) k (names, numbers),"
 			   " (SELECT array_agg(a.attnum ORDER BY u.n)"
-			   "  FROM unnest($4) WITH ORDINALITY u (name, n), pg_attribute a"
+			   "  FROM unnest($4::name[]) WITH ORDINALITY u (name, n), pg_attribute a"
 			   "  WHERE a.attrelid = $1 AND a.attname = u.name) c (numbers)",
-		.nargs = 6,
-		.argtypes = {REGCLASSOID, REGCLASSOID, REGCLASSOID, NAMEARRAYOID, BOOLOID, NAMEOID},
 	};
 	Oid			relid;
 	Oid			feed;

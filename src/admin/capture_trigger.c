@@ -57,8 +57,6 @@ feedpub_capture_list(Oid feed)
 	static FeedpubStatement find = {
 		.sql = "SELECT c.relation FROM feedpub._capture c, pg_catalog.pg_class r"
 			   " WHERE c.feed = $1 AND r.oid = c.relation ORDER BY c.relation",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
 		.latest = true,
 	};
 
@@ -73,8 +71,6 @@ feedpub_capture_leftovers(Oid relid)
 {
 	static FeedpubStatement find = {
 		.sql = "SELECT name FROM feedpub._capture_leftover WHERE relation = $1 ORDER BY name",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
 		.latest = true,
 	};
 
@@ -88,9 +84,7 @@ List *
 feedpub_capture_left_tables(void)
 {
 	static FeedpubStatement find = {
-		.sql = "SELECT DISTINCT relation FROM feedpub._capture_leftover WHERE pg_has_role($1, (SELECT relowner FROM pg_class WHERE oid = relation), 'USAGE') ORDER BY relation",
-		.nargs = 1,
-		.argtypes = {OIDOID},
+		.sql = "SELECT DISTINCT relation FROM feedpub._capture_leftover WHERE pg_has_role($1::oid, (SELECT relowner FROM pg_class WHERE oid = relation), 'USAGE') ORDER BY relation",
 		.latest = true,
 	};
 
@@ -145,8 +139,6 @@ feedpub_capture_faults(Oid feed)
 	static FeedpubStatement find = {
 		.sql = "SELECT relation, part, kind, name, trigger, enabled FROM feedpub._capture_fault WHERE feed = $1"
 			   " ORDER BY relation, part = relation DESC, part, kind DESC",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
 		.latest = true,
 	};
 	MemoryContext context = CurrentMemoryContext;
@@ -189,8 +181,6 @@ feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault)
 			   "  column_attnums = n.column_attnums, numbers_of = n.relation"
 			   " FROM feedpub._captured n WHERE n.relation = $1 AND n.feed = $2"
 			   " AND c.relation = n.relation AND c.feed = n.feed",
-		.nargs = 2,
-		.argtypes = {REGCLASSOID, REGCLASSOID},
 	};
 
 	feedpub_require_owner(fault->part);
@@ -279,8 +269,6 @@ feedpub_capture_choose_name(Oid relid, Oid feed, bool captured)
 {
 	static FeedpubStatement find = {
 		.sql = "SELECT FROM feedpub._capture WHERE relation = $1 AND trigger = $2",
-		.nargs = 2,
-		.argtypes = {REGCLASSOID, NAMEOID},
 	};
 	List	   *tables = feedpub_capture_tables(relid);
 	char	   *name = NULL;
@@ -308,8 +296,6 @@ feedpub_capture_remove(Oid relid, Oid feed)
 {
 	static FeedpubStatement delete = {
 		.sql = "DELETE FROM feedpub._capture WHERE relation = $1 AND feed = $2",
-		.nargs = 2,
-		.argtypes = {REGCLASSOID, REGCLASSOID},
 	};
 
 	(void) feedpub_store_execute(&delete, (Datum[]){ObjectIdGetDatum(relid), ObjectIdGetDatum(feed)}, NULL);

@@ -174,10 +174,12 @@ typedef struct FeedpubCache
 typedef struct FeedpubStatement
 {
 	const char *sql;
-	int			nargs;
-	Oid			argtypes[21];
 	bool		latest;			/* with a new snapshot in any isolation level */
+
+	/* when it has been prepared */
 	struct _SPI_plan *plan;
+	int			nargs;
+	bool		by_value[21];	/* the types of its arguments */
 } FeedpubStatement;
 
 /* in cache.c */

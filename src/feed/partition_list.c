@@ -15,7 +15,6 @@
 #include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/indexing.h"
-#include "catalog/pg_type.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 
@@ -169,8 +168,6 @@ is_cloned_with_feed(Oid trigger_id)
 		.sql = "WITH RECURSIVE t AS (SELECT xmin, tgparentid FROM pg_trigger WHERE oid = $1"
 			   " UNION ALL SELECT p.xmin, p.tgparentid FROM t JOIN pg_trigger p ON p.oid = t.tgparentid)"
 			   " SELECT count(DISTINCT xmin::text) FROM t",
-		.nargs = 1,
-		.argtypes = {OIDOID},
 	};
 	Datum		values[1] = {ObjectIdGetDatum(trigger_id)};
 

@@ -46,8 +46,6 @@ static FeedpubStatement set_key = {
 	.sql = "UPDATE feedpub._feed SET key = $2, key_attnums = $3, key_types = $4, key_table = $1,"
 		   "  deletes = $5, key_mark = $6"
 		   " WHERE feed = $1",
-	.nargs = 6,
-	.argtypes = {REGCLASSOID, NAMEARRAYOID, INT2ARRAYOID, REGTYPEARRAYOID, BOOLOID, INT8ARRAYOID},
 };
 
 static FeedpubStatement set_mark = {
@@ -55,8 +53,6 @@ static FeedpubStatement set_mark = {
 		   "  WHERE feed = $1 FOR UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._feed f SET key_mark = $2"
 		   " FROM free WHERE f.feed = free.feed",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, INT8ARRAYOID},
 };
 
 static void forget_published(Oid relid);
@@ -313,7 +309,7 @@ void
 feedpub_registry_set_unstamped(Oid relid, bool unstamped)
 {
 	write_registry("UPDATE feedpub._feed SET unstamped = NOT unstamped"
-				   " WHERE feed = $1 AND unstamped <> $2::pg_catalog.bool",
+				   " WHERE feed = $1 AND unstamped <> $2::text::pg_catalog.bool",
 				   relid, unstamped ? "true" : "false");
 }
 
@@ -322,8 +318,6 @@ feedpub_registry_is_unstamped(Oid relid)
 {
 	static FeedpubStatement find = {
 		.sql = "SELECT FROM feedpub._feed WHERE feed = $1 AND unstamped",
-		.nargs = 1,
-		.argtypes = {REGCLASSOID},
 	};
 	Datum		values[1] = {ObjectIdGetDatum(relid)};
 
@@ -421,12 +415,7 @@ sweep_subscriptions(int max_rows)
 static uint64
 write_registry(const char *sql, Oid relid, const char *text)
 {
-	FeedpubStatement statement = {
-		.sql = sql,
-		.nargs = text ? 2 : OidIsValid(relid) ? 1 :
-												0,
-		.argtypes = {REGCLASSOID, TEXTOID},
-	};
+	FeedpubStatement statement = {.sql = sql};
 	uint64		nrows = execute(&statement,
 								(Datum[]){ObjectIdGetDatum(relid), text ? CStringGetTextDatum(text) : (Datum) 0},
 								NULL);

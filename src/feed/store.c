@@ -23,6 +23,8 @@
 #include "executor/spi.h"
 #include "jit/jit.h"
 #include "optimizer/cost.h"
+#include "parser/analyze.h"
+#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
@@ -56,29 +58,37 @@ feedpub_store_end(const FeedpubRole *caller)
 }
 
 /*
- * Run a statement, in READ COMMITTED with a snapshot of its own.  nulls is as
- * in SPI_execute_plan(), or NULL; then a value that is a pointer is NULL if it
- * is 0.  Returns the number of rows, which are in SPI_tuptable.
+ * Run a statement, in READ COMMITTED with a snapshot of its own.  Its text
+ * tells the types of its arguments, as in PREPARE.  nulls is as in
+ * SPI_execute_plan(), or NULL; then a value that is a pointer is NULL if it is 0.
+ * Returns the number of rows, which are in SPI_tuptable.
  */
 uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
 	bool		seqscan = enable_seqscan;
 	bool		jit = jit_enabled;
-	char		pointers[lengthof(statement->argtypes)];
+	char		pointers[lengthof(statement->by_value)];
 	int			rc;
 
-	for (int i = 0; i < statement->nargs; i++)
-		pointers[i] = values[i] == 0 && !get_typbyval(statement->argtypes[i]) ? 'n' : ' ';
 	if (statement->plan == NULL)
 	{
-		SPIPlanPtr	plan = SPI_prepare(statement->sql, statement->nargs,
-									   statement->argtypes);
+		RawStmt    *parsed = linitial_node(RawStmt, pg_parse_query(statement->sql));
+		Oid		   *types = NULL;
+		SPIPlanPtr	plan;
 
+		statement->nargs = 0;
+		(void) parse_analyze_varparams(parsed, statement->sql, &types, &statement->nargs, NULL);
+		plan = SPI_prepare(statement->sql, statement->nargs, types);
 		if (plan == NULL || SPI_keepplan(plan) != 0)
 			elog(ERROR, "could not prepare: %s", statement->sql);
+		for (int i = 0; i < statement->nargs; i++)
+			statement->by_value[i] = get_typbyval(types[i]);
 		statement->plan = plan;
 	}
+	for (int i = 0; i < statement->nargs; i++)
+		pointers[i] = values[i] == 0 && !statement->by_value[i] ? 'n' : ' ';
+
 	/* a plan that has to scan would be so dear that each run is compiled */
 	enable_seqscan = jit_enabled = false;
 	PG_TRY();

@@ -46,8 +46,6 @@
 
 static FeedpubStatement read_created_at = {
 	.sql = "SELECT created_at FROM feedpub._feed WHERE feed = $1",
-	.nargs = 1,
-	.argtypes = {REGCLASSOID},
 };
 
 /* What may be between the parts of JSON */

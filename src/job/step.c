@@ -13,7 +13,6 @@
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -68,18 +67,15 @@ static FeedpubStatement list_jobs = {
 		   "  WINDOW owners AS (PARTITION BY w.owner)) q"
 		   " WHERE ($1 = 0::regclass OR feed = $1) AND (done IS NOT TRUE OR reached <> target)"
 		   " ORDER BY served_at NULLS FIRST, stepped_at NULLS FIRST, feed::oid, relation::oid",
-	.nargs = 1,
-	.argtypes = {REGCLASSOID},
 };
 
 /* The first parameters of these name the job: see name_job(). */
 #define IS_JOB			" WHERE feed = $1 AND kind = $2 AND relation = $3"
-#define JOB_TYPES		REGCLASSOID, TEXTOID, REGCLASSOID, XID8OID
 
 /* $5: in the background; $6: the next turn, if it does not end */
 static FeedpubStatement begin_job = {
 	.sql = "INSERT INTO feedpub._job AS j (feed, kind, relation, target, running, attempts, retry_at, stepped_at)"
-		   " VALUES ($1, $2, $3, $4, $5, $5::int4, $6, pg_catalog.clock_timestamp())"
+		   " VALUES ($1, $2, $3, $4, $5::bool, $5::int4, $6, pg_catalog.clock_timestamp())"
 		   " ON CONFLICT (feed, kind, relation) DO UPDATE SET target = $4, done = false,"
 		   "  running = j.running OR $5, attempts = j.attempts + $5::int4,"
 		   "  retry_at = COALESCE($6, j.retry_at), stepped_at = EXCLUDED.stepped_at,"
@@ -87,8 +83,6 @@ static FeedpubStatement begin_job = {
 		   "  failed = CASE WHEN $2 <> 'stamp' OR j.target = $4 THEN j.failed ELSE 0 END,"
 		   "  last_error = CASE WHEN $2 <> 'stamp' OR j.target = $4 THEN j.last_error END"
 		   " RETURNING pass, locked, failed",
-	.nargs = 6,
-	.argtypes = {JOB_TYPES, BOOLOID, TIMESTAMPTZOID},
 };
 
 /* $10: the last error of a row */
@@ -96,11 +90,9 @@ static FeedpubStatement save_job = {
 	.sql = "UPDATE feedpub._job SET done = $5, rows = rows + $6, pass = $7, locked = $8, failed = $9,"
 		   "  stepped_at = pg_catalog.now(),"
 		   "  attempts = CASE WHEN $5 THEN 0 ELSE attempts END, retry_at = CASE WHEN NOT $5 THEN retry_at END,"
-		   "  last_error = CASE WHEN $8 + $9 > 0 THEN COALESCE($10, last_error) END,"
+		   "  last_error = CASE WHEN $8::int8 + $9::int8 > 0 THEN COALESCE($10, last_error) END,"
 		   "  last_error_at = CASE WHEN $8 + $9 = 0 THEN NULL"
 		   "   WHEN $10 IS NULL THEN last_error_at ELSE pg_catalog.now() END" IS_JOB " AND target = $4",
-	.nargs = 10,
-	.argtypes = {JOB_TYPES, BOOLOID, INT8OID, BYTEAOID, INT8OID, INT8OID, TEXTOID},
 };
 
 /*
@@ -109,11 +101,9 @@ static FeedpubStatement save_job = {
  */
 static FeedpubStatement end_job = {
 	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5, rows = rows + $7,"
-		   "  attempts = CASE WHEN $5 IS NULL THEN 0 ELSE attempts END,"
+		   "  attempts = CASE WHEN $5::timestamptz IS NULL THEN 0 ELSE attempts END,"
 		   "  last_error = COALESCE($6, last_error),"
 		   "  last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END" IS_JOB,
-	.nargs = 7,
-	.argtypes = {JOB_TYPES, TIMESTAMPTZOID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement count_failed = {
@@ -121,8 +111,6 @@ static FeedpubStatement count_failed = {
 		   " FROM feedpub._work w JOIN feedpub._job j ON j.feed = w.feed AND j.kind = w.kind"
 		   "  AND j.relation = w.relation AND j.target = w.target"
 		   " WHERE w.feed = $1 AND w.kind = 'stamp'",
-	.nargs = 1,
-	.argtypes = {REGCLASSOID},
 };
 
 static FeedpubStatement count_stamped = {

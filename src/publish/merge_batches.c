@@ -41,7 +41,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
@@ -64,8 +63,6 @@ static FeedpubStatement merge = {
 		   "  last_pos = greatest(b.last_pos, older.last_pos),"
 		   "  transactions = b.transactions + older.transactions"
 		   " FROM older WHERE b.feed = $1 AND b.sync_id = $3",
-	.nargs = 3,
-	.argtypes = {REGCLASSOID, INT8OID, INT8OID},
 };
 
 /*

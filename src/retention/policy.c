@@ -34,8 +34,6 @@ PG_FUNCTION_INFO_V1(feedpub_retention);
 
 static FeedpubStatement set_policy = {
 	.sql = "UPDATE feedpub._feed SET keep = $2, max_age = $3, max_size = $4 WHERE feed = $1",
-	.nargs = 4,
-	.argtypes = {REGCLASSOID, INTERVALOID, INTERVALOID, INT8OID},
 };
 
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);

@@ -48,7 +48,6 @@
 #include "access/relation.h"
 #include "access/tableam.h"
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -117,8 +116,6 @@ static FeedpubStatement read_policy = {
 		   " FROM (SELECT keep, max_size, max_age IS NOT NULL AS is_set, COALESCE(max_age,"
 		   "   CASE WHEN kind = 'table' AND keep IS NULL AND $3 >= 0 THEN pg_catalog.make_interval(secs => $3) END) AS max_age"
 		   "  FROM feedpub._feed WHERE feed = $1) f",
-	.nargs = 3,
-	.argtypes = {REGCLASSOID, FLOAT8OID, INT4OID},
 };
 
 /* what holds back a removal: rows that are left, or an error; $3: what it tells of rows */
@@ -131,9 +128,7 @@ static FeedpubStatement read_removal = {
 		   "  WHEN $3 THEN last_error"
 		   "  WHEN last_error IS NOT NULL THEN 'an error' END"
 		   " FROM feedpub._job WHERE feed = $1 AND kind <> 'stamp'"
-		   "  AND (NOT done OR target <> $2::text::pg_catalog.xid8)",
-	.nargs = 3,
-	.argtypes = {REGCLASSOID, INT8OID, BOOLOID},
+		   "  AND (NOT done OR target <> $2::int8::text::xid8)",
 };
 
 static FeedpubStatement read_cursors = {
@@ -141,8 +136,6 @@ static FeedpubStatement read_cursors = {
 		   " CROSS JOIN pg_catalog.generate_series(0, s.shards - 1) i (shard),"
 		   " LATERAL (SELECT o.cursor FROM feedpub._shard o WHERE o.subscription = s.name"
 		   "  AND o.shard = i.shard ORDER BY o.n DESC LIMIT 1) h WHERE s.feed = $1",
-	.nargs = 1,
-	.argtypes = {REGCLASSOID},
 };
 
 /*
@@ -154,8 +147,6 @@ static FeedpubStatement write_floor = {
 		   "  VALUES ($1, $2, $3, $4, $5, $6, $7, $8)),"
 		   " older AS (DELETE FROM feedpub._floor WHERE feed = $1 AND sync_id < $2)"
 		   " DELETE FROM feedpub._batch WHERE feed = $1 AND sync_id < $2 AND sync_id >= $9",
-	.nargs = 9,
-	.argtypes = {REGCLASSOID, INT8OID, INT8OID, BOOLOID, INT4OID, XID8OID, INT8OID, INT4OID, INT8OID},
 };
 
 /*
@@ -169,8 +160,6 @@ static FeedpubStatement find_tombstone = {
 		   " AND NOT EXISTS (SELECT FROM feedpub._work w LEFT JOIN feedpub._job j"
 		   "   ON j.feed = w.feed AND j.kind = w.kind AND j.target = w.target"
 		   "  WHERE w.feed = $1 AND w.kind = 'expire' AND j.done IS NOT TRUE) LIMIT 1",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, PG_SNAPSHOTOID},
 };
 
 static int64 move(Oid feed, const FeedpubCursor *before, bool limits_only);

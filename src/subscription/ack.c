@@ -16,7 +16,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -33,15 +32,12 @@ PG_FUNCTION_INFO_V1(feed_ack);
  */
 static FeedpubStatement move_cursor = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $5, state = $6, page = $4,"
-		   " n = h.n + ($6 & 31 = 0)::pg_catalog.int4,"
+		   " n = h.n + ($6::int8 & 31 = 0)::pg_catalog.int4,"
 		   " last_ack = pg_catalog.clock_timestamp(),"
 		   " leased_until = CASE WHEN $7 AND h.consumer IS NOT NULL"
 		   "  THEN $8 ELSE h.leased_until END"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $9"
 		   " AND (h.state = $3 OR h.page = $4) AND feedpub._cursor_moves(h.cursor, $5)",
-	.nargs = 9,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID,
-				 BOOLOID, TIMESTAMPTZOID, INT8OID},
 };
 
 static FeedpubAck ack_retried(const FeedpubSubscription *sub,

@@ -33,7 +33,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
 #include "fmgr.h"
@@ -53,15 +52,11 @@ static FeedpubStatement renew_consumer = {
 		   "  FOR NO KEY UPDATE SKIP LOCKED)"
 		   " UPDATE feedpub._consumer c SET seen_until = $3 FROM mine"
 		   " WHERE c.subscription = $1 AND c.consumer = $2",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement add_consumer = {
 	.sql = "INSERT INTO feedpub._consumer (subscription, consumer, seen_until) VALUES ($1, $2, $3)"
 		   " ON CONFLICT DO NOTHING",
-	.nargs = 3,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumers = {
@@ -70,8 +65,6 @@ static FeedpubStatement forget_consumers = {
 		   "  FOR UPDATE SKIP LOCKED)"
 		   " DELETE FROM feedpub._consumer c USING gone"
 		   " WHERE c.subscription = $1 AND c.consumer = gone.consumer",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TIMESTAMPTZOID},
 };
 
 /* how many of the other consumers have lesser names, and how many there are */
@@ -80,15 +73,11 @@ static FeedpubStatement count_consumers = {
 		   " pg_catalog.count(*) FROM feedpub._consumer"
 		   " WHERE subscription = $1 AND consumer <> $2"
 		   " AND seen_until > $3 AND seen_until <= $4",
-	.nargs = 4,
-	.argtypes = {TEXTOID, TEXTOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
 };
 
 static FeedpubStatement forget_consumer = {
 	.sql = "DELETE FROM feedpub._consumer WHERE subscription = $1"
 		   " AND consumer = $2",
-	.nargs = 2,
-	.argtypes = {TEXTOID, TEXTOID},
 };
 
 static bool lasts(const FeedpubSubscription *sub, TimestampTz until, int64 ms);

@@ -33,7 +33,6 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -50,38 +49,35 @@ PG_FUNCTION_INFO_V1(feed_nack);
 #define REPEAT_REASON	"deliveries ended without an acknowledgement"
 
 /*
- * $5 has the times of the next delivery after one failure, two, and so on, the
- * last one for all that follow; after $6 failures, or if it is NULL, there is
- * none.  failed_at is the committed cursor at the failure, which stands for $11
+ * When an entry is delivered again that has failed so often: after the delay $5,
+ * or after the one that the backoff $6 has for so many failures, the last one
+ * for all that follow; never, if it has failed $7 times.
+ */
+#define RETRY_AT(attempts) \
+	"CASE WHEN " attempts " < $7::int4 THEN clock_timestamp() + LEAST('1000 years', COALESCE($5::interval," \
+	" ($6::interval[])[LEAST(" attempts ", cardinality($6))], '10 s')) END"
+
+/*
+ * failed_at is the committed cursor at the failure, which stands for $11
  * failures.  If the same page has parked the entry already, it is the same
- * failure.  $10 is the state of an entry that was delivered again, or 0.
+ * failure.  $12 is the state of an entry that was delivered again, or 0.
  */
 static FeedpubStatement park_again = {
-	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $8, page = $9,"
-		   " attempts = p.attempts + n.failures, failed_at = $7,"
-		   " retry_at = CASE WHEN p.attempts + n.failures < $6"
-		   "  THEN $5[least(p.attempts + n.failures, cardinality($5))] END"
-		   " FROM (SELECT CASE WHEN o.page = $9 THEN 0 ELSE $11 END AS failures"
-		   "  FROM feedpub._parked_entry o"
-		   "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
-		   " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
-		   " AND ($10 = 0 OR p.state = $10 OR p.page = $9)",
-	.nargs = 11,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
-				 INT8OID, INT8OID, INT8OID, INT4OID},
+	.sql = "UPDATE feedpub._parked_entry p SET reason = $4, state = $9, page = $10,"
+		   " attempts = p.attempts + n.failures, failed_at = $8,"
+		   " retry_at = " RETRY_AT("p.attempts + n.failures") " FROM (SELECT CASE WHEN o.page = $10 THEN 0 ELSE $11 END AS failures"
+															  "  FROM feedpub._parked_entry o"
+															  "  WHERE o.subscription = $1 AND o.shard = $2 AND o.cursor = $3) n"
+															  " WHERE p.subscription = $1 AND p.shard = $2 AND p.cursor = $3"
+															  " AND ($12::int8 = 0 OR p.state = $12 OR p.page = $10)",
 };
 
 static FeedpubStatement park_first = {
 	.sql = "INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
 		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row, relation, old_key, old)"
-		   " VALUES ($1, $2, $3, $4, "
-		   "  CASE WHEN $11 < $6 THEN $5[least($11, cardinality($5))] END, $7, $8, $9,"
-		   "  $11, $12, $13, $14, CASE WHEN $13 <> '0' THEN $15 END, $16, $17, $18, $19, $20, $21)",
-	.nargs = 21,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TEXTOID, TIMESTAMPTZARRAYOID, INT4OID, TEXTOID,
-				 INT8OID, INT8OID, INT8OID, INT4OID, TEXTOID, XID8OID, INT8OID, TIMESTAMPTZOID,
-				 TEXTARRAYOID, JSONOID, JSONOID, TEXTOID, JSONOID, JSONOID},
+		   " VALUES ($1, $2, $3, $4, " RETRY_AT("$11::int4") ", $8, $9, $10,"
+															 "  $11, $12, $13, $14, CASE WHEN $13::xid8 <> '0' THEN $15::timestamptz END, $16, $17, $18, $19, $20, $21)",
 };
 
 /* the parked entries of a shard whose positions are in a page */
@@ -89,13 +85,12 @@ static FeedpubStatement select_hidden = {
 	.sql = "SELECT feed_xid, cursor FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2"
 		   " AND feed_pos BETWEEN $3 AND $4",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, INT8OID},
 };
 
 static bool park_by_consumer(FunctionCallInfo fcinfo, bool retries);
 static FeedpubAck park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
-					   bool wait, text *reason, Datum times, int failures);
+					   bool wait, text *reason, Datum delay, int max_attempts,
+					   int failures);
 static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
 						   Datum *values);
@@ -173,7 +168,9 @@ park_by_consumer(FunctionCallInfo fcinfo, bool retries)
 	PreventCommandIfReadOnly(retries ? "feed_nack()" : "feed_park()");
 	feedpub_receipt_check(&receipt, &sub);
 	result = park(&sub, &receipt, true, PG_ARGISNULL(2) ? NULL : PG_GETARG_TEXT_PP(2),
-				  retries ? feedpub_backoff_times(sub.backoff, PG_ARGISNULL(3) ? NULL : PG_GETARG_INTERVAL_P(3)) : (Datum) 0,
+				  !retries || PG_ARGISNULL(3) ? (Datum) 0 : PG_GETARG_DATUM(3),
+				  !retries ? 0 : sub.max_attempts > 0 ? sub.max_attempts :
+														PG_INT32_MAX,
 				  feedpub_repeat_failures(&sub, &receipt));
 	if (result == FEEDPUB_ACK_LOST)
 		feedpub_ack_check(sub.name, result);
@@ -198,17 +195,17 @@ feedpub_park_failed(FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 	};
 
 	receipt.cursor = feedpub_cursor_text(&receipt.parsed);
-	return park(sub, &receipt, false, cstring_to_text(REPEAT_REASON), (Datum) 0,
+	return park(sub, &receipt, false, cstring_to_text(REPEAT_REASON), (Datum) 0, 0,
 				delivery->seen.count) == FEEDPUB_ACK_DONE;
 }
 
 /*
- * Park an entry that has failed so often, or once more.  The shard gets another
- * state, and the page's number.
+ * Park an entry that has failed so often, or once more; it is delivered again
+ * up to max_attempts.  The shard gets another state, and the page's number.
  */
 static FeedpubAck
 park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
-	 text *reason, Datum times, int failures)
+	 text *reason, Datum delay, int max_attempts, int failures)
 {
 	bool		is_retry = receipt->kind == FEEDPUB_RECEIPT_RETRY;
 	FeedpubShard shard;
@@ -222,13 +219,14 @@ park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 	values[1] = Int32GetDatum(receipt->shard);
 	values[2] = PointerGetDatum(receipt->cursor);
 	values[3] = PointerGetDatum(reason);
-	values[4] = times;
-	values[5] = Int32GetDatum(sub->max_attempts > 0 ? sub->max_attempts : PG_INT32_MAX);
-	values[6] = PointerGetDatum(shard.cursor);
-	values[7] = Int64GetDatum(feedpub_receipt_draw());
-	values[8] = Int64GetDatum(receipt->page);
-	values[9] = Int64GetDatum(is_retry ? receipt->state : 0);
+	values[4] = delay;
+	values[5] = PointerGetDatum(sub->backoff);
+	values[6] = Int32GetDatum(max_attempts);
+	values[7] = PointerGetDatum(shard.cursor);
+	values[8] = Int64GetDatum(feedpub_receipt_draw());
+	values[9] = Int64GetDatum(receipt->page);
 	values[10] = Int32GetDatum(failures);
+	values[11] = Int64GetDatum(is_retry ? receipt->state : 0);
 	if (feedpub_store_execute(&park_again, values, NULL) > 0)
 		return FEEDPUB_ACK_DONE;
 
@@ -243,7 +241,7 @@ park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 		return FEEDPUB_ACK_ALREADY;
 	(void) feedpub_store_execute(&park_first, values, NULL);
 	shard.parked++;
-	shard.state = DatumGetInt64(values[7]);
+	shard.state = DatumGetInt64(values[8]);
 	shard.page = receipt->page;
 	feedpub_shard_write(sub, &shard);
 	return FEEDPUB_ACK_DONE;

@@ -64,18 +64,14 @@ PG_FUNCTION_INFO_V1(feed_discard);
 static FeedpubStatement forget = {
 	.sql = "DELETE FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = ANY ($3)"
-		   " AND CASE WHEN $4 <> 0 THEN state = $4"
+		   " AND CASE WHEN $4::int8 <> 0 THEN state = $4"
 		   "  ELSE retry_at <= pg_catalog.clock_timestamp()"
 		   "   AND feedpub._cursor_compare(cursor, $5) <= 0 END",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INT4OID, TEXTARRAYOID, INT8OID, TEXTOID},
 };
 
 static FeedpubStatement find_page = {
 	.sql = "SELECT page FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3",
-	.nargs = 3,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID},
 };
 
 /*
@@ -94,8 +90,6 @@ static FeedpubStatement select_due = {
 		   " AND p.retry_at <= pg_catalog.clock_timestamp()"
 		   " AND COALESCE(p.failed_at = $3, false) = $4"
 		   " ORDER BY p.retry_at, p.cursor LIMIT $5 OFFSET $6",
-	.nargs = 6,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, BOOLOID, INT8OID, INT8OID},
 };
 
 static FeedpubStatement next_due = {
@@ -103,26 +97,20 @@ static FeedpubStatement next_due = {
 		   " WHERE p.subscription = $1 AND p.shard = $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
 		   " AND p.retry_at > $4",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, TIMESTAMPTZOID},
 };
 
 /* a new state, so that the count of its deliveries begins again: repeat.c */
 static FeedpubStatement make_due = {
 	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL,"
 		   " state = $4 WHERE subscription = $1 AND shard = $2"
-		   " AND ($3 IS NULL OR cursor = $3)"
+		   " AND ($3::text IS NULL OR cursor = $3)"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 static FeedpubStatement discard = {
 	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity', state = $4"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 /* What has become of an entry. */

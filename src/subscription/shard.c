@@ -22,7 +22,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
@@ -37,24 +36,17 @@
 
 static FeedpubStatement lock_shard = {
 	.sql = LOCK_SHARD,
-	.nargs = 2,
-	.argtypes = {TEXTOID, INT4OID},
 };
 
 static FeedpubStatement try_lock_shard = {
 	.sql = LOCK_SHARD " SKIP LOCKED",
-	.nargs = 2,
-	.argtypes = {TEXTOID, INT4OID},
 };
 
 static FeedpubStatement write_shard = {
 	.sql = "UPDATE feedpub._shard h SET cursor = $4, state = $5, page = $6,"
 		   " settled = $7, consumer = $8, parked = $10, n = h.n + 1,"
-		   " leased_until = CASE WHEN $8 IS NOT NULL THEN $9 END"
+		   " leased_until = CASE WHEN $8::text IS NOT NULL THEN $9::timestamptz END"
 		   " WHERE h.subscription = $1 AND h.shard = $2 AND h.n >= $3",
-	.nargs = 10,
-	.argtypes = {TEXTOID, INT4OID, INT8OID, TEXTOID, INT8OID, INT8OID, INT8OID, TEXTOID,
-				 TIMESTAMPTZOID, INT4OID},
 };
 
 /*

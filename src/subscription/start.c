@@ -8,7 +8,6 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -27,8 +26,6 @@ typedef struct TimeInput
 static FeedpubStatement find_batch = {
 	.sql = "SELECT pg_catalog.max(sync_id) FROM feedpub._batch"
 		   " WHERE feed = $1 AND published_at <= $2",
-	.nargs = 2,
-	.argtypes = {REGCLASSOID, TIMESTAMPTZOID},
 	.latest = true,
 };
 

@@ -31,56 +31,44 @@ PG_FUNCTION_INFO_V1(feed_seek);
 #define MIN_LEASE		1000
 #define MAX_LEASE		(24 * 3600 * 1000)
 
+/* how many delays a backoff may have */
+#define MAX_DELAYS		100
+
 static FeedpubStatement insert_subscription = {
 	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff, types)"
 		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9, $10) ON CONFLICT DO NOTHING",
-	.nargs = 10,
-	.argtypes = {TEXTOID, REGCLASSOID, OIDOID, NAMEOID, INT8OID, INT4OID, INTERVALOID, INT4OID,
-				 INTERVALARRAYOID, TEXTARRAYOID},
 };
 
 static FeedpubStatement insert_shards = {
 	.sql = "INSERT INTO feedpub._shard (subscription, shard, cursor, state)"
 		   " SELECT $1, n, $3, $4 FROM pg_catalog.generate_series(0, $2 - 1) n",
-	.nargs = 4,
-	.argtypes = {TEXTOID, INT4OID, TEXTOID, INT8OID},
 };
 
 /* NULL: as it is; all types are kept as NULL */
 static FeedpubStatement alter_subscription = {
 	.sql = "UPDATE feedpub._subscription SET lease = COALESCE($2, lease),"
 		   " max_attempts = COALESCE(NULLIF($3, 0), max_attempts), backoff = COALESCE($4, backoff),"
-		   " types = CASE WHEN $5 IS NULL THEN types WHEN '*' <> ALL ($5) THEN $5 END"
+		   " types = CASE WHEN $5::text[] IS NULL THEN types WHEN '*' <> ALL ($5) THEN $5 END"
 		   " WHERE name = $1",
-	.nargs = 5,
-	.argtypes = {TEXTOID, INTERVALOID, INT4OID, INTERVALARRAYOID, TEXTARRAYOID},
 };
 
 static FeedpubStatement lock_subscription = {
 	.sql = "SELECT FROM feedpub._subscription WHERE name = $1 FOR UPDATE",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
 };
 
 static FeedpubStatement delete_subscription = {
 	.sql = "DELETE FROM feedpub._subscription WHERE name = $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
 };
 
 static FeedpubStatement delete_state = {
 	.sql = "WITH shards AS (DELETE FROM feedpub._shard WHERE subscription = $1),"
 		   " parked AS (DELETE FROM feedpub._parked_entry WHERE subscription = $1)"
 		   " DELETE FROM feedpub._consumer WHERE subscription = $1",
-	.nargs = 1,
-	.argtypes = {TEXTOID},
 };
 
 static FeedpubStatement count_shards = {
 	.sql = "SELECT pg_catalog.sum(shards) FROM feedpub._subscription"
 		   " WHERE feedpub._subscription_owner(owner, owner_name, system_id) = $1",
-	.nargs = 1,
-	.argtypes = {OIDOID},
 	.latest = true,
 };
 
@@ -88,6 +76,7 @@ static void renew_states(FeedpubSubscription *sub);
 static void check_types(FeedpubTypes *types, Relation heap);
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
+static void check_backoff(ArrayType *backoff);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed);
 static text *use_existing(text *name, Oid feed);
 static bool add_subscription(Datum *values, int shards, bool is_last);
@@ -237,7 +226,37 @@ check_settings(FunctionCallInfo fcinfo, int lease_arg, int max_attempts_arg,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_attempts\" must be at least 1")));
 	if (!PG_ARGISNULL(backoff_arg))
-		feedpub_backoff_check(PG_GETARG_ARRAYTYPE_P(backoff_arg));
+		check_backoff(PG_GETARG_ARRAYTYPE_P(backoff_arg));
+}
+
+/*
+ * Check the argument "backoff": the delays after the first failure of an entry,
+ * the second, and so on; the last is for all that follow (park.c).
+ */
+static void
+check_backoff(ArrayType *backoff)
+{
+	Datum	   *delays;
+	int			ndelays = ArrayGetNItems(ARR_NDIM(backoff), ARR_DIMS(backoff));
+
+	if (ARR_NDIM(backoff) != 1 || ndelays > MAX_DELAYS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("argument \"backoff\" must be a one-dimensional array of 1 to %d intervals",
+						MAX_DELAYS)));
+	if (array_contains_nulls(backoff))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("argument \"backoff\" must not contain null values")));
+	deconstruct_array(backoff, INTERVALOID, sizeof(Interval), false,
+					  TYPALIGN_DOUBLE, &delays, NULL, &ndelays);
+	for (int i = 0; i < ndelays; i++)
+	{
+		if (feedpub_argument_ms(DatumGetIntervalP(delays[i])) < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("argument \"backoff\" must not contain negative intervals")));
+	}
 }
 
 /*

@@ -114,10 +114,6 @@ extern FeedpubAck feedpub_ack_page(FeedpubSubscription *sub,
 								   const FeedpubReceipt *receipt);
 extern void feedpub_ack_check(const text *name, FeedpubAck result);
 
-/* in backoff.c */
-extern void feedpub_backoff_check(ArrayType *backoff);
-extern Datum feedpub_backoff_times(ArrayType *backoff, Interval *delay);
-
 /* in delivery.c */
 extern void feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
 								 const FeedpubDelivery *delivery, bool as_rows);
