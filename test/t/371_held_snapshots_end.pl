@@ -201,25 +201,56 @@ is_over('a lock stays');
 #
 # After its batches are written: the commit waits for a standby.
 #
-for my $who ('process', 'caller')
+sub call_that_waits
 {
+	my ($query) = @_;
+
 	write_one(++$nkeys);
 	sql($node, $_)
 	  for q(ALTER SYSTEM SET synchronous_standby_names = 'nobody'), 'SELECT pg_reload_conf()';
 	$node->poll_query_until('postgres', q(SELECT current_setting('synchronous_standby_names') = 'nobody'));
-	$call = background($node, call('1 hour'));
+	my $waits = background($node, $query);
 	$node->wait_for_event('feedpub snapshot', 'SyncRep');
+	return $waits;
+}
+
+sub let_it_go
+{
+	sql($node, $_)
+	  for q(ALTER SYSTEM RESET synchronous_standby_names), 'SELECT pg_reload_conf()';
+	return;
+}
+
+for my $who ('process', 'caller')
+{
+	$call = call_that_waits(call('1 hour'));
 	sql($node, $who eq 'process' ?
 		  "SELECT pg_terminate_backend(pid) FROM ($helpers) h" :
 		  "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '$call->{name}'");
 	$call->finish;
 	like($call->{error}, $who eq 'process' ? qr/55000: / : qr/57P01: /, "the $who ends in the commit");
-	sql($node, $_)
-	  for q(ALTER SYSTEM RESET synchronous_standby_names), 'SELECT pg_reload_conf()';
+	let_it_go();
 	is_soon($node, "NOT EXISTS ($helpers)", "the $who ends in the commit: no process is left");
 	is(read_all($node, 'outbox', after => \$seen), $nkeys, 'the batch is there');
 	is_over("the $who ends in the commit");
 }
+
+# What commits meanwhile is not in the snapshot, and comes after the cursor.
+$call = call_that_waits(<<'SQL');
+SELECT cursor, snapshot FROM feed_snapshot('{outbox}', '1 hour') \gset
+CALL feed_publish('outbox');
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET TRANSACTION SNAPSHOT :'snapshot';
+SELECT max(message_key::int) FROM outbox;
+COMMIT;
+SELECT (entry).message_key FROM feed_read(NULL::outbox, :'cursor') WHERE op = 'upsert';
+SQL
+my $copied = $nkeys++;
+sql($node, "SET synchronous_commit = local; INSERT INTO outbox (message_type, message_key, data) VALUES ('', '$nkeys', '1')");
+let_it_go();
+is($call->finish, "$copied\n$nkeys", 'what commits after the snapshot comes after the cursor');
+read_all($node, 'outbox', after => \$seen);
+is_over('a commit comes meanwhile');
 
 #
 # Crashes: of the process, and of the server.  What the snapshot has seen is
