@@ -285,6 +285,72 @@ SELECT op, key, "row", old, regexp_replace(error, 'enum: \d+', 'enum: N') AS err
 SELECT count(*) FROM news();
 DROP TABLE moods;
 
+-- A column that stands for the key and cannot be JSON: the entry has the error alone
+CREATE TYPE key_mood AS ENUM ('good', 'lost');
+CREATE TABLE moods (m key_mood PRIMARY KEY, n int);
+SELECT feed_capture('moods', 'changes');
+INSERT INTO moods VALUES ('lost', 1);
+DELETE FROM pg_enum WHERE enumtypid = 'key_mood'::regtype AND enumlabel = 'lost';
+SET enable_indexscan = off;
+SET enable_bitmapscan = off;
+UPDATE moods SET n = 2;
+RESET enable_indexscan;
+RESET enable_bitmapscan;
+SELECT op, key, "row", old, regexp_replace(error, 'enum: \d+', 'enum: N') AS error FROM news();
+DROP TABLE moods;
+
+-- A row that is too large as JSON, though no value of it may fail
+CREATE TABLE large (id int PRIMARY KEY, v text);
+SELECT feed_capture('large', 'changes');
+INSERT INTO large VALUES (1, repeat(E'\x01', 50000000));
+DELETE FROM large;
+SELECT * FROM news();
+DROP TABLE large;
+
+-- A table that is rewritten between two versions of a row
+CREATE TABLE rewritten (id int PRIMARY KEY, v int);
+SELECT feed_capture('rewritten', 'changes');
+DO $$
+BEGIN
+	INSERT INTO rewritten VALUES (1, 1);
+	UPDATE rewritten SET v = 2;
+	UPDATE rewritten SET v = 3;
+	ALTER TABLE rewritten ALTER v TYPE numeric;
+	UPDATE rewritten SET v = 4.5;
+END $$;
+SELECT op, "row" FROM news();
+DROP TABLE rewritten;
+
+-- A table feed's own columns are not captured
+CREATE TABLE fed (id int PRIMARY KEY, v int);
+SELECT feed_attach('fed') IS NULL AS attached;
+SELECT feed_capture('fed', 'changes');
+INSERT INTO fed VALUES (1, 1);
+UPDATE fed SET v = 2;
+SELECT op, "row", old FROM news();
+SELECT feed_detach('fed');
+DROP TABLE fed;
+
+-- A partition that another feed captures by itself: a row that moves is an update
+-- in one, and comes or goes in the other.  Two feeds that have the whole
+CREATE TABLE parts (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
+CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (10) TO (20);
+SELECT feed_create_changes('more');
+SELECT feed_capture('parts', 'changes');
+SELECT feed_capture('parts', 'more');
+SELECT feed_capture('parts_1', 'others');
+INSERT INTO parts VALUES (1, 1), (2, 1);
+DELETE FROM changes;
+DELETE FROM more;
+DELETE FROM others;
+UPDATE parts SET id = id + 10;
+UPDATE parts SET id = id - 10, v = 2 WHERE id = 11;
+SELECT op, key, old_key FROM news();
+SELECT op, key, old_key FROM more ORDER BY feed_pos;
+SELECT op, key, old_key FROM others ORDER BY feed_pos;
+DROP TABLE parts;
+
 -- What cannot be written is noted, and readers are refused
 CREATE INDEX code ON others ((op || relation));
 INSERT INTO b VALUES (1);
@@ -295,6 +361,40 @@ SELECT count(*) FROM feed_read(NULL::others, '', 10);
 SELECT guard FROM feed_check('others') WHERE guard = 'history';
 DROP INDEX code;
 SELECT feed_begin_history('others') IS NOT NULL AS begun;
+-- each thing that an entry could fail by, or that its INSERT would run: the writer goes on
+CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION writes(ddl text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	result text;
+BEGIN
+	EXECUTE ddl;
+	INSERT INTO a VALUES (2);
+	INSERT INTO b VALUES (2);
+	EXECUTE 'SELECT count(*) FROM others' INTO result;
+	RAISE '%, %', CASE result WHEN '0' THEN 'no entry' ELSE 'an entry' END,
+		CASE WHEN EXISTS (SELECT FROM feedpub._lost_change WHERE feed = 'others'::regclass) THEN 'which is noted' ELSE 'nothing is noted' END;
+EXCEPTION WHEN raise_exception THEN
+	RETURN SQLERRM;
+END $$;
+DELETE FROM others;
+SELECT ddl, writes(ddl) FROM (VALUES
+	('SELECT'),
+	('CREATE INDEX ON others (relation, op)'),
+	('CREATE TRIGGER nothing BEFORE INSERT ON others FOR EACH ROW EXECUTE FUNCTION nothing()'),
+	($d$ALTER TABLE others ADD CHECK (op <> 'insert')$d$),
+	('ALTER TABLE others ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY'),
+	('CREATE INDEX ON others ((op || relation))'),
+	($d$CREATE INDEX ON others (op) WHERE op = 'insert'$d$),
+	('CREATE UNIQUE INDEX ON others (op)'),
+	('ALTER TABLE others ADD EXCLUDE (op WITH =)'),
+	('ALTER TABLE others ADD more int NOT NULL'),
+	('ALTER TABLE others ALTER key SET NOT NULL'),
+	('ALTER TABLE others ALTER "row" TYPE jsonb'),
+	('ALTER TABLE others RENAME op TO renamed'),
+	('ALTER TABLE others DROP statement'),
+	('ALTER TABLE others DROP feed_xid'),
+	('ALTER TABLE others DROP CONSTRAINT others_pkey'),
+	('DROP SEQUENCE others_feed_pos_seq CASCADE')) d (ddl);
 INSERT INTO a VALUES (2);
 INSERT INTO b VALUES (2);
 CALL feed_publish('others');
