@@ -116,6 +116,18 @@ SELECT count(*) FILTER (WHERE op = 'delete') - (SELECT count(*) FROM by_shard WH
 SELECT feed_unsubscribe('shards');
 DROP TABLE by_shard, polled;
 
+-- If the poll itself acknowledges the last parked entry, what it delivers ends a moment.
+SELECT feed_head('changes') AS head \gset
+INSERT INTO changes (relation, key, "row") VALUES ('public.a', '{"id": 1}', '1'), ('public.a', '{"id": 2}', '2');
+CALL feed_publish('changes');
+SELECT feed_subscribe('again', 'changes', start => :'head') IS NOT NULL AS again;
+SELECT receipt FROM feed_poll('again', 1) \gset
+SELECT feed_park('again', :'receipt', 'no'), feed_ack('again', :'receipt'), feed_retry('again');
+SELECT "row", moment, receipt FROM feed_poll('again') \gset
+SELECT :'row' AS "row", :'moment' AS moment;
+SELECT "row", moment FROM feed_poll('again', ack => :'receipt');
+SELECT feed_unsubscribe('again');
+
 --
 -- A client's encoding that cannot have it
 --

@@ -185,6 +185,22 @@ SELECT * FROM problems('parted');
 SELECT feed_read(NULL::parted, :'head', 10);
 \echo :SQLSTATE
 DROP TABLE parted;
+-- A partition is truncated when the key is not known any more.
+CREATE TABLE parted (k int, e int, v text, PRIMARY KEY (k, e)) PARTITION BY RANGE (k);
+CREATE TABLE parted1 PARTITION OF parted FOR VALUES FROM (0) TO (10);
+CREATE TABLE parted2 PARTITION OF parted FOR VALUES FROM (10) TO (20);
+SELECT feed_attach('parted');
+INSERT INTO parted VALUES (11, 1, 'a'), (12, 1, 'b');
+CALL feed_publish('parted');
+SELECT feed_head('parted') AS head \gset
+ALTER TABLE parted DROP COLUMN e;
+TRUNCATE parted1;
+SELECT count(*) FROM feedpub._lost_change;
+TRUNCATE parted2;
+SELECT count(*) FROM feedpub._lost_change;
+SELECT feed_read(NULL::parted, :'head', 10);
+\echo :SQLSTATE
+DROP TABLE parted;
 
 --
 -- The triggers were off: what was changed meanwhile left no trace.

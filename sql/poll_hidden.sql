@@ -152,6 +152,18 @@ SELECT drain('mine', NULL);
 RESET ROLE;
 -- left are what is hidden after the last entry: a row and the delete
 SELECT op, key ->> 'k' AS k FROM feed_poll('mine');
+-- and so it is if somebody who sees them has parked them
+SELECT count(feed_park('mine', receipt)) FROM feed_poll('mine');
+SELECT count(*) FROM feed_poll('mine');
+SELECT feed_retry('mine');
+SET ROLE regress_feedpub_tenant;
+SELECT op, key FROM feed_poll('mine');
+SELECT op, key FROM feed_poll('mine');
+SELECT op, key, message, state FROM feedpub.parked ORDER BY op;
+RESET ROLE;
+SELECT op, key, state FROM feedpub.parked ORDER BY op;
+SELECT drain('mine', NULL);
+SELECT count(*) FROM feedpub.parked;
 SET ROLE regress_feedpub_tenant;
 SELECT feed_seek('mine', 'earliest') <> '' AS moved;
 RESET ROLE;

@@ -71,6 +71,25 @@ SELECT feed_subscribe('regress_feedpub copy', 'kv', start => :'kv') = :'kv' AS s
 SELECT op, key FROM feed_poll('regress_feedpub copy', 10);
 SELECT feed_unsubscribe('regress_feedpub copy');
 
+-- A snapshot that is older than the history of a cursor: no page yet
+SELECT feed_create('anew') AS anew;
+INSERT INTO anew (message_type, data) VALUES ('old', '1');
+SELECT cursor AS old, snapshot FROM feed_snapshot('{anew}', '1 hour') \gset
+SELECT feed_begin_history('anew') IS NOT NULL AS begun;
+INSERT INTO anew (message_type, data) VALUES ('new', '1');
+CALL feed_publish('anew');
+SELECT cursor AS new FROM feed_read(NULL::anew, '', 1) \gset
+BEGIN ISOLATION LEVEL REPEATABLE READ;
+SET TRANSACTION SNAPSHOT :'snapshot';
+SELECT op FROM feed_read(NULL::anew, :'new');
+SELECT feed_page('anew', :'new') ->> 'entries' AS entries;
+ROLLBACK;
+SELECT op, (entry).message_type FROM feed_read(NULL::anew, :'new');
+\set VERBOSITY sqlstate
+SELECT op FROM feed_read(NULL::anew, :'old');
+\set VERBOSITY default
+SELECT feed_drop('anew');
+
 -- The caller's snapshot is older: it is of no consequence.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT count(*) FROM outbox;
