@@ -302,8 +302,7 @@ DROP TABLE moods;
 -- A row that is too large as JSON, though no value of it may fail
 CREATE TABLE large (id int PRIMARY KEY, v text);
 SELECT feed_capture('large', 'changes');
-INSERT INTO large VALUES (1, repeat(E'\x01', 50000000));
-DELETE FROM large;
+INSERT INTO large VALUES (1, repeat(E'\x01', 45000000));
 SELECT * FROM news();
 DROP TABLE large;
 
