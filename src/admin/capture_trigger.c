@@ -15,7 +15,8 @@
  *
  * A table has one trigger for TRUNCATE, whatever number of feeds it is captured
  * into.  It goes with the table's last capture.  It is not cloned, so each
- * partition has one of its own.
+ * partition has one of its own, which the worker makes if the partition comes
+ * later (feed/partition_truncate.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -41,10 +42,7 @@
 #include "admin/admin.h"
 
 #define ROW_TRIGGER			"RI_feedpub"
-#define TRUNCATE_TRIGGER	"RI_feedpub_truncate"
 
-static List *read_list(FeedpubStatement *find, Oid relid);
-static void create_truncate_trigger(Oid relid);
 static void create_row_trigger(Oid relid, Oid feed, const char *argument);
 static void depend_on_feed(Oid relid, const char *name, Oid feed);
 
@@ -60,7 +58,7 @@ feedpub_capture_list(Oid feed)
 		.latest = true,
 	};
 
-	return read_list(&find, feed);
+	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(feed)});
 }
 
 /*
@@ -74,7 +72,7 @@ feedpub_capture_leftovers(Oid relid)
 		.latest = true,
 	};
 
-	return read_list(&find, relid);
+	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(relid)});
 }
 
 /*
@@ -88,35 +86,7 @@ feedpub_capture_left_tables(void)
 		.latest = true,
 	};
 
-	return read_list(&find, GetUserId());
-}
-
-/*
- * The OIDs or names that a statement finds.
- */
-static List *
-read_list(FeedpubStatement *find, Oid relid)
-{
-	MemoryContext context = CurrentMemoryContext;
-	List	   *list = NIL;
-	FeedpubRole caller;
-	uint64		nrows;
-
-	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(find, (Datum[]){ObjectIdGetDatum(relid)}, NULL);
-	for (uint64 i = 0; i < nrows; i++)
-	{
-		bool		is_name = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID;
-		MemoryContext spi = MemoryContextSwitchTo(context);
-		bool		isnull;
-		Datum		value = feedpub_store_value(i, 1, &isnull);
-
-		list = is_name ? lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :
-						 lappend_oid(list, DatumGetObjectId(value));
-		MemoryContextSwitchTo(spi);
-	}
-	feedpub_store_end(&caller);
-	return list;
+	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(GetUserId())});
 }
 
 /*
@@ -194,7 +164,7 @@ feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault)
 	else if (fault->name != NULL)
 		feedpub_role_run_as_owner(fault->part, psprintf("ALTER TABLE %s ENABLE ALWAYS TRIGGER %s", feedpub_relation_name(fault->part), quote_identifier(fault->name)));
 	else if (strcmp(fault->kind, "truncate") == 0)
-		create_truncate_trigger(fault->part);
+		feedpub_partition_create_trigger(fault->part, FEEDPUB_CAPTURE_TRUNCATE, "_capture_truncate");
 	else
 		create_row_trigger(fault->relid, feed, fault->argument);
 }
@@ -212,26 +182,9 @@ feedpub_capture_create_triggers(Oid relid, Oid feed, const char *argument)
 	foreach(lc, feedpub_capture_tables(relid))
 	{
 		if (lfirst_oid(lc) == relid || get_rel_relkind(lfirst_oid(lc)) != RELKIND_PARTITIONED_TABLE)
-			create_truncate_trigger(lfirst_oid(lc));
+			feedpub_partition_create_trigger(lfirst_oid(lc), FEEDPUB_CAPTURE_TRUNCATE, "_capture_truncate");
 	}
 	create_row_trigger(relid, feed, argument);
-}
-
-/*
- * Create the trigger for TRUNCATE of a table, unless another capture has it.
- */
-static void
-create_truncate_trigger(Oid relid)
-{
-	Relation	rel = relation_open(relid, NoLock);
-	bool		is_there = feedpub_relation_has_trigger(rel, "_capture_truncate");
-
-	relation_close(rel, NoLock);
-	if (!is_there)
-		feedpub_role_run_as_owner(relid, psprintf("CREATE OR REPLACE TRIGGER \"" TRUNCATE_TRIGGER "\" BEFORE TRUNCATE ON %s"
-												  " FOR EACH STATEMENT EXECUTE FUNCTION " FEEDPUB_SCHEMA "._capture_truncate();"
-												  " ALTER TABLE %s ENABLE ALWAYS TRIGGER \"" TRUNCATE_TRIGGER "\"",
-												  feedpub_relation_name(relid), feedpub_relation_name(relid)));
 }
 
 /*

@@ -53,6 +53,9 @@
 #define FEEDPUB_DELETE_TRIGGER			"zz_feedpub_delete"
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
 
+/* That of a captured table. */
+#define FEEDPUB_CAPTURE_TRUNCATE		"RI_feedpub_truncate"
+
 /* A column that a change feed has, and an outbox has not. */
 #define FEEDPUB_CHANGES_COLUMN			"old_key"
 
@@ -302,6 +305,8 @@ extern bool feedpub_partition_had_guard(Oid feed, Oid partition);
 
 /* in partition_truncate.c */
 extern bool feedpub_partition_guard(Oid feed);
+extern void feedpub_partition_guard_captured(void);
+extern void feedpub_partition_create_trigger(Oid relid, const char *name, const char *function);
 
 /* in registry.c */
 extern bool feedpub_registry_is_registered(Oid relid);
@@ -374,5 +379,6 @@ extern int64 feedpub_store_number(FeedpubStatement *statement, Datum *values,
 								  int64 none);
 extern Datum feedpub_store_value(uint64 row, int column, bool *isnull);
 extern void *feedpub_store_copy(uint64 row, int column);
+extern List *feedpub_store_list(FeedpubStatement *statement, Datum *values);
 
 #endif							/* FEEDPUB_FEED_H */

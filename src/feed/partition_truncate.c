@@ -47,14 +47,13 @@
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "storage/lmgr.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "feed/partition.h"
 
 /* how many partitions are locked in one transaction */
 #define GUARDS_A_STEP	10
-
-static void create_trigger(Oid relid, Oid owner);
 
 /*
  * Make the trigger in partitions that are listed without it, if their locks
@@ -73,8 +72,7 @@ feedpub_partition_guard(Oid feed)
 	{
 		FeedpubPartitionRow *row = lfirst(lc);
 		Relation	rel;
-		Oid			owner;
-		bool		is_there;
+		bool		is_gone;
 
 		CHECK_FOR_INTERRUPTS();
 		if (!OidIsValid(row->file))
@@ -89,9 +87,7 @@ feedpub_partition_guard(Oid feed)
 		rel = try_relation_open(row->partition, NoLock);
 		if (rel == NULL)
 			continue;			/* the publisher removes it from the list */
-		owner = rel->rd_rel->relowner;
-		is_there = feedpub_relation_has_trigger(rel, "_note_truncate") ||
-			feedpub_partition_feed(row->partition) != feed;
+		is_gone = feedpub_partition_feed(row->partition) != feed;
 		if (feedpub_partition_has_other_file(row, rel))
 			feedpub_shmem_mark(&feed, 1, false);	/* for the publisher */
 		else
@@ -100,29 +96,63 @@ feedpub_partition_guard(Oid feed)
 			feedpub_partition_write_row(table, row);
 		}
 		relation_close(rel, NoLock);
-		if (!is_there)
-			create_trigger(row->partition, owner);
+		if (!is_gone)
+			feedpub_partition_create_trigger(row->partition, FEEDPUB_TRUNCATE_TRIGGER, "_note_truncate");
 	}
 	table_close(table, NoLock);
 	list_free_deep(rows);
 	return done;
 }
 
-static void
-create_trigger(Oid relid, Oid owner)
+/*
+ * The same for partitions of captured tables, as far as their locks are free.
+ * Nothing tells whether such a partition was truncated by itself before.
+ */
+void
+feedpub_partition_guard_captured(void)
 {
+	static FeedpubStatement find = {
+		.sql = "SELECT DISTINCT part FROM feedpub._capture_fault WHERE kind = 'truncate' AND name IS NULL AND part <> relation",
+	};
+	int			nlocked = 0;
+	ListCell   *lc;
+
+	foreach(lc, feedpub_store_list(&find, NULL))
+	{
+		if (nlocked < GUARDS_A_STEP &&
+			ConditionalLockRelationOid(lfirst_oid(lc), ShareRowExclusiveLock))
+		{
+			nlocked++;
+			if (get_rel_name(lfirst_oid(lc)) != NULL)
+				feedpub_partition_create_trigger(lfirst_oid(lc), FEEDPUB_CAPTURE_TRUNCATE, "_capture_truncate");
+		}
+	}
+}
+
+/*
+ * Create a trigger for TRUNCATE, unless the table has one that calls the
+ * function.  The caller has it locked.
+ */
+void
+feedpub_partition_create_trigger(Oid relid, const char *name, const char *function)
+{
+	Relation	rel = relation_open(relid, NoLock);
+	Oid			owner = rel->rd_rel->relowner;
+	bool		is_there = feedpub_relation_has_trigger(rel, function);
 	CreateTrigStmt *stmt = makeNode(CreateTrigStmt);
-	Oid			funcid = feedpub_relation_function("_note_truncate", 0, NULL);
 	FeedpubRole caller;
 
+	relation_close(rel, NoLock);
+	if (is_there)
+		return;
 	stmt->replace = true;
-	stmt->trigname = pstrdup(FEEDPUB_TRUNCATE_TRIGGER);
+	stmt->trigname = pstrdup(name);
 	stmt->timing = TRIGGER_TYPE_BEFORE;
 	stmt->events = TRIGGER_TYPE_TRUNCATE;
 	feedpub_role_begin_owner(owner, &caller);
 	(void) CreateTriggerFiringOn(stmt, NULL, relid, InvalidOid, InvalidOid, InvalidOid,
-								 funcid, InvalidOid, NULL, false, false,
-								 TRIGGER_FIRES_ALWAYS);
+								 feedpub_relation_function(function, 0, NULL), InvalidOid,
+								 NULL, false, false, TRIGGER_FIRES_ALWAYS);
 	feedpub_role_end(&caller);
 	CommandCounterIncrement();
 }

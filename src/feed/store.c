@@ -20,6 +20,7 @@
 
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "jit/jit.h"
 #include "optimizer/cost.h"
@@ -163,4 +164,32 @@ feedpub_store_copy(uint64 row, int column)
 	Datum		value = feedpub_store_value(row, column, &isnull);
 
 	return isnull ? NULL : PG_DETOAST_DATUM_COPY(value);
+}
+
+/*
+ * The values in the first column of a statement's rows, a List: of OIDs, or of
+ * names if the column is of that type.
+ */
+List *
+feedpub_store_list(FeedpubStatement *statement, Datum *values)
+{
+	MemoryContext context = CurrentMemoryContext;
+	List	   *list = NIL;
+	FeedpubRole caller;
+	uint64		nrows;
+
+	feedpub_store_begin(&caller);
+	nrows = feedpub_store_run(statement, values, NULL);
+	MemoryContextSwitchTo(context);
+	for (uint64 i = 0; i < nrows; i++)
+	{
+		bool		isnull;
+		Datum		value = feedpub_store_value(i, 1, &isnull);
+
+		list = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID ?
+			lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :
+			lappend_oid(list, DatumGetObjectId(value));
+	}
+	feedpub_store_end(&caller);
+	return list;
 }

@@ -109,6 +109,7 @@ static bool run_step(const char *activity, void (*step)(Oid relid), Oid relid);
 static void mark_news(Oid relid);
 static void plan_jobs(Oid relid);
 static void plan_retention(Oid relid);
+static void guard_captured(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
 static void forget_dropped(List *feeds);
@@ -186,6 +187,7 @@ feedpub_worker_main(Datum main_arg)
 									   Min(feedpub_naptime, INT_MAX / NAPS_PER_RETENTION) * NAPS_PER_RETENTION))
 		{
 			(void) run_step("looking for policies", plan_retention, InvalidOid);
+			(void) run_step("making triggers in captured partitions", guard_captured, InvalidOid);
 			retained = now;
 		}
 		for (int i = 0; i < MERGES_A_TURN && merge_some(); i++)
@@ -349,6 +351,15 @@ static void
 guard(Oid relid)
 {
 	get_state(relid)->unguarded = !feedpub_publish_guard(relid);
+}
+
+static void
+guard_captured(Oid relid)
+{
+	/* a lock that excludes writers waits for no disk */
+	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	feedpub_partition_guard_captured();
 }
 
 static void

@@ -1,5 +1,5 @@
 # A partition that comes later gets the trigger that publishes its TRUNCATE, without
-# a call: from the worker, or from feed_publish().  Nobody waits for that,
+# a call: from the worker, or from feed_publish() (of a captured table from the worker).  Nobody waits for that,
 # and no code of the owner's or of an event trigger runs.  A TRUNCATE before that
 # is found, and readers are refused.
 
@@ -133,6 +133,37 @@ refused($node, "SELECT count(*) FROM feed_read(NULL::kv, '', 1000)", 'PF001',
 sql($node, "SELECT feed_begin_history('kv')");
 await("$copy = '1'", 'another history begins');
 is(sql($node, "SELECT count(*) FROM feedpub._partition WHERE file <> 0"), '0', 'all have the trigger');
+
+#
+# The same in captured tables, whose partitions have a trigger for TRUNCATE, too
+#
+sql($node, <<'SQL');
+SELECT feed_create_changes('changes');
+CREATE TABLE captured (k int PRIMARY KEY) PARTITION BY RANGE (k);
+SELECT feed_capture('captured', 'changes'), feed_stop_worker();
+CREATE TABLE captured_0 PARTITION OF captured FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (k);
+CREATE TABLE captured_0_0 PARTITION OF captured_0 FOR VALUES FROM (0) TO (5);
+CREATE TABLE captured_10 PARTITION OF captured FOR VALUES FROM (10) TO (20);
+ALTER TABLE captured_0_0 OWNER TO other;
+SQL
+my $lacks = q(SELECT problem FROM feed_check('changes') ORDER BY problem);
+is(sql($node, $lacks), join("\n", map { "there is no trigger that captures TRUNCATE of public.captured in partition public.captured_$_" } '0_0', '10'),
+	'partitions that come later lack it');
+my $holds = $node->background_psql('postgres', on_error_stop => 1);
+$holds->query_safe('BEGIN; INSERT INTO captured VALUES (10)');
+sql($node, 'SELECT feed_start_worker()');
+await(has_trigger('captured_0_0') =~ s/zz_feedpub/RI_feedpub/r, 'the worker makes it');
+is(sql($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'captured_10'::regclass"), '0', 'waits for nobody');
+$holds->query_safe('COMMIT');
+$holds->quit;
+await(has_trigger('captured_10') =~ s/zz_feedpub/RI_feedpub/r, 'and comes back');
+is(sql($node, $lacks), '', 'then nothing is missing');
+sql($node, 'INSERT INTO captured VALUES (1), (2); TRUNCATE captured_0_0');
+is(sql($node, q(SELECT string_agg(op || ' ' || (key ->> 'k'), ', ' ORDER BY feed_pos) FROM changes)),
+	'insert 10, insert 1, insert 2, delete 1, delete 2', 'a TRUNCATE of one is captured');
+sql($node, "ALTER EVENT TRIGGER refuse DISABLE; SELECT feed_uncapture('captured', 'changes')");
+is(sql($node, q(SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'RI\_feedpub%')), '0', 'the triggers go with the capture');
+sql($node, "SELECT feed_drop('changes'); DROP TABLE captured; ALTER EVENT TRIGGER refuse ENABLE");
 
 #
 # A dump has the triggers.
