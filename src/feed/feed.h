@@ -259,6 +259,8 @@ extern Datum feedpub_key_texts(TupleDesc desc, int nkeys,
 extern AttrNumber feedpub_key_runs_code(Relation rel, Relation index);
 extern const char *feedpub_key_values(Relation rel, Relation index, Datum key,
 									  Datum *values);
+extern TupleTableSlot *feedpub_key_find(Relation rel, Relation index, Datum *values,
+										Snapshot snapshot);
 extern bool feedpub_key_lives(Relation rel, Relation index, Datum *values,
 							  Snapshot snapshot, Datum *living);
 extern int	feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel,

@@ -462,12 +462,11 @@ read_values(void *arg)
 }
 
 /*
- * Is there a row with this key in a snapshot?  If so, *living is its key as
- * texts.
+ * The row with this key in a snapshot, in a slot of its own; NULL if there is
+ * none.
  */
-bool
-feedpub_key_lives(Relation rel, Relation index, Datum *values,
-				  Snapshot snapshot, Datum *living)
+TupleTableSlot *
+feedpub_key_find(Relation rel, Relation index, Datum *values, Snapshot snapshot)
 {
 	ScanKeyData keys[INDEX_MAX_KEYS];
 	int			nkeys = index->rd_index->indnkeyatts;
@@ -493,12 +492,29 @@ feedpub_key_lives(Relation rel, Relation index, Datum *values,
 	scan = feedpub_snapshot_begin_scan(rel, index, snapshot, nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	if (found)
-		*living = feedpub_key_texts(RelationGetDescr(rel), nkeys,
-									index->rd_index->indkey.values, slot);
 	index_endscan(scan);
+	if (found)
+		return slot;
 	ExecDropSingleTupleTableSlot(slot);
-	return found;
+	return NULL;
+}
+
+/*
+ * Is there a row with this key in a snapshot?  If so, *living is its key as
+ * texts.
+ */
+bool
+feedpub_key_lives(Relation rel, Relation index, Datum *values,
+				  Snapshot snapshot, Datum *living)
+{
+	TupleTableSlot *slot = feedpub_key_find(rel, index, values, snapshot);
+
+	if (slot == NULL)
+		return false;
+	*living = feedpub_key_texts(RelationGetDescr(rel), index->rd_index->indnkeyatts,
+								index->rd_index->indkey.values, slot);
+	ExecDropSingleTupleTableSlot(slot);
+	return true;
 }
 
 /*

@@ -42,6 +42,7 @@
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
 #include "storage/lmgr.h"
+#include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -101,6 +102,10 @@ typedef struct Change
 
 static FeedpubCache captures = {"feedpub captures", sizeof(Capture)};
 
+/* the newest command that has given a key to a row, and its transaction */
+static LocalTransactionId newest_lxid = InvalidLocalTransactionId;
+static CommandId newest;
+
 static Capture *find_capture(Relation rel, const Trigger *trigger);
 static bool can_write(const Capture *capture);
 static bool find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
@@ -108,6 +113,8 @@ static bool learn(Capture *capture, Relation rel, const Trigger *trigger);
 static bool find_columns(Relation rel, Oid root, Datum names, Datum numbers,
 						 bool numbers_hold, int *n, AttrNumber *attnos);
 static int	all_columns(Relation rel, Oid root, AttrNumber *attnos);
+static void tell_again(Capture *capture, Relation rel, TupleTableSlot *version,
+					   CommandId command, ItemPointer last);
 static void write_change(Change *change, const char *op, FeedpubWritten *written);
 static void make_json(void *arg);
 static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
@@ -140,6 +147,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	FeedpubWritten written = {.pos = 0};
 	FeedpubMoved *moved;
 	bool		differs = true;
+	CommandId	command;
+	ItemPointerData last;
 
 	if (!can_write(capture))
 		PG_RETURN_POINTER(NULL);
@@ -183,7 +192,23 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 		write_change(&change, change.old == NULL ? "insert" : change.new == NULL ? "delete" :
 																				   "update",
 					 &written);
-	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written);
+	last = (new != NULL ? new : old)->t_self;
+	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written, &last);
+	if (newest_lxid != feedpub_own_lxid())
+		newest = FirstCommandId;
+	newest_lxid = feedpub_own_lxid();
+	command = new == NULL					   ? HeapTupleHeaderGetCmax(old->t_data) :
+		HeapTupleHeaderXminFrozen(new->t_data) ? newest :
+												 HeapTupleHeaderGetCmin(new->t_data);
+	if (new == NULL || old == NULL || change.key_changed)
+	{
+		if (command < newest && old != NULL)
+			tell_again(change.old_capture, old_rel, change.old, command, &last);
+		if (command < newest && new != NULL)
+			tell_again(capture, rel, change.new, command, &last);
+		if (new != NULL)
+			newest = Max(newest, command);
+	}
 	if (is_delete && HeapTupleHeaderIndicatesMovedPartitions(old->t_data))
 		feedpub_changes_begin_move(&capture->to, capture->root, rel, old, &written);
 	if (old_rel != rel)
@@ -367,6 +392,52 @@ all_columns(Relation rel, Oid root, AttrNumber *attnos)
 		attnos[n++] = attno;
 	}
 	return n;
+}
+
+/*
+ * If the key that a version had has been given to another row since, after the
+ * command that has ended or made that version, write that row again, but for the
+ * last version of the same row (change.c).
+ */
+static void
+tell_again(Capture *capture, Relation rel, TupleTableSlot *version, CommandId command,
+		   ItemPointer last)
+{
+	ListCell   *lc;
+
+	foreach(lc, RelationGetIndexList(rel))
+	{
+		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
+		Form_pg_index form = index->rd_index;
+		bool		is_key = form->indnkeyatts == capture->key.natts && feedpub_key_problem(rel, index) == NULL;
+		Datum		values[INDEX_MAX_KEYS];
+		TupleTableSlot *found = NULL;
+		bool		isnull;
+
+		for (int i = 0; i < form->indnkeyatts && is_key; i++)
+		{
+			is_key = false;
+			for (int k = 0; k < capture->key.natts; k++)
+				is_key = is_key || capture->key.columns[k].attno == form->indkey.values[i];
+			if (is_key)
+				values[i] = slot_getattr(version, form->indkey.values[i], &isnull);
+		}
+		if (is_key && (found = feedpub_key_find(rel, index, values, SnapshotSelf)) != NULL)
+		{
+			bool		should_free;
+			HeapTupleHeader row = ExecFetchSlotHeapTuple(found, false, &should_free)->t_data;
+			Change		change = {.capture = capture, .old_capture = capture, .new = found};
+			FeedpubWritten written;
+
+			if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row)) &&
+				HeapTupleHeaderGetCmin(row) > command && !ItemPointerEquals(&found->tts_tid, last))
+				write_change(&change, "insert", &written);
+			ExecDropSingleTupleTableSlot(found);
+		}
+		index_close(index, AccessShareLock);
+		if (is_key)
+			break;
+	}
 }
 
 /*

@@ -34,6 +34,15 @@
  * transaction.  A link that was made in a savepoint which was rolled back counts
  * as none: the space of its versions may have been used again, for others.
  *
+ * One key has several rows, one after the other.  They have no links, so a delete,
+ * or an UPDATE of the key, can be written after the entry of the row that has the
+ * key now: a trigger or function in the statement has inserted that, in a later
+ * command than the delete's, of which our trigger is called first.  Then that row
+ * is told again, by an insert after the delete (capture.c): a consumer that applies
+ * the entries by key ends with it.  It is looked for if an entry of a later command
+ * was written before: while a row has the key, no other gets it, and what a
+ * command has inserted no earlier one deletes, so that row came after.
+ *
  * An UPDATE that moves a row to another partition calls the triggers of DELETE
  * on one and of INSERT on the other, one after the other.  The deleted version
  * says that it has moved, and both have the same command.  So the delete is
@@ -305,11 +314,13 @@ take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written)
 /*
  * Keep the order of a row's versions, after the entry of a change has been
  * written, or none.  old is the version that was replaced, or NULL; new the one
- * that has replaced it, or NULL.
+ * that has replaced it, or NULL.  *last becomes the last version after new, if it
+ * is known, and in new_rel.
  */
 void
 feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
-					Relation new_rel, HeapTuple new, const FeedpubWritten *written)
+					Relation new_rel, HeapTuple new, const FeedpubWritten *written,
+					ItemPointer last)
 {
 	Version		version;
 	Link	   *link;
@@ -331,6 +342,8 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 			version = link->next;
 		}
 		table_close(feed, NoLock);
+		if (link == NULL && version.table == RelationGetRelid(new_rel))
+			*last = version.tid;
 	}
 
 	/*

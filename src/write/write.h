@@ -80,7 +80,7 @@ extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, con
 								 FeedpubWritten *written);
 extern void feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 								Relation new_rel, HeapTuple new,
-								const FeedpubWritten *written);
+								const FeedpubWritten *written, ItemPointer last);
 extern void feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
 									   HeapTuple old, const FeedpubWritten *written);
 extern FeedpubMoved *feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new);

@@ -125,7 +125,7 @@ sub start_follower
 	my ($run) = @_;
 
 	$run->{follower} = run_program($shop, $python, example('follower/follow_all.py'), '--begin-again',
-		'--page', (1, 1, 1, 2, 5, 500)[ rand 6 ], connstr($run->{db}), 'changes', $reports->connstr($run->{db}));
+		'--page', (1, 1, 1, 1, 1, 3, 500)[ rand 7 ], connstr($run->{db}), 'changes', $reports->connstr($run->{db}));
 	return;
 }
 

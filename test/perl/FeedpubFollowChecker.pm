@@ -85,6 +85,15 @@ BEGIN
 	RETURN NULL;
 END $$;
 CREATE TRIGGER "z again" AFTER INSERT OR UPDATE ON person FOR EACH ROW EXECUTE FUNCTION rename_again();
+-- a row that comes back, before its delete is written
+CREATE FUNCTION keep_tag() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF OLD.name IN ('a', 'd') AND OLD.payload IS DISTINCT FROM 'kept' THEN
+		INSERT INTO tag SELECT id, OLD.name, 'kept' FROM task WHERE id = OLD.task ON CONFLICT DO NOTHING;
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER "A keep" AFTER DELETE ON tag FOR EACH ROW EXECUTE FUNCTION keep_tag();
 CREATE FUNCTION note_others() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
 	IF pg_trigger_depth() < 3 THEN
