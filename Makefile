@@ -22,7 +22,6 @@ OBJS = \
 	src/base/argument.o \
 	src/base/attempt.o \
 	src/base/guc.o \
-	src/base/json_row.o \
 	src/base/json_value.o \
 	src/base/leftover.o \
 	src/base/role.o \

@@ -74,10 +74,14 @@ SET timezone = 'America/New_York';
 SET datestyle = 'German';
 INSERT INTO settings VALUES ('\x01ff', 0.1::float8 + 0.2, '2026-01-01 00:00+00', '1 day 2 hours', '[2026-01-01 00:00+00,)');
 SHOW intervalstyle;
+RESET extra_float_digits; RESET bytea_output; RESET intervalstyle;
+CREATE TABLE times (t timestamptz PRIMARY KEY, d date);
+SELECT feed_capture('times', 'changes');
+INSERT INTO times VALUES ('2026-01-01 00:00+00', '2026-12-31');
 RESET extra_float_digits; RESET bytea_output; RESET intervalstyle; RESET timezone; RESET datestyle;
-SELECT key, "row" FROM changes;
+SELECT key, "row" FROM changes ORDER BY feed_xid, feed_pos;
 SELECT count(*) FROM news();
-DROP TABLE settings;
+DROP TABLE settings, times;
 
 -- The order of a row's versions: triggers that change rows again, whatever they
 -- are called, functions in the statement, CTEs, savepoints inside

@@ -99,25 +99,20 @@ extern int	feedpub_max_unmerged_batches;
 extern int	feedpub_tombstone_retention;
 extern int	feedpub_stamping_rate;
 extern void feedpub_guc_define(void);
-extern const char *feedpub_guc_publish_commit_name(void);
 extern void feedpub_guc_pin(void);
 
-/* in json_row.c */
-extern void feedpub_jsonrow_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
-								  const AttrNumber *attnos, FeedpubJsonShape *shape);
-extern bool feedpub_jsonrow_is_safe(const FeedpubJsonShape *shape);
-extern bool feedpub_jsonrow_is_small(const FeedpubJsonShape *shape, const Datum *columns, const bool *nulls);
-extern bool feedpub_jsonrow_needs_settings(const FeedpubJsonShape *shape);
-extern void feedpub_jsonrow_object(FeedpubJsonValues *values, StringInfo out,
-								   const FeedpubJsonShape *shape, const bool *skip,
-								   const Datum *columns, const bool *nulls,
-								   MemoryContext context);
-
 /* in json_value.c */
-extern FeedpubJsonValues *feedpub_jsonvalue_begin(void);
+extern FeedpubJsonValues *feedpub_jsonvalue_begin(bool in_utc);
 extern void feedpub_jsonvalue_limit(FeedpubJsonValues *values,
 									StringInfo out);
-extern void feedpub_jsonvalue_in_utc(FeedpubJsonValues *values);
+extern void feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
+									const AttrNumber *attnos, FeedpubJsonShape *shape);
+extern bool feedpub_jsonvalue_is_safe(const FeedpubJsonShape *shape);
+extern bool feedpub_jsonvalue_is_small(const FeedpubJsonShape *shape, const Datum *columns, const bool *nulls);
+extern void feedpub_jsonvalue_object(FeedpubJsonValues *values, StringInfo out,
+									 const FeedpubJsonShape *shape, const bool *skip,
+									 const Datum *columns, const bool *nulls,
+									 MemoryContext context);
 extern void feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out,
 									 Oid typid, Datum value);
 extern void feedpub_jsonvalue_string(FeedpubJsonValues *values,

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * json_value.c
- *	  A value as JSON.
+ *	  Values, and columns of rows, as JSON.
  *
  * A value becomes what row_to_json() makes of it, with one exception.  If a
  * user has made a cast to json for a type, row_to_json() calls it: code of the
@@ -33,11 +33,12 @@
 #include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
+#include "utils/memutils.h"
 #include "utils/numeric.h"
 #include "utils/rel.h"
 #include "utils/typcache.h"
 
-#include "base/json.h"
+#include "base/base.h"
 
 /*
  * The largest object.  The largest page is this and FEEDPUB_MAX_PAGE_BYTES,
@@ -46,12 +47,66 @@
  */
 #define MAX_OBJECT_BYTES	(240 * 1024 * 1024)
 
+/*
+ * What surely is smaller than the largest object.  A byte of a number may become
+ * 16 kB: ten bytes have up to 150,000 digits.  A control character becomes six.
+ */
+#define SMALL_BYTES			(200 * 1024 * 1024)
+#define BYTES_OF_NUMBERS	(16 * 1024)
+#define BYTES_OF_TEXT		6
+
+/* The memory of written values is freed when it is larger than this. */
+#define MAX_KEPT_BYTES		(1024 * 1024)
+
+/* How values of a type are written; up to JSON_PLAIN, that raises no error. */
+typedef enum JsonKind
+{
+	JSON_BOOL,
+	JSON_INT4,
+	JSON_INT8,
+	JSON_NUMBER,				/* as its output function has it */
+	JSON_TIME,
+	JSON_JSON,
+	JSON_JSONB,
+	JSON_TEXT,
+	JSON_PLAIN,					/* as a string */
+	JSON_STRING,				/* what its output function makes, quoted */
+	JSON_ARRAY,
+	JSON_ROW,
+} JsonKind;
+
+struct FeedpubJsonType
+{
+	Oid			type;			/* must be first */
+	bool		is_known;		/* the rest is there */
+	JsonKind	kind;
+	Oid			base;			/* not a domain */
+	int16		len;
+	FmgrInfo	output;
+	bool		has_time;		/* the last one that was written: rows of a */
+	int64		time;			/* transaction often have the same */
+	char		time_text[MAXDATELEN + 1];
+};
+
+struct FeedpubJsonValues
+{
+	HTAB	   *types;
+	bool		in_utc;			/* times with a zone are, not in the session's */
+	Size		start;			/* where in its buffer the object begins */
+	MemoryContext context;		/* of what is known of types */
+};
+
+static FeedpubJsonType *find_type(FeedpubJsonValues *values, Oid typid);
+static void append_value(FeedpubJsonValues *values, StringInfo out,
+						 FeedpubJsonType *type, Datum value);
 static void append_time(FeedpubJsonValues *values, StringInfo out,
 						FeedpubJsonType *type, Datum value);
 static void append_jsonb(FeedpubJsonValues *values, StringInfo out,
 						 Jsonb *jsonb);
 static void append_jsonb_scalar(FeedpubJsonValues *values, StringInfo out,
 								const JsonbValue *value);
+static void append_brackets(StringInfo out, ArrayType *array, int n,
+							char bracket);
 static void append_array(FeedpubJsonValues *values, StringInfo out,
 						 ArrayType *array);
 static void append_row(FeedpubJsonValues *values, StringInfo out,
@@ -60,30 +115,20 @@ static void check_room(const FeedpubJsonValues *values, StringInfo out,
 					   Size more);
 
 /*
- * Begin to write values, in the current memory context.
+ * Begin to write values, in the current memory context; times with a zone in
+ * UTC, or in the session's.
  */
 FeedpubJsonValues *
-feedpub_jsonvalue_begin(void)
+feedpub_jsonvalue_begin(bool in_utc)
 {
 	FeedpubJsonValues *values = palloc0_object(FeedpubJsonValues);
-	HASHCTL		ctl = {0};
+	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(FeedpubJsonType), .hcxt = CurrentMemoryContext};
 
+	values->in_utc = in_utc;
 	values->context = CurrentMemoryContext;
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(FeedpubJsonType);
-	ctl.hcxt = CurrentMemoryContext;
 	values->types = hash_create("feedpub JSON types", 16, &ctl,
 								HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	return values;
-}
-
-/*
- * Times with a zone are to be written in UTC, not in the session's.
- */
-void
-feedpub_jsonvalue_in_utc(FeedpubJsonValues *values)
-{
-	values->in_utc = true;
 }
 
 /*
@@ -96,20 +141,124 @@ feedpub_jsonvalue_limit(FeedpubJsonValues *values, StringInfo out)
 }
 
 /*
+ * Some columns of a table as an object.
+ */
+void
+feedpub_jsonvalue_shape(FeedpubJsonValues *values, TupleDesc desc, int natts,
+						const AttrNumber *attnos, FeedpubJsonShape *shape)
+{
+	Size		start = values->start;
+	StringInfoData label;
+
+	initStringInfo(&label);
+	feedpub_jsonvalue_limit(values, &label);
+	shape->natts = natts;
+	shape->columns = palloc(natts * sizeof(struct FeedpubJsonColumn));
+	for (int i = 0; i < natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, attnos[i] - 1);
+		const char *name = NameStr(att->attname);
+
+		resetStringInfo(&label);
+		feedpub_jsonvalue_string(values, &label, name, strlen(name));
+		appendStringInfoChar(&label, ':');
+		shape->columns[i].attno = attnos[i];
+		shape->columns[i].label = pstrdup(label.data);
+		shape->columns[i].label_length = label.len;
+		shape->columns[i].type = find_type(values, att->atttypid);
+	}
+	values->start = start;
+}
+
+/*
+ * Append an object of columns of a row, but for those that skip names, by their
+ * number in the shape; it may be NULL.
+ *
+ * The memory of the values is several times that of the row, and lies in
+ * context, which may be reset meanwhile, unless it is the current one.  Of a large page it would be tens of
+ * megabytes, and getting them from the system takes as long as all the rest.
+ */
+void
+feedpub_jsonvalue_object(FeedpubJsonValues *values, StringInfo out,
+						 const FeedpubJsonShape *shape, const bool *skip,
+						 const Datum *columns, const bool *nulls,
+						 MemoryContext context)
+{
+	MemoryContext oldcontext = MemoryContextSwitchTo(context);
+	char		separator = '{';
+
+	for (int i = 0; i < shape->natts; i++)
+	{
+		const struct FeedpubJsonColumn *column = &shape->columns[i];
+
+		if (skip != NULL && skip[i])
+			continue;
+		appendStringInfoCharMacro(out, separator);
+		separator = ',';
+		appendBinaryStringInfo(out, column->label, column->label_length);
+		if (!nulls[column->attno - 1])
+			append_value(values, out, column->type, columns[column->attno - 1]);
+		else
+			appendBinaryStringInfo(out, "null", 4);
+		if (context != oldcontext && context->mem_allocated > MAX_KEPT_BYTES)
+			MemoryContextReset(context);
+	}
+	if (separator == '{')
+		appendStringInfoChar(out, '{');
+	appendStringInfoChar(out, '}');
+	MemoryContextSwitchTo(oldcontext);
+}
+
+/*
+ * Can the values of these columns be written as JSON, whatever they are, unless
+ * they are too large?
+ */
+bool
+feedpub_jsonvalue_is_safe(const FeedpubJsonShape *shape)
+{
+	for (int i = 0; i < shape->natts; i++)
+	{
+		if (shape->columns[i].type->kind > JSON_PLAIN)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Is a row surely small enough for an object?
+ */
+bool
+feedpub_jsonvalue_is_small(const FeedpubJsonShape *shape, const Datum *columns, const bool *nulls)
+{
+	Size		size = 0;
+
+	for (int i = 0; i < shape->natts; i++)
+	{
+		const FeedpubJsonType *type = shape->columns[i].type;
+		AttrNumber	attno = shape->columns[i].attno;
+
+		if (!nulls[attno - 1] && type->len == -1)
+			size += toast_raw_datum_size(columns[attno - 1]) *
+				(type->kind == JSON_NUMBER || type->kind == JSON_JSONB ? BYTES_OF_NUMBERS : BYTES_OF_TEXT);
+	}
+	return size < SMALL_BYTES;
+}
+
+/*
  * Append a value of this type, which is not null.
  */
 void
 feedpub_jsonvalue_append(FeedpubJsonValues *values, StringInfo out, Oid typid, Datum value)
 {
-	feedpub_jsonvalue_append_as(values, out, feedpub_jsonvalue_type(values, typid), value);
+	append_value(values, out, find_type(values, typid), value);
 }
 
 /*
  * How values of a type are written; the server's json_categorize_type(),
  * less its look for casts.
  */
-FeedpubJsonType *
-feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
+static FeedpubJsonType *
+find_type(FeedpubJsonValues *values, Oid typid)
 {
 	bool		found;
 	FeedpubJsonType *type = hash_search(values->types, &typid, HASH_ENTER, &found);
@@ -155,15 +304,23 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 		case BPCHAROID:
 			type->kind = JSON_TEXT;
 			break;
+		case BYTEAOID:
+		case CIDROID:
+		case INETOID:
+		case INTERVALOID:
+		case NAMEOID:
+		case OIDOID:
+		case TIMEOID:
+		case TIMETZOID:
+		case UUIDOID:
+			type->kind = JSON_PLAIN;
+			break;
 		default:
-			if (OidIsValid(get_element_type(type->base)))
-				type->kind = JSON_ARRAY;
-			else if (type_is_rowtype(type->base))
-				type->kind = JSON_ROW;
-			else
-				type->kind = JSON_STRING;
+			type->kind = OidIsValid(get_element_type(type->base)) ? JSON_ARRAY :
+				type_is_rowtype(type->base)						  ? JSON_ROW :
+																	JSON_STRING;
 	}
-	if (type->kind == JSON_NUMBER || type->kind == JSON_STRING)
+	if (type->kind == JSON_NUMBER || type->kind == JSON_PLAIN || type->kind == JSON_STRING)
 	{
 		getTypeOutputInfo(type->base, &output, &is_varlena);
 		fmgr_info_cxt(output, &type->output, values->context);
@@ -175,8 +332,8 @@ feedpub_jsonvalue_type(FeedpubJsonValues *values, Oid typid)
 /*
  * Append a value that is not null.
  */
-void
-feedpub_jsonvalue_append_as(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
+static void
+append_value(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, Datum value)
 {
 	char		buffer[MAXINT8LEN + 1];
 	const char *s;
@@ -226,6 +383,7 @@ feedpub_jsonvalue_append_as(FeedpubJsonValues *values, StringInfo out, FeedpubJs
 		case JSON_ROW:
 			append_row(values, out, DatumGetHeapTupleHeader(value));
 			break;
+		case JSON_PLAIN:
 		case JSON_STRING:
 			s = OutputFunctionCall(&type->output, value);
 			feedpub_jsonvalue_string(values, out, s, strlen(s));
@@ -329,50 +487,51 @@ append_jsonb_scalar(FeedpubJsonValues *values, StringInfo out, const JsonbValue 
 }
 
 /*
+ * Append a bracket for each dimension that begins, or ends, at the nth element.
+ */
+static void
+append_brackets(StringInfo out, ArrayType *array, int n, char bracket)
+{
+	int			slice = 1;
+
+	for (int i = ARR_NDIM(array) - 1; i >= 0; i--)
+	{
+		slice *= ARR_DIMS(array)[i];
+		if (n % slice == 0)
+			appendStringInfoChar(out, bracket);
+	}
+}
+
+/*
  * Append an array, of each dimension in brackets of its own.
  */
 static void
 append_array(FeedpubJsonValues *values, StringInfo out, ArrayType *array)
 {
-	int			ndim = ARR_NDIM(array);
-	int			nitems = ArrayGetNItems(ndim, ARR_DIMS(array));
 	ArrayIterator iterator;
 	FeedpubJsonType *type;
 	Datum		value;
 	bool		isnull;
 
 	check_stack_depth();
-	if (nitems <= 0)
+	if (ArrayGetNItems(ARR_NDIM(array), ARR_DIMS(array)) <= 0)
 	{
 		appendBinaryStringInfo(out, "[]", 2);
 		return;
 	}
-	type = feedpub_jsonvalue_type(values, ARR_ELEMTYPE(array));
+	type = find_type(values, ARR_ELEMTYPE(array));
 	iterator = array_create_iterator(array, 0, NULL);
 	for (int n = 0; array_iterate(iterator, &value, &isnull); n++)
 	{
-		int			slice = 1;
-
 		CHECK_FOR_INTERRUPTS();
 		if (n > 0)
 			appendStringInfoChar(out, ',');
-		for (int i = ndim - 1; i >= 0; i--)
-		{
-			slice *= ARR_DIMS(array)[i];
-			if (n % slice == 0)
-				appendStringInfoChar(out, '[');
-		}
+		append_brackets(out, array, n, '[');
 		if (isnull)
 			appendBinaryStringInfo(out, "null", 4);
 		else
-			feedpub_jsonvalue_append_as(values, out, type, value);
-		slice = 1;
-		for (int i = ndim - 1; i >= 0; i--)
-		{
-			slice *= ARR_DIMS(array)[i];
-			if ((n + 1) % slice == 0)
-				appendStringInfoChar(out, ']');
-		}
+			append_value(values, out, type, value);
+		append_brackets(out, array, n + 1, ']');
 	}
 	array_free_iterator(iterator);
 }
@@ -387,31 +546,20 @@ append_row(FeedpubJsonValues *values, StringInfo out, HeapTupleHeader header)
 											  HeapTupleHeaderGetTypMod(header));
 	Datum	   *columns = palloc(desc->natts * sizeof(Datum));
 	bool	   *nulls = palloc(desc->natts * sizeof(bool));
-	HeapTupleData tuple = {0};
-	char		separator = '{';
+	AttrNumber *attnos = palloc(desc->natts * sizeof(AttrNumber));
+	HeapTupleData tuple = {.t_data = header, .t_len = HeapTupleHeaderGetDatumLength(header)};
+	FeedpubJsonShape shape;
+	int			n = 0;
 
 	check_stack_depth();
-	tuple.t_data = header;
-	tuple.t_len = HeapTupleHeaderGetDatumLength(header);
-	heap_deform_tuple(&tuple, desc, columns, nulls);
 	for (int i = 0; i < desc->natts; i++)
 	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (att->attisdropped)
-			continue;
-		appendStringInfoChar(out, separator);
-		separator = ',';
-		feedpub_jsonvalue_string(values, out, NameStr(att->attname), strlen(NameStr(att->attname)));
-		appendStringInfoChar(out, ':');
-		if (nulls[i])
-			appendBinaryStringInfo(out, "null", 4);
-		else
-			feedpub_jsonvalue_append_as(values, out, feedpub_jsonvalue_type(values, att->atttypid), columns[i]);
+		if (!TupleDescAttr(desc, i)->attisdropped)
+			attnos[n++] = i + 1;
 	}
-	if (separator == '{')
-		appendStringInfoChar(out, '{');
-	appendStringInfoChar(out, '}');
+	heap_deform_tuple(&tuple, desc, columns, nulls);
+	feedpub_jsonvalue_shape(values, desc, n, attnos, &shape);
+	feedpub_jsonvalue_object(values, out, &shape, NULL, columns, nulls, CurrentMemoryContext);
 	ReleaseTupleDesc(desc);
 }
 
@@ -447,30 +595,6 @@ find_escaped(const char *s, const char *end)
 	return s;
 }
 
-/* How such a byte is written after a backslash: itself, a letter, or in hex. */
-static char
-escape_of(unsigned char c)
-{
-	switch (c)
-	{
-		case '"':
-		case '\\':
-			return c;
-		case '\b':
-			return 'b';
-		case '\f':
-			return 'f';
-		case '\n':
-			return 'n';
-		case '\r':
-			return 'r';
-		case '\t':
-			return 't';
-		default:
-			return 'u';
-	}
-}
-
 /*
  * Append a string, as the server's escape_json() does, which would take it
  * terminated, and character by character.
@@ -479,6 +603,7 @@ void
 feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *s, Size len)
 {
 	static const char hex[] = "0123456789abcdef";
+	static const char letters[] = "uuuuuuuubtnufruuuuuuuuuuuuuuuuuu";
 	const char *end = s + len;
 
 	enlargeStringInfo(out, len + 2);
@@ -492,7 +617,7 @@ feedpub_jsonvalue_string(FeedpubJsonValues *values, StringInfo out, const char *
 		appendBinaryStringInfo(out, from, s - from);
 		if (s == end)
 			break;
-		escape = escape_of(*s);
+		escape = (unsigned char) *s < ' ' ? letters[(int) *s] : *s;
 		appendStringInfoCharMacro(out, '\\');
 		appendStringInfoCharMacro(out, escape);
 		if (escape == 'u')

@@ -68,7 +68,7 @@ feedpub_event_begin(const FeedpubPage *page)
 
 	events->page = page;
 	events->desc = RelationGetDescr(page->heap);
-	events->values = feedpub_jsonvalue_begin();
+	events->values = feedpub_jsonvalue_begin(false);
 	initStringInfo(&events->out);
 	events->name = quote_qualified_identifier(get_namespace_name(RelationGetNamespace(page->heap)),
 											  RelationGetRelationName(page->heap));

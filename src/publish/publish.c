@@ -269,7 +269,7 @@ begin_step(void)
 	XactIsoLevel = XACT_READ_COMMITTED;
 	XactReadOnly = false;
 	(void) set_config_option("synchronous_commit",
-							 feedpub_guc_publish_commit_name(),
+							 GetConfigOption("feedpub.publish_synchronous_commit", false, false),
 							 PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_LOCAL, true, 0, false);
 }

@@ -161,7 +161,7 @@ begin(JsonMaker *maker, const FeedpubPage *page, StringInfo out)
 	maker->out = out;
 	maker->length = out->len;
 	maker->entry.json = out;
-	maker->values = feedpub_jsonvalue_begin();
+	maker->values = feedpub_jsonvalue_begin(false);
 	maker->desc = desc;
 	maker->columns = palloc(desc->natts * sizeof(Datum));
 	maker->nulls = palloc(desc->natts * sizeof(bool));
@@ -174,8 +174,8 @@ begin(JsonMaker *maker, const FeedpubPage *page, StringInfo out)
 			i + 1 != page->feed.xid_attno && i + 1 != page->feed.pos_attno)
 			attnos[natts++] = i + 1;
 	}
-	feedpub_jsonrow_shape(maker->values, desc, natts, attnos, &maker->row);
-	feedpub_jsonrow_shape(maker->values, desc, find_key(page, keys), keys, &maker->key);
+	feedpub_jsonvalue_shape(maker->values, desc, natts, attnos, &maker->row);
+	feedpub_jsonvalue_shape(maker->values, desc, find_key(page, keys), keys, &maker->key);
 }
 
 /*
@@ -490,7 +490,7 @@ append_object(JsonMaker *maker, const FeedpubJsonShape *shape)
 	StringInfo	out = maker->out;
 	int			start = out->len;
 
-	feedpub_jsonrow_object(maker->values, out, shape, NULL, maker->columns, maker->nulls, maker->context);
+	feedpub_jsonvalue_object(maker->values, out, shape, NULL, maker->columns, maker->nulls, maker->context);
 	if (maker->is_sent)
 		try_to_send(out->data + start, out->len - start);
 }

@@ -21,7 +21,7 @@
  * So it is not altered while it is written, and if it has been, this is known.
  *
  * JSON does not depend on the writer's settings: times are in UTC, and settings
- * that other values depend on are set if they differ.
+ * that other values depend on are set: of types that we know, if they differ.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,6 +45,8 @@
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/bytea.h"
+#include "utils/float.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -120,7 +122,7 @@ static void make_json(void *arg);
 static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
 					   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot);
 static bool is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot);
-static void truncate_partition(Capture *capture, Relation rel);
+static void leave_delete(TupleTableSlot *slot, void *capture);
 
 /*
  * feedpub._capture_row() returns trigger
@@ -335,12 +337,11 @@ learn(Capture *capture, Relation rel, const Trigger *trigger)
 		(void) find_columns(rel, capture->root, values[ANUM_CAPTURE_COLUMNS - 1],
 							values[ANUM_CAPTURE_COLUMN_ATTNUMS - 1], found, &natts, attnos);
 	capture->relation = CStringGetTextDatum(feedpub_relation_name(capture->root));
-	capture->values = feedpub_jsonvalue_begin();
-	feedpub_jsonvalue_in_utc(capture->values);
-	feedpub_jsonrow_shape(capture->values, RelationGetDescr(rel), nkeys, keys, &capture->key);
-	feedpub_jsonrow_shape(capture->values, RelationGetDescr(rel), natts, attnos, &capture->row);
-	capture->is_safe = feedpub_jsonrow_is_safe(&capture->key) &&
-		feedpub_jsonrow_is_safe(&capture->row);
+	capture->values = feedpub_jsonvalue_begin(true);
+	feedpub_jsonvalue_shape(capture->values, RelationGetDescr(rel), nkeys, keys, &capture->key);
+	feedpub_jsonvalue_shape(capture->values, RelationGetDescr(rel), natts, attnos, &capture->row);
+	capture->is_safe = feedpub_jsonvalue_is_safe(&capture->key) &&
+		feedpub_jsonvalue_is_safe(&capture->row);
 	return true;
 }
 
@@ -449,8 +450,8 @@ write_change(Change *change, const char *op, FeedpubWritten *written)
 {
 	Capture    *capture = change->capture;
 	char	   *error = NULL;
-	bool		pins = feedpub_jsonrow_needs_settings(&capture->key) ||
-		feedpub_jsonrow_needs_settings(&capture->row);
+	bool		pins = !capture->is_safe || extra_float_digits < 1 ||
+		bytea_output != BYTEA_OUTPUT_HEX || IntervalStyle != INTSTYLE_POSTGRES;
 	int			pinned = pins ? feedpub_key_pin_settings() : -1;
 
 	memset(change->nulls, true, sizeof(change->nulls));
@@ -485,7 +486,7 @@ static bool
 is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot)
 {
 	slot_getallattrs(slot);
-	return feedpub_jsonrow_is_small(shape, slot->tts_values, slot->tts_isnull);
+	return feedpub_jsonvalue_is_small(shape, slot->tts_values, slot->tts_isnull);
 }
 
 static void
@@ -522,8 +523,8 @@ set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
 	appendStringInfoSpaces(&out, VARHDRSZ);
 	slot_getallattrs(slot);
 	feedpub_jsonvalue_limit(capture->values, &out);
-	feedpub_jsonrow_object(capture->values, &out, shape, skip, slot->tts_values, slot->tts_isnull,
-						   capture->scratch);
+	feedpub_jsonvalue_object(capture->values, &out, shape, skip, slot->tts_values, slot->tts_isnull,
+							 capture->scratch);
 	MemoryContextReset(capture->scratch);
 	SET_VARSIZE(out.data, out.len);
 	change->values[column] = PointerGetDatum(out.data);
@@ -566,7 +567,7 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 		{
 			if (rel->rd_rel->relkind == RELKIND_RELATION &&
 				feedpub_truncate_note(capture->root, false) == NULL)
-				truncate_partition(capture, rel);
+				feedpub_truncate_each(rel, leave_delete, capture);
 			continue;
 		}
 		(void) feedpub_truncate_note(capture->root, true);
@@ -580,30 +581,11 @@ feedpub_capture_truncate(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(NULL);
 }
 
-/*
- * Write a delete for each row of a partition that is about to be truncated.
- */
 static void
-truncate_partition(Capture *capture, Relation rel)
+leave_delete(TupleTableSlot *slot, void *capture)
 {
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext, "feedpub truncate", ALLOCSET_DEFAULT_SIZES);
+	Change		change = {.capture = capture, .old_capture = capture, .old = slot};
+	FeedpubWritten written;
 
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(context);
-		Change		change = {.capture = capture, .old_capture = capture, .old = slot};
-		FeedpubWritten written;
-
-		CHECK_FOR_INTERRUPTS();
-		write_change(&change, "delete", &written);
-		MemoryContextSwitchTo(oldcontext);
-		MemoryContextReset(context);
-	}
-	MemoryContextDelete(context);
-	ExecDropSingleTupleTableSlot(slot);
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	write_change(&change, "delete", &written);
 }

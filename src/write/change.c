@@ -106,15 +106,6 @@ typedef struct Link
 	FeedpubWritten entry;		/* pos 0: none */
 } Link;
 
-/* A row that is moved to another partition. */
-typedef struct Move
-{
-	Oid			feed;
-	Oid			root;
-	CommandId	command;
-	FeedpubMoved moved;
-} Move;
-
 /* of this statement of the client, in this transaction; else they are old */
 static LocalTransactionId links_lxid = InvalidLocalTransactionId;
 static TimestampTz links_statement;
@@ -138,7 +129,6 @@ bool
 feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 {
 	Relation	feed;
-	int			nothers = 0;
 	bool		result = feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES;
 
 	to->indexes = to->infos = NIL;
@@ -157,16 +147,14 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 		result = result && att != NULL && att->atttypid == feedpub_change_columns[i].type &&
 			(att->attlen > 0 || att->attstorage != TYPSTORAGE_PLAIN);
 	}
-	for (int i = 0; i < RelationGetDescr(feed)->natts; i++)
-		nothers += TupleDescAttr(RelationGetDescr(feed), i)->attnotnull;
-	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS && result; i++)
+	for (AttrNumber attno = 1; attno <= RelationGetDescr(feed)->natts; attno++)
 	{
-		bool		not_null = TupleDescAttr(RelationGetDescr(feed), to->attnos[i] - 1)->attnotnull;
-
-		nothers -= not_null;
-		result = !not_null || i <= FEEDPUB_CHANGE_OP;
+		if (attno != to->attnos[FEEDPUB_CHANGE_XID] && attno != to->attnos[FEEDPUB_CHANGE_POS] &&
+			attno != to->attnos[FEEDPUB_CHANGE_OP] &&
+			TupleDescAttr(RelationGetDescr(feed), attno - 1)->attnotnull)
+			result = false;
 	}
-	result = result && nothers == 0 && learn_indexes(to, feed, feedpub_relation_index(feed));
+	result = result && learn_indexes(to, feed, feedpub_relation_index(feed));
 	if (result)
 		to->slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(feed)), &TTSOpsVirtual);
 	table_close(feed, NoLock);
@@ -413,15 +401,14 @@ feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTu
 						   const FeedpubWritten *written)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopTransactionContext);
-	Move	   *move = palloc0_object(Move);
+	FeedpubMoved *move = palloc_object(FeedpubMoved);
 
 	forget_old_links();
 	move->feed = to->relid;
 	move->root = root;
-	move->command = HeapTupleHeaderGetCmax(old->t_data);
-	move->moved.partition = RelationGetRelid(rel);
-	move->moved.old = heap_copytuple(old);
-	move->moved.written = *written;
+	move->partition = RelationGetRelid(rel);
+	move->old = heap_copytuple(old);
+	move->written = *written;
 	moves = lappend(moves, move);
 	MemoryContextSwitchTo(oldcontext);
 }
@@ -429,35 +416,30 @@ feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTu
 /*
  * Is this the insert of a row that moves?  Then its delete is taken out of the
  * feed, and returned.  The newest move of this command is the one: the triggers
- * of the two are called one after the other.  Moves of later commands have
- * ended, for these were inside.
+ * of the two are called one after the other, but for those of commands inside,
+ * which have ended.  Older ones have no insert.
  */
 FeedpubMoved *
 feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new)
 {
-	CommandId	command;
-
 	forget_old_links();
-	if (moves == NIL || !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(new->t_data)))
-		return NULL;
-	command = HeapTupleHeaderGetCmin(new->t_data);
 	for (int i = list_length(moves) - 1; i >= 0; i--)
 	{
-		Move	   *move = list_nth(moves, i);
+		FeedpubMoved *move = list_nth(moves, i);
+		Relation	feed;
+		bool		is_there;
 
-		if (move->command < command)
+		if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(new->t_data)) ||
+			HeapTupleHeaderGetCmax(move->old->t_data) < HeapTupleHeaderGetCmin(new->t_data))
 			break;
-		if (move->command == command && (move->feed != to->relid || move->root != root))
+		if (move->feed != to->relid || move->root != root ||
+			HeapTupleHeaderGetCmax(move->old->t_data) != HeapTupleHeaderGetCmin(new->t_data))
 			continue;
 		moves = list_delete_nth_cell(moves, i);
-		if (move->command == command)
-		{
-			Relation	feed = table_open(to->relid, NoLock);
-			bool		is_there = take_out(to, feed, &move->moved.written);
-
-			table_close(feed, NoLock);
-			return is_there ? &move->moved : NULL;
-		}
+		feed = table_open(to->relid, NoLock);
+		is_there = take_out(to, feed, &move->written);
+		table_close(feed, NoLock);
+		return is_there ? move : NULL;
 	}
 	return NULL;
 }

@@ -46,10 +46,21 @@ typedef struct Note
 	MemoryContextCallback callback;
 } Note;
 
+/* A partition whose rows get tombstones. */
+typedef struct Leaving
+{
+	Oid			feed;
+	Relation	rel;
+	int			nkeys;
+	AttrNumber	attnos[INDEX_MAX_KEYS];
+	FeedpubTombstones *tombstones;
+} Leaving;
+
 static dlist_head notes = DLIST_STATIC_INIT(notes);
 
 static void forget(void *arg);
 static void leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel);
+static void leave_tombstone(TupleTableSlot *slot, void *arg);
 
 /*
  * feedpub._note_truncate() returns trigger
@@ -137,48 +148,65 @@ forget(void *arg)
 }
 
 /*
- * Leave a tombstone for each row of a partition that is about to be truncated,
- * since the other partitions keep their rows.  Rows that are deleted already
- * have theirs.  Nothing else runs meanwhile, so settings are set once.
+ * Call leave() for each row of a partition that is about to be truncated, in a
+ * context for the row.  Rows that are deleted already have been told of.
+ */
+void
+feedpub_truncate_each(Relation rel, void (*leave)(TupleTableSlot *slot, void *arg), void *arg)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "feedpub truncate",
+												  ALLOCSET_DEFAULT_SIZES);
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		MemoryContext oldcontext = MemoryContextSwitchTo(context);
+
+		CHECK_FOR_INTERRUPTS();
+		leave(slot, arg);
+		MemoryContextSwitchTo(oldcontext);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	ExecDropSingleTupleTableSlot(slot);
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+}
+
+/*
+ * Leave a tombstone for each row, since the other partitions keep their rows.
+ * Nothing else runs meanwhile, so settings are set once.
  */
 static void
 leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = feedpub_table_beginscan(rel, snapshot, 0, NULL);
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	FeedpubTombstones *tombstones = feedpub_tombstone_begin(feed, seqid, xid);
-	AttrNumber	attnos[INDEX_MAX_KEYS];
-	int			nkeys;
+	Leaving		leaving = {.feed = feed, .rel = rel};
 	int			pinned;
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "feedpub truncate",
-												  ALLOCSET_DEFAULT_SIZES);
 
 	feedpub_key_of_partition(feed, RelationGetRelid(rel), key);
-	nkeys = feedpub_key_attnos(rel, key, attnos);
-	pinned = feedpub_key_pin(RelationGetDescr(rel), nkeys, attnos);
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		MemoryContext oldcontext = MemoryContextSwitchTo(context);
-		bool		has_key = nkeys > 0;
-
-		CHECK_FOR_INTERRUPTS();
-		for (int i = 0; i < nkeys; i++)
-			has_key = has_key && !slot_attisnull(slot, attnos[i]);
-		if (has_key)
-			feedpub_tombstone_add(tombstones, feedpub_key_pinned_texts(RelationGetDescr(rel), nkeys, attnos, slot));
-		else
-			feedpub_lost_note(feed);
-		MemoryContextSwitchTo(oldcontext);
-		MemoryContextReset(context);
-	}
-	MemoryContextDelete(context);
+	leaving.nkeys = feedpub_key_attnos(rel, key, leaving.attnos);
+	leaving.tombstones = feedpub_tombstone_begin(feed, seqid, xid);
+	pinned = feedpub_key_pin(RelationGetDescr(rel), leaving.nkeys, leaving.attnos);
+	feedpub_truncate_each(rel, leave_tombstone, &leaving);
 	feedpub_key_unpin(pinned);
-	feedpub_tombstone_end(tombstones);
+	feedpub_tombstone_end(leaving.tombstones);
 	feedpub_wake_note(feed, xid);
-	ExecDropSingleTupleTableSlot(slot);
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
+}
+
+static void
+leave_tombstone(TupleTableSlot *slot, void *arg)
+{
+	Leaving    *leaving = arg;
+	bool		has_key = leaving->nkeys > 0;
+
+	for (int i = 0; i < leaving->nkeys; i++)
+		has_key = has_key && !slot_attisnull(slot, leaving->attnos[i]);
+	if (has_key)
+		feedpub_tombstone_add(leaving->tombstones, feedpub_key_pinned_texts(RelationGetDescr(leaving->rel), leaving->nkeys, leaving->attnos, slot));
+	else
+		feedpub_lost_note(leaving->feed);
 }

@@ -67,6 +67,8 @@ typedef struct FeedpubWritten
 /* A row that was deleted since it moves to another partition. */
 typedef struct FeedpubMoved
 {
+	Oid			feed;
+	Oid			root;			/* the captured table */
 	Oid			partition;
 	HeapTuple	old;
 	FeedpubWritten written;		/* the delete */
@@ -106,6 +108,7 @@ extern void feedpub_position_begin(Oid seqid);
 
 /* in truncate.c */
 extern int64 *feedpub_truncate_note(Oid relid, bool enter);
+extern void feedpub_truncate_each(Relation rel, void (*leave)(TupleTableSlot *slot, void *arg), void *arg);
 
 /* in wake.c */
 extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
