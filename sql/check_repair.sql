@@ -344,6 +344,11 @@ RESET client_min_messages;
 SELECT still_wrong, guarded FROM repair();
 SELECT reads();
 RESET ROLE;
+-- what runs as the owner needs USAGE
+REVOKE USAGE ON SCHEMA "Odd ""Schema"", with a comma" FROM regress_feedpub_owner;
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
+SELECT cure FROM feed_check('"Odd ""Name"", with a comma"') \gexec
+SELECT * FROM feed_check('"Odd ""Name"", with a comma"');
 ALTER TABLE "Odd ""Name"", with a comma" OWNER TO CURRENT_USER;
 REVOKE ALL ON SCHEMA "Odd ""Schema"", with a comma" FROM regress_feedpub_owner;
 REVOKE ALL ON "Odd ""Name"", with a comma" FROM regress_feedpub_owner;

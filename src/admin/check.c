@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_inherits.h"
 #include "catalog/pg_type.h"
 #include "commands/defrem.h"
@@ -28,6 +29,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -46,6 +48,7 @@ static const struct
 static bool run_checks(FeedpubCheck *cxt);
 static void check_persistence(FeedpubCheck *cxt, Oid relid);
 static void check_inheritance(FeedpubCheck *cxt);
+static void check_usage(FeedpubCheck *cxt);
 static bool check_columns(FeedpubCheck *cxt);
 static void check_sequence(FeedpubCheck *cxt);
 static void check_outbox_columns(FeedpubCheck *cxt);
@@ -114,6 +117,8 @@ run_checks(FeedpubCheck *cxt)
 		feedpub_check_captures(cxt);
 	check_persistence(cxt, cxt->feed);
 	check_inheritance(cxt);
+	if (!cxt->catalogs_only)
+		check_usage(cxt);
 	if (!check_columns(cxt))
 		return false;
 	check_sequence(cxt);
@@ -166,6 +171,29 @@ check_inheritance(FeedpubCheck *cxt)
 		problem = "the table has children, whose rows are not part of the feed";
 	if (problem != NULL)
 		feedpub_check_add(cxt, "inheritance", problem, NULL, FEEDPUB_CURE_BY_HAND);
+}
+
+/*
+ * Jobs and cures that run as the table's owner need USAGE of its schema, and of
+ * ours.
+ */
+static void
+check_usage(FeedpubCheck *cxt)
+{
+	Oid			owner = cxt->rel->rd_rel->relowner;
+	const Oid	schemas[] = {RelationGetNamespace(cxt->rel), get_namespace_oid(FEEDPUB_SCHEMA, false)};
+
+	for (int i = 0; i < lengthof(schemas); i++)
+	{
+		const char *schema = quote_identifier(get_namespace_name(schemas[i]));
+		const char *role = quote_identifier(GetUserNameFromId(owner, false));
+
+		if (!DatumGetBool(DirectFunctionCall3(has_schema_privilege_id_id, ObjectIdGetDatum(owner),
+											  ObjectIdGetDatum(schemas[i]), CStringGetTextDatum("USAGE"))))
+			feedpub_check_add(cxt, "rights",
+							  psprintf("the owner %s has no USAGE on schema %s, so rows are not stamped or removed in the background, and feed_repair() fails", role, schema),
+							  psprintf("GRANT USAGE ON SCHEMA %s TO %s", schema, role), FEEDPUB_CURE_BY_HAND);
+	}
 }
 
 /*
@@ -484,7 +512,7 @@ feedpub_check_is_registered(Oid relid)
  *
  * Tells whether a feed has all that it needs: one row for each thing that is
  * missing or wrong, none if all is well. guard is persistence, inheritance,
- * columns, sequence, index, default, trigger, capture, key, history, rows or
+ * rights, columns, sequence, index, default, trigger, capture, key, history, rows or
  * registration. cure is SQL that repairs it, or NULL: feed_repair(), or what
  * the owner has to choose the time of.  Needs SELECT on the table; takes ACCESS
  * SHARE on it.  Errors: 42809 if it is no feed, 42501.
