@@ -47,9 +47,9 @@ extern void feedpub_capture_create_triggers(Oid relid, Oid feed, const char *arg
 extern List *feedpub_capture_faults(Oid feed);
 extern void feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault);
 extern List *feedpub_capture_list(Oid feed);
-extern List *feedpub_capture_leftovers(Oid relid);
 extern List *feedpub_capture_left_tables(void);
 extern void feedpub_capture_drop_leftovers(Oid relid);
+extern void feedpub_capture_drop_triggers(Oid relid, List *names);
 extern void feedpub_capture_remove(Oid relid, Oid feed);
 
 /* in check.c */

@@ -22,6 +22,7 @@
  */
 #include "postgres.h"
 
+#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "catalog/dependency.h"
@@ -43,6 +44,7 @@
 
 #define ROW_TRIGGER			"RI_feedpub"
 
+static List *leftovers(Oid relid);
 static void create_row_trigger(Oid relid, Oid feed, const char *argument);
 static void depend_on_feed(Oid relid, const char *name, Oid feed);
 
@@ -64,8 +66,8 @@ feedpub_capture_list(Oid feed)
 /*
  * The triggers of a table that belong to no capture, by name.
  */
-List *
-feedpub_capture_leftovers(Oid relid)
+static List *
+leftovers(Oid relid)
 {
 	static FeedpubStatement find = {
 		.sql = "SELECT name FROM feedpub._capture_leftover WHERE relation = $1 ORDER BY name",
@@ -118,23 +120,21 @@ feedpub_capture_faults(Oid feed)
 
 	feedpub_store_begin(&caller);
 	nrows = feedpub_store_run(&find, (Datum[]){ObjectIdGetDatum(feed)}, NULL);
+	MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < nrows; i++)
 	{
-		MemoryContext spi = MemoryContextSwitchTo(context);
-		FeedpubCaptureFault *fault = palloc0(sizeof(FeedpubCaptureFault));
-		bool		isnull;
-		Datum		value;
+		FeedpubCaptureFault *fault = palloc0_object(FeedpubCaptureFault);
+		Datum		values[6];
+		bool		nulls[6];
 
-		fault->relid = DatumGetObjectId(feedpub_store_value(i, 1, &isnull));
-		fault->part = DatumGetObjectId(feedpub_store_value(i, 2, &isnull));
-		fault->kind = TextDatumGetCString(feedpub_store_value(i, 3, &isnull));
-		value = feedpub_store_value(i, 4, &isnull);
-		fault->name = isnull ? NULL : pstrdup(NameStr(*DatumGetName(value)));
-		fault->argument = pstrdup(NameStr(*DatumGetName(feedpub_store_value(i, 5, &isnull))));
-		value = feedpub_store_value(i, 6, &isnull);
-		fault->enabled = isnull ? '\0' : DatumGetChar(value);
+		heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, values, nulls);
+		fault->relid = DatumGetObjectId(values[0]);
+		fault->part = DatumGetObjectId(values[1]);
+		fault->kind = TextDatumGetCString(values[2]);
+		fault->name = nulls[3] ? NULL : pstrdup(NameStr(*DatumGetName(values[3])));
+		fault->argument = pstrdup(NameStr(*DatumGetName(values[4])));
+		fault->enabled = nulls[5] ? '\0' : DatumGetChar(values[5]);
 		faults = lappend(faults, fault);
-		MemoryContextSwitchTo(spi);
 	}
 	feedpub_store_end(&caller);
 	return faults;
@@ -267,14 +267,20 @@ feedpub_capture_remove(Oid relid, Oid feed)
 void
 feedpub_capture_drop_leftovers(Oid relid)
 {
-	ListCell   *table;
 	ListCell   *lc;
 
-	foreach(table, feedpub_capture_tables(relid))
-	{
-		foreach(lc, feedpub_capture_leftovers(lfirst_oid(table)))
-			feedpub_role_run_as_owner(lfirst_oid(table),
-									  psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)),
-											   feedpub_relation_name(lfirst_oid(table))));
-	}
+	foreach(lc, feedpub_capture_tables(relid))
+		feedpub_capture_drop_triggers(lfirst_oid(lc), leftovers(lfirst_oid(lc)));
+}
+
+/*
+ * Drop triggers of a table, by name.
+ */
+void
+feedpub_capture_drop_triggers(Oid relid, List *names)
+{
+	ListCell   *lc;
+
+	foreach(lc, names)
+		feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)), feedpub_relation_name(relid)));
 }

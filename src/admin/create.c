@@ -58,7 +58,6 @@ static Oid	choose_namespace(RangeVar *rv);
 static Oid	create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
 				   bool may_be_default);
 static Oid	find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind);
-static void add_drop_hint(void *arg);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
 static void require_outbox(Oid relid);
 
@@ -185,29 +184,23 @@ static Oid
 find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind)
 {
 	bool		is_changes = kind == FEEDPUB_KIND_CHANGES;
-	Oid			relid;
+	Oid			relid = get_relname_relid(rv->relname, namespaceid);
 
-	while (OidIsValid(relid = get_relname_relid(rv->relname, namespaceid)))
-	{
-		/* before the lock, so that no other role's relation is locked */
-		feedpub_require_owner(relid);
-		if (feedpub_registry_is_registered(relid) ?
-				feedpub_registry_kind(relid) != kind :
-				get_attnum(relid, is_changes ? FEEDPUB_CHANGES_COLUMN : "message_id") == InvalidAttrNumber)
-			ereport(ERROR,
-					(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-					 errmsg("\"%s\" is not %s", rv->relname, is_changes ? "a change feed" : "an outbox")));
-		LockRelationOid(relid, AccessShareLock);
-		if (relid == get_relname_relid(rv->relname, namespaceid))
-		{
-			/* neither dropped nor renamed meanwhile */
-			if (feedpub_repair_registration(relid) > 0)
-				feedpub_check_repair(relid, NULL);
-			return relid;
-		}
-		UnlockRelationOid(relid, AccessShareLock);
-	}
-	return InvalidOid;
+	if (!OidIsValid(relid))
+		return InvalidOid;
+
+	/* before the lock, so that no other role's relation is locked */
+	feedpub_require_owner(relid);
+	if (feedpub_registry_is_registered(relid) ?
+			feedpub_registry_kind(relid) != kind :
+			get_attnum(relid, is_changes ? FEEDPUB_CHANGES_COLUMN : "message_id") == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not %s", rv->relname, is_changes ? "a change feed" : "an outbox")));
+	relation_close(feedpub_registry_open(relid), NoLock);
+	if (feedpub_repair_registration(relid) > 0)
+		feedpub_check_repair(relid, NULL);
+	return relid;
 }
 
 /*
@@ -256,7 +249,6 @@ feed_drop(PG_FUNCTION_ARGS)
 	RangeVar   *rv;
 	bool		cascade;
 	Oid			relid;
-	ErrorContextCallback drop_context = {0};
 	ListCell   *lc;
 
 	feedpub_argument_check(fcinfo, lengthof(names), names);
@@ -280,26 +272,11 @@ feed_drop(PG_FUNCTION_ARGS)
 	 */
 	check_drop(rv, relid, InvalidOid, &cascade);
 
-	drop_context.callback = add_drop_hint;
-	drop_context.previous = error_context_stack;
-	error_context_stack = &drop_context;
 	foreach(lc, feedpub_capture_list(relid))
 		feedpub_capture_remove(lfirst_oid(lc), relid);
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
-	error_context_stack = drop_context.previous;
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
-}
-
-/*
- * If other objects depend on the table, the server's hint names a CASCADE that
- * is not ours.
- */
-static void
-add_drop_hint(void *arg)
-{
-	if (geterrcode() == ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST)
-		errhint("Drop them first: cascade => true removes subscriptions only.");
 }
 
 /*

@@ -24,7 +24,6 @@
 #include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "commands/trigger.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -184,29 +183,14 @@ require_feed(void *arg)
 static void
 drop_triggers(Oid relid)
 {
-	const Oid	functions[] = {
-		feedpub_relation_function("_stamp_message", 0, NULL),
-		feedpub_relation_function("_stamp_row", 0, NULL),
-		feedpub_relation_function("_note_delete", 0, NULL),
-		feedpub_relation_function("_note_truncate", 0, NULL),
+	static FeedpubStatement find = {
+		.sql = "SELECT tgname FROM pg_catalog.pg_trigger WHERE tgrelid = $1::regclass AND tgparentid = 0"
+			   " AND tgfoid IN ('feedpub._stamp_message'::regproc, 'feedpub._stamp_row'::regproc,"
+			   "  'feedpub._note_delete'::regproc, 'feedpub._note_truncate'::regproc) ORDER BY tgname",
+		.latest = true,
 	};
-	Relation	rel = relation_open(relid, NoLock);
-	List	   *names = NIL;
-	ListCell   *lc;
 
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
-	{
-		const Trigger *trigger = &rel->trigdesc->triggers[i];
-
-		for (int j = 0; j < lengthof(functions) && !trigger->tgisclone; j++)
-		{
-			if (trigger->tgfoid == functions[j])
-				names = lappend(names, pstrdup(trigger->tgname));
-		}
-	}
-	relation_close(rel, NoLock);
-	foreach(lc, names)
-		feedpub_role_run_as_owner(relid, psprintf("DROP TRIGGER %s ON %s", quote_identifier(lfirst(lc)), feedpub_relation_name(relid)));
+	feedpub_capture_drop_triggers(relid, feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(relid)}));
 }
 
 /*

@@ -22,24 +22,14 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/xact.h"
-#include "catalog/indexing.h"
 #include "utils/fmgroids.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/xid8.h"
 
 #include "feed/feed.h"
 
-/* columns of feedpub._lost_change */
+/* column of feedpub._lost_change */
 #define ANUM_LOST_FEED			1
-#define ANUM_LOST_XID			2
-#define NATTS_LOST				2
-
-static bool find(Relation table, Oid feed, FullTransactionId xid,
-				 Snapshot snapshot);
 
 /*
  * Note that the transaction changes a feed without a trace in it; once, however
@@ -48,18 +38,12 @@ static bool find(Relation table, Oid feed, FullTransactionId xid,
 void
 feedpub_lost_note(Oid feed)
 {
-	Relation	table = table_open(feedpub_registry_table("_lost_change"), RowExclusiveLock);
-	FullTransactionId xid = GetTopFullTransactionId();
-	Datum		values[NATTS_LOST];
-	bool		nulls[NATTS_LOST] = {0};
+	static FeedpubStatement note = {
+		.sql = "INSERT INTO feedpub._lost_change VALUES ($1, pg_catalog.pg_current_xact_id()) ON CONFLICT DO NOTHING",
+		.latest = true,
+	};
 
-	if (!find(table, feed, xid, SnapshotSelf))
-	{
-		values[ANUM_LOST_FEED - 1] = ObjectIdGetDatum(feed);
-		values[ANUM_LOST_XID - 1] = FullTransactionIdGetDatum(xid);
-		CatalogTupleInsert(table, heap_form_tuple(RelationGetDescr(table), values, nulls));
-	}
-	table_close(table, NoLock);
+	(void) feedpub_store_execute(&note, (Datum[]){ObjectIdGetDatum(feed)}, NULL);
 }
 
 /*
@@ -69,29 +53,16 @@ bool
 feedpub_lost_exists(Oid feed, Snapshot snapshot)
 {
 	Relation	table = table_open(feedpub_registry_table("_lost_change"), AccessShareLock);
-	bool		found = find(table, feed, InvalidFullTransactionId, snapshot);
-
-	table_close(table, NoLock);
-	return found;
-}
-
-/* of this transaction, or of any if xid is not valid */
-static bool
-find(Relation table, Oid feed, FullTransactionId xid, Snapshot snapshot)
-{
-	int			nkeys = FullTransactionIdIsValid(xid) ? 2 : 1;
 	Oid			indexid = feedpub_registry_table("_lost_change_pkey");
 	SysScanDesc scan;
-	ScanKeyData keys[2];
+	ScanKeyData key;
 	bool		found;
 
-	ScanKeyInit(&keys[0], ANUM_LOST_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(feed));
-	ScanKeyInit(&keys[1], ANUM_LOST_XID, BTEqualStrategyNumber, F_XID8EQ,
-				FullTransactionIdGetDatum(xid));
-	scan = systable_beginscan(table, indexid, true, snapshot, nkeys, keys);
+	ScanKeyInit(&key, ANUM_LOST_FEED, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(feed));
+	scan = systable_beginscan(table, indexid, true, snapshot, 1, &key);
 	feedpub_snapshot_check_index(snapshot, indexid);
 	found = HeapTupleIsValid(systable_getnext(scan));
 	systable_endscan(scan);
+	table_close(table, NoLock);
 	return found;
 }

@@ -12,9 +12,6 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -22,16 +19,12 @@
 #include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "feed/feed.h"
-
-/* column of feedpub._subscription */
-#define ANUM_SUBSCRIPTION_FEED	2
 
 /*
  * Our tables with a column "feed".  The registry comes last: its row tells what
@@ -136,24 +129,18 @@ forget_subscriptions(Oid relid)
  * Raise 2BP01 if a feed has subscriptions.  what is a verb for the message.  A
  * caller that holds ACCESS EXCLUSIVE on the table can rely on the answer:
  * feed_subscribe() keeps ACCESS SHARE on the table until its transaction ends,
- * and the scan sees what has committed by now, whatever the transaction's
+ * and the count sees what has committed by now, whatever the transaction's
  * snapshot is.
  */
 void
 feedpub_registry_refuse_subscribed(Oid relid, const char *what)
 {
-	Relation	table = table_open(feedpub_registry_table("_subscription"), AccessShareLock);
-	SysScanDesc scan;
-	ScanKeyData key;
-	int			n = 0;
+	static FeedpubStatement count = {
+		.sql = "SELECT pg_catalog.count(*) FROM feedpub._subscription WHERE feed = $1",
+		.latest = true,
+	};
+	int			n = (int) feedpub_store_number(&count, (Datum[]){ObjectIdGetDatum(relid)}, 0);
 
-	ScanKeyInit(&key, ANUM_SUBSCRIPTION_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(relid));
-	scan = systable_beginscan(table, InvalidOid, false, NULL, 1, &key);
-	while (HeapTupleIsValid(systable_getnext(scan)))
-		n++;
-	systable_endscan(scan);
-	table_close(table, AccessShareLock);
 	if (n > 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
