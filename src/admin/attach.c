@@ -78,14 +78,14 @@ static char *make_index(Oid relid);
 Datum
 feed_attach(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", NULL, NULL, "deletes"};
 	Oid			relid;
 	Relation	rel;
 	Oid			key;
 	char	   *statement;
 	const char *columns = NULL; /* set if the feed is new */
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
+	feedpub_argument_check(fcinfo, 3, 1);
 	feedpub_argument_check_latest("feed_attach()");
 	relid = PG_GETARG_OID(0);
 	feedpub_require_owner(relid);

@@ -71,7 +71,6 @@ static void refuse_captured(Oid relid, Oid feed);
 Datum
 feed_capture(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"relation", "feed", NULL, NULL, "old"};
 	static FeedpubStatement forget = {
 		.sql = "DELETE FROM feedpub._capture c WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class r WHERE r.oid = c.relation)",
 	};
@@ -92,7 +91,8 @@ feed_capture(PG_FUNCTION_ARGS)
 	char	   *name;
 	Datum		values[6];
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
+	feedpub_argument_check(fcinfo, 4, 1);
 	feedpub_argument_check_latest("feed_capture()");
 	relid = PG_GETARG_OID(0);
 	feed = PG_GETARG_OID(1);
@@ -152,11 +152,10 @@ feed_capture(PG_FUNCTION_ARGS)
 Datum
 feed_uncapture(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"relation", "feed"};
 	Oid			relid;
 	Oid			feed;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PreventCommandDuringRecovery("feed_uncapture()");
 	relid = PG_GETARG_OID(0);
 	feed = PG_GETARG_OID(1);

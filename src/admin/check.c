@@ -520,10 +520,9 @@ feedpub_check_is_registered(Oid relid)
 Datum
 feed_check(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	FeedpubCheck cxt = {.result = (ReturnSetInfo *) fcinfo->resultinfo};
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	LockRelationOid(PG_GETARG_OID(0), AccessShareLock);
 	(void) feedpub_check_is_registered(PG_GETARG_OID(0));	/* raises errors */
 	feedpub_require_select(PG_GETARG_OID(0));

@@ -91,10 +91,9 @@ static void require_outbox(Oid relid);
 Datum
 feed_create(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "payload_type", "if_not_exists"};
 	Oid			type;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 3);
 	type = PG_GETARG_OID(1);
 	if (type != JSONBOID && type != JSONOID && type != TEXTOID &&
 		type != BYTEAOID)
@@ -127,9 +126,7 @@ feed_create(PG_FUNCTION_ARGS)
 Datum
 feed_create_changes(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "if_not_exists"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PG_RETURN_OID(create(PG_GETARG_TEXT_PP(0), PG_GETARG_BOOL(1), FEEDPUB_KIND_CHANGES,
 						 "op pg_catalog.text NOT NULL DEFAULT 'message',"
 						 " relation pg_catalog.text,"
@@ -245,13 +242,12 @@ choose_namespace(RangeVar *rv)
 Datum
 feed_drop(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "if_exists", "cascade"};
 	RangeVar   *rv;
 	bool		cascade;
 	Oid			relid;
 	ListCell   *lc;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 3);
 	PreventCommandDuringRecovery("feed_drop()");
 	rv = makeRangeVarFromNameList(textToQualifiedNameList(PG_GETARG_TEXT_PP(0)));
 	cascade = PG_GETARG_BOOL(2);
@@ -331,13 +327,12 @@ require_outbox(Oid relid)
 Datum
 feed_set_default(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	Oid			present;
 	FeedpubFeed feed;
 	Relation	rel;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	relid = PG_GETARG_OID(0);
 	rel = feedpub_registry_open(relid);
 	feedpub_registry_get(relid, &feed);
@@ -376,12 +371,11 @@ feed_set_default(PG_FUNCTION_ARGS)
 Datum
 feed_set_channel(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	char	   *channel = PG_ARGISNULL(1) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(1));
 	FeedpubFeed feed;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	PreventCommandDuringRecovery("feed_set_channel()");
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);

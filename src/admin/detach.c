@@ -66,10 +66,9 @@ static const char *add_default(Oid relid);
 Datum
 feed_detach(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "cascade"};
 	DetachedFeed feed;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PreventCommandDuringRecovery("feed_detach()");
 	feed.relid = PG_GETARG_OID(0);
 	feed.cascade = PG_GETARG_BOOL(1);
@@ -91,14 +90,13 @@ feed_detach(PG_FUNCTION_ARGS)
 Datum
 feed_detach_all(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"cascade"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *feeds = feedpub_registry_list();
 	List	   *own = NIL;
 	List	   *left;
 	ListCell   *lc;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	PreventCommandDuringRecovery("feed_detach_all()");
 	InitMaterializedSRF(fcinfo, 0);
 

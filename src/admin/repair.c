@@ -61,11 +61,10 @@ feedpub_repair_registration(Oid relid)
 Datum
 feed_repair(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	int			ncured;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	relid = PG_GETARG_OID(0);
 	LockRelationOid(relid, AccessShareLock);
 	ncured = feedpub_repair_registration(relid);

@@ -15,42 +15,75 @@
 #include <math.h>
 
 #include "access/xact.h"
-#include "datatype/timestamp.h"
+#include "access/htup_details.h"
+#include "catalog/pg_proc.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "base/base.h"
 
 /*
- * Raise an error if one of the first n arguments is NULL.  names has their
- * names in order; an argument that may be NULL has none (a NULL pointer).
+ * The name that an argument of the function has in SQL.
+ */
+static const char *
+name_of(FunctionCallInfo fcinfo, int arg)
+{
+	HeapTuple	function = SearchSysCache1(PROCOID, ObjectIdGetDatum(fcinfo->flinfo->fn_oid));
+	Oid		   *types;
+	char	  **names;
+	char	   *modes;
+
+	if (!HeapTupleIsValid(function))
+		elog(ERROR, "cache lookup failed for function %u", fcinfo->flinfo->fn_oid);
+	(void) get_func_arg_info(function, &types, &names, &modes);
+	ReleaseSysCache(function);
+	return names[arg];
+}
+
+/*
+ * Raise an error if one of n arguments, from this one on, is NULL.
  */
 void
-feedpub_argument_check(FunctionCallInfo fcinfo, int n,
-					   const char *const *names)
+feedpub_argument_check(FunctionCallInfo fcinfo, int from, int n)
 {
-	for (int i = 0; i < n; i++)
+	for (int i = from; i < from + n; i++)
 	{
-		if (names[i] != NULL && PG_ARGISNULL(i))
+		if (PG_ARGISNULL(i))
 			ereport(ERROR,
 					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("argument \"%s\" must not be null", names[i])));
+					 errmsg("argument \"%s\" must not be null", name_of(fcinfo, i))));
 	}
 }
 
 /*
- * The row type that a function returns.
+ * Raise an error if an argument, which has this value, is too small.
  */
-TupleDesc
-feedpub_argument_row_type(FunctionCallInfo fcinfo)
+void
+feedpub_argument_least(FunctionCallInfo fcinfo, int arg, int64 value, int least)
+{
+	if (value < least)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 least == 0 ?
+					 errmsg("argument \"%s\" must not be negative", name_of(fcinfo, arg)) :
+					 errmsg("argument \"%s\" must be at least %d", name_of(fcinfo, arg), least)));
+}
+
+/*
+ * A row that a function returns.
+ */
+Datum
+feedpub_argument_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls)
 {
 	TupleDesc	desc;
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	return desc;
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls));
 }
 
 /*
@@ -97,16 +130,13 @@ feedpub_argument_ms(const Interval *interval)
 }
 
 /*
- * A timeout in ms.
+ * An argument that is a timeout, in ms.
  */
 int64
-feedpub_argument_timeout(const Interval *timeout)
+feedpub_argument_timeout(FunctionCallInfo fcinfo, int arg)
 {
-	int64		ms = feedpub_argument_ms(timeout);
+	int64		ms = feedpub_argument_ms(PG_GETARG_INTERVAL_P(arg));
 
-	if (ms < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"timeout\" must not be negative")));
+	feedpub_argument_least(fcinfo, arg, ms, 0);
 	return ms;
 }

@@ -71,13 +71,13 @@ typedef struct FeedpubJsonShape
 } FeedpubJsonShape;
 
 /* in argument.c */
-extern void feedpub_argument_check(FunctionCallInfo fcinfo, int n,
-								   const char *const *names);
+extern void feedpub_argument_check(FunctionCallInfo fcinfo, int from, int n);
+extern void feedpub_argument_least(FunctionCallInfo fcinfo, int arg, int64 value, int least);
 extern void feedpub_argument_check_call(FunctionCallInfo fcinfo, const char *name);
 extern void feedpub_argument_check_latest(const char *name);
-extern TupleDesc feedpub_argument_row_type(FunctionCallInfo fcinfo);
+extern Datum feedpub_argument_row(FunctionCallInfo fcinfo, Datum *values, bool *nulls);
 extern int64 feedpub_argument_ms(const Interval *interval);
-extern int64 feedpub_argument_timeout(const Interval *timeout);
+extern int64 feedpub_argument_timeout(FunctionCallInfo fcinfo, int arg);
 
 /* in attempt.c */
 extern ErrorData *feedpub_attempt_error(void (*work)(void *arg), void *arg, bool keep);

@@ -107,7 +107,6 @@ feedpub_page_messages(PG_FUNCTION_ARGS)
 static Datum
 write_page(FunctionCallInfo fcinfo, Make make)
 {
-	static const char *const names[] = {"feed"};
 	FeedpubPage page = {0};
 	LineWriter	writer = {.make = make};
 	StringInfo	text = &writer.text;
@@ -115,7 +114,7 @@ write_page(FunctionCallInfo fcinfo, Make make)
 	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	feedpub_page_arguments(fcinfo, PG_GETARG_OID(0), &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);

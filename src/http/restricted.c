@@ -106,9 +106,7 @@ static Datum first_column(HeapTuple tuple, TupleDesc desc, bool *isnull);
 Datum
 feedpub_restricted(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"statement", "arguments"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	run_restricted(fcinfo, 0);
 	return (Datum) 0;
@@ -133,10 +131,9 @@ feedpub_restricted(PG_FUNCTION_ARGS)
 Datum
 feedpub_request(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {NULL, NULL, "read_only", "statement", "arguments"};
 	ConstraintsSetStmt *constraints = makeNode(ConstraintsSetStmt);
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 2, 3);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 
 	feedpub_leftover_clear();

@@ -87,6 +87,7 @@ static bool is_of_other_history(Relation heap, Snapshot snapshot,
 								const FeedpubBatch *last);
 static double estimate_rate(Oid relid, Snapshot snapshot,
 							const FeedpubBatch *last);
+static int64 largest_pos(Oid relid, Snapshot snapshot, int64 sync_id);
 static const char *worker_state(const FeedpubWorkerInfo *worker);
 
 /*
@@ -278,12 +279,10 @@ Datum
 feedpub_waiting(PG_FUNCTION_ARGS)
 {
 	Look		look = {.relid = PG_GETARG_OID(0), .nulls = {false, true}};
-	TupleDesc	desc = feedpub_argument_row_type(fcinfo);
 
 	look.values[0] = FullTransactionIdGetDatum(feedpub_horizon(GetActiveSnapshot()));
 	(void) look_at_once(read_waiting, &look);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  look.values, look.nulls)));
+	return feedpub_argument_row(fcinfo, look.values, look.nulls);
 }
 
 static void
@@ -331,7 +330,6 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 	static const char *const worker_states[] = {"running", "none", "stopped", "refused"};
 	Look		look = {.relid = PG_GETARG_OID(0)};
 	FeedpubWorkerState worker;
-	TupleDesc	desc = feedpub_argument_row_type(fcinfo);
 
 	memset(look.nulls, true, sizeof(look.nulls));
 	if (feedpub_registry_is_registered(look.relid) && !look_at_once(read_feed, &look))
@@ -345,8 +343,7 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 		worker = feedpub_shmem_worker_state(feedpub_shmem_database());
 		set_value(&look, ANUM_STATS_WORKER, CStringGetTextDatum(worker_states[worker]));
 	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  look.values, look.nulls)));
+	return feedpub_argument_row(fcinfo, look.values, look.nulls);
 }
 
 static void
@@ -442,48 +439,54 @@ is_of_other_history(Relation heap, Snapshot snapshot, const FeedpubBatch *last)
  * No counter is kept for it: the batches tell.  So it is known after a restart,
  * and on a standby.
  *
- * A merged batch has the time of the newest batch in it, and its last position
- * or a larger one.  That is how far the feed was at that time.
- *
- * The last batch of all, or of those before that minute, need not have the
- * largest position: its transactions may have taken theirs long ago.  For an
- * estimate it is unlikely enough that this is so for all of RATE_NEIGHBOURS
- * batches.
+ * The batch of a minute ago is found by bisection.  If the clock was put back, it
+ * may be another one, for as long as the times are in no order.  A merged batch
+ * has the time of the newest batch in it, and its last position or a larger one.
+ * That is how far the feed was at that time.
  */
 static double
 estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
 {
 	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
 													-RATE_SECONDS * INT64CONST(1000));
-	FeedpubBatchScan *batches;
-	MemoryContext context;
-	MemoryContext oldcontext;
-	FeedpubBatch batch;
-	int64		now = 0;
-	int64		then = 0;
+	int64		before = 0;		/* published by then, as all before it */
+	int64		after = last->sync_id;
 
 	if (last->sync_id == 0 || last->published_at <= until)
 		return 0;
-	batches = feedpub_batch_begin_backward(relid, PG_INT64_MAX, snapshot);
-	context = AllocSetContextCreate(CurrentMemoryContext, "feedpub rate",
-									ALLOCSET_SMALL_SIZES);
-	oldcontext = MemoryContextSwitchTo(context);
-	for (int n = 0, nbefore = 0;
-		 nbefore < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); n++)
+	while (before < after - 1)
 	{
-		if (n < RATE_NEIGHBOURS)
-			now = Max(now, batch.last_pos);
+		int64		middle = before + (after - before) / 2;
+		FeedpubBatch batch;
+
+		feedpub_batch_last(relid, middle + 1, snapshot, &batch);
 		if (batch.published_at <= until)
-		{
-			then = Max(then, batch.last_pos);
-			nbefore++;
-		}
-		MemoryContextReset(context);
+			before = middle;
+		else
+			after = batch.sync_id;
 	}
-	MemoryContextSwitchTo(oldcontext);
-	MemoryContextDelete(context);
+	return Max(largest_pos(relid, snapshot, last->sync_id) -
+				   largest_pos(relid, snapshot, before),
+			   0) /
+		(double) RATE_SECONDS;
+}
+
+/*
+ * The largest position up to a batch.  The last one need not have it: its
+ * transactions may have taken theirs long ago.  For an estimate it is unlikely
+ * enough that this is so for all of RATE_NEIGHBOURS batches.
+ */
+static int64
+largest_pos(Oid relid, Snapshot snapshot, int64 sync_id)
+{
+	FeedpubBatchScan *batches = feedpub_batch_begin_backward(relid, sync_id + 1, snapshot);
+	FeedpubBatch batch;
+	int64		largest = 0;
+
+	for (int n = 0; n < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); n++)
+		largest = Max(largest, batch.last_pos);
 	feedpub_batch_end(batches);
-	return Max(now - then, 0) / (double) RATE_SECONDS;
+	return largest;
 }
 
 /*

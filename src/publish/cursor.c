@@ -427,24 +427,22 @@ feedpub_cursor_start(Oid feed, uint32 history, Snapshot snapshot)
 }
 
 /*
- * The cursor of the end of a batch, which is or was the last one.
+ * The cursor of the end of a batch, which is or was the last one.  A consumer
+ * that begins here has no row that was deleted before: that is its base.
  */
-text *
-feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot)
+void
+feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch, Snapshot snapshot,
+					  FeedpubCursor *cursor)
 {
-	FeedpubCursor cursor = {0};
+	FeedpubFloor end = {
+		.history = feedpub_floor_history(feed, snapshot),
+		.sync_id = batch->sync_id,
+		.pos = batch->last_pos,
+		.merged = batch->is_merged,
+		.fingerprint = batch->fingerprint,
+	};
 
-	cursor.given = true;
-	cursor.history = feedpub_floor_history(feed, snapshot);
-	cursor.sync_id = batch->sync_id;
-	cursor.pos = batch->last_pos;
-	cursor.merged = batch->is_merged;
-	cursor.fingerprint = batch->fingerprint;
-	cursor.start = feedpub_cursor_start(feed, cursor.history, snapshot);
-
-	/* a consumer that begins here has no row that was deleted before */
-	cursor.base = feedpub_registry_is_table(feed) ? batch->sync_id : 0;
-	return feedpub_cursor_text(&cursor);
+	feedpub_cursor_at_floor(feed, &end, snapshot, cursor);
 }
 
 /*

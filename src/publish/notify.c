@@ -28,14 +28,16 @@ feedpub_publish_notify(Oid relid)
 	char	   *channel = feedpub_registry_channel(relid);
 	bool		is_listened = feedpub_shmem_is_listened(relid);
 	FeedpubBatch last;
+	FeedpubCursor cursor;
 	Snapshot	snapshot;
 
 	if (channel == NULL && !is_listened)
 		return;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
+	feedpub_cursor_at_end(relid, &last, snapshot, &cursor);
 	if (last.sync_id > 0 && channel != NULL)
-		Async_Notify(channel, text_to_cstring(feedpub_cursor_at_end(relid, &last, snapshot)));
+		Async_Notify(channel, text_to_cstring(feedpub_cursor_text(&cursor)));
 	if (last.sync_id > 0 && is_listened)
 		Async_Notify(FEEDPUB_CHANNEL, psprintf("%u", relid));
 	UnregisterSnapshot(snapshot);

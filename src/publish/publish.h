@@ -208,8 +208,8 @@ extern bool feedpub_cursor_moves(const FeedpubCursor *a,
 extern uint32 feedpub_cursor_start(Oid feed, uint32 history, Snapshot snapshot);
 extern void feedpub_cursor_parse(const text *input, FeedpubCursor *cursor);
 extern void feedpub_cursor_refuse(Oid relid);
-extern text *feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,
-								   Snapshot snapshot);
+extern void feedpub_cursor_at_end(Oid feed, const FeedpubBatch *batch,
+								  Snapshot snapshot, FeedpubCursor *cursor);
 extern void feedpub_cursor_at_floor(Oid feed, const FeedpubFloor *floor,
 									Snapshot snapshot, FeedpubCursor *cursor);
 extern void feedpub_cursor_refuse_expired(Oid feed, const FeedpubCursor *after,

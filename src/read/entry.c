@@ -184,7 +184,7 @@ is_wanted(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 	if (types != NULL && scan->sees_all)
 	{
 		bool		isnull;
-		Datum		type = slot_getattr(slot, feedpub_types_column(types), &isnull);
+		Datum		type = slot_getattr(slot, types->attno, &isnull);
 
 		if (!feedpub_types_want(types, type, isnull))
 			return false;
@@ -473,7 +473,7 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 		}
 		else if (page->request.types != NULL && !scan->sees_all)
 		{
-			type = heap_getattr(entry, feedpub_types_column(page->request.types),
+			type = heap_getattr(entry, page->request.types->attno,
 								RelationGetDescr(page->heap), &isnull);
 			if (!feedpub_types_want(page->request.types, type, isnull))
 				page->rows[i].entry = NULL;

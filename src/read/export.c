@@ -141,14 +141,13 @@ static void hold(int caller_pid);
 Datum
 feed_snapshot(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feeds", "hold"};
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	List	   *feeds;
 	int64		hold_ms;
 	Size		length;
 	void	   *data;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PreventCommandDuringRecovery("feed_snapshot()");
 	hold_ms = feedpub_argument_ms(PG_GETARG_INTERVAL_P(1));
 	if (hold_ms < 1 || hold_ms > MAX_HOLD)
@@ -362,11 +361,13 @@ publish(void)
 	latest = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < n; i++)
 	{
+		char	   *text = request->feeds[i].cursor;
 		FeedpubBatch last;
+		FeedpubCursor cursor;
 
 		feedpub_batch_last(relids[i], PG_INT64_MAX, latest, &last);
-		text_to_cstring_buffer(feedpub_cursor_at_end(relids[i], &last, latest),
-							   request->feeds[i].cursor, sizeof(request->feeds[i].cursor));
+		feedpub_cursor_at_end(relids[i], &last, latest, &cursor);
+		text[feedpub_cursor_print(&cursor, text)] = '\0';
 	}
 	UnregisterSnapshot(latest);
 }

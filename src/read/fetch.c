@@ -174,23 +174,12 @@ feed_fetch_default(PG_FUNCTION_ARGS)
 static void
 parse_cursor(FunctionCallInfo fcinfo, int argno, FetchRequest *req)
 {
-	static const char *const names[] = {NULL, "after_xid", "after_pos", "limit"};
-	int			limit;
-
-	feedpub_argument_check(fcinfo, lengthof(names) - 1 + argno, &names[1 - argno]);
+	feedpub_argument_check(fcinfo, argno, 3);
 	req->after_xid = PG_GETARG_FULLTRANSACTIONID(argno);
 	req->after_pos = PG_GETARG_INT64(argno + 1);
-	if (req->after_pos < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"after_pos\" must not be negative")));
-
-	limit = PG_GETARG_INT32(argno + 2);
-	if (limit < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"limit\" must be at least 1")));
-	req->page.request.max_rows = Min(limit, feedpub_max_page_rows);
+	feedpub_argument_least(fcinfo, argno + 1, req->after_pos, 0);
+	feedpub_argument_least(fcinfo, argno + 2, PG_GETARG_INT32(argno + 2), 1);
+	req->page.request.max_rows = Min(PG_GETARG_INT32(argno + 2), feedpub_max_page_rows);
 }
 
 /*
@@ -478,24 +467,20 @@ put_visible(FetchRequest *req)
 Datum
 feed_xid_head(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	FeedpubFeed feed;
 	uint64		horizon;
-	TupleDesc	desc;
 	Datum		values[2];
 	bool		nulls[2] = {false, false};
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	relid = PG_GETARG_OID(0);
 	feedpub_access_check_feed(relid, &feed);
 
 	horizon = U64FromFullTransactionId(feedpub_horizon(GetActiveSnapshot()));
 	feedpub_durable_all();
 
-	desc = feedpub_argument_row_type(fcinfo);
 	values[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(horizon - 1));
 	values[1] = Int64GetDatum(PG_INT64_MAX);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  values, nulls)));
+	return feedpub_argument_row(fcinfo, values, nulls);
 }

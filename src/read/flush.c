@@ -66,14 +66,13 @@ static bool is_published(Oid relid, const FeedpubSnapshot *called);
 Datum
 feed_flush(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "timeout"};
 	Oid			relid;
 	int64		timeout_ms;
 	text	   *head;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	relid = PG_GETARG_OID(0);
-	timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(1));
+	timeout_ms = feedpub_argument_timeout(fcinfo, 1);
 	feedpub_wait_check_feed(relid);
 	check_transaction(relid);
 	await_look(relid, timeout_ms);

@@ -25,10 +25,14 @@ PG_FUNCTION_INFO_V1(feed_floor);
 PG_FUNCTION_INFO_V1(feed_head);
 PG_FUNCTION_INFO_V1(feed_cursor);
 
+/* the newest batch that was made before an xid was assigned */
+static FeedpubStatement find_batch = {
+	.sql = "SELECT pg_catalog.max(sync_id) FROM feedpub._batch"
+		   " WHERE feed = $1 AND pg_catalog.pg_snapshot_xmax(snapshot) <= $2",
+	.latest = true,
+};
+
 static void check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last);
-static text *check_floor(Oid relid, text *cursor, Snapshot snapshot);
-static void find_batch(Oid feed, uint64 xid, Snapshot snapshot, FeedpubBatch *batch);
-static bool sees_none_from(const FeedpubSnapshot *snapshot, uint64 xid);
 
 /*
  * feed_head(feed regclass) returns text, VOLATILE
@@ -41,9 +45,7 @@ static bool sees_none_from(const FeedpubSnapshot *snapshot, uint64 xid);
 Datum
 feed_head(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	PG_RETURN_TEXT_P(feedpub_head_of(PG_GETARG_OID(0)));
 }
 
@@ -52,10 +54,12 @@ feedpub_head_of(Oid relid)
 {
 	FeedpubFeed feed;
 	FeedpubBatch last;
+	FeedpubCursor cursor;
 
 	check_readable(relid, &feed, &last);
 	feedpub_access_make_durable(last.publisher, GetActiveSnapshot());
-	return feedpub_cursor_at_end(relid, &last, GetActiveSnapshot());
+	feedpub_cursor_at_end(relid, &last, GetActiveSnapshot(), &cursor);
+	return feedpub_cursor_text(&cursor);
 }
 
 /*
@@ -89,7 +93,6 @@ feedpub_head_parse(Oid relid, const text *input, FeedpubCursor *cursor)
 Datum
 feed_floor(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubCursor cursor;
 	FeedpubFeed feed;
@@ -97,7 +100,7 @@ feed_floor(PG_FUNCTION_ARGS)
 	FeedpubBatch last;
 	Oid			relid;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	relid = PG_GETARG_OID(0);
 	check_readable(relid, &feed, &last);
 	feedpub_floor_read(relid, snapshot, &floor);
@@ -110,13 +113,13 @@ feed_floor(PG_FUNCTION_ARGS)
  * VOLATILE
  *
  * Returns the cursor from which a consumer in xid order goes on in published
- * order if its last row has this stamp: the end of the newest batch whose
- * snapshot sees neither that xid nor a larger one.
+ * order if its last row has this stamp: the end of the newest batch that was
+ * made before that xid was assigned.
  *
  * Nothing unread is passed.  What is before that cursor has smaller xids than
  * the stamp, and a consumer in xid order has read all of those.  What is after
- * it may come twice.  Snapshots of batches only grow, so the batches that see
- * no such xid are the first ones.  A consumer in xid order gets no deletes;
+ * it may come twice.  Snapshots of batches only grow, so the batches whose
+ * snapshots end before the xid are the first ones.  A consumer in xid order gets no deletes;
  * those before the cursor are not delivered.
  *
  * Needs SELECT on the table.  Errors: 42809 if it is no feed, 42501, 22023 for
@@ -127,21 +130,20 @@ feed_floor(PG_FUNCTION_ARGS)
 Datum
 feed_cursor(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "feed_xid", "feed_pos"};
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubBatch batch;
+	FeedpubCursor cursor;
+	FeedpubFloor floor;
 	FullTransactionId xid;
+	Datum		values[2];
 	FeedpubFeed feed;
 	FeedpubBatch last;
 	Oid			relid;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 3);
 	relid = PG_GETARG_OID(0);
 	xid = PG_GETARG_FULLTRANSACTIONID(1);
-	if (PG_GETARG_INT64(2) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"feed_pos\" must not be negative")));
+	feedpub_argument_least(fcinfo, 2, PG_GETARG_INT64(2), 0);
 	check_readable(relid, &feed, &last);
 	feedpub_foreign_refuse_cursor(&feed, xid);
 	if (!feedpub_batch_sees(&last.snapshot, U64FromFullTransactionId(xid)))
@@ -150,10 +152,14 @@ feed_cursor(PG_FUNCTION_ARGS)
 				 errmsg("the row with that stamp is not published yet in feed \"%s\"",
 						get_rel_name(relid)),
 				 errhint("Try again, or call feed_flush() first.")));
-	find_batch(relid, U64FromFullTransactionId(xid), snapshot, &batch);
+	values[0] = ObjectIdGetDatum(relid);
+	values[1] = FullTransactionIdGetDatum(xid);
+	feedpub_batch_last(relid, feedpub_store_number(&find_batch, values, 0) + 1, snapshot, &batch);
 	feedpub_access_make_durable(batch.publisher, snapshot);
-	PG_RETURN_TEXT_P(check_floor(relid, feedpub_cursor_at_end(relid, &batch, snapshot),
-								 snapshot));
+	feedpub_cursor_at_end(relid, &batch, snapshot, &cursor);
+	feedpub_floor_read(relid, snapshot, &floor);
+	feedpub_cursor_refuse_expired(relid, &cursor, &floor, snapshot);
+	PG_RETURN_TEXT_P(feedpub_cursor_text(&cursor));
 }
 
 /*
@@ -166,60 +172,4 @@ check_readable(Oid relid, FeedpubFeed *feed, FeedpubBatch *last)
 	feedpub_access_check_feed(relid, feed);
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), last);
 	feedpub_batch_refuse_foreign(feed, last);
-}
-
-/*
- * Refuse a cursor after which rows or deletes have been removed.
- */
-static text *
-check_floor(Oid relid, text *cursor, Snapshot snapshot)
-{
-	FeedpubCursor parsed;
-	FeedpubFloor floor;
-
-	feedpub_cursor_parse(cursor, &parsed);
-	feedpub_floor_read(relid, snapshot, &floor);
-	if (feedpub_cursor_is_expired(relid, &parsed, &floor, snapshot))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("%s of feed \"%s\" after that stamp have been removed",
-						feedpub_registry_is_table(relid) ? "deletes" : "rows", get_rel_name(relid)),
-				 feedpub_registry_is_table(relid) ?
-					 errhint("Empty your copy and begin again from ''.") :
-					 errhint("Begin again from '', with the rows that are retained.")));
-	return cursor;
-}
-
-/*
- * Find the newest batch whose snapshot sees no xid from this one on; the
- * beginning if there is none.
- */
-static void
-find_batch(Oid feed, uint64 xid, Snapshot snapshot, FeedpubBatch *batch)
-{
-	FeedpubBatchScan *batches = feedpub_batch_begin_backward(feed, PG_INT64_MAX, snapshot);
-	bool		found = false;
-
-	while (!found && feedpub_batch_next(batches, batch))
-	{
-		CHECK_FOR_INTERRUPTS();
-		found = sees_none_from(&batch->snapshot, xid);
-	}
-	feedpub_batch_end(batches);
-	if (!found)
-		MemSet(batch, 0, sizeof(FeedpubBatch));
-}
-
-/*
- * Is every xid from this one on unseen by a snapshot?
- */
-static bool
-sees_none_from(const FeedpubSnapshot *snapshot, uint64 xid)
-{
-	uint64		xmax = snapshot->xmax;
-
-	/* those that were running at its end */
-	for (int i = snapshot->nxip - 1; i >= 0 && snapshot->xip[i] == xmax - 1; i--)
-		xmax--;
-	return xmax <= xid;
 }

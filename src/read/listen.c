@@ -41,10 +41,9 @@ PG_FUNCTION_INFO_V1(feed_listen);
 Datum
 feed_listen(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	relid = PG_GETARG_OID(0);
 	PreventCommandDuringRecovery("feed_listen()");
 	feedpub_wait_check_feed(relid);

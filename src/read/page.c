@@ -74,7 +74,6 @@ static bool has_entry(const FeedpubPage *page);
 Datum
 feed_page(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	FeedpubPage page = {0};
 	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
@@ -82,7 +81,7 @@ feed_page(PG_FUNCTION_ARGS)
 	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	feedpub_page_arguments(fcinfo, PG_GETARG_OID(0), &page.request);
 	page.heap = feedpub_registry_open(PG_GETARG_OID(0));
 	feedpub_page_read(&page);
@@ -129,17 +128,10 @@ void
 feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 					   FeedpubPageRequest *request)
 {
-	static const char *const names[] = {NULL, "after", "max_rows"};
-	int			max_rows;
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 1, 2);
 	request->latest = feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &request->after);
-	max_rows = PG_GETARG_INT32(2);
-	if (max_rows < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"max_rows\" must be at least 1")));
-	request->max_rows = Min(max_rows, feedpub_max_page_rows);
+	feedpub_argument_least(fcinfo, 2, PG_GETARG_INT32(2), 1);
+	request->max_rows = Min(PG_GETARG_INT32(2), feedpub_max_page_rows);
 
 	if (PG_ARGISNULL(3) != PG_ARGISNULL(4))
 		ereport(ERROR,
@@ -151,10 +143,7 @@ feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 		request->shard = PG_GETARG_INT32(3);
 		request->shards = PG_GETARG_INT32(4);
 	}
-	if (request->shards < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"shards\" must be at least 1")));
+	feedpub_argument_least(fcinfo, 4, request->shards, 1);
 	if (request->shard < 0 || request->shard >= request->shards)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -50,7 +50,12 @@ typedef struct FeedpubPageRow
 } FeedpubPageRow;
 
 /* Which messages a reader wants: types.c. */
-typedef struct FeedpubTypes FeedpubTypes;
+typedef struct FeedpubTypes
+{
+	AttrNumber	attno;			/* the column that has the type */
+	int			n;
+	Datum	   *names;
+} FeedpubTypes;
 
 /* What a reader asks for. */
 typedef struct FeedpubPageRequest
@@ -213,7 +218,6 @@ extern FeedpubTypes *feedpub_types_parse(ArrayType *array);
 extern bool feedpub_types_is_one(const FeedpubTypes *types);
 extern void feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed,
 								Relation heap);
-extern AttrNumber feedpub_types_column(const FeedpubTypes *types);
 extern bool feedpub_types_want(const FeedpubTypes *types, Datum value,
 							   bool isnull);
 

@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "access/detoast.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
@@ -32,14 +31,6 @@
 
 /* the column that has the type of a feed's entries, but of a table feed's */
 #define COLUMN(feed)	((feed)->is_changes ? "relation" : "message_type")
-
-struct FeedpubTypes
-{
-	AttrNumber	attno;			/* the column that has the type */
-	int			n;
-	Datum	   *names;
-	int			longest;		/* of the names, in bytes */
-};
 
 /*
  * Check the argument "types", and take it; NULL if all are wanted.
@@ -63,7 +54,6 @@ feedpub_types_parse(ArrayType *array)
 	for (int i = 0; i < types->n; i++)
 	{
 		types->names[i] = PointerGetDatum(DatumGetTextPP(types->names[i]));
-		types->longest = Max(types->longest, VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i])));
 		if (VARSIZE_ANY_EXHDR(DatumGetPointer(types->names[i])) == 1 &&
 			*VARDATA_ANY(DatumGetPointer(types->names[i])) == '*')
 			return NULL;
@@ -83,34 +73,23 @@ feedpub_types_is_one(const FeedpubTypes *types)
 }
 
 /*
- * The column by which readers of a feed choose; InvalidAttrNumber if there is
- * none.  It holds text, and is stored.
- */
-static AttrNumber
-column_of(const FeedpubFeed *feed, TupleDesc desc)
-{
-	AttrNumber	attno = feed->is_outbox ? get_attnum(feed->relid, COLUMN(feed)) : InvalidAttrNumber;
-	Form_pg_attribute att;
-	Oid			type;
-
-	if (attno == InvalidAttrNumber)
-		return attno;
-	att = TupleDescAttr(desc, attno - 1);
-	type = getBaseType(att->atttypid);
-	if ((type != TEXTOID && type != VARCHAROID) ||
-		(att->attgenerated != '\0' && att->attgenerated != ATTRIBUTE_GENERATED_STORED))
-		return InvalidAttrNumber;
-	return attno;
-}
-
-/*
- * Find the column, or raise 0A000 if the feed has none.
+ * Find the column by which readers choose: it holds text, and is stored.  Raises
+ * 0A000 if the feed has none.
  */
 void
 feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed, Relation heap)
 {
-	types->attno = column_of(feed, RelationGetDescr(heap));
-	if (types->attno == InvalidAttrNumber)
+	Form_pg_attribute att = NULL;
+	Oid			type = InvalidOid;
+
+	types->attno = feed->is_outbox ? get_attnum(feed->relid, COLUMN(feed)) : InvalidAttrNumber;
+	if (types->attno != InvalidAttrNumber)
+	{
+		att = TupleDescAttr(RelationGetDescr(heap), types->attno - 1);
+		type = getBaseType(att->atttypid);
+	}
+	if ((type != TEXTOID && type != VARCHAROID) ||
+		(att->attgenerated != '\0' && att->attgenerated != ATTRIBUTE_GENERATED_STORED))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("feed \"%s\" cannot be read by types", RelationGetRelationName(heap)),
@@ -120,31 +99,17 @@ feedpub_types_begin(FeedpubTypes *types, const FeedpubFeed *feed, Relation heap)
 				 errhint("Read all of it, and choose in the consumer.")));
 }
 
-AttrNumber
-feedpub_types_column(const FeedpubTypes *types)
-{
-	return types->attno;
-}
-
 /*
- * Is a row with this value in the column wanted?  Of a value that is not at
- * hand, only as much is read as the longest name has, and a byte more.
+ * Is a row with this value in the column wanted?
  */
 bool
 feedpub_types_want(const FeedpubTypes *types, Datum value, bool isnull)
 {
-	struct varlena *text = isnull ? NULL : (struct varlena *) DatumGetPointer(value);
-	const char *s = "";
-	int			length = 0;
+	text	   *type = isnull ? NULL : DatumGetTextPP(value);
+	const char *s = type != NULL ? VARDATA_ANY(type) : "";
+	int			length = type != NULL ? VARSIZE_ANY_EXHDR(type) : 0;
 	bool		found = false;
 
-	if (text != NULL)
-	{
-		if (VARATT_IS_EXTERNAL(text) || VARATT_IS_COMPRESSED(text))
-			text = detoast_attr_slice(text, 0, types->longest + 1);
-		s = VARDATA_ANY(text);
-		length = VARSIZE_ANY_EXHDR(text);
-	}
 	for (int i = 0; i < types->n && !found; i++)
 	{
 		const char *name = VARDATA_ANY(DatumGetPointer(types->names[i]));
@@ -155,7 +120,7 @@ feedpub_types_want(const FeedpubTypes *types, Datum value, bool isnull)
 		else
 			found = length == name_length && memcmp(s, name, length) == 0;
 	}
-	if (text != NULL && text != (struct varlena *) DatumGetPointer(value))
-		pfree(text);
+	if (type != NULL && type != (text *) DatumGetPointer(value))
+		pfree(type);
 	return found;
 }

@@ -108,9 +108,8 @@ feed_await(PG_FUNCTION_ARGS)
 	FeedpubCursor after;
 	int64		timeout = parse_timeout(fcinfo);
 	bool		arrived;
-	TupleDesc	desc;
-	Datum		values[1];
-	bool		nulls[1] = {false};
+	Datum		result;
+	bool		isnull = false;
 
 	/* the server calls a procedure with a CallContext only */
 	if (castNode(CallContext, fcinfo->context)->atomic)
@@ -127,10 +126,8 @@ feed_await(PG_FUNCTION_ARGS)
 	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);
 	SPI_finish();
 
-	desc = feedpub_argument_row_type(fcinfo);
-	values[0] = BoolGetDatum(arrived);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
-													  values, nulls)));
+	result = BoolGetDatum(arrived);
+	return feedpub_argument_row(fcinfo, &result, &isnull);
 }
 
 /*
@@ -150,10 +147,8 @@ feedpub_wait_may_sleep(void)
 static int64
 parse_timeout(FunctionCallInfo fcinfo)
 {
-	static const char *const names[] = {"feed", "after", "timeout"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
-	return feedpub_argument_timeout(PG_GETARG_INTERVAL_P(2));
+	feedpub_argument_check(fcinfo, 0, 3);
+	return feedpub_argument_timeout(fcinfo, 2);
 }
 
 /*

@@ -80,7 +80,6 @@ PG_FUNCTION_INFO_V1(feed_begin_history);
 Datum
 feed_begin_history(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	FeedpubFeed feed;
 	Relation	rel;
@@ -89,7 +88,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	bool		deletes;
 	FullTransactionId stamp;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	feedpub_argument_check_latest("feed_begin_history()");
 	relid = PG_GETARG_OID(0);
 	feedpub_registry_get(relid, &feed);

@@ -61,7 +61,6 @@ static bool republish_table(Oid feed, Oid relid, uint64 before, bool *failed);
 Datum
 feed_republish(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "unstamped_only"};
 	bool		unstamped_only;
 	FeedpubFeed feed;
 	bool		failed = false;
@@ -70,7 +69,7 @@ feed_republish(PG_FUNCTION_ARGS)
 	Oid			relid;
 
 	feedpub_argument_check_call(fcinfo, "feed_republish");
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	relid = PG_GETARG_OID(0);
 	unstamped_only = PG_GETARG_BOOL(1);
 	feedpub_registry_get(relid, &feed);

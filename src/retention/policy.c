@@ -60,7 +60,6 @@ static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, i
 Datum
 feed_retain(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed"};
 	Oid			relid;
 	Relation	heap;
 	FeedpubFeed feed;
@@ -69,7 +68,7 @@ feed_retain(PG_FUNCTION_ARGS)
 	bool		has_keep;
 	bool		has_max_age;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	PreventCommandIfReadOnly("feed_retain()");
 	relid = PG_GETARG_OID(0);
 	heap = feedpub_registry_open(relid);
@@ -82,10 +81,8 @@ feed_retain(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"max_age\" must not be less than \"keep\"")));
-	if (!PG_ARGISNULL(3) && PG_GETARG_INT64(3) < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"max_size\" must be at least 1")));
+	if (!PG_ARGISNULL(3))
+		feedpub_argument_least(fcinfo, 3, PG_GETARG_INT64(3), 1);
 	if (!PG_ARGISNULL(3) && !feed.is_outbox)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -137,7 +134,6 @@ feedpub_retention(PG_FUNCTION_ARGS)
 {
 	Oid			feed = PG_GETARG_OID(0);
 	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
-	TupleDesc	desc = feedpub_argument_row_type(fcinfo);
 	Datum		values[4] = {0};
 	bool		nulls[4] = {true, true, true, true};
 
@@ -172,5 +168,5 @@ feedpub_retention(PG_FUNCTION_ARGS)
 			nulls[3] = false;
 		}
 	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+	return feedpub_argument_row(fcinfo, values, nulls);
 }

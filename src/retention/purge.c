@@ -55,7 +55,6 @@ static void warn(Oid relid, const FeedpubPass *pass);
 Datum
 feed_purge(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "before"};
 	FeedpubCursor before;
 	FeedpubFeed feed;
 	Oid			relid;
@@ -63,7 +62,7 @@ feed_purge(PG_FUNCTION_ARGS)
 	bool		isnull = false;
 
 	feedpub_argument_check_call(fcinfo, "feed_purge");
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	relid = PG_GETARG_OID(0);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &before);
 	if (!before.given)
@@ -86,7 +85,7 @@ feed_purge(PG_FUNCTION_ARGS)
 	purged = Int64GetDatum(remove_all(relid));
 	SPI_commit();
 	SPI_finish();
-	return HeapTupleGetDatum(heap_form_tuple(feedpub_argument_row_type(fcinfo), &purged, &isnull));
+	return feedpub_argument_row(fcinfo, &purged, &isnull);
 }
 
 /*

@@ -72,12 +72,11 @@ static void check_cursor(Oid feed, const FeedpubCursor *cursor);
 Datum
 feed_ack(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "receipt", "strict"};
 	FeedpubSubscription sub;
 	FeedpubReceipt receipt;
 	FeedpubAck	result;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 3);
 	feedpub_receipt_parse(PG_GETARG_TEXT_PP(1), &receipt);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, receipt.shard, &sub);
 	result = feedpub_ack_page(&sub, &receipt);

@@ -58,7 +58,6 @@ static void read_wanted(void *arg);
 Datum
 feedpub_lag(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"feed", "cursor"};
 	Oid			feed = PG_GETARG_OID(0);
 	Snapshot	snapshot = GetActiveSnapshot();
 	FeedpubCursor cursor;
@@ -66,22 +65,19 @@ feedpub_lag(PG_FUNCTION_ARGS)
 	FeedpubBatch batch;
 	FeedpubBatchScan *batches;
 	FeedpubFloor floor;
-	TupleDesc	desc;
 	Datum		values[4] = {0};
 	bool		nulls[4] = {true, true, true, true};
 	int64		number;
 	bool		found;
 	Count		count = {.feed = feed};
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
-	desc = feedpub_argument_row_type(fcinfo);
-	desc = BlessTupleDesc(desc);
+	feedpub_argument_check(fcinfo, 0, 2);
 	feedpub_cursor_parse(PG_GETARG_TEXT_PP(1), &cursor);
 	count.after = cursor;
 	if (!feedpub_registry_is_registered(feed) ||
 		(!feedpub_may_select(feed) &&
 		 !has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS)))
-		PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+		return feedpub_argument_row(fcinfo, values, nulls);
 
 	feedpub_batch_last(feed, PG_INT64_MAX, snapshot, &last);
 	number = feedpub_cursor_batch(&cursor);
@@ -121,7 +117,7 @@ feedpub_lag(PG_FUNCTION_ARGS)
 				values[2] = TimestampTzGetDatum(count.since);
 		}
 	}
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+	return feedpub_argument_row(fcinfo, values, nulls);
 }
 
 /*

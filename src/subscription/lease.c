@@ -323,13 +323,12 @@ set_lease(const FeedpubSubscription *sub, FeedpubShard *shard, text *consumer)
 Datum
 feed_leave(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "consumer"};
 	FeedpubSubscription sub;
 	text	   *consumer;
 	Datum		values[2];
 	int			nreleased = 0;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	consumer = PG_GETARG_TEXT_PP(1);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), consumer, -1, &sub);
 	(void) feedpub_registry_lock_history(sub.feed, RowExclusiveLock, true);

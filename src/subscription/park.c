@@ -119,9 +119,7 @@ static bool is_same_entry(const FeedpubPageRow *row,
 Datum
 feed_park(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "receipt"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PG_RETURN_BOOL(park_by_consumer(fcinfo, false));
 }
 
@@ -142,13 +140,9 @@ feed_park(PG_FUNCTION_ARGS)
 Datum
 feed_nack(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "receipt"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
-	if (!PG_ARGISNULL(3) && feedpub_argument_ms(PG_GETARG_INTERVAL_P(3)) < 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"delay\" must not be negative")));
+	feedpub_argument_check(fcinfo, 0, 2);
+	if (!PG_ARGISNULL(3))
+		(void) feedpub_argument_timeout(fcinfo, 3);
 	PG_RETURN_BOOL(park_by_consumer(fcinfo, true));
 }
 

@@ -171,30 +171,23 @@ poll(FunctionCallInfo fcinfo, Oid relid)
 static void
 begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 {
-	static const char *const names[] = {"name", "max_rows", NULL, "timeout"};
-	static const char *const names_with_feed[] = {"name", NULL, "max_rows", NULL, "timeout"};
 	int			arg = with_feed ? 2 : 1;
 	text	   *name;
 
-	if (with_feed)
-		feedpub_argument_check(fcinfo, lengthof(names_with_feed), names_with_feed);
-	else
-		feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
+	feedpub_argument_check(fcinfo, arg, 1);
+	feedpub_argument_check(fcinfo, arg + 2, 1);
 	MemSet(poll, 0, sizeof(Poll));
 	name = PG_GETARG_TEXT_PP(0);
-	poll->max_rows = PG_GETARG_INT32(arg);
-	if (poll->max_rows < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"max_rows\" must be at least 1")));
-	poll->max_rows = Min(poll->max_rows, feedpub_max_page_rows);
+	feedpub_argument_least(fcinfo, arg, PG_GETARG_INT32(arg), 1);
+	poll->max_rows = Min(PG_GETARG_INT32(arg), feedpub_max_page_rows);
 	if (!PG_ARGISNULL(arg + 1))
 	{
 		/* whether it will write is not known yet */
 		PreventCommandIfReadOnly("feed_poll() by a consumer with a name");
 		poll->consumer = PG_GETARG_TEXT_PP(arg + 1);
 	}
-	poll->timeout_ms = feedpub_argument_timeout(PG_GETARG_INTERVAL_P(arg + 2));
+	poll->timeout_ms = feedpub_argument_timeout(fcinfo, arg + 2);
 	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	feedpub_subscription_require_feed(&poll->sub);

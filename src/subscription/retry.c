@@ -146,9 +146,7 @@ static HeapTuple select_row(FeedpubPage *page, const char *condition,
 Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
 								   &make_due));
 }
@@ -163,9 +161,7 @@ feed_retry(PG_FUNCTION_ARGS)
 Datum
 feed_discard(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "cursor"};
-
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), &discard));
 }
 

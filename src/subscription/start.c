@@ -110,21 +110,16 @@ feedpub_start_at(Oid feed, TimestampTz at)
 	Datum		values[2] = {ObjectIdGetDatum(feed), TimestampTzGetDatum(at)};
 	FeedpubFloor floor = {0};
 	FeedpubBatch found;
+	FeedpubCursor cursor;
 
 	feedpub_require_select(feed);
 	feedpub_floor_read(feed, snapshot, &floor);
 	feedpub_batch_last(feed, feedpub_store_number(&find_batch, values, 0) + 1, snapshot, &found);
 	if (found.sync_id == 0 && (floor.sync_id == 0 || feedpub_registry_is_table(feed)))
 		return earliest_cursor(feed);
-	if (found.sync_id < floor.sync_id)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEED_CURSOR_EXPIRED),
-				 errmsg("%s of feed \"%s\" are no longer retained from that time on",
-						feedpub_registry_is_table(feed) ? "deletes" : "rows", get_rel_name(feed)),
-				 feedpub_registry_is_table(feed) ?
-					 errhint("Begin with an empty copy from 'earliest', or begin from 'latest'.") :
-					 errhint("Begin from 'earliest', with what is retained, or from 'latest'.")));
-	return feedpub_cursor_at_end(feed, &found, snapshot);
+	feedpub_cursor_at_end(feed, &found, snapshot, &cursor);
+	feedpub_cursor_refuse_expired(feed, &cursor, &floor, snapshot);
+	return feedpub_cursor_text(&cursor);
 }
 
 /*

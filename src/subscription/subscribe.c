@@ -115,8 +115,6 @@ static void refuse_taken_name(text *name);
 Datum
 feed_subscribe(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "feed", "start", "shards", "lease",
-										NULL, "if_not_exists", NULL};
 	text	   *name;
 	Oid			feed;
 	int			shards;
@@ -126,7 +124,8 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	NameData	owner_name;
 	FeedpubTypes *types;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 5);
+	feedpub_argument_check(fcinfo, 6, 1);
 	name = PG_GETARG_TEXT_PP(0);
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
@@ -221,10 +220,8 @@ check_settings(FunctionCallInfo fcinfo, int lease_arg, int max_attempts_arg,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("argument \"lease\" must be between one second and one day")));
 	}
-	if (!PG_ARGISNULL(max_attempts_arg) && PG_GETARG_INT32(max_attempts_arg) < 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("argument \"max_attempts\" must be at least 1")));
+	if (!PG_ARGISNULL(max_attempts_arg))
+		feedpub_argument_least(fcinfo, max_attempts_arg, PG_GETARG_INT32(max_attempts_arg), 1);
 	if (!PG_ARGISNULL(backoff_arg))
 		check_backoff(PG_GETARG_ARRAYTYPE_P(backoff_arg));
 }
@@ -397,12 +394,11 @@ refuse_taken_name(text *name)
 Datum
 feed_alter_subscription(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
 	FeedpubTypes *types;
 	Datum		values[5];
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	check_settings(fcinfo, 1, 2, 3);
 	types = PG_ARGISNULL(4) ? NULL : feedpub_types_parse(PG_GETARG_ARRAYTYPE_P(4));
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
@@ -453,11 +449,10 @@ renew_states(FeedpubSubscription *sub)
 Datum
 feed_unsubscribe(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name"};
 	FeedpubSubscription sub;
 	Datum		values[1];
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 1);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_unsubscribe()");
 	values[0] = PointerGetDatum(sub.name);
@@ -480,12 +475,11 @@ feed_unsubscribe(PG_FUNCTION_ARGS)
 Datum
 feed_seek(PG_FUNCTION_ARGS)
 {
-	static const char *const names[] = {"name", "start"};
 	FeedpubSubscription sub;
 	Relation	heap;
 	text	   *cursor;
 
-	feedpub_argument_check(fcinfo, lengthof(names), names);
+	feedpub_argument_check(fcinfo, 0, 2);
 	feedpub_subscription_load(PG_GETARG_TEXT_PP(0), NULL, 0, &sub);
 	PreventCommandIfReadOnly("feed_seek()");
 	feedpub_subscription_require_feed(&sub);
