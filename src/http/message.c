@@ -168,8 +168,6 @@ feedpub_message_end(const FeedpubPage *page)
 	{
 		const FeedpubPageRow *row = &page->rows[i];
 
-		if (row->entry == NULL)
-			continue;
 		if (row->op >= FEEDPUB_OP_TRUNCATE && !feedpub_types_is_one(page->request.types))
 		{
 			if (last == NULL)

@@ -194,24 +194,12 @@ feedpub_changes_note_moment(FeedpubPage *page)
 }
 
 /*
- * All rows of the page have been read: make them entries, and give the mark of
- * a row that is hidden to the one before it.
+ * All rows of the page have been read: make them entries.
  */
 void
 feedpub_changes_end_page(FeedpubPage *page)
 {
-	bool		moment = false;
-
-	for (int i = page->nrows - 1; i >= 0; i--)
-	{
-		FeedpubPageRow *row = &page->rows[i];
-
-		moment |= row->moment;
-		if (row->entry == NULL)
-			continue;
-		row->moment = moment;
-		moment = false;
-		page->moment &= i < page->moment_rows;
-		feedpub_changes_take(page, row);
-	}
+	page->moment &= page->moment_rows == page->nrows;
+	for (int i = 0; i < page->nrows; i++)
+		feedpub_changes_take(page, &page->rows[i]);
 }

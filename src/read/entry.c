@@ -34,8 +34,6 @@ static bool is_in_shard(FeedpubPageScan *scan, TupleTableSlot *slot, int source)
 static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 						   FeedpubPageRow *row);
 static bool key_lives(FeedpubPageScan *scan, Datum *values, Datum *living);
-static bool lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values,
-					 Datum *living);
 static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 					 const FeedpubPartition *partition, TupleTableSlot *slot);
 static Size row_size(TupleTableSlot *slot);
@@ -325,21 +323,16 @@ key_lives(FeedpubPageScan *scan, Datum *values, Datum *living)
 
 	for (int i = 0; i < partitions->n; i++)
 	{
-		if ((!known || RelationGetRelid(partitions->partitions[i].heap) == its) &&
-			lives_in(scan, &partitions->partitions[i], values, living))
+		FeedpubPartition *partition = &partitions->partitions[i];
+
+		if (known && RelationGetRelid(partition->heap) != its)
+			continue;
+		if (partition->key == NULL)
+			partition->key = feedpub_access_open_key(scan->page->heap, partition->keyid);
+		if (feedpub_key_lives(partition->heap, partition->key, values, scan->snapshot, living))
 			return true;
 	}
 	return false;
-}
-
-static bool
-lives_in(FeedpubPageScan *scan, FeedpubPartition *partition, Datum *values, Datum *living)
-{
-	if (partition->key == NULL)
-	{
-		partition->key = feedpub_access_open_key(scan->page->heap, partition->keyid);
-	}
-	return feedpub_key_lives(partition->heap, partition->key, values, scan->snapshot, living);
 }
 
 /*
@@ -479,6 +472,30 @@ feedpub_entry_hide_rows(FeedpubPageScan *scan)
 				page->rows[i].entry = NULL;
 		}
 	}
+	feedpub_entry_drop_hidden(page);
+}
+
+/*
+ * Leave the rows of a page out that have no entry: they are hidden.  If one ends a
+ * moment, the row before it does so for this reader (changes.c).
+ */
+void
+feedpub_entry_drop_hidden(FeedpubPage *page)
+{
+	int			n = 0;
+	int			moment_rows = 0;
+
+	for (int i = 0; i < page->nrows; i++)
+	{
+		if (page->rows[i].entry != NULL)
+			page->rows[n++] = page->rows[i];
+		else if (page->rows[i].moment && n > 0)
+			page->rows[n - 1].moment = true;
+		if (i < page->moment_rows)
+			moment_rows = n;
+	}
+	page->nrows = n;
+	page->moment_rows = moment_rows;
 }
 
 /*

@@ -439,8 +439,6 @@ put_visible(FetchRequest *req)
 	{
 		FeedpubPageRow *row = &req->page.rows[i];
 
-		if (row->entry == NULL)
-			continue;
 		note_xid(req, FullTransactionIdFromU64(row->xid));
 		req->nrows++;
 		heap_deform_tuple(row->entry, desc, values, nulls);

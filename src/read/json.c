@@ -205,11 +205,6 @@ make_entries(void *arg)
 	while (maker->next < page->nrows && !maker->ended)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (page->rows[maker->next].entry == NULL)
-		{
-			maker->next++;
-			continue;
-		}
 		if (page->rows[maker->next].error != NULL)
 		{
 			maker->error = page->rows[maker->next].error;

@@ -57,7 +57,6 @@ static void begin_scan(FeedpubPageScan *scan);
 static void open_partitions(FeedpubPageScan *scan, Snapshot snapshot);
 static void scan_batches(FeedpubPageScan *scan);
 static bool is_to_wait(FeedpubPageScan *scan);
-static bool has_entry(const FeedpubPage *page);
 
 /*
  * feed_page(feed regclass, after text DEFAULT '', max_rows int DEFAULT 100,
@@ -276,27 +275,12 @@ is_to_wait(FeedpubPageScan *scan)
 {
 	const FeedpubPage *page = scan->page;
 
-	return !page->more && !has_entry(page) &&
+	return !page->more && page->nrows == 0 &&
 		!page->request.subscribed &&
 		!RecoveryInProgress() && !scan->snapshot->takenDuringRecovery &&
 		!IsolationUsesXactSnapshot() &&
 		feedpub_unpublished_exists(&page->feed, page->heap, scan->snapshot,
 								   &scan->last.snapshot);
-}
-
-/*
- * Has the page anything to deliver?  Not if its rows have been removed, or row
- * security hides them.
- */
-static bool
-has_entry(const FeedpubPage *page)
-{
-	for (int i = 0; i < page->nrows; i++)
-	{
-		if (page->rows[i].entry != NULL)
-			return true;
-	}
-	return false;
 }
 
 /*
@@ -318,19 +302,11 @@ open_partitions(FeedpubPageScan *scan, Snapshot snapshot)
 bool
 feedpub_page_ends_filtered(const FeedpubPage *page)
 {
-	int			nshown = 0;
-
 	/* a full page needs none: what was passed after it is passed again */
-	for (int i = 0; i < page->nrows; i++)
-		nshown += page->rows[i].entry != NULL;
-	if (nshown >= page->request.max_rows)
+	if (page->nrows >= page->request.max_rows)
 		return false;
-
-	for (int i = page->nrows - 1; i >= 0; i--)
-	{
-		if (page->rows[i].entry != NULL)
-			return feedpub_cursor_compare(&page->rows[i].cursor, &page->passed) != 0;
-	}
+	if (page->nrows > 0)
+		return feedpub_cursor_compare(&page->rows[page->nrows - 1].cursor, &page->passed) != 0;
 	return page->request.latest ||
 		feedpub_cursor_compare(&page->passed, &page->request.after) != 0;
 }

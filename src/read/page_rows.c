@@ -84,8 +84,6 @@ feed_read(PG_FUNCTION_ARGS)
 	{
 		FeedpubPageRow *row = &page.rows[i];
 
-		if (row->entry == NULL)
-			continue;
 		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print_next(&row->cursor, before, VARDATA(cursor)));
 		before = &row->cursor;
 		values[1] = ops[row->op];

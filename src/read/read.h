@@ -44,8 +44,7 @@ typedef struct FeedpubPageRow
 	ItemPointerData tid;
 	FeedpubOp	op;
 	bool		moment;			/* ends with it: changes.c */
-	HeapTuple	entry; /* the row, columns out of line as they are;
-								 * NULL when hidden */
+	HeapTuple	entry;			/* the row, columns out of line as they are */
 	const char *error;			/* why a delete has no key, or NULL */
 } FeedpubPageRow;
 
@@ -203,6 +202,7 @@ extern HeapTuple feedpub_entry_of_key(FeedpubPageScan *scan, const Datum *keys);
 extern bool feedpub_entry_has_max(const FeedpubPageScan *scan);
 extern bool feedpub_entry_is_full(const FeedpubPageScan *scan);
 extern void feedpub_entry_hide_rows(FeedpubPageScan *scan);
+extern void feedpub_entry_drop_hidden(FeedpubPage *page);
 extern char *feedpub_entry_columns(Relation heap);
 extern HeapTuple feedpub_entry_of_columns(Relation heap, HeapTuple tuple,
 										  TupleDesc tupdesc, int column);
@@ -235,7 +235,6 @@ extern void feedpub_merge_page(FeedpubPageScan *scan);
 
 /* in wait.c */
 extern void feedpub_wait_check_feed(Oid relid);
-extern void feedpub_wait_sleep(int64 timeout_ms);
 extern void feedpub_wait_sleep_in(ConditionVariable *queue,
 								  int64 timeout_ms);
 extern bool feedpub_wait_may_sleep(void);

@@ -369,22 +369,3 @@ check_client(void)
 	}
 	CHECK_FOR_INTERRUPTS();
 }
-
-/*
- * Sleep for a while, if there is nothing to wait for.
- */
-void
-feedpub_wait_sleep(int64 timeout_ms)
-{
-	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
-
-	for (;;)
-	{
-		int64		left = (end - GetCurrentTimestamp()) / 1000;
-
-		CHECK_FOR_INTERRUPTS();
-		if (left <= 0 || !feedpub_wait_may_sleep())
-			return;
-		feedpub_wait_sleep_in(NULL, left);
-	}
-}

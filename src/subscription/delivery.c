@@ -124,8 +124,6 @@ put_rows(Writer *writer)
 		const FeedpubPageRow *row = &page->rows[i];
 
 		CHECK_FOR_INTERRUPTS();
-		if (row->entry == NULL && writer->delivery->retried == NULL)
-			continue;
 		set_entry(writer, row, true);
 		writer->nulls[ROWS_ENTRY] = row->entry == NULL;
 		if (row->entry != NULL)

@@ -185,7 +185,7 @@ feedpub_park_failed(FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 		.shard = delivery->shard->shard,
 		.state = delivery->retried != NULL ? delivery->retried->state : delivery->shard->state,
 		.page = feedpub_receipt_draw(),
-		.parsed = feedpub_repeat_first(delivery->page)->cursor,
+		.parsed = delivery->page->rows[0].cursor,
 	};
 
 	receipt.cursor = feedpub_cursor_text(&receipt.parsed);
@@ -322,7 +322,7 @@ find_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 		feedpub_page_read(page);
 		for (int j = 0; j < page->nrows; j++)
 		{
-			if (page->rows[j].entry != NULL && is_same_entry(&page->rows[j], wanted))
+			if (is_same_entry(&page->rows[j], wanted))
 				return &page->rows[j];
 		}
 		relation_close(page->heap, NoLock);
@@ -389,6 +389,7 @@ feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		}
 	}
 	feedpub_store_end(&caller);
+	feedpub_entry_drop_hidden(page);
 }
 
 /*

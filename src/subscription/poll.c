@@ -66,7 +66,6 @@ static bool look(Poll *poll);
 static bool find_due(Poll *poll, bool again);
 static bool find_new(Poll *poll);
 static bool read_new(Poll *poll);
-static bool has_entries(FeedpubPage *page, int max_rows);
 static void move_past_filtered(Poll *poll);
 static bool await_news(Poll *poll);
 static int64 waiting_time(const Poll *poll);
@@ -401,8 +400,9 @@ read_new(Poll *poll)
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
 		MemoryContextSwitchTo(oldcontext);
-		if (has_entries(page, limit))
-			return true;
+		page->nrows = Min(page->nrows, limit);
+		if (page->nrows > 0)
+			return true;		/* what is left out is read again */
 		has_more = page->more;
 		if (feedpub_cursor_compare(&page->passed, &page->request.after) == 0)
 			has_more = false;	/* it has passed nothing */
@@ -411,7 +411,7 @@ read_new(Poll *poll)
 			feedpub_pass_note(shard, reached, page);
 			poll->advanced = true;
 		}
-		if (page->nrows == max_rows)
+		if (shard->parked > 0 || feedpub_cursor_compare(&page->visible, &page->passed) != 0)
 			max_rows = Min(2 * max_rows, feedpub_max_page_rows);
 		MemoryContextDelete(context);
 		if (!has_more)
@@ -422,23 +422,6 @@ read_new(Poll *poll)
 			return false;
 		}
 	}
-}
-
-/*
- * Has a page entries?  If there are more than max_rows, those after are left
- * out: they are read again.
- */
-static bool
-has_entries(FeedpubPage *page, int max_rows)
-{
-	int			n = 0;
-
-	for (int i = 0; i < page->nrows && n < max_rows; i++)
-	{
-		if (page->rows[i].entry != NULL && ++n == max_rows)
-			page->nrows = i + 1;
-	}
-	return n > 0;
 }
 
 /*
@@ -508,7 +491,8 @@ await_news(Poll *poll)
 	}
 	if (!has_any)
 	{
-		feedpub_wait_sleep(left);
+		for (; left > 0 && feedpub_wait_may_sleep(); left = (poll->end - GetCurrentTimestamp()) / 1000)
+			feedpub_wait_sleep_in(NULL, left);
 		return false;
 	}
 	if (next_due != DT_NOEND)

@@ -75,20 +75,6 @@ feedpub_repeat_forget(const text *name, int shards)
 }
 
 /*
- * The entry that a page is looked at for: the first one that is not hidden.
- */
-const FeedpubPageRow *
-feedpub_repeat_first(const FeedpubPage *page)
-{
-	for (int i = 0; i < page->nrows; i++)
-	{
-		if (page->rows[i].entry != NULL)
-			return &page->rows[i];
-	}
-	return &page->rows[0];		/* a parked message whose row is gone */
-}
-
-/*
  * Is a page to be read again, with another size?  If it has come before, it is
  * delivered entry by entry; after where it ended, pages have their size again.
  */
@@ -96,7 +82,7 @@ bool
 feedpub_repeat_resizes(const FeedpubSubscription *sub, FeedpubDeliveries *seen,
 					   const FeedpubPage *page)
 {
-	const FeedpubCursor *cursor = &feedpub_repeat_first(page)->cursor;
+	const FeedpubCursor *cursor = &page->rows[0].cursor;
 	bool		small = seen->first == entry_hash(cursor, 0) ||
 		(seen->small && is_within(seen, cursor));
 
@@ -113,7 +99,7 @@ bool
 feedpub_repeat_failed(const FeedpubSubscription *sub, const FeedpubDelivery *delivery)
 {
 	const FeedpubDeliveries *seen = &delivery->seen;
-	const FeedpubPageRow *row = feedpub_repeat_first(delivery->page);
+	const FeedpubPageRow *row = &delivery->page->rows[0];
 
 	/* a truncate cannot be parked */
 	return sub->max_attempts > 0 && seen->shard != 0 && row->op < FEEDPUB_OP_TRUNCATE &&
@@ -130,13 +116,10 @@ feedpub_repeat_count(FeedpubDelivery *delivery)
 	FeedpubDeliveries *seen = &delivery->seen;
 	const FeedpubPage *page = delivery->page;
 	uint64		entry = delivered_hash(delivery);
-	int			nentries = 0;
 
 	delivery->attempt = attempts_before(delivery) + 1;
 	if (seen->shard == 0)
 		return;
-	for (int i = 0; i < page->nrows; i++)
-		nentries += page->rows[i].entry != NULL;
 	if (seen->first != entry)
 	{
 		seen->first = entry;
@@ -146,7 +129,7 @@ feedpub_repeat_count(FeedpubDelivery *delivery)
 	}
 	delivery->attempt += seen->count;
 	seen->count++;
-	if (nentries <= 1)
+	if (page->nrows == 1)
 		seen->alone++;
 	feedpub_shmem_set_deliveries(seen);
 }
@@ -197,7 +180,7 @@ shard_hash(const FeedpubSubscription *sub, int shard, bool retried)
 static uint64
 delivered_hash(const FeedpubDelivery *delivery)
 {
-	return entry_hash(&feedpub_repeat_first(delivery->page)->cursor,
+	return entry_hash(&delivery->page->rows[0].cursor,
 					  delivery->retried != NULL ? delivery->retried->state : 0);
 }
 

@@ -168,7 +168,6 @@ extern void feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt);
 extern void feedpub_repeat_load(const FeedpubSubscription *sub, int shard,
 								bool retried, FeedpubDeliveries *seen);
 extern void feedpub_repeat_forget(const text *name, int shards);
-extern const FeedpubPageRow *feedpub_repeat_first(const FeedpubPage *page);
 extern bool feedpub_repeat_resizes(const FeedpubSubscription *sub,
 								   FeedpubDeliveries *seen,
 								   const FeedpubPage *page);
