@@ -37,6 +37,21 @@ COMMIT;
 SELECT op, key, "row", old FROM news();
 DROP TABLE frozen;
 
+-- Another row gets the key of one that a trigger deletes after its update
+CREATE TABLE replaced (id int PRIMARY KEY, v text);
+CREATE FUNCTION replace() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	DELETE FROM replaced WHERE id = NEW.id;
+	INSERT INTO replaced VALUES (NEW.id, 'new');
+	RETURN NULL;
+END $$;
+CREATE TRIGGER "A first" AFTER UPDATE ON replaced FOR EACH ROW EXECUTE FUNCTION replace();
+SELECT feed_capture('replaced', 'changes');
+INSERT INTO replaced VALUES (4, 'a');
+UPDATE replaced SET v = 'c';
+SELECT op, key, "row" FROM news();
+DROP TABLE replaced;
+
 -- A feed whose columns cannot be stored out of line
 CREATE TABLE wide (id int PRIMARY KEY, t text);
 SELECT feed_capture('wide', 'changes');

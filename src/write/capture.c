@@ -149,6 +149,7 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	FeedpubWritten written = {.pos = 0};
 	FeedpubMoved *moved;
 	bool		differs = true;
+	bool		has_later;
 	CommandId	command;
 	ItemPointerData last;
 
@@ -195,16 +196,16 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 																				   "update",
 					 &written);
 	last = (new != NULL ? new : old)->t_self;
-	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written, &last);
+	has_later = feedpub_change_link(&capture->to, old_rel, old, rel, new, &written, &last);
 	if (newest_lxid != feedpub_own_lxid())
 		newest = FirstCommandId;
 	newest_lxid = feedpub_own_lxid();
 	command = new == NULL					   ? HeapTupleHeaderGetCmax(old->t_data) :
 		HeapTupleHeaderXminFrozen(new->t_data) ? newest :
 												 HeapTupleHeaderGetCmin(new->t_data);
-	if (new == NULL || old == NULL || change.key_changed)
+	if (new == NULL || old == NULL || change.key_changed || has_later)
 	{
-		if (command < newest && old != NULL)
+		if (command < newest && old != NULL && (new == NULL || change.key_changed))
 			tell_again(change.old_capture, old_rel, change.old, command, &last);
 		if (command < newest && new != NULL)
 			tell_again(capture, rel, change.new, command, &last);

@@ -303,15 +303,16 @@ take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written)
  * Keep the order of a row's versions, after the entry of a change has been
  * written, or none.  old is the version that was replaced, or NULL; new the one
  * that has replaced it, or NULL.  *last becomes the last version after new, if it
- * is known, and in new_rel.
+ * is known, and in new_rel.  Returns whether changes after new were written again.
  */
-void
+bool
 feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 					Relation new_rel, HeapTuple new, const FeedpubWritten *written,
 					ItemPointer last)
 {
 	Version		version;
 	Link	   *link;
+	bool		has_later = false;
 
 	forget_old_links();
 	if (new != NULL && links != NULL)
@@ -325,12 +326,13 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 		{
 			if (take_out(to, feed, &link->entry))
 				insert(to, feed, xid, &link->entry);
+			has_later = true;
 			if (!link->has_next)
 				break;
 			version = link->next;
 		}
 		table_close(feed, NoLock);
-		if (link == NULL && version.table == RelationGetRelid(new_rel))
+		if (version.table == RelationGetRelid(new_rel))
 			*last = version.tid;
 	}
 
@@ -340,7 +342,7 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 	 */
 	if (old == NULL ||
 		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(old->t_data)))
-		return;
+		return has_later;
 	if (links == NULL)
 	{
 		HASHCTL		ctl = {.keysize = sizeof(Version), .entrysize = sizeof(Link), .hcxt = TopTransactionContext};
@@ -354,6 +356,7 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 	if (new != NULL)
 		set_version(&link->next, to->relid, new_rel, &new->t_self);
 	link->entry = *written;
+	return has_later;
 }
 
 static void

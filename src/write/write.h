@@ -80,7 +80,7 @@ extern const char *feedpub_change_index_problem(Relation index, Oid own);
 extern bool feedpub_change_learn(FeedpubChangeFeed *to, Oid relid);
 extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
 								 FeedpubWritten *written);
-extern void feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
+extern bool feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 								Relation new_rel, HeapTuple new,
 								const FeedpubWritten *written, ItemPointer last);
 extern void feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
