@@ -74,7 +74,8 @@ SET timezone = 'America/New_York';
 SET datestyle = 'German';
 INSERT INTO settings VALUES ('\x01ff', 0.1::float8 + 0.2, '2026-01-01 00:00+00', '1 day 2 hours', '[2026-01-01 00:00+00,)');
 SHOW intervalstyle;
-RESET extra_float_digits; RESET bytea_output; RESET intervalstyle;
+-- (pg_regress sets intervalstyle)
+RESET extra_float_digits; RESET bytea_output; SET intervalstyle = 'postgres';
 CREATE TABLE times (t timestamptz PRIMARY KEY, d date);
 SELECT feed_capture('times', 'changes');
 INSERT INTO times VALUES ('2026-01-01 00:00+00', '2026-12-31');

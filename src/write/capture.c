@@ -5,10 +5,12 @@
  *
  * A captured table has an AFTER ROW trigger for each of its change feeds, which
  * writes an entry for each row that is inserted, updated or deleted (change.c
- * says in which order), and one for TRUNCATE.  The trigger's argument names a row
- * of feedpub._capture: of this table, or of one of which it is a partition.  The triggers are ENABLE ALWAYS: what logical replication brings is
- * captured too.  Partitions have clones.  What is captured, into which feed and
- * by which key, is in feedpub._capture.
+ * says in which order), and one for TRUNCATE.  They are ENABLE ALWAYS: what
+ * logical replication brings is captured too.  Partitions have clones.
+ *
+ * What is captured, into which feed and by which key, is in feedpub._capture.
+ * The trigger's argument names a row there: of this table, or of one of which it
+ * is a partition.
  *
  * A writer never fails because of that, but as its own INSERT into a table might:
  * no space, a cancel.  JSON is made when the row is written.  Where a type's
@@ -29,13 +31,10 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
-#include "access/relation.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"

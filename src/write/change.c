@@ -62,7 +62,6 @@
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
-#include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
