@@ -110,8 +110,11 @@ my %reads = (
 			take($c, $entry);
 			$c->{cursor} = $entry->{cursor};
 		}
-		sleep 0.05;
-		return $c->{has_end};
+		return 1 if $c->{has_end};
+
+		# lines do not wait for what comes after them
+		get($http, "/feeds/$c->{feed}?limit=1&wait=1" . after($c));
+		return 0;
 	},
 	durable => sub {
 		my ($c) = @_;
