@@ -179,12 +179,7 @@ feed_uncapture(PG_FUNCTION_ARGS)
 static void
 require_change_feed(Oid feed)
 {
-	FeedpubFeed found;
-	FeedpubKind kind = feedpub_registry_kind(feed);
-
-	if (kind == FEEDPUB_KIND_NONE)
-		feedpub_registry_get(feed, &found); /* raises the error */
-	if (kind != FEEDPUB_KIND_CHANGES)
+	if (feedpub_registry_require(feed) != FEEDPUB_KIND_CHANGES)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("feed \"%s\" is not a change feed", get_rel_name(feed)),

@@ -484,7 +484,6 @@ feedpub_check_is_registered(Oid relid)
 {
 	char		relkind = get_rel_relkind(relid);
 	bool		was_feed = relkind == RELKIND_RELATION || relkind == RELKIND_PARTITIONED_TABLE;
-	FeedpubFeed feed;
 
 	if (feedpub_registry_is_registered(relid))
 		return true;
@@ -502,7 +501,7 @@ feedpub_check_is_registered(Oid relid)
 		relation_close(rel, AccessShareLock);
 	}
 	if (!was_feed)
-		feedpub_registry_get(relid, &feed); /* raises the error */
+		(void) feedpub_registry_require(relid); /* raises the error */
 	return false;
 }
 

@@ -304,12 +304,10 @@ check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 static void
 require_outbox(Oid relid)
 {
-	FeedpubFeed feed;
+	FeedpubKind kind = feedpub_registry_require(relid);
 
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* raises the error */
 	feedpub_require_owner(relid);
-	if (feedpub_registry_is_table(relid))
+	if (kind == FEEDPUB_KIND_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),

@@ -167,10 +167,7 @@ static void
 require_feed(void *arg)
 {
 	Oid			relid = *(Oid *) arg;
-	FeedpubFeed feed;
-
-	if (!feedpub_registry_is_registered(relid))
-		feedpub_registry_get(relid, &feed); /* raises the error */
+	(void) feedpub_registry_require(relid);
 	feedpub_require_owner(relid);
 }
 

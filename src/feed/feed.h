@@ -318,6 +318,7 @@ extern void feedpub_registry_check_columns(Relation table, int natts);
 extern const char *const feedpub_registry_kinds[];
 extern FeedpubKind feedpub_registry_kind(Oid relid);
 extern bool feedpub_registry_is_table(Oid relid);
+extern FeedpubKind feedpub_registry_require(Oid relid);
 extern bool feedpub_registry_key(Relation rel, FeedpubKey *key, Oid *keyid,
 								 bool *deletes);
 extern bool feedpub_registry_stored_key(Oid relid, FeedpubKey *key,

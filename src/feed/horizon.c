@@ -18,7 +18,6 @@
 
 #include "access/clog.h"
 #include "access/transam.h"
-#include "executor/spi.h"
 #include "storage/lwlock.h"
 #include "utils/snapmgr.h"
 
@@ -58,25 +57,9 @@ feedpub_horizon(Snapshot snapshot)
 List *
 feedpub_horizon_prepared(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	List	   *prepared = NIL;
+	static FeedpubStatement find = {.sql = "SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p"};
 
-	SPI_connect();
-	if (SPI_execute("SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p",
-					true, 0) != SPI_OK_SELECT)
-		elog(ERROR, "could not read pg_prepared_xacts");
-	for (uint64 i = 0; i < SPI_processed; i++)
-	{
-		bool		isnull;
-		TransactionId xid = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[i],
-																SPI_tuptable->tupdesc, 1, &isnull));
-		MemoryContext oldcontext = MemoryContextSwitchTo(context);
-
-		prepared = lappend_oid(prepared, xid);
-		MemoryContextSwitchTo(oldcontext);
-	}
-	SPI_finish();
-	return prepared;
+	return feedpub_store_list(&find, NULL);
 }
 
 /*

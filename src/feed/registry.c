@@ -74,9 +74,9 @@ static FeedpubCache feeds = {"feedpub feeds", sizeof(CachedFeed)};
 static Oid	default_relid = InvalidOid;
 static uint64 default_found = 0;
 
-static Oid	next_feed(Relation registry, SysScanDesc scan, Datum *values, bool *nulls);
 static Oid	scan_registry(Oid relid, RegistryRow *row);
 static void refuse_parallel(Oid relid);
+static void refuse_other(Oid relid);
 
 /*
  * Raise 55000 unless one of our tables has as many columns as this library
@@ -113,26 +113,9 @@ feedpub_registry_check_columns(Relation table, int natts)
 }
 
 /*
- * The next feed of a scan, or InvalidOid, with the columns of its row.  The row
- * of a dropped table means nothing; the next registration removes it.
- */
-static Oid
-next_feed(Relation registry, SysScanDesc scan, Datum *values, bool *nulls)
-{
-	HeapTuple	tuple;
-
-	while ((tuple = systable_getnext(scan)) != NULL)
-	{
-		heap_deform_tuple(tuple, RelationGetDescr(registry), values, nulls);
-		if (get_rel_name(DatumGetObjectId(values[ANUM_FEED_FEED - 1])) != NULL)
-			return DatumGetObjectId(values[ANUM_FEED_FEED - 1]);
-	}
-	return InvalidOid;
-}
-
-/*
  * Read the registry's row of a feed, or of the default feed if relid is
- * InvalidOid.  Returns the feed, or InvalidOid.
+ * InvalidOid.  Returns the feed, or InvalidOid.  The row of a dropped table
+ * means nothing; the next registration removes it.
  */
 static Oid
 scan_registry(Oid relid, RegistryRow *row)
@@ -143,7 +126,8 @@ scan_registry(Oid relid, RegistryRow *row)
 	bool		nulls[MaxHeapAttributeNumber];
 	SysScanDesc scan;
 	ScanKeyData key;
-	Oid			found;
+	HeapTuple	tuple;
+	Oid			found = InvalidOid;
 
 	feedpub_registry_check_columns(registry, ANUM_FEED_KEY_TABLE);
 	if (OidIsValid(relid))
@@ -159,7 +143,12 @@ scan_registry(Oid relid, RegistryRow *row)
 	/* A NULL snapshot is a fresh one. */
 	scan = systable_beginscan(registry, indexid, OidIsValid(indexid), NULL, 1, &key);
 	nulls[ANUM_FEED_KEY_MARK - 1] = true;	/* an older table lacks it */
-	found = next_feed(registry, scan, values, nulls);
+	while (!OidIsValid(found) && (tuple = systable_getnext(scan)) != NULL)
+	{
+		heap_deform_tuple(tuple, RelationGetDescr(registry), values, nulls);
+		if (get_rel_name(DatumGetObjectId(values[ANUM_FEED_FEED - 1])) != NULL)
+			found = DatumGetObjectId(values[ANUM_FEED_FEED - 1]);
+	}
 	if (OidIsValid(found))
 	{
 		row->kind = FEEDPUB_KIND_OUTBOX;
@@ -345,9 +334,26 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 void
 feedpub_registry_get(Oid relid, FeedpubFeed *feed)
 {
-	if (feedpub_registry_find(relid, feed))
-		return;
+	if (!feedpub_registry_find(relid, feed))
+		refuse_other(relid);
+}
 
+/*
+ * The kind of a feed that may lack what readers need.  Raises the same errors.
+ */
+FeedpubKind
+feedpub_registry_require(Oid relid)
+{
+	FeedpubKind kind = feedpub_registry_kind(relid);
+
+	if (kind == FEEDPUB_KIND_NONE)
+		refuse_other(relid);
+	return kind;
+}
+
+static void
+refuse_other(Oid relid)
+{
 	if (OidIsValid(relid) && get_rel_name(relid) != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -399,18 +405,12 @@ feedpub_registry_default(void)
 List *
 feedpub_registry_list(void)
 {
-	List	   *feeds = NIL;
-	Relation	registry = table_open(feedpub_cache_registry(), AccessShareLock);
-	SysScanDesc scan = systable_beginscan(registry, InvalidOid, false, NULL, 0, NULL);
-	Datum		values[MaxHeapAttributeNumber];
-	bool		nulls[MaxHeapAttributeNumber];
-	Oid			relid;
+	static FeedpubStatement find = {
+		.sql = "SELECT f.feed FROM feedpub._feed f WHERE EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = f.feed)",
+		.latest = true,
+	};
 
-	while (OidIsValid(relid = next_feed(registry, scan, values, nulls)))
-		feeds = lappend_oid(feeds, relid);
-	systable_endscan(scan);
-	table_close(registry, AccessShareLock);
-	return feeds;
+	return feedpub_store_list(&find, NULL);
 }
 
 /*

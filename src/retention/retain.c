@@ -184,22 +184,7 @@ static int64 row_size(const Mover *mover);
 List *
 feedpub_retain_list(void)
 {
-	MemoryContext context = CurrentMemoryContext;
-	List	   *feeds = NIL;
-	FeedpubRole caller;
-	uint64		n;
-
-	feedpub_store_begin(&caller);
-	n = feedpub_store_run(&list_feeds, NULL, NULL);
-	MemoryContextSwitchTo(context);
-	for (uint64 i = 0; i < n; i++)
-	{
-		bool		isnull;
-
-		feeds = lappend_oid(feeds, DatumGetObjectId(feedpub_store_value(i, 1, &isnull)));
-	}
-	feedpub_store_end(&caller);
-	return feeds;
+	return feedpub_store_list(&list_feeds, NULL);
 }
 
 /*
