@@ -189,7 +189,7 @@ feedpub_attach_refuse(Relation rel, bool is_capture)
 					 errmsg("\"%s\" cannot be %s", name, verb),
 					 is_feed ? errdetail("It is %s.", what) :
 							   errdetail("Its partition \"%s\" is %s.", RelationGetRelationName(part), what)));
-		relation_close(part, is_feed ? NoLock : AccessShareLock);
+		relation_close(part, AccessShareLock);
 	}
 }
 
