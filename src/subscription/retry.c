@@ -99,17 +99,11 @@ static FeedpubStatement next_due = {
 		   " AND p.retry_at > $4",
 };
 
-/* a new state, so that the count of its deliveries begins again: repeat.c */
-static FeedpubStatement make_due = {
-	.sql = "UPDATE feedpub._parked_entry SET retry_at = pg_catalog.clock_timestamp(), failed_at = NULL,"
-		   " state = $4 WHERE subscription = $1 AND shard = $2"
-		   " AND ($3::text IS NULL OR cursor = $3)"
-		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
-};
-
-static FeedpubStatement discard = {
-	.sql = "UPDATE feedpub._parked_entry SET retry_at = '-infinity', state = $4"
-		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3"
+/* due, or discarded; with a new state, so that the count of its deliveries begins again: repeat.c */
+static FeedpubStatement change_entry = {
+	.sql = "UPDATE feedpub._parked_entry SET state = $4, failed_at = NULL,"
+		   "  retry_at = CASE WHEN $5 THEN '-infinity' ELSE pg_catalog.clock_timestamp() END"
+		   " WHERE subscription = $1 AND shard = $2 AND ($3::text IS NULL OR cursor = $3)"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
 };
 
@@ -121,7 +115,7 @@ typedef enum Fate
 	ENTRY_UNKNOWN,				/* not known, or hidden from this caller */
 } Fate;
 
-static int	change_entries(text *name, text *cursor, FeedpubStatement *change);
+static int	change_entries(text *name, text *cursor, bool discards);
 static bool forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
 						   List *cursors, int64 state);
 static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
@@ -147,8 +141,7 @@ Datum
 feed_retry(PG_FUNCTION_ARGS)
 {
 	feedpub_argument_check(fcinfo, 0, 1);
-	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
-								   &make_due));
+	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1), false));
 }
 
 /*
@@ -162,7 +155,7 @@ Datum
 feed_discard(PG_FUNCTION_ARGS)
 {
 	feedpub_argument_check(fcinfo, 0, 2);
-	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), &discard));
+	PG_RETURN_INT32(change_entries(PG_GETARG_TEXT_PP(0), PG_GETARG_TEXT_PP(1), true));
 }
 
 /*
@@ -170,16 +163,17 @@ feed_discard(PG_FUNCTION_ARGS)
  * state.  What is discarded is forgotten, if the committed cursor has passed it.
  */
 static int
-change_entries(text *name, text *cursor, FeedpubStatement *change)
+change_entries(text *name, text *cursor, bool discards)
 {
 	FeedpubSubscription sub;
-	Datum		values[4];
+	Datum		values[5];
 	uint64		n = 0;
 
 	feedpub_subscription_load(name, NULL, -1, &sub);
 	values[0] = PointerGetDatum(sub.name);
 	values[2] = PointerGetDatum(cursor);
 	values[3] = Int64GetDatum(feedpub_receipt_draw());
+	values[4] = BoolGetDatum(discards);
 	for (int i = 0; i < sub.nloaded; i++)
 	{
 		FeedpubShard *shard = &sub.shards[i];
@@ -189,8 +183,8 @@ change_entries(text *name, text *cursor, FeedpubStatement *change)
 			!feedpub_shard_lock(&sub, shard->shard, true, shard))
 			continue;
 		values[1] = Int32GetDatum(shard->shard);
-		n += feedpub_store_execute(change, values, NULL);
-		if (change == &discard)
+		n += feedpub_store_execute(&change_entry, values, NULL);
+		if (discards)
 			(void) forget_entries(&sub, shard, list_make1(cursor), 0);
 	}
 	return (int) n;

@@ -73,7 +73,6 @@ static FeedpubStatement count_shards = {
 };
 
 static void renew_states(FeedpubSubscription *sub);
-static void check_types(FeedpubTypes *types, Relation heap);
 static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 						   int max_attempts_arg, int backoff_arg);
 static void check_backoff(ArrayType *backoff);
@@ -123,6 +122,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	Datum		values[10];
 	NameData	owner_name;
 	FeedpubTypes *types;
+	FeedpubFeed found;
 
 	feedpub_argument_check(fcinfo, 0, 5);
 	feedpub_argument_check(fcinfo, 6, 1);
@@ -170,15 +170,11 @@ feed_subscribe(PG_FUNCTION_ARGS)
 
 	heap = feedpub_registry_open(feed);
 	cursor = find_start(fcinfo, 2, feed);
+	feedpub_registry_get(feed, &found);
 	if (shards > 1)
-	{
-		FeedpubFeed found;
-
-		feedpub_registry_get(feed, &found);
 		feedpub_key_check_shards(&found, heap);
-	}
 	if (types != NULL)
-		check_types(types, heap);
+		feedpub_types_begin(types, &found, heap);
 
 	/* one of that name, dropped with its feed, may have left its state */
 	(void) feedpub_store_execute(&delete_state, values, NULL);
@@ -189,18 +185,6 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	feedpub_repeat_forget(name, shards);
 	relation_close(heap, NoLock);
 	PG_RETURN_TEXT_P(cursor);
-}
-
-/*
- * Refuse types of a feed that has none.
- */
-static void
-check_types(FeedpubTypes *types, Relation heap)
-{
-	FeedpubFeed feed;
-
-	feedpub_registry_get(RelationGetRelid(heap), &feed);
-	feedpub_types_begin(types, &feed, heap);
 }
 
 /*
@@ -415,8 +399,10 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 	if (types != NULL)
 	{
 		Relation	heap = feedpub_registry_open(sub.feed);
+		FeedpubFeed feed;
 
-		check_types(types, heap);
+		feedpub_registry_get(sub.feed, &feed);
+		feedpub_types_begin(types, &feed, heap);
 		relation_close(heap, NoLock);
 	}
 	PG_RETURN_VOID();
