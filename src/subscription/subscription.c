@@ -38,24 +38,30 @@
 #define MAX_NAME		255
 
 /*
- * $2 is a shard, or -1 for all of them, $3 the calling consumer or NULL.  The
- * newest version of each row of feedpub._shard is the first one, and LIMIT 1
- * ends the scan there.
+ * $2 is the calling consumer or NULL, $3 a shard.  The newest version of each
+ * row of feedpub._shard is the first one, and LIMIT 1 ends the scan there.
  */
-static FeedpubStatement select_subscription = {
-	.sql = "SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"
-		   " (SELECT c.seen_until FROM feedpub._consumer c"
-		   "  WHERE c.subscription = $1 AND c.consumer = $3), s.shards, s.backoff, s.types," FEEDPUB_SHARD_COLUMNS
-		   " FROM feedpub._subscription s"
-		   " CROSS JOIN LATERAL (SELECT pg_catalog.generate_series(GREATEST($2, 0),"
-		   "  CASE WHEN $2 < 0 THEN s.shards - 1 ELSE $2 END)) i (shard)"
-		   " LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"
-		   "  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"
-		   "  ORDER BY o.n DESC LIMIT 1) h ON true"
-		   " WHERE s.name = $1 ORDER BY i.shard",
+#define SELECT_SUBSCRIPTION(shards) \
+	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                           \
+	" (SELECT c.seen_until FROM feedpub._consumer c"                                                        \
+	"  WHERE c.subscription = $1 AND c.consumer = $2), s.shards, s.backoff, s.types," FEEDPUB_SHARD_COLUMNS \
+	" FROM feedpub._subscription s CROSS JOIN " shards " i (shard)"                                         \
+	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                  \
+	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                              \
+	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                \
+	" WHERE s.name = $1"
+
+static FeedpubStatement select_shard = {
+	.sql = SELECT_SUBSCRIPTION("(SELECT $3::int4)"),
+};
+
+static FeedpubStatement select_shards = {
+	.sql = SELECT_SUBSCRIPTION("pg_catalog.generate_series(0, s.shards - 1)") " ORDER BY i.shard",
 };
 
 PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
+
+static uint64 select_subscription(Datum *values, int shard_wanted);
 
 /*
  * May the caller know that a subscription exists?  Its owner may, and roles
@@ -161,10 +167,9 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	if (consumer != NULL)
 		feedpub_subscription_check_name(consumer, "consumer");
 	values[0] = PointerGetDatum(name);
-	values[1] = Int32GetDatum(shard_wanted);
-	values[2] = PointerGetDatum(consumer);
+	values[1] = PointerGetDatum(consumer);
 	feedpub_store_begin(&caller);
-	nrows = feedpub_store_run(&select_subscription, values, NULL);
+	nrows = select_subscription(values, shard_wanted);
 	MemoryContextSwitchTo(context);
 	if (nrows > 0)
 	{
@@ -191,6 +196,32 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	if (types != NULL)
 		sub->types = feedpub_types_parse(types);
 	return nrows > 0;
+}
+
+/*
+ * Select a subscription with one shard or, if that is -1, with all of them.
+ * Most have only one, which takes half the time to select; those with more are
+ * mostly used again by the session that has used one.  (One statement for both
+ * would be planned at each call, since the number of rows depends on $3.)
+ */
+static uint64
+select_subscription(Datum *values, int shard_wanted)
+{
+	static bool several = false;
+	uint64		nrows;
+	bool		isnull;
+
+	values[2] = Int32GetDatum(Max(shard_wanted, 0));
+	if (shard_wanted >= 0 || !several)
+	{
+		nrows = feedpub_store_run(&select_shard, values, NULL);
+		if (shard_wanted >= 0 || nrows == 0 ||
+			DatumGetInt32(feedpub_store_value(0, 8, &isnull)) == 1)
+			return nrows;
+	}
+	nrows = feedpub_store_run(&select_shards, values, NULL);
+	several = nrows > 1;
+	return nrows;
 }
 
 /*
