@@ -74,7 +74,7 @@ static List *publish_each(List *feeds, FeedpubPublishWait how);
 static void publish_one(void *arg);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
-static void begin_step(void);
+static void begin_step(const char *commit);
 static int	lock_feed(Oid relid, FeedpubPublishWait how, FeedpubFeed *feed, Relation *heap);
 static int	publish_news(FeedpubFeed *feed, Relation heap, Snapshot snapshot,
 						 FeedpubPublishWait how, FeedpubPublished *done);
@@ -263,15 +263,13 @@ lock_at_once(Relation heap)
  * Begin a publisher's transaction: set its isolation and durability.
  */
 static void
-begin_step(void)
+begin_step(const char *commit)
 {
 	Assert(!FirstSnapshotSet);
 	XactIsoLevel = XACT_READ_COMMITTED;
 	XactReadOnly = false;
-	(void) set_config_option("synchronous_commit",
-							 GetConfigOption("feedpub.publish_synchronous_commit", false, false),
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
+	(void) set_config_option("synchronous_commit", commit, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 }
 
 /*
@@ -330,7 +328,7 @@ feedpub_publish_feed(Oid relid, FeedpubPublishWait how, FeedpubPublished *done)
 	int			result;
 
 	MemSet(done, 0, sizeof(FeedpubPublished));
-	begin_step();
+	begin_step(GetConfigOption("feedpub.publish_synchronous_commit", false, false));
 	result = lock_feed(relid, how, &feed, &heap);
 	if (result <= 0)
 		return result;
@@ -360,7 +358,7 @@ feedpub_publish_together(int nfeeds, const Oid *relids, FeedpubPublished *done)
 	Relation   *heaps = palloc_array(Relation, nfeeds);
 
 	MemSet(done, 0, nfeeds * sizeof(FeedpubPublished));
-	begin_step();
+	begin_step(GetConfigOption("feedpub.publish_synchronous_commit", false, false));
 	(void) set_config_option("lock_timeout", LOCK_TIMEOUT_MS, PGC_USERSET,
 							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
 	for (int i = 0; i < nfeeds; i++)
@@ -400,10 +398,7 @@ feedpub_publish_guard(Oid relid)
 {
 	bool		done;
 
-	XactIsoLevel = XACT_READ_COMMITTED;
-	XactReadOnly = false;
-	(void) set_config_option("synchronous_commit", "off", PGC_USERSET,
-							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+	begin_step("off");
 	if (!ConditionalLockRelationOid(relid, AccessShareLock))
 		return false;
 	if (get_rel_name(relid) == NULL || !feedpub_registry_is_registered(relid))

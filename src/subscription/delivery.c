@@ -37,19 +37,10 @@ enum
 	POLL_COLUMNS
 };
 
-/* columns of feed_poll_rows() */
-enum
-{
-	ROWS_RECEIPT,
-	ROWS_CURSOR,
-	ROWS_OP,
-	ROWS_ENTRY,
-	ROWS_XID,
-	ROWS_PUBLISHED_AT,
-	ROWS_ATTEMPT,
-	ROWS_SHARD,
-	ROWS_MOMENT
-};
+/* columns of feed_poll_rows(), by those of feed_poll(); the row is an entry */
+static const int rows_columns[] = {
+	POLL_RECEIPT, POLL_CURSOR, POLL_OP, POLL_ROW, POLL_XID,
+	POLL_PUBLISHED_AT, POLL_ATTEMPT, POLL_SHARD, POLL_MOMENT};
 
 /* columns of feed_poll() that only change feeds have */
 static const struct
@@ -79,9 +70,8 @@ typedef struct Writer
 
 static void put_rows(Writer *writer);
 static void begin(Writer *writer, const text *name);
-static void set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows);
+static void set_entry(Writer *writer, const FeedpubPageRow *row);
 static void set_text(Writer *writer, int column, const text *value);
-static void set_moment(Writer *writer, int column, bool moment);
 static void set_change(Writer *writer, int i, Datum value);
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
 static void put_kept(Writer *writer);
@@ -98,7 +88,7 @@ feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
 	StringInfoData json;
 
 	begin(&writer, name);
-	writer.values[as_rows ? ROWS_SHARD : POLL_SHARD] = Int32GetDatum(delivery->shard->shard);
+	writer.values[POLL_SHARD] = Int32GetDatum(delivery->shard->shard);
 	if (as_rows)
 		put_rows(&writer);
 	else if (delivery->retried != NULL && delivery->retried->row.entry == NULL)
@@ -122,15 +112,22 @@ put_rows(Writer *writer)
 	for (int i = 0; i < page->nrows; i++)
 	{
 		const FeedpubPageRow *row = &page->rows[i];
+		Datum		values[lengthof(rows_columns)];
+		bool		nulls[lengthof(rows_columns)];
 
 		CHECK_FOR_INTERRUPTS();
-		set_entry(writer, row, true);
-		writer->nulls[ROWS_ENTRY] = row->entry == NULL;
+		set_entry(writer, row);
+		writer->nulls[POLL_ROW] = row->entry == NULL;
 		if (row->entry != NULL)
-			writer->values[ROWS_ENTRY] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page->heap));
-		put(writer);
+			writer->values[POLL_ROW] = heap_copy_tuple_as_datum(row->entry, RelationGetDescr(page->heap));
+		for (int j = 0; j < lengthof(rows_columns); j++)
+		{
+			values[j] = writer->values[rows_columns[j]];
+			nulls[j] = writer->nulls[rows_columns[j]];
+		}
+		tuplestore_putvalues(writer->rsinfo->setResult, writer->rsinfo->setDesc, values, nulls);
 		if (row->entry != NULL)
-			pfree(DatumGetPointer(writer->values[ROWS_ENTRY]));
+			pfree(DatumGetPointer(writer->values[POLL_ROW]));
 	}
 }
 
@@ -166,11 +163,8 @@ begin(Writer *writer, const text *name)
  * the entry before; a row of the initial snapshot has none.
  */
 static void
-set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows)
+set_entry(Writer *writer, const FeedpubPageRow *row)
 {
-	int			xid = as_rows ? ROWS_XID : POLL_XID;
-	int			published_at = as_rows ? ROWS_PUBLISHED_AT : POLL_PUBLISHED_AT;
-
 	(void) feedpub_cursor_print(&row->cursor, VARDATA(writer->cursor));
 	memcpy(VARDATA(writer->receipt) + FEEDPUB_RECEIPT_PREFIX,
 		   VARDATA(writer->cursor), FEEDPUB_CURSOR_LENGTH);
@@ -182,12 +176,15 @@ set_entry(Writer *writer, const FeedpubPageRow *row, bool as_rows)
 		writer->xid = row->xid;
 		writer->xid_text = PointerGetDatum(cstring_to_text_with_len(buffer, pg_ulltoa_n(row->xid, buffer)));
 	}
-	writer->nulls[xid] = row->xid == 0;
-	writer->values[xid] = writer->xid_text;
-	writer->nulls[published_at] = row->published_at == 0;
-	writer->values[published_at] = TimestampTzGetDatum(row->published_at);
-	set_moment(writer, as_rows ? ROWS_MOMENT : POLL_MOMENT, row->moment);
-	writer->values[as_rows ? ROWS_ATTEMPT : POLL_ATTEMPT] = Int32GetDatum(feedpub_repeat_attempt(writer->delivery, &row->cursor));
+	writer->nulls[POLL_XID] = row->xid == 0;
+	writer->values[POLL_XID] = writer->xid_text;
+	writer->nulls[POLL_PUBLISHED_AT] = row->published_at == 0;
+	writer->values[POLL_PUBLISHED_AT] = TimestampTzGetDatum(row->published_at);
+	writer->values[POLL_ATTEMPT] = Int32GetDatum(feedpub_repeat_attempt(writer->delivery, &row->cursor));
+
+	/* none ends a moment while a consumer lacks parked entries */
+	writer->nulls[POLL_MOMENT] = !writer->delivery->page->feed.is_changes;
+	writer->values[POLL_MOMENT] = BoolGetDatum(row->moment && writer->delivery->shard->parked == 0);
 }
 
 static void
@@ -195,16 +192,6 @@ set_text(Writer *writer, int column, const text *value)
 {
 	writer->nulls[column] = value == NULL;
 	writer->values[column] = PointerGetDatum(value);
-}
-
-/*
- * Does the entry end a moment?  None does while a consumer lacks parked entries.
- */
-static void
-set_moment(Writer *writer, int column, bool moment)
-{
-	writer->nulls[column] = !writer->delivery->page->feed.is_changes;
-	writer->values[column] = BoolGetDatum(moment && writer->delivery->shard->parked == 0);
 }
 
 /*
@@ -226,7 +213,7 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 {
 	Writer	   *writer = arg;
 
-	set_entry(writer, entry->row, false);
+	set_entry(writer, entry->row);
 	set_text(writer, POLL_KEY, entry->key_length == 0 ? NULL : feedpub_json_key(entry));
 	set_text(writer, POLL_ROW, entry->value_length == 0 ? NULL : feedpub_json_row(entry));
 	set_text(writer, POLL_ERROR, entry->error == NULL ? NULL : cstring_to_text(entry->error));
@@ -248,7 +235,7 @@ put_kept(Writer *writer)
 	char	   *key_error = feedpub_json_refused(retried->kept_key);
 	char	   *error = feedpub_json_refused(retried->kept_row);
 
-	set_entry(writer, &retried->row, false);
+	set_entry(writer, &retried->row);
 	set_text(writer, POLL_KEY, key_error != NULL ? NULL : retried->kept_key);
 	set_text(writer, POLL_ROW, error != NULL ? NULL : retried->kept_row);
 	if (error == NULL)
