@@ -83,6 +83,23 @@ RESET extra_float_digits; RESET bytea_output; RESET intervalstyle; RESET timezon
 SELECT key, "row" FROM changes ORDER BY feed_xid, feed_pos;
 SELECT count(*) FROM news();
 DROP TABLE settings, times;
+-- each setting by itself
+CREATE TABLE by_float (id int PRIMARY KEY, f float4);
+CREATE TABLE by_interval (id int PRIMARY KEY, i interval);
+CREATE TABLE by_time (id int PRIMARY KEY, t timestamptz);
+SELECT feed_capture('by_float', 'changes'), feed_capture('by_interval', 'changes'), feed_capture('by_time', 'changes');
+SET extra_float_digits = 0;
+INSERT INTO by_float VALUES (1, 0.3333333333);
+RESET extra_float_digits;
+SET intervalstyle = 'iso_8601';
+INSERT INTO by_interval VALUES (1, '1 day 2 hours');
+RESET intervalstyle;
+SET timezone = 'America/New_York';
+SET datestyle = 'German';
+INSERT INTO by_time VALUES (1, '2026-01-01 00:00+00');
+RESET timezone; RESET datestyle;
+SELECT "row" FROM news();
+DROP TABLE by_float, by_interval, by_time;
 
 -- The order of a row's versions: triggers that change rows again, whatever they
 -- are called, functions in the statement, CTEs, savepoints inside
@@ -413,13 +430,13 @@ DROP INDEX code;
 SELECT feed_begin_history('others') IS NOT NULL AS begun;
 -- each thing that an entry could fail by, or that its INSERT would run: the writer goes on
 CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
-CREATE FUNCTION writes(ddl text) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION writes(ddl text, statement text DEFAULT 'INSERT INTO b VALUES (2)') RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	result text;
 BEGIN
 	EXECUTE ddl;
 	INSERT INTO a VALUES (2);
-	INSERT INTO b VALUES (2);
+	EXECUTE statement;
 	EXECUTE 'SELECT count(*) FROM others' INTO result;
 	RAISE '%, %', CASE result WHEN '0' THEN 'no entry' ELSE 'an entry' END,
 		CASE WHEN EXISTS (SELECT FROM feedpub._lost_change WHERE feed = 'others'::regclass) THEN 'which is noted' ELSE 'nothing is noted' END;
@@ -445,6 +462,7 @@ SELECT ddl, writes(ddl) FROM (VALUES
 	('ALTER TABLE others DROP feed_xid'),
 	('ALTER TABLE others DROP CONSTRAINT others_pkey'),
 	('DROP SEQUENCE others_feed_pos_seq CASCADE')) d (ddl);
+SELECT writes(ddl, 'TRUNCATE b') FROM (VALUES ('SELECT'), ('CREATE UNIQUE INDEX ON others (op)')) d (ddl);
 INSERT INTO a VALUES (2);
 INSERT INTO b VALUES (2);
 CALL feed_publish('others');

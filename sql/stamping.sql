@@ -444,3 +444,8 @@ DROP FUNCTION publish_order;
 DROP VIEW stamps;
 DROP TABLE start;
 SELECT feed_drop('"Odd ""Name"", with a comma"');
+-- Each of many ids
+SELECT feed_create('ids');
+INSERT INTO ids (message_type, data) SELECT 'n', '1' FROM generate_series(1, 100);
+SELECT count(DISTINCT message_id) AS ids, bool_and(message_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$') AS uuid_v7 FROM ids;
+SELECT feed_drop('ids');

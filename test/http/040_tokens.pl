@@ -132,6 +132,8 @@ for my $kind ([ 'RS256', 'RSA', 'rsa_keygen_bits:2048' ], [ 'ES256', 'EC', 'ec_p
 	is_refused(token($alice, secret => slurp_file($public)), 401, $invalid,
 		'HS256 with the public key as its secret');
 	is_refused(token($alice, alg => 'none'), 401, $invalid, 'alg none');
+	is_refused(token({ exp => $now + 3600 }, alg => $algorithm, pem => $private), 401, 'the token has no role',
+		'a token without a role, and no anonymous one');
 	is_refused(token($alice, alg => $algorithm, pem => $private) =~ s/\.[^.]{8}([^.]*)$/.AAAAAAAA$1/r,
 		401, $invalid, 'a forged signature');
 	is_refused(token($alice, alg => $algorithm eq 'RS256' ? 'ES256' : 'RS256', pem => $private),
@@ -385,7 +387,11 @@ http_stop($http);
 # the command line
 for my $bad ([ qr/all requests would be refused/ ], [ qr/must have 32 bytes/, '--jwt-key=' . write_file('short', 'x') ],
 	[ qr/must be a public key/, "--jwt-key=$directory/RS256.private" ],
-	[ qr/could not open file/, "--jwt-key=$directory/none" ])
+	[ qr/could not open file/, "--jwt-key=$directory/none" ],
+	[ qr/it is too long/, '--jwt-key=' . write_file('long', 'x' x 16385) ],
+	[ qr/could not open file/, "--config=$directory/none" ],
+	[ qr/line 2: no such setting"\n.*line 3: no such setting/, '--config=' . write_file('settings', "# one\nthere-is-none = 1\nmax-limit\n") ],
+	map { [ qr/address \\"\Q$_\E\\" is not HOST:PORT/, '--anonymous-role=postgres', "--listen=$_" ] } 'localhost', '127.0.0.1:nothing', '[::1:80')
 {
 	my ($expected, @flags) = @$bad;
 	my $error;

@@ -143,6 +143,10 @@ for my $trailer ("\n", "X: a\n\r\n", "X: a\r\n\n", "X: a\r\n b\r\n\r\n", " X: a\
 }
 is_refused("${post}Transfer-Encoding: chunked\r\n\r\n1\r\nA\r\n0\r\nX: " . 'a' x 10000 . "\r\n\r\n", 431, 'a long one');
 is_refused("GET /feeds RTSP/1.0\r\n$host\r\n", 505, 'another protocol');
+is_refused("POST /streams/outbox HTTP/1.0\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nA\r\n0\r\n\r\n", 400,
+	'HTTP/1.0 in chunks');
+like(all_of("POST /streams/outbox HTTP/1.1\r\n${host}Connection: close\r\nContent-Length: 1\r\n\r\nA"),
+	qr/^HTTP\/1\.1 400 .*there is no Content-Type/s, 'a body without a type');
 is_refused("PRI * HTTP/2.0\r\n\r\n", 505, 'HTTP/2');
 is_refused("GET /feeds HTTP/3.7\r\n$host\r\n", 505, 'another version');
 is_refused("GET /feeds\r\n\r\n", 505, 'none');
