@@ -27,6 +27,9 @@
  */
 #define MAX_LINES 9216
 
+/* headers, and arguments of the URL: each has more memory than two bytes */
+#define MAX_FIELDS 256
+
 static void refuse(HttpParser *parser, unsigned status, const char *problem);
 static size_t scan_lines(HttpParser *parser, const char *data, size_t length);
 static void scan_byte(HttpParser *parser, char c);
@@ -280,6 +283,10 @@ take_head(HttpParser *parser)
 		*query = '\0';
 		split_arguments(request, query + 1);
 	}
+	if (request->argument_count > MAX_FIELDS)
+		refuse(parser, 414, "the URL has too many arguments");
+	if (request->header_count > MAX_FIELDS)
+		refuse(parser, 431, "there are too many headers");
 }
 
 static void

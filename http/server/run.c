@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* bytes of a name that count: SQL cuts names at 63, or at the character before */
+#define NAME_BYTES 60
+
 /*
- * Which share of the pool a request takes: the name of the feed or subscription
- * after the first part of the path, so that one feed never has the whole pool.
- * Names are without their schema, quotes, spaces and case, for each of these can
- * be written in several ways; feeds that differ in nothing else have one share.
+ * Which share of the pool a request takes: that of the name after the first part
+ * of the path.
  */
 char *
 http_share(const char *path)
@@ -23,10 +24,21 @@ http_share(const char *path)
 	char	   *share = name != NULL ?
 		http_request_decode(name + 1, strcspn(name + 1, "/")) :
 		NULL;
+
+	return share != NULL ? http_share_of(share) : base_copy("");
+}
+
+/*
+ * The share of a feed, so that one feed never has the whole pool, in place of
+ * its name, which is taken.  Names are without their schema, quotes, spaces and
+ * case, for each of these can be written in several ways; feeds that differ in
+ * nothing else have one share.
+ */
+char *
+http_share_of(char *share)
+{
 	char	   *end = share;
 
-	if (share == NULL)
-		return base_copy("");
 	for (const char *c = share; *c != '\0'; c++)
 	{
 		if (*c == '.')
@@ -37,6 +49,8 @@ http_share(const char *path)
 			*end++ = *c;
 	}
 	*end = '\0';
+	if (end - share > NAME_BYTES)
+		share[NAME_BYTES] = '\0';
 	return share;
 }
 

@@ -127,6 +127,7 @@ extern uint64_t http_responses(int family);
 
 /* in run.c */
 extern char *http_share(const char *path);
+extern char *http_share_of(char *share);
 extern void http_run(HttpRequest *request, const DbStatement *statement,
 					 const char *const *arguments,
 					 void (*go_on)(HttpRequest *request));

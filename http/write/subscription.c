@@ -17,6 +17,10 @@
  * A poll can take leases and move a cursor: it is a write, so two are never
  * one job, and none is made twice.
  *
+ * All requests of a feed's subscriptions have the feed's share of the pool.
+ * Whose feed's that is, the database is asked, and that is kept for some names.
+ * If it is not true any more, only the share is another one.
+ *
  *-------------------------------------------------------------------------
  */
 #include "write/write.h"
@@ -27,10 +31,13 @@
 /* ms after which a poll that waits looks again */
 #define LOOK_AGAIN 1000
 
+#define KEPT_NAMES 256
+
 /* The state of a request. */
 typedef struct Subscription
 {
 	char	   *name;
+	const DbStatement *statement;
 	int64_t		end;			/* of the wait, by base_now(); 0: not known */
 } Subscription;
 
@@ -124,6 +131,19 @@ static const DbStatement leave_statement = {
 				"SELECT pg_catalog.json_build_object('shards',"
 				" %1$s.feed_leave($3, consumer))::pg_catalog.text FROM argument")};
 
+static const DbStatement feed_statement = {
+	.nargs = 1,
+	.text =
+		"SELECT s.feed::pg_catalog.regclass::pg_catalog.text"
+		" FROM feedpub.subscriptions s WHERE s.name OPERATOR(pg_catalog.=) $1"};
+
+/* By a hash of the name: the feed of a subscription. */
+static struct
+{
+	char	   *name;
+	char	   *feed;
+} kept[KEPT_NAMES];
+
 static const DbStatement state_statement = {
 	.nargs = 3,
 	.text =
@@ -143,6 +163,9 @@ static const struct
 };
 
 static void free_subscription(void *state);
+static unsigned slot_of(const char *name);
+static void take_feed(HttpRequest *request);
+static void begin(HttpRequest *request, const char *feed);
 static void run(HttpRequest *request, const DbStatement *statement,
 				const char *feed, int64_t deadline,
 				void (*go_on)(HttpRequest *));
@@ -161,6 +184,7 @@ http_subscription_begin(HttpRequest *request)
 	bool		posts = strcmp(request->method, "POST") == 0;
 	const DbStatement *statement = action == NULL ? &state_statement : NULL;
 	Subscription *subscription;
+	unsigned	slot;
 
 	for (size_t i = 0; action != NULL && i < lengthof(actions); i++)
 		if (strcmp(action + 1, actions[i].name) == 0)
@@ -187,8 +211,63 @@ http_subscription_begin(HttpRequest *request)
 	else if (memchr(request->body.data, '\0', request->body.length) != NULL)
 		http_problem(request, 400, "the body has a NUL");
 	else
-		run(request, statement, NULL, 0,
-			statement == &poll_statement ? poll_answer : answer);
+	{
+		const char *arguments[DB_MAX_ARGUMENTS] = {subscription->name};
+
+		subscription->statement = statement;
+		slot = slot_of(subscription->name);
+		if (kept[slot].name != NULL && strcmp(kept[slot].name, subscription->name) == 0)
+			begin(request, kept[slot].feed);
+		else
+			http_run(request, &feed_statement, arguments, take_feed);
+	}
+}
+
+static unsigned
+slot_of(const char *name)
+{
+	unsigned	hash = 0;
+
+	for (; *name != '\0'; name++)
+		hash = hash * 31 + (unsigned char) *name;
+	return hash % KEPT_NAMES;
+}
+
+/* The feed is known.  If there is no such subscription, its statement says so. */
+static void
+take_feed(HttpRequest *request)
+{
+	const Subscription *subscription = request->state;
+	unsigned	slot = slot_of(subscription->name);
+	const char *feed;
+
+	if (db_result_failed(request->waiter.result))
+	{
+		http_problem_result(request);
+		return;
+	}
+	feed = value_of(request->waiter.result);
+	if (feed != NULL)
+	{
+		free(kept[slot].name);
+		free(kept[slot].feed);
+		kept[slot].name = base_copy(subscription->name);
+		kept[slot].feed = base_copy(feed);
+	}
+	begin(request, feed);
+}
+
+static void
+begin(HttpRequest *request, const char *feed)
+{
+	const DbStatement *statement = ((Subscription *) request->state)->statement;
+
+	if (feed != NULL)
+	{
+		free(request->share);
+		request->share = http_share_of(base_copy(feed));
+	}
+	run(request, statement, NULL, 0, statement == &poll_statement ? poll_answer : answer);
 }
 
 static void

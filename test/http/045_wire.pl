@@ -87,6 +87,8 @@ for my $size (3600, 3800, 3900, 4000, 7400, 7600, 7800, 8000)
 is($answers{gets}, 48, 'and so is each GET');
 is_refused(append(10000), 431, 'headers of 10 kB');
 is_refused("GET /feeds/" . 'a' x 10000 . " HTTP/1.1\r\n$host\r\n", 414, 'a URL of 10 kB');
+is_refused("GET /?" . '&' x 256 . " HTTP/1.1\r\n$host\r\n", 414, '257 arguments');
+is_refused("GET / HTTP/1.1\r\n$host" . "a:\r\n" x 256 . "\r\n", 431, '257 headers');
 for my $more (0, 1)
 {
 	# line breaks are not counted

@@ -16,6 +16,8 @@ my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'"
 
 sql($node, <<'SQL');
 SELECT feed_create('outbox'), feed_create('other'), feed_start_worker();
+SELECT feed_create(repeat('x', 63));
+SELECT feed_subscribe('subscription' || i, 'outbox') FROM generate_series(1, 4) i;
 INSERT INTO other (message_type, data) VALUES ('A', '1');
 SELECT feed_flush('other');
 SQL
@@ -68,6 +70,22 @@ is_soon($node, "(SELECT count(*) = 2 FROM pg_stat_activity WHERE $locked)", 'eig
 is_quick($http, 'another feed is served');
 unlock_outbox();
 like(read_until($_, qr/\r\n\r\n/), qr/^HTTP\/1\.1 307 /, 'and they are, when the lock is gone') for @clients;
+
+# its subscriptions, which have names of their own
+lock_outbox();
+@clients = map { send_request($http, "/subscriptions/subscription$_/poll", method => 'POST') } 1 .. 4;
+is_soon($node, "(SELECT count(*) = 2 FROM pg_stat_activity WHERE $locked)", 'polls of four subscriptions have two connections too');
+is_quick($http, 'another feed is served');
+unlock_outbox();
+like(read_until($_, qr/\r\n\r\n/), qr/^HTTP\/1\.1 200 /, 'and they are, when the lock is gone') for @clients;
+
+# names that SQL cuts
+sql($node, "BEGIN; LOCK TABLE @{['x' x 63]} IN ACCESS EXCLUSIVE MODE; PREPARE TRANSACTION 'lock'");
+@clients = map { send_request($http, '/feeds/' . 'x' x 63 . "$_?after=$after") } 1 .. 4;
+is_soon($node, "(SELECT count(*) = 2 FROM pg_stat_activity WHERE $locked)", 'a feed with names that are too long has two connections');
+is_quick($http, 'another feed is served');
+unlock_outbox();
+@clients = ();
 http_stop($http);
 
 # a lock is not waited for longer than a request may

@@ -10,7 +10,7 @@
 #                      are followed, unless redirects => 0
 #   url_from(PATH, REFERENCE)  what a relative URL means in the response to PATH
 #   send_request(HTTP, PATH, header => value, ...)  a socket with a request that
-#                      has been sent
+#                      has been sent, a GET, unless method => 'POST'
 #   read_until(SOCKET, PATTERN)             what comes, until it matches
 #   metric(HTTP, NAME)  a number of /metrics, NAME without its feedpub_http_
 #   metric_is(HTTP, NAME, NUMBER, TEST)  tests that it becomes that
@@ -120,11 +120,12 @@ sub url_from
 sub send_request
 {
 	my ($http, $path, %headers) = @_;
+	my $method = delete $headers{method} // 'GET';
 	my $socket = IO::Socket::INET->new(
 		PeerAddr => '127.0.0.1',
 		PeerPort => $http->{port}) or die "could not connect: $!";
 
-	print $socket "GET $path HTTP/1.1\r\nHost: localhost\r\n",
+	print $socket "$method $path HTTP/1.1\r\nHost: localhost\r\n",
 	  (map { "$_: $headers{$_}\r\n" } sort keys %headers), "\r\n";
 	$socket->flush;
 	return $socket;
