@@ -34,6 +34,7 @@
 #include "server/server.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -57,6 +58,9 @@
  * while that waits, in this much memory
  */
 #define READ_AT_A_TIME 16383
+
+/* bytes: when three quarters of more than this are free, the system gets them */
+#define MUCH_MEMORY (32 * 1024 * 1024)
 
 typedef enum State
 {
@@ -110,6 +114,7 @@ static void count_memory(Connection *connection);
 static void add_slow(Connection *connection);
 static void remove_slow(Connection *connection);
 static void drop_slow(void);
+static void give_back(void);
 static void advance(Connection *connection);
 static bool read_more(Connection *connection);
 static void parse(Connection *connection);
@@ -261,6 +266,7 @@ http_server_work(void)
 		closed = connection->next;
 		free(connection);
 	}
+	give_back();
 }
 
 /* Has it something to do, at once? */
@@ -351,6 +357,21 @@ drop_slow(void)
 	if (count > 0)
 		base_log(BASE_LOG_WARNING, "dropped %d of the slowest clients, because max-memory is %d MB",
 				 count, http_config()->max_memory);
+}
+
+/* What many clients had is the system's again: free() gives back the end only. */
+static void
+give_back(void)
+{
+	static size_t most;
+	size_t		now = http_memory();
+
+	if (now > most)
+		most = now;
+	if (most < MUCH_MEMORY || now > most / 4)
+		return;
+	malloc_trim(0);
+	most = now;
 }
 
 /* Do what can be done now, and wait for what it needs. */

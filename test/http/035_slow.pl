@@ -52,13 +52,16 @@ sub send_slowly
 
 sub stream { my ($path) = @_; return send_slowly("GET $path", Accept => 'text/event-stream') }
 
-# The most memory that the process ever had, in MB
-sub peak
+# Memory of the process, in MB: VmRSS what it has, VmHWM the most that it ever had
+sub memory
 {
-	my ($memory) = slurp_file("/proc/$http->{pid}/status") =~ /^VmHWM:\s*(\d+)/m;
+	my ($what) = @_;
+	my ($memory) = slurp_file("/proc/$http->{pid}/status") =~ /^$what:\s*(\d+)/m;
 
 	return $memory / 1024;
 }
+
+sub peak { return memory('VmHWM') }
 
 # Wait until a test of the metrics holds.
 sub wait_until
@@ -121,6 +124,9 @@ for my $feed ('small', 'large')
 	sql($node, "INSERT INTO small (message_type, message_key, data) VALUES ('A', '$feed', 'x')");
 	like(read_until($fast, qr/"message_key":"$feed"/), qr/"message_key":"$feed"/, 'one that is not slow goes on');
 	like(slurp_file($http->{log}), qr/level=warning message="dropped \d+ of the slowest clients/, 'the log says so');
+	@clients = ();
+	wait_until('when they have gone, the system has the memory again', sub { memory('VmRSS') < $budget / 2 }) if $feed eq 'small';
+	note sprintf 'at last it has %.0f MB', memory('VmRSS');
 }
 
 # Bodies that do not end
