@@ -136,9 +136,10 @@ form_caching(HttpRequest *request, const FormPage *page, BaseText *caching)
 }
 
 /*
- * Send the body of the result.  The ETag has the cursor, so that two pages of
- * which one has more are never taken for equal, and a hash for what
- * else can change: rows that were deleted, columns that were added.
+ * Send the body of the result.  The ETag has the cursor and whether there is
+ * more, for two pages of which one has are not equal: a cache would keep the
+ * other one's headers, for ever.  It has a hash for what else can change: rows
+ * that were deleted, columns that were added.
  */
 void
 form_send(HttpRequest *request, const char *cursor, const char *caching,
@@ -146,12 +147,14 @@ form_send(HttpRequest *request, const char *cursor, const char *caching,
 {
 	DbResult   *result = request->waiter.result;
 	char	   *known = http_header_list(request, "If-None-Match");
+	int			length = strcspn(cursor, " ");
+	bool		more = strncmp(cursor + length, " more ", 6) == 0;
 	BaseText	etag = {0};
 
 	if (result->hash == 0)
 		result->hash = hash_of(&result->body);
-	base_text_print(&etag, "\"%.*s-%016llx\"", (int) strcspn(cursor, " "),
-					cursor, (unsigned long long) result->hash);
+	base_text_print(&etag, "\"%.*s%s-%016llx\"", length, cursor, more ? "+" : "",
+					(unsigned long long) result->hash);
 	http_add(request, "ETag", "%s", etag.data);
 	http_add(request, "Cache-Control", "%s", caching);
 	if (known != NULL && has_etag(known, etag.data))

@@ -204,6 +204,17 @@ my $same = read_stream('/streams/letters', 'If-None-Match' => $letters->{headers
 is("$same->{status} $same->{content}", '304 ', 'not modified');
 is($same->{offset}, $letters->{offset}, 'with its offset');
 
+# a response that is as long as it may be, and reaches the head; then there is more
+sql($node, q{SELECT feed_create('whole'); GRANT SELECT ON whole TO PUBLIC;
+	INSERT INTO whole (message_type, data) VALUES ('A', '1'), ('A', '2')});
+sql($node, q{SELECT feed_flush('whole')});
+my $whole = read_stream('/streams/whole?offset=-1&limit=2');
+is("$whole->{content} $whole->{headers}{'stream-up-to-date'}", '[1,2] true', 'all of a stream');
+sql($node, q{INSERT INTO whole (message_type, data) VALUES ('A', '3'); SELECT feed_flush('whole')});
+my $part = read_stream('/streams/whole?offset=-1&limit=2', 'If-None-Match' => $whole->{headers}{etag});
+is("$part->{status} $part->{content}", '200 [1,2]', 'which is another response when there is more');
+is($part->{headers}{'stream-up-to-date'}, undef, 'that does not reach the head');
+
 # long-polls
 my $late = read_stream("/streams/letters?offset=now&live=long-poll");
 is($late->{status}, 204, 'a long-poll at whose end there is nothing');
