@@ -74,7 +74,7 @@ like($begin->{headers}{location}, qr/^\?after=[^&]+&limit=4&type=public\.\*$/, '
 my $page = get($http, '/feeds/changes');
 push @{ $sent{Page} }, $page->{json};
 is_deeply($page->{json}{entries}, \@entries, 'a page has the entries of feed_page()');
-is("$page->{json}{moment} $page->{json}{more} $page->{cursor}", "1 0 $head", 'it ends at a moment, at the head');
+is(($page->{json}{moment} // 'none') . " $page->{json}{more} $page->{cursor}", "1 0 $head", 'it ends at a moment, at the head');
 is($page->{headers}{'cache-control'}, 'no-cache', 'and is asked for again');
 is(get($http, "/feeds/changes?after=", 'If-None-Match' => $page->{headers}{etag})->{status}, 304, 'with its ETag');
 
@@ -127,14 +127,14 @@ $stream = read_until(send_request($http, '/feeds/changes', %events, 'Last-Event-
 is(scalar(() = $stream =~ /^data: /mg), 2, 'which goes on after an id');
 
 # A moment that ends with what is not for the reader: it has got all before
-my $before = $entries[1]{cursor};
 sql($node, "INSERT INTO changes (op, row) VALUES ('message', '1'); SELECT feed_flush('changes')");
 my $passed = get($http, "/feeds/changes?after=$head&type=public.a");
 push @{ $sent{Page} }, $passed->{json};
-is(scalar(@{ $passed->{json}{entries} }) . " $passed->{json}{moment} $passed->{json}{more}", '0 1 0', 'a page without entries ends a moment');
+is(scalar(@{ $passed->{json}{entries} }) . ' ' . ($passed->{json}{moment} // 'none') . " $passed->{json}{more}", '0 1 0', 'a page without entries ends a moment');
 my ($line) = split /\n/, get($http, "/feeds/changes?after=$head&type=public.a", %lines)->{content};
-push @{ $sent{Moment} }, decode_json($line);
 is($line, qq({"cursor": "$passed->{cursor}", "moment": true}), 'a line says so');
+$line //= '{}';
+push @{ $sent{Moment} }, decode_json($line);
 $stream = read_until(send_request($http, "/feeds/changes?after=$head&type=public.a", %events), qr/^event: moment\n.*\n\n/m);
 like($stream, qr/^id: \Q$passed->{cursor}\E\nevent: moment\ndata: \Q$line\E\n\n/m, 'and an event');
 $head = sql($node, "SELECT feed_head('changes')");
@@ -154,7 +154,7 @@ my $durable = get($http, "/streams/changes?offset=-1&limit=4");
 take_messages(@{ $durable->{json} });
 is(join(' ', map { "$_->{type}:$_->{key}:$_->{headers}{operation}" } @{ $durable->{json} }), 'public.a:1:insert public.a:2:insert',
 	'a stream ends at a moment');
-is("$durable->{headers}{'feed-moment'} $durable->{headers}{'stream-next-offset'}", "true $entries[1]{cursor}", 'and says so');
+is(($durable->{headers}{'feed-moment'} // 'none') . " $durable->{headers}{'stream-next-offset'}", "true $entries[1]{cursor}", 'and says so');
 is($durable->{headers}{'stream-up-to-date'}, undef, 'with more to come');
 my $offset = $durable->{headers}{'stream-next-offset'};
 $durable = get($http, "/streams/changes?offset=$offset&limit=3");
