@@ -88,6 +88,8 @@ CREATE TABLE by_float (id int PRIMARY KEY, f float4);
 CREATE TABLE by_interval (id int PRIMARY KEY, i interval);
 CREATE TABLE by_time (id int PRIMARY KEY, t timestamptz);
 SELECT feed_capture('by_float', 'changes'), feed_capture('by_interval', 'changes'), feed_capture('by_time', 'changes');
+-- (pg_regress has set intervalstyle)
+SET intervalstyle = 'postgres';
 SET extra_float_digits = 0;
 INSERT INTO by_float VALUES (1, 0.3333333333);
 RESET extra_float_digits;
