@@ -213,6 +213,28 @@ SELECT * FROM wrong_keys();
 SELECT count(*) > 0 FROM news();
 DROP TABLE again;
 
+-- one that is changed, and then moved twice, to leave both keys to others
+CREATE TABLE leaves (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE leaves_0 PARTITION OF leaves FOR VALUES FROM (0) TO (10);
+CREATE TABLE leaves_1 PARTITION OF leaves FOR VALUES FROM (10) TO (20);
+CREATE TABLE leaves_2 PARTITION OF leaves DEFAULT;
+SELECT feed_capture('leaves', 'changes');
+CREATE FUNCTION leave() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF NEW.v = 'leaves' THEN
+		UPDATE leaves SET id = id + 10, v = 'left' WHERE id = 1;
+		INSERT INTO leaves VALUES (1, 'other');
+		UPDATE leaves SET id = id + 10 WHERE id = 11;
+		INSERT INTO leaves VALUES (11, 'another');
+	END IF;
+	RETURN NULL;
+END $$;
+CREATE TRIGGER "A first" AFTER UPDATE ON leaves FOR EACH ROW EXECUTE FUNCTION leave();
+INSERT INTO leaves VALUES (1, 'is there');
+UPDATE leaves SET v = 'leaves';
+SELECT op, key, old_key, "row" FROM news();
+DROP TABLE leaves;
+
 -- Rows that refer to each other: a parent's delete, cascades, numbers that follow
 CREATE TABLE tree (id int PRIMARY KEY, parent int REFERENCES tree ON UPDATE CASCADE ON DELETE CASCADE);
 SELECT feed_capture('tree', 'changes');

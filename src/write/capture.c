@@ -31,6 +31,7 @@
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/partition.h"
@@ -108,6 +109,7 @@ static LocalTransactionId newest_lxid = InvalidLocalTransactionId;
 static CommandId newest;
 
 static Capture *find_capture(Relation rel, const Trigger *trigger);
+static Capture *capture_in(Relation rel, const Trigger *trigger);
 static bool can_write(const Capture *capture);
 static bool find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
 static bool learn(Capture *capture, Relation rel, const Trigger *trigger);
@@ -115,7 +117,7 @@ static bool find_columns(Relation rel, Oid root, Datum names, Datum numbers,
 						 bool numbers_hold, int *n, AttrNumber *attnos);
 static int	all_columns(Relation rel, Oid root, AttrNumber *attnos);
 static void tell_again(Capture *capture, Relation rel, TupleTableSlot *version,
-					   CommandId command, ItemPointer last);
+					   CommandId command, List **versions);
 static void write_change(Change *change, const char *op, FeedpubWritten *written);
 static void make_json(void *arg);
 static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
@@ -148,9 +150,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	FeedpubWritten written = {.pos = 0};
 	FeedpubMoved *moved;
 	bool		differs = true;
-	bool		has_later;
 	CommandId	command;
-	ItemPointerData last;
+	List	   *versions = NIL;
 
 	if (!can_write(capture))
 		PG_RETURN_POINTER(NULL);
@@ -162,13 +163,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	{
 		old_rel = table_open(moved->partition, NoLock);
 		old = moved->old;
-		for (int i = 0; i < old_rel->trigdesc->numtriggers; i++)
-		{
-			if (old_rel->trigdesc->triggers[i].tgfoid == trigdata->tg_trigger->tgfoid &&
-				old_rel->trigdesc->triggers[i].tgnargs == 1 &&
-				strcmp(old_rel->trigdesc->triggers[i].tgargs[0], trigdata->tg_trigger->tgargs[0]) == 0)
-				change.old_capture = find_capture(old_rel, &old_rel->trigdesc->triggers[i]);
-		}
+		if ((change.old_capture = capture_in(old_rel, trigdata->tg_trigger)) == NULL)
+			change.old_capture = capture;
 		change.old = MakeSingleTupleTableSlot(RelationGetDescr(old_rel), &TTSOpsHeapTuple);
 		ExecStoreHeapTuple(old, change.old, false);
 	}
@@ -194,23 +190,39 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 		write_change(&change, change.old == NULL ? "insert" : change.new == NULL ? "delete" :
 																				   "update",
 					 &written);
-	last = (new != NULL ? new : old)->t_self;
-	has_later = feedpub_change_link(&capture->to, old_rel, old, rel, new, &written, &last);
+	feedpub_change_link(&capture->to, old_rel, old, rel, new, &written, &versions);
 	if (newest_lxid != feedpub_own_lxid())
 		newest = FirstCommandId;
 	newest_lxid = feedpub_own_lxid();
 	command = new == NULL					   ? HeapTupleHeaderGetCmax(old->t_data) :
 		HeapTupleHeaderXminFrozen(new->t_data) ? newest :
 												 HeapTupleHeaderGetCmin(new->t_data);
-	if (new == NULL || old == NULL || change.key_changed || has_later)
+	if (command < newest)
 	{
-		if (command < newest && old != NULL && (new == NULL || change.key_changed))
-			tell_again(change.old_capture, old_rel, change.old, command, &last);
-		if (command < newest && new != NULL)
-			tell_again(capture, rel, change.new, command, &last);
-		if (new != NULL)
-			newest = Max(newest, command);
+		int			nversions = list_length(versions);
+
+		if (old != NULL && (new == NULL || change.key_changed))
+			tell_again(change.old_capture, old_rel, change.old, command, &versions);
+		for (int i = 0; i < nversions; i++)
+		{
+			FeedpubVersion *version = list_nth(versions, i);
+			Relation	table = try_relation_open(version->table, AccessShareLock);
+			Capture    *of_table;
+			TupleTableSlot *slot;
+
+			if (table == NULL)
+				continue;
+			of_table = capture_in(table, trigdata->tg_trigger);
+			slot = table_slot_create(table, NULL);
+			if (of_table != NULL && of_table->can_write && table->rd_rel->relfilenode == version->file &&
+				table_tuple_fetch_row_version(table, &version->tid, SnapshotAny, slot))
+				tell_again(of_table, table, slot, command, &versions);
+			ExecDropSingleTupleTableSlot(slot);
+			relation_close(table, NoLock);
+		}
 	}
+	else if (new != NULL && (old == NULL || change.key_changed))
+		newest = command;
 	if (is_delete && HeapTupleHeaderIndicatesMovedPartitions(old->t_data))
 		feedpub_changes_begin_move(&capture->to, capture->root, rel, old, &written);
 	if (old_rel != rel)
@@ -219,6 +231,22 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 		table_close(old_rel, NoLock);
 	}
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * What is known of the same trigger of another partition; NULL if that has none.
+ */
+static Capture *
+capture_in(Relation rel, const Trigger *trigger)
+{
+	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *other = &rel->trigdesc->triggers[i];
+
+		if (other->tgfoid == trigger->tgfoid && other->tgnargs == 1 && strcmp(other->tgargs[0], trigger->tgargs[0]) == 0)
+			return find_capture(rel, other);
+	}
+	return NULL;
 }
 
 /*
@@ -396,13 +424,13 @@ all_columns(Relation rel, Oid root, AttrNumber *attnos)
 }
 
 /*
- * If the key that a version had has been given to another row since, after the
- * command that has ended or made that version, write that row again, but for the
- * last version of the same row (change.c).
+ * If the key that a version had has been given to another row, by a later command,
+ * write that row again (change.c).  It is none of the given versions, which are of
+ * the same row, and is added to them.
  */
 static void
 tell_again(Capture *capture, Relation rel, TupleTableSlot *version, CommandId command,
-		   ItemPointer last)
+		   List **versions)
 {
 	ListCell   *lc;
 
@@ -426,13 +454,27 @@ tell_again(Capture *capture, Relation rel, TupleTableSlot *version, CommandId co
 		if (is_key && (found = feedpub_key_find(rel, index, values, SnapshotSelf)) != NULL)
 		{
 			bool		should_free;
+			bool		is_known = false;
 			HeapTupleHeader row = ExecFetchSlotHeapTuple(found, false, &should_free)->t_data;
 			Change		change = {.capture = capture, .old_capture = capture, .new = found};
 			FeedpubWritten written;
 
-			if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row)) &&
-				HeapTupleHeaderGetCmin(row) > command && !ItemPointerEquals(&found->tts_tid, last))
+			for (int i = 0; i < list_length(*versions); i++)
+			{
+				FeedpubVersion *known = list_nth(*versions, i);
+
+				is_known = is_known || (known->table == RelationGetRelid(rel) && ItemPointerEquals(&known->tid, &found->tts_tid));
+			}
+			if (!is_known && TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(row)) &&
+				HeapTupleHeaderGetCmin(row) > command)
+			{
+				FeedpubVersion *told = palloc0_object(FeedpubVersion);
+
 				write_change(&change, "insert", &written);
+				told->table = RelationGetRelid(rel);
+				told->tid = found->tts_tid;
+				*versions = lappend(*versions, told);
+			}
 			ExecDropSingleTupleTableSlot(found);
 		}
 		index_close(index, AccessShareLock);

@@ -35,8 +35,8 @@
  * as none: the space of its versions may have been used again, for others.
  *
  * One key has several rows, one after the other.  They have no links, so a delete,
- * or an UPDATE of the key, can be written after the entry of the row that has the
- * key now: a trigger or function in the statement has inserted that, in a later
+ * or an UPDATE of the key, can be written (again) after the entry of the row that has
+ * the key now: a trigger or function in the statement has inserted that, in a later
  * command than the delete's, of which our trigger is called first.  Then that row
  * is told again, by an insert after the delete (capture.c): a consumer that applies
  * the entries by key ends with it.  It is looked for if an entry of a later command
@@ -86,22 +86,13 @@ const FeedpubChangeColumnType feedpub_change_columns[] = {
 	{"statement", INT8OID},
 };
 
-/* A version of a row, in a feed. */
-typedef struct Version
-{
-	Oid			feed;
-	Oid			table;
-	Oid			file;			/* a rewritten table has other versions */
-	ItemPointerData tid;
-} Version;
-
 /* What has become of it. */
 typedef struct Link
 {
-	Version		version;		/* the hash key */
+	FeedpubVersion version;		/* the hash key */
 	TransactionId xid;			/* that has changed it */
 	bool		has_next;
-	Version		next;
+	FeedpubVersion next;
 	FeedpubWritten entry;		/* pos 0: none */
 } Link;
 
@@ -116,7 +107,7 @@ static void insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid,
 				   FeedpubWritten *written);
 static bool take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written);
 static void forget_old_links(void);
-static void set_version(Version *version, Oid feed, Relation rel, ItemPointer tid);
+static void set_version(FeedpubVersion *version, Oid feed, Relation rel, ItemPointer tid);
 
 /*
  * Learn how to write into a change feed, in the current memory context, to
@@ -301,17 +292,16 @@ take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written)
 /*
  * Keep the order of a row's versions, after the entry of a change has been
  * written, or none.  old is the version that was replaced, or NULL; new the one
- * that has replaced it, or NULL.  *last becomes the last version after new, if it
- * is known, and in new_rel.  Returns whether changes after new were written again.
+ * that has replaced it, or NULL.  *versions gets new, and the versions after
+ * it, if there are any.
  */
-bool
+void
 feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 					Relation new_rel, HeapTuple new, const FeedpubWritten *written,
-					ItemPointer last)
+					List **versions)
 {
-	Version		version;
+	FeedpubVersion version;
 	Link	   *link;
-	bool		has_later = false;
 
 	forget_old_links();
 	if (new != NULL && links != NULL)
@@ -323,16 +313,16 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 		while ((link = hash_search(links, &version, HASH_FIND, NULL)) != NULL &&
 			   TransactionIdIsCurrentTransactionId(link->xid))
 		{
+			*versions = lappend(*versions, memcpy(palloc_object(FeedpubVersion), &version, sizeof(version)));
 			if (take_out(to, feed, &link->entry))
 				insert(to, feed, xid, &link->entry);
-			has_later = true;
 			if (!link->has_next)
 				break;
 			version = link->next;
 		}
+		if (*versions != NIL)
+			*versions = lappend(*versions, memcpy(palloc_object(FeedpubVersion), &version, sizeof(version)));
 		table_close(feed, NoLock);
-		if (version.table == RelationGetRelid(new_rel))
-			*last = version.tid;
 	}
 
 	/*
@@ -341,10 +331,10 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 	 */
 	if (old == NULL ||
 		!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmin(old->t_data)))
-		return has_later;
+		return;
 	if (links == NULL)
 	{
-		HASHCTL		ctl = {.keysize = sizeof(Version), .entrysize = sizeof(Link), .hcxt = TopTransactionContext};
+		HASHCTL		ctl = {.keysize = sizeof(FeedpubVersion), .entrysize = sizeof(Link), .hcxt = TopTransactionContext};
 
 		links = hash_create("feedpub changes", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
@@ -355,13 +345,12 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 	if (new != NULL)
 		set_version(&link->next, to->relid, new_rel, &new->t_self);
 	link->entry = *written;
-	return has_later;
 }
 
 static void
-set_version(Version *version, Oid feed, Relation rel, ItemPointer tid)
+set_version(FeedpubVersion *version, Oid feed, Relation rel, ItemPointer tid)
 {
-	memset(version, 0, sizeof(Version));
+	memset(version, 0, sizeof(FeedpubVersion));
 	version->feed = feed;
 	version->table = RelationGetRelid(rel);
 	version->file = rel->rd_rel->relfilenode;

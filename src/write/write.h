@@ -64,6 +64,15 @@ typedef struct FeedpubWritten
 	int64		pos;			/* 0: none */
 } FeedpubWritten;
 
+/* A version of a row, in a feed. */
+typedef struct FeedpubVersion
+{
+	Oid			feed;
+	Oid			table;
+	Oid			file;			/* a rewritten table has other versions */
+	ItemPointerData tid;
+} FeedpubVersion;
+
 /* A row that was deleted since it moves to another partition. */
 typedef struct FeedpubMoved
 {
@@ -80,9 +89,9 @@ extern const char *feedpub_change_index_problem(Relation index, Oid own);
 extern bool feedpub_change_learn(FeedpubChangeFeed *to, Oid relid);
 extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
 								 FeedpubWritten *written);
-extern bool feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
+extern void feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 								Relation new_rel, HeapTuple new,
-								const FeedpubWritten *written, ItemPointer last);
+								const FeedpubWritten *written, List **versions);
 extern void feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel,
 									   HeapTuple old, const FeedpubWritten *written);
 extern FeedpubMoved *feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new);

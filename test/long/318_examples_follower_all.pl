@@ -7,8 +7,8 @@
 #
 # FEEDPUB_CHECKER_SECONDS (20), FEEDPUB_CHECKER_WRITERS (4), and
 # FEEDPUB_CHECKER_SEED (1), which decides what is done, though not when.
-# FEEDPUB_CHECKER_ROUNDS (0): before that, so many short runs of as many seeds, each
-# for a second or two, with other databases.
+# FEEDPUB_CHECKER_ROUNDS (0): before that, so many short runs of as many seeds, in
+# other databases.  With FEEDPUB_CHECKER_SECONDS=0 there is nothing else.
 
 use strict;
 use warnings FATAL => 'all';
@@ -306,13 +306,26 @@ for my $n (1 .. $size{rounds})
 {
 	my $run = begin("round$n", $size{seed} + $n);
 
-	wait_for($run, 0.3 + rand);
-	stop_worker($run);
-	kill_follower($run) if rand() < 0.3;
-	wait_for($run, 0.2 + rand);
+	for my $moments (4, 8, 16)
+	{
+		wait_until('moments are seen', sub {
+			wait_for($run, 0.2);
+			return at($reports, $run, 'SELECT count(*) FROM seen') >= $moments;
+		});
+		stop_worker($run);
+		kill_follower($run) if rand() < 0.2;
+	}
 	end($run);
 	sql($shop, "DROP DATABASE round$n WITH (FORCE)");
 	sql($reports, "DROP DATABASE round$n");
+}
+
+if (!$size{seconds})
+{
+	diag 'follower checker: ' . join ', ', map { "$_ $total{$_}" } sort keys %total;
+	$_->stop for $shop, $reports;
+	done_testing();
+	exit;
 }
 
 make_standby();
@@ -335,7 +348,7 @@ my @disturb = (
 		$total{crashes}++;
 	},
 	sub { kill_follower($run) },
-	sub { promote() });
+	sub { promote() if $standby });
 for (my $n = 0; Time::HiRes::time() < $until || $n < @disturb; $n++)
 {
 	wait_for($run, $size{seconds} / 12 < 4 ? $size{seconds} / 12 : 4);
