@@ -351,13 +351,17 @@ my @disturb = (
 	},
 	sub { kill_follower($run) },
 	sub { promote() if $standby });
-for (my $n = 0; Time::HiRes::time() < $until || $n < @disturb; $n++)
-{
-	wait_for($run, $size{seconds} / 12 < 4 ? $size{seconds} / 12 : 4);
-	$disturb[ $n % @disturb ]->();
-	stop_worker($run);
-}
-my $compared = end($run);
+my $compared = 0;
+eval {
+	for (my $n = 0; Time::HiRes::time() < $until || $n < @disturb; $n++)
+	{
+		wait_for($run, $size{seconds} / 12 < 4 ? $size{seconds} / 12 : 4);
+		$disturb[ $n % @disturb ]->();
+		stop_worker($run);
+	}
+	$compared = end($run);
+	1;
+} or fail("a session or the follower has failed: $@");
 cmp_ok($compared, '>=', 10, 'enough moments were compared');
 cmp_ok($total{parts}, '>', 0, 'backlogs were cut');
 diag 'follower checker: ' . join ', ', map { "$_ $total{$_}" } sort keys %total;
