@@ -340,6 +340,12 @@ END $$;
 SELECT * FROM truncates;
 SELECT count(*) FROM news();
 \set VERBOSITY default
+-- what a trigger writes into the table before it is empty goes with it
+CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO f VALUES (7); RETURN NULL; END $$;
+CREATE TRIGGER fill BEFORE TRUNCATE ON f FOR EACH STATEMENT EXECUTE FUNCTION fill();
+TRUNCATE f;
+SELECT count(*) FROM f;
+SELECT op, key FROM news();
 DROP VIEW truncates;
 DROP TABLE c, d, e, f;
 

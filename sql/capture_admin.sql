@@ -222,7 +222,7 @@ SELECT count(*) FROM captures_triggers WHERE "table"::text LIKE 'theirs%';
 DROP TABLE orders;
 SELECT feed_capture('fed', 'others');
 DROP TABLE others;
-SELECT "table", tgname FROM captures_triggers WHERE tgname <> 'RI_feedpub_truncate';
+SELECT "table", tgname FROM captures_triggers WHERE tgname <> 'zz_feedpub_capture_truncate';
 -- rows of what was dropped are forgotten by the next
 CREATE TABLE again (id int PRIMARY KEY);
 SELECT feed_uncapture('fed', 'changes');
@@ -270,7 +270,7 @@ SELECT columns, column_attnums FROM feedpub._capture WHERE relation = 'checked':
 -- triggers that are off or gone: changes may be lost
 ALTER TABLE again DISABLE TRIGGER ALL;
 ALTER TABLE checked_1 ENABLE TRIGGER "RI_feedpub_checked_feed";
-DROP TRIGGER "RI_feedpub_truncate" ON checked;
+DROP TRIGGER zz_feedpub_capture_truncate ON checked;
 SELECT relation, state FROM feedpub.captures WHERE feed = 'checked_feed'::regclass ORDER BY relation::text;
 SELECT guard, problem, cure FROM feed_check('checked_feed');
 SELECT feed_repair('checked_feed');

@@ -54,7 +54,7 @@
 #define FEEDPUB_TRUNCATE_TRIGGER		"zz_feedpub_truncate"
 
 /* That of a captured table. */
-#define FEEDPUB_CAPTURE_TRUNCATE		"RI_feedpub_truncate"
+#define FEEDPUB_CAPTURE_TRUNCATE		"zz_feedpub_capture_truncate"
 
 /* A column that a change feed has, and an outbox has not. */
 #define FEEDPUB_CHANGES_COLUMN			"old_key"

@@ -153,10 +153,10 @@ feedpub_stamp_message(PG_FUNCTION_ARGS)
 	if (TRIGGER_FIRED_BY_UPDATE(trigdata->tg_event))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_GUARDED),
-				 errmsg("cannot update outbox feed \"%s\"",
+				 errmsg("cannot update feed \"%s\"",
 						RelationGetRelationName(rel)),
-				 errdetail("Consumers may have read its messages already."),
-				 errhint("Insert a new message.  ON CONFLICT DO NOTHING and DELETE are allowed.")));
+				 errdetail("Consumers may have read its entries already."),
+				 errhint("Insert a new row.  ON CONFLICT DO NOTHING and DELETE are allowed.")));
 	return stamp_tuple(find_table(rel), rel, trigdata->tg_trigtuple);
 }
 

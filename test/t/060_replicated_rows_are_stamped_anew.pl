@@ -201,7 +201,7 @@ COMMIT))
 		'updates',
 		'applied',
 		', copy_data = false',
-		qr/ERROR:  PF004: cannot update outbox feed "applied"/,
+		qr/ERROR:  PF004: cannot update feed "applied"/,
 		'a replicated UPDATE is refused: '
 		  . ($update =~ /BEGIN/ ? 'of a row of its transaction' : 'of a row that was there'),
 		sub {
