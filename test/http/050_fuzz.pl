@@ -28,13 +28,13 @@ system_or_bail('make', '-s', '-C', "$build/http", "CFLAGS=$flags", 'feedpub-http
 
 my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
 sql($node, <<'SQL');
-SELECT feed_create('outbox', 'json'), feed_create('"a b"', 'text'), feed_start_worker();
+SELECT feed_create('outbox', 'json'), feed_create('"a b"', 'text'), feed_create_changes('changes'), feed_start_worker();
 CREATE TABLE kv (k int PRIMARY KEY, v text);
-SELECT feed_attach('kv');
+SELECT feed_attach('kv'), feed_capture('kv', 'changes');
 INSERT INTO kv SELECT i, repeat('v', i) FROM generate_series(1, 300) i;
 INSERT INTO outbox (message_type, message_key, data)
 	SELECT 'A', i, '{"a": 1}' FROM generate_series(1, 300) i;
-SELECT feed_flush('outbox'), feed_flush('kv');
+SELECT feed_flush('outbox'), feed_flush('kv'), feed_flush('changes');
 SELECT feed_subscribe('worker', 'outbox');
 SQL
 
@@ -60,12 +60,12 @@ sub encoded
 sub path
 {
 	my $path = pick(('/feeds/outbox', '/feeds/kv', '/streams/outbox') x 5, '/feeds', '/feeds/', '/feeds/outbox', '/feeds/kv',
-		'/feeds/%22a%20b%22', '/streams/outbox', '/streams/kv', '/streams/',
+		'/feeds/%22a%20b%22', '/streams/outbox', '/streams/kv', '/streams/', '/feeds/changes', '/streams/changes', '/streams/changes',
 		'/subscriptions/worker/' . pick(qw(poll ack nack park leave x)),
 		'/', '*', '', '//', '/feeds/' . encoded(10), 'http://localhost/feeds/kv',
 		'/feeds/' . '%' . pick(qw(00 0 gg ff c3%bc 0d%0aX:1 22)), '/' . 'a' x rand 9000);
 	my @arguments = rand() < 0.7 ? map { pick("after=$cursor", 'limit=3', 'wait=1', 'shard=0&shards=2', 'offset=-1', 'live=sse') } 1 .. rand 4 : map {
-		pick(qw(after limit shard shards wait offset live cursor lastEventId timeout), encoded(5))
+		pick(qw(after limit shard shards wait offset live cursor lastEventId timeout type), encoded(5))
 		  . pick('=', '=', '=', '')
 		  . pick($cursor, $cursor, '', '-1', 'now', 0, 1, 2, 100, '99999999999999999999', 'long-poll',
 			'sse', '%00', '%0d%0aX:%201', '%', encoded(20), substr($cursor, 0, rand length $cursor))
