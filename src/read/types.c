@@ -4,9 +4,9 @@
  *	  Which messages a reader wants: the argument "types".
  *
  * It is a list of message types of an outbox, or of relations of a change feed.
- * One that ends with * stands for
- * all that begin with what is before it; anywhere else * is itself.  Texts are
- * compared byte by byte, whatever the collation.  NULL is taken for ''.
+ * One that ends with * stands for all that begin with what is before it;
+ * anywhere else * is itself.  Texts are compared byte by byte, whatever the
+ * collation.  NULL is taken for ''.
  *
  * A row that is not wanted is passed before it is copied (entry.c).  What is
  * passed is what the reader asked not to get, so a subscription may be moved
@@ -21,6 +21,7 @@
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -67,8 +68,13 @@ feedpub_types_parse(ArrayType *array)
 bool
 feedpub_types_is_one(const FeedpubTypes *types)
 {
-	const text *name = types != NULL && types->n == 1 ? DatumGetTextPP(types->names[0]) : NULL;
+	const text *name = types != NULL && types->n > 0 ? DatumGetTextPP(types->names[0]) : NULL;
 
+	for (int i = 1; name != NULL && i < types->n; i++)
+	{
+		if (!datum_image_eq(types->names[0], types->names[i], false, -1))
+			return false;
+	}
 	return name != NULL && (VARSIZE_ANY_EXHDR(name) == 0 || VARDATA_ANY(name)[VARSIZE_ANY_EXHDR(name) - 1] != '*');
 }
 

@@ -173,6 +173,8 @@ $durable = get($http, "/streams/changes?offset=-1&type=public.a");
 take_messages(@{ $durable->{json} });
 is($durable->{json}[-1]{headers}{control}, 'reset', 'but for one of a single relation');
 is($durable->{headers}{'stream-next-offset'}, $head, 'which is at the head');
+is(get($http, '/streams/changes?offset=-1&type=public.a&type=public.a')->{json}[-1]{headers}{control}, 'reset', 'also if it is named twice');
+is(get($http, "/streams/changes?offset=$offset&type=public.a&type=public.b")->{json}[-1]{headers}{control}, undef, 'but not of two');
 $stream = read_until(send_request($http, "/streams/changes?offset=-1&type=public.b&live=sse"), qr/upToDate.*\n\n/);
 like($stream, qr/^event: data\ndata:\[\{.*"reset".*\}\]\n\nevent: control\ndata:\{.*"upToDate":true,"feedMoment":true\}\n\n/m, 'live');
 is(HTTP::Tiny->new->post("$http->{url}/streams/changes", { headers => { 'Content-Type' => 'application/json' }, content => '{}' })->{status},
