@@ -61,10 +61,11 @@ for (
 }
 is(types(get($http, '/feeds/outbox?type=*')), types(get($http, '/feeds/outbox')), 'all types');
 is(get($http, '/feeds/changes?type=public.*')->{json}{entries}[0]{row}, 1, 'relations of a change feed');
-for ('outbox?type=%zz', 'outbox?type=a&type=%00', 'kv?type=a', 'outbox?' . join('&', ('type=a') x 1001))
+for ('outbox?type=%zz', 'outbox?type=a&type=%00', 'kv?type=a')
 {
 	is(get($http, "/feeds/$_")->{status}, 400, 'refused: ' . substr $_, 0, 30);
 }
+is(get($http, '/feeds/outbox?' . join('&', ('type=a') x $_))->{status}, $_ == 250 ? 200 : 414, "$_ types") for 250, 257;
 
 # The beginning keeps them all, and each URL has an ETag of its own
 my $begin = get($http, '/feeds/outbox?type=Order*&limit=2&type=Stock', redirects => 0);

@@ -159,7 +159,7 @@ for my $feed ('outbox', 'kv')
 	is((follow('staging', $feed, $cursor))[0], $feed eq 'outbox' ? '"later"' : '1001=later', "$feed goes on");
 }
 is(sql($new, q(SELECT data FROM feed_fetch('0', 0, 100)), @db), qq($rows{outbox}\n"later"), 'the same in xid order');
-refused($new, 'UPDATE outbox SET feed_xid = NULL', 'PF004', 'cannot update outbox', 'messages are not updated otherwise', @db);
+refused($new, 'UPDATE outbox SET feed_xid = NULL', 'PF004', 'cannot update feed', 'messages are not updated otherwise', @db);
 
 # Subscriptions deliver nothing until somebody decides where they go on.
 for my $name (qw(mail copy))

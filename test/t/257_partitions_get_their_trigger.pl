@@ -152,17 +152,17 @@ is(sql($node, $lacks), join("\n", map { "there is no trigger that captures TRUNC
 my $holds = $node->background_psql('postgres', on_error_stop => 1);
 $holds->query_safe('BEGIN; INSERT INTO captured VALUES (10)');
 sql($node, 'SELECT feed_start_worker()');
-await(has_trigger('captured_0_0') =~ s/zz_feedpub/RI_feedpub/r, 'the worker makes it');
+await(has_trigger('captured_0_0') =~ s/zz_feedpub/zz_feedpub_capture/r, 'the worker makes it');
 is(sql($node, "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'captured_10'::regclass"), '0', 'waits for nobody');
 $holds->query_safe('COMMIT');
 $holds->quit;
-await(has_trigger('captured_10') =~ s/zz_feedpub/RI_feedpub/r, 'and comes back');
+await(has_trigger('captured_10') =~ s/zz_feedpub/zz_feedpub_capture/r, 'and comes back');
 is(sql($node, $lacks), '', 'then nothing is missing');
 sql($node, 'INSERT INTO captured VALUES (1), (2); TRUNCATE captured_0_0');
 is(sql($node, q(SELECT string_agg(op || ' ' || (key ->> 'k'), ', ' ORDER BY feed_pos) FROM changes)),
 	'insert 10, insert 1, insert 2, delete 1, delete 2', 'a TRUNCATE of one is captured');
 sql($node, "ALTER EVENT TRIGGER refuse DISABLE; SELECT feed_uncapture('captured', 'changes')");
-is(sql($node, q(SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'RI\_feedpub%')), '0', 'the triggers go with the capture');
+is(sql($node, q(SELECT count(*) FROM pg_trigger JOIN pg_proc p ON p.oid = tgfoid WHERE proname LIKE '\_capture%')), '0', 'the triggers go with the capture');
 sql($node, "SELECT feed_drop('changes'); DROP TABLE captured; ALTER EVENT TRIGGER refuse ENABLE");
 
 #
