@@ -136,6 +136,8 @@ sleep 0.5;
 $server = start_server();
 waitpid $_, 0 for @writers;
 
+# what was committed last may not be published yet
+$dbh->do(q(SELECT feed_flush('outbox')));
 my $wanted = $dbh->selectcol_arrayref(<<'SQL');
 	WITH RECURSIVE page AS (
 		SELECT feed_page('outbox', '', 10000) AS page

@@ -165,7 +165,10 @@ feedpub_snapshot_begin_scan(Relation heap, Relation index, Snapshot snapshot, in
  * reads are not in the plan.
  *
  * On a standby the planner could choose an index that lacks rows, of the feed
- * or of such a table.
+ * or of such a table.  It knows those that were given up before the snapshot was
+ * taken, also if it has all locks already: each page has begun with a scan of an
+ * index with that snapshot, of the floor or of the feed, and what was announced
+ * was taken in there.
  */
 void
 feedpub_snapshot_select(struct _SPI_plan *plan, Datum *values, Relation feed)
@@ -174,9 +177,6 @@ feedpub_snapshot_select(struct _SPI_plan *plan, Datum *values, Relation feed)
 	Portal		portal;
 	ListCell   *lc;
 
-	/* a kept plan does not look, if all of its locks are held already */
-	if (snapshot->takenDuringRecovery)
-		AcceptInvalidationMessages();
 	portal = SPI_cursor_open(NULL, plan, values, NULL, true);
 	SPI_cursor_fetch(portal, true, FETCH_ALL);
 	foreach(lc, portal->stmts)
