@@ -398,6 +398,7 @@ feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTu
 	move->feed = to->relid;
 	move->root = root;
 	move->partition = RelationGetRelid(rel);
+	move->command = HeapTupleHeaderGetCmax(old->t_data);
 	move->old = heap_copytuple(old);
 	move->written = *written;
 	moves = lappend(moves, move);
@@ -413,18 +414,21 @@ feedpub_changes_begin_move(FeedpubChangeFeed *to, Oid root, Relation rel, HeapTu
 FeedpubMoved *
 feedpub_change_end_move(FeedpubChangeFeed *to, Oid root, HeapTuple new)
 {
+	CommandId	command;
+
 	forget_old_links();
+	if (moves == NIL || !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(new->t_data)))
+		return NULL;
+	command = HeapTupleHeaderGetCmin(new->t_data);
 	for (int i = list_length(moves) - 1; i >= 0; i--)
 	{
 		FeedpubMoved *move = list_nth(moves, i);
 		Relation	feed;
 		bool		is_there;
 
-		if (!TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(new->t_data)) ||
-			HeapTupleHeaderGetCmax(move->old->t_data) < HeapTupleHeaderGetCmin(new->t_data))
+		if (move->command < command)
 			break;
-		if (move->feed != to->relid || move->root != root ||
-			HeapTupleHeaderGetCmax(move->old->t_data) != HeapTupleHeaderGetCmin(new->t_data))
+		if (move->feed != to->relid || move->root != root || move->command != command)
 			continue;
 		moves = list_delete_nth_cell(moves, i);
 		feed = table_open(to->relid, NoLock);

@@ -79,6 +79,7 @@ typedef struct FeedpubMoved
 	Oid			feed;
 	Oid			root;			/* the captured table */
 	Oid			partition;
+	CommandId	command;		/* that moves it */
 	HeapTuple	old;
 	FeedpubWritten written;		/* the delete */
 } FeedpubMoved;
