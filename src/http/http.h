@@ -9,8 +9,6 @@
 #ifndef FEEDPUB_HTTP_H
 #define FEEDPUB_HTTP_H
 
-#include "utils/timestamp.h"
-
 #include "read/read.h"
 
 /* Events, or messages, being made of a page. */

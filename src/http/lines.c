@@ -23,10 +23,7 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "fmgr.h"
-#include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 
 #include "http/http.h"
 #include "retention/retention.h"

@@ -32,7 +32,6 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
-#include "utils/rel.h"
 
 #include "http/http.h"
 

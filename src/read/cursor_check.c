@@ -11,9 +11,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "access/xlog.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "read/read.h"

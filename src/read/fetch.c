@@ -32,20 +32,16 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/skey.h"
-#include "access/tableam.h"
 #include "executor/executor.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "lib/binaryheap.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 #include "utils/xid8.h"
 

@@ -32,11 +32,9 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "read/read.h"
 

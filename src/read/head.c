@@ -11,11 +11,8 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 

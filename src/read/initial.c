@@ -39,10 +39,8 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
-#include "access/tableam.h"
 #include "access/xlog.h"
 #include "common/hashfn.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"

@@ -29,17 +29,12 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "fmgr.h"
-#include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "read/read.h"
 

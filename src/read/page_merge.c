@@ -16,7 +16,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_class.h"
 #include "lib/binaryheap.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"

@@ -9,20 +9,12 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/relation.h"
-#include "catalog/pg_type.h"
-#include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/tuplestore.h"
-#include "utils/xid8.h"
 
 #include "read/read.h"
 

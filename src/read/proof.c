@@ -95,11 +95,7 @@
  */
 #include "postgres.h"
 
-#include "access/xlog.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
-#include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "read/read.h"
 

@@ -9,7 +9,6 @@
 #define FEEDPUB_READ_H
 
 #include "access/htup.h"
-#include "lib/stringinfo.h"
 #include "utils/array.h"
 
 #include "publish/publish.h"

@@ -16,11 +16,9 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

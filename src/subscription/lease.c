@@ -35,11 +35,9 @@
 
 #include "common/hashfn.h"
 #include "common/pg_prng.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

@@ -33,11 +33,9 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "subscription/subscription.h"

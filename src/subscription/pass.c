@@ -37,7 +37,6 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

@@ -24,14 +24,12 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "common/pg_prng.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

@@ -38,18 +38,15 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "subscription/subscription.h"

@@ -22,8 +22,6 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
-
 #include "subscription/subscription.h"
 
 #define LOCK_SHARD \

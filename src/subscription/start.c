@@ -8,11 +8,8 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "fmgr.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

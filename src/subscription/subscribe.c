@@ -11,14 +11,12 @@
 #include "access/relation.h"
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

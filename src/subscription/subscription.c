@@ -25,12 +25,10 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/timestamp.h"
 
 #include "subscription/subscription.h"
 

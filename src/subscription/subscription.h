@@ -8,9 +8,6 @@
 #ifndef FEEDPUB_SUBSCRIPTION_H
 #define FEEDPUB_SUBSCRIPTION_H
 
-#include "nodes/execnodes.h"
-#include "utils/array.h"
-
 #include "read/read.h"
 
 /* A shard of a subscription: its committed cursor and its lease. */
