@@ -437,6 +437,7 @@ CREATE VIEW feedpub._capture_fault AS
 	LEFT JOIN LATERAL (SELECT t.tgname, t.tgenabled FROM pg_catalog.pg_trigger t
 		WHERE t.tgrelid OPERATOR(pg_catalog.=) p.oid
 			AND t.tgfoid OPERATOR(pg_catalog.=) w.function
+			AND (w.kind OPERATOR(pg_catalog.=) 'truncate' OR (t.tgparentid OPERATOR(pg_catalog.=) 0) OPERATOR(pg_catalog.=) (p.oid OPERATOR(pg_catalog.=) p.relation))
 			AND t.tgtype OPERATOR(pg_catalog.=) w.type
 			AND t.tgqual IS NULL AND NOT t.tgdeferrable
 			AND pg_catalog.cardinality(t.tgattr::pg_catalog.int2[]) OPERATOR(pg_catalog.=) 0
@@ -453,6 +454,7 @@ CREATE VIEW feedpub._capture_fault AS
 	SELECT c.feed, c.relation, c.trigger, c.relation, 'stored', t.tgname, NULL
 	FROM feedpub._captured c
 	LEFT JOIN pg_catalog.pg_trigger t ON t.tgrelid OPERATOR(pg_catalog.=) c.relation
+		AND t.tgparentid OPERATOR(pg_catalog.=) 0
 		AND t.tgfoid OPERATOR(pg_catalog.=) 'feedpub._capture_row()'::pg_catalog.regprocedure
 		AND t.tgargs OPERATOR(pg_catalog.=)
 			(pg_catalog.convert_to(c.trigger::pg_catalog.text, pg_catalog.getdatabaseencoding()) OPERATOR(pg_catalog.||) '\x00'::pg_catalog.bytea)

@@ -270,7 +270,38 @@ CREATE FUNCTION prevent() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL
 CREATE TRIGGER prevent BEFORE INSERT ON parts_0 FOR EACH ROW EXECUTE FUNCTION prevent();
 UPDATE parts SET id = 5 WHERE id = 17;
 SELECT op, key, old_key FROM news();
+-- what another statement of the same call inserts is an insert
+DO $$
+BEGIN
+	INSERT INTO parts_1 VALUES (1, 17), (1, 18);
+	UPDATE parts SET id = 5 WHERE id = 17;
+	INSERT INTO parts VALUES (17, 2);
+END $$;
+SELECT op, key, old_key FROM news();
 DROP TRIGGER prevent ON parts_0;
+-- also if the savepoint of the move was rolled back before its insert was told of
+CREATE FUNCTION fail_moves() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;
+CREATE TRIGGER zz_fails AFTER DELETE ON parts_1 FOR EACH ROW EXECUTE FUNCTION fail_moves();
+DO $$
+BEGIN
+	BEGIN
+		UPDATE parts SET id = 6 WHERE id = 18;
+	EXCEPTION WHEN raise_exception THEN
+		INSERT INTO parts VALUES (6, 6);
+	END;
+	INSERT INTO parts VALUES (7, 7);
+	DROP TRIGGER zz_fails ON parts_1;
+	UPDATE parts SET id = 8 WHERE id = 18;
+END $$;
+SELECT op, key, old_key FROM news();
+-- or if another move has failed in between
+CREATE FUNCTION moves_another() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE parts SET id = 9 WHERE id = 16; RETURN NULL; END';
+CREATE TRIGGER moves AFTER DELETE ON parts_1 FOR EACH ROW WHEN (OLD.id = 17) EXECUTE FUNCTION moves_another();
+CREATE TRIGGER prevent BEFORE INSERT ON parts_0 FOR EACH ROW WHEN (NEW.id = 9) EXECUTE FUNCTION prevent();
+UPDATE parts SET id = 4 WHERE id = 17;
+SELECT op, key, old_key, "row" FROM news();
+INSERT INTO parts VALUES (16, 1), (17, 2);
+SELECT count(*) FROM news();
 TRUNCATE parts_1;
 SELECT op, key, old_key, old FROM news() ORDER BY key;
 TRUNCATE parts;
@@ -383,7 +414,7 @@ SELECT op, key, "row", old, regexp_replace(error, 'enum: \d+', 'enum: N') AS err
 SELECT count(*) FROM news();
 DROP TABLE moods;
 
--- A column that stands for the key and cannot be JSON: the entry has the error alone
+-- A column that stands for the key and cannot be JSON: the entry has no key
 CREATE TYPE key_mood AS ENUM ('good', 'lost');
 CREATE TABLE moods (m key_mood PRIMARY KEY, n int);
 SELECT feed_capture('moods', 'changes');

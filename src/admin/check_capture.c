@@ -40,6 +40,9 @@ feedpub_check_captures(FeedpubCheck *cxt)
 {
 	ListCell   *lc;
 
+	/* a crash may have emptied it */
+	if (cxt->repairs && get_rel_persistence(cxt->feed) == RELPERSISTENCE_UNLOGGED)
+		feedpub_lost_note(cxt->feed);
 	foreach(lc, feedpub_capture_faults(cxt->feed))
 		check_capture(cxt, lfirst(lc));
 }

@@ -111,7 +111,9 @@ void
 feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 							  Snapshot snapshot)
 {
-	bool		is_lost = (!feed->is_outbox || feed->is_changes) && feedpub_lost_exists(feed->relid, snapshot);
+	bool		is_unlogged = feed->is_changes && table->rd_rel->relpersistence == RELPERSISTENCE_UNLOGGED;
+	bool		is_lost = is_unlogged ||
+		((!feed->is_outbox || feed->is_changes) && feedpub_lost_exists(feed->relid, snapshot));
 
 	if (!is_lost && feed->key_state != FEEDPUB_KEY_CHANGED)
 		return;
@@ -123,8 +125,9 @@ feedpub_history_check_changes(const FeedpubFeed *feed, Relation table,
 						RelationGetRelationName(table)) :
 				 errmsg("the key of feed \"%s\" has changed",
 						RelationGetRelationName(table)),
-			 is_lost ?
-				 errdetail("Rows may have been changed while the feed lacked its key, its sequence, a column of the stamp or a trigger, or a partition was rewritten before it had its trigger for TRUNCATE.") :
-				 errdetail("ALTER TABLE has given a key column another type or other values. Consumers know the rows by those of before."),
+			 is_unlogged ? errdetail("The table is unlogged, so a crash removes its rows.") :
+				 is_lost ?
+						   errdetail("Rows may have been changed while the feed lacked its key, its sequence, a column of the stamp or a trigger, or a partition was rewritten before it had its trigger for TRUNCATE.") :
+						   errdetail("ALTER TABLE has given a key column another type or other values. Consumers know the rows by those of before."),
 			 errhint("Its owner can begin another history: SELECT feed_begin_history(...).")));
 }

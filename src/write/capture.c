@@ -34,8 +34,8 @@
 #include "access/relation.h"
 #include "access/table.h"
 #include "access/xact.h"
-#include "catalog/partition.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -96,7 +96,7 @@ typedef struct Change
 	TupleTableSlot *new;
 	bool		key_changed;
 	bool	   *skip;			/* columns that have not changed */
-	bool		key_only;
+	FeedpubChangeColumn column; /* that is being made */
 	int64		statement;		/* of a truncate */
 	Datum		values[FEEDPUB_CHANGE_NCOLUMNS];
 	bool		nulls[FEEDPUB_CHANGE_NCOLUMNS];
@@ -109,9 +109,9 @@ static LocalTransactionId newest_lxid = InvalidLocalTransactionId;
 static CommandId newest;
 
 static Capture *find_capture(Relation rel, const Trigger *trigger);
-static Capture *capture_in(Relation rel, const Trigger *trigger);
+static Capture *capture_in(Relation rel, const Trigger *trigger, const Capture *capture);
 static bool can_write(const Capture *capture);
-static bool find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
+static bool find_row(const Trigger *trigger, Oid *root, Datum **values, bool **nulls);
 static bool learn(Capture *capture, Relation rel, const Trigger *trigger);
 static bool find_columns(Relation rel, Oid root, Datum names, Datum numbers,
 						 bool numbers_hold, int *n, AttrNumber *attnos);
@@ -120,8 +120,6 @@ static void tell_again(Capture *capture, Relation rel, TupleTableSlot *version,
 					   CommandId command, List **versions);
 static void write_change(Change *change, const char *op, FeedpubWritten *written);
 static void make_json(void *arg);
-static void set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
-					   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot);
 static bool is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot);
 static void leave_delete(TupleTableSlot *slot, void *capture);
 
@@ -163,7 +161,7 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 	{
 		old_rel = table_open(moved->partition, NoLock);
 		old = moved->old;
-		if ((change.old_capture = capture_in(old_rel, trigdata->tg_trigger)) == NULL)
+		if ((change.old_capture = capture_in(old_rel, trigdata->tg_trigger, capture)) == NULL)
 			change.old_capture = capture;
 		change.old = MakeSingleTupleTableSlot(RelationGetDescr(old_rel), &TTSOpsHeapTuple);
 		ExecStoreHeapTuple(old, change.old, false);
@@ -212,7 +210,7 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 
 			if (table == NULL)
 				continue;
-			of_table = capture_in(table, trigdata->tg_trigger);
+			of_table = capture_in(table, trigdata->tg_trigger, capture);
 			slot = table_slot_create(table, NULL);
 			if (of_table != NULL && of_table->can_write && table->rd_rel->relfilenode == version->file &&
 				table_tuple_fetch_row_version(table, &version->tid, SnapshotAny, slot))
@@ -237,14 +235,16 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
  * What is known of the same trigger of another partition; NULL if that has none.
  */
 static Capture *
-capture_in(Relation rel, const Trigger *trigger)
+capture_in(Relation rel, const Trigger *trigger, const Capture *capture)
 {
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		const Trigger *other = &rel->trigdesc->triggers[i];
+		Capture    *found;
 
-		if (other->tgfoid == trigger->tgfoid && other->tgnargs == 1 && strcmp(other->tgargs[0], trigger->tgargs[0]) == 0)
-			return find_capture(rel, other);
+		if (other->tgfoid == trigger->tgfoid && other->tgnargs == 1 && strcmp(other->tgargs[0], trigger->tgargs[0]) == 0 &&
+			(found = find_capture(rel, other))->root == capture->root && found->head.feed == capture->head.feed)
+			return found;
 	}
 	return NULL;
 }
@@ -260,7 +260,7 @@ find_capture(Relation rel, const Trigger *trigger)
 	bool	   *nulls;
 
 	/* that of a trigger never changes */
-	if (!OidIsValid(capture->head.feed) && find_row(rel, trigger, &capture->root, &values, &nulls))
+	if (!OidIsValid(capture->head.feed) && find_row(trigger, &capture->root, &values, &nulls))
 		capture->head.feed = DatumGetObjectId(values[ANUM_CAPTURE_FEED - 1]);
 	if (!OidIsValid(capture->head.feed))
 		return capture;
@@ -295,50 +295,59 @@ can_write(const Capture *capture)
 }
 
 /*
- * Find the row of a trigger's capture, and the table that is captured.
+ * Find the row of a trigger's capture, and the table that is captured: that of the
+ * trigger of which this one is a clone, or a clone's clone.  (A partition may have
+ * a trigger of its own with the same argument, which the feed of another schema
+ * gave it before it was attached.)
  */
 static bool
-find_row(Relation rel, const Trigger *trigger, Oid *root, Datum **values, bool **nulls)
+find_row(const Trigger *trigger, Oid *root, Datum **values, bool **nulls)
 {
+	Relation	triggers = table_open(TriggerRelationId, AccessShareLock);
 	Relation	table = table_open(feedpub_registry_table("_capture"), AccessShareLock);
-	List	   *roots = list_make1_oid(RelationGetRelid(rel));
 	bool		found = false;
-	ListCell   *lc;
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
 
+	for (Oid oid = trigger->tgoid; OidIsValid(oid);)
+	{
+		ScanKeyInit(&key, Anum_pg_trigger_oid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(oid));
+		scan = systable_beginscan(triggers, TriggerOidIndexId, true, NULL, 1, &key);
+		tuple = systable_getnext(scan);
+		oid = InvalidOid;
+		if (HeapTupleIsValid(tuple))
+		{
+			*root = ((Form_pg_trigger) GETSTRUCT(tuple))->tgrelid;
+			oid = ((Form_pg_trigger) GETSTRUCT(tuple))->tgparentid;
+		}
+		systable_endscan(scan);
+	}
+	table_close(triggers, AccessShareLock);
 	feedpub_registry_check_columns(table, NATTS_CAPTURE);
 	*values = palloc(RelationGetDescr(table)->natts * sizeof(Datum));
 	*nulls = palloc(RelationGetDescr(table)->natts * sizeof(bool));
-	if (rel->rd_rel->relispartition)
-		roots = list_concat(roots, get_partition_ancestors(RelationGetRelid(rel)));
-	foreach(lc, trigger->tgnargs == 1 ? roots : NIL)
+	ScanKeyInit(&key, ANUM_CAPTURE_RELATION, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(*root));
+	scan = systable_beginscan(table, feedpub_registry_table("_capture_pkey"), true, NULL, 1, &key);
+	while (!found && trigger->tgnargs == 1 && HeapTupleIsValid(tuple = systable_getnext(scan)))
 	{
-		ScanKeyData key;
-		SysScanDesc scan;
-		HeapTuple	tuple;
-
-		ScanKeyInit(&key, ANUM_CAPTURE_RELATION, BTEqualStrategyNumber, F_OIDEQ,
-					ObjectIdGetDatum(lfirst_oid(lc)));
-		scan = systable_beginscan(table, feedpub_registry_table("_capture_pkey"), true, NULL, 1, &key);
-		while (!found && HeapTupleIsValid(tuple = systable_getnext(scan)))
-		{
-			heap_deform_tuple(heap_copytuple(tuple), RelationGetDescr(table), *values, *nulls);
-			found = strcmp(NameStr(*DatumGetName((*values)[ANUM_CAPTURE_TRIGGER - 1])), trigger->tgargs[0]) == 0;
-		}
-		systable_endscan(scan);
-		*root = lfirst_oid(lc);
-		if (found)
-			break;
+		heap_deform_tuple(heap_copytuple(tuple), RelationGetDescr(table), *values, *nulls);
+		found = strcmp(NameStr(*DatumGetName((*values)[ANUM_CAPTURE_TRIGGER - 1])), trigger->tgargs[0]) == 0;
 	}
+	systable_endscan(scan);
 	table_close(table, AccessShareLock);
 	return found;
 }
 
 /*
- * Look that up.  Returns false if changes cannot be written.
+ * Look that up.  Returns false if changes cannot be written, or if a trigger has
+ * been enabled by ALTER TABLE ... ENABLE TRIGGER: then it was disabled before, and
+ * what was changed meanwhile is missing.  (ENABLE ALWAYS leaves no trace.)
  */
 static bool
 learn(Capture *capture, Relation rel, const Trigger *trigger)
 {
+	Oid			truncate = feedpub_relation_function("_capture_truncate", 0, NULL);
 	Datum	   *values;
 	bool	   *nulls;
 	bool		found;
@@ -349,7 +358,14 @@ learn(Capture *capture, Relation rel, const Trigger *trigger)
 
 	capture->head.table = RelationGetRelid(rel);
 	capture->head.root = InvalidOid;
-	found = find_row(rel, trigger, &capture->root, &values, &nulls);
+	found = find_row(trigger, &capture->root, &values, &nulls);
+	for (int i = 0; i < rel->trigdesc->numtriggers; i++)
+	{
+		const Trigger *other = &rel->trigdesc->triggers[i];
+
+		if (other->tgenabled != TRIGGER_FIRES_ALWAYS && (other->tgoid == trigger->tgoid || other->tgfoid == truncate))
+			return false;
+	}
 	if (!found || !feedpub_change_learn(&capture->to, capture->head.feed))
 		return false;
 	capture->head.seqid = capture->to.seqid;
@@ -484,32 +500,36 @@ tell_again(Capture *capture, Relation rel, TupleTableSlot *version, CommandId co
 }
 
 /*
- * Write a change as an entry.  If its JSON cannot be made, the entry has the
- * error, and the key, if that can.
+ * Write a change as an entry.  If the JSON of a column cannot be made, the entry
+ * has the error, and the other columns.
  */
 static void
 write_change(Change *change, const char *op, FeedpubWritten *written)
 {
 	Capture    *capture = change->capture;
-	char	   *error = NULL;
+	bool		is_safe;
 	bool		pins = !capture->is_safe || extra_float_digits < 1 ||
 		bytea_output != BYTEA_OUTPUT_HEX || IntervalStyle != INTSTYLE_POSTGRES;
 	int			pinned = pins ? feedpub_key_pin_settings() : -1;
 
 	memset(change->nulls, true, sizeof(change->nulls));
-	if (capture->is_safe &&
+	is_safe = capture->is_safe &&
 		(change->old == NULL || is_small(&change->old_capture->row, change->old)) &&
-		(change->new == NULL || is_small(&capture->row, change->new)))
-		make_json(change);
-	else
-		error = feedpub_attempt(make_json, change);
-	if (error != NULL)
+		(change->new == NULL || is_small(&capture->row, change->new));
+	for (change->column = FEEDPUB_CHANGE_KEY; change->column <= FEEDPUB_CHANGE_OLD; change->column++)
 	{
-		memset(change->nulls, true, sizeof(change->nulls));
-		change->key_only = true;
-		if (feedpub_attempt(make_json, change) != NULL)
-			memset(change->nulls, true, sizeof(change->nulls));
-		change->values[FEEDPUB_CHANGE_ERROR] = CStringGetTextDatum(error);
+		char	   *failed = NULL;
+
+		if (is_safe)
+			make_json(change);
+		else
+			failed = feedpub_attempt(make_json, change);
+		if (failed == NULL)
+			continue;
+		MemoryContextReset(capture->scratch);
+		if (!change->nulls[FEEDPUB_CHANGE_ERROR])
+			continue;
+		change->values[FEEDPUB_CHANGE_ERROR] = CStringGetTextDatum(failed);
 		change->nulls[FEEDPUB_CHANGE_ERROR] = false;
 	}
 	feedpub_key_unpin(pinned);
@@ -531,46 +551,38 @@ is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot)
 	return feedpub_jsonvalue_is_small(shape, slot->tts_values, slot->tts_isnull);
 }
 
+/*
+ * Make columns of the entry, from change->column on.
+ */
 static void
 make_json(void *arg)
 {
 	Change	   *change = arg;
-	Capture    *capture = change->capture;
-	Capture    *from = change->old_capture;
 
-	if (change->new != NULL)
-		set_object(change, FEEDPUB_CHANGE_KEY, capture, &capture->key, NULL, change->new);
-	else if (change->old != NULL)
-		set_object(change, FEEDPUB_CHANGE_KEY, from, &from->key, NULL, change->old);
-	if (change->key_changed)
-		set_object(change, FEEDPUB_CHANGE_OLD_KEY, from, &from->key, NULL, change->old);
-	if (change->key_only)
-		return;
-	if (change->new != NULL)
-		set_object(change, FEEDPUB_CHANGE_ROW, capture, &capture->row, NULL, change->new);
-	if (change->old != NULL && capture->with_old)
-		set_object(change, FEEDPUB_CHANGE_OLD, from, &from->row, change->skip, change->old);
-}
+	for (; change->column <= FEEDPUB_CHANGE_OLD; change->column++)
+	{
+		bool		is_new = change->new != NULL &&
+			(change->column == FEEDPUB_CHANGE_KEY || change->column == FEEDPUB_CHANGE_ROW);
+		Capture    *capture = is_new ? change->capture : change->old_capture;
+		TupleTableSlot *slot = is_new ? change->new : change->old;
+		bool		is_old = change->column == FEEDPUB_CHANGE_OLD;
+		StringInfoData out;
 
-/*
- * Set a column of the entry to an object of columns of a row.
- */
-static void
-set_object(Change *change, FeedpubChangeColumn column, Capture *capture,
-		   const FeedpubJsonShape *shape, const bool *skip, TupleTableSlot *slot)
-{
-	StringInfoData out;
-
-	initStringInfo(&out);
-	appendStringInfoSpaces(&out, VARHDRSZ);
-	slot_getallattrs(slot);
-	feedpub_jsonvalue_limit(capture->values, &out);
-	feedpub_jsonvalue_object(capture->values, &out, shape, skip, slot->tts_values, slot->tts_isnull,
-							 capture->scratch);
-	MemoryContextReset(capture->scratch);
-	SET_VARSIZE(out.data, out.len);
-	change->values[column] = PointerGetDatum(out.data);
-	change->nulls[column] = false;
+		if (slot == NULL || (is_old && !capture->with_old) ||
+			(change->column == FEEDPUB_CHANGE_ROW && !is_new) ||
+			(change->column == FEEDPUB_CHANGE_OLD_KEY && !change->key_changed))
+			continue;
+		initStringInfo(&out);
+		appendStringInfoSpaces(&out, VARHDRSZ);
+		slot_getallattrs(slot);
+		feedpub_jsonvalue_limit(capture->values, &out);
+		feedpub_jsonvalue_object(capture->values, &out, change->column <= FEEDPUB_CHANGE_OLD_KEY ? &capture->key : &capture->row,
+								 is_old ? change->skip : NULL, slot->tts_values, slot->tts_isnull, change->capture->scratch);
+		MemoryContextReset(change->capture->scratch);
+		SET_VARSIZE(out.data, out.len);
+		change->values[change->column] = PointerGetDatum(out.data);
+		change->nulls[change->column] = false;
+	}
 }
 
 /*

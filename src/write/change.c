@@ -127,7 +127,8 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 	if (!result || !OidIsValid(to->seqid))
 		return false;
 	feed = table_open(relid, NoLock);
-	result = feed->rd_rel->relkind == RELKIND_RELATION;
+	result = feed->rd_rel->relkind == RELKIND_RELATION && feed->rd_rel->relpersistence == RELPERSISTENCE_PERMANENT &&
+		get_rel_persistence(to->seqid) == RELPERSISTENCE_PERMANENT;
 	for (int i = 0; i < FEEDPUB_CHANGE_NCOLUMNS; i++)
 	{
 		Form_pg_attribute att;
