@@ -490,13 +490,6 @@ COMMENT ON VIEW feedpub._capture_leftover IS
 	'Triggers that belong to no capture.';
 GRANT SELECT ON feedpub._capture_leftover TO pg_database_owner;
 
-CREATE FUNCTION feedpub._running(OUT xid pg_catalog.xid8, OUT pid pg_catalog.int4)
-RETURNS SETOF record
-LANGUAGE C VOLATILE PARALLEL RESTRICTED ROWS 10
-AS 'MODULE_PATHNAME', 'feedpub_running';
-COMMENT ON FUNCTION feedpub._running() IS
-	'Returns the running transactions that hold back xid order.';
-
 CREATE FUNCTION feedpub._estimate_waiting(feed pg_catalog.regclass,
 	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
 RETURNS record
@@ -1209,31 +1202,41 @@ COMMENT ON COLUMN feedpub.workers.last_error_feed IS
 	'The feed of the last error, in its own database.';
 GRANT SELECT ON feedpub.workers TO PUBLIC;
 
--- pg_stat_activity itself hides details of other users' sessions: it looks at
--- the role that reads the view.
+-- Those that a snapshot finds, and the caller's own; so not those of VACUUM, which
+-- snapshots skip.  The epoch of an xid is that with which it is less than 2^31
+-- from the snapshot's xmax (written with OPERATOR, all operators are of one
+-- precedence, from left to right).  A standby knows its primary's transactions
+-- only by their xids, so there it is the oldest one, if another that is younger
+-- has ended.  pg_stat_activity shows all roles which session has which xid; other
+-- details it hides itself.
 CREATE VIEW feedpub.blockers AS
-	SELECT r.xid,
-		CASE WHEN p.gid IS NOT NULL THEN 'prepared'
-			WHEN r.pid IS NULL THEN 'primary'
-			ELSE 'session' END AS kind,
-		CASE WHEN r.pid OPERATOR(pg_catalog.<>) 0 THEN r.pid END AS pid,
-		p.gid,
-		COALESCE(a.datname, p.database) AS database,
-		COALESCE(a.usename, p.owner) AS "user",
-		a.application_name,
-		a.state,
-		a.query_start,
-		a.xact_start,
-		p.prepared AS prepared_at,
-		COALESCE(p.prepared, a.xact_start) AS since,
-		a.client_addr
-	FROM feedpub._running() r
-	LEFT JOIN pg_catalog.pg_stat_activity a
-		ON a.pid OPERATOR(pg_catalog.=) r.pid
-	LEFT JOIN pg_catalog.pg_prepared_xacts p
-		ON r.pid OPERATOR(pg_catalog.=) 0
-		AND p.transaction OPERATOR(pg_catalog.=) r.xid::pg_catalog.xid
-	ORDER BY r.xid;
+	SELECT w.xid, b.kind, b.pid, b.gid, b.database, b."user", b.application_name,
+		b.state, b.query_start, b.xact_start, b.prepared_at,
+		COALESCE(b.prepared_at, b.xact_start) AS since,
+		b.client_addr
+	FROM pg_catalog.pg_current_snapshot() s (snapshot),
+		LATERAL (
+			SELECT 'session'::pg_catalog.text AS kind, a.backend_xid AS id, a.pid, NULL::pg_catalog.text AS gid,
+				a.datname AS database, a.usename AS "user", a.application_name, a.state,
+				a.query_start, a.xact_start, NULL::pg_catalog.timestamptz AS prepared_at, a.client_addr
+			FROM pg_catalog.pg_stat_activity a
+			WHERE a.backend_xid IS NOT NULL
+			UNION ALL
+			SELECT 'prepared', p.transaction, NULL, p.gid, p.database, p.owner, NULL, NULL, NULL, NULL, p.prepared, NULL
+			FROM pg_catalog.pg_prepared_xacts p
+			UNION ALL
+			SELECT 'primary', pg_catalog.pg_snapshot_xmin(s.snapshot)::pg_catalog.xid,
+				NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+			WHERE pg_catalog.pg_is_in_recovery()
+				AND pg_catalog.pg_snapshot_xmin(s.snapshot) OPERATOR(pg_catalog.<) pg_catalog.pg_snapshot_xmax(s.snapshot)) b,
+		LATERAL (SELECT pg_catalog.pg_snapshot_xmax(s.snapshot)::pg_catalog.text::pg_catalog.int8) x (xmax),
+		LATERAL (SELECT (b.id::pg_catalog.text::pg_catalog.int8 OPERATOR(pg_catalog.-) x.xmax
+			OPERATOR(pg_catalog.%) 4294967296 OPERATOR(pg_catalog.+) 6442450944 OPERATOR(pg_catalog.%) 4294967296
+			OPERATOR(pg_catalog.-) 2147483648 OPERATOR(pg_catalog.+) x.xmax)::pg_catalog.text::pg_catalog.xid8) w (xid)
+	WHERE NOT pg_catalog.pg_visible_in_snapshot(w.xid, s.snapshot)
+		OR b.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()
+		OR b.kind OPERATOR(pg_catalog.=) 'primary'
+	ORDER BY w.xid;
 COMMENT ON VIEW feedpub.blockers IS
 	'The transactions of all databases that hold back xid order, the oldest first.';
 COMMENT ON COLUMN feedpub.blockers.kind IS

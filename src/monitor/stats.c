@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * stats.c
- *	  Functions for the views: the state of feeds and workers, which
- *	  transactions hold xid order back, and how many rows wait after the
- *	  horizon.
+ *	  Functions for the views: the state of feeds and workers, and how many rows
+ *	  wait after the horizon.
  *
  * They only read, never count rows, and wait for no lock longer than a ms: a
  * table that another session has locked is shown as locked, since a view that
@@ -22,8 +21,6 @@
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/lwlock.h"
-#include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -36,7 +33,6 @@
 
 #include "admin/admin.h"
 
-PG_FUNCTION_INFO_V1(feedpub_running);
 PG_FUNCTION_INFO_V1(feedpub_waiting);
 PG_FUNCTION_INFO_V1(feedpub_feed_stats);
 PG_FUNCTION_INFO_V1(feedpub_workers);
@@ -83,84 +79,6 @@ static double estimate_rate(Oid relid, Snapshot snapshot,
 							const FeedpubBatch *last);
 static int64 largest_pos(Oid relid, Snapshot snapshot, int64 sync_id);
 static const char *worker_state(const FeedpubWorkerInfo *worker);
-
-/*
- * feedpub._running() returns TABLE (xid xid8, pid integer), VOLATILE
- *
- * The running transactions of all databases that hold the horizon back: those
- * that a snapshot would find (procarray.c: GetSnapshotData).  pid is 0 for a
- * prepared one.  Those of VACUUM and of logical decoding are left out, since
- * snapshots skip them.  A standby knows its primary's transactions only by
- * their xids, so there it is the oldest one, with a pid of NULL.
- *
- * Xids and pids are no secrets: pg_locks shows them to all roles.
- * pg_stat_activity shows the role of a process to those that may know it.
- */
-Datum
-feedpub_running(PG_FUNCTION_ARGS)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			maxrunning = ProcGlobal->allProcCount;
-	TransactionId *xids = palloc(maxrunning * sizeof(TransactionId));
-	int		   *pids = palloc(maxrunning * sizeof(int));
-	int			nrunning = 0;
-	List	   *prepared;
-	FullTransactionId next;
-	ListCell   *lc;
-
-	InitMaterializedSRF(fcinfo, 0);
-
-	if (RecoveryInProgress())
-	{
-		Datum		values[2] = {0};
-		bool		nulls[2] = {false, true};
-		FullTransactionId horizon = feedpub_horizon(GetActiveSnapshot());
-
-		if (FullTransactionIdPrecedes(horizon, ReadNextFullTransactionId()))
-		{
-			values[0] = FullTransactionIdGetDatum(horizon);
-			tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-		}
-		return (Datum) 0;
-	}
-
-	/* nothing here may fail or allocate while the lock is held */
-	LWLockAcquire(ProcArrayLock, LW_SHARED);
-	for (int i = 0; i < maxrunning; i++)
-	{
-		PGPROC	   *proc = &ProcGlobal->allProcs[i];
-		TransactionId xid = proc->xid;
-
-		if (!TransactionIdIsNormal(xid) ||
-			(proc->statusFlags & (PROC_IN_VACUUM | PROC_IN_LOGICAL_DECODING)))
-			continue;
-		xids[nrunning] = xid;
-		pids[nrunning++] = proc->pid;
-	}
-	LWLockRelease(ProcArrayLock);
-
-	prepared = feedpub_horizon_prepared();
-	next = ReadNextFullTransactionId();
-	foreach(lc, prepared)
-	{
-		Datum		values[2];
-		bool		nulls[2] = {false, false};
-
-		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(lfirst_oid(lc), next));
-		values[1] = Int32GetDatum(0);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	for (int i = 0; i < nrunning; i++)
-	{
-		Datum		values[2];
-		bool		nulls[2] = {false, false};
-
-		values[0] = FullTransactionIdGetDatum(feedpub_horizon_widen(xids[i], next));
-		values[1] = Int32GetDatum(pids[i]);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
-}
 
 /*
  * May the caller know what happens in a feed?
