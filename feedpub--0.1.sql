@@ -806,6 +806,16 @@ AS 'MODULE_PATHNAME', 'feedpub_page_events';
 COMMENT ON FUNCTION feedpub._page_events(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order: its entries as CloudEvents, a line each, and a last line with its end.';
 
+CREATE FUNCTION feedpub._page_records(feed pg_catalog.regclass,
+	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
+	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,
+	types pg_catalog.text[] DEFAULT NULL)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_page_records';
+COMMENT ON FUNCTION feedpub._page_records(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
+	'Reads a page of a feed in published order: its entries as attributes and data, a line each, and a last line with its end.';
+
 CREATE FUNCTION feedpub._page_messages(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,

@@ -81,6 +81,36 @@ CALL feed_publish();
 SELECT regexp_replace(e, 'enum: \d+', 'enum: N') FROM events('broken') e;
 SELECT regexp_replace(e, 'enum: \d+', 'enum: N') FROM events('moods') e;
 
+-- The same as records, with what events lack
+CREATE FUNCTION records(feed regclass) RETURNS SETOF text LANGUAGE sql AS $$
+	SELECT replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(r, '(?<=\mid=)[-0-9A-Z_a-z]{44,64}', '<cursor>'),
+		'(?<=\mtime=)\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00', '<time>'),
+		'(?<=\mmessageid=)[0-9a-f-]{36}', '<uuid>'), '"(cursor|xid|published_at|statement)": ("[^"]*"|\d+)', '"\1": ...', 'g'), E'\t', ' | ')
+	  FROM string_to_table(feedpub._page_records(feed), E'\n') WITH ORDINALITY r (r, n) WHERE r LIKE 'op=%' ORDER BY n
+$$;
+INSERT INTO outbox (publication_id, message_type, message_key, data) VALUES (E'a\tb%', 'published', 'k', '{"a" : "x\t"}');
+SELECT feed_create_changes('changes');
+CREATE TABLE lines (k text PRIMARY KEY, v text);
+SELECT feed_capture('lines', 'changes');
+INSERT INTO lines VALUES (E'k\n1', E'v\n1');
+UPDATE lines SET k = '';
+DELETE FROM lines;
+TRUNCATE lines;
+INSERT INTO changes (op, key, row) VALUES ('message', NULL, '{}');
+CALL feed_publish();
+SELECT * FROM records('outbox');
+SELECT * FROM records('"Odd ""Name/%"');
+SELECT regexp_replace(e, 'enum: \d+', 'enum: N') FROM records('broken') e;
+SELECT * FROM records('changes');
+SELECT regexp_replace(split_part(feedpub._page_records('changes', max_rows => 2), E'\n', -1), '^\S+ (\S+) \d+ ', '\1 ') AS part,
+	regexp_replace(split_part(feedpub._page_records('changes'), E'\n', -1), '^\S+ (\S+) \d+ ', '\1 ') AS whole;
+-- A page ends with the entry after which it has 1 MB
+SELECT feed_head('outbox') AS head \gset
+INSERT INTO outbox (message_type, data) SELECT 'large', to_json(repeat('x', 600000)) FROM generate_series(1, 3);
+CALL feed_publish();
+SELECT count(*) FILTER (WHERE r LIKE 'op=%') AS entries, bool_or(r ~ '^\S+ more ') AS more
+  FROM string_to_table(feedpub._page_records('outbox', :'head'), E'\n') r;
+
 -- The last line, of both functions: how long deletes are retained, in s
 CREATE FUNCTION ends(feed regclass) RETURNS text LANGUAGE sql AS $$
 	SELECT string_agg(regexp_replace(r, '^\S+ (\S+) \d+ ', '\1 '), ', ')
@@ -100,7 +130,7 @@ SELECT feedpub._page_events('two', 'x');
 SELECT feedpub._page_events('feedpub._feed');
 
 SET client_min_messages = warning;
-DROP FUNCTION events, ends;
-DROP TABLE "Odd ""Name/%", two, times, kept, broken, moods;
+DROP FUNCTION events, records, ends;
+DROP TABLE "Odd ""Name/%", two, times, kept, broken, moods, lines;
 DROP TYPE mood;
-SELECT feed_drop('outbox');
+SELECT feed_drop('outbox'), feed_drop('changes');

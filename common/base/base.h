@@ -60,7 +60,7 @@ struct BaseTimer
 typedef struct BaseSetting
 {
 	const char *name;
-	const char *unit;			/* what --help shows as its value */
+	const char *unit;			/* what --help shows as its value; NULL: a switch */
 	const char *preset;
 	int			least;
 	int			most;			/* 0: it is text, a char * */
@@ -78,6 +78,13 @@ typedef struct BaseSettings
 	const BaseSetting *list;
 	size_t		count;
 	size_t		size;			/* of the struct */
+
+	/*
+	 * take a line below one of the form [section]; false if there is no such
+	 * setting.  NULL: the file has no sections
+	 */
+	bool (*take)(void *values, const char *section, const char *name,
+				 const char *value);
 
 	/* fill the struct's other members; false if a value is wrong, as logged */
 	bool (*complete)(void *values);
@@ -100,6 +107,8 @@ extern void base_loop_wait(int64_t timeout);
 /* in settings.c */
 extern void *base_settings_load(const BaseSettings *settings, int argc,
 								char **argv, int *status);
+extern bool base_setting_set(void *into, const BaseSetting *setting,
+							 const char *value);
 extern void *base_settings_reload(const BaseSettings *settings, void *old);
 
 /* in text.c */

@@ -5,7 +5,8 @@
  *
  * A flag comes before the environment, the environment before the file, and
  * the file before the default.  On SIGHUP the file is read again; settings
- * that are marked so take effect then.
+ * that are marked so take effect then.  A program may let its file have
+ * sections, each begun by a line "[name]", and takes their lines itself.
  *
  * A reload frees the settings before it.  That is safe, since the process has
  * one thread, and the signal is taken by its loop: when that runs, no function
@@ -28,8 +29,8 @@ static char *file_name;
 static void print_help(const BaseSettings *settings);
 static const BaseSetting *find_setting(const BaseSettings *settings,
 									   const char *name, size_t length);
-static bool set_from_file(const BaseSettings *settings, char **values);
-static bool set_value(void *into, const BaseSetting *setting, const char *value);
+static bool set_from_file(const BaseSettings *settings, char **values, void *made);
+static bool is_section(char *line, char **section);
 static void print_variable(BaseText *name, const BaseSettings *settings,
 						   const BaseSetting *setting);
 static void *make_settings(const BaseSettings *settings);
@@ -43,7 +44,13 @@ print_help(const BaseSettings *settings)
 	{
 		const BaseSetting *s = &settings->list[i];
 
-		printf("  --%s=%s\n      %s", s->name, s->unit, s->help);
+		printf(s->unit != NULL ? "  --%s=%s\n" : "  --%s\n", s->name, s->unit);
+		if (s->unit == NULL)
+		{
+			printf("      %s\n", s->help);
+			continue;
+		}
+		printf("      %s", s->help);
 		printf(*s->preset ? " (%s)\n" : "\n", s->preset);
 	}
 	printf("  --config=FILE\n"
@@ -65,9 +72,10 @@ find_setting(const BaseSettings *settings, const char *name, size_t length)
 
 /* Read the file; a value that is there already stays. */
 static bool
-set_from_file(const BaseSettings *settings, char **values)
+set_from_file(const BaseSettings *settings, char **values, void *made)
 {
 	char		line[4096];
+	char	   *section = NULL;
 	int			number = 0;
 	bool		good = true;
 	FILE	   *file = fopen(file_name, "r");
@@ -88,13 +96,23 @@ set_from_file(const BaseSettings *settings, char **values)
 		number++;
 		if (*name == '#' || *name == '\n' || *name == '\0')
 			continue;
+		if (settings->take != NULL && is_section(name, &section))
+			continue;
 		if (value != NULL)
 		{
 			size_t		length = value - name;
 
 			while (length > 0 && (name[length - 1] == ' ' || name[length - 1] == '\t'))
 				length--;
-			setting = find_setting(settings, name, length);
+			if (section == NULL)
+				setting = find_setting(settings, name, length);
+			name[length] = '\0';
+			value += 1 + strspn(value + 1, " \t");
+			for (char *end = value + strlen(value);
+				 end > value && isspace((unsigned char) end[-1]);)
+				*--end = '\0';
+			if (section != NULL && settings->take(made, section, name, value))
+				continue;
 		}
 		if (setting == NULL)
 		{
@@ -103,20 +121,37 @@ set_from_file(const BaseSettings *settings, char **values)
 			good = false;
 			continue;
 		}
-		value += 1 + strspn(value + 1, " \t");
-		for (char *end = value + strlen(value);
-			 end > value && isspace((unsigned char) end[-1]);)
-			*--end = '\0';
 		slot = &values[setting - settings->list];
 		if (*slot == NULL)
 			*slot = base_copy(value);
 	}
 	fclose(file);
+	free(section);
 	return good;
 }
 
+/* Is it a line [section]?  Then that is the section from here on. */
 static bool
-set_value(void *into, const BaseSetting *setting, const char *value)
+is_section(char *line, char **section)
+{
+	char	   *end = line + strlen(line);
+
+	while (end > line && isspace((unsigned char) end[-1]))
+		end--;
+	if (*line != '[' || end - line < 3 || end[-1] != ']')
+		return false;
+	end[-1] = '\0';
+	free(*section);
+	*section = base_copy(line + 1);
+	return true;
+}
+
+/*
+ * Set the member of a struct.  What was there is not freed.  Returns false if
+ * the value is wrong, as logged.
+ */
+bool
+base_setting_set(void *into, const BaseSetting *setting, const char *value)
 {
 	char	   *field = (char *) into + setting->offset;
 	char	   *end;
@@ -169,10 +204,10 @@ make_settings(const BaseSettings *settings)
 		free(name.data);
 	}
 	if (file_name != NULL)
-		good = set_from_file(settings, values);
+		good = set_from_file(settings, values, made);
 	for (size_t i = 0; i < settings->count; i++)
 	{
-		if (!set_value(made, &settings->list[i],
+		if (!base_setting_set(made, &settings->list[i],
 					   values[i] != NULL ? values[i] : settings->list[i].preset))
 			good = false;
 		free(values[i]);
@@ -223,7 +258,9 @@ base_settings_load(const BaseSettings *settings, int argc, char **argv,
 			puts(FEEDPUB_PROGRAM " " FEEDPUB_VERSION);
 			return NULL;
 		}
-		if (value == NULL && i + 1 < argc)
+		if (value == NULL && setting != NULL && setting->unit == NULL)
+			value = "1";
+		else if (value == NULL && i + 1 < argc)
 			value = argv[++i];
 		else if (value != NULL)
 			value++;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * event.c
- *	  An entry of a page as a CloudEvent 1.0, in JSON.
+ *	  An entry of a page as a CloudEvent 1.0, in JSON, or as a record.
  *
  *		id			the entry's cursor
  *		source		"/feeds/" and the table's qualified name, percent-encoded:
@@ -26,6 +26,16 @@
  * noncharacters.  So these, and "%", are percent-encoded, and an empty text is
  * "%00", which no other text is encoded as.  Different keys have different
  * subjects.
+ *
+ * A record is what feedpub-relay reads, which has no parser of JSON: attributes
+ * as name=value, each with a tab after it, then, if there is data, another tab
+ * and the data.  These cannot be in an attribute.  Besides those above it has
+ *
+ *		op			of the entry
+ *		publication	publication_id, of an outbox, unless it is empty
+ *		relation, oldkey, moment
+ *					of a change feed; oldkey is made as subject is, and moment
+ *					is "true" if a moment ends with the entry
  *
  *-------------------------------------------------------------------------
  */
@@ -56,6 +66,8 @@ static char *encode(const char *s, bool unreserved_only);
 static char *column_text(FeedpubEvents *events, AttrNumber attno);
 static void append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno);
 static void append_type(FeedpubEvents *events, const FeedpubPageRow *row);
+static void begin_data(FeedpubEvents *events);
+static void append_record(FeedpubEvents *events, const FeedpubJsonEntry *entry);
 static void append_subject(FeedpubEvents *events, const FeedpubJsonEntry *entry);
 static char *key_text(StringInfo values, int n);
 static void append_trace(FeedpubEvents *events);
@@ -85,6 +97,7 @@ feedpub_event_begin(const FeedpubPage *page)
 		events->id = get_attnum(relid, "message_id");
 		events->data = get_attnum(relid, "data");
 		events->headers = get_attnum(relid, "headers");
+		events->publication = get_attnum(relid, "publication_id");
 	}
 	events->context = AllocSetContextCreate(CurrentMemoryContext,
 											"feedpub event",
@@ -107,7 +120,11 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 	char		cursor[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 
 	cursor[feedpub_cursor_print(&row->cursor, cursor)] = '\0';
-	appendStringInfo(out, "{\"specversion\": \"1.0\", \"id\": \"%s\"", cursor);
+	if (events->are_records)
+		append_record(events, entry);
+	else
+		appendStringInfoString(out, "{\"specversion\": \"1.0\"");
+	feedpub_event_attribute(events, "id", cursor);
 	feedpub_event_attribute(events, "source", events->source);
 	append_type(events, row);
 	append_subject(events, entry);
@@ -121,20 +138,67 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 		feedpub_event_attribute(events, "error", encode(entry->error, false));
 	if (events->page->feed.is_changes)
 	{
-		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
+		begin_data(events);
 		appendBinaryStringInfo(out, json->data + start, json->len - start);
 	}
 	else if (entry->error == NULL && row->op == FEEDPUB_OP_UPSERT &&
 			 !(events->data != InvalidAttrNumber && events->nulls[events->data - 1]))
 	{
-		appendStringInfoString(out, ", \"datacontenttype\": \"application/json\", \"data\": ");
+		begin_data(events);
 		if (events->data != InvalidAttrNumber)
 			append_value(events, out, events->data);
 		else
 			appendBinaryStringInfo(out, json->data + entry->value, entry->value_length);
 	}
-	appendStringInfoChar(out, '}');
+	if (!events->are_records)
+		appendStringInfoChar(out, '}');
 	return true;
+}
+
+/*
+ * Make the record of an entry, which begins at "start" in its buffer.
+ */
+bool
+feedpub_event_record(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
+{
+	events->are_records = true;
+	return feedpub_event_make(events, entry, start);
+}
+
+static void
+begin_data(FeedpubEvents *events)
+{
+	if (events->are_records)
+		appendStringInfoChar(&events->out, '\t');
+	else
+		appendStringInfoString(&events->out, ", \"datacontenttype\": \"application/json\", \"data\": ");
+}
+
+/*
+ * Append what only a record has.
+ */
+static void
+append_record(FeedpubEvents *events, const FeedpubJsonEntry *entry)
+{
+	const FeedpubPageRow *row = entry->row;
+	char	   *value;
+
+	feedpub_event_attribute(events, "op", feedpub_changes_op_names[row->op]);
+	if (events->publication != InvalidAttrNumber && !events->nulls[events->publication - 1])
+	{
+		value = column_text(events, events->publication);
+		if (*value != '\0')
+			feedpub_event_attribute(events, "publication", encode(value, false));
+	}
+	if (!events->page->feed.is_changes)
+		return;
+	if (entry->given[FEEDPUB_CHANGE_RELATION])
+		feedpub_event_attribute(events, "relation", encode(TextDatumGetCString(entry->columns[FEEDPUB_CHANGE_RELATION]), false));
+	if (entry->given[FEEDPUB_CHANGE_OLD_KEY] &&
+		(value = feedpub_event_key(entry->columns[FEEDPUB_CHANGE_OLD_KEY])) != NULL)
+		feedpub_event_attribute(events, "oldkey", encode(value, false));
+	if (row->moment)
+		feedpub_event_attribute(events, "moment", "true");
 }
 
 /*
@@ -188,6 +252,11 @@ encode(const char *s, bool unreserved_only)
 void
 feedpub_event_attribute(FeedpubEvents *events, const char *name, const char *value)
 {
+	if (events->are_records)
+	{
+		appendStringInfo(&events->out, "%s=%s\t", name, value);
+		return;
+	}
 	appendStringInfo(&events->out, ", \"%s\": ", name);
 	feedpub_jsonvalue_string(events->values, &events->out, value, strlen(value));
 }

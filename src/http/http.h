@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * http.h
- *	  What only feedpub-http calls: pages as lines, as events and as messages,
- *	  statements of a request.
+ *	  What only feedpub-http and feedpub-relay call: pages as lines, as events,
+ *	  as records and as messages, statements of a request.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,6 +15,7 @@
 typedef struct FeedpubEvents
 {
 	const FeedpubPage *page;
+	bool		are_records;
 	TupleDesc	desc;
 	FeedpubJsonValues *values;
 	StringInfoData out;
@@ -26,6 +27,7 @@ typedef struct FeedpubEvents
 	AttrNumber	id;
 	AttrNumber	data;
 	AttrNumber	headers;
+	AttrNumber	publication;
 	TimestampTz created_at;		/* 0: not looked up yet */
 	MemoryContext context;		/* of one event being made */
 	Datum	   *columns;		/* of its row */
@@ -36,6 +38,8 @@ typedef struct FeedpubEvents
 extern FeedpubEvents *feedpub_event_begin(const FeedpubPage *page);
 extern bool feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry,
 							   int start);
+extern bool feedpub_event_record(FeedpubEvents *events, FeedpubJsonEntry *entry,
+								 int start);
 extern void feedpub_event_attribute(FeedpubEvents *events, const char *name,
 									const char *value);
 extern void feedpub_event_time(FeedpubEvents *events, const char *name,

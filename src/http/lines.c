@@ -2,7 +2,7 @@
  *
  * lines.c
  *	  A page of feed_page() as lines: feedpub._page_lines(),
- *	  feedpub._page_events(), feedpub._page_messages().
+ *	  feedpub._page_events(), feedpub._page_records(), feedpub._page_messages().
  *
  * A server that sends entries one by one, as lines or as events, would have to
  * parse the object that feed_page() returns.  Here each entry is a line, of the
@@ -14,8 +14,9 @@
  * ends with the page, its kind is "changes,moment".
  *
  * feedpub._page_events() returns the same page with CloudEvents in place of
- * entries (event.c), and feedpub._page_messages() with the messages of Durable
- * Streams (message.c), which may be fewer.
+ * entries, and feedpub._page_records() with records (event.c);
+ * feedpub._page_messages() with the messages of Durable Streams (message.c),
+ * which may be fewer.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +31,7 @@
 
 PG_FUNCTION_INFO_V1(feedpub_page_lines);
 PG_FUNCTION_INFO_V1(feedpub_page_events);
+PG_FUNCTION_INFO_V1(feedpub_page_records);
 PG_FUNCTION_INFO_V1(feedpub_page_messages);
 
 /*
@@ -37,6 +39,9 @@ PG_FUNCTION_INFO_V1(feedpub_page_messages);
  * server holds it until its client has taken it, however slowly.
  */
 #define MAX_BYTES	(8 * 1024 * 1024)
+
+/* The same of records: a page is being sent while the next one is asked for. */
+#define MAX_RECORDS_BYTES	(1024 * 1024)
 
 /*
  * Makes what stands for an entry, which begins at "start" in its buffer, in
@@ -86,6 +91,19 @@ Datum
 feedpub_page_events(PG_FUNCTION_ARGS)
 {
 	return write_page(fcinfo, feedpub_event_make);
+}
+
+/*
+ * feedpub._page_records(feed regclass, after text DEFAULT '', max_rows int
+ * DEFAULT 100, shard int DEFAULT NULL, shards int DEFAULT NULL, types text[]
+ * DEFAULT NULL) returns text, VOLATILE
+ *
+ * The same with records.
+ */
+Datum
+feedpub_page_records(PG_FUNCTION_ARGS)
+{
+	return write_page(fcinfo, feedpub_event_record);
 }
 
 /*
@@ -161,7 +179,8 @@ end_line(FeedpubJsonEntry *entry, void *arg)
 	replace_all(text->data + writer->line, text->data + text->len, '\r');
 	appendStringInfoChar(text, '\n');
 	writer->line = text->len;
-	return text->len < MAX_BYTES && entry->row != writer->end;
+	return text->len < (writer->make == feedpub_event_record ? MAX_RECORDS_BYTES : MAX_BYTES) &&
+		entry->row != writer->end;
 }
 
 /* Put the event of an entry where the entry is; returns false if it has none. */

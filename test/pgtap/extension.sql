@@ -58,6 +58,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._request(text,text,boolean,text,text[])',
 	'function feedpub._page_lines(regclass,text,integer,integer,integer,text[])',
 	'function feedpub._page_events(regclass,text,integer,integer,integer,text[])',
+	'function feedpub._page_records(regclass,text,integer,integer,integer,text[])',
 	'function feedpub._page_messages(regclass,text,integer,integer,integer,text[])',
 	'function feed_create(text,regtype,boolean)',
 	'function feed_create_changes(text,boolean)',

@@ -183,7 +183,7 @@ FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace
 	JOIN pg_depend d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
 	JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'feedpub'
 WHERE proargtypes[0] = 'regclass'::regtype AND pronargs - pronargdefaults <= 1
-	AND proname NOT IN ('feed_page', '_page_lines', '_page_events', '_page_messages', 'feed_read', 'feed_attach')
+	AND proname NOT IN ('feed_page', '_page_lines', '_page_events', '_page_records', '_page_messages', 'feed_read', 'feed_attach')
 ORDER BY 1
 SQL
 
@@ -198,6 +198,7 @@ for my $user (@callers)
 		  "SELECT feed_page('$feed', '', 10)",
 		  "SELECT feedpub._page_lines('$feed', '', 10)",
 		  "SELECT feedpub._page_events('$feed', '', 10)",
+		  "SELECT feedpub._page_records('$feed', '', 10)",
 		  "SELECT feedpub._page_messages('$feed', '', 10)",
 		  "SELECT * FROM feed_fetch(NULL::$feed, '0', 0, 10)",
 		  "SELECT feed_subscribe('s $feed $user', '$feed', 'earliest')",
