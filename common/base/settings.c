@@ -208,7 +208,7 @@ make_settings(const BaseSettings *settings)
 	for (size_t i = 0; i < settings->count; i++)
 	{
 		if (!base_setting_set(made, &settings->list[i],
-					   values[i] != NULL ? values[i] : settings->list[i].preset))
+							  values[i] != NULL ? values[i] : settings->list[i].preset))
 			good = false;
 		free(values[i]);
 	}

@@ -142,7 +142,7 @@ extern bool db_session_hopes(const DbSession *session);
 extern void db_session_send(DbSession *session, const char *text,
 							int nargs, const char *const *arguments);
 extern void db_session_prepare(DbSession *session, const char *name,
-							   const char *text);
+							   const char *text, int nargs);
 extern void db_session_run(DbSession *session, const char *name, int nargs,
 						   const char *const *arguments);
 extern void db_session_sync(DbSession *session);

@@ -348,7 +348,8 @@ opened(DbSession *session)
 	db_session_send(session, text, 0, NULL);
 	db_session_prepare(session, REQUEST,
 					   "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4,"
-					   " $5, $6, $7, $8, $9, $10)");
+					   " $5, $6, $7, $8, $9, $10)",
+					   DB_MAX_ARGUMENTS + 4);
 	db_session_sync(session);
 	db_session_flush(session);
 }

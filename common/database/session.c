@@ -235,11 +235,11 @@ db_session_send(DbSession *session, const char *text, int nargs,
 					  NULL, 0);
 }
 
-/* Prepare a statement with as many parameters as there may be. */
+/* Prepare a statement with this many parameters, of type text. */
 void
-db_session_prepare(DbSession *session, const char *name, const char *text)
+db_session_prepare(DbSession *session, const char *name, const char *text, int nargs)
 {
-	PQsendPrepare(session->connection, name, text, lengthof(types), types);
+	PQsendPrepare(session->connection, name, text, nargs, types);
 }
 
 /* Run a statement that has been prepared. */

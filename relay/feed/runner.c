@@ -1,0 +1,452 @@
+/*-------------------------------------------------------------------------
+ *
+ * runner.c
+ *	  Runs feeds: gives what the reader of a feed has to its sink.
+ *
+ * A feed is opening, runs, waits before another attempt, is fenced, or is
+ * stopped: then somebody has to do something, and the other feeds go on.
+ *
+ * How far a feed is, its sink says when it is opened (sink.h); nothing else is
+ * believed after a failure.
+ *
+ * Fenced: the sink's last entry is another relay's, so this one waits.  It looks
+ * at the sink from time to time.  If the feed has an entry after the last one of
+ * the sink, and the sink has got none for --takeover seconds, the other relay is
+ * taken for gone, and this one goes on in its place.  If that is wrong, nothing
+ * bad happens: the sink keeps the two apart, and the other one is fenced now.  A
+ * relay that is started again by the same name does not wait.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "feed/feed.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ms */
+#define FIRST_DELAY 250
+#define MAX_DELAY 30000
+#define LOOK_INTERVAL 1000
+#define READ_RETRY 1000
+#define MAX_READ_RETRY 30000
+
+/* entries that are sent before other feeds have their turn */
+#define TURN 1000
+
+static const char *const state_names[] = {"opening", "fenced", "running",
+										  "retrying", "stopped", "ended"};
+
+static Feed *feeds;
+static bool ending;
+
+static void start_feed(Feed *feed, const RelayFeedConfig *config);
+static void stop_feed(Feed *feed, FeedState state);
+static void open_again(BaseTimer *timer);
+static void report(Feed *feed, BaseLogLevel level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+static void opened(Sink *sink, const SinkPlace *place);
+static bool is_fenced(Feed *feed, const SinkPlace *place);
+static void acknowledged(Sink *sink);
+static void failed(Sink *sink, SinkFailure failure, const char *message);
+static void retry(Feed *feed, int64_t delay);
+static void judge_reader(Feed *feed, int64_t now);
+static bool send_entries(Feed *feed);
+static void end_if_idle(Feed *feed);
+static void news(Oid relid);
+static void news_of_all(void);
+static void lost(void);
+
+static const SinkOwner owner = {opened, acknowledged, failed};
+static const DbHearer hearer = {news, news_of_all, lost};
+
+const Feed *
+feed_first(void)
+{
+	return feeds;
+}
+
+const char *
+feed_state_name(const Feed *feed)
+{
+	return state_names[feed->state];
+}
+
+/* Start all feeds; false if the settings of one are wrong, as logged. */
+bool
+feed_start(void)
+{
+	const RelayConfig *config = relay_config();
+
+	for (int i = 0; i < config->nfeeds; i++)
+		if (sink_find(config->feeds[i]) == NULL)
+			return false;
+	db_listener_start(&hearer);
+	return feed_reload();
+}
+
+/*
+ * Take the settings: start what is new or was stopped, and what has other
+ * settings once more, and stop what is gone.
+ */
+bool
+feed_reload(void)
+{
+	const RelayConfig *config = relay_config();
+	bool		good = true;
+
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+		if (!feed->is_removed && relay_config_feed(feed->name) == NULL)
+		{
+			report(feed, BASE_LOG_INFO, "is not relayed any more");
+			stop_feed(feed, FEED_ENDED);
+			feed->is_removed = true;
+		}
+	for (int i = 0; i < config->nfeeds; i++)
+	{
+		Feed	   *feed = feeds;
+
+		while (feed != NULL && strcmp(feed->name, config->feeds[i]->feed) != 0)
+			feed = feed->next;
+		if (feed != NULL && !feed->is_removed && feed->state != FEED_STOPPED &&
+			relay_config_equal(feed->config, config->feeds[i]))
+			continue;
+		if (sink_find(config->feeds[i]) == NULL)
+		{
+			good = false;
+			continue;
+		}
+		if (feed == NULL)
+		{
+			feed = base_alloc(sizeof(Feed));
+			feed->name = base_copy(config->feeds[i]->feed);
+			feed->next = feeds;
+			feeds = feed;
+		}
+		else
+			stop_feed(feed, FEED_ENDED);
+		start_feed(feed, config->feeds[i]);
+	}
+	return good;
+}
+
+static void
+start_feed(Feed *feed, const RelayFeedConfig *config)
+{
+	const SinkKind *kind = sink_find(config);
+
+	relay_config_free(feed->config);
+	feed->config = relay_config_copy(config);
+	if (feed->sink == NULL || feed->sink->kind != kind)
+	{
+		feed->sink = kind->make();
+		feed->sink->owner = &owner;
+		feed->sink->feed = feed;
+	}
+	feed->sink->config = feed->config;
+	feed->timer.due = open_again;
+	feed->is_removed = false;
+	feed->is_ending = false;
+	feed->delay = FIRST_DELAY;
+	feed->problem[0] = '\0';
+	feed->fenced_at = 0;
+	feed->idle_since = 0;
+	feed_reader_start(&feed->reader, feed->config);
+	open_again(&feed->timer);
+}
+
+static void
+stop_feed(Feed *feed, FeedState state)
+{
+	base_timer_stop(&feed->timer);
+	feed->sink->kind->close(feed->sink);
+	feed_reader_stop(&feed->reader);
+	feed->state = state;
+}
+
+static void
+open_again(BaseTimer *timer)
+{
+	Feed	   *feed = (Feed *) ((char *) timer - offsetof(Feed, timer));
+
+	if (feed->state != FEED_FENCED)
+		feed->state = FEED_OPENING;
+	feed->counted = 0;
+	feed->sink->kind->open(feed->sink, relay_config()->check);
+}
+
+/* Log something of a feed, if it is not what was logged last. */
+static void
+report(Feed *feed, BaseLogLevel level, const char *format, ...)
+{
+	char		message[sizeof(feed->problem)];
+	va_list		arguments;
+
+	va_start(arguments, format);
+	vsnprintf(message, sizeof(message), format, arguments);
+	va_end(arguments);
+	if (strcmp(message, feed->problem) == 0)
+		return;
+	strcpy(feed->problem, message);
+	base_log(level, "feed \"%s\": %s", feed->name, message);
+}
+
+/* The sink is open: go on after what it has. */
+static void
+opened(Sink *sink, const SinkPlace *place)
+{
+	Feed	   *feed = sink->feed;
+	const char *from = *feed->config->from != '\0' ? feed->config->from : "earliest";
+
+	if (place->other != NULL && !relay_config()->check && is_fenced(feed, place))
+	{
+		sink->kind->close(sink);
+		base_timer_set(&feed->timer, base_now() + LOOK_INTERVAL);
+		return;
+	}
+	feed_reader_begin(&feed->reader, place->cursor != NULL ? place->cursor : from,
+					  place->cursor == NULL);
+	if (feed->state == FEED_FENCED)
+		report(feed, BASE_LOG_WARNING, "takes over from relay \"%s\" at sequence %llu",
+			   place->other, (unsigned long long) place->sequence);
+	else
+		report(feed, BASE_LOG_INFO, place->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
+			   (unsigned long long) place->sequence, place->cursor != NULL ? place->cursor : from);
+	feed->state = FEED_RUNNING;
+	feed->idle_since = 0;
+	feed->fenced_at = 0;
+}
+
+/* Is it to wait, because another relay sends? */
+static bool
+is_fenced(Feed *feed, const SinkPlace *place)
+{
+	int64_t		now = base_now();
+
+	if (feed->state != FEED_FENCED)
+		report(feed, BASE_LOG_WARNING, "is fenced: relay \"%s\" sends; it waits until that one has "
+									   "left work undone for %d s",
+			   place->other, feed->config->takeover);
+	if (feed->state != FEED_FENCED || place->sequence != feed->fenced_at)
+	{
+		feed->state = FEED_FENCED;
+		feed->fenced_at = place->sequence;
+		feed->idle_since = 0;
+		feed_reader_begin(&feed->reader, place->cursor, false);
+	}
+	else if (feed->idle_since == 0 && feed_reader_entry(&feed->reader) != NULL)
+		feed->idle_since = now;
+	return feed->idle_since == 0 || now - feed->idle_since < feed->config->takeover * INT64_C(1000);
+}
+
+static void
+acknowledged(Sink *sink)
+{
+	Feed	   *feed = sink->feed;
+
+	feed->sent += sink->acknowledged - feed->counted;
+	if (sink->acknowledged > feed->counted)
+		feed->delay = FIRST_DELAY;
+	feed->counted = sink->acknowledged;
+}
+
+static void
+failed(Sink *sink, SinkFailure failure, const char *message)
+{
+	Feed	   *feed = sink->feed;
+	bool		progress = sink->acknowledged > 0;
+
+	feed->failures++;
+	if (failure == SINK_STOP || relay_config()->check)
+	{
+		report(feed, BASE_LOG_ERROR, "stopped: %s", message);
+		stop_feed(feed, FEED_STOPPED);
+		return;
+	}
+	report(feed, BASE_LOG_WARNING, "%s", message);
+	sink->kind->close(sink);
+	retry(feed, failure == SINK_RETRY_NOW && progress ? 0 : feed->delay);
+}
+
+/* Open the sink after a time, which grows. */
+static void
+retry(Feed *feed, int64_t delay)
+{
+	if (feed->state != FEED_FENCED)
+		feed->state = FEED_RETRYING;
+	base_timer_set(&feed->timer, base_now() + delay);
+	if (delay > 0)
+		feed->delay = feed->delay * 2 < MAX_DELAY ? feed->delay * 2 : MAX_DELAY;
+}
+
+/*
+ * Reading has failed.  Some errors do not go away by themselves, and going on
+ * elsewhere would skip entries; others may.
+ */
+static void
+judge_reader(Feed *feed, int64_t now)
+{
+	FeedReader *reader = &feed->reader;
+	const char *advice = NULL;
+
+	if (strcmp(reader->sqlstate, "PF001") == 0)
+		advice = "the feed's history is not that of the sink's last entry: begin again, in another "
+				 "stream or topic, or in this one after it was deleted, with consumers that know of it";
+	else if (strcmp(reader->sqlstate, "PF002") == 0)
+		advice = "entries after the sink's last one have been removed by retention, so consumers would "
+				 "miss them: begin again, in another stream or topic, or in this one after it was deleted";
+	else if (strcmp(reader->sqlstate, "22023") == 0 || strcmp(reader->sqlstate, "0A000") == 0 ||
+			 strcmp(reader->sqlstate, "42809") == 0 || strcmp(reader->sqlstate, "22P02") == 0)
+		advice = "see --feed, --from and --types";
+	else if (relay_config()->check)
+		advice = "it cannot be read now";
+	feed->failures++;
+	if (advice != NULL)
+	{
+		report(feed, BASE_LOG_ERROR, "stopped: %s (%s); %s", reader->message, reader->sqlstate, advice);
+		stop_feed(feed, FEED_STOPPED);
+		return;
+	}
+	report(feed, BASE_LOG_WARNING, "could not read: %s%s%s%s", reader->message,
+		   reader->sqlstate[0] != '\0' ? " (" : "", reader->sqlstate, reader->sqlstate[0] != '\0' ? ")" : "");
+	reader->has_failed = false;
+	reader->retry_at = now + READ_RETRY;
+}
+
+/* Send what there is.  Returns whether there may be more at once. */
+static bool
+send_entries(Feed *feed)
+{
+	Sink	   *sink = feed->sink;
+	const SinkEntry *entry;
+
+	for (int i = 0; i < TURN; i++)
+	{
+		entry = feed_reader_entry(&feed->reader);
+		if (entry == NULL)
+			break;
+		switch (sink->kind->send(sink, entry))
+		{
+			case SINK_SENT:
+				feed_reader_take(&feed->reader);
+				continue;
+			case SINK_REFUSED:
+				/* what is before it is taken first */
+				if (sink->acknowledged < sink->sent)
+					return false;
+				report(feed, BASE_LOG_ERROR, "stopped: the entry with cursor %s cannot be sent: %s; make it "
+											 "possible, or set --errors-to",
+					   entry->cursor, sink->refusal);
+				stop_feed(feed, FEED_STOPPED);
+				return false;
+			case SINK_FULL:
+			case SINK_BROKEN:
+				return false;
+		}
+	}
+	if (entry == NULL && sink->kind->flush != NULL)
+		sink->kind->flush(sink);
+	return entry != NULL;
+}
+
+/* If all that was read is in the sink, have that kept, and end if it is to. */
+static void
+end_if_idle(Feed *feed)
+{
+	Sink	   *sink = feed->sink;
+	bool		ends = feed->is_ending || relay_config()->once;
+
+	if (sink->acknowledged < sink->sent ||
+		!(feed->is_ending || feed_reader_at_end(&feed->reader)))
+		return;
+	if (sink->kind->is_idle != NULL && feed->reader.position[0] != '\0' && !sink->kind->is_idle(sink, feed->reader.position, ends))
+		return;
+	if (ends)
+		stop_feed(feed, FEED_ENDED);
+}
+
+/* One round.  Returns when to be called again. */
+int64_t
+feed_work(int64_t now)
+{
+	int64_t		next = db_listener_sweep(now);
+
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+	{
+		int64_t		at;
+
+		if (feed->state == FEED_STOPPED || feed->state == FEED_ENDED)
+			continue;
+		if (feed->reader.has_failed)
+			judge_reader(feed, now);
+		if (feed->state == FEED_RUNNING && relay_config()->check)
+		{
+			if (feed_reader_entry(&feed->reader) != NULL || feed_reader_at_end(&feed->reader))
+			{
+				report(feed, BASE_LOG_INFO, "can be read, and its sink is there");
+				stop_feed(feed, FEED_ENDED);
+			}
+		}
+		else if (feed->state == FEED_RUNNING)
+		{
+			if (!feed->is_ending && send_entries(feed))
+				next = now;
+			if (feed->state == FEED_RUNNING)
+				end_if_idle(feed);
+		}
+		else if (feed->is_ending)
+			stop_feed(feed, FEED_ENDED);
+		if (feed->state == FEED_STOPPED || feed->state == FEED_ENDED)
+			continue;
+		at = feed_reader_sweep(&feed->reader, now);
+		if (at < next)
+			next = at;
+	}
+	return next;
+}
+
+/* Send nothing more, and end when what was sent is acknowledged. */
+void
+feed_end(void)
+{
+	ending = true;
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+		feed->is_ending = true;
+}
+
+/* Have all feeds ended, or been stopped?  Then that is how the process ends. */
+bool
+feed_all_ended(int *status)
+{
+	*status = 0;
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+	{
+		if (feed->state == FEED_STOPPED)
+			*status = 1;
+		else if (feed->state != FEED_ENDED)
+			return false;
+	}
+	return true;
+}
+
+static void
+news(Oid relid)
+{
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+		if (feed->reader.feed == relid || feed->reader.feed == InvalidOid)
+			feed_reader_wake(&feed->reader, false);
+}
+
+static void
+news_of_all(void)
+{
+	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
+		feed_reader_wake(&feed->reader, true);
+}
+
+/* The listener is there again soon, and then there is news of all. */
+static void
+lost(void)
+{
+}

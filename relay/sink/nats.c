@@ -1,0 +1,475 @@
+/*-------------------------------------------------------------------------
+ *
+ * nats.c
+ *	  NATS JetStream: a stream for each feed, which has each entry once.
+ *
+ * Each message has the cursor of its entry in a header, and is published with
+ * Nats-Expected-Last-Sequence: the server stores it if and only if the stream's
+ * last message has that sequence.  The stream had N messages when it was opened,
+ * and the cursor of the Nth says which entry comes next.  So that entry is
+ * published with N, the one after it with N + 1, and so on, without waiting for
+ * acknowledgements.
+ *
+ * Why each entry is in the stream once, in order.  Whoever publishes with the
+ * expected sequence K publishes the entry that follows that of message K: it has
+ * read the cursor of message N, and from there on counts as the server does.  If
+ * a message is not stored, nothing that is published after it with a larger
+ * number can be, until somebody stores that very entry.  That somebody can be
+ * another relay, or this one, whose earlier connection has left messages on the
+ * way: it does no harm, because it is the same entry at the same place.  For
+ * that two relays of a stream must have the same order of entries before them,
+ * so the same feed and types.
+ *
+ * Whatever goes wrong has one way out: the connection is given up, and another
+ * one reads what the stream's last message is.  An acknowledgement that has not
+ * come in time, or comes out of order, is such a thing as well.
+ *
+ * A relay's messages have its name, and a number that it has drawn when it was
+ * started.  If the last message is another one's, this is told to the runner,
+ * which decides who goes on; it is a matter of time alone, since the sequence
+ * keeps two relays apart.
+ *
+ * Threads.  libnats calls back in threads of its own, and some of its functions
+ * wait for the server, so those are called in threads as well (nats_connect.c).
+ * They touch nothing but a link (nats_link.c), which wakes the loop by an eventfd.
+ * Everything else belongs to the loop.
+ *
+ * Publishing writes into a buffer of libnats, and into the socket if that is
+ * full, which can wait if the server does not read.  What is in flight is
+ * bounded, and mostly fits into the buffers of the sockets.  A server that has
+ * stopped can stop the loop for WRITE_DEADLINE once, for then the connection is
+ * given up.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "sink/nats.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+/* ms */
+#define ACKNOWLEDGE_TIMEOUT 10000
+#define CHECK_INTERVAL 1000
+
+/* bytes in flight, and of headers that every message has */
+#define MAX_BYTES (4 * 1024 * 1024)
+#define HEADER_BYTES 512
+
+/* bytes of a subject: the server's line with it has 4096 at most */
+#define MAX_SUBJECT 2048
+
+typedef struct NatsSink
+{
+	Sink		sink;			/* the first member */
+	BaseSource	source;
+	BaseTimer	timer;
+	SinkLink   *link;			/* or NULL */
+	bool		is_open;		/* opened() has been called */
+	bool		has_failed;		/* failed() is to be called, or has been */
+	bool		was_open;		/* at some time */
+	char	   *stream;
+	char		relay[96];
+	int64_t		created;
+	uint64_t	base;
+	uint64_t	bytes;			/* in flight */
+	uint32_t   *sizes;			/* of the messages in flight, a ring */
+	int			nsizes;
+	int64_t		progress_at;	/* ms: the last acknowledgement */
+	char		to_note[80];	/* a cursor, or "" */
+	bool		is_noting;		/* "noted" is not acknowledged yet */
+	char		noted[80];		/* the cursor in the stream for cursors */
+	uint64_t	noted_at;		/* and its sequence */
+} NatsSink;
+
+static void ready(BaseSource *source, uint32_t events);
+static void due(BaseTimer *timer);
+static void note(NatsSink *nats);
+
+static Sink *
+make(void)
+{
+	NatsSink   *nats = base_alloc(sizeof(NatsSink));
+	int			fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+
+	if (fd < 0)
+		abort();
+	nats->sink.kind = &sink_nats;
+	nats->source.ready = ready;
+	nats->timer.due = due;
+	base_loop_watch(&nats->source, fd, EPOLLIN);
+	return &nats->sink;
+}
+
+static bool
+check(const RelayFeedConfig *config)
+{
+	BaseText	all = {0};
+	bool		good = sink_subject_check(config);
+
+	if (good && *config->stream_subjects == '\0' && !sink_subject_all(&all, config->subject, config))
+	{
+		base_log(BASE_LOG_ERROR, "feed \"%s\": the subjects of \"%s\" have nothing in common: "
+								 "set \"stream-subjects\"",
+				 config->feed, config->subject);
+		good = false;
+	}
+	if (strcmp(config->stream_storage, "file") != 0 && strcmp(config->stream_storage, "memory") != 0)
+	{
+		base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"stream-storage\" must be file or memory",
+				 config->feed);
+		good = false;
+	}
+	if (*config->user != '\0' && *config->password == '\0')
+	{
+		base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"user\" needs \"password\"", config->feed);
+		good = false;
+	}
+	free(all.data);
+	return good;
+}
+
+/* The name of the stream: the feed's, with what names of streams lack encoded. */
+static char *
+stream_name(const RelayFeedConfig *config)
+{
+	BaseText	token = {0};
+	BaseText	name = {0};
+
+	if (*config->stream != '\0')
+		return base_copy(config->stream);
+	sink_subject_feed(&token, config);
+	for (const char *c = token.data; *c != '\0'; c++)
+	{
+		if (strchr("/\\\"", *c) != NULL)
+			base_text_print(&name, "%%%02X", *c);
+		else
+			base_text_add(&name, c, 1);
+	}
+	free(token.data);
+	return name.data;
+}
+
+/* Connect: sink_nats_connect() does it, and ready() is told. */
+static void
+open_sink(Sink *sink, bool only_look)
+{
+	NatsSink   *nats = (NatsSink *) sink;
+	SinkLink   *link = base_alloc(sizeof(SinkLink));
+	BaseText	subject = {0};
+
+	if (nats->relay[0] == '\0')
+	{
+		char		host[64] = "relay";
+		uint64_t	number = 0;
+
+		gethostname(host, sizeof(host) - 1);
+		if (getrandom(&number, sizeof(number), 0) != sizeof(number))
+			abort();
+		/* a header's value has no line break */
+		snprintf(nats->relay, sizeof(nats->relay), "%.63s %016" PRIx64,
+				 *sink->config->name != '\0' ? sink->config->name : host, number);
+		for (char *c = nats->relay; *c != '\0'; c++)
+			if ((unsigned char) *c < ' ' || (unsigned char) *c > '~')
+				*c = '?';
+	}
+	free(nats->stream);
+	nats->stream = stream_name(sink->config);
+	sink->sent = 0;
+	sink->acknowledged = 0;
+	nats->bytes = 0;
+	nats->is_open = false;
+	nats->has_failed = false;
+	nats->to_note[0] = '\0';
+	nats->is_noting = false;
+	free(nats->sizes);
+	nats->nsizes = sink->config->in_flight;
+	nats->sizes = base_alloc(nats->nsizes * sizeof(uint32_t));
+
+	pthread_mutex_init(&link->lock, NULL);
+	link->refs = 1;
+	link->event = dup(nats->source.fd);
+	link->config = relay_config_copy(sink->config);
+	link->stream = base_copy(nats->stream);
+	base_text_print(&subject, "feedpub.relay.%s", nats->stream);
+	link->cursor_subject = subject.data;
+	strcpy(link->relay, nats->relay);
+	link->only_look = only_look;
+	link->takes_own_name = !nats->was_open;
+	link->known_created = nats->created;
+	link->is_connecting = true;
+	nats->link = link;
+	if (link->event < 0 || !sink_link_run(link, sink_nats_connect))
+	{
+		link->is_connecting = false;
+		sink_link_fail(link, SINK_RETRY, "could not start a thread");
+	}
+	base_timer_set(&nats->timer, base_now() + CHECK_INTERVAL);
+}
+
+static void
+close_sink(Sink *sink)
+{
+	NatsSink   *nats = (NatsSink *) sink;
+	SinkLink   *link = nats->link;
+	bool		is_connecting;
+
+	base_timer_stop(&nats->timer);
+	nats->link = NULL;
+	nats->is_open = false;
+	if (link == NULL)
+		return;
+	pthread_mutex_lock(&link->lock);
+	is_connecting = link->is_connecting;
+	link->is_left = true;
+	pthread_mutex_unlock(&link->lock);
+	if (!is_connecting && !sink_link_run(link, sink_nats_close))
+	{
+		sink_link_retain(link);
+		sink_nats_close(link);
+	}
+	sink_link_release(link);
+}
+
+/* Tell the owner, once, that this connection has failed. */
+static void
+give_up(NatsSink *nats, SinkFailure failure, const char *message)
+{
+	if (nats->has_failed)
+		return;
+	nats->has_failed = true;
+	nats->sink.owner->failed(&nats->sink, failure, message);
+}
+
+/* A thread has something to tell. */
+static void
+ready(BaseSource *source, uint32_t events)
+{
+	NatsSink   *nats = (NatsSink *) ((char *) source - offsetof(NatsSink, source));
+	Sink	   *sink = &nats->sink;
+	SinkLink   *link = nats->link;
+	uint64_t	count;
+	SinkLinkState state;
+	SinkFailure failure;
+	char		message[512];
+	uint64_t	acknowledged;
+	bool		is_noted;
+
+	/* what an earlier connection has told is not looked at */
+	if (read(source->fd, &count, sizeof(count)) < 0 || link == NULL)
+		return;
+	pthread_mutex_lock(&link->lock);
+	link->is_told = false;
+	state = link->state;
+	failure = link->failure;
+	memcpy(message, link->message, sizeof(message));
+	acknowledged = link->acknowledged;
+	is_noted = link->is_noted;
+	link->is_noted = false;
+	if (state == SINK_LINK_OPENED)
+		link->state = SINK_LINK_OPEN;
+	pthread_mutex_unlock(&link->lock);
+
+	if (state == SINK_LINK_OPENED)
+	{
+		SinkPlace	place = {link->cursor, link->base, link->other};
+
+		nats->is_open = true;
+		nats->was_open = true;
+		nats->base = link->base;
+		nats->created = link->created;
+		nats->progress_at = base_now();
+		sink->owner->opened(sink, &place);
+		return;
+	}
+	if (is_noted)
+		nats->is_noting = false;
+	if (acknowledged > sink->acknowledged || is_noted)
+	{
+		while (sink->acknowledged < acknowledged)
+			nats->bytes -= nats->sizes[sink->acknowledged++ % nats->nsizes];
+		nats->progress_at = base_now();
+		sink->owner->acknowledged(sink);
+	}
+	/* the owner may have closed it */
+	if (state == SINK_LINK_FAILED && nats->link == link)
+		give_up(nats, failure, message);
+}
+
+static void
+due(BaseTimer *timer)
+{
+	NatsSink   *nats = (NatsSink *) ((char *) timer - offsetof(NatsSink, timer));
+	int64_t		now = base_now();
+
+	if (nats->link == NULL)
+		return;
+	base_timer_set(timer, now + CHECK_INTERVAL);
+	if (nats->sink.sent > nats->sink.acknowledged && now - nats->progress_at > ACKNOWLEDGE_TIMEOUT)
+		give_up(nats, SINK_RETRY, "messages are not acknowledged");
+	else if (nats->to_note[0] != '\0')
+		note(nats);
+}
+
+/*
+ * An attribute as a header: what HTTP's binding of CloudEvents encodes, for
+ * headers are ASCII.
+ */
+static void
+set_header(natsMsg *message, const char *name, const char *value, BaseText *buffer)
+{
+	const char *c = value;
+
+	if (value == NULL)
+		return;
+	while (*c > ' ' && *c < 0x7f && *c != '"' && *c != '%')
+		c++;
+	if (*c != '\0')
+	{
+		buffer->length = 0;
+		for (c = value; *c != '\0'; c++)
+		{
+			if (*c > ' ' && *c < 0x7f && *c != '"' && *c != '%')
+				base_text_add(buffer, c, 1);
+			else
+				base_text_print(buffer, "%%%02X", (unsigned char) *c);
+		}
+		value = buffer->data;
+	}
+	natsMsgHeader_Set(message, name, value);
+}
+
+/* Publish an entry, with the sequence that the stream has before it. */
+static SinkSent
+send_entry(Sink *sink, const SinkEntry *entry)
+{
+	static BaseText subject;
+	static BaseText buffer;
+	NatsSink   *nats = (NatsSink *) sink;
+	const RelayFeedConfig *config = sink->config;
+	const char *template = config->subject;
+	natsMsg    *message = NULL;
+	natsStatus	status;
+	char		reply[160];
+	char		number[32];
+	size_t		size = entry->length + HEADER_BYTES;
+	const char *data = entry->data;
+	size_t		length = entry->length;
+	const char *error = entry->error;
+
+	if (!nats->is_open || nats->has_failed)
+		return SINK_BROKEN;
+	if (sink->sent - sink->acknowledged >= (uint64_t) nats->nsizes ||
+		(nats->bytes > 0 && nats->bytes + size > MAX_BYTES))
+		return SINK_FULL;
+
+	subject.length = 0;
+	sink_subject_print(&subject, template, config, entry);
+	if (error == NULL && subject.length > MAX_SUBJECT)
+		error = "its subject is too long";
+	else if (error == NULL && (int64_t) (length + HEADER_BYTES + subject.length) > nats->link->max_bytes)
+		error = "it is larger than the stream, or the server, takes";
+	if (error != NULL && *config->errors_to == '\0')
+	{
+		snprintf(sink->refusal, sizeof(sink->refusal), "%s", error);
+		return SINK_REFUSED;
+	}
+	if (error != NULL)
+	{
+		subject.length = 0;
+		sink_subject_print(&subject, config->errors_to, config, entry);
+		data = NULL;
+		length = 0;
+	}
+
+	snprintf(reply, sizeof(reply), "%s%" PRIu64, nats->link->inbox, sink->sent + 1);
+	snprintf(number, sizeof(number), "%" PRIu64, nats->base + sink->sent);
+	status = natsMsg_Create(&message, subject.data, reply, data, length);
+	if (status != NATS_OK)
+		abort();
+	natsMsgHeader_Set(message, "Nats-Expected-Last-Sequence", number);
+	natsMsgHeader_Set(message, "Nats-Expected-Stream", nats->stream);
+	natsMsgHeader_Set(message, SINK_NATS_RELAY, nats->relay);
+	natsMsgHeader_Set(message, "ce-specversion", "1.0");
+	natsMsgHeader_Set(message, SINK_NATS_CURSOR, entry->cursor);
+	set_header(message, "ce-source", entry->source, &buffer);
+	set_header(message, "ce-type", entry->type, &buffer);
+	set_header(message, "ce-subject", entry->key, &buffer);
+	set_header(message, "ce-time", entry->time, &buffer);
+	set_header(message, "ce-method", entry->method, &buffer);
+	set_header(message, "ce-messageid", entry->id, &buffer);
+	set_header(message, "ce-publication", entry->publication, &buffer);
+	set_header(message, "ce-traceparent", entry->traceparent, &buffer);
+	set_header(message, "ce-tracestate", entry->tracestate, &buffer);
+	set_header(message, "ce-error", error, &buffer);
+	if (entry->relation != NULL || entry->id == NULL)
+		set_header(message, "Feedpub-Op", entry->op, &buffer);
+	set_header(message, "Feedpub-Relation", entry->relation, &buffer);
+	set_header(message, "Feedpub-Old-Key", entry->old_key, &buffer);
+	if (entry->moment)
+		natsMsgHeader_Set(message, "Feedpub-Moment", "true");
+	if (data != NULL)
+		natsMsgHeader_Set(message, "Content-Type", "application/json");
+	status = natsConnection_PublishMsg(nats->link->connection, message);
+	natsMsg_Destroy(message);
+	if (status != NATS_OK)
+	{
+		sink_link_fail(nats->link, SINK_RETRY, "%s", natsStatus_GetText(status));
+		return SINK_BROKEN;
+	}
+	if (sink->sent == sink->acknowledged)
+		nats->progress_at = base_now();
+	nats->sizes[sink->sent++ % nats->nsizes] = size;
+	nats->bytes += size;
+	nats->to_note[0] = '\0';
+	return SINK_SENT;
+}
+
+/* Publish the cursor that is to be noted. */
+static void
+note(NatsSink *nats)
+{
+	char		text[160];
+	char		reply[160];
+
+	if (nats->is_noting || !nats->is_open || nats->has_failed)
+		return;
+	snprintf(reply, sizeof(reply), "%s0", nats->link->inbox);
+	snprintf(text, sizeof(text), "%" PRIu64 " %" PRId64 " %s", nats->base + nats->sink.sent,
+			 nats->created, nats->to_note);
+	if (natsConnection_PublishRequestString(nats->link->connection, nats->link->cursor_subject,
+											reply, text) != NATS_OK)
+		return;
+	nats->is_noting = true;
+	snprintf(nats->noted, sizeof(nats->noted), "%s", nats->to_note);
+	nats->noted_at = nats->base + nats->sink.sent;
+	nats->to_note[0] = '\0';
+}
+
+/* Note how far the feed was read; at once, if it ends here. */
+static bool
+is_noted(Sink *sink, const char *cursor, bool ends)
+{
+	NatsSink   *nats = (NatsSink *) sink;
+
+	if (nats->noted_at == nats->base + sink->sent && strcmp(nats->noted, cursor) == 0)
+		return !nats->is_noting;
+	snprintf(nats->to_note, sizeof(nats->to_note), "%s", cursor);
+	if (ends)
+		note(nats);
+	return false;
+}
+
+const SinkKind sink_nats = {
+	.schemes = "nats tls ",
+	.check = check,
+	.make = make,
+	.open = open_sink,
+	.send = send_entry,
+	.is_idle = is_noted,
+	.close = close_sink};
