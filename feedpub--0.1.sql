@@ -490,24 +490,17 @@ COMMENT ON VIEW feedpub._capture_leftover IS
 	'Triggers that belong to no capture.';
 GRANT SELECT ON feedpub._capture_leftover TO pg_database_owner;
 
-CREATE FUNCTION feedpub._estimate_waiting(feed pg_catalog.regclass,
-	OUT horizon pg_catalog.xid8, OUT waiting pg_catalog.int8)
-RETURNS record
-LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
-AS 'MODULE_PATHNAME', 'feedpub_waiting';
-COMMENT ON FUNCTION feedpub._estimate_waiting(pg_catalog.regclass) IS
-	'Returns an estimate of the rows of a feed that xid order holds back, and the xid below which all transactions have ended.';
-
 CREATE FUNCTION feedpub._feed_stats(feed pg_catalog.regclass,
 	OUT state pg_catalog.text, OUT size pg_catalog.int8,
 	OUT "position" pg_catalog.int8, OUT rows_per_second pg_catalog.float8,
 	OUT head pg_catalog.int8, OUT last_published pg_catalog.timestamptz,
-	OUT unpublished pg_catalog.bool, OUT worker pg_catalog.text)
+	OUT unpublished pg_catalog.bool, OUT worker pg_catalog.text,
+	OUT waiting pg_catalog.int8)
 RETURNS record
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feedpub_feed_stats';
 COMMENT ON FUNCTION feedpub._feed_stats(pg_catalog.regclass) IS
-	'Returns the state and the numbers of a feed that feedpub.feeds shows. The numbers are NULL for a caller that may read neither the feed nor all statistics.';
+	'Returns the state and the numbers of a feed that feedpub.feeds and feedpub.waiting show. The numbers are NULL for a caller that may read neither the feed nor all statistics.';
 
 CREATE FUNCTION feedpub._workers(OUT datid pg_catalog.oid, OUT pid pg_catalog.int4,
 	OUT state pg_catalog.text, OUT started_at pg_catalog.timestamptz,
@@ -1258,8 +1251,8 @@ COMMENT ON COLUMN feedpub.blockers.since IS
 GRANT SELECT ON feedpub.blockers TO PUBLIC;
 
 CREATE VIEW feedpub.waiting AS
-	SELECT f.feed, w.horizon, w.waiting
-	FROM feedpub._feed f, feedpub._estimate_waiting(f.feed) w
+	SELECT f.feed, pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) AS horizon, s.waiting
+	FROM feedpub._feed f, feedpub._feed_stats(f.feed) s
 	WHERE EXISTS (SELECT FROM pg_catalog.pg_class c
 		WHERE c.oid OPERATOR(pg_catalog.=) f.feed);
 COMMENT ON VIEW feedpub.waiting IS

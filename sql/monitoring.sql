@@ -64,6 +64,13 @@ BEGIN;
 SELECT count(*) AS tried, count(*) FILTER (WHERE check_rate(i / 1000.0)) AS as_expected FROM generate_series(1, 200) i;
 ROLLBACK;
 DROP FUNCTION check_rate;
+-- Of 1500 batches, 50 a second, the last 1000 count.
+BEGIN;
+DELETE FROM feedpub._batch WHERE feed = 'kv'::regclass;
+INSERT INTO feedpub._batch (feed, sync_id, snapshot, last_pos, transactions, publication, seed, published_at)
+SELECT 'kv', i, '1:1:', 10 * i, 1, 1, 0, clock_timestamp() - (1500 - i) * interval '20 ms' FROM generate_series(1, 1500) i;
+SELECT rows_per_second BETWEEN 400 AND 510 AS about_500 FROM feedpub.feeds WHERE feed = 'kv'::regclass;
+ROLLBACK;
 
 --
 -- States

@@ -74,11 +74,12 @@ VACUUM ANALYZE "Odd ""Name"", with a comma";
 SELECT point, lim, rows, default_rows, buffers BETWEEN 1 AND CASE WHEN rows = 0 THEN 6 ELSE 30 END AS bounded,
        by_default BETWEEN 1 AND CASE WHEN rows = 0 THEN 6 ELSE 30 END AS default_bounded
   FROM page ORDER BY lim, point;
--- The head, which reads nothing, and the estimate of what waits
+-- The head, which reads nothing, and the figures of a feed that is published
 -- (the sequence is found in pg_depend, whose rows lie anywhere)
 CLUSTER pg_depend USING pg_depend_reference_index;
 SELECT buffers <= 4 AS bounded FROM buffers('SELECT * FROM feed_xid_head(''"Odd ""Name"", with a comma"'')');
-SELECT buffers <= 20 AS bounded FROM buffers('SELECT * FROM feedpub._estimate_waiting(''"Odd ""Name"", with a comma"''::regclass)');
+CALL feed_publish();
+SELECT buffers <= 200 AS bounded FROM buffers('SELECT * FROM feedpub._feed_stats(''"Odd ""Name"", with a comma"''::regclass)');
 
 --
 -- Through row security: the same, and each row is looked up once more; of a

@@ -67,10 +67,10 @@ SET ROLE regress_feedpub_reader;
 SELECT feed, waiting >= 12 AS waiting FROM feedpub.waiting;
 RESET ROLE;
 -- Of what is no feed there is no estimate.
-SELECT waiting FROM feedpub._estimate_waiting('pg_class'::regclass);
-SELECT waiting FROM feedpub._estimate_waiting('elsewhere'::regclass);
-SELECT waiting FROM feedpub._estimate_waiting(4294967295::oid);
-SELECT waiting FROM feedpub._estimate_waiting(NULL::regclass);
+SELECT waiting FROM feedpub._feed_stats('pg_class'::regclass);
+SELECT waiting FROM feedpub._feed_stats('elsewhere'::regclass);
+SELECT waiting FROM feedpub._feed_stats(4294967295::oid);
+SELECT waiting FROM feedpub._feed_stats(NULL::regclass);
 -- After the end of the prepared transaction everything flows.
 COMMIT PREPARED 'regress_feedpub odd ''gid''';
 SELECT waiting FROM feedpub.waiting;

@@ -33,12 +33,14 @@
 
 #include "admin/admin.h"
 
-PG_FUNCTION_INFO_V1(feedpub_waiting);
 PG_FUNCTION_INFO_V1(feedpub_feed_stats);
 PG_FUNCTION_INFO_V1(feedpub_workers);
 
 /* the time over which rows per second are measured */
 #define RATE_SECONDS		60
+
+/* or the number of batches, if there were more in that time */
+#define RATE_BATCHES		1000
 
 /* the number of neighbouring batches whose largest position counts */
 #define RATE_NEIGHBOURS		32
@@ -52,7 +54,8 @@ PG_FUNCTION_INFO_V1(feedpub_workers);
 #define ANUM_STATS_LAST_PUBLISHED	6
 #define ANUM_STATS_UNPUBLISHED		7
 #define ANUM_STATS_WORKER			8
-#define NATTS_STATS					8
+#define ANUM_STATS_WAITING			9
+#define NATTS_STATS					9
 
 /* columns of feedpub._workers() */
 #define NATTS_WORKERS				14
@@ -66,57 +69,13 @@ typedef struct Look
 	bool		nulls[NATTS_STATS];
 } Look;
 
-static bool may_see(Oid relid);
-static bool look_at_once(void (*read)(void *look), Look *look);
-static Relation open_feed(Oid relid);
-static void read_waiting(void *arg);
 static void read_feed(void *arg);
 static void set_value(Look *look, AttrNumber attno, Datum value);
 static int64 total_size(Relation rel);
 static bool is_of_other_history(Relation heap, Snapshot snapshot,
 								const FeedpubBatch *last);
-static double estimate_rate(Oid relid, Snapshot snapshot,
-							const FeedpubBatch *last);
-static int64 largest_pos(Oid relid, Snapshot snapshot, int64 sync_id);
+static double estimate_rate(Oid relid, Snapshot snapshot);
 static const char *worker_state(const FeedpubWorkerInfo *worker);
-
-/*
- * May the caller know what happens in a feed?
- */
-static bool
-may_see(Oid relid)
-{
-	return has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
-		feedpub_may_select(relid);
-}
-
-/*
- * Look at a feed without waiting.  Returns false if another session has its
- * table, or something else that is read, locked.  A caller without any right on
- * the table may get here, so the look is a subtransaction, which is rolled back:
- * that gives all locks back.
- */
-static bool
-look_at_once(void (*read)(void *look), Look *look)
-{
-	ErrorData  *error = feedpub_attempt_error(read, look, false);
-
-	if (error != NULL && error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
-		ReThrowError(error);
-	return error == NULL;
-}
-
-/*
- * Open its table, for a look; NULL if it is gone.  No lock is waited for longer
- * than the shortest time that the server knows, a ms.
- */
-static Relation
-open_feed(Oid relid)
-{
-	(void) set_config_option("lock_timeout", "1", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_LOCAL, true, 0, false);
-	return try_relation_open(relid, AccessShareLock);
-}
 
 /*
  * The position in the first index entry that a scan from an xid finds, whether
@@ -149,8 +108,10 @@ find_pos(Relation heap, Relation index, StrategyNumber strategy,
 }
 
 /*
- * How many positions were assigned after that of the last row below the
- * horizon; 0 if there is no row that is not below it.
+ * Estimate how many rows of a feed are not below the horizon: how many positions
+ * were assigned after that of the last row below it; 0 if all rows are below it.
+ * That counts rolled-back rows, and misses rows that an old transaction wrote
+ * late.  It reads a few buffers of each index, however many rows wait.
  */
 static int64
 estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
@@ -177,50 +138,11 @@ estimate_waiting(const FeedpubFeed *feed, Relation heap, Oid seqid,
 }
 
 /*
- * feedpub._estimate_waiting(feed regclass, OUT horizon xid8, OUT waiting
- * bigint) VOLATILE
- *
- * Estimates how many rows of a feed are not below the horizon: the number of
- * positions that were assigned after that of the last row below it.  It counts
- * rolled-back rows, and misses rows that an old transaction wrote late.  It
- * reads a few buffers of the index, however many rows wait.  waiting is NULL
- * if the table or its index is gone or locked, or if the caller may not see
- * the feed.
- */
-Datum
-feedpub_waiting(PG_FUNCTION_ARGS)
-{
-	Look		look = {.relid = PG_GETARG_OID(0), .nulls = {false, true}};
-
-	look.values[0] = FullTransactionIdGetDatum(feedpub_horizon(GetActiveSnapshot()));
-	(void) look_at_once(read_waiting, &look);
-	return feedpub_argument_row(fcinfo, look.values, look.nulls);
-}
-
-static void
-read_waiting(void *arg)
-{
-	Look	   *look = arg;
-	Relation	heap = open_feed(look->relid);
-	Oid			seqid = feedpub_relation_sequence(look->relid);
-	FeedpubFeed feed = {.relid = look->relid};
-
-	if (heap == NULL || !may_see(look->relid) || !OidIsValid(seqid) ||
-		!feedpub_partition_has_indexes(heap))
-		return;
-	feed.indexid = feedpub_relation_index(heap);
-	feed.is_partitioned = heap->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	look->values[1] = Int64GetDatum(estimate_waiting(&feed, heap, seqid,
-													 DatumGetFullTransactionId(look->values[0])));
-	look->nulls[1] = false;
-}
-
-/*
  * feedpub._feed_stats(feed regclass,
  *		OUT state text, OUT size bigint, OUT "position" bigint,
  *		OUT rows_per_second double precision, OUT head bigint,
  *		OUT last_published timestamptz, OUT unpublished boolean,
- *		OUT worker text) VOLATILE
+ *		OUT worker text, OUT waiting bigint) VOLATILE
  *
  * The state of a feed.  state is "ready", or what is wrong: locked, no
  * columns, no index, invalid index (it is being built, or that failed), no
@@ -229,7 +151,8 @@ read_waiting(void *arg)
  * the last one that was assigned; head the number of the newest batch,
  * published at last_published; rows_per_second an estimate over the last
  * minute, deletes included; unpublished whether committed rows wait to be
- * published, NULL on a standby; worker is running, none, stopped or refused.
+ * published, NULL on a standby; worker is running, none, stopped or refused;
+ * waiting the estimate of what xid order holds back.
  *
  * All but state and worker are NULL if the caller may not SELECT from the
  * table and is no member of pg_read_all_stats, and while another session has
@@ -242,10 +165,19 @@ feedpub_feed_stats(PG_FUNCTION_ARGS)
 	static const char *const worker_states[] = {"running", "none", "stopped", "refused"};
 	Look		look = {.relid = PG_GETARG_OID(0)};
 	FeedpubWorkerState worker;
+	ErrorData  *error = NULL;
 
+	/*
+	 * A caller without any right on the table may get here, so the look is a
+	 * subtransaction, which is rolled back: that gives all locks back.
+	 */
 	memset(look.nulls, true, sizeof(look.nulls));
-	if (feedpub_registry_is_registered(look.relid) && !look_at_once(read_feed, &look))
+	if (feedpub_registry_is_registered(look.relid))
+		error = feedpub_attempt_error(read_feed, &look, false);
+	if (error != NULL)
 	{
+		if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+			ReThrowError(error);
 		memset(look.nulls, true, sizeof(look.nulls));
 		look.state = "locked";
 	}
@@ -266,23 +198,27 @@ set_value(Look *look, AttrNumber attno, Datum value)
 }
 
 /*
- * Set the state, and the other columns if the caller may see them.
+ * Set the state, and the other columns if the caller may see them.  No lock is
+ * waited for longer than the shortest time that the server knows, a ms.
  */
 static void
 read_feed(void *arg)
 {
 	Look	   *look = arg;
 	Oid			relid = look->relid;
-	Relation	heap = open_feed(relid);
 	Oid			seqid = feedpub_relation_sequence(relid);
 	Snapshot	snapshot = GetActiveSnapshot();
+	Relation	heap;
 	FeedpubBatch last;
 	FeedpubFeed feed;
 
+	(void) set_config_option("lock_timeout", "1", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_LOCAL, true, 0, false);
+	heap = try_relation_open(relid, AccessShareLock);
 	if (heap == NULL)
 		return;
 	look->state = feedpub_check_state(heap);
-	if (!may_see(relid))
+	if (!has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) && !feedpub_may_select(relid))
 		return;
 	set_value(look, ANUM_STATS_SIZE, Int64GetDatum(total_size(heap)));
 	if (OidIsValid(seqid))
@@ -290,7 +226,7 @@ read_feed(void *arg)
 
 	feedpub_batch_last(relid, PG_INT64_MAX, snapshot, &last);
 	set_value(look, ANUM_STATS_RATE,
-			  Float8GetDatum(estimate_rate(relid, snapshot, &last)));
+			  Float8GetDatum(estimate_rate(relid, snapshot)));
 	if (last.sync_id > 0)
 	{
 		set_value(look, ANUM_STATS_HEAD, Int64GetDatum(last.sync_id));
@@ -298,9 +234,14 @@ read_feed(void *arg)
 				  TimestampTzGetDatum(last.published_at));
 	}
 
+	if (!feedpub_partition_has_indexes(heap) || !feedpub_registry_find(relid, &feed))
+		return;
+	if (OidIsValid(seqid))
+		set_value(look, ANUM_STATS_WAITING,
+				  Int64GetDatum(estimate_waiting(&feed, heap, seqid, feedpub_horizon(snapshot))));
+
 	/* a standby does not publish, and its snapshots do not tell what runs */
-	if (feedpub_partition_has_indexes(heap) && !RecoveryInProgress() &&
-		!snapshot->takenDuringRecovery && feedpub_registry_find(relid, &feed))
+	if (!RecoveryInProgress() && !snapshot->takenDuringRecovery)
 	{
 		if (is_of_other_history(heap, snapshot, &last))
 			look->state = "other history";
@@ -346,59 +287,41 @@ is_of_other_history(Relation heap, Snapshot snapshot, const FeedpubBatch *last)
 }
 
 /*
- * How many rows and deletes a second were published in the last minute, by the
- * positions of its first and last batches.  That counts rolled-back rows too.
- * No counter is kept for it: the batches tell.  So it is known after a restart,
- * and on a standby.
+ * How many rows and deletes a second were published in the last minute, or by
+ * the last RATE_BATCHES batches if these are younger, by the positions of the
+ * first and the last of them.  That counts rolled-back rows too.  No counter is
+ * kept for it: the batches tell.  So it is known after a restart, and on a
+ * standby.
  *
- * The batch of a minute ago is found by bisection.  If the clock was put back, it
- * may be another one, for as long as the times are in no order.  A merged batch
- * has the time of the newest batch in it, and its last position or a larger one.
- * That is how far the feed was at that time.
+ * A batch need not have the largest position up to it: its transactions may
+ * have taken theirs long ago.  For an estimate it is unlikely enough that this
+ * is so for RATE_NEIGHBOURS batches.
  */
 static double
-estimate_rate(Oid relid, Snapshot snapshot, const FeedpubBatch *last)
+estimate_rate(Oid relid, Snapshot snapshot)
 {
-	TimestampTz until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													-RATE_SECONDS * INT64CONST(1000));
-	int64		before = 0;		/* published by then, as all before it */
-	int64		after = last->sync_id;
-
-	if (last->sync_id == 0 || last->published_at <= until)
-		return 0;
-	while (before < after - 1)
-	{
-		int64		middle = before + (after - before) / 2;
-		FeedpubBatch batch;
-
-		feedpub_batch_last(relid, middle + 1, snapshot, &batch);
-		if (batch.published_at <= until)
-			before = middle;
-		else
-			after = batch.sync_id;
-	}
-	return Max(largest_pos(relid, snapshot, last->sync_id) -
-				   largest_pos(relid, snapshot, before),
-			   0) /
-		(double) RATE_SECONDS;
-}
-
-/*
- * The largest position up to a batch.  The last one need not have it: its
- * transactions may have taken theirs long ago.  For an estimate it is unlikely
- * enough that this is so for all of RATE_NEIGHBOURS batches.
- */
-static int64
-largest_pos(Oid relid, Snapshot snapshot, int64 sync_id)
-{
-	FeedpubBatchScan *batches = feedpub_batch_begin_backward(relid, sync_id + 1, snapshot);
+	FeedpubBatchScan *batches = feedpub_batch_begin_backward(relid, PG_INT64_MAX, snapshot);
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz since = now - RATE_SECONDS * USECS_PER_SEC;
 	FeedpubBatch batch;
-	int64		largest = 0;
+	int64		newest = 0;
+	int64		before = 0;
+	int			nbatches = 0;
 
-	for (int n = 0; n < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch); n++)
-		largest = Max(largest, batch.last_pos);
+	for (int n = 0; n < RATE_NEIGHBOURS && feedpub_batch_next(batches, &batch);)
+	{
+		if (batch.published_at > since && nbatches < RATE_BATCHES)
+		{
+			newest = Max(newest, batch.last_pos);
+			if (++nbatches == RATE_BATCHES)
+				since = batch.published_at;
+			continue;
+		}
+		before = Max(before, batch.last_pos);
+		n++;
+	}
 	feedpub_batch_end(batches);
-	return largest;
+	return newest <= before ? 0 : (newest - before) * (double) USECS_PER_SEC / Max(now - since, 1);
 }
 
 /*

@@ -47,7 +47,6 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._note_truncate()',
 	'function feedpub._capture_row()',
 	'function feedpub._capture_truncate()',
-	'function feedpub._estimate_waiting(regclass)',
 	'function feedpub._feed_stats(regclass)',
 	'function feedpub._workers()',
 	'function feedpub._retention(regclass)',

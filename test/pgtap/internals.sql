@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(23 * 9 + 2);
+SELECT plan(22 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -11,8 +11,7 @@ INSERT INTO meant VALUES
 	('_note_truncate', '', 'trigger', 'v', false, 'u'),
 	('_capture_row', '', 'trigger', 'v', false, 'u'),
 	('_capture_truncate', '', 'trigger', 'v', false, 'u'),
-	('_estimate_waiting', 'feed regclass, OUT horizon xid8, OUT waiting bigint', 'record', 'v', true, 'u'),
-	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean, OUT worker text', 'record', 'v', true, 'u'),
+	('_feed_stats', 'feed regclass, OUT state text, OUT size bigint, OUT "position" bigint, OUT rows_per_second double precision, OUT head bigint, OUT last_published timestamp with time zone, OUT unpublished boolean, OUT worker text, OUT waiting bigint', 'record', 'v', true, 'u'),
 	('_workers', 'OUT datid oid, OUT pid integer, OUT state text, OUT started_at timestamp with time zone, OUT turns bigint, OUT wakeups bigint, OUT batches bigint, OUT transactions bigint, OUT rows_stamped bigint, OUT errors bigint, '
 		'OUT failing_feeds integer, OUT last_error text, OUT last_error_at timestamp with time zone, OUT last_error_feed oid', 'SETOF record', 'v', false, 'r');
 INSERT INTO meant VALUES
