@@ -49,6 +49,7 @@ OBJS = \
 	src/http/event.o \
 	src/http/message.o \
 	src/http/lines.o \
+	src/http/newest.o \
 	src/http/restricted.o \
 	src/monitor/stats.o \
 	src/job/expire.o \
@@ -133,7 +134,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	attach attach_repair attach_alter detach republish changes deletes truncate delete_keys loaded_rows \
 	lost_changes capture capture_hostile capture_admin change_feed change_read \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
-	json broken page_bytes wait_locks flush restricted page_lines page_events page_messages snapshot \
+	json broken page_bytes wait_locks flush restricted newest page_lines page_events page_messages snapshot \
 	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8

@@ -779,6 +779,13 @@ AS 'MODULE_PATHNAME', 'feed_page';
 COMMENT ON FUNCTION feed_page(pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Reads a page of a feed in published order, as the JSON body of an HTTP response.';
 
+CREATE FUNCTION feedpub._newest(feed pg_catalog.regclass, max_rows pg_catalog.int4)
+RETURNS pg_catalog.text
+LANGUAGE C VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'feedpub_newest';
+COMMENT ON FUNCTION feedpub._newest(pg_catalog.regclass, pg_catalog.int4) IS
+	'Returns a cursor about so many entries before the end of what is published.';
+
 CREATE FUNCTION feedpub._page_lines(feed pg_catalog.regclass,
 	after pg_catalog.text DEFAULT '', max_rows pg_catalog.int4 DEFAULT 100,
 	shard pg_catalog.int4 DEFAULT NULL, shards pg_catalog.int4 DEFAULT NULL,

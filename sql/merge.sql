@@ -106,6 +106,8 @@ INSERT INTO "Odd ""Name"", with a comma" (message_type, data) VALUES ('11-1', '1
 CALL feed_publish();
 TABLE batches;
 SELECT count(*), (array_agg((entry).message_type ORDER BY cursor COLLATE "C" DESC))[1] AS last FROM feed_read(NULL::"Odd ""Name"", with a comma", '', 1000);
+-- The newest ones may begin in the middle of a merged batch.
+SELECT n, (SELECT string_agg((entry).message_type, ' ') FROM feed_read(NULL::"Odd ""Name"", with a comma", feedpub._newest('"Odd ""Name"", with a comma"', n), 99)) AS newest FROM unnest('{1,2,5,8,12}'::int[]) n;
 SELECT string_agg((entry).message_type, ' ') AS after_the_head_of_then FROM feed_read(NULL::"Odd ""Name"", with a comma", (SELECT cursor FROM before_merge WHERE n = 30), 1000);
 
 --

@@ -55,6 +55,7 @@ SELECT set_eq($$ SELECT description FROM member WHERE classid <> 'pg_type'::regc
 	'function feedpub._run_job(regclass,integer)',
 	'function feedpub._restricted(text,text[])',
 	'function feedpub._request(text,text,boolean,text,text[])',
+	'function feedpub._newest(regclass,integer)',
 	'function feedpub._page_lines(regclass,text,integer,integer,integer,text[])',
 	'function feedpub._page_events(regclass,text,integer,integer,integer,text[])',
 	'function feedpub._page_records(regclass,text,integer,integer,integer,text[])',

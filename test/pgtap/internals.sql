@@ -1,7 +1,7 @@
 -- The functions of schema feedpub: called by defaults, checks, triggers and
 -- views of everybody, so everybody may execute them, but for those that say so.
 BEGIN;
-SELECT plan(22 * 9 + 2);
+SELECT plan(23 * 9 + 2);
 
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", public boolean DEFAULT true);
 INSERT INTO meant VALUES
@@ -19,6 +19,7 @@ INSERT INTO meant VALUES
 	('_retention', 'feed regclass, OUT floor text, OUT floor_moved_at timestamp with time zone, OUT oldest timestamp with time zone, OUT held_by text', 'record', 'v', true, 'u'),
 	('_restricted', 'statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
 	('_request', 'role text, claims text, read_only boolean, statement text, VARIADIC arguments text[] DEFAULT ''{}''::text[]', 'SETOF text', 'v', false, 'u'),
+	('_newest', 'feed regclass, max_rows integer', 'text', 'v', false, 'u'),
 	('_page_lines', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),
 	('_page_events', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),
 	('_page_records', 'feed regclass, after text DEFAULT ''''::text, max_rows integer DEFAULT 100, shard integer DEFAULT NULL::integer, shards integer DEFAULT NULL::integer, types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u'),

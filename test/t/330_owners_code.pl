@@ -196,6 +196,7 @@ for my $user (@callers)
 		push @calls, map { sprintf $_, "'$feed'" } split /\n/, $one_argument;
 		push @reads, "SELECT * FROM feed_read(NULL::$feed, '', 10)",
 		  "SELECT feed_page('$feed', '', 10)",
+		  "SELECT feedpub._newest('$feed', 10)",
 		  "SELECT feedpub._page_lines('$feed', '', 10)",
 		  "SELECT feedpub._page_events('$feed', '', 10)",
 		  "SELECT feedpub._page_records('$feed', '', 10)",
