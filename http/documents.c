@@ -7,6 +7,8 @@
  */
 #include "http.h"
 
+#include "forms/forms.h"
+
 static const char openapi[] = {
 /* docs/openapi.yaml: the Makefile */
 #include "openapi.inc"
@@ -20,6 +22,13 @@ http_index_begin(HttpRequest *request)
 {
 	BaseText	text = {0};
 
+	if (form_html_wanted(request))
+	{
+		/* this form of it has something of the database */
+		if (http_token_take(request))
+			form_overview_begin(request);
+		return;
+	}
 	base_text_print(&text, "{\"feeds\": \"./feeds\", \"documentation\": \"./openapi.yaml\"}\n");
 	http_add(request, "Link", "<./openapi.yaml>; rel=\"service-desc\"; type=\"application/yaml\"");
 	answer(request, "application/json", &text);

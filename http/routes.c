@@ -26,6 +26,7 @@ static void stream_begin(HttpRequest *request);
 static const Route routes[] = {
 	{"/", "GET, HEAD, OPTIONS", http_index_begin, true},
 	{"/openapi.yaml", "GET, HEAD, OPTIONS", http_openapi_begin, true},
+	{"/assets/", "GET, HEAD, OPTIONS", form_assets_begin, true},
 	{"/feeds", "GET, HEAD, OPTIONS", form_list_begin},
 	{"/feeds/", "GET, HEAD, OPTIONS", form_feed_begin},
 	{"/streams/", "GET, HEAD, POST, OPTIONS", stream_begin},
@@ -46,6 +47,8 @@ http_route(HttpRequest *request)
 	request->allowed = route != NULL ? route->methods : NULL;
 	free(request->share);
 	request->share = http_share(request->path);
+	if (form_html_wanted(request))
+		request->problem_page = form_html_problem;
 	if (request->is_refused)
 		http_problem(request, 503, "there are too many connections");
 	else if (route == NULL)

@@ -42,7 +42,7 @@ static const DbStatement head_statement = {
 
 /* Of equal quality, the first. */
 static const Form *const forms[] = {
-	&form_page, &form_events, &form_lines, &form_cloudevents};
+	&form_page, &form_events, &form_lines, &form_cloudevents, &form_entries};
 
 static void list_answer(HttpRequest *request);
 static void begin_answer(HttpRequest *request);
@@ -51,7 +51,10 @@ static void begin_answer(HttpRequest *request);
 void
 form_list_begin(HttpRequest *request)
 {
-	http_run(request, &list_statement, NULL, list_answer);
+	if (form_html_wanted(request))
+		form_overview_begin(request);
+	else
+		http_run(request, &list_statement, NULL, list_answer);
 }
 
 static void
@@ -81,7 +84,9 @@ form_feed_begin(HttpRequest *request)
 
 	for (size_t i = 0; i < lengthof(forms); i++)
 	{
-		double		quality = http_request_quality(accept, forms[i]->type);
+		double		quality = forms[i] == &form_entries ?
+			form_html_quality(accept) :
+			http_request_quality(accept, forms[i]->type);
 
 		if (quality > best)
 		{
@@ -102,6 +107,9 @@ form_feed_begin(HttpRequest *request)
 		http_problem(request, 400, problem);
 	else if (!form_is_name(read->feed))
 		http_problem(request, 404, "there is no such feed");
+
+	else if (form == &form_entries)
+		form->begin(request);
 
 	/* if it were read again while it waits, it would never find anything */
 	else if (strcmp(read->after, "latest") == 0)

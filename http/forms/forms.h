@@ -2,7 +2,7 @@
  *
  * forms.h
  *	  Feeds that are read: pages, event streams, lines, CloudEvents, Durable
- *	  Streams.
+ *	  Streams, pages for people.
  *
  * A form is a row of a table: the statement that reads a page, and how a page
  * becomes bytes.  page.c answers with one body, stream.c with bytes that follow
@@ -79,6 +79,19 @@ typedef struct FormRead
 	int64_t		end;			/* of a stream; ms, by base_now() */
 } FormRead;
 
+/* A column of a table for people. */
+typedef struct FormColumn
+{
+	const char *name;			/* NULL: there are no more */
+	enum
+	{
+		FORM_TEXT,
+		FORM_NUMBER,
+		FORM_FEED,				/* the name of one, with a link */
+		FORM_SUBSCRIPTION
+	} kind;
+} FormColumn;
+
 /* in read.c */
 extern FormRead *form_read_of(const HttpRequest *request);
 extern const char *form_parse(HttpRequest *request, const char *name, const Form *form);
@@ -114,6 +127,43 @@ extern const Form form_lines;
 /* in durable.c */
 extern void form_durable_begin(HttpRequest *request);
 extern const DbStatement form_durable_describe;
+
+/* in assets.c */
+extern const char *form_assets_style(void);
+extern const char *form_assets_script(void);
+extern void form_assets_begin(HttpRequest *request);
+
+/* in html.c */
+extern double form_html_quality(const char *accept);
+extern bool form_html_wanted(const HttpRequest *request);
+extern void form_html_text(BaseText *out, const char *text, size_t length);
+extern void form_html_link(const HttpRequest *request, const char *folder,
+						   const char *name, BaseText *out);
+extern void form_html_url(BaseText *out, const char *part);
+extern void form_html_begin(HttpRequest *request, const char *title, bool refreshes);
+extern void form_html_live(HttpRequest *request);
+extern void form_html_send(HttpRequest *request);
+extern bool form_html_failed(HttpRequest *request);
+extern void form_html_problem(HttpRequest *request, unsigned status,
+							  const char *detail, const char *hint, BaseText *out);
+extern void form_html_facts(HttpRequest *request);
+extern void form_html_table(HttpRequest *request, const char *title,
+							const char *none, const FormColumn *columns);
+
+/* in entry.c */
+extern void form_entry_add(BaseText *out, const char *entry, size_t length);
+extern void form_entry_add_json(BaseText *out, const char *json, size_t length);
+
+/* in overview.c */
+extern void form_overview_begin(HttpRequest *request);
+extern const DbStatement form_overview_subscription;
+extern const FormColumn form_overview_subscriptions[];
+
+/* in entries.c */
+extern const Form form_entries;
+
+/* in subscription_page.c */
+extern void form_subscription_page_begin(HttpRequest *request);
 
 /* in feeds.c */
 extern void form_list_begin(HttpRequest *request);

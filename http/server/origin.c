@@ -51,3 +51,22 @@ http_origin_foreign(const HttpRequest *request)
 		return strcmp(site, "same-origin") != 0;
 	return own == NULL || host == NULL || strcasecmp(own + 3, host) != 0;
 }
+
+/*
+ * Is it from a page of this server?  A browser says so of each POST, in one way
+ * or both.  What says nothing is no browser, which is why a secret is asked for
+ * too.
+ */
+bool
+http_origin_own(const HttpRequest *request)
+{
+	const char *origin = http_header(request, "Origin");
+	const char *site = http_header(request, "Sec-Fetch-Site");
+	const char *host = http_header(request, "Host");
+	const char *own = origin != NULL ? strstr(origin, "://") : NULL;
+
+	if (site != NULL)
+		return strcmp(site, "same-origin") == 0;
+	return origin == NULL ||
+		(own != NULL && host != NULL && strcasecmp(own + 3, host) == 0);
+}

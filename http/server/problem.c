@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * problem.c
- *	  Errors, as application/problem+json.
+ *	  Errors, as application/problem+json, or as a page for a person.
  *
  * An error that a client can do something about says what the database says:
  * the message and its DETAIL are "detail", its HINT is "hint".  Any other is in
@@ -57,51 +57,67 @@ field(const DbResult *result, int code)
 	return value != NULL ? value : "";
 }
 
+/* Add the object. */
+static void
+add_json(const HttpRequest *request, unsigned status, const char *detail,
+		 const char *hint, const DbResult *result, BaseText *text)
+{
+	BaseText	begin = {0};
+
+	base_text_print(text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
+					http_phrase(status), status);
+	base_text_json(text, detail);
+	if (*hint != '\0')
+	{
+		base_text_print(text, ", \"hint\": ");
+		base_text_json(text, hint);
+	}
+	if (result != NULL)
+		base_text_print(text, ", \"sqlstate\": \"%s\"", result->sqlstate);
+	/* a subscription is moved by feed_seek() */
+	if (status == 410 && strncmp(request->path, "/subscriptions/", 15) != 0)
+	{
+		base_text_print(&begin, "./%s", strrchr(request->path, '/') + 1);
+		base_text_print(text, ", \"begin\": ");
+		base_text_json(text, begin.data);
+		free(begin.data);
+	}
+	base_text_print(text, "}\n");
+}
+
 /* detail is NULL if it is what the result's error says. */
 static void
 respond(HttpRequest *request, unsigned status, const char *detail,
 		const DbResult *result)
 {
+	const char *type = "application/problem+json";
+	const char *hint = detail == NULL ? field(result, PG_DIAG_MESSAGE_HINT) : "";
 	BaseText	text = {0};
 	BaseText	message = {0};
-	BaseText	begin = {0};
-	bool		shows = detail == NULL;
 
-	if (shows)
+	if (detail == NULL)
 	{
 		base_text_print(&message, "%s", field(result, PG_DIAG_MESSAGE_PRIMARY));
 		if (*field(result, PG_DIAG_MESSAGE_DETAIL) != '\0')
 			base_text_print(&message, ". %s", field(result, PG_DIAG_MESSAGE_DETAIL));
 		detail = message.data;
 	}
-	base_text_print(&text, "{\"type\": \"about:blank\", \"title\": \"%s\", \"status\": %u, \"detail\": ",
-					http_phrase(status), status);
-	base_text_json(&text, detail);
-	if (shows && *field(result, PG_DIAG_MESSAGE_HINT) != '\0')
-	{
-		base_text_print(&text, ", \"hint\": ");
-		base_text_json(&text, field(result, PG_DIAG_MESSAGE_HINT));
-	}
-	if (result != NULL)
-		base_text_print(&text, ", \"sqlstate\": \"%s\"", result->sqlstate);
-	/* a subscription is moved by feed_seek() */
-	if (status == 410 && strncmp(request->path, "/subscriptions/", 15) != 0)
-	{
-		base_text_print(&begin, "./%s", strrchr(request->path, '/') + 1);
-		base_text_print(&text, ", \"begin\": ");
-		base_text_json(&text, begin.data);
-		free(begin.data);
-	}
-	base_text_print(&text, "}\n");
-	free(message.data);
 	http_add(request, "Cache-Control", "no-store");
+	if (request->problem_page != NULL)
+	{
+		type = "text/html; charset=utf-8";
+		request->problem_page(request, status, detail, hint, &text);
+	}
+	else
+		add_json(request, status, detail, hint, result, &text);
+	free(message.data);
 	if (status == 503)
 		http_add(request, "Retry-After", "1");
 	if (status == 401)
 		http_add(request, "WWW-Authenticate", request->has_token ? "Bearer error=\"invalid_token\"" : "Bearer");
 	if (status == 405)
 		http_add(request, "Allow", "%s", request->allowed);
-	http_respond_text(request, status, "application/problem+json", &text);
+	http_respond_text(request, status, type, &text);
 }
 
 /* Answer with an error. */

@@ -48,6 +48,7 @@ http_request_free(HttpRequest *request)
 	free(request->share);
 	free(request->role);
 	free(request->claims);
+	free(request->subject);
 	free(request->fields.data);
 	free(request->text.data);
 	free(request);
@@ -206,6 +207,49 @@ http_request_list(const HttpRequest *request, const char *name, char **array)
 		base_text_print(&list, "}");
 	*array = list.data;
 	return NULL;
+}
+
+/*
+ * Does the request say that its body is JSON?  A page of another origin cannot
+ * send that without asking first, as it can send forms.
+ */
+bool
+http_request_is_json(const HttpRequest *request)
+{
+	static const char type[] = "application/json";
+	const char *given = http_header(request, "Content-Type");
+
+	return given != NULL && strcspn(given, "; \t") == strlen(type) &&
+		strncasecmp(given, type, strlen(type)) == 0;
+}
+
+/*
+ * The value of a field of an HTML form, for free(); NULL if it is not there, or
+ * malformed.
+ */
+char *
+http_request_form(const HttpRequest *request, const char *name)
+{
+	size_t		length = strlen(name);
+	char	   *value = NULL;
+
+	for (const char *field = request->body.data; value == NULL && field != NULL && *field != '\0';)
+	{
+		size_t		whole = strcspn(field, "&");
+
+		if (whole > length && strncmp(field, name, length) == 0 && field[length] == '=')
+		{
+			BaseText	raw = {0};
+
+			base_text_add(&raw, field + length + 1, whole - length - 1);
+			value = decode_value(raw.data);
+			free(raw.data);
+			if (value == NULL)
+				return NULL;
+		}
+		field += whole + (field[whole] == '&' ? 1 : 0);
+	}
+	return value;
 }
 
 /* The parameter q of a range of an Accept header. */

@@ -20,6 +20,7 @@ static const struct
 } phrases[] = {
 	{200, "OK"},
 	{204, "No Content"},
+	{303, "See Other"},
 	{304, "Not Modified"},
 	{307, "Temporary Redirect"},
 	{400, "Bad Request"},
@@ -112,6 +113,7 @@ void
 http_respond_text(HttpRequest *request, unsigned status, const char *type,
 				  BaseText *text)
 {
+	free(request->text.data);
 	request->text = *text;
 	memset(text, 0, sizeof(*text));
 	http_add(request, "Content-Type", "%s", type);

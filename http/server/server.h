@@ -52,6 +52,7 @@ struct HttpRequest
 	/* whose request it is: token.c */
 	char	   *role;
 	char	   *claims;			/* JSON for request.jwt.claims */
+	char	   *subject;		/* the claim sub, or NULL */
 	bool		is_private;		/* the response depends on credentials */
 	bool		has_token;
 	int64_t		expires;		/* when the token does, in s since 1970, or 0 */
@@ -64,6 +65,10 @@ struct HttpRequest
 	void	   *state;
 	void (*free_state)(void *state);
 	void (*go_on)(HttpRequest *request);	/* when its result is there */
+
+	/* make the body of an error, for a person who reads it; or NULL */
+	void (*problem_page)(HttpRequest *request, unsigned status,
+						 const char *detail, const char *hint, BaseText *text);
 
 	/* its response: response.c */
 	unsigned	status;			/* 0: there is none yet */
@@ -83,6 +88,11 @@ extern bool http_server_drain(void);
 extern size_t http_memory(void);
 extern uint64_t http_dropped(void);
 
+/* in forgery.c */
+extern char *http_forgery_secret(const HttpRequest *request, const char *purpose);
+extern bool http_forgery_check(const HttpRequest *request, const char *purpose,
+							   const char *secret);
+
 /* in listener.c */
 extern bool http_listen(const char *address, bool is_public,
 						void (*handle)(HttpRequest *request));
@@ -92,6 +102,7 @@ extern int	http_connection_count(void);
 /* in origin.c */
 extern bool http_origin_allowed(const char *origin);
 extern bool http_origin_foreign(const HttpRequest *request);
+extern bool http_origin_own(const HttpRequest *request);
 
 /* in problem.c */
 extern void http_problem(HttpRequest *request, unsigned status,
@@ -110,6 +121,8 @@ extern const char *http_request_argument(const HttpRequest *request,
 										 const char *name, char **value);
 extern const char *http_request_list(const HttpRequest *request, const char *name,
 									 char **array);
+extern bool http_request_is_json(const HttpRequest *request);
+extern char *http_request_form(const HttpRequest *request, const char *name);
 extern double http_request_quality(const char *accept, const char *type);
 
 /* in response.c */

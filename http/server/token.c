@@ -337,6 +337,7 @@ take_role(HttpRequest *request, jwt_t *jwt, unsigned *status)
 		return "the role may not be taken";
 	}
 	request->role = base_copy(role);
+	request->subject = base_copy(jwt_get_grant(jwt, "sub"));
 	return NULL;
 }
 

@@ -2,11 +2,16 @@
  *
  * subscription.c
  *	  Consumers of subscriptions: POST /subscriptions/NAME/poll, ack, nack,
- *	  park and leave, and the state of one: GET /subscriptions/NAME.
+ *	  park, leave, retry and discard, and the state of one: GET
+ *	  /subscriptions/NAME.
  *
  * The body is a JSON object, whose members are the arguments of the function
- * feed_poll(), feed_ack(), feed_nack(), feed_park() or feed_leave().  The
- * database reads it.
+ * feed_poll(), feed_ack() and so on.  The database reads it.
+ *
+ * A receipt cannot be guessed, but retry and discard need none.  So they take
+ * JSON only if the request says that it is JSON, which a page of another origin
+ * may not send; or a form of the page for people (forms/subscription_page.c),
+ * which has a secret, and leads back to the page.
  *
  * A poll with a timeout looks once.  If there is nothing, it becomes a job that
  * waits for news of the feed as that of a page does, and looks again: no
@@ -25,6 +30,8 @@
  */
 #include "write/write.h"
 
+#include "forms/forms.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +46,8 @@ typedef struct Subscription
 	char	   *name;
 	const DbStatement *statement;
 	int64_t		end;			/* of the wait, by base_now(); 0: not known */
+	bool		is_page;		/* for people */
+	bool		is_form;		/* of such a page */
 } Subscription;
 
 /*
@@ -131,6 +140,26 @@ static const DbStatement leave_statement = {
 				"SELECT pg_catalog.json_build_object('shards',"
 				" %1$s.feed_leave($3, consumer))::pg_catalog.text FROM argument")};
 
+static const DbStatement retry_statement = {
+	.nargs = 3,
+	.writes = true,
+	.text =
+		ARGUMENT("cursor pg_catalog.text")
+			UNLESS_UNKNOWN(
+				"cursor",
+				"SELECT pg_catalog.json_build_object('retried',"
+				" %1$s.feed_retry($3, cursor))::pg_catalog.text FROM argument")};
+
+static const DbStatement discard_statement = {
+	.nargs = 3,
+	.writes = true,
+	.text =
+		ARGUMENT("cursor pg_catalog.text")
+			UNLESS_UNKNOWN(
+				"cursor",
+				"SELECT pg_catalog.json_build_object('discarded',"
+				" %1$s.feed_discard($3, cursor))::pg_catalog.text FROM argument")};
+
 static const DbStatement feed_statement = {
 	.nargs = 1,
 	.text =
@@ -160,8 +189,12 @@ static const struct
 	{"nack", &nack_statement},
 	{"park", &park_statement},
 	{"leave", &leave_statement},
+	{"retry", &retry_statement},
+	{"discard", &discard_statement},
 };
 
+static void find_feed(HttpRequest *request);
+static bool take_form(HttpRequest *request);
 static void free_subscription(void *state);
 static unsigned slot_of(const char *name);
 static void take_feed(HttpRequest *request);
@@ -172,6 +205,7 @@ static void run(HttpRequest *request, const DbStatement *statement,
 static void answer(HttpRequest *request);
 static void poll_answer(HttpRequest *request);
 static const char *value_of(const DbResult *result);
+static void go_back(HttpRequest *request);
 static void send_json(HttpRequest *request, const char *json);
 
 /* GET /subscriptions/NAME, POST /subscriptions/NAME/ACTION */
@@ -184,7 +218,6 @@ http_subscription_begin(HttpRequest *request)
 	bool		posts = strcmp(request->method, "POST") == 0;
 	const DbStatement *statement = action == NULL ? &state_statement : NULL;
 	Subscription *subscription;
-	unsigned	slot;
 
 	for (size_t i = 0; action != NULL && i < lengthof(actions); i++)
 		if (strcmp(action + 1, actions[i].name) == 0)
@@ -204,23 +237,60 @@ http_subscription_begin(HttpRequest *request)
 	subscription = request->state = base_alloc(sizeof(Subscription));
 	request->free_state = free_subscription;
 	subscription->name = http_request_decode(path, length);
-	if (request->body.length == 0)
-		base_text_add(&request->body, "{}", 2);
+	subscription->statement = statement;
+	subscription->is_page = action == NULL && form_html_wanted(request);
+	subscription->is_form = (statement == &retry_statement || statement == &discard_statement) &&
+		!http_request_is_json(request);
 	if (subscription->name == NULL)
 		http_problem(request, 400, "the path is not percent-encoded correctly");
-	else if (memchr(request->body.data, '\0', request->body.length) != NULL)
+	else if (request->body.length > 0 && memchr(request->body.data, '\0', request->body.length) != NULL)
 		http_problem(request, 400, "the body has a NUL");
-	else
-	{
-		const char *arguments[DB_MAX_ARGUMENTS] = {subscription->name};
+	else if (!subscription->is_form || take_form(request))
+		find_feed(request);
+}
 
-		subscription->statement = statement;
-		slot = slot_of(subscription->name);
-		if (kept[slot].name != NULL && strcmp(kept[slot].name, subscription->name) == 0)
-			begin(request, kept[slot].feed);
-		else
-			http_run(request, &feed_statement, arguments, take_feed);
+/*
+ * Take the body of a form: its cursor becomes that of a JSON object.  Returns
+ * false if it is refused, and answered.
+ */
+static bool
+take_form(HttpRequest *request)
+{
+	char	   *secret = http_request_form(request, "secret");
+	char	   *cursor = http_request_form(request, "cursor");
+	bool		is_own = http_origin_own(request);
+	bool		is_right = is_own &&
+		http_forgery_check(request, ((Subscription *) request->state)->name, secret);
+
+	free(secret);
+	request->body.length = 0;
+	base_text_print(&request->body, "{");
+	if (cursor != NULL)
+	{
+		base_text_print(&request->body, "\"cursor\": ");
+		base_text_json(&request->body, cursor);
 	}
+	base_text_print(&request->body, "}");
+	free(cursor);
+	if (!is_right)
+		http_problem(request, 403, is_own ? "the page that this form is of is too old: load it again" : "pages of this origin may not write");
+	return is_right;
+}
+
+/* Know whose feed it is, and begin. */
+static void
+find_feed(HttpRequest *request)
+{
+	const char *name = ((Subscription *) request->state)->name;
+	const char *arguments[DB_MAX_ARGUMENTS] = {name};
+	unsigned	slot = slot_of(name);
+
+	if (request->body.length == 0)
+		base_text_add(&request->body, "{}", 2);
+	if (kept[slot].name != NULL && strcmp(kept[slot].name, name) == 0)
+		begin(request, kept[slot].feed);
+	else
+		http_run(request, &feed_statement, arguments, take_feed);
 }
 
 static unsigned
@@ -260,14 +330,18 @@ take_feed(HttpRequest *request)
 static void
 begin(HttpRequest *request, const char *feed)
 {
-	const DbStatement *statement = ((Subscription *) request->state)->statement;
+	const Subscription *subscription = request->state;
+	const DbStatement *statement = subscription->statement;
 
 	if (feed != NULL)
 	{
 		free(request->share);
 		request->share = http_share_of(base_copy(feed));
 	}
-	run(request, statement, NULL, 0, statement == &poll_statement ? poll_answer : answer);
+	if (subscription->is_page)
+		form_subscription_page_begin(request);
+	else
+		run(request, statement, NULL, 0, statement == &poll_statement ? poll_answer : answer);
 }
 
 static void
@@ -361,8 +435,21 @@ answer(HttpRequest *request)
 		http_problem(request, 404, "there is no such subscription");
 	else if (*value != '{')
 		http_problem(request, 400, "the body has a member that is no argument");
+	else if (((Subscription *) request->state)->is_form)
+		go_back(request);
 	else
 		send_json(request, value);
+}
+
+/* To the page that the form is of: a reload of that sends nothing again. */
+static void
+go_back(HttpRequest *request)
+{
+	const char *name = request->path + strlen("/subscriptions/");
+
+	http_add(request, "Location", "../%.*s", (int) strcspn(name, "/"), name);
+	http_add(request, "Cache-Control", "no-store");
+	http_respond(request, 303);
 }
 
 static void

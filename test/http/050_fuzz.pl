@@ -61,7 +61,7 @@ sub path
 {
 	my $path = pick(('/feeds/outbox', '/feeds/kv', '/streams/outbox') x 5, '/feeds', '/feeds/', '/feeds/outbox', '/feeds/kv',
 		'/feeds/%22a%20b%22', '/streams/outbox', '/streams/kv', '/streams/', '/feeds/changes', '/streams/changes', '/streams/changes',
-		'/subscriptions/worker/' . pick(qw(poll ack nack park leave x)),
+		'/subscriptions/worker/' . pick(qw(poll ack nack park leave retry discard x)),
 		'/', '*', '', '//', '/feeds/' . encoded(10), 'http://localhost/feeds/kv',
 		'/feeds/' . '%' . pick(qw(00 0 gg ff c3%bc 0d%0aX:1 22)), '/' . 'a' x rand 9000);
 	my @arguments = rand() < 0.7 ? map { pick("after=$cursor", 'limit=3', 'wait=1', 'shard=0&shards=2', 'offset=-1', 'live=sse') } 1 .. rand 4 : map {
@@ -77,7 +77,7 @@ sub path
 sub header
 {
 	return pick(
-		'Accept: ' . pick('*/*', 'application/json', 'text/event-stream', 'application/x-ndjson',
+		'Accept: ' . pick('*/*', 'text/html', 'application/json', 'text/event-stream', 'application/x-ndjson',
 			'application/cloudevents-batch+json', 'text/*;q=0.5,*/*;q=' . pick('x', '1e999', '-1', '0.1'),
 			';,;', some(30)),
 		'Last-Event-ID: ' . pick($cursor, '', some(30), '"'),
@@ -90,7 +90,7 @@ sub header
 		'Transfer-Encoding: ' . pick('chunked', 'gzip, chunked', 'x'),
 		'Host: ' . pick('', 'a', some(10)), some(20), 'X: ' . 'a' x rand 9000,
 		' folded', ':', 'X-' . some(5) . ': ' . some(20)) if rand() < 0.2;
-	return pick('Accept: text/event-stream', 'Accept: application/x-ndjson',
+	return pick('Accept: text/event-stream', 'Accept: application/x-ndjson', 'Accept: text/html',
 		'Accept: */*', 'Origin: null', "Last-Event-ID: $cursor", 'If-None-Match: *',
 		'Connection: close', 'Content-Type: application/json');
 }
@@ -98,7 +98,7 @@ sub header
 sub request
 {
 	my $body = pick(('') x 12, '{}', '[]', '[1, 2', '{"a": 1}', '{"max_rows": 1, "timeout": 0}',
-		'{"receipt": "x"}', some(100), '5' . "\r\nabcde\r\n0\r\n\r\n", 'x' x rand 3000);
+		'{"receipt": "x"}', 'secret=' . some(20) . '&cursor=' . some(20), some(100), '5' . "\r\nabcde\r\n0\r\n\r\n", 'x' x rand 3000);
 	my $request = join '', pick(('GET') x 20, qw(HEAD HEAD POST POST PUT DELETE OPTIONS), some(5)), ' ', path(), ' ',
 	  pick(('HTTP/1.1') x 20, 'HTTP/1.0', 'HTTP/9.9', '', some(5)), "\r\n",
 	  (rand() < 0.98 ? "Host: localhost\r\n" : ''),

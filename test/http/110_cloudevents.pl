@@ -202,7 +202,7 @@ for (
 	[ 'application/json;q=0.9, application/cloudevents-batch+json', $accept{Accept} ],
 	[ 'application/json;q=0, application/*', 'application/x-ndjson' ],
 	[ 'application/cloudevents-batch+json;q=0, text/*;q=0, application/x-ndjson;q=0.1, */*;q=0.2', 'application/json' ],
-	[ 'application/x-ndjson; q=0.5, text/html', 'application/x-ndjson' ],
+	[ 'application/x-ndjson; q=0.5, text/csv', 'application/x-ndjson' ],
 	[ 'APPLICATION/JSON', 'application/json' ],
 	[ 'application/json;charset=utf-8', 'application/json' ])
 {

@@ -29,10 +29,10 @@ my @admin = slurp_file("$top/http/admin.c") =~ /strcmp\(path, "([^"]+)"\)/g;
 my @metrics = slurp_file("$top/http/admin.c") =~ /# TYPE (\w+)/g;
 my %paths = map { $_ => 1 } $openapi =~ /^  (\/\S*):$/mg;
 
-is(scalar @routes . ' ' . scalar @actions . ' ' . scalar @admin, '6 5 3', 'the routes');
+is(scalar @routes . ' ' . scalar @actions . ' ' . scalar @admin, '7 7 3', 'the routes');
 for my $route (@routes)
 {
-	my $name = $route eq '/subscriptions/' ? '{name}' : '{feed}';
+	my $name = $route eq '/subscriptions/' ? '{name}' : $route eq '/assets/' ? '{asset}' : '{feed}';
 
 	ok($paths{ $route =~ m{./$} ? "$route$name" : $route }, "$route is in openapi.yaml");
 	like($reference, qr/^\| `\Q$route\E(?:NAME)?`/m, 'and in reference.md');
@@ -88,9 +88,10 @@ for (split /\n/, $openapi)
 	$path = $1 if /^  (\/\S*):$/;
 	push @{ $method{$path} }, uc $1 if /^    (get|head|post):$/;
 }
+my ($asset) = get($http, '/', Accept => 'text/html')->{content} =~ /src="\.\/assets\/([^"]+)"/;
 for my $of (sort keys %method)
 {
-	my $url = $of =~ s/\{feed\}/outbox/r =~ s/\{name\}/mail/r;
+	my $url = $of =~ s/\{feed\}/outbox/r =~ s/\{name\}/mail/r =~ s/\{asset\}/$asset/r;
 	my %server = %$http;
 
 	$server{url} = "http://127.0.0.1:$http->{admin}" if grep { $_ eq $of } @admin;
@@ -98,8 +99,8 @@ for my $of (sort keys %method)
 	{
 		my $status = get(\%server, $url, method => $method)->{status};
 
-		# a POST without a body or without a receipt
-		is($status, $method ne 'POST' || $of =~ /poll$/ ? 200 : 400, "$method $of");
+		# a POST without a body, without a receipt, without a secret
+		is($status, $of =~ /retry$|discard$/ ? 403 : $method ne 'POST' || $of =~ /poll$/ ? 200 : 400, "$method $of");
 	}
 }
 http_stop($http);
