@@ -140,6 +140,7 @@ REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \
 	change-moments \
+	drop-against-capture \
 	drop-against-open \
 	drop-against-rename \
 	drop-against-subscribe \

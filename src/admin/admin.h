@@ -46,7 +46,6 @@ extern char *feedpub_capture_choose_name(Oid relid, Oid feed, bool captured);
 extern void feedpub_capture_create_triggers(Oid relid, Oid feed, const char *argument);
 extern List *feedpub_capture_faults(Oid feed);
 extern void feedpub_capture_repair(Oid feed, const FeedpubCaptureFault *fault);
-extern List *feedpub_capture_list(Oid feed);
 extern List *feedpub_capture_left_tables(void);
 extern void feedpub_capture_drop_leftovers(Oid relid);
 extern void feedpub_capture_drop_triggers(Oid relid, List *names);
@@ -58,7 +57,9 @@ extern const char *feedpub_check_state(Relation rel);
 extern bool feedpub_check_is_registered(Oid relid);
 
 /* in lock.c */
+extern List *feedpub_capture_list(Oid feed);
 extern void feedpub_lock_tables(List *relids, LOCKMODE mode);
+extern void feedpub_lock_feeds(List *feeds, List *relids, LOCKMODE mode);
 
 /* in repair.c */
 extern int	feedpub_repair_registration(Oid relid);

@@ -49,21 +49,6 @@ static void create_row_trigger(Oid relid, Oid feed, const char *argument);
 static void depend_on_feed(Oid relid, const char *name, Oid feed);
 
 /*
- * The tables that are captured into a feed and exist, by OID.
- */
-List *
-feedpub_capture_list(Oid feed)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT c.relation FROM feedpub._capture c, pg_catalog.pg_class r"
-			   " WHERE c.feed = $1 AND r.oid = c.relation ORDER BY c.relation",
-		.latest = true,
-	};
-
-	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(feed)});
-}
-
-/*
  * The triggers of a table that belong to no capture, by name.
  */
 static List *

@@ -286,16 +286,13 @@ feed_drop(PG_FUNCTION_ARGS)
 static void
 check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 {
-	List	   *captured;
-
 	if (!OidIsValid(relid))
 		return;
 	require_outbox(relid);
 	if (!*(bool *) cascade)
 		feedpub_registry_refuse_subscribed(relid, "drop");
-	captured = feedpub_capture_list(relid);
-	if (captured != NIL)
-		feedpub_lock_tables(lappend_oid(captured, relid), AccessExclusiveLock);
+	if (feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES)
+		feedpub_lock_feeds(list_make1_oid(relid), NIL, AccessExclusiveLock);
 }
 
 /*

@@ -104,12 +104,11 @@ feed_detach_all(PG_FUNCTION_ARGS)
 	foreach(lc, feeds)
 	{
 		if (feedpub_attempt(require_feed, &lfirst_oid(lc)) == NULL)
-			own = list_concat(own, lappend_oid(feedpub_capture_list(lfirst_oid(lc)), lfirst_oid(lc)));
+			own = lappend_oid(own, lfirst_oid(lc));
 	}
 	left = feedpub_capture_left_tables();
-	own = list_concat(own, left);
-	if (own != NIL)
-		feedpub_lock_tables(own, AccessExclusiveLock);
+	if (own != NIL || left != NIL)
+		feedpub_lock_feeds(own, left, AccessExclusiveLock);
 	foreach(lc, feeds)
 	{
 		DetachedFeed feed = {.relid = lfirst_oid(lc), .cascade = PG_GETARG_BOOL(0)};
@@ -142,7 +141,7 @@ detach(void *arg)
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
-			feedpub_lock_tables(lappend_oid(feedpub_capture_list(feed->relid), feed->relid), AccessExclusiveLock);
+			feedpub_lock_feeds(list_make1_oid(feed->relid), NIL, AccessExclusiveLock);
 	}
 	foreach(lc, feedpub_capture_list(feed->relid))
 		feedpub_capture_remove(lfirst_oid(lc), feed->relid);

@@ -32,13 +32,16 @@
 /* An attempt to lock tables. */
 typedef struct LockAttempt
 {
+	List	   *feeds;			/* with what is captured into them */
 	List	   *relids;
 	LOCKMODE	mode;
 	int			held_ms;		/* how long it may last with the first lock */
 	TimestampTz end;
 } LockAttempt;
 
-static void lock_tables(void *arg);
+static void lock_all(void *arg);
+static void lock_tables(LockAttempt *attempt);
+static List *captured(List *feeds);
 
 /*
  * Lock tables against all other sessions, or against writers, with their
@@ -68,6 +71,19 @@ static void lock_tables(void *arg);
 void
 feedpub_lock_tables(List *relids, LOCKMODE mode)
 {
+	feedpub_lock_feeds(NIL, relids, mode);
+}
+
+/*
+ * The same of feeds, and of the tables that are captured into them, before them:
+ * a writer of a captured table locks that first, and then the feed.  A table can be
+ * captured while the feed is waited for.  So when all is locked, the captures are
+ * looked at again.  Nobody can make one any more, since that locks the feed.  If
+ * there is one of a table that is not locked, the attempt is given up.
+ */
+void
+feedpub_lock_feeds(List *feeds, List *relids, LOCKMODE mode)
+{
 	int			total = LockTimeout > 0 ? LockTimeout : LOCK_TOTAL_MS;
 	TimestampTz end = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), total);
 	int			save_timeout = LockTimeout;
@@ -79,11 +95,11 @@ feedpub_lock_tables(List *relids, LOCKMODE mode)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		long		left = TimestampDifferenceMilliseconds(now, end);
-		LockAttempt attempt = {relids, mode, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
+		LockAttempt attempt = {feeds, relids, mode, held_ms, TimestampTzPlusMilliseconds(now, Max(Min(wait_ms, left), 1))};
 		ErrorData  *error;
 
 		DeadlockTimeout = Max(held_ms / 2, 1);
-		error = feedpub_attempt_error(lock_tables, &attempt, true);
+		error = feedpub_attempt_error(lock_all, &attempt, true);
 		LockTimeout = save_timeout;
 		DeadlockTimeout = save_deadlock_timeout;
 		if (error == NULL)
@@ -103,14 +119,56 @@ feedpub_lock_tables(List *relids, LOCKMODE mode)
 	}
 }
 
+static void
+lock_all(void *arg)
+{
+	LockAttempt *attempt = arg;
+	List	   *known = captured(attempt->feeds);
+
+	attempt->relids = list_concat(list_concat(list_copy(known), attempt->feeds), attempt->relids);
+	lock_tables(attempt);
+	if (list_difference_oid(captured(attempt->feeds), known) != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another table was captured into a feed that was waited for")));
+}
+
+/*
+ * The tables that are captured into a feed and exist, by OID.
+ */
+List *
+feedpub_capture_list(Oid feed)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT c.relation FROM feedpub._capture c, pg_catalog.pg_class r"
+			   " WHERE c.feed = $1 AND r.oid = c.relation ORDER BY c.relation",
+		.latest = true,
+	};
+
+	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(feed)});
+}
+
+/*
+ * The tables that are captured into feeds.
+ */
+static List *
+captured(List *feeds)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, feeds)
+		result = list_concat_unique_oid(result, feedpub_capture_list(lfirst_oid(lc)));
+	return result;
+}
+
 /*
  * Lock the tables, their partitions and theirs, up to the attempt's end, which
  * is earlier from the first lock on.
  */
 static void
-lock_tables(void *arg)
+lock_tables(LockAttempt *attempt)
 {
-	LockAttempt *attempt = arg;
 	ListCell   *lc;
 
 	foreach(lc, attempt->relids)
