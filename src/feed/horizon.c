@@ -50,16 +50,19 @@ feedpub_horizon(Snapshot snapshot)
 }
 
 /*
- * The prepared transactions of all databases, a List of their 32-bit xids as
- * OIDs, in the current context.  They are read by SQL: the server's own list
+ * The prepared transactions of this database, or of all, a List of their 32-bit
+ * xids as OIDs, in the current context.  They are read by SQL: the server's own list
  * is private to twophase.c, and their PGPROCs look like those of ended ones.
  */
 List *
-feedpub_horizon_prepared(void)
+feedpub_horizon_prepared(bool all)
 {
-	static FeedpubStatement find = {.sql = "SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p"};
+	static FeedpubStatement find = {
+		.sql = "SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p"
+			   " WHERE $1::bool OR p.database = pg_catalog.current_database()",
+	};
 
-	return feedpub_store_list(&find, NULL);
+	return feedpub_store_list(&find, (Datum[]){BoolGetDatum(all)});
 }
 
 /*

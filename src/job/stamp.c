@@ -67,6 +67,6 @@ feedpub_stamp_rows(FeedpubJob *job, Relation rel)
 	}
 	feedpub_rows_some(pass, rel, job->max_rows);
 	if (!admitted && pass->ended && pass->left + pass->moved == 0)
-		feedpub_shmem_mark(&job->feed, 1, false);	/* it can be admitted */
+		feedpub_shmem_mark(&job->feed, 1, false, false);	/* it can be admitted */
 	return true;
 }

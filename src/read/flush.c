@@ -136,7 +136,7 @@ await_look(Oid relid, int64 timeout_ms)
 					 errmsg("could not flush feed \"%s\" in time",
 							get_rel_name(relid)),
 					 errhint("feedpub.workers and feedpub.feeds say what the worker does.")));
-		feedpub_shmem_mark(&relid, 1, false);
+		feedpub_shmem_mark(&relid, 1, false, false);
 		feedpub_wait_sleep_in(queue, Min(left, RECHECK_INTERVAL));
 	}
 	ConditionVariableCancelSleep();

@@ -110,7 +110,7 @@ feed_begin_history(PG_FUNCTION_ARGS)
 	feedpub_registry_set_unstamped(relid, false);
 
 	/* all rows are news, also if none was written here */
-	feedpub_wake_note(relid, GetTopFullTransactionId());
+	feedpub_wake_note(relid);
 	relation_close(rel, NoLock);
 	PG_RETURN_VOID();
 }

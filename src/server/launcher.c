@@ -67,7 +67,7 @@ feedpub_launcher_ensure(Oid relid)
 		return false;
 	entry = feedpub_shmem_database();
 	if (OidIsValid(relid))
-		feedpub_shmem_mark(&relid, 1, false);
+		feedpub_shmem_mark(&relid, 1, false, false);
 	state = feedpub_shmem_worker_state(entry);
 	if (entry != NULL && state != FEEDPUB_WORKER_RUNNING)
 	{

@@ -18,15 +18,7 @@ struct		Latch;
 /* What shared memory has on one database; its fields are in shmem.h. */
 typedef struct FeedpubDatabase FeedpubDatabase;
 
-/* A feed to which a prepared transaction has written; InvalidOid: all. */
-typedef struct FeedpubPrepared
-{
-	Oid			feed;
-	TransactionId xid;
-} FeedpubPrepared;
-
 #define FEEDPUB_MAX_DIRTY		48
-#define FEEDPUB_MAX_PREPARED	16
 #define FEEDPUB_MAX_LISTENED	64
 
 /* What the workers of a database have done since the server started. */
@@ -125,12 +117,9 @@ extern bool feedpub_shmem_listen(Oid feed, TimestampTz until);
 extern bool feedpub_shmem_is_listened(Oid feed);
 
 /* in shmem_mark.c */
-extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all);
-extern void feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all,
-								TransactionId xid);
-extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all);
+extern void feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all, bool prepared);
+extern int	feedpub_shmem_read_marks(Oid *dirty, bool *all, bool *prepared);
 extern void feedpub_shmem_take_mark(Oid feed);
-extern int	feedpub_shmem_take_watch(FeedpubPrepared *prepared);
 
 /* in shmem_worker.c */
 extern bool feedpub_shmem_claim_worker(FeedpubWorkerStats *stats);

@@ -44,8 +44,7 @@ struct FeedpubDatabase
 	bool		all_dirty;		/* more feeds have news than fit below */
 	int			ndirty;
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
-	int			nprepared;
-	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
+	bool		prepared;		/* transactions have been, since the last look */
 	ListenedFeed listened[FEEDPUB_MAX_LISTENED];
 	TimestampTz all_listened_until;
 };

@@ -22,13 +22,14 @@ static bool is_marked(Oid feed);
 /*
  * Mark feeds that have news, and wake the worker.  Transaction callbacks call
  * this, so it raises no error.  If all is set, more feeds have news than are
- * listed.
+ * listed.  If prepared is set, they will have: the transaction that has written
+ * to them is prepared, and its COMMIT PREPARED runs no callback of ours.
  *
  * Under load most marks are there already, and the worker has been woken for
  * them, so this is asked first, with a lock that writers can share.
  */
 void
-feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
+feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all, bool prepared)
 {
 	FeedpubDatabase *entry = feedpub_database;
 	Latch	   *latch;
@@ -37,7 +38,8 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 	if (entry == NULL)
 		return;
 	feedpub_shmem_lock(LW_SHARED);
-	marked = (entry->worker.pid != 0 || entry->worker.wanted) && (entry->all_dirty || !all);
+	marked = (entry->worker.pid != 0 || entry->worker.wanted) &&
+		(entry->all_dirty || !all) && (entry->prepared || !prepared);
 	for (int i = 0; marked && i < nfeeds; i++)
 		marked = is_marked(feeds[i]);
 	feedpub_shmem_unlock();
@@ -55,6 +57,7 @@ feedpub_shmem_mark(const Oid *feeds, int nfeeds, bool all)
 			all = true;
 	}
 	entry->all_dirty = entry->all_dirty || all;
+	entry->prepared = entry->prepared || prepared;
 
 	/* the first feed here: the launcher, if there is one, starts a worker */
 	latch = entry->worker.pid != 0 || entry->worker.wanted ? entry->latch : feedpub_shared->launcher_latch;
@@ -77,59 +80,23 @@ is_marked(Oid feed)
 }
 
 /*
- * Put the feeds to which a prepared transaction has written on watch: its
- * COMMIT PREPARED runs no callback of ours.  If there is no room, InvalidOid
- * is on watch, which stands for all feeds.
- */
-void
-feedpub_shmem_watch(const Oid *feeds, int nfeeds, bool all, TransactionId xid)
-{
-	Latch	   *latch;
-
-	if (feedpub_database == NULL)
-		return;
-	feedpub_shmem_lock(LW_EXCLUSIVE);
-	if (all || feedpub_database->nprepared + nfeeds > FEEDPUB_MAX_PREPARED)
-	{
-		/* one entry for all feeds; it replaces the last if all are taken */
-		int			i = Min(feedpub_database->nprepared, FEEDPUB_MAX_PREPARED - 1);
-
-		feedpub_database->prepared[i].feed = InvalidOid;
-		feedpub_database->prepared[i].xid = xid;
-		if (i == FEEDPUB_MAX_PREPARED - 1 && feedpub_database->nprepared > i)
-			feedpub_database->prepared[i].xid = InvalidTransactionId;
-		feedpub_database->nprepared = i + 1;
-	}
-	else
-	{
-		for (int i = 0; i < nfeeds; i++)
-		{
-			feedpub_database->prepared[feedpub_database->nprepared].feed = feeds[i];
-			feedpub_database->prepared[feedpub_database->nprepared++].xid = xid;
-		}
-	}
-	latch = feedpub_database->latch;
-	feedpub_shmem_unlock();
-	if (latch != NULL)
-		SetLatch(latch);
-}
-
-/*
  * Read the marks, for the worker.  A feed's mark stays until the feed is
  * looked at, so that a commit meanwhile finds it there and does not wake the
- * worker again.  The mark for all feeds is taken.
+ * worker again.  The mark for all feeds is taken, and that of prepared
+ * transactions.
  */
 int
-feedpub_shmem_read_marks(Oid *dirty, bool *all)
+feedpub_shmem_read_marks(Oid *dirty, bool *all, bool *prepared)
 {
 	int			ndirty = 0;
 
 	Assert(feedpub_database != NULL);
 	feedpub_shmem_lock(LW_EXCLUSIVE);
 	*all = feedpub_database->all_dirty;
+	*prepared = feedpub_database->prepared;
 	ndirty = feedpub_database->ndirty;
 	memcpy(dirty, feedpub_database->dirty, ndirty * sizeof(Oid));
-	feedpub_database->all_dirty = false;
+	feedpub_database->all_dirty = feedpub_database->prepared = false;
 	feedpub_shmem_unlock();
 	return ndirty;
 }
@@ -152,22 +119,4 @@ feedpub_shmem_take_mark(Oid feed)
 		}
 	}
 	feedpub_shmem_unlock();
-}
-
-/*
- * Take what is on watch, for the worker.  prepared has room for
- * FEEDPUB_MAX_PREPARED; returns how many there are.
- */
-int
-feedpub_shmem_take_watch(FeedpubPrepared *prepared)
-{
-	int			nprepared = 0;
-
-	Assert(feedpub_database != NULL);
-	feedpub_shmem_lock(LW_EXCLUSIVE);
-	nprepared = feedpub_database->nprepared;
-	memcpy(prepared, feedpub_database->prepared, nprepared * sizeof(FeedpubPrepared));
-	feedpub_database->nprepared = 0;
-	feedpub_shmem_unlock();
-	return nprepared;
 }

@@ -39,7 +39,7 @@ feedpub_shmem_claim_worker(FeedpubWorkerStats *stats)
 		entry->latch = MyLatch;
 		entry->refused = false;
 		entry->all_dirty = true;
-		entry->nprepared = 0;	/* the worker looks for them itself */
+		entry->prepared = true;
 	}
 	feedpub_shmem_unlock();
 

@@ -1,11 +1,17 @@
 /*-------------------------------------------------------------------------
  * prepared.c
- *	  Feeds to which prepared transactions have written.
+ *	  When prepared transactions end.
  *
  * COMMIT PREPARED runs no callback of ours, so it cannot wake the worker.  It
- * has these transactions on watch, and marks their feeds when they have ended.
- * Their sessions put them on watch when they are prepared; those that were
- * prepared before the server started are looked for.
+ * keeps a list of the prepared transactions, and looks at all feeds when one of
+ * them has ended.
+ *
+ * A session that prepares a transaction marks the feeds to which that has
+ * written, and tells the worker that the list is out of date.  The worker takes
+ * both, reads the list, and then looks at the feeds.  If the transaction is in
+ * the list, its end will be seen.  If not, it has ended before the look at its
+ * feeds.  Between one list and the next none is lost: those that the next one
+ * lacks have ended.
  *
  * The server counts transactions that end.  While that count is unchanged,
  * there is nothing to look for.  Most prepared transactions are committed at
@@ -16,103 +22,62 @@
 #include "postgres.h"
 
 #include "access/transam.h"
-#include "access/xact.h"
 #include "storage/procarray.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "worker/worker.h"
 
 /*
  * The time between two looks: this share of the time for which the youngest
- * has been on watch, and at least so many ms.
+ * has been prepared, and at least so many ms.
  */
 #define WATCH_SHARE		8
 #define WATCH_INTERVAL	10
 
-static List *watched = NIL;		/* of FeedpubPrepared */
+static List *watched = NIL;		/* their ids, as OIDs */
+static List *listed;			/* what list_prepared() found */
 static TimestampTz watched_since;	/* the youngest */
-static uint64 seen_completions = 0;
-static bool some_prepared;		/* what count_prepared() found */
 
-static void watch(const FeedpubPrepared *prepared);
-static void count_prepared(Oid relid);
+static void list_prepared(Oid feed);
 
 /*
- * Put on watch what is prepared when the worker begins.
+ * Mark all feeds if one has ended.  is_new says that the list lacks some.
  */
 void
-feedpub_prepared_begin(void)
+feedpub_prepared_check(bool is_new, void (*mark)(Oid feed), FeedpubRunStep run_step)
 {
+	static uint64 seen_completions = 0;
+	static bool due = false;	/* the list is to be read */
+	uint64		completions = TransamVariables->xactCompletionCount;
 	ListCell   *lc;
 
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	foreach(lc, feedpub_horizon_prepared())
+	if (is_new)
+		watched_since = GetCurrentTimestamp();
+	due = due || is_new;
+	if (completions != seen_completions)
 	{
-		FeedpubPrepared prepared = {.xid = lfirst_oid(lc)};
-
-		watch(&prepared);
+		foreach(lc, watched)
+			due = due || !TransactionIdIsInProgress(lfirst_oid(lc));
 	}
-	PopActiveSnapshot();
-	CommitTransactionCommand();
-}
-
-static void
-watch(const FeedpubPrepared *prepared)
-{
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	FeedpubPrepared *p = palloc_object(FeedpubPrepared);
-
-	*p = *prepared;
-	watched = lappend(watched, p);
-	watched_since = GetCurrentTimestamp();
-	MemoryContextSwitchTo(oldcontext);
-}
-
-/*
- * Mark the feeds of those that have ended; InvalidOid stands for all feeds.
- */
-void
-feedpub_prepared_check(void (*mark)(Oid feed), FeedpubRunStep run_step)
-{
-	FeedpubPrepared prepared[FEEDPUB_MAX_PREPARED];
-	int			nprepared = feedpub_shmem_take_watch(prepared);
-	uint64		completions;
-	ListCell   *lc;
-
-	for (int i = 0; i < nprepared; i++)
-		watch(&prepared[i]);
-	completions = TransamVariables->xactCompletionCount;
-	if (watched == NIL || (nprepared == 0 && completions == seen_completions))
-		return;
 	seen_completions = completions;
-	foreach(lc, watched)
-	{
-		FeedpubPrepared *p = lfirst(lc);
-
-		/* there were too many to list: each end may be one of theirs */
-		if (TransactionIdIsValid(p->xid) && TransactionIdIsInProgress(p->xid))
-			continue;
-		mark(p->feed);
-		if (!TransactionIdIsValid(p->xid))
-		{
-			some_prepared = true;
-			(void) run_step("looking for prepared transactions",
-							count_prepared, InvalidOid);
-			if (some_prepared)
-				continue;
-		}
-		watched = foreach_delete_current(watched, lc);
-		pfree(p);
-	}
+	if (!due || !run_step("looking for prepared transactions", list_prepared, InvalidOid))
+		return;
+	due = false;
+	if (list_difference_oid(watched, listed) != NIL)
+		mark(InvalidOid);
+	list_free(watched);
+	watched = listed;
 }
 
 static void
-count_prepared(Oid relid)
+list_prepared(Oid feed)
 {
-	some_prepared = feedpub_horizon_prepared() != NIL;
+	List	   *prepared = feedpub_horizon_prepared(false);
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+
+	listed = list_copy(prepared);
+	MemoryContextSwitchTo(oldcontext);
 }
 
 /*

@@ -151,7 +151,6 @@ feedpub_worker_main(Datum main_arg)
 	states = hash_create("feedpub worker feeds", 64, &ctl,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 
-	feedpub_prepared_begin();
 	pgstat_report_appname("feedpub worker");
 
 	for (;;)
@@ -175,7 +174,6 @@ feedpub_worker_main(Datum main_arg)
 			looked_around = now;
 		}
 		collect_marks();
-		feedpub_prepared_check(mark_news, run_step);
 		publish_due();
 		if (TimestampDifferenceExceeds(merged, now,
 									   Min(feedpub_naptime, INT_MAX / NAPS_PER_MERGE) * NAPS_PER_MERGE))
@@ -306,19 +304,22 @@ mark_news(Oid relid)
 }
 
 /*
- * Collect what writers and those that wait have marked.
+ * Collect what writers and those that wait have marked, and whether prepared
+ * transactions have ended.
  */
 static void
 collect_marks(void)
 {
 	Oid			dirty[FEEDPUB_MAX_DIRTY];
 	bool		all;
-	int			ndirty = feedpub_shmem_read_marks(dirty, &all);
+	bool		prepared;
+	int			ndirty = feedpub_shmem_read_marks(dirty, &all, &prepared);
 
 	for (int i = 0; i < ndirty; i++)
 		mark_news(dirty[i]);
 	if (all || all_marked)
 		mark_news(InvalidOid);
+	feedpub_prepared_check(prepared, mark_news, run_step);
 }
 
 /* the steps of run_step() */

@@ -15,8 +15,7 @@ typedef bool (*FeedpubRunStep)(const char *activity, void (*step)(Oid feed),
 							   Oid feed);
 
 /* in prepared.c */
-extern void feedpub_prepared_begin(void);
-extern void feedpub_prepared_check(void (*mark)(Oid feed),
+extern void feedpub_prepared_check(bool is_new, void (*mark)(Oid feed),
 								   FeedpubRunStep run_step);
 extern long feedpub_prepared_wait(void);
 

@@ -213,7 +213,7 @@ feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nul
 		slot->tts_isnull[to->attnos[i] - 1] = nulls[i];
 	}
 	insert(to, feed, xid, written);
-	feedpub_wake_note(to->relid, xid);
+	feedpub_wake_note(to->relid);
 	table_close(feed, NoLock);
 }
 

@@ -188,7 +188,7 @@ stamp_tuple(const TrackedTable *table, Relation rel, HeapTuple tuple)
 
 		values[0] = FullTransactionIdGetDatum(xid);
 		values[1] = Int64GetDatum(feedpub_position_take(table->head.feed, table->head.seqid, 1));
-		feedpub_wake_note(table->head.feed, xid);
+		feedpub_wake_note(table->head.feed);
 		if (table->id_attno != InvalidAttrNumber &&
 			heap_attisnull(tuple, table->id_attno, RelationGetDescr(rel)))
 			values[n++] = feedpub_message_id();
@@ -517,5 +517,5 @@ leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 	key = feedpub_key_texts(RelationGetDescr(rel), table->nkeys, table->keys, slot);
 	feedpub_tombstone_write(table->head.feed, xid,
 							feedpub_position_take(table->head.feed, table->head.seqid, 1), key);
-	feedpub_wake_note(table->head.feed, xid);
+	feedpub_wake_note(table->head.feed);
 }

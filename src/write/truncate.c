@@ -96,7 +96,7 @@ feedpub_note_truncate(PG_FUNCTION_ARGS)
 	{
 		(void) feedpub_truncate_note(feed, true);
 		feedpub_tombstone_write(feed, xid, feedpub_position_take(feed, seqid, 1), (Datum) 0);
-		feedpub_wake_note(feed, xid);
+		feedpub_wake_note(feed);
 	}
 	else if (rel->rd_rel->relkind != RELKIND_PARTITIONED_TABLE &&
 			 feedpub_truncate_note(feed, false) == NULL)
@@ -194,7 +194,7 @@ leave_tombstones(Oid feed, Oid seqid, FeedpubKey *key, Relation rel)
 	feedpub_truncate_each(rel, leave_tombstone, &leaving);
 	feedpub_key_unpin(pinned);
 	feedpub_tombstone_end(leaving.tombstones);
-	feedpub_wake_note(feed, xid);
+	feedpub_wake_note(feed);
 }
 
 static void

@@ -23,7 +23,6 @@
 static Oid	stamped[MAX_STAMPED];
 static int	nstamped = 0;
 static bool stamped_more = false;
-static TransactionId stamped_xid;
 static bool makes_feed = false; /* this transaction */
 
 static void tell_worker(XactEvent event, void *arg);
@@ -33,7 +32,7 @@ static void tell_worker(XactEvent event, void *arg);
  * not remove the note: the worker looks once for nothing.
  */
 void
-feedpub_wake_note(Oid relid, FullTransactionId xid)
+feedpub_wake_note(Oid relid)
 {
 	static bool registered = false;
 
@@ -52,7 +51,6 @@ feedpub_wake_note(Oid relid, FullTransactionId xid)
 
 	/* now, since it may have to be looked up, which a callback must not do */
 	(void) feedpub_shmem_database();
-	stamped_xid = XidFromFullTransactionId(xid);
 	if (nstamped < MAX_STAMPED && OidIsValid(relid))
 		stamped[nstamped++] = relid;
 	else
@@ -67,7 +65,7 @@ feedpub_wake_note(Oid relid, FullTransactionId xid)
 void
 feedpub_wake_note_new(Oid relid)
 {
-	feedpub_wake_note(relid, GetTopFullTransactionId());
+	feedpub_wake_note(relid);
 	makes_feed = true;
 }
 
@@ -77,7 +75,7 @@ feedpub_wake_note_new(Oid relid)
  * ProcArrayEndTransaction), so a process that is woken sees it.  An earlier
  * mark would lose the wake-up: the worker would look, find nothing, and take
  * the mark.  After PREPARE no callback runs when the transaction commits, so
- * its feeds are put on watch.
+ * the worker is told to look for it (worker/prepared.c).
  */
 static void
 tell_worker(XactEvent event, void *arg)
@@ -87,12 +85,12 @@ tell_worker(XactEvent event, void *arg)
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
-			feedpub_shmem_mark(stamped, nstamped, stamped_more);
+			feedpub_shmem_mark(stamped, nstamped, stamped_more, false);
 			if (makes_feed)
 				(void) feedpub_launcher_ensure(InvalidOid);
 			break;
 		case XACT_EVENT_PREPARE:
-			feedpub_shmem_watch(stamped, nstamped, stamped_more, stamped_xid);
+			feedpub_shmem_mark(stamped, nstamped, stamped_more, true);
 			break;
 		case XACT_EVENT_ABORT:
 			break;

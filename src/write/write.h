@@ -121,7 +121,7 @@ extern int64 *feedpub_truncate_note(Oid relid, bool enter);
 extern void feedpub_truncate_each(Relation rel, void (*leave)(TupleTableSlot *slot, void *arg), void *arg);
 
 /* in wake.c */
-extern void feedpub_wake_note(Oid relid, FullTransactionId xid);
+extern void feedpub_wake_note(Oid relid);
 extern void feedpub_wake_note_new(Oid relid);
 
 /* in tombstone.c */
