@@ -11,7 +11,6 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "miscadmin.h"
 
 #include "admin/admin.h"

@@ -15,11 +15,9 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/xact.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"

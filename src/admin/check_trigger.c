@@ -22,7 +22,6 @@
 
 #include "access/xact.h"
 #include "catalog/pg_trigger.h"
-#include "commands/trigger.h"
 #include "utils/builtins.h"
 #include "utils/rel.h"
 

@@ -21,10 +21,7 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/xlog.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"

@@ -15,8 +15,6 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
-#include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "admin/admin.h"
 

@@ -10,10 +10,8 @@
 
 #include "access/relation.h"
 #include "access/xact.h"
-#include "fmgr.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 
 #include "admin/admin.h"
 

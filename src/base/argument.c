@@ -16,8 +16,6 @@
 
 #include "access/xact.h"
 #include "access/htup_details.h"
-#include "catalog/pg_proc.h"
-#include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"

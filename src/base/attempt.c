@@ -10,7 +10,6 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "tcop/tcopprot.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
 
 #include "base/base.h"

@@ -10,7 +10,6 @@
 #include <limits.h>
 
 #include "access/xact.h"
-#include "datatype/timestamp.h"
 #include "utils/guc.h"
 
 #include "base/base.h"

@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "storage/lwlock.h"

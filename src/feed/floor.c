@@ -19,17 +19,11 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
 #include "storage/proc.h"
 #include "utils/fmgroids.h"
-#include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "feed/feed.h"
 

@@ -9,10 +9,7 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/tableam.h"
 #include "access/xlog.h"
-#include "executor/tuptable.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"

@@ -16,10 +16,7 @@
  */
 #include "postgres.h"
 
-#include "access/clog.h"
-#include "access/transam.h"
 #include "storage/lwlock.h"
-#include "utils/snapmgr.h"
 
 #include "feed/feed.h"
 

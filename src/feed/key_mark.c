@@ -35,7 +35,6 @@
 
 #include "access/htup_details.h"
 #include "access/xlog.h"
-#include "catalog/pg_class.h"
 #include "catalog/pg_inherits.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"

@@ -21,10 +21,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/table.h"
 #include "utils/fmgroids.h"
-#include "utils/snapmgr.h"
 
 #include "feed/feed.h"
 

@@ -9,10 +9,8 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
-#include "access/transam.h"
 #include "access/xlog.h"
 #include "catalog/indexing.h"
 #include "utils/fmgroids.h"

@@ -17,7 +17,6 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "job/job.h"
 

@@ -31,8 +31,6 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
-#include "utils/timestamp.h"
-#include "utils/wait_event.h"
 
 #include "job/job.h"
 

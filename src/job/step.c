@@ -14,12 +14,9 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
-#include "utils/rel.h"
-#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "job/job.h"

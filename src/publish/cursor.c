@@ -42,11 +42,8 @@
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
 #include "common/hashfn.h"
-#include "fmgr.h"
 #include "mb/pg_wchar.h"
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/timestamp.h"
 
 #include "publish/publish.h"
 

@@ -41,11 +41,9 @@
  */
 #include "postgres.h"
 
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "publish/publish.h"
 

@@ -40,22 +40,15 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
-#include "partitioning/partdesc.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
-#include "utils/acl.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -213,7 +206,7 @@ follow_up(Oid relid, int npublished, const FeedpubPublished *done)
 	if (npublished > 0)
 	{
 		SPI_commit();
-		feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_BATCH, relid);
+		feedpub_shmem_wake_waiters(relid);
 		if (done->announce || feedpub_shmem_is_listened(relid))
 			feedpub_publish_notify(relid);
 	}

@@ -38,12 +38,9 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/itup.h"
 #include "access/relscan.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"

@@ -382,7 +382,7 @@ announce(void)
 
 		if (published[i].batches == 0)
 			continue;
-		feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_BATCH, relid);
+		feedpub_shmem_wake_waiters(relid);
 		if (published[i].announce || feedpub_shmem_is_listened(relid))
 			feedpub_publish_notify(relid);
 	}

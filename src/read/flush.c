@@ -13,10 +13,10 @@
  * sleeps.  The worker takes the mark, then begins a look, whose snapshot is
  * later than that of the call.  A look writes batches until its snapshot sees
  * no living row that is in none (publish/cut.c), of a large backlog in several
- * steps.  After the last one it wakes the queue.  If the look has written a batch,
- * the last one sees all that the snapshot of the call sees.  If it has found
- * nothing, there was nothing, or rows have come since: their commits have set
- * another mark, and the next look writes a batch.
+ * steps.  After each batch it wakes the queue.  If the look has written batches,
+ * the last one sees all that the snapshot of the call sees.  If it finds nothing,
+ * the row has been removed since the caller saw it.  No batch follows then, and
+ * the caller asks again in a second.
  *
  * If the look fails, or cannot be made because something is locked, the worker
  * looks again.
@@ -110,7 +110,7 @@ check_transaction(Oid relid)
 static void
 await_look(Oid relid, int64 timeout_ms)
 {
-	ConditionVariable *queue = feedpub_shmem_waiters(FEEDPUB_WAITS_FOR_LOOK, relid);
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
 	FeedpubSnapshot called;
 

@@ -261,7 +261,7 @@ bool
 feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 					   int64 timeout_ms, int flags)
 {
-	ConditionVariable *queue = feedpub_shmem_waiters(FEEDPUB_WAITS_FOR_BATCH, relid);
+	ConditionVariable *queue = feedpub_shmem_waiters(relid);
 	TimestampTz end = GetCurrentTimestamp() + timeout_ms * 1000;
 	bool		arrived = false;
 	bool		looked_before = false;

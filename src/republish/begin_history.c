@@ -42,16 +42,9 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
 #include "access/relation.h"
-#include "access/xact.h"
-#include "catalog/pg_class.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 #include "job/job.h"
 

@@ -10,16 +10,12 @@
 #include "postgres.h"
 
 #include "access/relation.h"
-#include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "executor/spi.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/portal.h"
 #include "utils/rel.h"
 
 #include "job/job.h"

@@ -33,13 +33,6 @@ typedef struct FeedpubWorkerStats
 	int			failing;		/* feeds whose last attempt failed, now */
 } FeedpubWorkerStats;
 
-/* What a session waits for. */
-typedef enum FeedpubWaits
-{
-	FEEDPUB_WAITS_FOR_BATCH,
-	FEEDPUB_WAITS_FOR_LOOK		/* of the worker, which may find nothing */
-} FeedpubWaits;
-
 /* The size of the buffer for a worker's last error, in bytes. */
 #define FEEDPUB_ERROR_LENGTH	256
 
@@ -104,8 +97,8 @@ extern FeedpubDatabase *feedpub_shmem_database_of(Oid dbid);
 extern int	feedpub_shmem_read_workers(FeedpubWorkerInfo *workers);
 extern void feedpub_shmem_forget_database(Oid dbid);
 extern void feedpub_shmem_set_launcher(struct Latch *latch);
-extern ConditionVariable *feedpub_shmem_waiters(FeedpubWaits what, Oid feed);
-extern void feedpub_shmem_wake_waiters(FeedpubWaits what, Oid feed);
+extern ConditionVariable *feedpub_shmem_waiters(Oid feed);
+extern void feedpub_shmem_wake_waiters(Oid feed);
 
 /* in shmem_delivery.c */
 extern void feedpub_shmem_get_deliveries(uint64 shard, FeedpubDeliveries *deliveries);

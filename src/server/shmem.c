@@ -23,12 +23,9 @@
 
 #include "access/xact.h"
 #include "miscadmin.h"
-#include "port/atomics.h"
 #include "storage/ipc.h"
-#include "storage/lwlock.h"
 #include "storage/shmem.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 
 #include "server/shmem.h"
 
@@ -99,10 +96,7 @@ feedpub_shmem_attach(void)
 		LWLockInitialize(&feedpub_shared->lock, feedpub_new_tranche("feedpub"));
 		pg_atomic_init_u64(&feedpub_shared->start, 0);
 		for (int i = 0; i < NWAITERS; i++)
-		{
-			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_BATCH][i]);
-			ConditionVariableInit(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_LOOK][i]);
-		}
+			ConditionVariableInit(&feedpub_shared->waiters[i]);
 	}
 	if (feedpub_shared != NULL)
 		feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
@@ -303,10 +297,7 @@ void
 feedpub_shmem_wake_all(void)
 {
 	for (int i = 0; i < NWAITERS; i++)
-	{
-		ConditionVariableBroadcast(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_BATCH][i]);
-		ConditionVariableBroadcast(&feedpub_shared->waiters[FEEDPUB_WAITS_FOR_LOOK][i]);
-	}
+		ConditionVariableBroadcast(&feedpub_shared->waiters[i]);
 }
 
 /*
@@ -343,25 +334,25 @@ feedpub_shmem_set_launcher(Latch *latch)
 }
 
 /*
- * The condition variable of the processes that wait for something of a feed;
+ * The condition variable of the processes that wait for batches of a feed;
  * NULL if they must poll.  Feeds may share one, so a woken process looks at
  * its own feed.
  */
 ConditionVariable *
-feedpub_shmem_waiters(FeedpubWaits what, Oid feed)
+feedpub_shmem_waiters(Oid feed)
 {
 	if (feedpub_shmem_database() == NULL)
 		return NULL;
-	return &feedpub_shared->waiters[what][(MyDatabaseId * 31 + feed) % NWAITERS];
+	return &feedpub_shared->waiters[(MyDatabaseId * 31 + feed) % NWAITERS];
 }
 
 /*
- * Wake them: after a batch of the feed is visible, or after a look at it.
+ * Wake them, after a batch of the feed is visible.
  */
 void
-feedpub_shmem_wake_waiters(FeedpubWaits what, Oid feed)
+feedpub_shmem_wake_waiters(Oid feed)
 {
-	ConditionVariable *queue = feedpub_shmem_waiters(what, feed);
+	ConditionVariable *queue = feedpub_shmem_waiters(feed);
 
 	if (queue != NULL)
 		ConditionVariableBroadcast(queue);

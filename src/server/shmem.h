@@ -55,8 +55,7 @@ typedef struct FeedpubShared
 	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
 	Latch	   *launcher_latch; /* NULL: there is none */
 	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
-	ConditionVariable waiters[2][NWAITERS]; /* by FeedpubWaits and a hash of
-											 * database and feed */
+	ConditionVariable waiters[NWAITERS];	/* by a hash of database and feed */
 } FeedpubShared;
 
 /* The deliveries of a shard, and when they were written; 0: free. */

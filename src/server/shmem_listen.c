@@ -17,8 +17,6 @@
  */
 #include "postgres.h"
 
-#include "utils/timestamp.h"
-
 #include "server/shmem.h"
 
 /*

@@ -13,8 +13,6 @@
  */
 #include "postgres.h"
 
-#include "storage/latch.h"
-
 #include "server/shmem.h"
 
 static bool is_marked(Oid feed);

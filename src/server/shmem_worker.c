@@ -10,8 +10,6 @@
 
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
-#include "utils/timestamp.h"
 
 #include "server/shmem.h"
 

@@ -10,9 +10,7 @@
 
 #include <signal.h>
 
-#include "access/xact.h"
 #include "access/xlog.h"
-#include "fmgr.h"
 #include "miscadmin.h"
 
 #include "job/job.h"

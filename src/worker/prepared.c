@@ -21,10 +21,7 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
-#include "storage/procarray.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "worker/worker.h"
 

@@ -30,13 +30,9 @@
  */
 #include "postgres.h"
 
-#include "access/transam.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "catalog/namespace.h"
 #include "catalog/pg_database.h"
 #include "commands/extension.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
@@ -44,15 +40,12 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "storage/lock.h"
-#include "storage/procarray.h"
 #include "tcop/tcopprot.h"
-#include "utils/acl.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "worker/worker.h"
 
@@ -516,9 +509,7 @@ publish_one(FeedState *state)
 		if (state->has_more)
 			wait_ms = 0;
 		if (published > 0)
-			feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_BATCH, state->relid);
-		if (!state->has_more)
-			feedpub_shmem_wake_waiters(FEEDPUB_WAITS_FOR_LOOK, state->relid);
+			feedpub_shmem_wake_waiters(state->relid);
 
 		/* the publisher before may have ended between a batch and its NOTIFY */
 		if ((published > 0 &&
