@@ -234,7 +234,6 @@ extern void feedpub_history_check_changes(const FeedpubFeed *feed, Relation tabl
 extern FullTransactionId feedpub_horizon(Snapshot snapshot);
 extern FullTransactionId feedpub_horizon_widen(TransactionId xid,
 											   FullTransactionId next);
-extern List *feedpub_horizon_prepared(bool all);
 extern bool feedpub_horizon_committed(FullTransactionId xid);
 
 /* in key.c */

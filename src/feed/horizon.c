@@ -47,22 +47,6 @@ feedpub_horizon(Snapshot snapshot)
 }
 
 /*
- * The prepared transactions of this database, or of all, a List of their 32-bit
- * xids as OIDs, in the current context.  They are read by SQL: the server's own list
- * is private to twophase.c, and their PGPROCs look like those of ended ones.
- */
-List *
-feedpub_horizon_prepared(bool all)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT p.transaction FROM pg_catalog.pg_prepared_xacts p"
-			   " WHERE $1::bool OR p.database = pg_catalog.current_database()",
-	};
-
-	return feedpub_store_list(&find, (Datum[]){BoolGetDatum(all)});
-}
-
-/*
  * Has a transaction committed, if a snapshot saw it as ended?  One that is too
  * old for the commit log counts as committed: VACUUM removes the rows of those
  * that were rolled back before it truncates the log.  At most index entries

@@ -67,10 +67,17 @@ feedpub_prepared_check(bool is_new, void (*mark)(Oid feed), FeedpubRunStep run_s
 	watched = listed;
 }
 
+/*
+ * They are read by SQL: the server's own list is private to twophase.c, and
+ * their PGPROCs look like those of ended ones.
+ */
 static void
 list_prepared(Oid feed)
 {
-	List	   *prepared = feedpub_horizon_prepared(false);
+	static FeedpubStatement find = {
+		.sql = "SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()",
+	};
+	List	   *prepared = feedpub_store_list(&find, NULL);
 	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
 
 	listed = list_copy(prepared);
