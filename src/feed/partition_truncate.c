@@ -89,7 +89,7 @@ feedpub_partition_guard(Oid feed)
 			continue;			/* the publisher removes it from the list */
 		is_gone = feedpub_partition_feed(row->partition) != feed;
 		if (feedpub_partition_has_other_file(row, rel))
-			feedpub_shmem_mark(&feed, 1, false, false);	/* for the publisher */
+			feedpub_shmem_mark(&feed, 1, false, false); /* for the publisher */
 		else
 		{
 			row->file = InvalidOid;
