@@ -13,13 +13,6 @@
 
 #include "subscription/subscription.h"
 
-/* A time to parse. */
-typedef struct TimeInput
-{
-	char	   *word;
-	TimestampTz at;
-} TimeInput;
-
 static FeedpubStatement find_batch = {
 	.sql = "SELECT pg_catalog.max(sync_id) FROM feedpub._batch"
 		   " WHERE feed = $1 AND published_at <= $2",
@@ -27,18 +20,17 @@ static FeedpubStatement find_batch = {
 };
 
 static text *earliest_cursor(Oid feed);
-static void parse_time(void *arg);
 static text *check_cursor(Oid feed, const text *cursor);
 
 /*
- * The cursor that start stands for.  Error 22007 if it stands for none, 42809
- * if feed is no feed, PF001 or PF002 if it is a cursor that is refused, 42501.
+ * The cursor that start stands for.  Error 22007, of the server, if it is no time
+ * either, 42809 if feed is no feed, PF001 or PF002 if it is a cursor that is refused, 42501.
  */
 text *
 feedpub_start_find(Oid feed, const text *start)
 {
 	char	   *word = text_to_cstring(start);
-	TimeInput	time = {.word = word};
+	Datum		at;
 	FeedpubFeed found;
 
 	feedpub_registry_get(feed, &found);
@@ -49,23 +41,9 @@ feedpub_start_find(Oid feed, const text *start)
 		return feedpub_head_of(feed);
 	if (strlen(word) == FEEDPUB_CURSOR_LENGTH || strlen(word) == FEEDPUB_CURSOR_MAX_LENGTH)
 		return check_cursor(feed, start);
-	if (feedpub_attempt(parse_time, &time) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_DATETIME_FORMAT),
-				 errmsg("invalid start: \"%s\"", word),
-				 errhint("Use 'earliest', 'latest', a cursor, or a time.")));
-	return feedpub_start_at(feed, time.at);
-}
-
-static void
-parse_time(void *arg)
-{
-	TimeInput  *time = arg;
-
-	time->at = DatumGetTimestampTz(DirectFunctionCall3(timestamptz_in,
-													   CStringGetDatum(time->word),
-													   ObjectIdGetDatum(InvalidOid),
-													   Int32GetDatum(-1)));
+	at = DirectFunctionCall3(timestamptz_in, CStringGetDatum(word),
+							 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
+	return feedpub_start_at(feed, DatumGetTimestampTz(at));
 }
 
 /*
