@@ -15,7 +15,6 @@
 #include "storage/lock.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
-#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 
 #include "subscription/subscription.h"
@@ -76,8 +75,7 @@ static void check_settings(FunctionCallInfo fcinfo, int lease_arg,
 static void check_backoff(ArrayType *backoff);
 static text *find_start(FunctionCallInfo fcinfo, int arg, Oid feed);
 static text *use_existing(text *name, Oid feed);
-static bool add_subscription(Datum *values, int shards, bool is_last);
-static void refuse_taken_name(text *name);
+static bool add_subscription(Datum *values, int shards);
 
 /*
  * feed_subscribe(name text, feed regclass, start text DEFAULT 'latest', or
@@ -153,17 +151,17 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	values[8] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
 	values[9] = types == NULL ? (Datum) 0 : PG_GETARG_DATUM(8);
 
-	if (!add_subscription(values, shards, false))
+	/* those of dropped tables do not count, and their names are free */
+	(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
+	if (!add_subscription(values, shards))
 	{
-		/* those of dropped tables do not count, and their names are free */
-		(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
-		if (!add_subscription(values, shards, true))
-		{
-			/* another session has just made it */
-			if (!PG_GETARG_BOOL(6) || (cursor = use_existing(name, feed)) == NULL)
-				refuse_taken_name(name);
-			PG_RETURN_TEXT_P(cursor);
-		}
+		/* another session may have just made it */
+		if (!PG_GETARG_BOOL(6) || (cursor = use_existing(name, feed)) == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_DUPLICATE_OBJECT),
+					 errmsg("subscription \"%s\" already exists",
+							text_to_cstring(name))));
+		PG_RETURN_TEXT_P(cursor);
 	}
 
 	heap = feedpub_registry_open(feed);
@@ -247,15 +245,12 @@ check_backoff(ArrayType *backoff)
 static text *
 find_start(FunctionCallInfo fcinfo, int arg, Oid feed)
 {
-	Oid		   *types;
-	int			ntypes;
 	text	   *cursor;
 
-	(void) get_func_signature(fcinfo->flinfo->fn_oid, &types, &ntypes);
 	(void) feedpub_registry_lock_history(feed, RowExclusiveLock, true);
 	(void) feedpub_floor_lock(feed, RowExclusiveLock, true);
 	PushActiveSnapshot(GetLatestSnapshot());
-	cursor = types[arg] == TIMESTAMPTZOID ?
+	cursor = get_fn_expr_argtype(fcinfo->flinfo, arg) == TIMESTAMPTZOID ?
 		feedpub_start_at(feed, PG_GETARG_TIMESTAMPTZ(arg)) :
 		feedpub_start_find(feed, PG_GETARG_TEXT_PP(arg));
 	PopActiveSnapshot();
@@ -282,9 +277,9 @@ use_existing(text *name, Oid feed)
 }
 
 /*
- * Add the row of a subscription.  Returns false if the name is taken, or, unless
- * it is the last attempt, which raises 53400, if the caller's subscriptions
- * would have more shards together than feedpub.max_subscription_shards.
+ * Add the row of a subscription.  Returns false if the name is taken.  Raises
+ * 53400 if the caller's subscriptions would have more shards together than
+ * feedpub.max_subscription_shards.
  *
  * A lock of the role, as an object of class feedpub._subscription, is held
  * until the transaction ends, so one transaction at a time counts and adds.
@@ -292,7 +287,7 @@ use_existing(text *name, Oid feed)
  * added under the lock before.  A role waits only for itself.
  */
 static bool
-add_subscription(Datum *values, int shards, bool is_last)
+add_subscription(Datum *values, int shards)
 {
 	Datum		role[1] = {ObjectIdGetDatum(GetUserId())};
 	LOCKTAG		tag;
@@ -304,9 +299,6 @@ add_subscription(Datum *values, int shards, bool is_last)
 		(void) LockAcquire(&tag, ExclusiveLock, false, false);
 		used = feedpub_store_number(&count_shards, role, 0);
 		if (used + shards > feedpub_max_subscription_shards)
-		{
-			if (!is_last)
-				return false;
 			ereport(ERROR,
 					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 					 errmsg("subscriptions of role \"%s\" cannot have more than %d shards together",
@@ -315,30 +307,8 @@ add_subscription(Datum *values, int shards, bool is_last)
 					 errdetail("They have " INT64_FORMAT ", and this one would have %d.",
 							   used, shards),
 					 errhint("Remove some with feed_unsubscribe(), or have a superuser raise feedpub.max_subscription_shards.")));
-		}
 	}
 	return feedpub_store_execute(&insert_subscription, values, NULL) == 1;
-}
-
-/*
- * Refuse a name that is taken.  If the caller may not know of the subscription
- * that has it, the message says only that it could not be made.
- */
-static void
-refuse_taken_name(text *name)
-{
-	FeedpubSubscription sub;
-
-	if (feedpub_subscription_find(name, NULL, 0, &sub) &&
-		feedpub_subscription_may_know(sub.owner, sub.feed))
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("subscription \"%s\" already exists",
-						text_to_cstring(name))));
-	ereport(ERROR,
-			(errcode(ERRCODE_DUPLICATE_OBJECT),
-			 errmsg("cannot make a subscription of this name"),
-			 errhint("Choose another name.")));
 }
 
 /*

@@ -12,7 +12,7 @@
  *
  * The role that makes a subscription owns it.  To use it, a role needs the
  * rights of the owner, and SELECT on the feed's table.  If a role has neither,
- * no message tells it that the subscription exists.
+ * no message tells it that the subscription exists, but that a name is taken.
  *
  * The owner is kept by OID, since roles are renamed, and by name, with the
  * system identifier of the server that has both.  On another server, where a
