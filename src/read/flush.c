@@ -45,7 +45,6 @@ PG_FUNCTION_INFO_V1(feed_flush);
 
 static void check_transaction(Oid relid);
 static void await_look(Oid relid, int64 timeout_ms);
-static bool is_published(Oid relid, const FeedpubSnapshot *called);
 
 /*
  * feed_flush(feed regclass, timeout interval DEFAULT '10 s') returns text,
@@ -127,7 +126,7 @@ await_look(Oid relid, int64 timeout_ms)
 							get_rel_name(relid)),
 					 feedpub_launcher_errdetail()));
 		ConditionVariablePrepareToSleep(queue);
-		if (is_published(relid, &called))
+		if (feedpub_flush_is_published(relid, &called))
 			break;
 		left = (end - GetCurrentTimestamp()) / 1000;
 		if (left <= 0)
@@ -142,8 +141,11 @@ await_look(Oid relid, int64 timeout_ms)
 	ConditionVariableCancelSleep();
 }
 
-static bool
-is_published(Oid relid, const FeedpubSnapshot *called)
+/*
+ * Is everything published, or all that this snapshot sees?
+ */
+bool
+feedpub_flush_is_published(Oid relid, const FeedpubSnapshot *called)
 {
 	Relation	heap = feedpub_registry_open(relid);
 	FeedpubFeed feed;
@@ -153,7 +155,7 @@ is_published(Oid relid, const FeedpubSnapshot *called)
 	feedpub_registry_get(relid, &feed);
 	PushActiveSnapshot(GetLatestSnapshot());
 	feedpub_batch_last(relid, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	result = feedpub_batch_is_later(&last.snapshot, called) ||
+	result = (called != NULL && feedpub_batch_is_later(&last.snapshot, called)) ||
 		!feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(), &last.snapshot);
 	PopActiveSnapshot();
 

@@ -231,8 +231,7 @@ begin_scan(FeedpubPageScan *scan)
 		feedpub_changes_begin(page);
 	if (page->request.types != NULL)
 		feedpub_types_begin(page->request.types, feed, page->heap);
-	if (!page->request.unaltered || !scan->direct)
-		feedpub_own_changes_refuse(page->heap);
+	feedpub_own_changes_refuse(page->heap);
 	feedpub_history_check_changes(feed, page->heap, GetActiveSnapshot());
 }
 

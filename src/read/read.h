@@ -65,7 +65,6 @@ typedef struct FeedpubPageRequest
 	FeedpubTypes *types;		/* NULL: all */
 	bool		subscribed; /* for a subscription: does not wait for rows to be
 								 * published, and needs no proof (proof.c) */
-	bool		unaltered;		/* not by its transaction, up to this statement */
 	bool		latest;			/* the caller does not know the cursor */
 } FeedpubPageRequest;
 
@@ -154,6 +153,9 @@ extern Relation feedpub_access_open_key(Relation heap, Oid keyid);
 extern void feedpub_access_make_durable(FullTransactionId publisher,
 										Snapshot snapshot);
 extern void feedpub_access_push_snapshot(Relation heap);
+
+/* in flush.c */
+extern bool feedpub_flush_is_published(Oid relid, const FeedpubSnapshot *called);
 
 /* in head.c */
 extern text *feedpub_head_of(Oid relid);

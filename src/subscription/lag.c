@@ -1,8 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lag.c
- *	  How much of a feed is after a cursor, for the views on subscriptions, and
- *	  whether more is to come.
+ *	  How much of a feed is after a cursor, for the views on subscriptions.
  *
  *-------------------------------------------------------------------------
  */
@@ -159,27 +158,4 @@ read_wanted(void *arg)
 		count->since = page.rows[0].published_at;
 	relation_close(page.heap, NoLock);
 	count->counted = true;
-}
-
-/*
- * Have rows been committed that are not published yet?
- */
-bool
-feedpub_lag_has_news(const FeedpubSubscription *sub)
-{
-	Relation	heap = feedpub_registry_open(sub->feed);
-	FeedpubFeed feed;
-	FeedpubBatch last;
-	bool		result = false;
-
-	feedpub_registry_get(sub->feed, &feed);
-	feedpub_batch_last(sub->feed, PG_INT64_MAX, GetActiveSnapshot(), &last);
-	feedpub_batch_refuse_foreign(&feed, &last);
-	if (feedpub_partition_has_indexes(heap))
-		result = feedpub_unpublished_exists(&feed, heap, GetActiveSnapshot(),
-											&last.snapshot);
-
-	/* a wait must not block an ALTER TABLE */
-	relation_close(heap, AccessShareLock);
-	return result;
 }

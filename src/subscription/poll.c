@@ -50,7 +50,6 @@ typedef struct Poll
 	TimestampTz began;			/* the last look(), 0: there was none, ... */
 	bool		stopped;		/* ... which took too long */
 	bool		pushed;			/* a snapshot, to be popped */
-	bool		unaltered;		/* it began without an xid: no DDL of its own */
 	FeedpubDelivery found;
 } Poll;
 
@@ -185,7 +184,6 @@ begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 		poll->consumer = PG_GETARG_TEXT_PP(arg + 1);
 	}
 	poll->timeout_ms = feedpub_argument_timeout(fcinfo, arg + 2);
-	poll->unaltered = !TransactionIdIsValid(GetTopTransactionIdIfAny());
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	feedpub_subscription_require_feed(&poll->sub);
 	if (!PG_ARGISNULL(arg + 3))
@@ -393,7 +391,6 @@ read_new(Poll *poll)
 		page->request.shards = poll->sub.nshards;
 		page->request.types = poll->sub.types;
 		page->request.subscribed = true;
-		page->request.unaltered = poll->unaltered;
 		feedpub_page_read(page);
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
@@ -508,7 +505,7 @@ waiting_time(const Poll *poll)
 {
 	int64		limit = poll->timeout_ms;
 
-	if (limit < feedpub_read_wait && !RecoveryInProgress() && feedpub_lag_has_news(&poll->sub))
+	if (limit < feedpub_read_wait && !RecoveryInProgress() && !feedpub_flush_is_published(poll->sub.feed, NULL))
 		limit = feedpub_read_wait + (feedpub_launcher_is_starting() ? FEEDPUB_START_WAIT : 0);
 	return poll->consumer != NULL ? Min(limit, poll->sub.lease_ms / 3) : limit;
 }

@@ -46,6 +46,8 @@
  */
 #include "postgres.h"
 
+#include <inttypes.h>
+
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
@@ -57,11 +59,6 @@
 /* length of the prefix, and where its numbers begin, in characters */
 #define LENGTH		FEEDPUB_RECEIPT_PREFIX
 #define SHARD_AT	2
-#define STATE_AT	5
-#define PAGE_AT		21
-#define NAME_AT		37
-
-static bool get_hex(const char *p, int ndigits, uint64 *value);
 
 /*
  * Draw a number for a state or a page.
@@ -136,28 +133,21 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 {
 	const char *p = VARDATA_ANY(input);
 	int			length = VARSIZE_ANY_EXHDR(input);
-	uint64		shard;
-	uint64		state;
-	uint64		page;
-	uint64		name;
+	char	   *prefix = pnstrdup(p, Min(length, LENGTH));
 
-	if (length < LENGTH || p[0] != VERSION ||
-		(p[1] != FEEDPUB_RECEIPT_PLAIN && p[1] != FEEDPUB_RECEIPT_LEASED &&
-		 p[1] != FEEDPUB_RECEIPT_RETRY) ||
-		!get_hex(p + SHARD_AT, STATE_AT - SHARD_AT, &shard) ||
-		!get_hex(p + STATE_AT, PAGE_AT - STATE_AT, &state) ||
-		!get_hex(p + PAGE_AT, NAME_AT - PAGE_AT, &page) || page == 0 ||
-		!get_hex(p + NAME_AT, LENGTH - NAME_AT, &name))
+	if (prefix[0] != VERSION ||
+		(prefix[1] != FEEDPUB_RECEIPT_PLAIN && prefix[1] != FEEDPUB_RECEIPT_LEASED &&
+		 prefix[1] != FEEDPUB_RECEIPT_RETRY) ||
+		strspn(prefix + SHARD_AT, "0123456789abcdef") != LENGTH - SHARD_AT ||
+		sscanf(prefix + SHARD_AT, "%3x%16" SCNx64 "%16" SCNx64 "%8x",
+			   &receipt->shard, &receipt->state, &receipt->page, &receipt->name) != 4 ||
+		receipt->page == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed receipt: \"%s\"",
 						pnstrdup(p, pg_mbcliplen(p, length, LENGTH))),
 				 errhint("Use a receipt as feed_poll() returned it.")));
-	receipt->kind = p[1];
-	receipt->shard = (int) shard;
-	receipt->state = (int64) state;
-	receipt->page = (int64) page;
-	receipt->name = (uint32) name;
+	receipt->kind = prefix[1];
 	receipt->cursor = cstring_to_text_with_len(p + LENGTH, length - LENGTH);
 	feedpub_cursor_parse(receipt->cursor, &receipt->parsed);
 
@@ -166,22 +156,4 @@ feedpub_receipt_parse(const text *input, FeedpubReceipt *receipt)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("malformed receipt: \"%s\"", text_to_cstring(input))));
-}
-
-static bool
-get_hex(const char *p, int ndigits, uint64 *value)
-{
-	*value = 0;
-	for (int i = 0; i < ndigits; i++)
-	{
-		char		c = p[i];
-
-		if (c >= '0' && c <= '9')
-			*value = *value << 4 | (c - '0');
-		else if (c >= 'a' && c <= 'f')
-			*value = *value << 4 | (c - 'a' + 10);
-		else
-			return false;
-	}
-	return true;
 }

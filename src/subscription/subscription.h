@@ -51,9 +51,9 @@ typedef struct FeedpubReached
 typedef struct FeedpubReceipt
 {
 	char		kind;			/* FEEDPUB_RECEIPT_... */
-	int			shard;
-	int64		state;			/* of the shard, or of the parked entry */
-	int64		page;
+	unsigned int shard;
+	uint64		state;			/* of the shard, or of the parked entry */
+	uint64		page;
 	uint32		name;			/* a hash of the subscription's name */
 	text	   *cursor;
 	FeedpubCursor parsed;		/* the same cursor */
@@ -114,9 +114,6 @@ extern void feedpub_ack_check(const text *name, FeedpubAck result);
 /* in delivery.c */
 extern void feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
 								 const FeedpubDelivery *delivery, bool as_rows);
-
-/* in lag.c */
-extern bool feedpub_lag_has_news(const FeedpubSubscription *sub);
 
 /* in lease.c */
 extern bool feedpub_lease_is_of(const FeedpubShard *shard,
