@@ -765,7 +765,7 @@ CREATE FUNCTION feed_read(feed pg_catalog.text,
 	types pg_catalog.text[] DEFAULT NULL)
 RETURNS TABLE (cursor pg_catalog.text, op pg_catalog.text, entry pg_catalog.text)
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100
-AS 'MODULE_PATHNAME', 'feed_read_name';
+AS 'MODULE_PATHNAME', 'feed_read';
 COMMENT ON FUNCTION feed_read(pg_catalog.text, pg_catalog.text, pg_catalog.int4, pg_catalog.int4, pg_catalog.int4, pg_catalog.text[]) IS
 	'Raises an error that shows how feed_read() is called: feed_read(NULL::outbox).';
 

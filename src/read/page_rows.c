@@ -19,7 +19,6 @@
 #include "read/read.h"
 
 PG_FUNCTION_INFO_V1(feed_read);
-PG_FUNCTION_INFO_V1(feed_read_name);
 
 /*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
@@ -94,20 +93,4 @@ feed_read(PG_FUNCTION_ARGS)
 	}
 	relation_close(page.heap, NoLock);
 	return (Datum) 0;
-}
-
-/*
- * feed_read(feed text, ...)
- *
- * Always an error, 42809, with the call that is meant.
- */
-Datum
-feed_read_name(PG_FUNCTION_ARGS)
-{
-	char	   *feed = PG_ARGISNULL(0) ? "my_feed" : text_to_cstring(PG_GETARG_TEXT_PP(0));
-
-	ereport(ERROR,
-			(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-			 errmsg("feed_read() is called with a row type, not with a name"),
-			 errhint("Call feed_read(NULL::%s).", feed)));
 }
