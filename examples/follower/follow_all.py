@@ -25,9 +25,12 @@ Changes and the cursor are written in one transaction of TARGET, so the program 
 killed at any time, and two of them do no harm: one waits for the other.
 
 If a table or a column is added, renamed or dropped in SOURCE, the program stops at the
-next change and says which.  Do the same in TARGET, and start it again.  For a table
-that had rows when it was captured, delete the feed's row of the table "follower" and
-empty the copy, so that all is filled again.
+next change and says which.  Do the same in TARGET, and start it again.
+
+To fill all again, delete the feed's row of the table "follower" and empty the copy.  Do
+that for a table that had rows when it was captured, and if a column has got another
+type with other values (USING), since this changes rows without entries.  If rows were
+changed before and after a column was renamed, within one moment, the program says so.
 
 With --begin-again, if the feed has another history (PF001: a backup was restored, or a
 standby that lagged took over) or entries are no longer kept (PF002), the copy is
@@ -53,20 +56,21 @@ from psycopg import sql
 CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None, "client_encoding": "UTF8"}
 
 # Keys and rows go from one database to the other as texts: Python would round
-# the numbers in them.
+# the numbers in them.  Statements with names have no parameters, since psycopg
+# takes a % in a name for one.
 READ = sql.SQL("""
     SELECT cursor, op, moment, (entry).relation, (entry).key::text, (entry).old_key::text, (entry)."row"::text,
         (entry).error
-    FROM feed_read(NULL::{feed}, %s, %s)""")
+    FROM feed_read(NULL::{feed}, {after}, {page})""")
 
 # What a moment says of each key, in order: the row that it has, or that there is none.
 STAGE = "CREATE TEMPORARY TABLE IF NOT EXISTS moment (n bigint, relation text, key json, row json) ON COMMIT DELETE ROWS"
 DELETE = sql.SQL("DELETE FROM {table} t USING moment m, json_to_record(m.key) AS k ({key_types})"
-                 " WHERE m.relation = %s AND m.n > %s AND ({t_key}) = ({k_key})")
-INSERT = sql.SQL("INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {r_columns}"
-                 " FROM (SELECT DISTINCT ON ({k_key}) m.row FROM moment m, json_to_record(m.key) AS k ({key_types})"
-                 " WHERE m.relation = %s AND m.n > %s ORDER BY {k_key}, m.n DESC) l,"
-                 " json_to_record(l.row) AS r ({column_types}) WHERE l.row IS NOT NULL")
+                 " WHERE m.relation = {relation} AND m.n > {after} AND ({t_key}) = ({k_key})")
+INSERT = sql.SQL("INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                 " FROM (SELECT DISTINCT ON ({k_key}) m.key, m.row FROM moment m, json_to_record(m.key) AS k ({key_types})"
+                 " WHERE m.relation = {relation} AND m.n > {after} ORDER BY {k_key}, m.n DESC) l,"
+                 " json_to_record(l.key) AS k ({key_types}), json_to_record(l.row) AS r ({column_types}) WHERE l.row IS NOT NULL")
 
 # What a value is as text depends on these.
 SETTINGS = "SET LOCAL datestyle = ISO; SET LOCAL intervalstyle = postgres; SET LOCAL extra_float_digits = 1"
@@ -78,16 +82,20 @@ class Table:
 
     def __init__(self, target, relation):
         self.relation = relation
+        self.begin_moment()
         oid, = target.execute("SELECT to_regclass(%s)::oid", (relation,)).fetchone()
         if oid is None:
             raise ValueError(f"The copy has no table {relation}.\nMake it, or name it by --without, and start again.")
         columns = target.execute(
             "SELECT attname, format_type(atttypid, atttypmod), attgenerated <> '',"
-            " attnum = ANY ((SELECT indkey FROM pg_index WHERE indrelid = attrelid AND indisprimary)::int2[])"
-            " FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum", (oid,)).fetchall()
-        self.columns = [name for name, _, generated, _ in columns if not generated]
-        self.generated = [name for name, _, generated, _ in columns if generated]
-        self.key = [name for name, _, _, is_key in columns if is_key]
+            " attnum = ANY ((SELECT indkey FROM pg_index WHERE indrelid = attrelid AND indisprimary)::int2[]),"
+            " coalesce(pg_get_expr(adbin, adrelid), 'NULL')"
+            " FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum"
+            " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum", (oid,)).fetchall()
+        self.columns = [name for name, _, generated, *_ in columns if not generated]
+        self.generated = [name for name, _, generated, *_ in columns if generated]
+        self.key = [name for name, _, _, is_key, _ in columns if is_key]
+        self.defaults = {name: default for name, *_, default in columns}
         if not self.key:
             raise ValueError(f"The table {relation} of the copy has no primary key.")
         wrong = target.execute(
@@ -102,29 +110,61 @@ class Table:
             return sql.SQL(", ").join(sql.SQL(prefix) + sql.Identifier(name) for name in columns)
 
         def types(of):
-            return sql.SQL(", ").join(sql.Identifier(name) + sql.SQL(" " + type) for name, type, _, _ in columns if name in of)
+            return sql.SQL(", ").join(sql.Identifier(name) + sql.SQL(" " + type) for name, type, *_ in columns if name in of)
 
         # to_regclass() has read it, so it is a name as SQL reads it
         self.name = sql.SQL(relation)
-        self.parts = {"table": self.name, "columns": names(self.columns), "r_columns": names(self.columns, "r."),
-                      "column_types": types(self.columns), "t_key": names(self.key, "t."), "k_key": names(self.key, "k."),
-                      "key_types": types(self.key)}
+        self.parts = {"table": self.name, "columns": names(self.columns), "column_types": types(self.columns),
+                      "t_key": names(self.key, "t."), "k_key": names(self.key, "k."), "key_types": types(self.key),
+                      "relation": sql.Literal(relation)}
 
-    def check(self, key, row):
-        """Is the copy still one of all columns?"""
-        if key is not None and sorted(json.loads(key)) != sorted(self.key):
+    def begin_moment(self):
+        self.latest = [], []
+        self.lacking = set()
+        self.is_exchanged = False
+
+    def look_at(self, key, row):
+        """Notes which columns an entry has.  (A row may be without those of the key.)"""
+        columns = json.loads(key)
+        if sorted(columns) != sorted(self.key):
             raise ValueError(f"The key of {self.relation} is {key}, and in the copy {', '.join(self.key)}."
                              "\nChange the copy too, and start again.")
-        self.check_columns(self.columns if row is None else json.loads(row))
+        if row is not None:
+            columns.update(json.loads(row))
+            missing, gone = self.latest = self.difference(columns)
+            self.lacking.update(gone)
+            self.is_exchanged = self.is_exchanged or bool(missing and gone)
 
-    def check_columns(self, columns):
-        missing = [name for name in columns if name not in self.columns + self.generated]
-        gone = [name for name in self.columns if name not in columns]
+    def difference(self, columns):
+        return ([name for name in columns if name not in self.columns + self.generated],
+                [name for name in self.columns if name not in columns])
+
+    def check(self, missing, gone):
         if missing or gone:
             raise ValueError(f"The columns of {self.relation} are not those of the copy."
                              + (f"  New in the feed: {', '.join(missing)}." if missing else "")
                              + (f"  Only in the copy: {', '.join(gone)}." if gone else "")
                              + "\nChange the copy too, and start again.")
+
+    def end_moment(self):
+        """Returns the values to insert, if the moment ends with the columns of the copy.
+
+        Earlier entries of it may lack a column that was added then, and get the copy's
+        default, or have one that was dropped.  If one lacks and has one, that was perhaps
+        renamed, so its value would be lost.
+        """
+        self.check(*self.latest)
+        if self.is_exchanged:
+            raise ValueError(f"Columns of {self.relation} were renamed or exchanged within a moment.\nFill the copy again.")
+        values = []
+        for name in self.columns:
+            value = sql.SQL("k." if name in self.key else "r.") + sql.Identifier(name)
+            if name in self.lacking:
+                value = sql.SQL("CASE WHEN l.row -> {} IS NULL THEN {} ELSE {} END").format(
+                    sql.Literal(name), sql.SQL(self.defaults[name]), value)
+            values.append(value)
+        self.begin_moment()
+        return sql.SQL(", ").join(values)
 
 
 class Copy:
@@ -135,7 +175,7 @@ class Copy:
         self.target = target
         self.options = options
         self.feed, = source.execute("SELECT %s::regclass::text", (options.feed,)).fetchone()
-        self.read = READ.format(feed=sql.SQL(self.feed))
+        self.name = sql.SQL(self.feed)
         self.tables = {}
         target.execute("SET client_min_messages = warning")
         target.execute("CREATE TABLE IF NOT EXISTS follower (feed text PRIMARY KEY, cursor text NOT NULL)")
@@ -158,7 +198,8 @@ class Copy:
             changed = {}
             n = 0
             while begun:
-                rows = self.source.execute(self.read, (cursor, self.options.page)).fetchall()
+                read = READ.format(feed=self.name, after=sql.Literal(cursor), page=sql.Literal(self.options.page))
+                rows = self.source.execute(read).fetchall()
                 # up to the last moment in the page, or all of it and on
                 moment = max((i + 1 for i, row in enumerate(rows) if row[2]), default=0)
                 rows = rows[:moment or len(rows)]
@@ -201,21 +242,23 @@ class Copy:
             truncated[table] = n
             return []
         changed[table] = n
-        table.check(key, row)
+        table.look_at(key, row)
         if old_key is None:
             return [(2 * n + 1, relation, key, row)]
-        table.check(old_key, None)
+        table.look_at(old_key, None)
         return [(2 * n, relation, old_key, None), (2 * n + 1, relation, key, row)]
 
     def apply(self, truncated, changed):
         """Gives each key of a moment its last state."""
+        values = {table: table.end_moment() for table in changed}
         # together, since the tables that refer to one have been truncated, too
         if truncated:
             self.target.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(table.name for table in truncated)))
         for statement in DELETE, INSERT:
             for table in changed:
                 # what was there before a TRUNCATE is not looked at
-                self.target.execute(statement.format(**table.parts), (table.relation, 2 * truncated.get(table, 0) + 1))
+                self.target.execute(statement.format(after=sql.Literal(2 * truncated.get(table, 0) + 1),
+                                                     values=values[table], **table.parts))
 
     def fill(self):
         """Copies the rows that are there.  Returns the cursor of the same moment."""
@@ -229,7 +272,7 @@ class Copy:
             raise ValueError(f"No tables are captured into {self.feed}.")
         names = sql.SQL(", ").join(table.name for table, _ in tables)
         for table, columns in tables:
-            table.check_columns(columns)
+            table.check(*table.difference(columns))
         if self.options.begin_again:
             self.target.execute(sql.SQL("TRUNCATE {}").format(names))
         for table, _ in tables:
@@ -279,8 +322,9 @@ def work(options):
         except ValueError as error:
             sys.exit(str(error))
         except psycopg.Error as error:
-            # a name or a right is missing, a row does not fit, the feed cannot go on
-            if (error.sqlstate or "")[:2] in ("22", "23", "42", "PF"):
+            # a name or a right is missing, a row does not fit, a table is referred to by
+            # others and cannot be truncated, the feed cannot go on
+            if (error.sqlstate or "")[:2] in ("0A", "22", "23", "42", "PF"):
                 sys.exit(str(error))
             print(error, file=sys.stderr, flush=True)
             stop.wait(min(0.1 * 2 ** failures, 30) * random.uniform(0.5, 1))

@@ -8,7 +8,8 @@
 # FEEDPUB_CHECKER_SECONDS (20), FEEDPUB_CHECKER_WRITERS (4), and
 # FEEDPUB_CHECKER_SEED (1), which decides what is done, though not when.
 # FEEDPUB_CHECKER_ROUNDS (0): before that, so many short runs of as many seeds, in
-# other databases.  With FEEDPUB_CHECKER_SECONDS=0 there is nothing else.
+# another database, where each fills the copy.  With FEEDPUB_CHECKER_SECONDS=0 there
+# is nothing else.
 
 use strict;
 use warnings FATAL => 'all';
@@ -155,11 +156,22 @@ sub wait_for
 
 sub at { return sql($_[0], $_[2], db => $_[1]{db}) }
 
+# One value, without a psql, for what is asked often.
+sub ask
+{
+	my ($node, $run, $query) = @_;
+	my $connstr = $node == $reports ? $reports->connstr($run->{db}) : connstr($run->{db});
+	my $dbh = FeedpubFollowChecker::connect_to($connstr =~ s/ /;/gr =~ s/'//gr);
+	my ($value) = $dbh->selectrow_array($query);
+
+	return $value // '';
+}
+
 # So that there is a backlog, which is cut.
 sub stop_worker
 {
 	my ($run) = @_;
-	my $pid = at($shop, $run, q(SELECT pid FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()));
+	my $pid = ask($shop, $run, q(SELECT pid FROM pg_stat_activity WHERE backend_type = 'feedpub worker' AND datname = current_database()));
 
 	return if $pid eq '';
 	kill 'STOP', $pid;
@@ -186,11 +198,11 @@ sub kill_follower
 	return;
 }
 
-# Begins to change the tables, and to follow.
-sub begin
+# Makes the database and its copy.
+sub make
 {
-	my ($db, $seed) = @_;
-	my $run = { db => $db, seed => $seed, dir => PostgreSQL::Test::Utils::tempdir() };
+	my ($db) = @_;
+	my $run = { db => $db };
 
 	sql($_, "CREATE DATABASE $db") for $shop, $reports;
 	at($shop, $run, 'CREATE EXTENSION feedpub');
@@ -210,6 +222,23 @@ END \$\$;
 CREATE CONSTRAINT TRIGGER see AFTER UPDATE ON follower DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW WHEN (NEW.cursor <> '') EXECUTE FUNCTION see();
 SQL
+	at($shop, $run, <<'SQL');
+CREATE FUNCTION entries(after text, until text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN count(*) FROM feed_read(NULL::changes, after, 1) WHERE op <> 'end' AND left(cursor, 25) COLLATE "C" <= left(until, 25);
+EXCEPTION WHEN SQLSTATE 'PF001' THEN
+	RETURN NULL;
+END $$;
+SQL
+	return;
+}
+
+# Begins to change the tables, and to fill and to follow.
+sub begin
+{
+	my ($db, $seed) = @_;
+	my $run = { db => $db, seed => $seed, dir => PostgreSQL::Test::Utils::tempdir() };
+
 	srand $seed;
 	for my $n (1 .. $size{writers})
 	{
@@ -235,10 +264,11 @@ sub difference
 	return join "\n", 'copy:', (grep { !$want->{$_} } sort keys %$have), 'source:', (grep { !$have->{$_} } sort keys %$want);
 }
 
-# Ends the sessions, waits until the copy is at the end, and compares.
+# Ends the sessions, waits until the copy is at the end, and compares.  SIGTERM ends
+# a follower when its wait is over.
 sub end
 {
-	my ($run) = @_;
+	my ($run, $signal) = @_;
 	my $label = "seed $run->{seed}";
 
 	append_to_file("$run->{dir}/end", '');
@@ -253,28 +283,20 @@ sub end
 	}
 	my $end = at($shop, $run, q(SELECT feed_flush('changes')));
 	wait_until('the copy is at the end', sub {
-		my $cursor = at($reports, $run, 'SELECT cursor FROM follower');
+		my $cursor = ask($reports, $run, 'SELECT cursor FROM follower');
 
 		return $cursor ne '' && $end ne ''
-		  && eval { at($shop, $run, "SELECT count(*) FROM feed_read(NULL::changes, '$cursor', 1) WHERE op <> 'end'") } eq '0';
+		  && (eval { ask($shop, $run, "SELECT count(*) FROM feed_read(NULL::changes, '$cursor', 1) WHERE op <> 'end'") } // '') eq '0';
 	});
-	my $is_killed = end_follower($run, 'TERM');
+	my $is_killed = end_follower($run, $signal);
 	my ($copy, $source) = map { at($_, $run, FeedpubFollowChecker::state()) } $reports, $shop;
 	my @wrong = $copy eq $source ? () : ("in the end\n" . difference($copy, $source));
 
-	push @wrong, "the follower has ended with $is_killed" if $is_killed ne '0';
+	push @wrong, "the follower has ended with $is_killed" if $is_killed ne ($signal eq 'TERM' ? '0' : 'signal 9');
 
 	# Cursors that this server does not have were lost with another.  Up to their
 	# position they sort as text; what follows depends on the server's start.
 	my $position = sub { return substr $_[0], 0, 25 };
-	at($shop, $run, <<'SQL');
-CREATE FUNCTION entries(after text, until text) RETURNS int LANGUAGE plpgsql AS $$
-BEGIN
-	RETURN count(*) FROM feed_read(NULL::changes, after, 1) WHERE op <> 'end' AND left(cursor, 25) COLLATE "C" <= left(until, 25);
-EXCEPTION WHEN SQLSTATE 'PF001' THEN
-	RETURN NULL;
-END $$;
-SQL
 	my $dbh = FeedpubFollowChecker::connect_to(connstr($run->{db}) =~ s/ /;/gr);
 	my $entries = sub { return ($dbh->selectrow_array('SELECT entries(?, ?)', undef, @_))[0] };
 	my $seen = FeedpubFollowChecker::connect_to($reports->connstr($run->{db}) =~ s/ /;/gr =~ s/'//gr)
@@ -304,22 +326,24 @@ SQL
 	return $compared;
 }
 
+make('rounds') if $size{rounds};
 for my $n (1 .. $size{rounds})
 {
-	my $run = begin("round$n", $size{seed} + $n);
+	my $run = { db => 'rounds' };
+
+	at($reports, $run, 'TRUNCATE follower, seen, ' . join ', ', FeedpubFollowChecker::captured());
+	$run = begin('rounds', $size{seed} + $n);
 
 	for my $moments (4, 8, 16)
 	{
 		wait_until('moments are seen', sub {
 			wait_for($run, 0.2);
-			return at($reports, $run, 'SELECT count(*) FROM seen') >= $moments;
+			return ask($reports, $run, 'SELECT count(*) FROM seen') >= $moments;
 		});
 		stop_worker($run);
 		kill_follower($run) if rand() < 0.2;
 	}
-	end($run);
-	sql($shop, "DROP DATABASE round$n WITH (FORCE)");
-	sql($reports, "DROP DATABASE round$n");
+	end($run, 'KILL');
 }
 
 if (!$size{seconds})
@@ -331,6 +355,7 @@ if (!$size{seconds})
 }
 
 make_standby();
+make('main');
 my $run = begin('main', $size{seed});
 my $until = Time::HiRes::time() + $size{seconds};
 my @disturb = (
@@ -359,7 +384,7 @@ eval {
 		$disturb[ $n % @disturb ]->();
 		stop_worker($run);
 	}
-	$compared = end($run);
+	$compared = end($run, 'TERM');
 	1;
 } or fail("a session or the follower has failed: $@");
 cmp_ok($compared, '>=', 10, 'enough moments were compared');
