@@ -159,7 +159,7 @@ sub read_bytes
 	return $bytes;
 }
 
-# The next message: (subject, headers' text, data)
+# The next message: (subject, headers' text, data, reply)
 sub read_message
 {
 	my ($client) = @_;
@@ -175,12 +175,12 @@ sub read_message
 		}
 		elsif ($words[0] eq 'MSG')
 		{
-			return ($words[1], '', read_bytes($client, $words[-1]));
+			return ($words[1], '', read_bytes($client, $words[-1]), $words[3]);
 		}
 		elsif ($words[0] eq 'HMSG')
 		{
 			my $all = read_bytes($client, $words[-1]);
-			return ($words[1], substr($all, 0, $words[-2]), substr($all, $words[-2]));
+			return ($words[1], substr($all, 0, $words[-2]), substr($all, $words[-2]), $words[3]);
 		}
 		elsif ($words[0] eq '-ERR')
 		{
@@ -220,67 +220,51 @@ sub nats_publish
 	return request($nats, $subject, $data, %headers);
 }
 
-# By an ordered consumer without acknowledgements: one subscription.
+# By a consumer that is asked for some at a time.
 sub stream_messages
 {
 	my ($nats, $stream) = @_;
 	my $info = nats_api($nats, "STREAM.INFO.$stream");
 	my $left = $info->{state}{messages} // die encode_json($info);
 	my $client = nats_connect($nats);
+	my $consumer = 'test' . ++$started;
 	my @messages;
 
 	return @messages if $left == 0;
-	print { $client->{socket} } "SUB _INBOX.read.$$ 1\r\nPING\r\n";
-	$client->{socket}->flush;
-	while ((my $line = read_line($client)) ne 'PONG') { }
-	my $made = nats_api($nats, "CONSUMER.CREATE.$stream",
-		{ stream_name => $stream, config => { deliver_subject => "_INBOX.read.$$", ack_policy => 'none', deliver_policy => 'all', replay_policy => 'instant' } });
+	print { $client->{socket} } "SUB _INBOX.read 1\r\n";
+	my $made = nats_api(
+		$nats,
+		"CONSUMER.DURABLE.CREATE.$stream.$consumer",
+		{
+			stream_name => $stream,
+			config => {
+				durable_name => $consumer,
+				ack_policy => 'none',
+				deliver_policy => 'all',
+				replay_policy => 'instant'
+			}
+		});
 	die encode_json($made) if $made->{error};
-	while ($left-- > 0)
+	while ($left > 0)
 	{
-		my ($subject, $head, $data);
-		my %headers;
+		my $batch = $left < 5000 ? $left : 5000;
+		my $request = "{\"batch\": $batch}";
 
-		($subject, $head, $data) = read_message_with_reply($client);
-		my $reply = $client->{reply};
-		# $JS.ACK.stream.consumer.delivered.stream sequence....
-		my ($seq) = $reply =~ /^\$JS\.ACK\.(?:[^.]+\.){3}(\d+)\./;
-		for my $line (split /\r\n/, $head)
+		print { $client->{socket} } "PUB \$JS.API.CONSUMER.MSG.NEXT.$stream.$consumer _INBOX.read ",
+		  length $request, "\r\n$request\r\n";
+		$client->{socket}->flush;
+		$left -= $batch;
+		while ($batch-- > 0)
 		{
-			$headers{$1} = $2 if $line =~ /^([^:\s]+): ?(.*)$/;
+			my ($subject, $head, $data, $reply) = read_message($client);
+			# $JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>...
+			my ($seq) = $reply =~ /^\$JS\.ACK\.(?:[^.]+\.){3}(\d+)\./ or die "$reply $head";
+			my %headers = $head =~ /^([^:\s]+): ?(.*?)\r$/mg;
+			push @messages, { subject => $subject, data => $data, headers => \%headers, seq => $seq };
 		}
-		push @messages, { subject => $subject, data => $data, headers => \%headers, seq => $seq };
 	}
-	nats_api($nats, "CONSUMER.DELETE.$stream.$made->{name}");
+	nats_api($nats, "CONSUMER.DELETE.$stream.$consumer");
 	return @messages;
-}
-
-sub read_message_with_reply
-{
-	my ($client) = @_;
-
-	while (defined(my $line = read_line($client)))
-	{
-		my @words = split / /, $line;
-
-		if ($words[0] eq 'MSG')
-		{
-			$client->{reply} = $words[3];
-			return ($words[1], '', read_bytes($client, $words[-1]));
-		}
-		elsif ($words[0] eq 'HMSG')
-		{
-			my $all = read_bytes($client, $words[-1]);
-			$client->{reply} = $words[3];
-			return ($words[1], substr($all, 0, $words[-2]), substr($all, $words[-2]));
-		}
-		elsif ($words[0] eq 'PING')
-		{
-			print { $client->{socket} } "PONG\r\n";
-			$client->{socket}->flush;
-		}
-	}
-	die 'nats-server closed the connection';
 }
 
 sub relay_start
