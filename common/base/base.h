@@ -80,8 +80,8 @@ typedef struct BaseSettings
 	size_t		size;			/* of the struct */
 
 	/*
-	 * take a line below one of the form [section]; false if there is no such
-	 * setting.  NULL: the file has no sections
+	 * take a line below one of the form [section], or that one itself, without
+	 * a name; false if there is no such setting.  NULL: the file has no sections
 	 */
 	bool (*take)(void *values, const char *section, const char *name,
 				 const char *value);

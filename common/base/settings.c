@@ -97,7 +97,10 @@ set_from_file(const BaseSettings *settings, char **values, void *made)
 		if (*name == '#' || *name == '\n' || *name == '\0')
 			continue;
 		if (settings->take != NULL && is_section(name, &section))
+		{
+			settings->take(made, section, NULL, NULL);
 			continue;
+		}
 		if (value != NULL)
 		{
 			size_t		length = value - name;

@@ -154,10 +154,10 @@ take_line(void *values, const char *section, const char *name, const char *value
 	{
 		Line	   *line;
 
-		if (!IS_OF_FEED(&list[i]) || strcmp(list[i].name, name) != 0)
+		if (name != NULL && (!IS_OF_FEED(&list[i]) || strcmp(list[i].name, name) != 0))
 			continue;
 		line = base_alloc(sizeof(Line));
-		line->setting = &list[i];
+		line->setting = name != NULL ? &list[i] : NULL;
 		line->section = base_copy(section);
 		line->value = base_copy(value);
 		*last_line = line;
@@ -277,8 +277,11 @@ complete(void *values)
 	for (Line *line = lines; line != NULL; line = line->next)
 	{
 		RelayFeedConfig *feed = add_feed(made, line->section);
-		BaseSetting setting = *line->setting;
+		BaseSetting setting;
 
+		if (line->setting == NULL)
+			continue;
+		setting = *line->setting;
 		if (setting.most == 0)
 			free(*text_of(feed, &setting));
 		setting.offset -= offsetof(RelayConfig, defaults);

@@ -44,6 +44,7 @@ static bool ending;
 static void start_feed(Feed *feed, const RelayFeedConfig *config);
 static void stop_feed(Feed *feed, FeedState state);
 static void open_again(BaseTimer *timer);
+static void open_sink(Feed *feed, SinkOpen how);
 static void report(Feed *feed, BaseLogLevel level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 static void opened(Sink *sink, const SinkPlace *place);
@@ -153,7 +154,7 @@ start_feed(Feed *feed, const RelayFeedConfig *config)
 	feed->fenced_at = 0;
 	feed->idle_since = 0;
 	feed_reader_start(&feed->reader, feed->config);
-	open_again(&feed->timer);
+	open_sink(feed, relay_config()->check ? SINK_LOOK : SINK_FIRST);
 }
 
 static void
@@ -168,12 +169,16 @@ stop_feed(Feed *feed, FeedState state)
 static void
 open_again(BaseTimer *timer)
 {
-	Feed	   *feed = (Feed *) ((char *) timer - offsetof(Feed, timer));
+	open_sink((Feed *) ((char *) timer - offsetof(Feed, timer)), SINK_AGAIN);
+}
 
+static void
+open_sink(Feed *feed, SinkOpen how)
+{
 	if (feed->state != FEED_FENCED)
 		feed->state = FEED_OPENING;
 	feed->counted = 0;
-	feed->sink->kind->open(feed->sink, relay_config()->check);
+	feed->sink->kind->open(feed->sink, how);
 }
 
 /* Log something of a feed, if it is not what was logged last. */

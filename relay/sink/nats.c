@@ -72,7 +72,9 @@ typedef struct NatsSink
 	SinkLink   *link;			/* or NULL */
 	bool		is_open;		/* opened() has been called */
 	bool		has_failed;		/* failed() is to be called, or has been */
-	bool		was_open;		/* at some time */
+	bool		has_sent;
+	char		taken[96];		/* see SinkLink */
+	uint64_t	taken_at;
 	char	   *stream;
 	char		relay[96];
 	int64_t		created;
@@ -157,26 +159,36 @@ stream_name(const RelayFeedConfig *config)
 
 /* Connect: sink_nats_connect() does it, and ready() is told. */
 static void
-open_sink(Sink *sink, bool only_look)
+open_sink(Sink *sink, SinkOpen how)
 {
 	NatsSink   *nats = (NatsSink *) sink;
 	SinkLink   *link = base_alloc(sizeof(SinkLink));
 	BaseText	subject = {0};
 
-	if (nats->relay[0] == '\0')
+	if (nats->relay[0] == '\0' || how == SINK_FIRST)
 	{
 		char		host[64] = "relay";
 		uint64_t	number = 0;
+		char		number_text[20];
 
 		gethostname(host, sizeof(host) - 1);
 		if (getrandom(&number, sizeof(number), 0) != sizeof(number))
 			abort();
-		/* a header's value has no line break */
-		snprintf(nats->relay, sizeof(nats->relay), "%.63s %016" PRIx64,
-				 *sink->config->name != '\0' ? sink->config->name : host, number);
+		/* a header's value has no line break, and the number comes after a space */
+		snprintf(nats->relay, sizeof(nats->relay), "%.63s",
+				 *sink->config->name != '\0' ? sink->config->name : host);
 		for (char *c = nats->relay; *c != '\0'; c++)
-			if ((unsigned char) *c < ' ' || (unsigned char) *c > '~')
-				*c = '?';
+			if (*c <= ' ' || *c > '~')
+				*c = '_';
+		snprintf(number_text, sizeof(number_text), " %016" PRIx64, number);
+		strcat(nats->relay, number_text);
+	}
+	if (how == SINK_FIRST)
+	{
+		nats->has_sent = false;
+		nats->taken[0] = '\0';
+		nats->created = 0;
+		nats->noted[0] = '\0';
 	}
 	free(nats->stream);
 	nats->stream = stream_name(sink->config);
@@ -199,8 +211,10 @@ open_sink(Sink *sink, bool only_look)
 	base_text_print(&subject, "feedpub.relay.%s", nats->stream);
 	link->cursor_subject = subject.data;
 	strcpy(link->relay, nats->relay);
-	link->only_look = only_look;
-	link->takes_own_name = !nats->was_open;
+	link->only_look = how == SINK_LOOK;
+	link->has_sent = nats->has_sent;
+	strcpy(link->taken, nats->taken);
+	link->taken_at = nats->taken_at;
 	link->known_created = nats->created;
 	link->is_connecting = true;
 	nats->link = link;
@@ -277,10 +291,9 @@ ready(BaseSource *source, uint32_t events)
 
 	if (state == SINK_LINK_OPENED)
 	{
-		SinkPlace	place = {link->cursor, link->base, link->other};
+		SinkPlace	place = {link->cursor, link->base, link->is_other ? link->sender : NULL};
 
 		nats->is_open = true;
-		nats->was_open = true;
 		nats->base = link->base;
 		nats->created = link->created;
 		nats->progress_at = base_now();
@@ -422,6 +435,12 @@ send_entry(Sink *sink, const SinkEntry *entry)
 		sink_link_fail(nats->link, SINK_RETRY, "%s", natsStatus_GetText(status));
 		return SINK_BROKEN;
 	}
+	if (sink->sent == 0 && nats->link->sender != NULL)
+	{
+		snprintf(nats->taken, sizeof(nats->taken), "%s", nats->link->sender);
+		nats->taken_at = nats->base;
+	}
+	nats->has_sent = true;
 	if (sink->sent == sink->acknowledged)
 		nats->progress_at = base_now();
 	nats->sizes[sink->sent++ % nats->nsizes] = size;

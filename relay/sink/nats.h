@@ -43,7 +43,8 @@ typedef struct SinkLink
 	uint64_t	base;			/* the last sequence when it was opened */
 	uint64_t	acknowledged;	/* messages since then */
 	char	   *cursor;
-	char	   *other;
+	char	   *sender;			/* of the last message, or NULL */
+	bool		is_other;		/* it is another relay, which may be there still */
 
 	/* set by the thread that connects, and then by nobody */
 	natsConnection *connection;
@@ -58,7 +59,9 @@ typedef struct SinkLink
 	char	   *cursor_subject;
 	char		relay[96];
 	bool		only_look;
-	bool		takes_own_name; /* nobody else has this relay's name */
+	bool		has_sent;		/* this process, so another one of its name is another */
+	char		taken[96];		/* the relay in whose place this one has sent, ... */
+	uint64_t	taken_at;		/* ... and the sequence of its last message */
 	int64_t		known_created;	/* what this process knows already; 0: nothing */
 } SinkLink;
 

@@ -45,7 +45,7 @@ sink_link_release(SinkLink *link)
 	free(link->stream);
 	free(link->cursor_subject);
 	free(link->cursor);
-	free(link->other);
+	free(link->sender);
 	free(link);
 }
 

@@ -123,6 +123,22 @@ read_noted(SinkLink *link, jsCtx *js, uint64_t last)
 	return found;
 }
 
+/*
+ * Has the last message been sent by another relay, which may send more?  One of
+ * this relay's name is this one before it was started again, unless it has sent
+ * something since.
+ */
+static bool
+is_other(SinkLink *link, const char *sender)
+{
+	size_t		length = strcspn(sender, " ");
+
+	if (strcmp(sender, link->relay) == 0 ||
+		(strcmp(sender, link->taken) == 0 && link->taken_at == link->base))
+		return false;
+	return link->has_sent || strncmp(sender, link->relay, length + 1) != 0;
+}
+
 /* Find the stream, or make it, and what it has.  A failure is told. */
 bool
 sink_nats_find_place(SinkLink *link, jsCtx *js)
@@ -134,7 +150,7 @@ sink_nats_find_place(SinkLink *link, jsCtx *js)
 	natsMsg    *message = NULL;
 	const char *value = NULL;
 	char	   *cursor = NULL;
-	char	   *other = NULL;
+	char	   *sender = NULL;
 	uint64_t	nmessages;
 
 	if (status == NATS_NOT_FOUND && link->known_created != 0)
@@ -212,20 +228,8 @@ sink_nats_find_place(SinkLink *link, jsCtx *js)
 		}
 		if (cursor == NULL)
 			cursor = base_copy(value);
-		if (natsMsgHeader_Get(message, SINK_NATS_RELAY, &value) == NATS_OK &&
-			strcmp(value, link->relay) != 0)
-		{
-			const char *end = strrchr(value, ' ');
-			size_t		length = end != NULL ? (size_t) (end - value) : strlen(value);
-			bool		is_namesake = strncmp(value, link->relay, length) == 0 &&
-				link->relay[length] == ' ';
-
-			if (!is_namesake || !link->takes_own_name)
-			{
-				other = base_copy(value);
-				other[length] = '\0';
-			}
-		}
+		natsMsgHeader_Get(message, SINK_NATS_RELAY, &value);
+		sender = base_copy(value);
 		natsMsg_Destroy(message);
 	}
 	else if (cursor == NULL && link->base > 0)
@@ -241,7 +245,8 @@ sink_nats_find_place(SinkLink *link, jsCtx *js)
 	}
 	pthread_mutex_lock(&link->lock);
 	link->cursor = cursor;
-	link->other = other;
+	link->sender = sender;
+	link->is_other = sender != NULL && is_other(link, sender);
 	pthread_mutex_unlock(&link->lock);
 	return true;
 }

@@ -76,6 +76,13 @@ typedef enum SinkFailure
 	SINK_STOP					/* somebody has to do something */
 } SinkFailure;
 
+typedef enum SinkOpen
+{
+	SINK_FIRST,					/* as if the process had just been started */
+	SINK_AGAIN,
+	SINK_LOOK					/* make nothing that is not there */
+} SinkOpen;
+
 typedef struct Sink Sink;
 
 /* Whom a sink tells. */
@@ -97,8 +104,7 @@ typedef struct SinkKind
 	/* a sink with its first member filled, which lives as long as the process */
 	Sink *(*make)(void);
 
-	/* connect; "only look" makes nothing that is not there */
-	void (*open)(Sink *sink, bool only_look);
+	void (*open)(Sink *sink, SinkOpen how);
 	SinkSent (*send)(Sink *sink, const SinkEntry *entry);
 
 	/* may be NULL */

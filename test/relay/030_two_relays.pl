@@ -36,7 +36,7 @@ soon(sub { relay_metric($first, 'sent_total') == 10 }, 'the first sends');
 
 # the second waits, however long nothing is to be done
 my $second = relay_start($node, $nats, name => 'second', takeover => 1);
-relay_logs($second, qr/is fenced: relay \\"first\\" sends/, 'the second is fenced and says so');
+relay_logs($second, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'the second is fenced and says so');
 is(relay_metric($second, 'fenced'), 1, 'so do its metrics');
 is(relay_get($second, '/ready')->{status}, 200, 'it is ready to take over');
 for my $n (1 .. 5)
@@ -50,11 +50,11 @@ is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
 # the first does not answer any more
 kill 'STOP', $first->{pid};
 write_messages(1000);
-relay_logs($second, qr/takes over from relay \\"first\\" at sequence 60/, 'the second takes over');
+relay_logs($second, qr/takes over from relay \\"first [0-9a-f]+\\" at sequence 60/, 'the second takes over');
 soon(sub { relay_metric($second, 'sent_total') == 1000 }, 'and sends what there is');
 kill 'CONT', $first->{pid};
 write_messages(1000);
-relay_logs($first, qr/is fenced: relay \\"second\\" sends/, 'the first is fenced when it comes again');
+relay_logs($first, qr/is fenced: relay \\"second [0-9a-f]+\\" sends/, 'the first is fenced when it comes again');
 soon(sub { in_stream() == 2060 }, 'all is there');
 
 # killed; the other one takes over, and the one that comes again waits
@@ -62,7 +62,7 @@ relay_stop($second, 'KILL');
 relay_stop($first);
 write_messages(1000);
 $first = relay_start($node, $nats, name => 'first', takeover => 1);
-relay_logs($first, qr/takes over from relay \\"second\\"/, 'one that is started after the other was killed takes over');
+relay_logs($first, qr/takes over from relay \\"second [0-9a-f]+\\"/, 'one that is started after the other was killed takes over');
 soon(sub { in_stream() == 3060 }, 'and sends');
 $second = relay_start($node, $nats, name => 'second', takeover => 1);
 relay_logs($second, qr/is fenced/, 'the other one is fenced when it is started again');
@@ -79,7 +79,7 @@ my $namesake = relay_start($node, $nats, name => 'first', takeover => 1000);
 write_messages(100);
 soon(sub { in_stream() == 3170 }, 'two of one name: all is sent');
 my $fenced = relay_log($again) =~ /is fenced/ ? $again : $namesake;
-relay_logs($fenced, qr/is fenced: relay \\"first\\" sends/, 'by one of them, the other is fenced');
+relay_logs($fenced, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'by one of them, the other is fenced');
 relay_stop($_) for $again, $namesake, $second;
 
 # both write at once, for they take over again and again

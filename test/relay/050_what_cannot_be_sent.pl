@@ -37,7 +37,7 @@ INSERT INTO broken VALUES (1, 'sad');
 SELECT feed_start_worker();
 SQL
 write_messages(1);
-append_to_file($file, "to = $nats->{url}\n", map { "[$_]\n" } @feeds);
+append_to_file($file, join "", "to = $nats->{url}\n", map { "[$_]\n" } @feeds);
 is(relay_once($node, $nats, file => $file), 0, 'all feeds of a file');
 is_deeply(data($_), [1], "has its message: $_") for grep { $_ ne 'broken' } @feeds;
 is_deeply(data('broken'), ['{"k":1,"m":"sad"}'], 'has its row: broken');
@@ -75,7 +75,10 @@ append_to_file($file, "[large]\nerrors-to = {feed}.errors\n[long]\nerrors-to = {
 nats_api($nats, 'STREAM.UPDATE.broken', { %{ nats_api($nats, 'STREAM.INFO.broken')->{config} }, subjects => [ 'broken.>', 'elsewhere.>' ] });
 kill 'HUP', $relay->{pid};
 relay_logs($relay, qr/settings reloaded/, 'SIGHUP');
-soon(sub { relay_metric($relay, 'at_end', $_) == 1 }, "goes on: $_") for qw(large long broken good);
+for my $feed (qw(large long broken good))
+{
+	soon(sub { relay_metric($relay, 'at_end', $feed) == 1 }, "goes on: $feed");
+}
 my @large = stream_messages($nats, 'large');
 is_deeply([ map { $_->{data} } @large ], [ 1, 2, '', 4 ], 'without data');
 is($large[2]{subject}, 'large.errors', 'to that subject');
