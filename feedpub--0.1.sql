@@ -390,7 +390,7 @@ COMMENT ON FUNCTION feedpub._capture_truncate() IS
 
 -- What is wrong with captures: kind is row or truncate for a trigger of the table
 -- or of a partition, name NULL if it is missing; key if a column of the key is
--- gone; stored if the numbers or names are out of date, or the trigger (name) does
+-- gone; unique if nothing guarantees that rows have different keys; stored if the numbers or names are out of date, or the trigger (name) does
 -- not depend on the feed.  The arrays are the columns as they are now.
 CREATE VIEW feedpub._captured AS
 	SELECT c.feed, c.relation, c.trigger, c.old,
@@ -450,6 +450,18 @@ CREATE VIEW feedpub._capture_fault AS
 	UNION ALL
 	SELECT c.feed, c.relation, c.trigger, c.relation, 'key', NULL, NULL
 	FROM feedpub._captured c WHERE NOT c.has_key
+	UNION ALL
+	SELECT c.feed, c.relation, c.trigger, c.relation, 'unique', NULL, NULL
+	FROM feedpub._captured c
+	WHERE c.has_key AND NOT EXISTS (SELECT FROM pg_catalog.pg_index i
+		WHERE i.indrelid OPERATOR(pg_catalog.=) c.relation
+			AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+			AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY u (attnum, n)
+				WHERE u.n OPERATOR(pg_catalog.<=) i.indnkeyatts
+					AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a
+						WHERE a.attrelid OPERATOR(pg_catalog.=) c.relation
+							AND a.attnum OPERATOR(pg_catalog.=) u.attnum AND a.attnotnull
+							AND a.attnum OPERATOR(pg_catalog.=) ANY (c.key_attnums))))
 	UNION ALL
 	SELECT c.feed, c.relation, c.trigger, c.relation, 'stored', t.tgname, NULL
 	FROM feedpub._captured c
@@ -1160,11 +1172,14 @@ GRANT SELECT ON feedpub.feeds TO PUBLIC;
 -- No lock is taken on the tables, so that a view waits for nobody.
 CREATE VIEW feedpub.captures AS
 	SELECT c.feed, c.relation, c.key, c.columns, c.old,
-		CASE WHEN NOT c.has_key THEN 'no key' WHEN f.feed IS NOT NULL THEN 'unguarded' ELSE 'ready' END AS state
+		CASE WHEN NOT c.has_key THEN 'no key' WHEN f.unguarded THEN 'unguarded' WHEN f.feed IS NOT NULL THEN 'not unique' ELSE 'ready' END AS state
 	FROM feedpub._captured c
-	LEFT JOIN (SELECT DISTINCT f.feed, f.relation FROM feedpub._capture_fault f
-		WHERE (f.kind OPERATOR(pg_catalog.=) 'row' OR f.kind OPERATOR(pg_catalog.=) 'truncate')
-			AND (f.name IS NOT NULL OR f.part OPERATOR(pg_catalog.=) f.relation)) f
+	LEFT JOIN (SELECT f.feed, f.relation, pg_catalog.bool_or(f.kind OPERATOR(pg_catalog.<>) 'unique') AS unguarded
+		FROM feedpub._capture_fault f
+		WHERE f.kind OPERATOR(pg_catalog.=) 'unique'
+			OR ((f.kind OPERATOR(pg_catalog.=) 'row' OR f.kind OPERATOR(pg_catalog.=) 'truncate')
+				AND (f.name IS NOT NULL OR f.part OPERATOR(pg_catalog.=) f.relation))
+		GROUP BY f.feed, f.relation) f
 		ON f.feed OPERATOR(pg_catalog.=) c.feed AND f.relation OPERATOR(pg_catalog.=) c.relation;
 COMMENT ON VIEW feedpub.captures IS
 	'The tables whose changes are written into change feeds.';
@@ -1173,7 +1188,7 @@ COMMENT ON COLUMN feedpub.captures.columns IS
 COMMENT ON COLUMN feedpub.captures.old IS
 	'Whether old values are written.';
 COMMENT ON COLUMN feedpub.captures.state IS
-	'ready; unguarded: a trigger is missing or does not fire, which feed_check() explains; no key: a column of the key is gone.';
+	'ready; unguarded: a trigger is missing or does not fire, which feed_check() explains; no key: a column of the key is gone; not unique: several rows can have one key.';
 GRANT SELECT ON feedpub.captures TO PUBLIC;
 
 -- A database that was dropped keeps its entry in shared memory until another

@@ -281,6 +281,27 @@ SELECT guard, problem, cure FROM feed_check('checked_feed');
 SELECT feed_begin_history('checked_feed');
 SELECT * FROM feed_check('checked_feed');
 SELECT "table", tgname, enabled FROM captures_triggers WHERE "table"::text ~ 'checked|again';
+-- nothing makes the key unique
+CREATE TABLE widened (id int PRIMARY KEY, tenant int NOT NULL, n int, UNIQUE (tenant, id));
+SELECT feed_capture('widened', 'checked_feed');
+ALTER TABLE widened DROP CONSTRAINT widened_pkey;
+SELECT state FROM feedpub.captures WHERE relation = 'widened'::regclass;
+SELECT guard, problem, cure FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+ALTER TABLE widened ADD PRIMARY KEY (id, tenant);
+CREATE UNIQUE INDEX widened_part ON widened (id) WHERE id > 0;
+CREATE UNIQUE INDEX widened_expression ON widened ((id + 1));
+ALTER TABLE widened ADD CONSTRAINT widened_late UNIQUE (id) DEFERRABLE;
+SELECT state FROM feedpub.captures WHERE relation = 'widened'::regclass;
+CREATE UNIQUE INDEX widened_id ON widened (id) INCLUDE (n);
+SELECT state FROM feedpub.captures WHERE relation = 'widened'::regclass;
+ALTER TABLE widened DROP CONSTRAINT widened_pkey, DROP CONSTRAINT widened_tenant_id_key, ALTER COLUMN id DROP NOT NULL;
+SELECT state FROM feedpub.captures WHERE relation = 'widened'::regclass;
+ALTER TABLE widened ALTER COLUMN id SET NOT NULL;
+SELECT state FROM feedpub.captures WHERE relation = 'widened'::regclass;
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_uncapture('widened', 'checked_feed');
+DROP TABLE widened;
 -- the key is gone
 ALTER TABLE again DROP COLUMN id;
 SELECT relation, state FROM feedpub.captures WHERE feed = 'checked_feed'::regclass ORDER BY relation::text;

@@ -288,8 +288,13 @@ feedpub_attach_columns(Oid relid, Datum columns)
 					  &names, &nulls, &nnames);
 	for (int i = 0; i < nnames; i++)
 	{
-		const char *name = nulls[i] ? "" : NameStr(*DatumGetName(names[i]));
+		const char *name;
 
+		if (nulls[i])
+			ereport(ERROR,
+					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+					 errmsg("argument \"columns\" must not contain null values")));
+		name = NameStr(*DatumGetName(names[i]));
 		if (get_attnum(relid, name) <= 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_COLUMN),

@@ -96,6 +96,13 @@ check_capture(FeedpubCheck *cxt, const FeedpubCaptureFault *fault)
 						  NULL, FEEDPUB_CURE_BY_HAND);
 		return;
 	}
+	if (strcmp(fault->kind, "unique") == 0)
+	{
+		feedpub_check_add(cxt, "capture",
+						  psprintf("rows of table %s can have the same key: make a unique index on the columns of the key, which are not null, or end the capture by feed_uncapture(), and capture the table by another key", table),
+						  NULL, FEEDPUB_CURE_BY_HAND);
+		return;
+	}
 	if (cxt->repairs)
 	{
 		feedpub_capture_repair(cxt->feed, fault);
