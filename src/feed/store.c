@@ -33,12 +33,14 @@
 
 /*
  * Become the owner of our tables, and keep the caller in *caller.  What a
- * statement returns is valid until feedpub_store_end().  An error ends it as
- * well: the transaction's abort restores the user and SPI.
+ * statement returns is valid until feedpub_store_end(); the current memory context
+ * stays the caller's.  An error ends it as well: the transaction's abort restores
+ * the user and SPI.
  */
 void
 feedpub_store_begin(FeedpubRole *caller)
 {
+	MemoryContext context = CurrentMemoryContext;
 	Oid			registry = feedpub_cache_registry();
 	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(registry));
 
@@ -47,6 +49,7 @@ feedpub_store_begin(FeedpubRole *caller)
 	feedpub_role_begin_extension(((Form_pg_class) GETSTRUCT(tuple))->relowner, caller);
 	ReleaseSysCache(tuple);
 	SPI_connect();
+	MemoryContextSwitchTo(context);
 }
 
 void
@@ -65,6 +68,7 @@ feedpub_store_end(const FeedpubRole *caller)
 uint64
 feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 {
+	MemoryContext context = CurrentMemoryContext;
 	bool		seqscan = enable_seqscan;
 	bool		jit = jit_enabled;
 	char		pointers[lengthof(statement->by_value)];
@@ -104,6 +108,7 @@ feedpub_store_run(FeedpubStatement *statement, Datum *values, const char *nulls)
 	PG_END_TRY();
 	if (rc < 0)
 		elog(ERROR, "could not run: %s", statement->sql);
+	MemoryContextSwitchTo(context);
 	return SPI_processed;
 }
 
@@ -141,14 +146,16 @@ feedpub_store_number(FeedpubStatement *statement, Datum *values, int64 none)
 }
 
 /*
- * A column of a row that the last statement returned; *isnull is set if it is
- * NULL.  The value is in SPI's memory.
+ * A column of a row that the last statement returned, 0 if it is NULL; isnull,
+ * unless it is NULL, tells that.  The value is in SPI's memory.
  */
 Datum
 feedpub_store_value(uint64 row, int column, bool *isnull)
 {
+	bool		unused;
+
 	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc,
-						 column, isnull);
+						 column, isnull != NULL ? isnull : &unused);
 }
 
 /*
@@ -171,18 +178,15 @@ feedpub_store_copy(uint64 row, int column)
 List *
 feedpub_store_list(FeedpubStatement *statement, Datum *values)
 {
-	MemoryContext context = CurrentMemoryContext;
 	List	   *list = NIL;
 	FeedpubRole caller;
 	uint64		nrows;
 
 	feedpub_store_begin(&caller);
 	nrows = feedpub_store_run(statement, values, NULL);
-	MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < nrows; i++)
 	{
-		bool		isnull;
-		Datum		value = feedpub_store_value(i, 1, &isnull);
+		Datum		value = feedpub_store_value(i, 1, NULL);
 
 		list = SPI_gettypeid(SPI_tuptable->tupdesc, 1) == NAMEOID ?
 			lappend(list, pstrdup(NameStr(*DatumGetName(value)))) :

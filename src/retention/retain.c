@@ -263,20 +263,18 @@ feedpub_retain_holder(Oid relid, const FeedpubFloor *floor, Snapshot snapshot, b
 {
 	Mover		mover = {.feed.relid = relid, .snapshot = snapshot, .floor = *floor};
 	Datum		values[3] = {ObjectIdGetDatum(relid), Int64GetDatum(floor->sync_id), BoolGetDatum(is_owner)};
-	MemoryContext context = CurrentMemoryContext;
 	FeedpubBatchScan *batches;
 	FeedpubBatch batch;
 	FeedpubRole caller;
 	Policy		policy;
 	char	   *holder = NULL;
-	bool		isnull = true;
 	Datum		value = (Datum) 0;
 
 	feedpub_store_begin(&caller);
 	if (feedpub_store_run(&read_removal, values, NULL) > 0)
-		value = feedpub_store_value(0, 1, &isnull);
-	if (!isnull)
-		holder = MemoryContextStrdup(context, TextDatumGetCString(value));
+		value = feedpub_store_value(0, 1, NULL);
+	if (value != 0)
+		holder = TextDatumGetCString(value);
 	feedpub_store_end(&caller);
 	if (holder != NULL)
 		return holder;
@@ -407,7 +405,6 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 {
 	Datum		values[3] = {ObjectIdGetDatum(mover->feed.relid), Float8GetDatum(scale),
 							 Int32GetDatum(feedpub_tombstone_retention)};
-	MemoryContext context = CurrentMemoryContext;
 	int64		max_size = -1;
 	FeedpubRole caller;
 
@@ -415,14 +412,13 @@ load_policy(const Mover *mover, double scale, Policy *policy)
 	feedpub_store_begin(&caller);
 	if (feedpub_store_run(&read_policy, values, NULL) > 0)
 	{
-		bool		isnull;
-		Datum		limit = feedpub_store_value(0, 5, &isnull);
+		Datum		limit = feedpub_store_value(0, 5, NULL);
 
-		policy->limit = isnull ? NULL : MemoryContextStrdup(context, TextDatumGetCString(limit));
+		policy->limit = limit == 0 ? NULL : TextDatumGetCString(limit);
 		if (!mover->limits_only)
-			policy->keep = DatumGetTimestampTz(feedpub_store_value(0, 2, &isnull));
-		policy->max_age = DatumGetTimestampTz(feedpub_store_value(0, 3, &isnull));
-		max_size = DatumGetInt64(feedpub_store_value(0, 4, &isnull));
+			policy->keep = DatumGetTimestampTz(feedpub_store_value(0, 2, NULL));
+		policy->max_age = DatumGetTimestampTz(feedpub_store_value(0, 3, NULL));
+		max_size = DatumGetInt64(feedpub_store_value(0, 4, NULL));
 	}
 	feedpub_store_end(&caller);
 	if (max_size >= 0 && mover->heap != NULL)
@@ -453,21 +449,18 @@ load_interest(const Mover *mover, Policy *policy)
 {
 	Oid			feed = mover->feed.relid;
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
-	MemoryContext context = CurrentMemoryContext;
 	int64		oldest = PG_INT64_MAX;
 	FeedpubRole caller;
 	uint64		n;
 
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&read_cursors, values, NULL);
-	MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < n; i++)
 	{
-		bool		isnull;
 		FeedpubCursor cursor;
 		int64		number;
 
-		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 1, &isnull)), &cursor);
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 1, NULL)), &cursor);
 		number = feedpub_cursor_batch(&cursor);
 		if (cursor.given &&
 			(cursor.history != mover->floor.history ||
@@ -479,7 +472,7 @@ load_interest(const Mover *mover, Policy *policy)
 		{
 			oldest = number;
 			policy->interest = NIL;
-			policy->holder = TextDatumGetCString(feedpub_store_value(i, 2, &isnull));
+			policy->holder = TextDatumGetCString(feedpub_store_value(i, 2, NULL));
 		}
 		policy->interest = lappend(policy->interest, memcpy(palloc_object(FeedpubCursor), &cursor, sizeof(cursor)));
 	}

@@ -65,12 +65,12 @@ static FeedpubStatement forget_consumers = {
 		   " WHERE c.subscription = $1 AND c.consumer = gone.consumer",
 };
 
-/* how many of the other consumers have lesser names, and how many there are */
-static FeedpubStatement count_consumers = {
-	.sql = "SELECT pg_catalog.count(*) FILTER (WHERE consumer < $2),"
-		   " pg_catalog.count(*) FROM feedpub._consumer"
-		   " WHERE subscription = $1 AND consumer <> $2"
-		   " AND seen_until > $3 AND seen_until <= $4",
+/* of $5 shards, by how many others there are, and how many have lesser names */
+static FeedpubStatement read_share = {
+	.sql = "SELECT $5 / n + (before < $5 % n)::int4"
+		   " FROM (SELECT count(*) FILTER (WHERE consumer < $2) AS before, count(*) + 1 AS n"
+		   "  FROM feedpub._consumer WHERE subscription = $1 AND consumer <> $2"
+		   "  AND seen_until > $3 AND seen_until <= $4) c",
 };
 
 static FeedpubStatement forget_consumer = {
@@ -280,22 +280,14 @@ int
 feedpub_lease_share(FeedpubSubscription *sub, text *consumer)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	FeedpubRole caller;
-	Datum		values[4];
-	int64		before;
-	int64		all;
-	bool		isnull;
+	Datum		values[5];
 
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = PointerGetDatum(consumer);
 	values[2] = TimestampTzGetDatum(now);
 	values[3] = TimestampTzGetDatum(TimestampTzPlusMilliseconds(now, 2 * sub->lease_ms));
-	feedpub_store_begin(&caller);
-	feedpub_store_run(&count_consumers, values, NULL);
-	before = DatumGetInt64(feedpub_store_value(0, 1, &isnull));
-	all = DatumGetInt64(feedpub_store_value(0, 2, &isnull)) + 1;
-	feedpub_store_end(&caller);
-	return sub->nshards / all + (before < sub->nshards % all ? 1 : 0);
+	values[4] = Int64GetDatum(sub->nshards);
+	return (int) feedpub_store_number(&read_share, values, 0);
 }
 
 /*

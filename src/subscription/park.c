@@ -374,12 +374,11 @@ feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	for (uint64 i = 0; i < n; i++)
 	{
 		FeedpubCursor cursor;
-		bool		isnull;
 		uint64		xid;
 
 		CHECK_FOR_INTERRUPTS();
-		xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, &isnull)));
-		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, &isnull)), &cursor);
+		xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(i, 1, NULL)));
+		feedpub_cursor_parse(DatumGetTextPP(feedpub_store_value(i, 2, NULL)), &cursor);
 		for (int j = 0; j < page->nrows; j++)
 		{
 			if (page->rows[j].xid == xid && is_same_entry(&page->rows[j], &cursor))

@@ -311,7 +311,6 @@ static List *
 read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		 bool again, int64 skipped)
 {
-	MemoryContext context = CurrentMemoryContext;
 	FeedpubRole caller;
 	Datum		values[6];
 	List	   *due = NIL;
@@ -325,7 +324,6 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	values[5] = Int64GetDatum(skipped);
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&select_due, values, NULL);
-	MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < n; i++)
 		due = lappend(due, load_due(i));
 	feedpub_store_end(&caller);
@@ -339,18 +337,17 @@ static FeedpubRetried *
 load_due(uint64 row)
 {
 	FeedpubRetried *entry = palloc0_object(FeedpubRetried);
-	bool		isnull;
 
 	entry->cursor = feedpub_store_copy(row, 1);
 	feedpub_cursor_parse(entry->cursor, &entry->row.cursor);
-	while (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, &isnull)), feedpub_changes_op_names[entry->row.op]) != 0)
+	while (strcmp(TextDatumGetCString(feedpub_store_value(row, 2, NULL)), feedpub_changes_op_names[entry->row.op]) != 0)
 		entry->row.op++;
-	entry->row.xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, &isnull)));
+	entry->row.xid = U64FromFullTransactionId(DatumGetFullTransactionId(feedpub_store_value(row, 3, NULL)));
 	entry->key_texts = feedpub_store_copy(row, 4);
-	entry->discarded = DatumGetBool(feedpub_store_value(row, 5, &isnull));
-	entry->attempts = DatumGetInt32(feedpub_store_value(row, 6, &isnull));
-	entry->state = DatumGetInt64(feedpub_store_value(row, 7, &isnull));
-	entry->row.published_at = DatumGetTimestampTz(feedpub_store_value(row, 8, &isnull));
+	entry->discarded = DatumGetBool(feedpub_store_value(row, 5, NULL));
+	entry->attempts = DatumGetInt32(feedpub_store_value(row, 6, NULL));
+	entry->state = DatumGetInt64(feedpub_store_value(row, 7, NULL));
+	entry->row.published_at = DatumGetTimestampTz(feedpub_store_value(row, 8, NULL));
 	entry->kept_key = feedpub_store_copy(row, 9);
 	entry->kept_row = feedpub_store_copy(row, 10);
 	entry->kept_change[FEEDPUB_CHANGE_RELATION] = PointerGetDatum(feedpub_store_copy(row, 11));

@@ -57,7 +57,6 @@ bool
 feedpub_shard_lock(const FeedpubSubscription *sub, int number, bool wait,
 				   FeedpubShard *shard)
 {
-	MemoryContext context = CurrentMemoryContext;
 	FeedpubRole caller;
 	Datum		values[2];
 	bool		found;
@@ -68,7 +67,6 @@ feedpub_shard_lock(const FeedpubSubscription *sub, int number, bool wait,
 	values[1] = Int32GetDatum(number);
 	feedpub_store_begin(&caller);
 	found = feedpub_store_run(wait ? &lock_shard : &try_lock_shard, values, NULL) > 0;
-	MemoryContextSwitchTo(context);
 	if (found)
 		feedpub_shard_get(shard, 0, 1);
 	feedpub_store_end(&caller);
@@ -82,18 +80,16 @@ feedpub_shard_lock(const FeedpubSubscription *sub, int number, bool wait,
 void
 feedpub_shard_get(FeedpubShard *shard, uint64 row, int column)
 {
-	bool		isnull;
-
 	/* a number or time is 0 if it is NULL */
-	shard->shard = DatumGetInt32(feedpub_store_value(row, column++, &isnull));
-	shard->n = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
+	shard->shard = DatumGetInt32(feedpub_store_value(row, column++, NULL));
+	shard->n = DatumGetInt64(feedpub_store_value(row, column++, NULL));
 	shard->cursor = feedpub_store_copy(row, column++);
-	shard->state = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
-	shard->page = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
-	shard->settled = DatumGetInt64(feedpub_store_value(row, column++, &isnull));
+	shard->state = DatumGetInt64(feedpub_store_value(row, column++, NULL));
+	shard->page = DatumGetInt64(feedpub_store_value(row, column++, NULL));
+	shard->settled = DatumGetInt64(feedpub_store_value(row, column++, NULL));
 	shard->consumer = feedpub_store_copy(row, column++);
-	shard->leased_until = DatumGetTimestampTz(feedpub_store_value(row, column++, &isnull));
-	shard->parked = DatumGetInt32(feedpub_store_value(row, column, &isnull));
+	shard->leased_until = DatumGetTimestampTz(feedpub_store_value(row, column++, NULL));
+	shard->parked = DatumGetInt32(feedpub_store_value(row, column, NULL));
 }
 
 /*

@@ -153,11 +153,9 @@ bool
 feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 						  FeedpubSubscription *sub)
 {
-	MemoryContext context = CurrentMemoryContext;
 	FeedpubRole caller;
 	Datum		values[3];
 	uint64		nrows;
-	bool		isnull;
 	ArrayType  *types = NULL;
 
 	MemSet(sub, 0, sizeof(FeedpubSubscription));
@@ -168,26 +166,24 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 	values[1] = PointerGetDatum(consumer);
 	feedpub_store_begin(&caller);
 	nrows = select_subscription(values, shard_wanted);
-	MemoryContextSwitchTo(context);
 	if (nrows > 0)
 	{
-		Oid			owner = DatumGetObjectId(feedpub_store_value(0, 2, &isnull));
-		char	   *owner_name = NameStr(*DatumGetName(feedpub_store_value(0, 3, &isnull)));
+		Oid			owner = DatumGetObjectId(feedpub_store_value(0, 2, NULL));
+		char	   *owner_name = NameStr(*DatumGetName(feedpub_store_value(0, 3, NULL)));
 
-		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, &isnull));
+		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, NULL));
 		sub->owner = feedpub_subscription_find_owner(owner, owner_name,
-													 DatumGetInt64(feedpub_store_value(0, 4, &isnull)));
-		sub->lease_ms = feedpub_argument_ms(DatumGetIntervalP(feedpub_store_value(0, 5, &isnull)));
-		sub->max_attempts = DatumGetInt32(feedpub_store_value(0, 6, &isnull));
-		sub->seen_until = DatumGetTimestampTz(feedpub_store_value(0, 7, &isnull));
-		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, &isnull));
+													 DatumGetInt64(feedpub_store_value(0, 4, NULL)));
+		sub->lease_ms = feedpub_argument_ms(DatumGetIntervalP(feedpub_store_value(0, 5, NULL)));
+		sub->max_attempts = DatumGetInt32(feedpub_store_value(0, 6, NULL));
+		sub->seen_until = DatumGetTimestampTz(feedpub_store_value(0, 7, NULL));
+		sub->nshards = DatumGetInt32(feedpub_store_value(0, 8, NULL));
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
 		sub->backoff = feedpub_store_copy(0, 9);
 		types = feedpub_store_copy(0, 10);
 
-		/* NULL if there is no shard with the wanted number */
-		(void) feedpub_store_value(0, 11, &isnull);
-		for (; !isnull && sub->nloaded < nrows; sub->nloaded++)
+		/* there may be no shard with the wanted number, whose cursor is NULL then */
+		for (; sub->nloaded < nrows && feedpub_store_value(0, 13, NULL) != 0; sub->nloaded++)
 			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 11);
 	}
 	feedpub_store_end(&caller);
@@ -207,14 +203,13 @@ select_subscription(Datum *values, int shard_wanted)
 {
 	static bool several = false;
 	uint64		nrows;
-	bool		isnull;
 
 	values[2] = Int32GetDatum(Max(shard_wanted, 0));
 	if (shard_wanted >= 0 || !several)
 	{
 		nrows = feedpub_store_run(&select_shard, values, NULL);
 		if (shard_wanted >= 0 || nrows == 0 ||
-			DatumGetInt32(feedpub_store_value(0, 8, &isnull)) == 1)
+			DatumGetInt32(feedpub_store_value(0, 8, NULL)) == 1)
 			return nrows;
 	}
 	nrows = feedpub_store_run(&select_shards, values, NULL);
