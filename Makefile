@@ -188,6 +188,7 @@ ISOLATION = \
 	reader-own-rows \
 	reader-serializable \
 	reader-snapshot \
+	reindex-against-captures \
 	reindex-against-readers \
 	republish-against-writers \
 	retention-against-publishers \

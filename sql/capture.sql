@@ -514,6 +514,7 @@ SELECT ddl, writes(ddl) FROM (VALUES
 	('CREATE INDEX ON others ((op || relation))'),
 	($d$CREATE INDEX ON others (op) WHERE op = 'insert'$d$),
 	('CREATE UNIQUE INDEX ON others (op)'),
+	('CREATE UNIQUE INDEX ON others (op, feed_pos)'),
 	('ALTER TABLE others ADD EXCLUDE (op WITH =)'),
 	('ALTER TABLE others ADD more int NOT NULL'),
 	('ALTER TABLE others ALTER key SET NOT NULL'),
@@ -528,6 +529,14 @@ INSERT INTO a VALUES (2);
 INSERT INTO b VALUES (2);
 CALL feed_publish('others');
 SELECT key FROM changes WHERE relation = 'captured.b' AND op = 'insert' ORDER BY feed_pos DESC LIMIT 1;
+
+-- names are as others write them, also if they are looked up now
+SET quote_all_identifiers = on;
+CREATE INDEX ON a (id);
+INSERT INTO a VALUES (3);
+RESET quote_all_identifiers;
+INSERT INTO a VALUES (4);
+SELECT relation, key FROM changes WHERE op = 'insert' AND key::text IN ('{"id":3}', '{"id":4}') ORDER BY feed_pos;
 
 RESET search_path;
 DROP SCHEMA captured CASCADE;

@@ -170,13 +170,12 @@ check_columns(FeedpubCheck *cxt)
 static void
 check_indexes(FeedpubCheck *cxt)
 {
-	Oid			own = feedpub_relation_index(cxt->rel);
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(cxt->rel))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
-		const char *what = feedpub_change_index_problem(index, own);
+		const char *what = feedpub_change_index_problem(index);
 
 		index_close(index, AccessShareLock);
 		if (what != NULL)

@@ -67,17 +67,21 @@ refuse_missing(Oid relid)
 }
 
 /*
- * A relation's name as it is written in SQL: qualified, and quoted if needed.
+ * A relation's name as it is written in SQL: qualified, and quoted if needed,
+ * whatever the session's quote_all_identifiers, since consumers compare it.
  */
 char *
 feedpub_relation_name(Oid relid)
 {
 	char	   *name = get_rel_name(relid);
+	bool		quote_all = quote_all_identifiers;
 
 	if (name == NULL)
 		refuse_missing(relid);
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)),
-									  name);
+	quote_all_identifiers = false;
+	name = quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), name);
+	quote_all_identifiers = quote_all;
+	return name;
 }
 
 /*

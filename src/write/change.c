@@ -102,7 +102,7 @@ static TimestampTz links_statement;
 static HTAB *links = NULL;
 static List *moves = NIL;
 
-static bool learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own);
+static bool learn_indexes(FeedpubChangeFeed *to, Relation feed);
 static void insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid,
 				   FeedpubWritten *written);
 static bool take_out(FeedpubChangeFeed *to, Relation feed, const FeedpubWritten *written);
@@ -145,7 +145,7 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 			TupleDescAttr(RelationGetDescr(feed), attno - 1)->attnotnull)
 			result = false;
 	}
-	result = result && learn_indexes(to, feed, feedpub_relation_index(feed));
+	result = result && learn_indexes(to, feed);
 	if (result)
 		to->slot = MakeSingleTupleTableSlot(CreateTupleDescCopy(RelationGetDescr(feed)), &TTSOpsVirtual);
 	table_close(feed, NoLock);
@@ -155,33 +155,38 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 /*
  * Why a row cannot be entered into an index without running anybody's code, or
  * without a reason to fail, as the end of a sentence; NULL if it can.
- * Expressions are not looked at, for that would run them (feed/catalog.c).  own
- * is the index on the stamp.
+ * Expressions are not looked at, for that would run them (feed/catalog.c).  A
+ * unique index that has the position cannot find its values twice: REINDEX
+ * CONCURRENTLY makes such a one beside the index on the stamp.
  */
 const char *
-feedpub_change_index_problem(Relation index, Oid own)
+feedpub_change_index_problem(Relation index)
 {
+	AttrNumber	pos = get_attnum(index->rd_index->indrelid, FEEDPUB_POS_COLUMN);
+	bool		has_pos = false;
+
 	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indexprs, NULL))
 		return "has an expression";
 	if (!heap_attisnull(index->rd_indextuple, Anum_pg_index_indpred, NULL))
 		return "is partial";
-	if (index->rd_index->indisexclusion ||
-		(index->rd_index->indisunique && RelationGetRelid(index) != own))
+	for (int i = 0; i < index->rd_index->indnkeyatts; i++)
+		has_pos |= index->rd_index->indkey.values[i] == pos;
+	if (index->rd_index->indisexclusion || (index->rd_index->indisunique && !has_pos))
 		return "is unique";
 	return NULL;
 }
 
 static bool
-learn_indexes(FeedpubChangeFeed *to, Relation feed, Oid own)
+learn_indexes(FeedpubChangeFeed *to, Relation feed)
 {
-	bool		result = OidIsValid(own);
+	bool		result = OidIsValid(feedpub_relation_index(feed));
 	ListCell   *lc;
 
 	foreach(lc, RelationGetIndexList(feed))
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 
-		if (feedpub_change_index_problem(index, own) != NULL)
+		if (feedpub_change_index_problem(index) != NULL)
 			result = false;
 		else
 		{

@@ -86,7 +86,7 @@ typedef struct FeedpubMoved
 
 /* in change.c */
 extern const FeedpubChangeColumnType feedpub_change_columns[];
-extern const char *feedpub_change_index_problem(Relation index, Oid own);
+extern const char *feedpub_change_index_problem(Relation index);
 extern bool feedpub_change_learn(FeedpubChangeFeed *to, Oid relid);
 extern void feedpub_change_write(FeedpubChangeFeed *to, const Datum *values, const bool *nulls,
 								 FeedpubWritten *written);
