@@ -177,6 +177,7 @@ if (-t STDIN && -t STDOUT)
 {
 	print "  The server runs until you press Enter.  Try:\n\n";
 	print "    $_\n" for @try;
+	print "\n  Or look at it in a browser: $url/\n";
 	<STDIN>;
 }
 else
@@ -188,6 +189,7 @@ else
 		chomp $shown;
 		print "  \$ $command\n$shown\n\n";
 	}
+	print "  In a browser: $url/\n";
 }
 kill 'TERM', $server;
 waitpid $server, 0;

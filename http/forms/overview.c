@@ -41,7 +41,7 @@ static const FormColumn feed_columns[] = {
 	{"Last published"},
 	{"Floor moved"},
 	{"Held back by"},
-	{"Rows that wait in xid order", FORM_NUMBER},
+	{"Wait in xid order", FORM_NUMBER},
 	{0}};
 
 const FormColumn form_overview_subscriptions[] = {
