@@ -47,6 +47,8 @@ is("$status $stderr", '0 ', '--help');
 like($stdout, qr/^Usage:$/m, 'says how');
 ($status, $stdout) = feedpub('--version');
 is("$status $stdout", "0 feedpub 0.1\n", '--version');
+is_deeply([ feedpub('help') ], [ feedpub('--help') ], 'help');
+is_deeply([ feedpub('version') ], [ feedpub('--version') ], 'version');
 wrong(2, qr/no command/);
 wrong(2, qr/unknown command: nonsense/, 'nonsense');
 wrong(2, qr/unknown option: -x/, '-x', 'lag');
@@ -57,6 +59,9 @@ wrong(2, qr/option -n needs a count: 0/, 'tail', '-n', '0', 'a');
 wrong(2, qr/lag takes no argument/, 'lag', 'a');
 wrong(2, qr/are options of tail/, 'who', '-n', '1');
 wrong(2, qr/are options of tail/, 'lag', '--type', 'A');
+wrong(2, qr/are options of tail/, 'top', '--earliest');
+wrong(2, qr/top takes no argument/, 'top', 'a');
+wrong(1, qr/database "none" does not exist/, 'top', '-d', 'none');
 wrong(2, qr/option --type needs a value/, 'tail', 'a', '--type');
 wrong(1, qr/relation "none" does not exist/, 'tail', 'none');
 wrong(1, qr/"pg_class" is not a feed/, 'tail', 'pg_class');
@@ -133,6 +138,59 @@ sql($node, "INSERT INTO $feed (message_type, data) VALUES ('A', '1')");
 is($status, 0, 'who');
 like($stdout, qr/^ session \| +\d+ \|.* idle in transaction /m, 'has the session');
 like($stdout, qr/"Odd ""Name"", with a 'comma'" *\| +1$/m, 'and the rows that wait');
+
+# top: without a terminal, pictures one after another
+($status, $stdout, $stderr) = feedpub('top', '-n', '2');
+is("$status $stderr", '0 ', 'top -n');
+unlike($stdout, qr/\033/, 'without a terminal, no control sequences');
+my @pictures = split /^feedpub top: /m, $stdout;
+is(scalar @pictures, 3, 'two pictures');
+for (@pictures[ 1, 2 ])
+{
+	like($_, qr/^postgres as \S+, \d\d:\d\d:\d\d$/m, 'what it is of');
+	like($_, qr/^"Odd ""Name"", with a 'comma'" +outbox +ready +running +[\d.]+ +\d+ kB .* 1 *$/m, 'the feed');
+	like($_, qr/^it's, "one" .* 1 *$/m, 'a subscription');
+	like($_, qr/^session +\d+ +postgres .* idle in transaction /m, 'a transaction');
+}
+
+# On a terminal
+SKIP:
+{
+	skip 'there is no script', 7 unless -x '/usr/bin/script';
+	my ($shown, $file) = ('', PostgreSQL::Test::Utils::tempdir() . '/entries');
+	my $literally = $feed =~ s/'/'\\''/gr;
+
+	IPC::Run::run([ 'script', '-qefc', 'stty rows 12 cols 70; feedpub top -n 2', '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
+	like($shown, qr/^\033\[\?1049h\033\[\?25l\033\[Hfeedpub top: .*\033\[J\033\[Hfeedpub top: .*\033\[\?25h\033\[\?1049l$/s, 'top draws over what it has drawn, and leaves the terminal as it was');
+	my ($first) = $shown =~ /\033\[H(feedpub.*?)\033\[J/s;
+	cmp_ok($first =~ tr/\n//, '<', 12, 'not more than the rows of the terminal');
+	is(scalar(grep { length(s/\033\[K|\r//gr) > 70 } split /\n/, $first), 0, 'and its columns');
+	IPC::Run::run([ 'script', '-qefc', "feedpub tail --earliest -n 300 '$literally' >$file", '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
+	is(scalar(() = slurp_file($file) =~ /\n/g), 300, 'tail into a file');
+	like($shown, qr{\r\[#* *\] 100 entries, 100/s, about \d:\d\d left\033\[K}, 'shows on the terminal how far it is');
+	like($shown, qr/\r\033\[K$/, 'and leaves nothing of that');
+	IPC::Run::run([ 'script', '-qefc', "feedpub tail --earliest -n 1 '$literally'", '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
+	like($shown, qr/^\{.*\}\r\n$/, 'but not if the entries go there');
+}
 $holder->quit;
+
+# Completion in bash
+sub complete
+{
+	my (@words) = @_;
+	my $bash = '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _feedpub; printf "%s\n" "${COMPREPLY[@]}"';
+	my ($stdout, $stderr) = ('', '');
+
+	IPC::Run::run([ 'bash', '-c', $bash, "$FindBin::RealBin/../../bin/completion/feedpub", 'feedpub', @words ], '<', \'', '>', \$stdout, '2>', \$stderr);
+	return $stderr . join ' ', sort split /\n/, $stdout;
+}
+is(complete(''), 'help lag parked tail top version who', 'completes commands');
+is(complete('-d', 'postgres', 't'), 'tail top', 'after options');
+is(complete('-'), '--help --version -U -d -h -p', 'options');
+is(complete('tail', '--'), '--after --earliest --help --type --version', 'of tail');
+is(complete('tail', '-n', ''), '', 'no value of an option');
+like(complete('tail', ''), qr/^\\"Odd\\ \\"\\"Name\\"\\"\\,\\ with\\ a\\ \\'comma\\'\\"$/, 'feeds');
+is(complete('-d', 'postgres', 'parked', 'o'), 'other', 'subscriptions');
+is(complete('-d', 'none', 'parked', ''), '', 'without a database, nothing');
 $node->stop;
 done_testing();
