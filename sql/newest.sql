@@ -42,7 +42,7 @@ SELECT n, newest('numbers', n) FROM unnest('{1,2,3,4,5}'::int[]) n;
 SELECT e ->> 'cursor' AS cursor FROM feed_page('numbers') p, json_array_elements(p -> 'entries') e WHERE e -> 'row' ->> 'data' = '41' \gset
 CALL feed_purge('numbers', :'cursor');
 SELECT newest('numbers', 100);
-SELECT n, newest('numbers', n) FROM unnest('{1,2}'::int[]) n;
+SELECT n, newest('numbers', n) FROM unnest('{1,2,10}'::int[]) n;
 
 -- A table feed: what was there before has no position
 CREATE TABLE kv (k text PRIMARY KEY, v text);

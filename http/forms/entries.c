@@ -35,7 +35,7 @@ static const DbStatement facts = {
 		"	WHERE f.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass AND"
 		"		(pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
 		"			AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"
-		"			OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'))) f"
+		"			OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))) f"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY['Kind', f.kind, 'Owner', f.owner::pg_catalog.text,"
 		"	'Type of data', f.payload_type, 'Key', pg_catalog.array_to_string(f.key, ', '),"
 		"	'State', f.state, 'Worker', f.worker, 'Rows/s', f.rate, 'Size', f.bytes,"

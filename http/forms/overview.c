@@ -3,8 +3,9 @@
  * overview.c
  *	  / and /feeds, for people: feeds, subscriptions, and what holds them back.
  *
- * What the role may see decides what is there: the feeds that it may read, and
- * of a member of pg_monitor all of them, as the views have it.
+ * What the role may see decides what is there: the feeds that it may read.  A
+ * member of pg_read_all_stats, as pg_monitor is, sees all of them, as in the
+ * views.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +22,7 @@ static const DbStatement feeds = {
 		"	WHERE"
 		"		(pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
 		"			AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"
-		"			OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'))) f"
+		"			OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))) f"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY[f.name, f.kind,"
 		"	f.state, pg_catalog.round(f.rows_per_second::pg_catalog.numeric, 1)::pg_catalog.text,"
 		"	pg_catalog.pg_size_pretty(f.size),"
@@ -77,7 +78,7 @@ static const DbStatement blockers = {
 		"	coalesce(b.gid, b.pid::pg_catalog.text), b.database::pg_catalog.text, b.\"user\"::pg_catalog.text,"
 		"	b.application_name, b.state,"
 		"	pg_catalog.date_trunc('seconds', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) b.since)::pg_catalog.text OPERATOR(pg_catalog.||) ' ago'])) WITH ORDINALITY u (v, n)"
-		" WHERE pg_catalog.pg_has_role('pg_monitor', 'USAGE') ORDER BY b.xid, u.n"};
+		" WHERE pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE') ORDER BY b.xid, u.n"};
 
 static const FormColumn blocker_columns[] = {
 	{"Transaction"}, {"Process or name"}, {"Database"}, {"User"}, {"Application"}, {"State"}, {"Began"}, {0}};

@@ -212,6 +212,9 @@ is(scalar(() = $large =~ /^<li>/mg), 100, 'and has all its entries');
 like($large, qr/for which there is no room here/, 'some only by name');
 like($large, qr/\.\.\. \d+ bytes more/, 'and some cut');
 ok(utf8::decode(my $copy = $large), 'between characters');
+my $deep = page('/feeds/outbox?after=earliest&type=deep')->{content};
+is(scalar(() = $deep =~ /^<li>/mg), 5, 'what is deep alone');
+cmp_ok(length $deep, '<', 1_000_000, 'does not grow by its depth');
 sql($node, q{DELETE FROM outbox WHERE message_type !~ '^T'});
 
 #
