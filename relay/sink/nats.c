@@ -136,24 +136,25 @@ check(const RelayFeedConfig *config)
 	return good;
 }
 
-/* The name of the stream: the feed's, with what names of streams lack encoded. */
+/*
+ * The name of the stream: the feed's, with all but ASCII letters, digits, "-" and
+ * "_" encoded as =XX.  It is not percent-encoded, since the server has names of
+ * streams in formats of its own, and delivers nothing of a stream with a "%".
+ */
 static char *
 stream_name(const RelayFeedConfig *config)
 {
-	BaseText	token = {0};
 	BaseText	name = {0};
 
 	if (*config->stream != '\0')
 		return base_copy(config->stream);
-	sink_subject_feed(&token, config);
-	for (const char *c = token.data; *c != '\0'; c++)
+	for (const char *c = config->feed; *c != '\0'; c++)
 	{
-		if (strchr("/\\\"", *c) != NULL)
-			base_text_print(&name, "%%%02X", *c);
-		else
+		if (strchr("-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *c) != NULL)
 			base_text_add(&name, c, 1);
+		else
+			base_text_print(&name, "=%02X", (unsigned char) *c);
 	}
-	free(token.data);
 	return name.data;
 }
 

@@ -112,7 +112,7 @@ add_token(BaseText *out, const char *value, bool keeps_dots, bool is_raw)
 	{
 		bool		is_kept = *c == '.' ?
 			keeps_dots && c > value && c[-1] != '.' && c[1] != '.' && c[1] != '\0' :
-			(unsigned char) *c > ' ' && strchr(is_raw ? "\177*>%" : "\177*>", *c) == NULL;
+			(unsigned char) *c > ' ' && strchr(is_raw ? "\177*>%\"\\" : "\177*>", *c) == NULL;
 
 		if (is_kept)
 			base_text_add(out, c, 1);
@@ -125,7 +125,10 @@ add_token(BaseText *out, const char *value, bool keeps_dots, bool is_raw)
 	}
 }
 
-/* Add the name of a feed as a token. */
+/*
+ * Add the name of a feed as a token, which is in the configuration of a stream:
+ * libnats has no quotes for its JSON.
+ */
 void
 sink_subject_feed(BaseText *out, const RelayFeedConfig *config)
 {

@@ -10,7 +10,7 @@
 #   stream_messages(NATS, STREAM)           all messages of a stream, in order:
 #                      hashes with subject, data, headers (a hash), seq
 #   relay_start(NODE, NATS, option => value, ...)  starts feedpub-relay for a
-#                      server's database postgres.  Options: feed (outbox), user
+#                      server's database postgres.  Options: feed (outbox), role
 #                      (postgres), program, file, database, wait (1: until it
 #                      runs), env (a hash), all others are flags, with _ for -
 #   relay_once(NODE, NATS, option => value, ...)  runs it with --once, and
@@ -89,7 +89,7 @@ sub nats_start
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return $nats
-		  if ($options{tls} ? slurp_file($nats->{log}) =~ /Server is ready/ : eval { nats_connect($nats) });
+		  if ($options{tls} ? -e $nats->{log} && slurp_file($nats->{log}) =~ /Server is ready/ : eval { nats_connect($nats) });
 		select undef, undef, undef, 0.1;
 	}
 	die 'nats-server did not start: ' . slurp_file($nats->{log});
@@ -270,7 +270,7 @@ sub stream_messages
 sub relay_start
 {
 	my ($node, $nats, %options) = @_;
-	my $user = delete $options{user} // 'postgres';
+	my $user = delete $options{role} // 'postgres';
 	my $program = delete $options{program} // $PROGRAM;
 	my $wait = delete $options{wait} // !$options{once};
 	my $database = delete $options{database} // $node->connstr('postgres') . " user=$user";
