@@ -12,7 +12,7 @@
  * Fenced: the sink's last entry is another relay's, so this one waits.  It looks
  * at the sink from time to time.  If the feed has an entry after the last one of
  * the sink, and the sink has got none for --takeover seconds, the other relay is
- * taken for gone, and this one goes on in its place.  If that is wrong, nothing
+ * taken for gone, and this one takes its place.  If that is wrong, nothing
  * bad happens: the sink keeps the two apart, and the other one is fenced now.  A
  * relay that is started again by the same name does not wait.
  *
@@ -47,8 +47,8 @@ static void open_again(BaseTimer *timer);
 static void open_sink(Feed *feed, SinkOpen how);
 static void report(Feed *feed, BaseLogLevel level, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-static void opened(Sink *sink, const SinkPlace *place);
-static bool is_fenced(Feed *feed, const SinkPlace *place);
+static void opened(Sink *sink, const SinkEnd *end);
+static bool is_fenced(Feed *feed, const SinkEnd *end);
 static void acknowledged(Sink *sink);
 static void failed(Sink *sink, SinkFailure failure, const char *message);
 static void retry(Feed *feed, int64_t delay);
@@ -199,25 +199,25 @@ report(Feed *feed, BaseLogLevel level, const char *format, ...)
 
 /* The sink is open: go on after what it has. */
 static void
-opened(Sink *sink, const SinkPlace *place)
+opened(Sink *sink, const SinkEnd *end)
 {
 	Feed	   *feed = sink->feed;
 	const char *from = *feed->config->from != '\0' ? feed->config->from : "earliest";
 
-	if (place->other != NULL && !relay_config()->check && is_fenced(feed, place))
+	if (end->other != NULL && !relay_config()->check && is_fenced(feed, end))
 	{
 		sink->kind->close(sink);
 		base_timer_set(&feed->timer, base_now() + LOOK_INTERVAL);
 		return;
 	}
-	feed_reader_begin(&feed->reader, place->cursor != NULL ? place->cursor : from,
-					  place->cursor == NULL);
+	feed_reader_begin(&feed->reader, end->cursor != NULL ? end->cursor : from,
+					  end->cursor == NULL);
 	if (feed->state == FEED_FENCED)
 		report(feed, BASE_LOG_WARNING, "takes over from relay \"%s\" at sequence %llu",
-			   place->other, (unsigned long long) place->sequence);
+			   end->other, (unsigned long long) end->sequence);
 	else
-		report(feed, BASE_LOG_INFO, place->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
-			   (unsigned long long) place->sequence, place->cursor != NULL ? place->cursor : from);
+		report(feed, BASE_LOG_INFO, end->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
+			   (unsigned long long) end->sequence, end->cursor != NULL ? end->cursor : from);
 	feed->state = FEED_RUNNING;
 	feed->idle_since = 0;
 	feed->fenced_at = 0;
@@ -225,20 +225,20 @@ opened(Sink *sink, const SinkPlace *place)
 
 /* Is it to wait, because another relay sends? */
 static bool
-is_fenced(Feed *feed, const SinkPlace *place)
+is_fenced(Feed *feed, const SinkEnd *end)
 {
 	int64_t		now = base_now();
 
 	if (feed->state != FEED_FENCED)
 		report(feed, BASE_LOG_WARNING, "is fenced: relay \"%s\" sends; it waits until that one has "
 									   "left work undone for %d s",
-			   place->other, feed->config->takeover);
-	if (feed->state != FEED_FENCED || place->sequence != feed->fenced_at)
+			   end->other, feed->config->takeover);
+	if (feed->state != FEED_FENCED || end->sequence != feed->fenced_at)
 	{
 		feed->state = FEED_FENCED;
-		feed->fenced_at = place->sequence;
+		feed->fenced_at = end->sequence;
 		feed->idle_since = 0;
-		feed_reader_begin(&feed->reader, place->cursor, false);
+		feed_reader_begin(&feed->reader, end->cursor, false);
 	}
 	else if (feed->idle_since == 0 && feed_reader_entry(&feed->reader) != NULL)
 		feed->idle_since = now;

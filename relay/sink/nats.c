@@ -10,13 +10,13 @@
  * published with N, the one after it with N + 1, and so on, without waiting for
  * acknowledgements.
  *
- * Why each entry is in the stream once, in order.  Whoever publishes with the
+ * Why each entry is in the stream once, in order.  A relay that publishes with the
  * expected sequence K publishes the entry that follows that of message K: it has
  * read the cursor of message N, and from there on counts as the server does.  If
  * a message is not stored, nothing that is published after it with a larger
  * number can be, until somebody stores that very entry.  That somebody can be
  * another relay, or this one, whose earlier connection has left messages on the
- * way: it does no harm, because it is the same entry at the same place.  For
+ * way: it does no harm, because it is the same entry with the same number.  For
  * that two relays of a stream must have the same order of entries before them,
  * so the same feed and types.
  *
@@ -292,13 +292,13 @@ ready(BaseSource *source, uint32_t events)
 
 	if (state == SINK_LINK_OPENED)
 	{
-		SinkPlace	place = {link->cursor, link->base, link->is_other ? link->sender : NULL};
+		SinkEnd		end = {link->cursor, link->base, link->is_other ? link->sender : NULL};
 
 		nats->is_open = true;
 		nats->base = link->base;
 		nats->created = link->created;
 		nats->progress_at = base_now();
-		sink->owner->opened(sink, &place);
+		sink->owner->opened(sink, &end);
 		return;
 	}
 	if (is_noted)

@@ -22,7 +22,7 @@
 typedef enum SinkLinkState
 {
 	SINK_LINK_CONNECTING,
-	SINK_LINK_OPENED,			/* there is a place, to be told */
+	SINK_LINK_OPENED,			/* how far the stream is, is to be told */
 	SINK_LINK_OPEN,
 	SINK_LINK_FAILED
 } SinkLinkState;
@@ -60,7 +60,7 @@ typedef struct SinkLink
 	char		relay[96];
 	bool		only_look;
 	bool		has_sent;		/* this process, so another one of its name is another */
-	char		taken[96];		/* the relay in whose place this one has sent, ... */
+	char		taken[96];		/* the relay that this one has replaced, ... */
 	uint64_t	taken_at;		/* ... and the sequence of its last message */
 	int64_t		known_created;	/* what this process knows already; 0: nothing */
 } SinkLink;
@@ -74,7 +74,7 @@ extern void sink_link_fail(SinkLink *link, SinkFailure failure, const char *form
 extern bool sink_link_run(SinkLink *link, void *(*run)(void *) );
 
 /* in nats_stream.c */
-extern bool sink_nats_find_place(SinkLink *link, jsCtx *js);
+extern bool sink_nats_find_end(SinkLink *link, jsCtx *js);
 
 /* in nats_connect.c */
 extern void *sink_nats_connect(void *argument);

@@ -233,7 +233,7 @@ sink_nats_connect(void *argument)
 		jsOptions_Init(&js_options);
 		js_options.Wait = REQUEST_TIMEOUT;
 		status = natsConnection_JetStream(&js, link->connection, &js_options);
-		if (status == NATS_OK && sink_nats_find_place(link, js))
+		if (status == NATS_OK && sink_nats_find_end(link, js))
 		{
 			natsInbox_Create(&inbox);
 			snprintf(link->inbox, sizeof(link->inbox), "%s.", inbox);

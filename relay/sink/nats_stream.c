@@ -141,7 +141,7 @@ is_other(SinkLink *link, const char *sender)
 
 /* Find the stream, or make it, and what it has.  A failure is told. */
 bool
-sink_nats_find_place(SinkLink *link, jsCtx *js)
+sink_nats_find_end(SinkLink *link, jsCtx *js)
 {
 	jsStreamInfo *info = NULL;
 	jsErrCode	code = 0;

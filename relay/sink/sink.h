@@ -54,12 +54,12 @@ typedef struct SinkEntry
 } SinkEntry;
 
 /* What a sink finds when it is opened. */
-typedef struct SinkPlace
+typedef struct SinkEnd
 {
 	const char *cursor;			/* of the last entry; NULL: it has none */
 	uint64_t	sequence;		/* of the last entry */
 	const char *other;			/* another relay that sent it, or NULL */
-} SinkPlace;
+} SinkEnd;
 
 typedef enum SinkSent
 {
@@ -88,7 +88,7 @@ typedef struct Sink Sink;
 /* Whom a sink tells. */
 typedef struct SinkOwner
 {
-	void (*opened)(Sink *sink, const SinkPlace *place);
+	void (*opened)(Sink *sink, const SinkEnd *end);
 	void (*acknowledged)(Sink *sink);
 	void (*failed)(Sink *sink, SinkFailure failure, const char *message);
 } SinkOwner;
