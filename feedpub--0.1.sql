@@ -448,6 +448,11 @@ CREATE VIEW feedpub._capture_fault AS
 		AND (p.oid OPERATOR(pg_catalog.=) p.relation
 			OR CASE w.kind WHEN 'row' THEN t.tgname IS NOT NULL ELSE p.relkind OPERATOR(pg_catalog.<>) 'p' END)
 	UNION ALL
+	SELECT p.feed, p.relation, p.trigger, p.oid, 'unlogged', NULL, NULL
+	FROM part p
+	JOIN pg_catalog.pg_class r ON r.oid OPERATOR(pg_catalog.=) p.oid
+	WHERE r.relpersistence OPERATOR(pg_catalog.=) 'u' AND r.relkind OPERATOR(pg_catalog.<>) 'p'
+	UNION ALL
 	SELECT c.feed, c.relation, c.trigger, c.relation, 'key', NULL, NULL
 	FROM feedpub._captured c WHERE NOT c.has_key
 	UNION ALL

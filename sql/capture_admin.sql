@@ -281,6 +281,14 @@ SELECT guard, problem, cure FROM feed_check('checked_feed');
 SELECT feed_begin_history('checked_feed');
 SELECT * FROM feed_check('checked_feed');
 SELECT "table", tgname, enabled FROM captures_triggers WHERE "table"::text ~ 'checked|again';
+-- a table that a crash empties, and a partition
+ALTER TABLE again SET UNLOGGED;
+ALTER TABLE checked_1 SET UNLOGGED;
+SELECT * FROM feed_check('checked_feed');
+SELECT feed_repair('checked_feed');
+ALTER TABLE again SET LOGGED;
+ALTER TABLE checked_1 SET LOGGED;
+SELECT * FROM feed_check('checked_feed');
 -- nothing makes the key unique
 CREATE TABLE widened (id int PRIMARY KEY, tenant int NOT NULL, n int, UNIQUE (tenant, id));
 SELECT feed_capture('widened', 'checked_feed');

@@ -103,6 +103,14 @@ check_capture(FeedpubCheck *cxt, const FeedpubCaptureFault *fault)
 						  NULL, FEEDPUB_CURE_BY_HAND);
 		return;
 	}
+	if (strcmp(fault->kind, "unlogged") == 0)
+	{
+		table = feedpub_relation_name(fault->part);
+		feedpub_check_add(cxt, "persistence",
+						  psprintf("captured table %s is unlogged, so a crash empties it, which is not captured", table),
+						  psprintf("ALTER TABLE %s SET LOGGED", table), FEEDPUB_CURE_BY_HAND);
+		return;
+	}
 	if (cxt->repairs)
 	{
 		feedpub_capture_repair(cxt->feed, fault);
