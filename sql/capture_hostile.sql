@@ -142,5 +142,19 @@ SELECT feed_repair('changes');
 SELECT guard, problem FROM feed_check('changes');
 SELECT op FROM feed_read(NULL::changes, '', 10);
 
+-- a dump has the names of columns, so a rename before it is a loss after the restore
+CREATE TABLE listed (id int PRIMARY KEY, v text);
+SELECT feed_capture('listed', 'changes', columns => '{v}');
+ALTER TABLE listed RENAME v TO w;
+INSERT INTO listed VALUES (1, 'numbers');
+CALL feed_publish('changes');
+SELECT (entry).row FROM feed_read(NULL::changes, '', 10) WHERE (entry).relation = 'hostile.listed';
+UPDATE feedpub._capture SET numbers_of = 0 WHERE relation = 'listed'::regclass;
+ALTER TABLE listed ALTER w SET STATISTICS 10;
+INSERT INTO listed VALUES (2, 'names');
+\set VERBOSITY terse
+SELECT count(*) FROM feed_read(NULL::changes, '', 10);
+\set VERBOSITY default
+
 RESET search_path;
 DROP SCHEMA hostile CASCADE;

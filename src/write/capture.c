@@ -377,9 +377,10 @@ learn(Capture *capture, Relation rel, const Trigger *trigger)
 		return false;
 	if (nulls[ANUM_CAPTURE_COLUMNS - 1])
 		natts = all_columns(rel, capture->root, attnos);
-	else
-		(void) find_columns(rel, capture->root, values[ANUM_CAPTURE_COLUMNS - 1],
-							values[ANUM_CAPTURE_COLUMN_ATTNUMS - 1], found, &natts, attnos);
+	else if (!find_columns(rel, capture->root, values[ANUM_CAPTURE_COLUMNS - 1],
+						   values[ANUM_CAPTURE_COLUMN_ATTNUMS - 1], found, &natts, attnos) &&
+			 !found)
+		return false;			/* restored, after a column was renamed */
 	capture->relation = CStringGetTextDatum(feedpub_relation_name(capture->root));
 	capture->values = feedpub_jsonvalue_begin(true);
 	feedpub_jsonvalue_shape(capture->values, RelationGetDescr(rel), nkeys, keys, &capture->key);
