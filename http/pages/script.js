@@ -100,8 +100,9 @@ function follow() {
 		count.textContent = `${total} new`;
 	};
 	const begin = () => {
+		// A form sends fields that nobody has filled in, too.
+		for (const [name, value] of [...url.searchParams]) if (value === '' || name === 'limit') url.searchParams.delete(name);
 		url.searchParams.set('after', after);
-		url.searchParams.delete('limit');
 		source = new EventSource(url);
 		source.onopen = () => say('Live.');
 		source.onmessage = event => {

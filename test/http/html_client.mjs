@@ -70,7 +70,7 @@ for (const path of ['/', '/feeds/outbox', '/feeds/outbox?after=earliest', hostil
 		}
 
 // Live
-let page = await open('/feeds/outbox', { width: 320 });
+let page = await open('/feeds/outbox?after=&type=', { width: 320 });
 await until(() => page.$eval('#live [role=status]', status => status.textContent === 'Live.'), 'it is live');
 await append(1);
 await until(async () => await lives(page) === '1', 'an entry comes by itself');
