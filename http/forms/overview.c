@@ -22,7 +22,8 @@ static const DbStatement feeds = {
 		"	WHERE"
 		"		(pg_catalog.has_any_column_privilege(c.oid, 'SELECT')"
 		"			AND pg_catalog.has_schema_privilege(n.oid, 'USAGE')"
-		"			OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))) f"
+		"			OR pg_catalog.pg_has_role('pg_read_all_stats', 'USAGE'))"
+		"	ORDER BY 1 LIMIT 1000) f"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY[f.name, f.kind,"
 		"	f.state, pg_catalog.round(f.rows_per_second::pg_catalog.numeric, 1)::pg_catalog.text,"
 		"	pg_catalog.pg_size_pretty(f.size),"
@@ -56,18 +57,19 @@ const FormColumn form_overview_subscriptions[] = {
 	{"State"},
 	{0}};
 
-/* Of the feed $1, or of all. */
+/* Of the feed $1, or of all; as of feeds, not more than a page can show. */
 const DbStatement form_overview_subscription = {
 	.nargs = 1,
 	.text =
-		"SELECT u.v FROM feedpub.subscriptions s"
+		"SELECT u.v FROM (SELECT * FROM feedpub.subscriptions s"
+		"	WHERE $1 IS NULL OR s.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
+		"	ORDER BY s.name LIMIT 1000) s"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY[s.name, s.feed::pg_catalog.text,"
 		"	s.lag_rows OPERATOR(pg_catalog.||) CASE WHEN s.lag_more THEN '+' ELSE '' END,"
 		"	pg_catalog.date_trunc('milliseconds', s.lag)::pg_catalog.text,"
 		"	pg_catalog.date_trunc('seconds', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) s.last_ack)::pg_catalog.text OPERATOR(pg_catalog.||) ' ago',"
 		"	pg_catalog.concat(s.leased, ' of ', s.shards), s.parked::pg_catalog.text,"
 		"	CASE WHEN s.expired THEN 'expired' ELSE 'ready' END])) WITH ORDINALITY u (v, n)"
-		" WHERE $1 IS NULL OR s.feed OPERATOR(pg_catalog.=) $1::pg_catalog.regclass"
 		" ORDER BY s.name, u.n"};
 
 /* They are of all databases, so not for everybody who may read a feed. */
