@@ -361,6 +361,7 @@ extern char *feedpub_relation_index_cure(Relation rel, bool concurrently);
 extern int64 feedpub_relation_last_pos(Oid seqid);
 extern bool feedpub_relation_has_trigger(Relation rel, const char *function);
 extern bool feedpub_relation_has_default_row_type(Relation rel);
+extern Size feedpub_relation_row_size(TupleTableSlot *slot, Size (*size_of)(Datum value));
 
 /* in snapshot.c */
 extern bool feedpub_snapshot_sees_table(Snapshot snapshot, Oid relid);

@@ -285,3 +285,25 @@ feedpub_relation_has_default_row_type(Relation rel)
 				  " message_key pg_catalog.text, data pg_catalog.jsonb,"
 				  " scheduled timestamp with time zone, headers pg_catalog.jsonb, ") == 0;
 }
+
+/*
+ * How large the values of a row are, those that have a length by this function:
+ * as they are stored, or whole.  Values that are out of line are not read for
+ * that.
+ */
+Size
+feedpub_relation_row_size(TupleTableSlot *slot, Size (*size_of)(Datum value))
+{
+	TupleDesc	desc = slot->tts_tupleDescriptor;
+	Size		size = 0;
+
+	slot_getallattrs(slot);
+	for (int i = 0; i < desc->natts; i++)
+	{
+		Form_pg_attribute att = TupleDescAttr(desc, i);
+
+		if (!slot->tts_isnull[i])
+			size += att->attlen == -1 ? size_of(slot->tts_values[i]) : Max(att->attlen, 0);
+	}
+	return size;
+}

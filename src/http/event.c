@@ -117,14 +117,12 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 	const FeedpubPageRow *row = entry->row;
 	StringInfo	json = entry->json;
 	StringInfo	out = &events->out;
-	char		cursor[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 
-	cursor[feedpub_cursor_print(&row->cursor, cursor)] = '\0';
 	if (events->are_records)
 		append_record(events, entry);
 	else
 		appendStringInfoString(out, "{\"specversion\": \"1.0\"");
-	feedpub_event_attribute(events, "id", cursor);
+	feedpub_event_attribute(events, "id", text_to_cstring(feedpub_cursor_text(&row->cursor)));
 	feedpub_event_attribute(events, "source", events->source);
 	append_type(events, row);
 	append_subject(events, entry);

@@ -24,6 +24,7 @@
 
 #include "access/htup_details.h"
 #include "access/relation.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
 #include "http/http.h"
@@ -126,7 +127,6 @@ write_page(FunctionCallInfo fcinfo, Make make)
 	LineWriter	writer = {.make = make};
 	StringInfo	text = &writer.text;
 	FeedpubCursor cursor;
-	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, 0, 1);
@@ -145,8 +145,8 @@ write_page(FunctionCallInfo fcinfo, Make make)
 	whole = feedpub_json_entries(&page, text, end_line, &writer);
 
 	cursor = whole ? page.passed : writer.last->cursor;
-	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
-	appendStringInfo(text, "%s %s %u %s " INT64_FORMAT, buffer,
+	appendStringInfo(text, "%s %s %u %s " INT64_FORMAT,
+					 text_to_cstring(feedpub_cursor_text(&cursor)),
 					 page.more || !whole ? "more" : "end", page.feed.relid,
 					 !page.feed.is_outbox							 ? "table" :
 						 !page.feed.is_changes						 ? "outbox" :

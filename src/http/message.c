@@ -48,17 +48,14 @@ feedpub_message_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 {
 	const FeedpubPageRow *row = entry->row;
 	StringInfo	out = &events->out;
-	char		cursor[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 
 	if (events->page->feed.is_changes)
 	{
 		if (row->op == FEEDPUB_OP_MESSAGE)
 			return false;
 		if (row->op >= FEEDPUB_OP_TRUNCATE)
-		{
-			cursor[feedpub_cursor_print(&row->cursor, cursor)] = '\0';
-			appendStringInfo(out, "{\"headers\": {\"control\": \"reset\", \"offset\": \"%s\"}}", cursor);
-		}
+			appendStringInfo(out, "{\"headers\": {\"control\": \"reset\", \"offset\": \"%s\"}}",
+							 text_to_cstring(feedpub_cursor_text(&row->cursor)));
 		else if (entry->given[FEEDPUB_CHANGE_OLD_KEY])
 		{
 			append_change(events, entry, FEEDPUB_CHANGE_OLD_KEY, FEEDPUB_OP_DELETE);

@@ -32,7 +32,6 @@ static bool read_tombstone(FeedpubPageScan *scan, TupleTableSlot *slot,
 static bool key_lives(FeedpubPageScan *scan, Datum *values, Datum *living);
 static void take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 					 const FeedpubPartition *partition, TupleTableSlot *slot);
-static Size row_size(TupleTableSlot *slot);
 static HeapTuple slot_row(TupleTableSlot *slot, TupleDesc desc);
 static void select_rows(FeedpubPageScan *scan);
 
@@ -362,36 +361,11 @@ take_row(FeedpubPageScan *scan, FeedpubPageRow *row,
 	{
 		row->partition = RelationGetRelid(partition->heap);
 		row->tid = slot->tts_tid;
-		scan->page->nbytes += row_size(slot);
+		scan->page->nbytes += feedpub_relation_row_size(slot, toast_raw_datum_size);
 		return;
 	}
 	row->entry = slot_row(slot, RelationGetDescr(scan->page->heap));
-	scan->page->nbytes += HeapTupleHasExternal(row->entry) ? row_size(slot) : row->entry->t_len;
-}
-
-/*
- * How large a row is with the values that are stored out of line.  They are
- * not read for that.
- */
-static Size
-row_size(TupleTableSlot *slot)
-{
-	TupleDesc	desc = slot->tts_tupleDescriptor;
-	Size		size = 0;
-
-	slot_getallattrs(slot);
-	for (int i = 0; i < desc->natts; i++)
-	{
-		Form_pg_attribute att = TupleDescAttr(desc, i);
-
-		if (slot->tts_isnull[i] || att->attisdropped)
-			continue;
-		if (att->attlen == -1)
-			size += toast_raw_datum_size(slot->tts_values[i]);
-		else if (att->attlen > 0)
-			size += att->attlen;
-	}
-	return size;
+	scan->page->nbytes += HeapTupleHasExternal(row->entry) ? feedpub_relation_row_size(slot, toast_raw_datum_size) : row->entry->t_len;
 }
 
 /*

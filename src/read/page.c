@@ -32,6 +32,7 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/rls.h"
 #include "utils/snapmgr.h"
@@ -72,7 +73,6 @@ feed_page(PG_FUNCTION_ARGS)
 	PageWriter	writer = {0};
 	StringInfo	json = &writer.json;
 	FeedpubCursor cursor;
-	char		buffer[FEEDPUB_CURSOR_MAX_LENGTH + 1];
 	bool		whole;
 
 	feedpub_argument_check(fcinfo, 0, 1);
@@ -89,9 +89,8 @@ feed_page(PG_FUNCTION_ARGS)
 		json->len -= strlen(", ");
 
 	cursor = whole ? page.passed : writer.last->cursor;
-	buffer[feedpub_cursor_print(&cursor, buffer)] = '\0';
 	appendStringInfo(json, "], \"cursor\": \"%s\", \"more\": %s%s}",
-					 buffer, page.more || !whole ? "true" : "false",
+					 text_to_cstring(feedpub_cursor_text(&cursor)), page.more || !whole ? "true" : "false",
 					 !page.feed.is_changes							 ? "" :
 						 (whole ? page.moment : writer.last->moment) ? ", \"moment\": true" :
 																	   ", \"moment\": false");

@@ -57,7 +57,7 @@ PG_FUNCTION_INFO_V1(feed_await);
 extern bool pq_check_connection(void);
 
 static void check_client(void);
-static int64 parse_timeout(FunctionCallInfo fcinfo);
+static Oid	parse(FunctionCallInfo fcinfo, FeedpubCursor *after, int64 *timeout);
 static bool lies_after(Oid relid, const FeedpubCursor *after, bool from_start,
 					   bool history_checked);
 static bool is_to_ask(Oid relid);
@@ -76,13 +76,10 @@ static bool is_to_ask(Oid relid);
 Datum
 feed_wait(PG_FUNCTION_ARGS)
 {
-	Oid			relid;
 	FeedpubCursor after;
-	int64		timeout = parse_timeout(fcinfo);
+	int64		timeout;
+	Oid			relid = parse(fcinfo, &after, &timeout);
 
-	relid = PG_GETARG_OID(0);
-	(void) feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &after);
-	feedpub_wait_check_feed(relid);
 	PG_RETURN_BOOL(feedpub_wait_for_batch(relid, &after, timeout, 0));
 }
 
@@ -96,9 +93,9 @@ feed_wait(PG_FUNCTION_ARGS)
 Datum
 feed_await(PG_FUNCTION_ARGS)
 {
-	Oid			relid;
 	FeedpubCursor after;
-	int64		timeout = parse_timeout(fcinfo);
+	int64		timeout;
+	Oid			relid;
 	bool		arrived;
 	Datum		result;
 	bool		isnull = false;
@@ -107,13 +104,10 @@ feed_await(PG_FUNCTION_ARGS)
 	if (castNode(CallContext, fcinfo->context)->atomic)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block",
-						"feed_await"),
+				 errmsg("%s cannot run inside a transaction block", "feed_await"),
 				 errhint("Use feed_wait(), which holds the transaction's snapshot while it waits.")));
 
-	relid = PG_GETARG_OID(0);
-	(void) feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), &after);
-	feedpub_wait_check_feed(relid);
+	relid = parse(fcinfo, &after, &timeout);
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	arrived = feedpub_wait_for_batch(relid, &after, timeout, FEEDPUB_WAIT_IN_PROCEDURE);
 	SPI_finish();
@@ -134,13 +128,19 @@ feedpub_wait_may_sleep(void)
 }
 
 /*
- * Check the arguments and return the timeout in ms.
+ * Check the arguments of both, and return the feed.
  */
-static int64
-parse_timeout(FunctionCallInfo fcinfo)
+static Oid
+parse(FunctionCallInfo fcinfo, FeedpubCursor *after, int64 *timeout)
 {
+	Oid			relid;
+
 	feedpub_argument_check(fcinfo, 0, 3);
-	return feedpub_argument_timeout(fcinfo, 2);
+	*timeout = feedpub_argument_timeout(fcinfo, 2);
+	relid = PG_GETARG_OID(0);
+	(void) feedpub_head_parse(relid, PG_GETARG_TEXT_PP(1), after);
+	feedpub_wait_check_feed(relid);
+	return relid;
 }
 
 /*

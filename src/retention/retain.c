@@ -623,16 +623,7 @@ row_size(const Mover *mover)
 	index_rescan(scan, NULL, 0, NULL, 0);
 	while (n < SAMPLE_ROWS && index_getnext_slot(scan, BackwardScanDirection, slot))
 	{
-		slot_getallattrs(slot);
-		size += sizeof(HeapTupleHeaderData);
-		for (int i = 0; i < slot->tts_tupleDescriptor->natts; i++)
-		{
-			Form_pg_attribute att = TupleDescAttr(slot->tts_tupleDescriptor, i);
-
-			if (!slot->tts_isnull[i])
-				size += att->attlen == -1 ? (int64) toast_datum_size(slot->tts_values[i]) :
-											Max(att->attlen, 0);
-		}
+		size += sizeof(HeapTupleHeaderData) + feedpub_relation_row_size(slot, toast_datum_size);
 		n++;
 	}
 	index_endscan(scan);

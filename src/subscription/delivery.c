@@ -70,8 +70,7 @@ typedef struct Writer
 static void put_rows(Writer *writer);
 static void begin(Writer *writer, const text *name);
 static void set_entry(Writer *writer, const FeedpubPageRow *row);
-static void set_text(Writer *writer, int column, const text *value);
-static void set_change(Writer *writer, int i, Datum value);
+static void set(Writer *writer, int column, Datum value);
 static bool put_entry(FeedpubJsonEntry *entry, void *arg);
 static void put_kept(Writer *writer);
 static void put(Writer *writer);
@@ -186,22 +185,14 @@ set_entry(Writer *writer, const FeedpubPageRow *row)
 	writer->values[POLL_MOMENT] = BoolGetDatum(row->moment && writer->delivery->shard->parked == 0);
 }
 
-static void
-set_text(Writer *writer, int column, const text *value)
-{
-	writer->nulls[column] = value == NULL;
-	writer->values[column] = PointerGetDatum(value);
-}
-
 /*
- * The value of a column of changes[]; 0 if there is none, and a statement has
- * a number that is not 0.
+ * Set a column; 0 if it is NULL, and a statement has a number that is not 0.
  */
 static void
-set_change(Writer *writer, int i, Datum value)
+set(Writer *writer, int column, Datum value)
 {
-	writer->nulls[changes[i].column] = value == (Datum) 0;
-	writer->values[changes[i].column] = value;
+	writer->nulls[column] = value == (Datum) 0;
+	writer->values[column] = value;
 }
 
 /*
@@ -213,11 +204,11 @@ put_entry(FeedpubJsonEntry *entry, void *arg)
 	Writer	   *writer = arg;
 
 	set_entry(writer, entry->row);
-	set_text(writer, POLL_KEY, entry->key_length == 0 ? NULL : feedpub_json_key(entry));
-	set_text(writer, POLL_ROW, entry->value_length == 0 ? NULL : feedpub_json_row(entry));
-	set_text(writer, POLL_ERROR, entry->error == NULL ? NULL : cstring_to_text(entry->error));
+	set(writer, POLL_KEY, entry->key_length == 0 ? 0 : PointerGetDatum(feedpub_json_key(entry)));
+	set(writer, POLL_ROW, entry->value_length == 0 ? 0 : PointerGetDatum(feedpub_json_row(entry)));
+	set(writer, POLL_ERROR, entry->error == NULL ? 0 : CStringGetTextDatum(entry->error));
 	for (int i = 0; i < lengthof(changes); i++)
-		set_change(writer, i, feedpub_json_change(entry, changes[i].change));
+		set(writer, changes[i].column, feedpub_json_change(entry, changes[i].change));
 	put(writer);
 	resetStringInfo(entry->json);
 	return true;
@@ -235,8 +226,8 @@ put_kept(Writer *writer)
 	char	   *error = feedpub_json_refused(retried->kept_row);
 
 	set_entry(writer, &retried->row);
-	set_text(writer, POLL_KEY, key_error != NULL ? NULL : retried->kept_key);
-	set_text(writer, POLL_ROW, error != NULL ? NULL : retried->kept_row);
+	set(writer, POLL_KEY, key_error != NULL ? 0 : PointerGetDatum(retried->kept_key));
+	set(writer, POLL_ROW, error != NULL ? 0 : PointerGetDatum(retried->kept_row));
 	if (error == NULL)
 		error = key_error;
 	for (int i = 0; i < lengthof(changes); i++)
@@ -244,11 +235,11 @@ put_kept(Writer *writer)
 		Datum		value = retried->kept_change[changes[i].change];
 		char	   *change_error = feedpub_json_refused((text *) DatumGetPointer(value));
 
-		set_change(writer, i, change_error != NULL ? (Datum) 0 : value);
+		set(writer, changes[i].column, change_error != NULL ? 0 : value);
 		if (error == NULL)
 			error = change_error;
 	}
-	set_text(writer, POLL_ERROR, error == NULL ? NULL : cstring_to_text(error));
+	set(writer, POLL_ERROR, error == NULL ? 0 : CStringGetTextDatum(error));
 	put(writer);
 }
 

@@ -264,10 +264,8 @@ static bool
 lock_name(const text *subscription, const text *consumer)
 {
 	LOCKTAG		tag;
-	uint32		hash = hash_bytes((const unsigned char *) VARDATA_ANY(subscription),
-								  VARSIZE_ANY_EXHDR(subscription));
+	uint32		hash = hash_combine(feedpub_receipt_name(subscription), feedpub_receipt_name(consumer));
 
-	hash = hash_combine(hash, hash_bytes((const unsigned char *) VARDATA_ANY(consumer), VARSIZE_ANY_EXHDR(consumer)));
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId,
 					   feedpub_registry_table("_consumer"), hash, 0);
 	return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;

@@ -89,7 +89,7 @@ feedpub_receipt_print(const FeedpubReceipt *receipt, char *buffer)
 }
 
 /*
- * What a receipt keeps of the name of its subscription.
+ * What a receipt keeps of the name of its subscription: a hash.
  */
 uint32
 feedpub_receipt_name(const text *name)
