@@ -96,6 +96,7 @@ OBJS = \
 	src/server/shmem_mark.o \
 	src/server/shmem_worker.o \
 	src/subscription/ack.o \
+	src/subscription/delay.o \
 	src/subscription/delivery.o \
 	src/subscription/lag.o \
 	src/subscription/lease.o \
@@ -135,7 +136,7 @@ REGRESS = getting_started create stamping fetch xid_head errors rights \
 	lost_changes capture capture_hostile capture_admin change_feed change_read \
 	initial consume parallel shards types expire expire_merged retain retain_limits retain_model purge merge_cursors own_rows own_changes \
 	json broken page_bytes wait_locks flush restricted newest page_lines page_events page_messages snapshot \
-	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
+	monitoring delete_types key_rewritten subscriptions nack alter_subscription subscription_types delayed leases groups group_truncate park subscription_rights poll_hidden example_kv table_partitions
 REGRESS_OPTS = --temp-instance=tmp_regress \
 	--temp-config=$(srcdir)/test/feedpub.conf --no-locale --encoding=UTF8
 ISOLATION = \

@@ -157,7 +157,9 @@ CREATE TABLE feedpub._subscription (
 	-- how long feed_nack() parks an entry after its first failure, its second
 	backoff pg_catalog.interval[],
 	-- which messages its consumers want; NULL: all
-	types pg_catalog.text[]
+	types pg_catalog.text[],
+	-- are messages delivered when they are due?
+	delayed pg_catalog.bool NOT NULL
 );
 GRANT SELECT ON feedpub._subscription TO pg_database_owner;
 COMMENT ON TABLE feedpub._subscription IS
@@ -223,8 +225,8 @@ CREATE TABLE feedpub._parked_entry (
 	reason pg_catalog.text,
 	attempts pg_catalog.int4 NOT NULL DEFAULT 1,
 	parked_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
-	-- when it is delivered again; NULL: after feed_retry(); '-infinity': never,
-	-- since it has been discarded
+	-- when it is delivered again, or, without an attempt, first; NULL: after
+	-- feed_retry(); '-infinity': never, since it has been discarded
 	retry_at pg_catalog.timestamptz,
 	-- the random numbers of its state and of the page that parked it
 	state pg_catalog.int8 NOT NULL,
@@ -233,9 +235,12 @@ CREATE TABLE feedpub._parked_entry (
 	failed_at pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (subscription, shard, cursor)
 );
+-- what is due, and which entries of a page are parked, of many that wait
+CREATE INDEX _parked_entry_due ON feedpub._parked_entry (subscription, shard, retry_at, cursor);
+CREATE INDEX _parked_entry_pos ON feedpub._parked_entry (subscription, shard, feed_pos);
 GRANT SELECT ON feedpub._parked_entry TO pg_database_owner;
 COMMENT ON TABLE feedpub._parked_entry IS
-	'The entries that consumers have parked. feed_park() and feed_nack() write them.';
+	'The entries that consumers have parked, and those that wait until they are due. feed_park(), feed_nack() and feed_poll() write them.';
 SELECT pg_catalog.pg_extension_config_dump('feedpub._parked_entry',
 	'WHERE EXISTS (SELECT FROM feedpub._subscription s, pg_catalog.pg_class c'
 	' WHERE s.name OPERATOR(pg_catalog.=) subscription AND c.oid OPERATOR(pg_catalog.=) s.feed)');
@@ -920,11 +925,12 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
 	backoff pg_catalog.interval[] DEFAULT NULL,
-	types pg_catalog.text[] DEFAULT NULL)
+	types pg_catalog.text[] DEFAULT NULL,
+	delayed pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.text, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[], pg_catalog.bool) IS
 	'Makes a subscription: the server keeps a cursor of a feed for its consumers. Returns the cursor after which it begins.';
 
 -- For a start of type timestamptz; a literal is a text.
@@ -934,22 +940,24 @@ CREATE FUNCTION feed_subscribe(name pg_catalog.text, feed pg_catalog.regclass,
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	if_not_exists pg_catalog.bool DEFAULT false,
 	backoff pg_catalog.interval[] DEFAULT NULL,
-	types pg_catalog.text[] DEFAULT NULL)
+	types pg_catalog.text[] DEFAULT NULL,
+	delayed pg_catalog.bool DEFAULT false)
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_subscribe';
-COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[]) IS
+COMMENT ON FUNCTION feed_subscribe(pg_catalog.text, pg_catalog.regclass, pg_catalog.timestamptz, pg_catalog.int4, pg_catalog.interval, pg_catalog.int4, pg_catalog.bool, pg_catalog.interval[], pg_catalog.text[], pg_catalog.bool) IS
 	'Makes a subscription that begins with what was published after a time. Returns the cursor after which it begins.';
 
 CREATE FUNCTION feed_alter_subscription(name pg_catalog.text,
 	lease pg_catalog.interval DEFAULT NULL,
 	max_attempts pg_catalog.int4 DEFAULT NULL,
 	backoff pg_catalog.interval[] DEFAULT NULL,
-	types pg_catalog.text[] DEFAULT NULL)
+	types pg_catalog.text[] DEFAULT NULL,
+	delayed pg_catalog.bool DEFAULT NULL)
 RETURNS pg_catalog.void
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_alter_subscription';
-COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[], pg_catalog.text[]) IS
+COMMENT ON FUNCTION feed_alter_subscription(pg_catalog.text, pg_catalog.interval, pg_catalog.int4, pg_catalog.interval[], pg_catalog.text[], pg_catalog.bool) IS
 	'Changes settings of a subscription; those that are not given stay as they are.';
 
 CREATE FUNCTION feed_unsubscribe(name pg_catalog.text)
@@ -1308,7 +1316,7 @@ CREATE VIEW feedpub.subscriptions WITH (security_barrier) AS
 		(SELECT pg_catalog.count(*) FROM feedpub._consumer c
 			WHERE c.subscription OPERATOR(pg_catalog.=) s.name
 			AND c.seen_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) AS consumers,
-		h.parked, h.expired, s.created_at, s.backoff, s.types, h.lag_more
+		h.parked, h.expired, s.created_at, s.backoff, s.types, h.lag_more, s.delayed
 	FROM feedpub._subscription s
 	CROSS JOIN LATERAL feedpub._subscription_owner(s.owner, s.owner_name, s.system_id) o (owner)
 	CROSS JOIN LATERAL (
@@ -1347,6 +1355,8 @@ COMMENT ON COLUMN feedpub.subscriptions.consumers IS
 	'The number of consumers with a name that have polled within a lease.';
 COMMENT ON COLUMN feedpub.subscriptions.parked IS
 	'The number of parked entries.';
+COMMENT ON COLUMN feedpub.subscriptions.delayed IS
+	'Are messages delivered when they are due?';
 COMMENT ON COLUMN feedpub.subscriptions.expired IS
 	'Does the next poll raise PF002?';
 GRANT SELECT ON feedpub.subscriptions TO PUBLIC;
@@ -1383,6 +1393,8 @@ CREATE VIEW feedpub.parked WITH (security_barrier) AS
 		CASE WHEN t.shown THEN p.key END AS key,
 		CASE WHEN t.shown THEN p.row END AS message,
 		CASE WHEN p.retry_at IS NULL THEN 'parked'
+			WHEN p.attempts OPERATOR(pg_catalog.=) 0
+				AND p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'scheduled'
 			WHEN p.retry_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'waiting'
 			ELSE 'due' END AS state,
 		p.reason, p.attempts, p.parked_at, p.retry_at, p.relation
@@ -1402,11 +1414,11 @@ COMMENT ON COLUMN feedpub.parked.key IS
 COMMENT ON COLUMN feedpub.parked.message IS
 	'The row as it was when it was parked.';
 COMMENT ON COLUMN feedpub.parked.state IS
-	'waiting until retry_at; due; or parked: it comes again only after feed_retry().';
+	'waiting until retry_at; scheduled: a message that is due then; due; or parked: it comes again only after feed_retry().';
 COMMENT ON COLUMN feedpub.parked.attempts IS
 	'How often it has failed.';
 COMMENT ON COLUMN feedpub.parked.retry_at IS
-	'When it is delivered again; NULL if only after feed_retry().';
+	'When it is delivered again, or first if it is scheduled; NULL if only after feed_retry().';
 COMMENT ON COLUMN feedpub.parked.relation IS
 	'Of a change feed: the table whose row has changed.';
 GRANT SELECT ON feedpub.parked TO PUBLIC;

@@ -70,12 +70,13 @@ static FeedpubStatement park_again = {
 															  " AND ($12::int8 = 0 OR p.state = $12 OR p.page = $10)",
 };
 
+/* one that has not failed is due at $22: delay.c */
 static FeedpubStatement park_first = {
 	.sql = "INSERT INTO feedpub._parked_entry"
 		   " (subscription, shard, cursor, reason, retry_at, failed_at, state, page,"
 		   "  attempts, op, feed_xid, feed_pos, published_at, key_texts, key, row, relation, old_key, old)"
-		   " VALUES ($1, $2, $3, $4, " RETRY_AT("$11::int4") ", $8, $9, $10,"
-															 "  $11, $12, $13, $14, CASE WHEN $13::xid8 <> '0' THEN $15::timestamptz END, $16, $17, $18, $19, $20, $21)",
+		   " VALUES ($1, $2, $3, $4, CASE WHEN $11 = 0 THEN $22::timestamptz ELSE " RETRY_AT("$11::int4") " END, $8, $9, $10,"
+																										  "  $11, $12, $13, $14, CASE WHEN $13::xid8 <> '0' THEN $15::timestamptz END, $16, $17, $18, $19, $20, $21)",
 };
 
 /* the parked entries of a shard whose positions are in a page */
@@ -92,6 +93,7 @@ static FeedpubAck park(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 static bool describe_entry(FeedpubSubscription *sub,
 						   const FeedpubReceipt *receipt, text *committed,
 						   Datum *values);
+static void describe_row(FeedpubPage page, FeedpubPageRow *row, Datum *values);
 static bool keep_entry(FeedpubJsonEntry *entry, void *arg);
 static FeedpubPageRow *find_entry(FeedpubSubscription *sub,
 								  const FeedpubReceipt *receipt,
@@ -202,7 +204,7 @@ park(FeedpubSubscription *sub, const FeedpubReceipt *receipt, bool wait,
 	bool		is_retry = receipt->kind == FEEDPUB_RECEIPT_RETRY;
 	FeedpubShard shard;
 	FeedpubCursor committed;
-	Datum		values[21];
+	Datum		values[22];
 
 	if (!feedpub_shard_lock(sub, receipt->shard, wait, &shard) ||
 		(!is_retry && !feedpub_receipt_counts(receipt, &shard)))
@@ -249,7 +251,6 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 {
 	FeedpubPage page;
 	FeedpubPageRow *row;
-	StringInfoData json;
 
 	row = find_entry(sub, receipt, committed, &page);
 	if (row == NULL)
@@ -259,19 +260,50 @@ describe_entry(FeedpubSubscription *sub, const FeedpubReceipt *receipt,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("a truncate cannot be parked"),
 				 errdetail("Entries after it assume that it was applied.")));
+	describe_row(page, row, values);
+	values[21] = (Datum) 0;
+	relation_close(page.heap, NoLock);
+	return true;
+}
+
+/*
+ * The same for a row of a page.
+ */
+static void
+describe_row(FeedpubPage page, FeedpubPageRow *row, Datum *values)
+{
+	StringInfoData json;
+
 	page.rows = row;
 	page.nrows = 1;
 	initStringInfo(&json);
 	MemSet(&values[16], 0, 5 * sizeof(Datum));
 	(void) feedpub_json_members(&page, false, &json, keep_entry, values);
-
 	values[11] = CStringGetTextDatum(feedpub_changes_op_names[row->op]);
 	values[12] = FullTransactionIdGetDatum(FullTransactionIdFromU64(row->xid));
 	values[13] = Int64GetDatum(row->cursor.pos);
 	values[14] = TimestampTzGetDatum(row->published_at);
 	values[15] = OidIsValid(page.feed.keyid) && row->error == NULL ? key_of_row(&page, row) : (Datum) 0;
-	relation_close(page.heap, NoLock);
-	return true;
+}
+
+/*
+ * Park a message of a page until it is due (delay.c).
+ */
+void
+feedpub_park_until(const FeedpubSubscription *sub, int shard,
+				   const FeedpubPage *page, FeedpubPageRow *row,
+				   TimestampTz due, int64 state)
+{
+	Datum		values[22] = {0};
+
+	values[0] = PointerGetDatum(sub->name);
+	values[1] = Int32GetDatum(shard);
+	values[2] = PointerGetDatum(feedpub_cursor_text(&row->cursor));
+	values[8] = Int64GetDatum(state);
+	values[9] = Int64GetDatum(feedpub_receipt_draw());
+	describe_row(*page, row, values);
+	values[21] = TimestampTzGetDatum(due);
+	(void) feedpub_store_execute(&park_first, values, NULL);
 }
 
 static bool

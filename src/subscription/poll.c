@@ -186,6 +186,8 @@ begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 	poll->timeout_ms = feedpub_argument_timeout(fcinfo, arg + 2);
 	feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
 	feedpub_subscription_require_feed(&poll->sub);
+	if (poll->sub.delayed)
+		PreventCommandIfReadOnly("feed_poll() of delayed messages");
 	if (!PG_ARGISNULL(arg + 3))
 		acknowledge(poll, PG_GETARG_TEXT_PP(arg + 3));
 	poll->reached = palloc0(poll->sub.nshards * sizeof(FeedpubReached));
@@ -368,7 +370,7 @@ static bool
 read_new(Poll *poll)
 {
 	FeedpubPage *page = poll->found.page;
-	const FeedpubShard *shard = poll->found.shard;
+	FeedpubShard *shard = poll->found.shard;
 	Relation	heap = page->heap;
 	FeedpubReached *reached = &poll->reached[shard->shard];
 	int			limit = poll->found.seen.small ? 1 : poll->max_rows;
@@ -394,7 +396,11 @@ read_new(Poll *poll)
 		feedpub_page_read(page);
 		if (shard->parked > 0)
 			feedpub_park_hide(&poll->sub, shard, page);
+		if (poll->sub.delayed)
+			poll->stopped = !feedpub_delay_park(&poll->sub, shard, reached, page, limit);
 		MemoryContextSwitchTo(oldcontext);
+		if (poll->stopped)
+			return false;
 		page->nrows = Min(page->nrows, limit);
 		if (page->nrows > 0)
 			return true;		/* what is left out is read again */

@@ -84,7 +84,7 @@ static FeedpubStatement select_due = {
 		   " FROM feedpub._parked_entry p"
 		   " WHERE p.subscription = $1 AND p.shard = $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
-		   " AND p.retry_at <= pg_catalog.clock_timestamp()"
+		   " AND p.retry_at <= $7"
 		   " AND COALESCE(p.failed_at = $3, false) = $4"
 		   " ORDER BY p.retry_at, p.cursor LIMIT $5 OFFSET $6",
 };
@@ -100,7 +100,8 @@ static FeedpubStatement next_due = {
 static FeedpubStatement change_entry = {
 	.sql = "UPDATE feedpub._parked_entry SET state = $4, failed_at = NULL,"
 		   "  retry_at = CASE WHEN $5 THEN '-infinity' ELSE pg_catalog.clock_timestamp() END"
-		   " WHERE subscription = $1 AND shard = $2 AND ($3::text IS NULL OR cursor = $3)"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor BETWEEN COALESCE($3, '') AND COALESCE($3, '~')"
+		   " AND ($3::text IS NOT NULL OR attempts > 0)"
 		   " AND (retry_at IS NULL OR retry_at > '-infinity')",
 };
 
@@ -312,7 +313,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 		 bool again, int64 skipped)
 {
 	FeedpubRole caller;
-	Datum		values[6];
+	Datum		values[7];
 	List	   *due = NIL;
 	uint64		n;
 
@@ -322,6 +323,7 @@ read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	values[3] = BoolGetDatum(again);
 	values[4] = Int64GetDatum(MAX_DUE);
 	values[5] = Int64GetDatum(skipped);
+	values[6] = TimestampTzGetDatum(GetCurrentTimestamp());
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&select_due, values, NULL);
 	for (uint64 i = 0; i < n; i++)

@@ -32,8 +32,8 @@ PG_FUNCTION_INFO_V1(feed_seek);
 #define MAX_DELAYS		100
 
 static FeedpubStatement insert_subscription = {
-	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff, types)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9, $10) ON CONFLICT DO NOTHING",
+	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff, types, delayed)"
+		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9, $10, $11) ON CONFLICT DO NOTHING",
 };
 
 static FeedpubStatement insert_shards = {
@@ -44,8 +44,9 @@ static FeedpubStatement insert_shards = {
 /* NULL: as it is; all types are kept as NULL */
 static FeedpubStatement alter_subscription = {
 	.sql = "UPDATE feedpub._subscription SET lease = COALESCE($2, lease),"
-		   " max_attempts = COALESCE(NULLIF($3, 0), max_attempts), backoff = COALESCE($4, backoff),"
-		   " types = CASE WHEN $5::text[] IS NULL THEN types WHEN '*' <> ALL ($5) THEN $5 END"
+		   " max_attempts = COALESCE($3, max_attempts), backoff = COALESCE($4, backoff),"
+		   " types = CASE WHEN $5::text[] IS NULL THEN types WHEN '*' <> ALL ($5) THEN $5 END,"
+		   " delayed = COALESCE($6, delayed)"
 		   " WHERE name = $1",
 };
 
@@ -82,7 +83,8 @@ static bool add_subscription(Datum *values, int shards);
  * start timestamptz,
  * shards int DEFAULT 1, lease interval DEFAULT '30 seconds',
  * max_attempts int DEFAULT NULL, if_not_exists boolean DEFAULT false,
- * backoff interval[] DEFAULT NULL, types text[] DEFAULT NULL)
+ * backoff interval[] DEFAULT NULL, types text[] DEFAULT NULL,
+ * delayed boolean DEFAULT false)
  * returns text, VOLATILE
  *
  * Makes a subscription, which belongs to the caller.  It begins at start:
@@ -97,7 +99,8 @@ static bool add_subscription(Datum *values, int shards);
  * delivered again; NULL: no limit.  backoff is how long feed_nack() parks an
  * entry after its first failure, after its second, and so on; the last element
  * is for all that follow.  types are those that are delivered (read/types.c);
- * NULL: all.  With if_not_exists, if a subscription of that name
+ * NULL: all.  If delayed, messages are delivered when they are due (delay.c).
+ * With if_not_exists, if a subscription of that name
  * and feed exists and the caller may use it, nothing is made, and its cursor is
  * returned.
  *
@@ -115,13 +118,14 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	int			shards;
 	Relation	heap;
 	text	   *cursor;
-	Datum		values[10];
+	Datum		values[11];
 	NameData	owner_name;
 	FeedpubTypes *types;
 	FeedpubFeed found;
 
 	feedpub_argument_check(fcinfo, 0, 5);
 	feedpub_argument_check(fcinfo, 6, 1);
+	feedpub_argument_check(fcinfo, 9, 1);
 	name = PG_GETARG_TEXT_PP(0);
 	feed = PG_GETARG_OID(1);
 	shards = PG_GETARG_INT32(3);
@@ -150,6 +154,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	values[7] = Int32GetDatum(PG_ARGISNULL(5) ? 0 : PG_GETARG_INT32(5));
 	values[8] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
 	values[9] = types == NULL ? (Datum) 0 : PG_GETARG_DATUM(8);
+	values[10] = PG_GETARG_DATUM(9);
 
 	/* those of dropped tables do not count, and their names are free */
 	(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);
@@ -171,6 +176,8 @@ feed_subscribe(PG_FUNCTION_ARGS)
 		feedpub_key_check_shards(&found, heap);
 	if (types != NULL)
 		feedpub_types_begin(types, &found, heap);
+	if (PG_GETARG_BOOL(9))
+		(void) feedpub_delay_column(&found, heap);
 
 	/* one of that name, dropped with its feed, may have left its state */
 	(void) feedpub_store_execute(&delete_state, values, NULL);
@@ -314,7 +321,7 @@ add_subscription(Datum *values, int shards)
 /*
  * feed_alter_subscription(name text, lease interval DEFAULT NULL,
  * max_attempts int DEFAULT NULL, backoff interval[] DEFAULT NULL,
- * types text[] DEFAULT NULL)
+ * types text[] DEFAULT NULL, delayed boolean DEFAULT NULL)
  * returns void, VOLATILE
  *
  * Changes settings of a subscription, which are as in feed_subscribe(); those
@@ -339,7 +346,8 @@ add_subscription(Datum *values, int shards)
  * That would not hold of types.  A poll that waits has read them before the
  * snapshot in which it finds a page, so it could pass, by the old ones, a message
  * that is wanted by the new ones and was written after these were committed.
- * Therefore, with types, all shards are locked, and get a new state.  What was
+ * By an old delayed it could deliver before its time what was written by the new
+ * one.  Therefore, with these, all shards are locked, and get a new state.  What was
  * passed or acknowledged before stays so; what a poll has read in the old state
  * neither moves a cursor (pass.c) nor can be acknowledged, and is read again.
  */
@@ -348,7 +356,9 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 {
 	FeedpubSubscription sub;
 	FeedpubTypes *types;
-	Datum		values[5];
+	bool		delays;
+	Datum		values[6];
+	char		nulls[6];
 
 	feedpub_argument_check(fcinfo, 0, 1);
 	check_settings(fcinfo, 1, 2, 3);
@@ -357,20 +367,27 @@ feed_alter_subscription(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("feed_alter_subscription()");
 	feedpub_subscription_require_feed(&sub);
 	for (int i = 0; i < lengthof(values); i++)
-		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
-	feedpub_subscription_load_again(NULL, feedpub_store_execute(&alter_subscription, values, NULL) > 0, &sub);
-	if (!PG_ARGISNULL(4))
+	{
+		values[i] = PG_GETARG_DATUM(i);
+		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
+	}
+	feedpub_subscription_load_again(NULL, feedpub_store_execute(&alter_subscription, values, nulls) > 0, &sub);
+	if (!PG_ARGISNULL(4) || !PG_ARGISNULL(5))
 	{
 		feedpub_subscription_load_again(NULL, feedpub_lease_lock_all(&sub), &sub);
 		renew_states(&sub);
 	}
-	if (types != NULL)
+	delays = !PG_ARGISNULL(5) && PG_GETARG_BOOL(5);
+	if (types != NULL || delays)
 	{
 		Relation	heap = feedpub_registry_open(sub.feed);
 		FeedpubFeed feed;
 
 		feedpub_registry_get(sub.feed, &feed);
-		feedpub_types_begin(types, &feed, heap);
+		if (types != NULL)
+			feedpub_types_begin(types, &feed, heap);
+		if (delays)
+			(void) feedpub_delay_column(&feed, heap);
 		relation_close(heap, NoLock);
 	}
 	PG_RETURN_VOID();

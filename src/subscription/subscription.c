@@ -40,13 +40,13 @@
  * row of feedpub._shard is the first one, and LIMIT 1 ends the scan there.
  */
 #define SELECT_SUBSCRIPTION(shards) \
-	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                           \
-	" (SELECT c.seen_until FROM feedpub._consumer c"                                                        \
-	"  WHERE c.subscription = $1 AND c.consumer = $2), s.shards, s.backoff, s.types," FEEDPUB_SHARD_COLUMNS \
-	" FROM feedpub._subscription s CROSS JOIN " shards " i (shard)"                                         \
-	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                  \
-	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                              \
-	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                \
+	"SELECT s.feed, s.owner, s.owner_name, s.system_id, s.lease, s.max_attempts,"                                      \
+	" (SELECT c.seen_until FROM feedpub._consumer c"                                                                   \
+	"  WHERE c.subscription = $1 AND c.consumer = $2), s.shards, s.backoff, s.types, s.delayed," FEEDPUB_SHARD_COLUMNS \
+	" FROM feedpub._subscription s CROSS JOIN " shards " i (shard)"                                                    \
+	" LEFT JOIN LATERAL (SELECT o.* FROM feedpub._shard o"                                                             \
+	"  WHERE o.subscription = $1 AND o.shard = i.shard AND o.shard < s.shards"                                         \
+	"  ORDER BY o.n DESC LIMIT 1) h ON true"                                                                           \
 	" WHERE s.name = $1"
 
 static FeedpubStatement select_shard = {
@@ -181,10 +181,11 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		sub->shards = palloc0(nrows * sizeof(FeedpubShard));
 		sub->backoff = feedpub_store_copy(0, 9);
 		types = feedpub_store_copy(0, 10);
+		sub->delayed = DatumGetBool(feedpub_store_value(0, 11, NULL));
 
 		/* there may be no shard with the wanted number, whose cursor is NULL then */
-		for (; sub->nloaded < nrows && feedpub_store_value(0, 13, NULL) != 0; sub->nloaded++)
-			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 11);
+		for (; sub->nloaded < nrows && feedpub_store_value(0, 14, NULL) != 0; sub->nloaded++)
+			feedpub_shard_get(&sub->shards[sub->nloaded], sub->nloaded, 12);
 	}
 	feedpub_store_end(&caller);
 	if (types != NULL)

@@ -33,6 +33,7 @@ typedef struct FeedpubSubscription
 	int			max_attempts;	/* 0: any number */
 	ArrayType  *backoff;		/* intervals, or NULL */
 	FeedpubTypes *types;		/* that its consumers want; NULL: all */
+	bool		delayed;		/* messages are delivered when they are due */
 	TimestampTz seen_until;		/* of the calling consumer, or 0 */
 	int			nshards;
 	int			nloaded;		/* how many of them are in shards */
@@ -111,6 +112,12 @@ extern FeedpubAck feedpub_ack_page(FeedpubSubscription *sub,
 								   const FeedpubReceipt *receipt);
 extern void feedpub_ack_check(const text *name, FeedpubAck result);
 
+/* in delay.c */
+extern AttrNumber feedpub_delay_column(const FeedpubFeed *feed, Relation heap);
+extern bool feedpub_delay_park(const FeedpubSubscription *sub,
+							   FeedpubShard *shard, FeedpubReached *reached,
+							   FeedpubPage *page, int limit);
+
 /* in delivery.c */
 extern void feedpub_delivery_put(FunctionCallInfo fcinfo, const text *name,
 								 const FeedpubDelivery *delivery, bool as_rows);
@@ -130,6 +137,9 @@ extern bool feedpub_lease_is_held(const FeedpubSubscription *sub,
 /* in park.c */
 extern void feedpub_park_hide(const FeedpubSubscription *sub,
 							  const FeedpubShard *shard, FeedpubPage *page);
+extern void feedpub_park_until(const FeedpubSubscription *sub, int shard,
+							   const FeedpubPage *page, FeedpubPageRow *row,
+							   TimestampTz due, int64 state);
 extern bool feedpub_park_failed(FeedpubSubscription *sub,
 								const FeedpubDelivery *delivery);
 

@@ -1,6 +1,6 @@
 -- The public functions: what callers may rely on.
 BEGIN;
-SELECT plan(47 * 11 + 4 + 63);
+SELECT plan(47 * 11 + 4 + 64);
 
 -- As they are meant to be: in the schema that the extension was put into.
 CREATE TEMP TABLE meant (name text, arguments text, result text, volatility "char", is_strict boolean, parallel "char", rows real, kind "char" DEFAULT 'f');
@@ -39,9 +39,9 @@ INSERT INTO meant VALUES
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
 	('feed_stop_worker', '', 'boolean', 'v', false, 'u', 0);
 INSERT INTO meant VALUES
-	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u', 0),
-	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'text', 'v', false, 'u', 0),
-	('feed_alter_subscription', 'name text, lease interval DEFAULT NULL::interval, max_attempts integer DEFAULT NULL::integer, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[]', 'void', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start text DEFAULT ''latest''::text, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[], delayed boolean DEFAULT false', 'text', 'v', false, 'u', 0),
+	('feed_subscribe', 'name text, feed regclass, start timestamp with time zone, shards integer DEFAULT 1, lease interval DEFAULT ''00:00:30''::interval, max_attempts integer DEFAULT NULL::integer, if_not_exists boolean DEFAULT false, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[], delayed boolean DEFAULT false', 'text', 'v', false, 'u', 0),
+	('feed_alter_subscription', 'name text, lease interval DEFAULT NULL::interval, max_attempts integer DEFAULT NULL::integer, backoff interval[] DEFAULT NULL::interval[], types text[] DEFAULT NULL::text[], delayed boolean DEFAULT NULL::boolean', 'void', 'v', false, 'u', 0),
 	('feed_unsubscribe', 'name text', 'void', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start text', 'text', 'v', false, 'u', 0),
 	('feed_seek', 'name text, start timestamp with time zone', 'text', 'v', false, 'u', 0),
@@ -124,6 +124,7 @@ INSERT INTO with_null VALUES
 	($c$feed_subscribe('s', NULL)$c$, 'feed'),
 	($c$feed_subscribe('s', 0, shards => NULL)$c$, 'shards'),
 	($c$feed_subscribe('s', 0, if_not_exists => NULL)$c$, 'if_not_exists'),
+	($c$feed_subscribe('s', 0, delayed => NULL)$c$, 'delayed'),
 	($c$feed_seek(NULL, '')$c$, 'name'),
 	($c$feed_seek('s', NULL::text)$c$, 'start'),
 	($c$feed_poll(NULL)$c$, 'name'),

@@ -31,7 +31,7 @@ INSERT INTO meant VALUES
 	('_lost_change', 'r', 'feed regclass, xid xid8', 'pg_database_owner'::regrole);
 -- Those of subscriptions: their owners see them in views.
 INSERT INTO meant VALUES
-	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[], types text[]', 'pg_database_owner'::regrole),
+	('_subscription', 'r', 'name text, feed regclass, owner oid, owner_name name, system_id bigint, shards integer, lease interval, max_attempts integer, created_at timestamp with time zone, backoff interval[], types text[], delayed boolean', 'pg_database_owner'::regrole),
 	('_shard', 'r', 'subscription text, shard integer, n bigint, cursor text, state bigint, page bigint, settled bigint, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer',
 		'pg_database_owner'::regrole),
 	('_consumer', 'r', 'subscription text, consumer text, seen_until timestamp with time zone', 'pg_database_owner'::regrole),
@@ -39,7 +39,7 @@ INSERT INTO meant VALUES
 		'reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, state bigint, page bigint, failed_at text', 'pg_database_owner'::regrole);
 INSERT INTO meant VALUES
 	('subscriptions', 'v', 'name text, feed regclass, owner name, shards integer, lease interval, max_attempts integer, cursor text, lag_rows bigint, lag interval, '
-		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone, backoff interval[], types text[], lag_more boolean'),
+		'last_ack timestamp with time zone, leased bigint, consumers bigint, parked bigint, expired boolean, created_at timestamp with time zone, backoff interval[], types text[], lag_more boolean, delayed boolean'),
 	('shards', 'v', 'subscription text, shard integer, cursor text, consumer text, leased_until timestamp with time zone, last_ack timestamp with time zone, parked integer'),
 	('parked', 'v', 'subscription text, shard integer, cursor text, op text, key json, message json, state text, reason text, attempts integer, parked_at timestamp with time zone, retry_at timestamp with time zone, relation text');
 INSERT INTO meant VALUES
