@@ -74,6 +74,7 @@ PG_FUNCTION_INFO_V1(feedpub_capture_truncate);
 typedef struct Capture
 {
 	FeedpubCached head;			/* by the trigger's OID */
+	LocalTransactionId locked_by;	/* that has its feed locked */
 	bool		can_write;
 	Oid			root;			/* the captured table, maybe of this partition */
 	Datum		relation;		/* its name, a text */
@@ -171,6 +172,8 @@ feedpub_capture_row(PG_FUNCTION_ARGS)
 		const Capture *from = change.old_capture;
 
 		differs = false;
+		slot_getallattrs(change.old);
+		slot_getallattrs(change.new);
 		change.skip = palloc(Max(capture->row.natts, 1) * sizeof(bool));
 		for (int i = 0; i < capture->row.natts; i++)
 		{
@@ -264,7 +267,7 @@ find_capture(Relation rel, const Trigger *trigger)
 		capture->head.feed = DatumGetObjectId(values[ANUM_CAPTURE_FEED - 1]);
 	if (!OidIsValid(capture->head.feed))
 		return capture;
-	LockRelationOid(capture->head.feed, RowExclusiveLock);
+	feedpub_position_lock(capture->head.feed, &capture->locked_by);
 	if (!capture->head.valid)
 	{
 		uint64		before = feedpub_cache_begin();

@@ -121,7 +121,7 @@ feedpub_change_learn(FeedpubChangeFeed *to, Oid relid)
 	Relation	feed;
 	bool		result = feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES;
 
-	to->indexes = to->infos = NIL;
+	to->nindexes = 0;
 	to->relid = relid;
 	to->seqid = feedpub_relation_sequence(relid);
 	if (!result || !OidIsValid(to->seqid))
@@ -179,19 +179,20 @@ feedpub_change_index_problem(Relation index)
 static bool
 learn_indexes(FeedpubChangeFeed *to, Relation feed)
 {
+	List	   *indexes = RelationGetIndexList(feed);
 	bool		result = OidIsValid(feedpub_relation_index(feed));
 	ListCell   *lc;
 
-	foreach(lc, RelationGetIndexList(feed))
+	to->indexes = palloc0((list_length(indexes) + 1) * sizeof(*to->indexes));
+	foreach(lc, indexes)
 	{
 		Relation	index = index_open(lfirst_oid(lc), AccessShareLock);
 
-		if (feedpub_change_index_problem(index) != NULL)
-			result = false;
-		else
+		result = result && feedpub_change_index_problem(index) == NULL;
+		if (result)
 		{
-			to->indexes = lappend_oid(to->indexes, lfirst_oid(lc));
-			to->infos = lappend(to->infos, BuildIndexInfo(index));
+			to->indexes[to->nindexes].indexid = lfirst_oid(lc);
+			to->indexes[to->nindexes++].info = BuildIndexInfo(index);
 		}
 		index_close(index, AccessShareLock);
 	}
@@ -230,8 +231,6 @@ static void
 insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid, FeedpubWritten *written)
 {
 	TupleTableSlot *slot = to->slot;
-	ListCell   *lc;
-	ListCell   *li;
 
 	written->pos = feedpub_position_take(to->relid, to->seqid, 1);
 	slot->tts_values[to->attnos[FEEDPUB_CHANGE_XID] - 1] = FullTransactionIdGetDatum(xid);
@@ -241,16 +240,20 @@ insert(FeedpubChangeFeed *to, Relation feed, FullTransactionId xid, FeedpubWritt
 	ExecStoreVirtualTuple(slot);
 	table_tuple_insert(feed, slot, GetCurrentCommandId(true), 0, NULL);
 	written->tid = slot->tts_tid;
-	forboth(lc, to->indexes, li, to->infos)
+	for (int i = 0; i < to->nindexes; i++)
 	{
-		Relation	index = index_open(lfirst_oid(lc), RowExclusiveLock);
+		struct IndexInfo *info = to->indexes[i].info;
+		Relation	index;
 		Datum		values[INDEX_MAX_KEYS];
 		bool		nulls[INDEX_MAX_KEYS];
 
+		feedpub_position_lock(to->indexes[i].indexid, &to->indexes[i].locked_by);
+		index = index_open(to->indexes[i].indexid, NoLock);
+
 		/* no two positions are equal, so nothing is looked for */
-		FormIndexDatum(lfirst(li), slot, NULL, values, nulls);
+		FormIndexDatum(info, slot, NULL, values, nulls);
 		if (index->rd_index->indisready)
-			index_insert(index, values, nulls, &slot->tts_tid, feed, UNIQUE_CHECK_NO, false, lfirst(li));
+			index_insert(index, values, nulls, &slot->tts_tid, feed, UNIQUE_CHECK_NO, false, info);
 		index_close(index, NoLock);
 	}
 	ExecClearTuple(slot);

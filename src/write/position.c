@@ -209,23 +209,27 @@ find_sequence(Oid seqid)
 }
 
 /*
- * Open a sequence, locked to the end of the transaction, as sequence.c does:
- * the lock belongs to the top transaction, so it is taken once.
+ * Lock what is written to the end of the transaction.  The lock belongs to the top
+ * transaction, as sequence.c does it, so it is taken once: *locked_by tells.
  */
+void
+feedpub_position_lock(Oid relid, LocalTransactionId *locked_by)
+{
+	LocalTransactionId own = feedpub_own_lxid();
+	ResourceOwner owner = CurrentResourceOwner;
+
+	if (*locked_by == own)
+		return;
+	CurrentResourceOwner = TopTransactionResourceOwner;
+	LockRelationOid(relid, RowExclusiveLock);
+	CurrentResourceOwner = owner;
+	*locked_by = own;
+}
+
 static Relation
 open_sequence(Sequence *sequence)
 {
-	LocalTransactionId own = feedpub_own_lxid();
-
-	if (sequence->locked_by != own)
-	{
-		ResourceOwner owner = CurrentResourceOwner;
-
-		CurrentResourceOwner = TopTransactionResourceOwner;
-		LockRelationOid(sequence->seqid, RowExclusiveLock);
-		CurrentResourceOwner = owner;
-		sequence->locked_by = own;
-	}
+	feedpub_position_lock(sequence->seqid, &sequence->locked_by);
 	return relation_open(sequence->seqid, NoLock);
 }
 

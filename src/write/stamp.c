@@ -467,11 +467,12 @@ feedpub_stamp_values_differ(TupleTableSlot *a, TupleTableSlot *b, AttrNumber aat
 
 	if (anull || bnull)
 		return anull != bnull;
-	if (att->attlen == -1 &&
-		(VARATT_IS_EXTERNAL(DatumGetPointer(avalue)) ||
-		 VARATT_IS_EXTERNAL(DatumGetPointer(bvalue))))
-		return !datumIsEqual(avalue, bvalue, att->attbyval, att->attlen);
-	return !datum_image_eq(avalue, bvalue, att->attbyval, att->attlen);
+	if (datumIsEqual(avalue, bvalue, att->attbyval, att->attlen))
+		return false;
+	return (att->attlen == -1 &&
+			(VARATT_IS_EXTERNAL(DatumGetPointer(avalue)) ||
+			 VARATT_IS_EXTERNAL(DatumGetPointer(bvalue)))) ||
+		!datum_image_eq(avalue, bvalue, att->attbyval, att->attlen);
 }
 
 static bool

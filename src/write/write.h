@@ -46,6 +46,13 @@ typedef struct FeedpubChangeColumnType
 	Oid			type;
 } FeedpubChangeColumnType;
 
+typedef struct FeedpubChangeIndex
+{
+	Oid			indexid;
+	struct IndexInfo *info;
+	LocalTransactionId locked_by;
+} FeedpubChangeIndex;
+
 /* How to write into a change feed. */
 typedef struct FeedpubChangeFeed
 {
@@ -53,8 +60,8 @@ typedef struct FeedpubChangeFeed
 	Oid			seqid;
 	AttrNumber	attnos[FEEDPUB_CHANGE_NCOLUMNS];
 	struct TupleTableSlot *slot;
-	List	   *indexes;		/* OIDs, and struct IndexInfo of each */
-	List	   *infos;
+	int			nindexes;
+	FeedpubChangeIndex *indexes;
 } FeedpubChangeFeed;
 
 /* An entry that this transaction has written. */
@@ -115,6 +122,7 @@ extern Datum feedpub_message_id(void);
 /* in position.c */
 extern int64 feedpub_position_take(Oid feed, Oid seqid, int n);
 extern void feedpub_position_begin(Oid seqid);
+extern void feedpub_position_lock(Oid relid, LocalTransactionId *locked_by);
 
 /* in truncate.c */
 extern int64 *feedpub_truncate_note(Oid relid, bool enter);
