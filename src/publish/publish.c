@@ -63,7 +63,6 @@ PG_FUNCTION_INFO_V1(feed_publish);
 #define PUBLISHER_TIMEOUT_MS	5000
 
 static void publish_all(void);
-static List *publish_each(List *feeds, FeedpubPublishWait how);
 static void publish_one(void *arg);
 static void follow_up(Oid relid, int npublished, const FeedpubPublished *done);
 static bool lock_at_once(Relation heap);
@@ -119,74 +118,54 @@ typedef struct OneOfAll
 } OneOfAll;
 
 /*
- * Publish all feeds that the caller may read: first those that need no wait,
- * so that a lock that somebody keeps on one delays none of the others.
+ * Publish all feeds that the caller may read.  If one is broken, this is
+ * reported, and the others are published.  One that is locked comes once more,
+ * after the others, as does one whose backlog takes several steps: then another
+ * publisher is waited for.
+ *
+ * A feed's owner that sets a channel or begins a history keeps the publishing
+ * lock until the transaction ends.  The others do not wait for that: after
+ * PUBLISHER_TIMEOUT_MS it is an error.
  */
 static void
 publish_all(void)
 {
 	MemoryContext oldcontext = MemoryContextSwitchTo(PortalContext);
 	List	   *feeds = feedpub_registry_list();
+	int			nfeeds = list_length(feeds);
 	ListCell   *lc;
 
 	MemoryContextSwitchTo(oldcontext);
-	feeds = publish_each(publish_each(feeds, FEEDPUB_WAIT_FOR_NOBODY), FEEDPUB_WAIT_FOR_PUBLISHER);
 	foreach(lc, feeds)
 	{
-		if (get_rel_name(lfirst_oid(lc)) != NULL)
-			ereport(WARNING,
-					(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-					 errmsg("could not publish feed \"%s\": it is locked, or its index is being made",
-							get_rel_name(lfirst_oid(lc)))));
-	}
-}
-
-/*
- * Publish these feeds.  If one is broken, this is reported, and the others are
- * published.  If a backlog takes several steps, the others come in between.
- * Returns those that are locked.
- *
- * A feed's owner that sets a channel or begins a history keeps the publishing
- * lock until the transaction ends.  The others do not wait for that: after
- * PUBLISHER_TIMEOUT_MS it is an error.
- */
-static List *
-publish_each(List *feeds, FeedpubPublishWait how)
-{
-	List	   *busy = NIL;
-	ListCell   *lc;
-
-	foreach(lc, feeds)
-	{
-		OneOfAll	one = {.relid = lfirst_oid(lc), .how = how};
+		bool		is_first = foreach_current_index(lc) < nfeeds;
+		OneOfAll	one = {.relid = lfirst_oid(lc), .how = is_first ? FEEDPUB_WAIT_FOR_NOBODY : FEEDPUB_WAIT_FOR_PUBLISHER};
+		bool		is_busy;
 		ErrorData  *error;
-		MemoryContext oldcontext;
 
 		SPI_commit();
 		if (get_rel_name(one.relid) == NULL || !feedpub_may_select(one.relid))
 			continue;
-		if (how == FEEDPUB_WAIT_FOR_PUBLISHER && (LockTimeout == 0 || LockTimeout > PUBLISHER_TIMEOUT_MS))
+		if (LockTimeout == 0 || LockTimeout > PUBLISHER_TIMEOUT_MS)
 			(void) set_config_option("lock_timeout", CppAsString2(PUBLISHER_TIMEOUT_MS),
 									 PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
 									 true, 0, false);
 		error = feedpub_attempt_error(publish_one, &one, true);
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			ReThrowError(error);
-		if (error != NULL)
+		is_busy = error == NULL && one.npublished == FEEDPUB_PUBLISH_BUSY;
+		if (error != NULL || (is_busy && !is_first))
 			ereport(WARNING,
-					(errcode(error->sqlerrcode),
+					(errcode(error != NULL ? error->sqlerrcode : ERRCODE_LOCK_NOT_AVAILABLE),
 					 errmsg("could not publish feed \"%s\": %s",
 							get_rel_name(one.relid) ? get_rel_name(one.relid) : "?",
-							error->message)));
+							error != NULL ? error->message : "it is locked, or its index is being made")));
 		follow_up(one.relid, one.npublished, &one.done);
 		oldcontext = MemoryContextSwitchTo(PortalContext);
-		if (one.npublished == FEEDPUB_PUBLISH_BUSY)
-			busy = lappend_oid(busy, one.relid);
-		else if (one.done.more)
+		if (one.done.more || (is_busy && is_first))
 			feeds = lappend_oid(feeds, one.relid);
 		MemoryContextSwitchTo(oldcontext);
 	}
-	return busy;
 }
 
 static void
