@@ -130,8 +130,6 @@ typedef struct FeedpubJob
 	FeedpubPass pass;
 	int			max_rows;		/* of the next step */
 	int64		total;			/* rows of all steps in this session */
-	int64		saved;			/* of these are in its row */
-	TimestampTz saved_at;
 } FeedpubJob;
 
 /* in step.c */
@@ -140,7 +138,6 @@ extern List *feedpub_job_list(Oid feed);
 extern void feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew);
 extern FeedpubJobOutcome feedpub_job_step(FeedpubJob *job, bool wait);
 extern FeedpubJobOutcome feedpub_job_run(FeedpubJob *job);
-extern void feedpub_job_save(FeedpubJob *job, bool done);
 extern void feedpub_job_end(const FeedpubJob *job, bool progressed,
 							const char *error);
 extern int64 feedpub_job_failed_rows(Oid feed);

@@ -188,9 +188,6 @@ end_job(void)
 	char	   *name = get_rel_name(job.feed);
 	const char *verb = feedpub_job_names[job.kind];
 
-	if (failure == NULL && outcome == FEEDPUB_JOB_GOES_ON && job.kind != FEEDPUB_JOB_SWEEP)
-		feedpub_job_save(&job, false);
-
 	/* the message may tell of rows: it is for the table's owner */
 	if (failure != NULL)
 		ereport(LOG,

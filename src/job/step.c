@@ -39,9 +39,6 @@ PG_FUNCTION_INFO_V1(feedpub_run_job);
 #define STEP_TIME		20
 #define MOST_ROWS		5000
 
-/* how often the progress of a removal is written, in ms */
-#define SAVE_INTERVAL	1000
-
 /* how much of a pass is kept */
 #define KEPT			offsetof(FeedpubPass, removes)
 
@@ -94,10 +91,10 @@ static FeedpubStatement save_job = {
 
 /*
  * $5: the next turn; NULL: as soon as there is something to do; $6: the error
- * that ends it; $7: rows that are not written yet, whatever the target is now
+ * that ends it
  */
 static FeedpubStatement end_job = {
-	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5, rows = rows + $7,"
+	.sql = "UPDATE feedpub._job SET running = false, retry_at = $5,"
 		   "  attempts = CASE WHEN $5::timestamptz IS NULL THEN 0 ELSE attempts END,"
 		   "  last_error = COALESCE($6, last_error),"
 		   "  last_error_at = CASE WHEN $6 IS NULL THEN last_error_at ELSE pg_catalog.clock_timestamp() END" IS_JOB,
@@ -116,6 +113,7 @@ static FeedpubStatement count_stamped = {
 
 static bool lock_job(const FeedpubJob *job, bool wait);
 static FeedpubJobOutcome step(FeedpubJob *job, bool wait);
+static void save(FeedpubJob *job, bool done);
 static void name_job(const FeedpubJob *job, Datum *values);
 static Datum time_after(int64 first, int64 last, int attempts);
 
@@ -294,9 +292,7 @@ step(FeedpubJob *job, bool wait)
 							  FEEDPUB_JOB_WAITS;
 		pass->file = InvalidOid;
 	}
-	if (!pass->removes || pass->ended ||
-		TimestampDifferenceExceeds(job->saved_at, GetCurrentTimestamp(), SAVE_INTERVAL))
-		feedpub_job_save(job, outcome == FEEDPUB_JOB_DONE);
+	save(job, outcome == FEEDPUB_JOB_DONE);
 	return outcome;
 }
 
@@ -323,8 +319,8 @@ feedpub_job_run(FeedpubJob *job)
  * removed if they are before the floor: a pass that has left none has been
  * there, and so has the floor's snapshot.
  */
-void
-feedpub_job_save(FeedpubJob *job, bool done)
+static void
+save(FeedpubJob *job, bool done)
 {
 	FeedpubPass *pass = &job->pass;
 	bytea	   *kept = palloc(VARHDRSZ + KEPT);
@@ -339,14 +335,12 @@ feedpub_job_save(FeedpubJob *job, bool done)
 	memcpy(VARDATA(kept), pass, KEPT);
 	name_job(job, values);
 	values[4] = BoolGetDatum(done);
-	values[5] = Int64GetDatum(job->total - job->saved);
+	values[5] = Int64GetDatum(pass->done);
 	values[6] = PointerGetDatum(kept);
 	values[7] = Int64GetDatum(job->locked);
 	values[8] = Int64GetDatum(job->failed);
 	values[9] = CStringGetTextDatum(pass->error);
 	(void) feedpub_store_execute(&save_job, values, pass->error[0] == '\0' ? "         n" : NULL);
-	job->saved = job->total;
-	job->saved_at = GetCurrentTimestamp();
 }
 
 /*
@@ -357,11 +351,10 @@ void
 feedpub_job_end(const FeedpubJob *job, bool progressed, const char *error)
 {
 	bool		fails = error != NULL || (job->failed > 0 && job->kind != FEEDPUB_JOB_STAMP);
-	char		nulls[] = "       ";
-	Datum		values[7];
+	char		nulls[] = "      ";
+	Datum		values[6];
 
 	name_job(job, values);
-	values[6] = Int64GetDatum(job->total - job->saved);
 	if (progressed && !fails)
 		nulls[4] = 'n';
 	else

@@ -12,7 +12,6 @@
 #include "access/relation.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
-#include "storage/latch.h"
 #include "storage/lmgr.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -24,11 +23,10 @@ PG_FUNCTION_INFO_V1(feed_republish);
 
 /*
  * A row may fail by a conflict though no transaction has locked it, for example
- * if a trigger raises 40001.  After so many passes in which no row was stamped,
- * with pauses in ms, it counts as failed.
+ * if a trigger raises 40001.  After so many passes in which no row was stamped
+ * it counts as failed.
  */
 #define MAX_TRIES		20
-#define PAUSE			100
 
 static void admit_partitions(Oid relid);
 static List *find_tables(Oid feed);
@@ -177,12 +175,6 @@ republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
 			XactLockTableWait(pass->left_xid, NULL, NULL, XLTW_None);
 		else if (++tries == MAX_TRIES)
 			break;
-		else
-		{
-			(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 PAUSE, feedpub_wait_event("FeedpubRepublish"));
-			ResetLatch(MyLatch);
-		}
 	}
 	SPI_commit();
 	ereport(INFO,
