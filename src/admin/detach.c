@@ -24,6 +24,7 @@
 #include "catalog/pg_inherits.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -42,7 +43,7 @@ typedef struct DetachedFeed
 } DetachedFeed;
 
 static void detach(void *arg);
-static void require_feed(void *arg);
+static void require_feed(Oid relid);
 static void drop_triggers(Oid relid);
 static const char *add_default(Oid relid);
 
@@ -100,7 +101,7 @@ feed_detach_all(PG_FUNCTION_ARGS)
 	/* one after the other, writers could run into deadlocks */
 	foreach(lc, feeds)
 	{
-		if (feedpub_attempt(require_feed, &lfirst_oid(lc)) == NULL)
+		if (feedpub_owns_relation(lfirst_oid(lc), GetUserId()))
 			own = lappend_oid(own, lfirst_oid(lc));
 	}
 	left = feedpub_capture_left_tables();
@@ -134,7 +135,7 @@ detach(void *arg)
 	for (int i = 0; i < 2; i++)
 	{
 		/* before the lock, which blocks other sessions, and again under it */
-		require_feed(&feed->relid);
+		require_feed(feed->relid);
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
@@ -160,9 +161,8 @@ detach(void *arg)
  * Raise an error unless it is a feed of the caller's.
  */
 static void
-require_feed(void *arg)
+require_feed(Oid relid)
 {
-	Oid			relid = *(Oid *) arg;
 	(void) feedpub_registry_require(relid);
 	feedpub_require_owner(relid);
 }

@@ -103,15 +103,6 @@
 #define feedpub_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
 #endif
 
-/* 17: the names of what a virtual transaction id consists of */
-#if PG_VERSION_NUM < 170000
-#define feedpub_proc_of_vxid(vxid) BackendIdGetProc((vxid).backendId)
-#define feedpub_lxid_of_proc(proc) ((proc)->lxid)
-#else
-#define feedpub_proc_of_vxid(vxid) ProcNumberGetProc((vxid).procNumber)
-#define feedpub_lxid_of_proc(proc) ((proc)->vxid.lxid)
-#endif
-
 /* 17: the shared transaction counters got a new name */
 #if PG_VERSION_NUM < 170000
 #define TransamVariables ShmemVariableCache

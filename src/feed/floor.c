@@ -22,7 +22,6 @@
 #include "access/table.h"
 #include "miscadmin.h"
 #include "storage/lock.h"
-#include "storage/proc.h"
 #include "utils/fmgroids.h"
 
 #include "feed/feed.h"
@@ -111,19 +110,13 @@ feedpub_floor_lock(Oid feed, LOCKMODE lockmode, bool wait)
 char *
 feedpub_floor_subscriber(Oid feed)
 {
-	VirtualTransactionId *holders;
-	PGPROC	   *proc;
-	LOCKTAG		tag;
-	int			n;
+	static FeedpubStatement find = {
+		.sql = "SELECT COALESCE('a transaction of process ' || pid, 'a prepared transaction')::name FROM pg_locks"
+			   " WHERE classid = 'feedpub._floor'::regclass AND objid = $1 AND locktype = 'object' AND granted"
+			   " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+			   " AND mode = 'RowExclusiveLock' AND pid IS DISTINCT FROM pg_backend_pid() ORDER BY pid LIMIT 1",
+	};
+	List	   *found = feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(feed)});
 
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_floor"), feed, 0);
-	holders = GetLockConflicts(&tag, ShareLock, &n);
-	if (n == 0)
-		return NULL;
-	proc = feedpub_proc_of_vxid(holders[0]);
-
-	/* a prepared one keeps the id that it had in its session */
-	return proc == NULL || feedpub_lxid_of_proc(proc) != holders[0].localTransactionId ?
-		pstrdup("a prepared transaction") :
-		psprintf("a transaction of process %d", proc->pid);
+	return found == NIL ? NULL : linitial(found);
 }

@@ -42,7 +42,6 @@ PGDLLEXPORT void feedpub_launcher_main(Datum main_arg);
 static bool start_worker(Oid dbid, int elevel);
 static int	detail_no_room(void);
 static Oid	next_database(Oid after);
-static bool database_exists(Oid dbid);
 static void forget_launcher(int code, Datum arg);
 
 /*
@@ -266,6 +265,9 @@ feedpub_launcher_main(Datum main_arg)
 			timeout = 100;
 		}
 
+		StartTransactionCommand();
+		feedpub_shmem_reclaim();
+		CommitTransactionCommand();
 		nworkers = feedpub_shmem_read_workers(workers);
 		for (int i = 0; i < nworkers; i++)
 		{
@@ -274,11 +276,6 @@ feedpub_launcher_main(Datum main_arg)
 
 			if (!workers[i].wanted || workers[i].stopped || workers[i].pid != 0)
 				continue;
-			if (!database_exists(dbid))
-			{
-				feedpub_shmem_forget_database(dbid);
-				continue;
-			}
 			entry = feedpub_shmem_database_of(dbid);
 			if (entry != NULL)
 				(void) feedpub_launcher_start_worker(entry, dbid, RESTART_INTERVAL, WARNING);
@@ -324,15 +321,4 @@ next_database(Oid after)
 	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
 	return next;
-}
-
-static bool
-database_exists(Oid dbid)
-{
-	bool		exists;
-
-	StartTransactionCommand();
-	exists = SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(dbid));
-	CommitTransactionCommand();
-	return exists;
 }

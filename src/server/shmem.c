@@ -6,10 +6,9 @@
  *
  * Marks are in shmem_mark.c, workers in shmem_worker.c.
  *
- * There is one small struct for all databases, and one in which deliveries of
- * subscriptions are counted (shmem_delivery.c).  With shared_preload_libraries
- * they are reserved at start.  Without, the first backend that needs them takes
- * them from the slack that the server leaves in its shared memory.  If there is no
+ * There is one small struct for all databases.  With shared_preload_libraries it
+ * is reserved at start.  Without, the first backend that needs it takes it from
+ * the slack that the server leaves in its shared memory.  If there is no
  * room, everything works without it: the worker looks at all feeds from time
  * to time, and a waiting session polls.
  *
@@ -31,7 +30,6 @@
 
 FeedpubShared *feedpub_shared = NULL;
 FeedpubDatabase *feedpub_database = NULL;
-FeedpubCounted *feedpub_counted = NULL;
 static bool failed = false;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -39,8 +37,7 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 static void request_shmem(void);
 static void startup_shmem(void);
-static void *find_struct(const char *name, Size size, bool *found);
-static void reclaim_entries(void);
+static FeedpubShared *find_struct(bool *found);
 
 /*
  * Reserve the struct while the server starts.  _PG_init() calls this.
@@ -60,7 +57,6 @@ request_shmem(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(sizeof(FeedpubShared));
-	RequestAddinShmemSpace(sizeof(FeedpubCounted));
 }
 
 static void
@@ -69,15 +65,13 @@ startup_shmem(void)
 	if (prev_shmem_startup_hook)
 		prev_shmem_startup_hook();
 	feedpub_shared = NULL;		/* this may be a restart of the server */
-	feedpub_counted = NULL;
 	feedpub_database = NULL;
 	failed = false;
 	feedpub_shmem_attach();
 }
 
 /*
- * Find the structs, or create them.  That of the deliveries may be missing
- * alone.
+ * Find the struct, or create it.
  */
 void
 feedpub_shmem_attach(void)
@@ -88,7 +82,7 @@ feedpub_shmem_attach(void)
 		return;
 
 	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
-	feedpub_shared = find_struct("feedpub", sizeof(FeedpubShared), &found);
+	feedpub_shared = find_struct(&found);
 	failed = feedpub_shared == NULL;
 	if (feedpub_shared != NULL && !found)
 	{
@@ -98,10 +92,6 @@ feedpub_shmem_attach(void)
 		for (int i = 0; i < NWAITERS; i++)
 			ConditionVariableInit(&feedpub_shared->waiters[i]);
 	}
-	if (feedpub_shared != NULL)
-		feedpub_counted = find_struct("feedpub deliveries", sizeof(FeedpubCounted), &found);
-	if (feedpub_counted != NULL && !found)
-		MemSet(feedpub_counted, 0, sizeof(FeedpubCounted));
 	LWLockRelease(AddinShmemInitLock);
 	if (feedpub_shared != NULL)
 		feedpub_register_tranche(feedpub_shared->lock.tranche, "feedpub");
@@ -120,22 +110,22 @@ feedpub_shmem_unlock(void)
 }
 
 /*
- * Find a struct, or create it; the caller has the lock.  This can fail only for
+ * The same; the caller has the lock.  This can fail only for
  * lack of room: then ShmemInitStruct() raises an error before it has changed
  * anything, while only our lock is held.  A writer must not fail for that, so
  * the error is caught, and the process goes on without the struct.
  */
-static void *
-find_struct(const char *name, Size size, bool *found)
+static FeedpubShared *
+find_struct(bool *found)
 {
-	void *volatile result = NULL;
+	FeedpubShared *volatile result = NULL;
 	MemoryContext context = CurrentMemoryContext;
 	uint32		holdoff = InterruptHoldoffCount;
 
 	*found = false;
 	PG_TRY();
 	{
-		result = ShmemInitStruct(name, size, found);
+		result = ShmemInitStruct("feedpub", sizeof(FeedpubShared), found);
 	}
 	PG_CATCH();
 	{
@@ -238,18 +228,28 @@ feedpub_shmem_read_workers(FeedpubWorkerInfo *workers)
 
 /*
  * Give back the entries of dropped databases.  A database without a committed
- * row in pg_database has no session, so no process uses its entry.
+ * row in pg_database has no session, so no process uses its entry, also if
+ * another process gives it back at the same time.  In a transaction.
  */
-static void
-reclaim_entries(void)
+void
+feedpub_shmem_reclaim(void)
 {
 	FeedpubWorkerInfo workers[FEEDPUB_MAX_DATABASES];
 	int			n = feedpub_shmem_read_workers(workers);
 
 	for (int i = 0; i < n; i++)
 	{
-		if (!SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(workers[i].dbid)))
-			feedpub_shmem_forget_database(workers[i].dbid);
+		if (SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(workers[i].dbid)))
+			continue;
+		feedpub_shmem_lock(LW_EXCLUSIVE);
+		for (int j = 0; j < FEEDPUB_MAX_DATABASES; j++)
+		{
+			FeedpubDatabase *entry = &feedpub_shared->databases[j];
+
+			if (entry->worker.dbid == workers[i].dbid && entry->worker.pid == 0)
+				MemSet(entry, 0, sizeof(FeedpubDatabase));
+		}
+		feedpub_shmem_unlock();
 	}
 }
 
@@ -274,18 +274,9 @@ feedpub_shmem_database(void)
 	if (TimestampDifferenceExceeds(reclaimed_at, now, 1000))
 	{
 		reclaimed_at = now;
-		reclaim_entries();
+		feedpub_shmem_reclaim();
 		feedpub_database = feedpub_shmem_database_of(MyDatabaseId);
 	}
-	return feedpub_database;
-}
-
-/*
- * The same if this backend knows it already; takes no new entry.
- */
-FeedpubDatabase *
-feedpub_shmem_known_database(void)
-{
 	return feedpub_database;
 }
 
@@ -298,24 +289,6 @@ feedpub_shmem_wake_all(void)
 {
 	for (int i = 0; i < NWAITERS; i++)
 		ConditionVariableBroadcast(&feedpub_shared->waiters[i]);
-}
-
-/*
- * Give back the entry of a dropped database: it has no backend any more that
- * could have a pointer to it.  Does nothing if another process has done it.
- */
-void
-feedpub_shmem_forget_database(Oid dbid)
-{
-	feedpub_shmem_lock(LW_EXCLUSIVE);
-	for (int i = 0; i < FEEDPUB_MAX_DATABASES; i++)
-	{
-		FeedpubDatabase *entry = &feedpub_shared->databases[i];
-
-		if (entry->worker.dbid == dbid && entry->worker.pid == 0)
-			MemSet(entry, 0, sizeof(FeedpubDatabase));
-	}
-	feedpub_shmem_unlock();
 }
 
 /*

@@ -49,15 +49,6 @@ struct FeedpubDatabase
 	TimestampTz all_listened_until;
 };
 
-typedef struct FeedpubShared
-{
-	LWLock		lock;
-	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
-	Latch	   *launcher_latch; /* NULL: there is none */
-	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
-	ConditionVariable waiters[NWAITERS];	/* by a hash of database and feed */
-} FeedpubShared;
-
 /* The deliveries of a shard, and when they were written; 0: free. */
 typedef struct CountedShard
 {
@@ -65,15 +56,19 @@ typedef struct CountedShard
 	FeedpubDeliveries deliveries;
 } CountedShard;
 
-typedef struct FeedpubCounted
+typedef struct FeedpubShared
 {
-	uint64		clock;			/* counts what is written */
+	LWLock		lock;
+	pg_atomic_uint64 start;		/* id of the server start; 0: not drawn yet */
+	Latch	   *launcher_latch; /* NULL: there is none */
+	FeedpubDatabase databases[FEEDPUB_MAX_DATABASES];
+	uint64		clock;			/* counts the deliveries that are written */
 	CountedShard shards[FEEDPUB_MAX_DELIVERIES];
-} FeedpubCounted;
+	ConditionVariable waiters[NWAITERS];	/* by a hash of database and feed */
+} FeedpubShared;
 
 extern FeedpubShared *feedpub_shared;	/* NULL: there is none */
 extern FeedpubDatabase *feedpub_database;	/* ours; NULL: not known */
-extern FeedpubCounted *feedpub_counted; /* NULL: there is none */
 
 extern void feedpub_shmem_attach(void);
 extern void feedpub_shmem_lock(LWLockMode mode);

@@ -12,9 +12,6 @@
  * it takes the one that was written least recently, and the count of that shard
  * begins again.  A restart of the server forgets all of them.
  *
- * It is a struct of its own, so that without shared_preload_libraries a server
- * with too little room left for both still has that of shmem.c.
- *
  * A poll reads an entry, and writes it later.  If two processes poll a shard at the same time, one of the two may
  * not be counted.
  *
@@ -39,7 +36,7 @@ feedpub_shmem_get_deliveries(uint64 shard, FeedpubDeliveries *deliveries)
 	MemSet(deliveries, 0, sizeof(FeedpubDeliveries));
 	deliveries->shard = shard;
 	feedpub_shmem_attach();
-	if (feedpub_counted == NULL)
+	if (feedpub_shared == NULL)
 		return;
 	feedpub_shmem_lock(LW_SHARED);
 	entry = find_entry(shard, false);
@@ -54,12 +51,12 @@ feedpub_shmem_set_deliveries(const FeedpubDeliveries *deliveries)
 	CountedShard *entry;
 
 	feedpub_shmem_attach();
-	if (feedpub_counted == NULL)
+	if (feedpub_shared == NULL)
 		return;
 	feedpub_shmem_lock(LW_EXCLUSIVE);
 	entry = find_entry(deliveries->shard, true);
 	entry->deliveries = *deliveries;
-	entry->used = ++feedpub_counted->clock;
+	entry->used = ++feedpub_shared->clock;
 	feedpub_shmem_unlock();
 }
 
@@ -72,7 +69,7 @@ feedpub_shmem_forget_deliveries(uint64 shard)
 	CountedShard *entry;
 
 	feedpub_shmem_attach();
-	if (feedpub_counted == NULL)
+	if (feedpub_shared == NULL)
 		return;
 	feedpub_shmem_lock(LW_EXCLUSIVE);
 	entry = find_entry(shard, false);
@@ -92,7 +89,7 @@ find_entry(uint64 shard, bool take)
 
 	for (int i = 0; i < WINDOW; i++)
 	{
-		CountedShard *entry = &feedpub_counted->shards[(shard + i) % FEEDPUB_MAX_DELIVERIES];
+		CountedShard *entry = &feedpub_shared->shards[(shard + i) % FEEDPUB_MAX_DELIVERIES];
 
 		if (entry->used != 0 && entry->deliveries.shard == shard)
 			return entry;

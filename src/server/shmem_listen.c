@@ -59,7 +59,7 @@ feedpub_shmem_listen(Oid feed, TimestampTz until)
 bool
 feedpub_shmem_is_listened(Oid feed)
 {
-	FeedpubDatabase *entry = feedpub_shmem_known_database();
+	FeedpubDatabase *entry = feedpub_database;
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found;
 

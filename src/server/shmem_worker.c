@@ -125,13 +125,17 @@ feedpub_shmem_worker_state(FeedpubDatabase *entry)
 	return state;
 }
 
+/*
+ * This database has no feed: it wants no worker.
+ */
 void
-feedpub_shmem_set_wanted(FeedpubDatabase *entry, bool wanted)
+feedpub_shmem_set_unwanted(void)
 {
+	if (feedpub_database == NULL)
+		return;
 	feedpub_shmem_lock(LW_EXCLUSIVE);
-	entry->worker.wanted = wanted;
-	if (!wanted)
-		entry->launched_at = 0; /* a new feed gets one at once */
+	feedpub_database->worker.wanted = false;
+	feedpub_database->launched_at = 0;	/* a new feed gets one at once */
 	feedpub_shmem_unlock();
 }
 

@@ -58,6 +58,9 @@ PGDLLEXPORT void feedpub_worker_main(Datum main_arg);
 #define FIRST_RETRY			100
 #define LAST_RETRY			60000
 
+/* how long after a trigger could not be made it is tried again, in ms */
+#define GUARD_RETRY			500
+
 /* how long merges and moves of floors wait for a lock, in ms */
 #define LOCK_TIMEOUT_MS		"100"
 
@@ -85,8 +88,7 @@ typedef struct FeedState
 	TimestampTz merge_not_before;
 	bool		announced;		/* the newest batch, by this worker */
 	bool		unguarded;		/* feedpub_publish_guard() is due, */
-	TimestampTz guard_at;		/* from then on, */
-	int			nguards;		/* and has been done so often in vain */
+	TimestampTz guard_at;		/* from then on */
 } FeedState;
 
 static HTAB *states;
@@ -105,7 +107,7 @@ static void plan_retention(Oid relid);
 static void guard_captured(Oid relid);
 static void mark_registered(Oid relid);
 static bool is_wanted_here(void);
-static void forget_dropped(List *feeds);
+static void begin_states(void);
 static void collect_marks(void);
 static void publish_due(void);
 static bool merge_some(void);
@@ -119,7 +121,6 @@ void
 feedpub_worker_main(Datum main_arg)
 {
 	Oid			dbid = DatumGetObjectId(main_arg);
-	HASHCTL		ctl = {0};
 	TimestampTz looked_around = 0;
 	TimestampTz merged = GetCurrentTimestamp();
 	TimestampTz retained = merged;
@@ -138,12 +139,7 @@ feedpub_worker_main(Datum main_arg)
 	if (!feedpub_shmem_claim_worker(&stats))
 		proc_exit(0);
 
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = sizeof(FeedState);
-	ctl.hcxt = TopMemoryContext;
-	states = hash_create("feedpub worker feeds", 64, &ctl,
-						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-
+	begin_states();
 	pgstat_report_appname("feedpub worker");
 
 	for (;;)
@@ -211,7 +207,6 @@ is_wanted_here(void)
 	LOCKTAG		tag;
 	bool		wanted = false;
 	bool		alone;
-	FeedpubDatabase *entry;
 	List	   *feeds;
 
 	StartTransactionCommand();
@@ -224,8 +219,13 @@ is_wanted_here(void)
 			feedpub_registry_list() :
 			NIL;
 		wanted = feeds != NIL;
-		if (wanted && states != NULL)
-			forget_dropped(feeds);
+
+		/* more states than feeds: some are of feeds that are no more */
+		if (states != NULL && hash_get_num_entries(states) > list_length(feeds))
+		{
+			hash_destroy(states);
+			begin_states();
+		}
 		PopActiveSnapshot();
 	}
 	CommitTransactionCommand();
@@ -234,35 +234,24 @@ is_wanted_here(void)
 	 * If another session needs the database, the launcher starts a worker
 	 * later.
 	 */
-	entry = wanted || alone ? NULL : feedpub_shmem_known_database();
-	if (entry != NULL)
-		feedpub_shmem_set_wanted(entry, false);
+	if (!wanted && !alone)
+		feedpub_shmem_set_unwanted();
 	if (wanted && states != NULL)
 		run_step("looking for jobs", plan_jobs, InvalidOid);
 	return wanted;
 }
 
 /*
- * Forget feeds that are no more, if there are more states than feeds: then one
- * of them is of such a feed.
+ * Begin to know feeds: all of them have news.
  */
 static void
-forget_dropped(List *feeds)
+begin_states(void)
 {
-	HASH_SEQ_STATUS status;
-	FeedState  *state;
+	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(FeedState), .hcxt = TopMemoryContext};
 
-	if (hash_get_num_entries(states) <= list_length(feeds))
-		return;
-	hash_seq_init(&status, states);
-	while ((state = hash_seq_search(&status)) != NULL)
-	{
-		if (list_member_oid(feeds, state->relid))
-			continue;
-		if (state->nfailures > 0)
-			stats.failing--;
-		(void) hash_search(states, &state->relid, HASH_REMOVE, NULL);
-	}
+	states = hash_create("feedpub worker feeds", 64, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	stats.failing = 0;
+	all_marked = true;
 }
 
 static FeedState *
@@ -554,8 +543,7 @@ publish_due(void)
 		if (!state->unguarded || state->guard_at > now)
 			continue;
 		(void) run_step("making triggers in partitions of", guard, state->relid);
-		state->nguards = state->unguarded ? state->nguards + 1 : 0;
-		state->guard_at = TimestampTzPlusMilliseconds(now, retry_wait(state->nguards));
+		state->guard_at = TimestampTzPlusMilliseconds(now, GUARD_RETRY);
 	}
 	list_free(due);
 }
