@@ -273,7 +273,7 @@ uninstall-man:
 
 .PHONY: format format-check headerscheck
 FORMATTED = $(SOURCES) $(HEADERS) $(wildcard $(addprefix $(srcdir)/, \
-	http/*.[ch] http/*/*.[ch] common/*/*.[ch]))
+	http/*.[ch] http/*/*.[ch] relay/*.[ch] relay/*/*.[ch] common/*/*.[ch]))
 format:
 	perl test/format $(FORMATTED)
 format-check:
