@@ -278,12 +278,14 @@ class Copy:
         for table, _ in tables:
             if self.target.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(table.name)).fetchone()[0]:
                 raise ValueError(f"The table {table.relation} of the copy is not empty.")
+        # in both a transaction, so that they stay with one session of a pool
         with self.source.transaction(), psycopg.connect(self.options.source, **CONNECTION) as reader, reader.transaction():
-            # a TRUNCATE would leave nothing for the snapshot
-            self.source.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
+            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            # A TRUNCATE would leave nothing for the snapshot.  The session that copies has the
+            # locks: if another had them, it would wait for a TRUNCATE that waits for that one.
+            reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names))
             cursor, snapshot = self.source.execute(
                 "SELECT cursor, snapshot FROM feed_snapshot(ARRAY[%s::regclass])", (self.feed,)).fetchone()
-            reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             reader.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(snapshot))
             # rows that are hidden are an error
             reader.execute("SET LOCAL row_security = off")

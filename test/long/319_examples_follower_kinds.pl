@@ -1,8 +1,8 @@
 # examples/follower/follow_all.py: what a copy can be of, and what stops it.  Names,
 # types and keys of every kind; tables that are altered, truncated, loaded,
 # replicated; partitions that come and go; two feeds, two copies; rows of the
-# target's own; entries that are gone.  Each part has a schema and a feed of its
-# own name in both databases.
+# target's own; entries that are gone; a lock that is waited for; a standby, and
+# pgbouncer.  Each part has a schema and a feed of its own name in both databases.
 
 use strict;
 use warnings FATAL => 'all';
@@ -18,7 +18,7 @@ use Test::More;
 my $python = python_with('psycopg');
 plan skip_all => 'python3 with psycopg (3) is not there' if !$python;
 
-my $shop = feedpub_node('shop', conf => <<'CONF');
+my $shop = feedpub_node('shop', allows_streaming => 1, conf => <<'CONF');
 shared_preload_libraries = 'feedpub'
 log_statement = none
 max_worker_processes = 20
@@ -27,6 +27,10 @@ my $reports = feedpub_node('reports', extension => 0, allows_streaming => 'logic
 sql($reports, 'CREATE DATABASE other');
 
 my ($feed, $follower, $db);
+
+# The server from which is read, and both through another one if that is set
+my $from = $shop;
+my $pool;
 
 # Begins a part: tables in the source, and in the copy.
 sub part
@@ -50,9 +54,9 @@ sub follow
 {
 	my (@options) = @_;
 	my $user = $options[0] && $options[0] =~ /^user=/ ? shift @options : '';
+	my ($source, $target) = $pool ? ("$pool dbname=shop", "$pool dbname=reports") : ($from->connstr('postgres'), $reports->connstr($db));
 
-	$follower = run_program($shop, $python, example('follower/follow_all.py'), @options,
-		$shop->connstr('postgres') . " $user", $feed, $reports->connstr($db));
+	$follower = run_program($shop, $python, example('follower/follow_all.py'), @options, "$source $user", $feed, $target);
 	return $follower;
 }
 
@@ -466,6 +470,81 @@ follow('--begin-again');
 in_shop('UPDATE t SET v = 52');
 is_copy('it begins again with the other history', 't', 'u');
 ends();
+
+#
+# A TRUNCATE that waits while the copy is filled is neither waited for nor lost
+#
+part('locked', 'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t DEFERRABLE)');
+capture('t', 'u');
+in_shop('INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i; INSERT INTO u SELECT i, i FROM generate_series(1, 20) i');
+my ($locker, $truncates) = map { $_->background_psql('postgres') } $reports, $shop;
+$locker->query_safe('BEGIN; LOCK TABLE s_locked.t IN SHARE MODE');
+follow();
+$reports->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND wait_event_type = 'Lock')) or die 'no COPY waits';
+$truncates->query_until(qr/begun/, "\\echo begun\nTRUNCATE s_locked.u;\n");
+$shop->poll_query_until('postgres', q(SELECT count(*) = 1 FROM pg_stat_activity WHERE query LIKE 'TRUNCATE%' AND wait_event_type = 'Lock')) or die 'no TRUNCATE waits';
+$locker->query_safe('ROLLBACK');
+is_soon($shop, q(NOT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'TRUNCATE%' AND wait_event_type = 'Lock')),
+	'the TRUNCATE goes on when the copy is filled');
+ends();
+$_->quit for $locker, $truncates;
+is_copy('a TRUNCATE waits', 't', 'u');
+ends();
+
+#
+# From a standby, once the copy is filled; and through pgbouncer
+#
+part('standby', 'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t DEFERRABLE)');
+capture('t', 'u');
+in_shop('INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i');
+is_copy('filled from the primary', 't', 'u');
+ends();
+$shop->backup('base');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($shop, 'base', has_streaming => 1);
+$standby->start;
+$from = $standby;
+in_shop("INSERT INTO u SELECT id + 100 * $_, id FROM t; UPDATE t SET v = $_; DELETE FROM u WHERE t = $_; DELETE FROM t WHERE id = $_") for 1 .. 10;
+is_copy('followed from a standby', 't', 'u');
+ends();
+$from = $shop;
+$standby->stop;
+
+my ($pgbouncer) = grep { -x } map { "$_/pgbouncer" } split(/:/, $ENV{PATH}), '/usr/sbin', '/usr/local/sbin';
+SKIP:
+{
+	skip 'pgbouncer is not there', 4 if !$pgbouncer;
+	my $dir = PostgreSQL::Test::Utils::tempdir_short();
+	my $port = PostgreSQL::Test::Cluster::get_free_port();
+	my $user = getpwuid $<;
+
+	append_to_file("$dir/users", qq("$user" ""\n));
+	append_to_file("$dir/ini", <<"INI");
+[databases]
+shop = host=@{[ $shop->host ]} port=@{[ $shop->port ]} dbname=postgres user=$user
+reports = host=@{[ $reports->host ]} port=@{[ $reports->port ]} dbname=postgres user=$user
+[pgbouncer]
+listen_addr =
+listen_port = $port
+unix_socket_dir = $dir
+auth_type = any
+pool_mode = transaction
+ignore_startup_parameters = extra_float_digits
+INI
+	my $program = run_program($shop, $pgbouncer, '-q', "$dir/ini");
+
+	wait_until('pgbouncer answers', sub { run_quietly('psql', '-XAtqc', 'SELECT 1', "host=$dir port=$port dbname=shop user=$user") });
+	part('pooled', 'CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE u (id int PRIMARY KEY, t int REFERENCES t DEFERRABLE)');
+	capture('t', 'u');
+	in_shop('INSERT INTO t SELECT i, 0 FROM generate_series(1, 20) i');
+	$pool = "host=$dir port=$port user=$user";
+	is_copy('filled through pgbouncer', 't', 'u');
+	in_shop("INSERT INTO u SELECT id + 100 * $_, id FROM t; UPDATE t SET v = $_; DELETE FROM u WHERE t = $_; DELETE FROM t WHERE id = $_") for 1 .. 10;
+	is_copy('followed through pgbouncer', 't', 'u');
+	ends();
+	$program->{ends} = 1;
+	kill 'TERM', $program->{pid};
+}
 
 $_->stop for $shop, $reports;
 done_testing();
