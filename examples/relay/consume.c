@@ -2,7 +2,7 @@
  * consume.c: a consumer of a stream that feedpub-relay fills.
  *
  *	cc consume.c -o consume $(pkg-config --cflags --libs libnats)
- *	./consume nats://127.0.0.1:4222 outbox [N]
+ *	./consume nats://127.0.0.1:4222 'outbox.>' [N]
  *
  * Prints each message once it is acknowledged, as type, key and data; ends after
  * N of them, or never.  The server keeps how far the consumer "example" is.
@@ -49,15 +49,14 @@ main(int argc, char **argv)
 
 	if (argc < 3)
 	{
-		fprintf(stderr, "usage: consume URL STREAM [N]\n");
+		fprintf(stderr, "usage: consume URL SUBJECT [N]\n");
 		return 2;
 	}
 	end("connect", natsConnection_ConnectTo(&connection, argv[1]));
 	end("JetStream", natsConnection_JetStream(&js, connection, NULL));
 	jsSubOptions_Init(&options);
-	options.Stream = argv[2];
 	options.Config.MaxAckPending = FETCH;
-	end("subscribe", js_PullSubscribe(&subscription, js, ">", "example", NULL, &options, NULL));
+	end("subscribe", js_PullSubscribe(&subscription, js, argv[2], "example", NULL, &options, NULL));
 	while (left != 0)
 	{
 		natsMsgList list = {0};
@@ -71,17 +70,19 @@ main(int argc, char **argv)
 		for (int i = 0; i < list.Count; i++)
 		{
 			natsMsg    *message = list.Msgs[i];
-			uint64_t	sequence = natsMsg_GetSequence(message);
+			jsMsgMetaData *about = NULL;
 
-			if (sequence > done)
+			end("metadata", natsMsg_GetMetaData(&about, message));
+			if (about->Sequence.Stream > done)
 			{
-				done = sequence;
+				done = about->Sequence.Stream;
 				printf("%s %s %.*s\n", header(message, "ce-type"), header(message, "ce-subject"),
 					   natsMsg_GetDataLength(message), natsMsg_GetData(message));
 				fflush(stdout);
 				if (left > 0)
 					left--;
 			}
+			jsMsgMetaData_Destroy(about);
 			end("acknowledge", natsMsg_AckSync(message, NULL, NULL));
 		}
 		natsMsgList_Destroy(&list);
