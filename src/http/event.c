@@ -63,7 +63,6 @@ static FeedpubStatement read_created_at = {
 
 static bool is_allowed(const char *utf8);
 static char *encode(const char *s, bool unreserved_only);
-static char *column_text(FeedpubEvents *events, AttrNumber attno);
 static void append_value(FeedpubEvents *events, StringInfo out, AttrNumber attno);
 static void append_type(FeedpubEvents *events, const FeedpubPageRow *row);
 static void begin_data(FeedpubEvents *events);
@@ -130,7 +129,7 @@ feedpub_event_make(FeedpubEvents *events, FeedpubJsonEntry *entry, int start)
 	if (row->op == FEEDPUB_OP_DELETE || row->op >= FEEDPUB_OP_TRUNCATE)
 		feedpub_event_attribute(events, "method", "DELETE");
 	if (events->id != InvalidAttrNumber && !events->nulls[events->id - 1])
-		feedpub_event_attribute(events, "messageid", encode(column_text(events, events->id), false));
+		feedpub_event_attribute(events, "messageid", encode(TextDatumGetCString(events->columns[events->id - 1]), false));
 	append_trace(events);
 	if (entry->error != NULL)
 		feedpub_event_attribute(events, "error", encode(entry->error, false));
@@ -184,7 +183,7 @@ append_record(FeedpubEvents *events, const FeedpubJsonEntry *entry)
 	feedpub_event_attribute(events, "op", feedpub_changes_op_names[row->op]);
 	if (events->publication != InvalidAttrNumber && !events->nulls[events->publication - 1])
 	{
-		value = column_text(events, events->publication);
+		value = TextDatumGetCString(events->columns[events->publication - 1]);
 		if (*value != '\0')
 			feedpub_event_attribute(events, "publication", encode(value, false));
 	}
@@ -260,15 +259,6 @@ feedpub_event_attribute(FeedpubEvents *events, const char *name, const char *val
 }
 
 /*
- * A column of type text, which is not null.
- */
-static char *
-column_text(FeedpubEvents *events, AttrNumber attno)
-{
-	return TextDatumGetCString(events->columns[attno - 1]);
-}
-
-/*
  * Append a column that is not null as JSON.
  */
 static void
@@ -285,13 +275,13 @@ append_type(FeedpubEvents *events, const FeedpubPageRow *row)
 	const char *type;
 
 	if (events->type != InvalidAttrNumber && !events->nulls[events->type - 1])
-		type = column_text(events, events->type);
+		type = TextDatumGetCString(events->columns[events->type - 1]);
 	else
 	{
 		AttrNumber	relation = events->page->feed.is_changes ? events->page->change[FEEDPUB_CHANGE_RELATION] : InvalidAttrNumber;
 
 		type = psprintf("%s.%s",
-						relation != InvalidAttrNumber && !events->nulls[relation - 1] ? column_text(events, relation) : events->name,
+						relation != InvalidAttrNumber && !events->nulls[relation - 1] ? TextDatumGetCString(events->columns[relation - 1]) : events->name,
 						feedpub_changes_op_names[row->op]);
 	}
 	feedpub_event_attribute(events, "type", encode(type, false));

@@ -75,7 +75,6 @@ static int64 total_size(Relation rel);
 static bool is_of_other_history(Relation heap, Snapshot snapshot,
 								const FeedpubBatch *last);
 static double estimate_rate(Oid relid, Snapshot snapshot);
-static const char *worker_state(const FeedpubWorkerInfo *worker);
 
 /*
  * The position in the first index entry that a scan from an xid finds, whether
@@ -363,7 +362,11 @@ feedpub_workers(PG_FUNCTION_ARGS)
 		}
 		values[0] = ObjectIdGetDatum(worker->dbid);
 		values[1] = Int32GetDatum(worker->pid);
-		values[2] = CStringGetTextDatum(worker_state(worker));
+		values[2] = CStringGetTextDatum(worker->pid != 0 ?
+											(worker->stats.failing > 0 ? "failing" : "running") :
+											worker->stopped ? "stopped" :
+											worker->wanted	? "missing" :
+															  "not needed");
 		values[3] = TimestampTzGetDatum(worker->started_at);
 		nulls[1] = nulls[3] = worker->pid == 0;
 		values[4] = Int64GetDatum(worker->stats.turns);
@@ -382,14 +385,4 @@ feedpub_workers(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 	}
 	return (Datum) 0;
-}
-
-static const char *
-worker_state(const FeedpubWorkerInfo *worker)
-{
-	if (worker->pid != 0)
-		return worker->stats.failing > 0 ? "failing" : "running";
-	if (worker->stopped)
-		return "stopped";
-	return worker->wanted ? "missing" : "not needed";
 }

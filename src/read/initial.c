@@ -53,16 +53,6 @@
 static bool is_initial(TupleTableSlot *slot, AttrNumber xid_attno);
 
 /*
- * A row identifier as a position.
- */
-static int64
-to_pos(ItemPointer tid)
-{
-	return (int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 |
-		ItemPointerGetOffsetNumberNoCheck(tid);
-}
-
-/*
  * A fingerprint of the file that a table is in.  Half of it tells in which
  * history of the feed, database and server it is that table's, and an OID a
  * partition's: a restored table may be in a file of the same number, with its
@@ -84,7 +74,7 @@ feedpub_initial_fingerprint(Relation heap, uint32 history)
 
 /*
  * Add the rows of a table that have no stamp to the page, from the position on
- * that it has got to.  Returns whether the end of the table was reached.
+ * that it has got to; a row identifier is one.  Returns whether the end of the table was reached.
  */
 bool
 feedpub_initial_read(FeedpubPageScan *scan, FeedpubPartition *partition)
@@ -96,6 +86,7 @@ feedpub_initial_read(FeedpubPageScan *scan, FeedpubPartition *partition)
 	TableScanDesc window = NULL;
 	ItemPointerData from;
 	ItemPointerData to;
+	ItemPointer tid;
 	bool		in_window = false;
 
 	ItemPointerSet(&from, next, (OffsetNumber) (*pos & 0xffff) + 1);
@@ -113,7 +104,8 @@ feedpub_initial_read(FeedpubPageScan *scan, FeedpubPartition *partition)
 			ItemPointerSet(&from, next, FirstOffsetNumber);
 		}
 		in_window = table_scan_getnextslot_tidrange(window, ForwardScanDirection, slot);
-		*pos = to_pos(in_window ? &slot->tts_tid : &to);
+		tid = in_window ? &slot->tts_tid : &to;
+		*pos = (int64) ItemPointerGetBlockNumberNoCheck(tid) << 16 | ItemPointerGetOffsetNumberNoCheck(tid);
 		if (in_window && is_initial(slot, partition->xid_attno))
 			feedpub_entry_add_initial(scan, partition, slot);
 		else

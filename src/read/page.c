@@ -287,19 +287,3 @@ open_partitions(FeedpubPageScan *scan, Snapshot snapshot)
 	feedpub_partition_close(scan->partitions);
 	scan->partitions = feedpub_partition_open(&scan->page->feed, scan->page->heap, snapshot, true);
 }
-
-/*
- * Does the page need a cursor of its own, because its last row's is not how
- * far it got?
- */
-bool
-feedpub_page_ends_filtered(const FeedpubPage *page)
-{
-	/* a full page needs none: what was passed after it is passed again */
-	if (page->nrows >= page->request.max_rows)
-		return false;
-	if (page->nrows > 0)
-		return feedpub_cursor_compare(&page->rows[page->nrows - 1].cursor, &page->passed) != 0;
-	return page->request.latest ||
-		feedpub_cursor_compare(&page->passed, &page->request.after) != 0;
-}

@@ -21,6 +21,22 @@
 PG_FUNCTION_INFO_V1(feed_read);
 
 /*
+ * Does the page need a cursor of its own, because its last row's is not how
+ * far it got?
+ */
+static bool
+ends_filtered(const FeedpubPage *page)
+{
+	/* a full page needs none: what was passed after it is passed again */
+	if (page->nrows >= page->request.max_rows)
+		return false;
+	if (page->nrows > 0)
+		return feedpub_cursor_compare(&page->rows[page->nrows - 1].cursor, &page->passed) != 0;
+	return page->request.latest ||
+		feedpub_cursor_compare(&page->passed, &page->request.after) != 0;
+}
+
+/*
  * feed_read(feed anyelement, after text DEFAULT '', max_rows int DEFAULT 100,
  * shard int DEFAULT NULL, shards int DEFAULT NULL, types text[] DEFAULT NULL)
  * returns TABLE (cursor text, op text, entry anyelement), VOLATILE
@@ -83,7 +99,7 @@ feed_read(PG_FUNCTION_ARGS)
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
 		pfree(DatumGetPointer(values[2]));
 	}
-	if (feedpub_page_ends_filtered(&page))
+	if (ends_filtered(&page))
 	{
 		SET_VARSIZE(cursor, VARHDRSZ + feedpub_cursor_print(&page.passed, VARDATA(cursor)));
 		values[1] = CStringGetTextDatum("end");

@@ -182,7 +182,6 @@ extern Datum feedpub_json_change(const FeedpubJsonEntry *entry,
 extern void feedpub_page_arguments(FunctionCallInfo fcinfo, Oid relid,
 								   FeedpubPageRequest *request);
 extern void feedpub_page_read(FeedpubPage *page);
-extern bool feedpub_page_ends_filtered(const FeedpubPage *page);
 
 /* in cursor_check.c */
 extern bool feedpub_cursor_check_history(FeedpubPageScan *scan);

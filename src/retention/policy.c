@@ -24,7 +24,7 @@ PG_FUNCTION_INFO_V1(feed_retain);
 PG_FUNCTION_INFO_V1(feedpub_retention);
 
 static FeedpubStatement set_policy = {
-	.sql = "UPDATE feedpub._feed SET keep = $2, max_age = $3, max_size = $4 WHERE feed = $1",
+	.sql = "UPDATE feedpub._feed SET keep = $2, max_age = $3, max_size = NULLIF($4, 0) WHERE feed = $1",
 };
 
 static bool check_interval(FunctionCallInfo fcinfo, int arg, const char *name, int64 least);
@@ -55,7 +55,6 @@ feed_retain(PG_FUNCTION_ARGS)
 	Relation	heap;
 	FeedpubFeed feed;
 	Datum		values[4];
-	char		nulls[] = "    ";
 	bool		has_keep;
 	bool		has_max_age;
 
@@ -80,11 +79,8 @@ feed_retain(PG_FUNCTION_ARGS)
 				 errmsg("argument \"max_size\" cannot be used with a table feed")));
 
 	for (int i = 0; i < 4; i++)
-	{
-		values[i] = PG_GETARG_DATUM(i);
-		nulls[i] = PG_ARGISNULL(i) ? 'n' : ' ';
-	}
-	(void) feedpub_store_execute(&set_policy, values, nulls);
+		values[i] = PG_ARGISNULL(i) ? (Datum) 0 : PG_GETARG_DATUM(i);
+	(void) feedpub_store_execute(&set_policy, values, NULL);
 	relation_close(heap, NoLock);
 	PG_RETURN_VOID();
 }

@@ -158,7 +158,6 @@ static FeedpubStatement find_tombstone = {
 };
 
 static int64 move(Oid feed, const FeedpubCursor *before, bool limits_only);
-static bool expires(const Mover *mover, const FeedpubBatch *batch);
 static bool choose(const Mover *mover, const Policy *policy, FeedpubBatch *target);
 static bool choose_by_policy(const Mover *mover, double scale, FeedpubBatch *target);
 static bool choose_before(const Mover *mover, const FeedpubCursor *before,
@@ -312,17 +311,11 @@ move(Oid relid, const FeedpubCursor *before, bool limits_only)
 		if (before != NULL			 ? choose_before(&mover, before, &target) :
 				mover.feed.is_outbox ? choose_by_policy(&mover, 1, &target) :
 									   choose_by_policy(&mover, 1.25, &target) &&
-					expires(&mover, &target) && choose_by_policy(&mover, 1, &target))
+					feedpub_store_execute(&find_tombstone, (Datum[]){ObjectIdGetDatum(relid), feedpub_batch_snapshot_datum(&target.snapshot)}, NULL) > 0 && choose_by_policy(&mover, 1, &target))
 			ngone = write_move(&mover, &target);
 	}
 	end(&mover);
 	return ngone;
-}
-
-static bool
-expires(const Mover *mover, const FeedpubBatch *batch)
-{
-	return feedpub_store_execute(&find_tombstone, (Datum[]){ObjectIdGetDatum(mover->feed.relid), feedpub_batch_snapshot_datum(&batch->snapshot)}, NULL) > 0;
 }
 
 /*

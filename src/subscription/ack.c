@@ -173,10 +173,13 @@ static FeedpubAck
 ack_retried(const FeedpubSubscription *sub, const FeedpubReceipt *receipt)
 {
 	FeedpubShard shard;
+	FeedpubShard settled;
 
 	if (!feedpub_shard_lock(sub, receipt->shard, true, &shard))
 		return FEEDPUB_ACK_LOST;
-	if (feedpub_retry_settle(sub, receipt, &shard))
+	settled = shard;
+	settled.settled = receipt->page;
+	if (feedpub_retry_forget(sub, &settled, list_make1(receipt->cursor), receipt->state))
 		return FEEDPUB_ACK_DONE;
 	if (shard.settled == receipt->page)
 		return FEEDPUB_ACK_ALREADY;

@@ -55,7 +55,6 @@ typedef struct Poll
 
 static Datum poll(FunctionCallInfo fcinfo, Oid relid);
 static void begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll);
-static void acknowledge(Poll *poll, const text *receipt);
 static bool find_page(Poll *poll);
 static bool may_wait(void);
 static void choose_shards(Poll *poll);
@@ -169,6 +168,7 @@ begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 {
 	int			arg = with_feed ? 2 : 1;
 	text	   *name;
+	FeedpubReceipt receipt;
 
 	feedpub_argument_check(fcinfo, 0, 1);
 	feedpub_argument_check(fcinfo, arg, 1);
@@ -189,23 +189,15 @@ begin_poll(FunctionCallInfo fcinfo, bool with_feed, Poll *poll)
 	if (poll->sub.delayed)
 		PreventCommandIfReadOnly("feed_poll() of delayed messages");
 	if (!PG_ARGISNULL(arg + 3))
-		acknowledge(poll, PG_GETARG_TEXT_PP(arg + 3));
+	{
+		feedpub_receipt_parse(PG_GETARG_TEXT_PP(arg + 3), &receipt);
+		feedpub_ack_check(name, feedpub_ack_page(&poll->sub, &receipt));
+
+		/* the number of parked entries has changed */
+		if (receipt.kind == FEEDPUB_RECEIPT_RETRY)
+			feedpub_subscription_load(name, poll->consumer, -1, &poll->sub);
+	}
 	poll->reached = palloc0(poll->sub.nshards * sizeof(FeedpubReached));
-}
-
-/*
- * Acknowledge the page before, or a parked entry: then the number of parked
- * entries has changed.
- */
-static void
-acknowledge(Poll *poll, const text *text)
-{
-	FeedpubReceipt receipt;
-
-	feedpub_receipt_parse(text, &receipt);
-	feedpub_ack_check(poll->sub.name, feedpub_ack_page(&poll->sub, &receipt));
-	if (receipt.kind == FEEDPUB_RECEIPT_RETRY)
-		feedpub_subscription_load(poll->sub.name, poll->consumer, -1, &poll->sub);
 }
 
 /*

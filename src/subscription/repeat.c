@@ -43,7 +43,6 @@ static uint64 shard_hash(const FeedpubSubscription *sub, int shard, bool retried
 static uint64 delivered_hash(const FeedpubDelivery *delivery);
 static int	attempts_before(const FeedpubDelivery *delivery);
 static uint64 entry_hash(const FeedpubCursor *cursor, int64 state);
-static void set_until(FeedpubDeliveries *seen, const FeedpubCursor *cursor);
 static bool is_within(const FeedpubDeliveries *seen, const FeedpubCursor *cursor);
 
 /*
@@ -125,7 +124,13 @@ feedpub_repeat_count(FeedpubDelivery *delivery)
 		seen->first = entry;
 		seen->count = seen->alone = 0;
 		if (!seen->small)
-			set_until(seen, &page->rows[page->nrows - 1].cursor);
+		{
+			const FeedpubCursor *last = &page->rows[page->nrows - 1].cursor;
+
+			seen->until_batch = feedpub_cursor_batch(last);
+			seen->until_table = last->initial ? last->sync_id : 0;
+			seen->until_pos = last->pos;
+		}
 	}
 	delivery->attempt += seen->count;
 	seen->count++;
@@ -203,14 +208,6 @@ entry_hash(const FeedpubCursor *cursor, int64 state)
 	if (cursor->initial)
 		hash = hash_combine64(hash, hash_combine64((uint64) cursor->sync_id, cursor->fingerprint));
 	return Max(hash, 1);
-}
-
-static void
-set_until(FeedpubDeliveries *seen, const FeedpubCursor *cursor)
-{
-	seen->until_batch = feedpub_cursor_batch(cursor);
-	seen->until_table = cursor->initial ? cursor->sync_id : 0;
-	seen->until_pos = cursor->pos;
 }
 
 static bool

@@ -114,8 +114,6 @@ typedef enum Fate
 } Fate;
 
 static int	change_entries(text *name, text *cursor, bool discards);
-static bool forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-						   List *cursors, int64 state);
 static List *read_due(const FeedpubSubscription *sub, const FeedpubShard *shard,
 					  bool again, int64 skipped);
 static FeedpubRetried *load_due(uint64 row);
@@ -183,32 +181,18 @@ change_entries(text *name, text *cursor, bool discards)
 		values[1] = Int32GetDatum(shard->shard);
 		n += feedpub_store_execute(&change_entry, values, NULL);
 		if (discards)
-			(void) forget_entries(&sub, shard, list_make1(cursor), 0);
+			(void) feedpub_retry_forget(&sub, shard, list_make1(cursor), 0);
 	}
 	return (int) n;
-}
-
-/*
- * Remove an entry that was delivered again, with the shard locked.  Returns
- * whether it was there in the state in which it was delivered.
- */
-bool
-feedpub_retry_settle(const FeedpubSubscription *sub,
-					 const FeedpubReceipt *receipt, const FeedpubShard *shard)
-{
-	FeedpubShard settled = *shard;
-
-	settled.settled = receipt->page;
-	return forget_entries(sub, &settled, list_make1(receipt->cursor), receipt->state);
 }
 
 /*
  * Forget entries of a locked shard for which nothing is left to do, or, if that
  * is not 0, that are in a state.  Returns whether there were any.
  */
-static bool
-forget_entries(const FeedpubSubscription *sub, FeedpubShard *shard,
-			   List *cursors, int64 state)
+bool
+feedpub_retry_forget(const FeedpubSubscription *sub, FeedpubShard *shard,
+					 List *cursors, int64 state)
 {
 	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
 	Datum		values[5];
@@ -292,7 +276,7 @@ feedpub_retry_find_due(const FeedpubSubscription *sub, FeedpubPage *page,
 		skipped += list_length(due);
 		if (gone != NIL && may_write && feedpub_shard_lock(sub, shard->shard, false, &now))
 		{
-			(void) forget_entries(sub, &now, gone, 0);
+			(void) feedpub_retry_forget(sub, &now, gone, 0);
 			skipped -= list_length(gone);
 		}
 		if (found != NULL)

@@ -33,7 +33,8 @@ PG_FUNCTION_INFO_V1(feed_seek);
 
 static FeedpubStatement insert_subscription = {
 	.sql = "INSERT INTO feedpub._subscription (name, feed, owner, owner_name, system_id, shards, lease, max_attempts, backoff, types, delayed)"
-		   " VALUES ($1, $2, $3, $4, $5, $6, $7, NULLIF($8, 0), $9, $10, $11) ON CONFLICT DO NOTHING",
+		   " VALUES ($1, $2, $3, (SELECT rolname FROM pg_catalog.pg_roles WHERE oid = $3),"
+		   "  $4, $5, $6, NULLIF($7, 0), $8, $9, $10) ON CONFLICT DO NOTHING",
 };
 
 static FeedpubStatement insert_shards = {
@@ -118,8 +119,7 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	int			shards;
 	Relation	heap;
 	text	   *cursor;
-	Datum		values[11];
-	NameData	owner_name;
+	Datum		values[10];
 	FeedpubTypes *types;
 	FeedpubFeed found;
 
@@ -145,16 +145,14 @@ feed_subscribe(PG_FUNCTION_ARGS)
 	PreventCommandIfReadOnly("feed_subscribe()");
 	values[0] = PointerGetDatum(name);
 	values[1] = ObjectIdGetDatum(feed);
-	namestrcpy(&owner_name, GetUserNameFromId(GetUserId(), false));
 	values[2] = ObjectIdGetDatum(GetUserId());
-	values[3] = NameGetDatum(&owner_name);
-	values[4] = Int64GetDatum((int64) GetSystemIdentifier());
-	values[5] = Int32GetDatum(shards);
-	values[6] = PG_GETARG_DATUM(4);
-	values[7] = Int32GetDatum(PG_ARGISNULL(5) ? 0 : PG_GETARG_INT32(5));
-	values[8] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
-	values[9] = types == NULL ? (Datum) 0 : PG_GETARG_DATUM(8);
-	values[10] = PG_GETARG_DATUM(9);
+	values[3] = Int64GetDatum((int64) GetSystemIdentifier());
+	values[4] = Int32GetDatum(shards);
+	values[5] = PG_GETARG_DATUM(4);
+	values[6] = Int32GetDatum(PG_ARGISNULL(5) ? 0 : PG_GETARG_INT32(5));
+	values[7] = PG_ARGISNULL(7) ? (Datum) 0 : PG_GETARG_DATUM(7);
+	values[8] = types == NULL ? (Datum) 0 : PG_GETARG_DATUM(8);
+	values[9] = PG_GETARG_DATUM(9);
 
 	/* those of dropped tables do not count, and their names are free */
 	(void) feedpub_registry_sweep(FEEDPUB_SWEEP_ROWS);

@@ -62,11 +62,22 @@ PG_FUNCTION_INFO_V1(feedpub_subscription_owner);
 static uint64 select_subscription(Datum *values, int shard_wanted);
 
 /*
+ * The owner of a subscription; InvalidOid if no role here is the owner.
+ */
+static Oid
+find_owner(Oid owner, const char *name, int64 system_id)
+{
+	if (system_id == (int64) GetSystemIdentifier())
+		return owner;
+	return get_role_oid(name, true);
+}
+
+/*
  * May the caller know that a subscription exists?  Its owner may, and roles
  * that may read its feed.
  */
-bool
-feedpub_subscription_may_know(Oid owner, Oid feed)
+static bool
+may_know(Oid owner, Oid feed)
 {
 	return has_privs_of_role(GetUserId(), owner) ||
 		(get_rel_name(feed) != NULL && feedpub_may_select(feed));
@@ -94,7 +105,7 @@ feedpub_subscription_load(text *name, const text *consumer, int shard_wanted,
 {
 	/* the same error if it exists, but the caller may not know it */
 	if (!feedpub_subscription_find(name, consumer, shard_wanted, sub) ||
-		!feedpub_subscription_may_know(sub->owner, sub->feed))
+		!may_know(sub->owner, sub->feed))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("subscription \"%s\" does not exist",
@@ -172,8 +183,8 @@ feedpub_subscription_find(text *name, const text *consumer, int shard_wanted,
 		char	   *owner_name = NameStr(*DatumGetName(feedpub_store_value(0, 3, NULL)));
 
 		sub->feed = DatumGetObjectId(feedpub_store_value(0, 1, NULL));
-		sub->owner = feedpub_subscription_find_owner(owner, owner_name,
-													 DatumGetInt64(feedpub_store_value(0, 4, NULL)));
+		sub->owner = find_owner(owner, owner_name,
+								DatumGetInt64(feedpub_store_value(0, 4, NULL)));
 		sub->lease_ms = feedpub_argument_ms(DatumGetIntervalP(feedpub_store_value(0, 5, NULL)));
 		sub->max_attempts = DatumGetInt32(feedpub_store_value(0, 6, NULL));
 		sub->seen_until = DatumGetTimestampTz(feedpub_store_value(0, 7, NULL));
@@ -219,17 +230,6 @@ select_subscription(Datum *values, int shard_wanted)
 }
 
 /*
- * The owner of a subscription; InvalidOid if no role here is the owner.
- */
-Oid
-feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id)
-{
-	if (system_id == (int64) GetSystemIdentifier())
-		return owner;
-	return get_role_oid(name, true);
-}
-
-/*
  * feedpub._subscription_owner(owner oid, owner_name name, system_id bigint)
  * returns oid, STABLE
  *
@@ -238,6 +238,6 @@ feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id)
 Datum
 feedpub_subscription_owner(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_OID(feedpub_subscription_find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
-												  PG_GETARG_INT64(2)));
+	PG_RETURN_OID(find_owner(PG_GETARG_OID(0), NameStr(*PG_GETARG_NAME(1)),
+							 PG_GETARG_INT64(2)));
 }

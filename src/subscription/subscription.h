@@ -191,9 +191,8 @@ extern FeedpubRetried *feedpub_retry_find_due(const FeedpubSubscription *sub,
 extern TimestampTz feedpub_retry_next_due(const FeedpubSubscription *sub,
 										  const FeedpubShard *shard,
 										  TimestampTz since);
-extern bool feedpub_retry_settle(const FeedpubSubscription *sub,
-								 const FeedpubReceipt *receipt,
-								 const FeedpubShard *shard);
+extern bool feedpub_retry_forget(const FeedpubSubscription *sub, FeedpubShard *shard,
+								 List *cursors, int64 state);
 extern int64 feedpub_retry_page(const FeedpubSubscription *sub, int shard,
 								const text *cursor);
 
@@ -217,7 +216,5 @@ extern void feedpub_subscription_load_again(const text *consumer, bool found,
 extern void feedpub_subscription_require_feed(const FeedpubSubscription *sub);
 extern void feedpub_subscription_check_name(const text *name, const char *what);
 extern bool feedpub_subscription_find(text *name, const text *consumer, int shard_wanted, FeedpubSubscription *sub);
-extern Oid	feedpub_subscription_find_owner(Oid owner, const char *name, int64 system_id);
-extern bool feedpub_subscription_may_know(Oid owner, Oid feed);
 
 #endif							/* FEEDPUB_SUBSCRIPTION_H */
