@@ -15,12 +15,10 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 
 #include "admin/check.h"
 

@@ -30,17 +30,11 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/table.h"
-#include "access/xact.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_trigger.h"
-#include "commands/trigger.h"
-#include "executor/tuptable.h"
-#include "fmgr.h"
 #include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/array.h"
@@ -50,7 +44,6 @@
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "write/write.h"
@@ -121,7 +114,6 @@ static void tell_again(Capture *capture, Relation rel, TupleTableSlot *version,
 					   CommandId command, List **versions);
 static void write_change(Change *change, const char *op, FeedpubWritten *written);
 static void make_json(void *arg);
-static bool is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot);
 static void leave_delete(TupleTableSlot *slot, void *capture);
 
 /*
@@ -511,15 +503,21 @@ static void
 write_change(Change *change, const char *op, FeedpubWritten *written)
 {
 	Capture    *capture = change->capture;
+	TupleTableSlot *old = change->old;
+	TupleTableSlot *new = change->new;
 	bool		is_safe;
 	bool		pins = !capture->is_safe || extra_float_digits < 1 ||
 		bytea_output != BYTEA_OUTPUT_HEX || IntervalStyle != INTSTYLE_POSTGRES;
 	int			pinned = pins ? feedpub_key_pin_settings() : -1;
 
+	if (old != NULL)
+		slot_getallattrs(old);
+	if (new != NULL)
+		slot_getallattrs(new);
 	memset(change->nulls, true, sizeof(change->nulls));
 	is_safe = capture->is_safe &&
-		(change->old == NULL || is_small(&change->old_capture->row, change->old)) &&
-		(change->new == NULL || is_small(&capture->row, change->new));
+		(old == NULL || feedpub_jsonvalue_is_small(&change->old_capture->row, old->tts_values, old->tts_isnull)) &&
+		(new == NULL || feedpub_jsonvalue_is_small(&capture->row, new->tts_values, new->tts_isnull));
 	for (change->column = FEEDPUB_CHANGE_KEY; change->column <= FEEDPUB_CHANGE_OLD; change->column++)
 	{
 		char	   *failed = NULL;
@@ -548,13 +546,6 @@ write_change(Change *change, const char *op, FeedpubWritten *written)
 	feedpub_change_write(&capture->to, change->values, change->nulls, written);
 }
 
-static bool
-is_small(const FeedpubJsonShape *shape, TupleTableSlot *slot)
-{
-	slot_getallattrs(slot);
-	return feedpub_jsonvalue_is_small(shape, slot->tts_values, slot->tts_isnull);
-}
-
 /*
  * Make columns of the entry, from change->column on.
  */
@@ -578,7 +569,6 @@ make_json(void *arg)
 			continue;
 		initStringInfo(&out);
 		appendStringInfoSpaces(&out, VARHDRSZ);
-		slot_getallattrs(slot);
 		feedpub_jsonvalue_limit(capture->values, &out);
 		feedpub_jsonvalue_object(capture->values, &out, change->column <= FEEDPUB_CHANGE_OLD_KEY ? &capture->key : &capture->row,
 								 is_old ? change->skip : NULL, slot->tts_values, slot->tts_isnull, change->capture->scratch);

@@ -33,6 +33,8 @@
  * triggers of the one before have been called, or to the end of the
  * transaction.  A link that was made in a savepoint which was rolled back counts
  * as none: the space of its versions may have been used again, for others.
+ * None can go earlier: it is needed while a statement around this one has still to
+ * call our trigger, and nothing tells a function whether there is such a statement.
  *
  * One key has several rows, one after the other.  They have no links, so a delete,
  * or an UPDATE of the key, can be written (again) after the entry of the row that has
@@ -54,19 +56,14 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_type.h"
 #include "executor/executor.h"
 #include "storage/proc.h"
 #include "utils/datum.h"
-#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
@@ -319,18 +316,19 @@ feedpub_change_link(FeedpubChangeFeed *to, Relation old_rel, HeapTuple old,
 		FullTransactionId xid = GetTopFullTransactionId();
 
 		set_version(&version, to->relid, new_rel, &new->t_self);
-		while ((link = hash_search(links, &version, HASH_FIND, NULL)) != NULL &&
-			   TransactionIdIsCurrentTransactionId(link->xid))
+		for (bool has_next = true; has_next; version = link->next)
 		{
-			*versions = lappend(*versions, memcpy(palloc_object(FeedpubVersion), &version, sizeof(version)));
+			link = hash_search(links, &version, HASH_FIND, NULL);
+			if (link != NULL && !TransactionIdIsCurrentTransactionId(link->xid))
+				link = NULL;
+			if (link != NULL || *versions != NIL)
+				*versions = lappend(*versions, memcpy(palloc_object(FeedpubVersion), &version, sizeof(version)));
+			if (link == NULL)
+				break;
 			if (take_out(to, feed, &link->entry))
 				insert(to, feed, xid, &link->entry);
-			if (!link->has_next)
-				break;
-			version = link->next;
+			has_next = link->has_next;
 		}
-		if (*versions != NIL)
-			*versions = lappend(*versions, memcpy(palloc_object(FeedpubVersion), &version, sizeof(version)));
 		table_close(feed, NoLock);
 	}
 
@@ -376,18 +374,12 @@ forget_old_links(void)
 	LocalTransactionId lxid = feedpub_own_lxid();
 	TimestampTz statement = GetCurrentStatementStartTimestamp();
 
-	if (links_lxid != lxid)
-	{
-		links = NULL;
-		moves = NIL;
-	}
-	else if (links_statement != statement)
-	{
-		if (links != NULL)
-			hash_destroy(links);
-		links = NULL;
-		moves = NIL;
-	}
+	if (links_lxid == lxid && links_statement == statement)
+		return;
+	if (links_lxid == lxid && links != NULL)
+		hash_destroy(links);
+	links = NULL;
+	moves = NIL;
 	links_lxid = lxid;
 	links_statement = statement;
 }

@@ -63,28 +63,17 @@
  */
 #include "postgres.h"
 
-#include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/relation.h"
 #include "access/rmgr.h"
-#include "access/table.h"
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "access/xlog.h"
 #include "access/xloginsert.h"
 #include "commands/sequence.h"
-#include "executor/tuptable.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "storage/proc.h"
-#include "utils/fmgroids.h"
-#include "utils/hsearch.h"
-#include "utils/rel.h"
 #include "utils/resowner.h"
-#include "utils/snapmgr.h"
 
-#include "base/compat.h"
 #include "write/write.h"
 
 /* how many positions are logged at once; a power of two */
@@ -98,15 +87,10 @@
 
 #define IS_OURS(data)	((data)->log_cnt == MARK || (data)->log_cnt == UNLOGGED)
 
-/* columns of feedpub._batch, and how many of its newest rows are looked at */
-#define ANUM_BATCH_FEED		1
-#define ANUM_BATCH_LAST_POS	4
-#define NEWEST_BATCHES		100
-
 /* what a backend knows of a sequence */
 typedef struct Sequence
 {
-	Oid			seqid;
+	FeedpubCached head;			/* by its OID; what follows is never out of date */
 	LocalTransactionId locked_by;	/* the transaction that holds the lock */
 	int64		largest;		/* position that this backend has taken */
 } Sequence;
@@ -116,7 +100,6 @@ static Relation open_sequence(Sequence *sequence);
 static Form_pg_sequence_data lock_tuple(Relation rel, Buffer *buf,
 										HeapTuple tuple);
 static int64 beyond_all(const Sequence *sequence, int64 last, int64 published);
-static int64 largest_published(Oid feed);
 static void write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
 						bool is_called, bool logged);
 
@@ -127,6 +110,10 @@ static void write_tuple(Relation rel, Buffer buf, HeapTuple tuple, int64 last,
 int64
 feedpub_position_take(Oid feed, Oid seqid, int n)
 {
+	static FeedpubStatement newest = {
+		.sql = "SELECT max(last_pos) FROM (SELECT last_pos FROM feedpub._batch WHERE feed = $1 ORDER BY sync_id DESC LIMIT 100) b",
+		.latest = true,
+	};
 	Sequence   *sequence = find_sequence(seqid);
 	Relation	rel = open_sequence(sequence);
 	int64		published = -1;
@@ -140,7 +127,7 @@ feedpub_position_take(Oid feed, Oid seqid, int n)
 	if (!IS_OURS(data))
 	{
 		UnlockReleaseBuffer(buf);
-		published = largest_published(feed);
+		published = feedpub_store_number(&newest, (Datum[]){ObjectIdGetDatum(feed)}, 0);
 		data = lock_tuple(rel, &buf, &tuple);
 	}
 	last = data->is_called ? data->last_value : data->last_value - 1;
@@ -186,25 +173,11 @@ feedpub_position_begin(Oid seqid)
 static Sequence *
 find_sequence(Oid seqid)
 {
-	static HTAB *sequences = NULL;
+	static FeedpubCache sequences = {"feedpub sequences", sizeof(Sequence)};
 	static Sequence *sequence = NULL;
-	bool		found;
 
-	if (sequence != NULL && sequence->seqid == seqid)
-		return sequence;
-	if (sequences == NULL)
-	{
-		HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = sizeof(Sequence)};
-
-		sequences = hash_create("feedpub sequences", 16, &ctl,
-								HASH_ELEM | HASH_BLOBS);
-	}
-	sequence = hash_search(sequences, &seqid, HASH_ENTER, &found);
-	if (!found)
-	{
-		sequence->locked_by = InvalidLocalTransactionId;
-		sequence->largest = 0;
-	}
+	if (sequence == NULL || sequence->head.relid != seqid)
+		sequence = feedpub_cache_enter(&sequences, seqid);
 	return sequence;
 }
 
@@ -229,8 +202,8 @@ feedpub_position_lock(Oid relid, LocalTransactionId *locked_by)
 static Relation
 open_sequence(Sequence *sequence)
 {
-	feedpub_position_lock(sequence->seqid, &sequence->locked_by);
-	return relation_open(sequence->seqid, NoLock);
+	feedpub_position_lock(sequence->head.relid, &sequence->locked_by);
+	return relation_open(sequence->head.relid, NoLock);
 }
 
 /*
@@ -264,41 +237,6 @@ beyond_all(const Sequence *sequence, int64 last, int64 published)
 	if (published >= largest)
 		largest += Min(published, PG_INT64_MAX - largest);
 	return Max(Max(largest, sequence->largest), last);
-}
-
-/*
- * The largest position in the newest batches of a feed, 0 if there is none.
- * Nothing is waited for, and no right is checked.
- */
-static int64
-largest_published(Oid feed)
-{
-	Relation	table = table_open(feedpub_registry_table("_batch"), AccessShareLock);
-	Relation	index = index_open(feedpub_registry_table("_batch_pkey"), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	IndexScanDesc scan = feedpub_snapshot_begin_scan(table, index, snapshot, 1);
-	ScanKeyData key;
-	int64		largest = 0;
-
-	ScanKeyInit(&key, ANUM_BATCH_FEED, BTEqualStrategyNumber, F_OIDEQ,
-				ObjectIdGetDatum(feed));
-	index_rescan(scan, &key, 1, NULL, 0);
-	for (int i = 0; i < NEWEST_BATCHES &&
-		 index_getnext_slot(scan, BackwardScanDirection, slot);
-		 i++)
-	{
-		bool		isnull;
-
-		largest = Max(largest,
-					  DatumGetInt64(slot_getattr(slot, ANUM_BATCH_LAST_POS, &isnull)));
-	}
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	UnregisterSnapshot(snapshot);
-	index_close(index, NoLock);
-	table_close(table, NoLock);
-	return largest;
 }
 
 /*

@@ -46,17 +46,11 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
-#include "access/xact.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_trigger.h"
 #include "catalog/pg_type.h"
-#include "commands/trigger.h"
-#include "executor/tuptable.h"
-#include "fmgr.h"
 #include "utils/datum.h"
 #include "utils/lsyscache.h"
-#include "utils/rel.h"
 #include "utils/xid8.h"
 
 #include "write/write.h"
@@ -489,16 +483,6 @@ has_changed(const TrackedTable *table, TupleTableSlot *old_slot,
 	return false;
 }
 
-static bool
-has_key(const TrackedTable *table, TupleTableSlot *slot)
-{
-	bool		found = table->nkeys > 0 && table->can_stamp;
-
-	for (int i = 0; i < table->nkeys && found; i++)
-		found = !slot_attisnull(slot, table->keys[i]);
-	return found;
-}
-
 /*
  * Leave a tombstone for a row.  If its key is not known, because the feed has
  * lost a column of it, or the column may be null by now, the writer goes on,
@@ -508,9 +492,12 @@ static void
 leave_tombstone(const TrackedTable *table, Relation rel, TupleTableSlot *slot)
 {
 	FullTransactionId xid = GetTopFullTransactionId();
+	bool		has_key = table->nkeys > 0 && table->can_stamp;
 	Datum		key;
 
-	if (!has_key(table, slot))
+	for (int i = 0; i < table->nkeys; i++)
+		has_key = has_key && !slot_attisnull(slot, table->keys[i]);
+	if (!has_key)
 	{
 		feedpub_lost_note(table->head.feed);
 		return;

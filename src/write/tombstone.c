@@ -13,14 +13,10 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
-#include "access/tableam.h"
 #include "catalog/indexing.h"
-#include "executor/tuptable.h"
 #include "utils/datum.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/xid8.h"
 
 #include "write/write.h"

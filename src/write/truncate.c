@@ -20,16 +20,9 @@
  */
 #include "postgres.h"
 
-#include "access/tableam.h"
-#include "access/xact.h"
 #include "catalog/pg_class.h"
-#include "commands/trigger.h"
-#include "executor/tuptable.h"
-#include "fmgr.h"
-#include "lib/ilist.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/rel.h"
 #include "utils/snapmgr.h"
 
 #include "write/write.h"

@@ -9,7 +9,6 @@
 #include "postgres.h"
 
 #include "access/transam.h"
-#include "access/xact.h"
 
 #include "write/write.h"
 
