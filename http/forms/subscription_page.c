@@ -31,6 +31,7 @@ static const DbStatement facts = {
 		"	'Consumers', s.consumers::pg_catalog.text, 'Parked', s.parked::pg_catalog.text,"
 		"	'Lease', s.lease::pg_catalog.text, 'Attempts at most', s.max_attempts::pg_catalog.text,"
 		"	'Backoff', pg_catalog.array_to_string(s.backoff, ', '),"
+		"	'Delayed messages', CASE WHEN s.delayed THEN 'yes' END,"
 		"	'Types', pg_catalog.array_to_string(s.types, ', '), 'Committed cursor', s.cursor]))"
 		"	WITH ORDINALITY u (v, n)"
 		" WHERE s.name OPERATOR(pg_catalog.=) $1 ORDER BY u.n"};
@@ -48,17 +49,28 @@ static const DbStatement shards = {
 static const FormColumn shard_columns[] = {
 	{"Shard", FORM_NUMBER}, {"Consumer"}, {"Leased for"}, {"Last acknowledged"}, {"Parked", FORM_NUMBER}, {"Committed cursor"}, {0}};
 
+/*
+ * Those that come again only after a decision are first.  Of each shard no more
+ * are read than can be shown, for a million may wait until they are due.
+ */
 static const DbStatement parked = {
 	.nargs = 1,
 	.text =
-		"SELECT u.v FROM (SELECT * FROM feedpub.parked p WHERE p.subscription OPERATOR(pg_catalog.=) $1"
-		"	ORDER BY p.parked_at, p.cursor LIMIT 100) p"
+		"SELECT u.v FROM (SELECT p.* FROM feedpub.shards s, LATERAL ("
+		"		(SELECT * FROM feedpub.parked p WHERE p.subscription OPERATOR(pg_catalog.=) $1"
+		"			AND p.shard OPERATOR(pg_catalog.=) s.shard AND p.retry_at IS NULL LIMIT 100)"
+		"		UNION ALL (SELECT * FROM feedpub.parked p WHERE p.subscription OPERATOR(pg_catalog.=) $1"
+		"			AND p.shard OPERATOR(pg_catalog.=) s.shard AND p.retry_at IS NOT NULL LIMIT 100)) p"
+		"	WHERE s.subscription OPERATOR(pg_catalog.=) $1"
+		"	ORDER BY p.retry_at NULLS FIRST, p.cursor LIMIT 100) p"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY[p.cursor, p.op, p.relation,"
 		"	pg_catalog.left(p.key::pg_catalog.text, 300), p.state, p.attempts::pg_catalog.text, pg_catalog.left(p.reason, 1000),"
 		"	pg_catalog.date_trunc('seconds', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) p.parked_at)::pg_catalog.text OPERATOR(pg_catalog.||) ' ago',"
-		"	pg_catalog.date_trunc('seconds', p.retry_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())::pg_catalog.text,"
+		"	CASE WHEN pg_catalog.isfinite(p.retry_at) THEN pg_catalog.date_trunc('seconds',"
+		"		p.retry_at OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp())::pg_catalog.text"
+		"	ELSE p.retry_at::pg_catalog.text END,"
 		"	pg_catalog.left(p.message::pg_catalog.text, 16384)])) WITH ORDINALITY u (v, n)"
-		" ORDER BY p.parked_at, p.cursor, u.n"};
+		" ORDER BY p.retry_at NULLS FIRST, p.cursor, u.n"};
 
 /* What it has of an entry, in this order. */
 typedef enum Parked
@@ -186,11 +198,11 @@ add_parked(HttpRequest *request, const char *name, const char *secret, int row)
 	add_value(request, "key", row + PARKED_KEY);
 	add_value(request, "state", row + PARKED_STATE);
 	add_value(request, "reason", row + PARKED_REASON);
-	base_text_print(out, "</summary>\n<p>Failed %s times, parked ", PQgetvalue(rows, row + PARKED_ATTEMPTS, 0));
+	base_text_print(out, "</summary>\n<p>Attempts that failed: %s; parked ", PQgetvalue(rows, row + PARKED_ATTEMPTS, 0));
 	form_html_text(out, PQgetvalue(rows, row + PARKED_AGE, 0), PQgetlength(rows, row + PARKED_AGE, 0));
 	if (!PQgetisnull(rows, row + PARKED_RETRY, 0))
 	{
-		base_text_print(out, ", comes again in ");
+		base_text_print(out, "; is due in ");
 		form_html_text(out, PQgetvalue(rows, row + PARKED_RETRY, 0), PQgetlength(rows, row + PARKED_RETRY, 0));
 	}
 	base_text_print(out, "</p>\n");
