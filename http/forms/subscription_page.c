@@ -51,7 +51,9 @@ static const FormColumn shard_columns[] = {
 
 /*
  * Those that come again only after a decision are first.  Of each shard no more
- * are read than can be shown, for a million may wait until they are due.
+ * are read than can be shown, for a million may wait until they are due.  The
+ * bounds of the others are from subqueries, of which the planner expects few
+ * rows: so it looks into the index, and not through the table.
  */
 static const DbStatement parked = {
 	.nargs = 1,
@@ -60,7 +62,9 @@ static const DbStatement parked = {
 		"		(SELECT * FROM feedpub.parked p WHERE p.subscription OPERATOR(pg_catalog.=) $1"
 		"			AND p.shard OPERATOR(pg_catalog.=) s.shard AND p.retry_at IS NULL LIMIT 100)"
 		"		UNION ALL (SELECT * FROM feedpub.parked p WHERE p.subscription OPERATOR(pg_catalog.=) $1"
-		"			AND p.shard OPERATOR(pg_catalog.=) s.shard AND p.retry_at IS NOT NULL LIMIT 100)) p"
+		"			AND p.shard OPERATOR(pg_catalog.=) s.shard"
+		"			AND p.retry_at OPERATOR(pg_catalog.>=) (SELECT '-infinity'::pg_catalog.timestamptz)"
+		"			AND p.retry_at OPERATOR(pg_catalog.<=) (SELECT 'infinity'::pg_catalog.timestamptz) LIMIT 100)) p"
 		"	WHERE s.subscription OPERATOR(pg_catalog.=) $1"
 		"	ORDER BY p.retry_at NULLS FIRST, p.cursor LIMIT 100) p"
 		" CROSS JOIN LATERAL ROWS FROM (pg_catalog.unnest(ARRAY[p.cursor, p.op, p.relation,"
