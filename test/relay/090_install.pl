@@ -1,4 +1,5 @@
-# make -C relay install: the program, its man page, and its systemd unit.
+# make -C relay install: the program, its man page, and its systemd unit; and the
+# reference has each setting with its default, and each metric.
 
 use strict;
 use warnings FATAL => 'all';
@@ -53,5 +54,21 @@ SKIP:
 	is(output_of('systemd-analyze', 'verify', '--man=no', $unit), '',
 		'and systemd has nothing to say against it');
 }
+
+# the reference
+my $reference = slurp_file("$source/../docs/reference.md") =~ s/.*^(?=## Relay$)//msr;
+my $sources = join '', map { slurp_file($_) } glob "$source/config/*.c $source/status/*.c";
+my %presets = $sources =~ /^\t\{"([a-z-]+)", (?:NULL|"[^"]*"), "([^"]*)"/mg;
+
+cmp_ok(scalar keys %presets, '>', 30, 'the source has the settings');
+for my $name (sort keys %presets)
+{
+	my $preset = $presets{$name} eq '' || $name =~ /^(?:once|check)$/ ? '' : " `\Q$presets{$name}\E`";
+
+	like($reference, qr/^\|[^|]*`$name`[^|]*\|$preset \|/m, "the reference has $name and its default");
+}
+my @metrics = $sources =~ /print_metric\(text, "(\w+)"/g;
+cmp_ok(scalar @metrics, '>', 5, 'the source has metrics');
+like($reference, qr/`feedpub_relay_$_\{/, "the reference has $_") for @metrics;
 
 done_testing();
