@@ -163,6 +163,9 @@ my @statements = (
 	[ 3 => sub { sprintf 'DELETE FROM tree WHERE id %% 7 = %d', some(7) } ],
 	[ 1 => sub { 'SET CONSTRAINTS ALL ' . one('DEFERRED', 'IMMEDIATE') } ],
 	[ 1 => sub { 'TRUNCATE ' . one('tag', 'tag, tree', 'tree RESTART IDENTITY', 'event_1 CASCADE', 'event CASCADE', 'task CASCADE', 'office CASCADE') } ],
+	# rows that are written anew, elsewhere, as they are
+	[ 1 => sub { sprintf 'ALTER TABLE %s ALTER v TYPE %s', one('task', 'event'), one('int', 'bigint') } ],
+	[ 1 => sub { one('CLUSTER person USING person_pkey', 'CLUSTER tree USING tree_pkey', 'REINDEX TABLE tag', 'ALTER TABLE tree ALTER note SET STORAGE EXTENDED') } ],
 	[ 1 => sub { q(INSERT INTO changes (key, "row") VALUES ('"own"', '1')) } ]);
 
 sub statement
