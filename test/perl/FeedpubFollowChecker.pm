@@ -149,6 +149,7 @@ my @statements = (
 	[ 3 => sub { sprintf 'UPDATE task SET id = %d WHERE id = %d', some(40), some(40) } ],
 	[ 2 => sub { sprintf 'DELETE FROM task WHERE id BETWEEN %d AND %d', map { ($_, $_ + 3) } some(40) } ],
 	[ 10 => sub { sprintf q(INSERT INTO tag SELECT id, '%s', repeat('%s', %d) FROM task WHERE id %% 7 = %d ON CONFLICT (task, name) DO UPDATE SET payload = tag.payload || 'u'), one('a' .. 'd'), one('x', 'y'), one(1, 1, 1, 3000), some(6) } ],
+	[ 4 => sub { sprintf q(DELETE FROM tag WHERE name = '%s' AND task %% 3 < 2), one('a', 'd') } ],
 	[ 3 => sub { sprintf q(WITH d AS (DELETE FROM tag WHERE name = '%s' RETURNING *) INSERT INTO tag SELECT task, name, payload || 'again' FROM d WHERE task %% 2 = %d), one('a' .. 'd'), some(2) - 1 } ],
 	[ 3 => sub { sprintf q(WITH d AS (DELETE FROM tag WHERE task = %d RETURNING *), i AS (INSERT INTO tag (task, name) SELECT task, name || 'i' FROM d WHERE length(name) < 3 RETURNING *), u AS (UPDATE task SET v = v + 1 WHERE id IN (SELECT task FROM d) RETURNING id) UPDATE task SET id = %d WHERE id = %d), some(40), some(40), some(40) } ],
 	[ 3 => sub { sprintf q(UPDATE tag SET name = '%s' WHERE task = %d AND name = '%s'), one('a' .. 'd'), some(40), one('a' .. 'd') } ],
