@@ -1,9 +1,10 @@
 /*
  * relay.c: what bench/relay compares feedpub-relay with.
  *
- *	relay publish URL N			publishes N messages of 200 bytes from memory, with
+ *	relay publish URL N CURSOR	publishes N messages of 200 bytes from memory, with
  *								the headers that the relay has, by libnats' own
- *								asynchronous publishing; prints how many a second
+ *								asynchronous publishing, while another thread reads
+ *								what is after the cursor; prints how many a second
  *	relay latency URL N			commits N messages, one at a time, and prints the
  *								median and the 99th percentile of the time until a
  *								consumer of the stream has it, and until feed_wait()
@@ -41,9 +42,35 @@ now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-static void
-publish(int n)
+/* Read what is after a cursor, as the relay does, and throw it away. */
+static void *
+read_pages(void *cursor)
 {
+	PGconn	   *reader = PQconnectdb("");
+	char		after[128];
+	bool		more = true;
+
+	snprintf(after, sizeof(after), "%s", (char *) cursor);
+	while (more)
+	{
+		const char *arguments[] = {after};
+		PGresult   *page = PQexecParams(reader, "SELECT feedpub._page_records('outbox', $1, 2000)", 1, NULL, arguments, NULL, NULL, 0);
+		const char *last = PQntuples(page) == 1 ? strrchr(PQgetvalue(page, 0, 0), '\n') : NULL;
+		char		word[8] = "end";
+
+		if (last != NULL)
+			sscanf(last + 1, "%127s %7s", after, word);
+		more = strcmp(word, "more") == 0;
+		PQclear(page);
+	}
+	PQfinish(reader);
+	return NULL;
+}
+
+static void
+publish(int n, char *cursor)
+{
+	pthread_t	thread;
 	jsStreamConfig config;
 	jsStreamInfo *info = NULL;
 	const char *subjects[] = {"memory.>"};
@@ -57,6 +84,7 @@ publish(int n)
 	config.SubjectsLen = 1;
 	check(js_AddStream(&info, js, &config, NULL, NULL));
 	memset(data, 'x', sizeof(data));
+	pthread_create(&thread, NULL, read_pages, cursor);
 	begun = now();
 	for (int i = 0; i < n; i++)
 	{
@@ -87,6 +115,7 @@ publish(int n)
 	}
 	check(js_PublishAsyncComplete(js, NULL));
 	printf("%.0f\n", n / (now() - begun));
+	pthread_join(thread, NULL);
 }
 
 /* What waits in the server, and when it returned. */
@@ -152,14 +181,14 @@ main(int argc, char **argv)
 {
 	jsOptions	options;
 
-	if (argc != 4)
+	if (argc < 4)
 		return 2;
 	check(natsConnection_ConnectTo(&connection, argv[2]));
 	jsOptions_Init(&options);
 	options.PublishAsync.MaxPending = IN_FLIGHT;
 	check(natsConnection_JetStream(&js, connection, &options));
 	if (strcmp(argv[1], "publish") == 0)
-		publish(atoi(argv[3]));
+		publish(atoi(argv[3]), argc > 4 ? argv[4] : "");
 	else
 		latency(atoi(argv[3]));
 	return 0;

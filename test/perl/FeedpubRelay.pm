@@ -19,7 +19,8 @@
 #   relay_wait(RELAY)          waits until it ends, and returns its exit status
 #   relay_log(RELAY)           its log
 #   relay_logs(RELAY, PATTERN, TEST)        tests that its log has this soon
-#   relay_metric(RELAY, NAME)  a number of /metrics, NAME without feedpub_relay_
+#   relay_metric(RELAY, NAME)  a number of /metrics, NAME without feedpub_relay_;
+#                              -1 if there is none
 #   relay_get(RELAY, PATH)     a response, as of HTTP::Tiny
 #   soon(CODE, TEST)           tests that CODE returns true in time
 package FeedpubRelay;
@@ -365,7 +366,7 @@ sub relay_metric
 	my $text = relay_get($relay, '/metrics')->{content} // '';
 
 	$feed //= 'outbox';
-	return $text =~ /^feedpub_relay_\Q$name\E(?:\{feed="\Q$feed\E"\})? (\d+)$/m ? $1 : undef;
+	return $text =~ /^feedpub_relay_\Q$name\E(?:\{feed="\Q$feed\E"\})? (\d+)$/m ? $1 : -1;
 }
 
 sub soon

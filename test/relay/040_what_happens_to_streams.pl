@@ -66,7 +66,7 @@ is(nats_api($nats, 'STREAM.INFO.made')->{config}{max_msgs}, 2, 'its settings sta
 
 # others' messages
 make_stream('others');
-nats_publish($nats, 'others.x', 'theirs');
+nats_publish($nats, 'others.x', 'theirs', 'ce-id' => 'an event of theirs');
 stops(qr/stream \\"others\\" has messages of others: its last, 1, has no header Feedpub-Relay/, "others' messages", of_stream('others'));
 is_deeply(data('others'), ['theirs'], 'nothing was sent');
 make_stream('between');
@@ -139,6 +139,15 @@ relay_once($node, $nats, of_stream('deleted', types => 'x'));
 is_deeply(data('deleted'), [], 'another stream of that name');
 relay_once($node, $nats, of_stream('deleted'));
 is_deeply(data('deleted'), [], 'what was read and not wanted is not read again');
+nats_api($nats, 'STREAM.DELETE.deleted');
+relay_once($node, $nats, of_stream('deleted'));
+is_deeply(data('deleted'), [ 1 .. $written ], 'but in a stream that is made anew, which has the same sequence');
+my ($note) = map { $_->{data} } grep { $_->{subject} eq 'feedpub.relay.deleted' } stream_messages($nats, 'FEEDPUB_RELAY');
+write_messages(1);
+relay_once($node, $nats, of_stream('deleted'));
+nats_publish($nats, 'feedpub.relay.deleted', $note);
+relay_once($node, $nats, of_stream('deleted'));
+is_deeply(data('deleted'), [ 1 .. $written ], 'what was noted at another sequence does not count');
 $relay = relay_start($node, $nats, of_stream('anew'));
 soon(sub { relay_metric($relay, 'at_end') == 1 }, 'a stream with messages');
 nats_api($nats, 'STREAM.DELETE.anew');
