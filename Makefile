@@ -200,6 +200,7 @@ ISOLATION = \
 	set-default-at-once \
 	subscribe-against-ddl \
 	subscription-acks subscription-altered \
+	subscription-delayed \
 	subscription-detached \
 	subscription-hidden \
 	subscription-history \

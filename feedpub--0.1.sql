@@ -235,9 +235,10 @@ CREATE TABLE feedpub._parked_entry (
 	failed_at pg_catalog.text COLLATE pg_catalog."C",
 	PRIMARY KEY (subscription, shard, cursor)
 );
--- what is due, and which entries of a page are parked, of many that wait
-CREATE INDEX _parked_entry_due ON feedpub._parked_entry (subscription, shard, retry_at, cursor);
-CREATE INDEX _parked_entry_pos ON feedpub._parked_entry (subscription, shard, feed_pos);
+-- What is due, and which entries of a page are parked, of many that wait.  Where
+-- there are no statistics, neither must be taken for the primary key.
+CREATE INDEX _parked_entry_due ON feedpub._parked_entry (subscription, shard, retry_at, cursor) WHERE retry_at IS NOT NULL;
+CREATE INDEX _parked_entry_pos ON feedpub._parked_entry (subscription, feed_pos, shard);
 GRANT SELECT ON feedpub._parked_entry TO pg_database_owner;
 COMMENT ON TABLE feedpub._parked_entry IS
 	'The entries that consumers have parked, and those that wait until they are due. feed_park(), feed_nack() and feed_poll() write them.';

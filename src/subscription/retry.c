@@ -57,12 +57,15 @@ PG_FUNCTION_INFO_V1(feed_discard);
 /* how many entries that are due a poll looks at */
 #define MAX_DUE		100
 
-/* passed entries for which nothing is left to do, or one in the state $4 */
+/*
+ * Passed entries for which nothing is left to do, or one in the state $4.  COALESCE
+ * keeps this from the index of times.
+ */
 static FeedpubStatement forget = {
 	.sql = "DELETE FROM feedpub._parked_entry"
 		   " WHERE subscription = $1 AND shard = $2 AND cursor = ANY ($3)"
 		   " AND CASE WHEN $4::int8 <> 0 THEN state = $4"
-		   "  ELSE retry_at <= pg_catalog.clock_timestamp()"
+		   "  ELSE COALESCE(retry_at <= pg_catalog.clock_timestamp(), false)"
 		   "   AND feedpub._cursor_compare(cursor, $5) <= 0 END",
 };
 
@@ -90,10 +93,10 @@ static FeedpubStatement select_due = {
 };
 
 static FeedpubStatement next_due = {
-	.sql = "SELECT pg_catalog.min(p.retry_at) FROM feedpub._parked_entry p"
+	.sql = "SELECT p.retry_at FROM feedpub._parked_entry p"
 		   " WHERE p.subscription = $1 AND p.shard = $2"
 		   " AND feedpub._cursor_compare(p.cursor, $3) <= 0"
-		   " AND p.retry_at > $4",
+		   " AND p.retry_at > $4 ORDER BY p.retry_at LIMIT 1",
 };
 
 /* due, or discarded; with a new state, so that the count of its deliveries begins again: repeat.c */

@@ -186,6 +186,26 @@ sql($node, q(REVOKE SELECT ON outbox FROM regress_feedpub_web));
 problem('mail/poll', {}, 403, '42501', 'without SELECT');
 sql($node, q(GRANT SELECT ON outbox TO regress_feedpub_web));
 
+# a delayed message, which a poll gets when it is due
+sql($node, <<'SQL');
+SET ROLE regress_feedpub_web;
+SELECT feed_subscribe('later', 'outbox', delayed => true);
+RESET ROLE;
+INSERT INTO outbox (message_type, data, scheduled) VALUES ('A', '"due"', clock_timestamp() + interval '2 s'), ('A', '"never"', 'infinity');
+SELECT feed_flush('outbox');
+SQL
+my @due;
+for (1 .. 20)
+{
+	@due = entries('later/poll', { timeout => 30 }) and last;
+}
+is(numbers(@due), 'due', 'a delayed message comes');
+is(sql($node, "SELECT clock_timestamp() >= '$due[0]{row}{scheduled}'"), 't', 'not before it is due');
+is(post('later/ack', { receipt => $due[0]{receipt} })->{status}, 200, 'and is acknowledged');
+ok(get($http, '/subscriptions/later')->{json}{delayed}, 'the state of the subscription says so');
+is(sql($node, "SELECT message ->> 'data', state FROM feedpub.parked WHERE subscription = 'later'"), 'never|scheduled', 'another one waits');
+sql($node, q(SELECT feed_unsubscribe('later')));
+
 # a consumer that was taken over, and one that has expired
 my @old = entries('odd%2F%20%22%C3%BC%22/poll', {});
 sql($node, q(SELECT feed_seek('odd/ "ü"', 'earliest')));
