@@ -10,6 +10,7 @@
  *-------------------------------------------------------------------------
  */
 #include "status/status.h"
+#include "webhook/webhook.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -35,6 +36,9 @@ main(int argc, char **argv)
 		return status;
 	base_loop_start();
 	start_signals();
+#ifdef HAVE_WEBHOOK
+	feed_add_runner(&webhook_runner);
+#endif
 	if (!feed_start())
 		return 2;
 	if (*relay_config()->admin != '\0' && !status_listen(relay_config()->admin))

@@ -37,7 +37,8 @@ static const BaseSetting list[] = {
 	{"feed", "NAME", "", 0, 0, true, FEED_FIELD(feed),
 	 "the feed that is relayed, if the file has no sections"},
 	{"to", "URL", "", 0, 0, true, FEED_FIELD(to),
-	 "where to: nats://HOST:PORT,... or tls://HOST:PORT,..."},
+	 "where to: nats://HOST:PORT,... or tls://HOST:PORT,..., or https://... of a "
+	 "webhook"},
 	{"from", "WHERE", "", 0, 0, true, FEED_FIELD(from),
 	 "where to begin if the sink has nothing yet: earliest, latest or a cursor"},
 	{"types", "TYPE,...", "", 0, 0, true, FEED_FIELD(types),
@@ -72,6 +73,18 @@ static const BaseSetting list[] = {
 	 "of a stream that is made; 0 is no limit"},
 	{"cursors", "STREAM", "FEEDPUB_RELAY", 0, 0, true, FEED_FIELD(cursors),
 	 "a stream with a message for each stream: how far its feed was read"},
+	{"subscription", "NAME", "", 0, 0, true, FEED_FIELD(subscription),
+	 "of a webhook: its subscription, which is made if it is not there"},
+	{"secrets", "FILE", "", 0, 0, true, FEED_FIELD(secrets),
+	 "of a webhook: secrets for signatures, whsec_..., each on a line"},
+	{"allow", "ADDRESS/BITS,...", "", 0, 0, true, FEED_FIELD(allow),
+	 "of a webhook: addresses that are taken though they are not public"},
+	{"requests", "N", "8", 1, 256, true, FEED_FIELD(requests),
+	 "of a webhook: requests in flight, one of each key"},
+	{"request-timeout", "SECONDS", "15", 1, 3600, true, FEED_FIELD(request_timeout),
+	 "of a webhook: how long a request may take"},
+	{"attempts", "N", "5", 0, 1000000, true, FEED_FIELD(attempts),
+	 "of a webhook: how often an entry is sent before it is parked; 0 is no limit"},
 	{"credentials", "FILE", "", 0, 0, true, FEED_FIELD(credentials),
 	 "credentials of NATS: a JWT and a seed"},
 	{"user", "NAME", "", 0, 0, true, FEED_FIELD(user),
@@ -112,7 +125,8 @@ static bool complete(void *values);
 static void release(void *values);
 
 static const BaseSettings settings = {
-	.summary = "feedpub-relay sends the feeds of a PostgreSQL database into NATS JetStream.",
+	.summary = "feedpub-relay sends the feeds of a PostgreSQL database into NATS JetStream,"
+			   " and to webhooks.",
 	.notes =
 		"Each option can be given in the environment: --in-flight as\n"
 		"FEEDPUB_RELAY_IN_FLIGHT.  The file may have a section for each of several\n"

@@ -35,6 +35,14 @@ typedef struct RelayFeedConfig
 	char	   *stream_max_messages;
 	char	   *cursors;		/* the stream with cursors */
 
+	/* of webhooks */
+	char	   *subscription;
+	char	   *secrets;		/* a file */
+	char	   *allow;			/* addresses that are not public */
+	int			requests;		/* in flight */
+	int			request_timeout;	/* s */
+	int			attempts;		/* before an entry is parked; 0: never */
+
 	/* how the sink knows the relay, and the relay the sink: names of files */
 	char	   *credentials;
 	char	   *user;

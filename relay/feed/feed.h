@@ -11,6 +11,8 @@
 
 #include "sink/sink.h"
 
+typedef struct Feed Feed;
+
 /* A page that was read. */
 typedef struct FeedPage
 {
@@ -65,10 +67,29 @@ typedef enum FeedState
 	FEED_ENDED
 } FeedState;
 
-typedef struct Feed Feed;
+/*
+ * What runs a feed that is not read by cursor.  It has a Sink for its counters
+ * only; news, the settings and the end come from runner.c, as for any feed.
+ */
+typedef struct FeedRunner
+{
+	const char *schemes;		/* of its URLs, with a space after each */
+
+	/* false if the settings are wrong, as logged */
+	bool (*check)(const RelayFeedConfig *config);
+
+	/* a feed with its runner and sink set, which lives as long as the process */
+	Feed *(*make)(void);
+	void (*start)(Feed *feed);
+	void (*stop)(Feed *feed);
+	int64_t (*work)(Feed *feed, int64_t now);	/* when to be called again */
+	void (*news)(Feed *feed, Oid relid, bool listen);	/* relid 0: of all */
+} FeedRunner;
+
 struct Feed
 {
-	FeedReader	reader;			/* the first member */
+	FeedReader	reader;			/* the first member; not if it has a runner */
+	const FeedRunner *runner;	/* or NULL: it is read by cursor */
 	char	   *name;
 	RelayFeedConfig *config;
 	Sink	   *sink;
@@ -78,6 +99,7 @@ struct Feed
 	char		problem[1024];	/* the last that was logged */
 	bool		is_ending;
 	bool		is_removed;		/* from the settings */
+	bool		is_at_end;		/* of a feed with a runner */
 	uint64_t	fenced_at;		/* the sink's sequence, while another sends */
 	int64_t		idle_since;		/* ms, when that could have grown; 0: it could not */
 	uint64_t	sent;			/* entries that were acknowledged */
@@ -88,6 +110,7 @@ struct Feed
 
 /* in reader.c */
 extern void feed_reader_start(FeedReader *reader, const RelayFeedConfig *config);
+extern char *feed_reader_types(const char *types);
 extern void feed_reader_stop(FeedReader *reader);
 extern void feed_reader_begin(FeedReader *reader, const char *cursor,
 							  bool is_word);
@@ -98,6 +121,10 @@ extern void feed_reader_wake(FeedReader *reader, bool listen);
 extern int64_t feed_reader_sweep(FeedReader *reader, int64_t now);
 
 /* in runner.c */
+extern void feed_add_runner(const FeedRunner *runner);
+extern void feed_report(Feed *feed, BaseLogLevel level, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+extern void feed_stop(Feed *feed, FeedState state);
 extern bool feed_start(void);
 extern bool feed_reload(void);
 extern void feed_end(void);

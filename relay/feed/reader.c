@@ -34,7 +34,6 @@ static void ask(FeedReader *reader);
 static void take_page(FeedReader *reader, PGresult *result);
 static void drop_page(FeedReader *reader);
 static void parse(FeedReader *reader, FeedPage *page);
-static char *print_types(const char *types);
 
 /* Connect; nothing is read before feed_reader_begin(). */
 void
@@ -42,7 +41,7 @@ feed_reader_start(FeedReader *reader, const RelayFeedConfig *config)
 {
 	reader->config = config;
 	free(reader->types);
-	reader->types = print_types(config->types);
+	reader->types = feed_reader_types(config->types);
 	reader->session.application = FEEDPUB_PROGRAM;
 	reader->session.opened = opened;
 	reader->session.received = received;
@@ -83,9 +82,9 @@ feed_reader_begin(FeedReader *reader, const char *cursor, bool is_word)
 	reader->retry_at = 0;
 }
 
-/* The text of an array of types, which are separated by commas. */
-static char *
-print_types(const char *types)
+/* The text of an array of types, which are separated by commas; NULL for all. */
+char *
+feed_reader_types(const char *types)
 {
 	BaseText	array = {0};
 

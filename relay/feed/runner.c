@@ -40,13 +40,13 @@ static const char *const state_names[] = {"opening", "fenced", "running",
 
 static Feed *feeds;
 static bool ending;
+static const FeedRunner *runners[4];	/* the first that are set */
 
+static const FeedRunner *find_runner(const RelayFeedConfig *config);
+static bool check_feed(const RelayFeedConfig *config);
 static void start_feed(Feed *feed, const RelayFeedConfig *config);
-static void stop_feed(Feed *feed, FeedState state);
 static void open_again(BaseTimer *timer);
 static void open_sink(Feed *feed, SinkOpen how);
-static void report(Feed *feed, BaseLogLevel level, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
 static void opened(Sink *sink, const SinkEnd *end);
 static bool is_fenced(Feed *feed, const SinkEnd *end);
 static void acknowledged(Sink *sink);
@@ -74,6 +74,36 @@ feed_state_name(const Feed *feed)
 	return state_names[feed->state];
 }
 
+/* Let a runner have the feeds with URLs of its schemes. */
+void
+feed_add_runner(const FeedRunner *runner)
+{
+	int			n = 0;
+
+	while (runners[n] != NULL)
+		n++;
+	runners[n] = runner;
+}
+
+/* The runner of a feed's settings; NULL: it is read by cursor. */
+static const FeedRunner *
+find_runner(const RelayFeedConfig *config)
+{
+	for (int i = 0; runners[i] != NULL; i++)
+		if (sink_has_scheme(runners[i]->schemes, config->to))
+			return runners[i];
+	return NULL;
+}
+
+/* Are the settings of a feed right?  If not, that has been logged. */
+static bool
+check_feed(const RelayFeedConfig *config)
+{
+	const FeedRunner *runner = find_runner(config);
+
+	return runner != NULL ? runner->check(config) : sink_find(config) != NULL;
+}
+
 /* Start all feeds; false if the settings of one are wrong, as logged. */
 bool
 feed_start(void)
@@ -81,7 +111,7 @@ feed_start(void)
 	const RelayConfig *config = relay_config();
 
 	for (int i = 0; i < config->nfeeds; i++)
-		if (sink_find(config->feeds[i]) == NULL)
+		if (!check_feed(config->feeds[i]))
 			return false;
 	db_listener_start(&hearer);
 	return feed_reload();
@@ -100,8 +130,8 @@ feed_reload(void)
 	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
 		if (!feed->is_removed && relay_config_feed(feed->name) == NULL)
 		{
-			report(feed, BASE_LOG_INFO, "is not relayed any more");
-			stop_feed(feed, FEED_ENDED);
+			feed_report(feed, BASE_LOG_INFO, "is not relayed any more");
+			feed_stop(feed, FEED_ENDED);
 			feed->is_removed = true;
 		}
 	for (int i = 0; i < config->nfeeds; i++)
@@ -113,20 +143,30 @@ feed_reload(void)
 		if (feed != NULL && !feed->is_removed && feed->state != FEED_STOPPED &&
 			relay_config_equal(feed->config, config->feeds[i]))
 			continue;
-		if (sink_find(config->feeds[i]) == NULL)
+		if (!check_feed(config->feeds[i]))
 		{
 			good = false;
 			continue;
 		}
+		if (feed != NULL)
+			feed_stop(feed, FEED_ENDED);
+		if (feed != NULL && feed->runner != find_runner(config->feeds[i]))
+		{
+			/* its name is that of no other feed, so it is not found again */
+			*feed->name = '\0';
+			feed->is_removed = true;
+			feed = NULL;
+		}
 		if (feed == NULL)
 		{
-			feed = base_alloc(sizeof(Feed));
+			const FeedRunner *runner = find_runner(config->feeds[i]);
+
+			feed = runner != NULL ? runner->make() : base_alloc(sizeof(Feed));
+			feed->runner = runner;
 			feed->name = base_copy(config->feeds[i]->feed);
 			feed->next = feeds;
 			feeds = feed;
 		}
-		else
-			stop_feed(feed, FEED_ENDED);
 		start_feed(feed, config->feeds[i]);
 	}
 	return good;
@@ -135,10 +175,19 @@ feed_reload(void)
 static void
 start_feed(Feed *feed, const RelayFeedConfig *config)
 {
-	const SinkKind *kind = sink_find(config);
+	const SinkKind *kind = feed->runner == NULL ? sink_find(config) : NULL;
 
 	relay_config_free(feed->config);
 	feed->config = relay_config_copy(config);
+	if (feed->runner != NULL)
+	{
+		feed->is_removed = false;
+		feed->is_ending = false;
+		feed->problem[0] = '\0';
+		feed->state = FEED_OPENING;
+		feed->runner->start(feed);
+		return;
+	}
 	if (feed->sink == NULL || feed->sink->kind != kind)
 	{
 		feed->sink = kind->make();
@@ -157,13 +206,18 @@ start_feed(Feed *feed, const RelayFeedConfig *config)
 	open_sink(feed, relay_config()->check ? SINK_LOOK : SINK_FIRST);
 }
 
-static void
-stop_feed(Feed *feed, FeedState state)
+void
+feed_stop(Feed *feed, FeedState state)
 {
+	feed->state = state;
+	if (feed->runner != NULL)
+	{
+		feed->runner->stop(feed);
+		return;
+	}
 	base_timer_stop(&feed->timer);
 	feed->sink->kind->close(feed->sink);
 	feed_reader_stop(&feed->reader);
-	feed->state = state;
 }
 
 static void
@@ -182,8 +236,8 @@ open_sink(Feed *feed, SinkOpen how)
 }
 
 /* Log something of a feed, if it is not what was logged last. */
-static void
-report(Feed *feed, BaseLogLevel level, const char *format, ...)
+void
+feed_report(Feed *feed, BaseLogLevel level, const char *format, ...)
 {
 	char		message[sizeof(feed->problem)];
 	va_list		arguments;
@@ -213,11 +267,11 @@ opened(Sink *sink, const SinkEnd *end)
 	feed_reader_begin(&feed->reader, end->cursor != NULL ? end->cursor : from,
 					  end->cursor == NULL);
 	if (feed->state == FEED_FENCED)
-		report(feed, BASE_LOG_WARNING, "takes over from relay \"%s\" at sequence %llu",
-			   end->other, (unsigned long long) end->sequence);
+		feed_report(feed, BASE_LOG_WARNING, "takes over from relay \"%s\" at sequence %llu",
+					end->other, (unsigned long long) end->sequence);
 	else
-		report(feed, BASE_LOG_INFO, end->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
-			   (unsigned long long) end->sequence, end->cursor != NULL ? end->cursor : from);
+		feed_report(feed, BASE_LOG_INFO, end->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
+					(unsigned long long) end->sequence, end->cursor != NULL ? end->cursor : from);
 	feed->state = FEED_RUNNING;
 	feed->idle_since = 0;
 	feed->fenced_at = 0;
@@ -230,9 +284,9 @@ is_fenced(Feed *feed, const SinkEnd *end)
 	int64_t		now = base_now();
 
 	if (feed->state != FEED_FENCED)
-		report(feed, BASE_LOG_WARNING, "is fenced: relay \"%s\" sends; it waits until that one has "
-									   "left work undone for %d s",
-			   end->other, feed->config->takeover);
+		feed_report(feed, BASE_LOG_WARNING, "is fenced: relay \"%s\" sends; it waits until that one has "
+											"left work undone for %d s",
+					end->other, feed->config->takeover);
 	if (feed->state != FEED_FENCED || end->sequence != feed->fenced_at)
 	{
 		feed->state = FEED_FENCED;
@@ -265,11 +319,11 @@ failed(Sink *sink, SinkFailure failure, const char *message)
 	feed->failures++;
 	if (failure == SINK_STOP || relay_config()->check)
 	{
-		report(feed, BASE_LOG_ERROR, "stopped: %s", message);
-		stop_feed(feed, FEED_STOPPED);
+		feed_report(feed, BASE_LOG_ERROR, "stopped: %s", message);
+		feed_stop(feed, FEED_STOPPED);
 		return;
 	}
-	report(feed, BASE_LOG_WARNING, "%s", message);
+	feed_report(feed, BASE_LOG_WARNING, "%s", message);
 	sink->kind->close(sink);
 	retry(feed, failure == SINK_RETRY_NOW && progress ? 0 : feed->delay);
 }
@@ -309,12 +363,12 @@ judge_reader(Feed *feed, int64_t now)
 	feed->failures++;
 	if (advice != NULL)
 	{
-		report(feed, BASE_LOG_ERROR, "stopped: %s (%s); %s", reader->message, reader->sqlstate, advice);
-		stop_feed(feed, FEED_STOPPED);
+		feed_report(feed, BASE_LOG_ERROR, "stopped: %s (%s); %s", reader->message, reader->sqlstate, advice);
+		feed_stop(feed, FEED_STOPPED);
 		return;
 	}
-	report(feed, BASE_LOG_WARNING, "could not read: %s%s%s%s", reader->message,
-		   reader->sqlstate[0] != '\0' ? " (" : "", reader->sqlstate, reader->sqlstate[0] != '\0' ? ")" : "");
+	feed_report(feed, BASE_LOG_WARNING, "could not read: %s%s%s%s", reader->message,
+				reader->sqlstate[0] != '\0' ? " (" : "", reader->sqlstate, reader->sqlstate[0] != '\0' ? ")" : "");
 	reader->has_failed = false;
 	reader->retry_at = now + READ_RETRY;
 }
@@ -340,10 +394,10 @@ send_entries(Feed *feed)
 				/* what is before it is taken first */
 				if (sink->acknowledged < sink->sent)
 					return false;
-				report(feed, BASE_LOG_ERROR, "stopped: the entry with cursor %s cannot be sent: %s; make it "
-											 "possible, or set --errors-to",
-					   entry->cursor, sink->refusal);
-				stop_feed(feed, FEED_STOPPED);
+				feed_report(feed, BASE_LOG_ERROR, "stopped: the entry with cursor %s cannot be sent: %s; make it "
+												  "possible, or set --errors-to",
+							entry->cursor, sink->refusal);
+				feed_stop(feed, FEED_STOPPED);
 				return false;
 			case SINK_FULL:
 			case SINK_BROKEN:
@@ -368,7 +422,7 @@ end_if_idle(Feed *feed)
 	if (sink->kind->is_idle != NULL && feed->reader.position[0] != '\0' && !sink->kind->is_idle(sink, feed->reader.position, ends))
 		return;
 	if (ends)
-		stop_feed(feed, FEED_ENDED);
+		feed_stop(feed, FEED_ENDED);
 }
 
 /* One round.  Returns when to be called again. */
@@ -383,14 +437,21 @@ feed_work(int64_t now)
 
 		if (feed->state == FEED_STOPPED || feed->state == FEED_ENDED)
 			continue;
+		if (feed->runner != NULL)
+		{
+			at = feed->runner->work(feed, now);
+			if (at < next)
+				next = at;
+			continue;
+		}
 		if (feed->reader.has_failed)
 			judge_reader(feed, now);
 		if (feed->state == FEED_RUNNING && relay_config()->check)
 		{
 			if (feed_reader_entry(&feed->reader) != NULL || feed_reader_at_end(&feed->reader))
 			{
-				report(feed, BASE_LOG_INFO, "can be read, and its sink is there");
-				stop_feed(feed, FEED_ENDED);
+				feed_report(feed, BASE_LOG_INFO, "can be read, and its sink is there");
+				feed_stop(feed, FEED_ENDED);
 			}
 		}
 		else if (feed->state == FEED_RUNNING)
@@ -401,7 +462,7 @@ feed_work(int64_t now)
 				end_if_idle(feed);
 		}
 		else if (feed->is_ending)
-			stop_feed(feed, FEED_ENDED);
+			feed_stop(feed, FEED_ENDED);
 		if (feed->state == FEED_STOPPED || feed->state == FEED_ENDED)
 			continue;
 		at = feed_reader_sweep(&feed->reader, now);
@@ -439,7 +500,9 @@ static void
 news(Oid relid)
 {
 	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
-		if (feed->reader.feed == relid || feed->reader.feed == InvalidOid)
+		if (feed->runner != NULL)
+			feed->runner->news(feed, relid, false);
+		else if (feed->reader.feed == relid || feed->reader.feed == InvalidOid)
 			feed_reader_wake(&feed->reader, false);
 }
 
@@ -447,7 +510,10 @@ static void
 news_of_all(void)
 {
 	for (Feed *feed = feeds; feed != NULL; feed = feed->next)
-		feed_reader_wake(&feed->reader, true);
+		if (feed->runner != NULL)
+			feed->runner->news(feed, InvalidOid, true);
+		else
+			feed_reader_wake(&feed->reader, true);
 }
 
 /* The listener is there again soon, and then there is news of all. */

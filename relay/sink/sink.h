@@ -133,6 +133,7 @@ struct Sink
 };
 
 /* in sink.c */
+extern bool sink_has_scheme(const char *schemes, const char *url);
 extern const SinkKind *sink_find(const RelayFeedConfig *config);
 
 /* in subject.c */

@@ -267,7 +267,8 @@ is_stopped(const Feed *feed)
 static unsigned long long
 is_at_end(const Feed *feed)
 {
-	return feed->state == FEED_RUNNING && feed_reader_at_end(&feed->reader) &&
+	return feed->state == FEED_RUNNING &&
+		(feed->runner != NULL ? feed->is_at_end : feed_reader_at_end(&feed->reader)) &&
 		feed->sink->sent == feed->sink->acknowledged;
 }
 
