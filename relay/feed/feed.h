@@ -82,6 +82,9 @@ typedef struct FeedRunner
 	Feed *(*make)(void);
 	void (*start)(Feed *feed);
 	void (*stop)(Feed *feed);
+
+	/* files that its settings name may have changed */
+	void (*reload)(Feed *feed);
 	int64_t (*work)(Feed *feed, int64_t now);	/* when to be called again */
 	void (*news)(Feed *feed, Oid relid, bool listen);	/* relid 0: of all */
 } FeedRunner;

@@ -142,7 +142,11 @@ feed_reload(void)
 			feed = feed->next;
 		if (feed != NULL && !feed->is_removed && feed->state != FEED_STOPPED &&
 			relay_config_equal(feed->config, config->feeds[i]))
+		{
+			if (feed->runner != NULL)
+				feed->runner->reload(feed);
 			continue;
+		}
 		if (!check_feed(config->feeds[i]))
 		{
 			good = false;

@@ -12,7 +12,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "webhook/event.h"
+#include "webhook/hook.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,23 +8,6 @@
  * acknowledged up to the first that is neither, as often as that has moved.  What
  * was not acknowledged when the relay ends comes again: at least once.
  *
- * Order.  Of one key one request is in flight, and the next entry is sent when
- * the one before it was accepted or parked.  A TRUNCATE comes alone.  The next page
- * is polled when all of this one is done, so no key is in two pages.
- *
- * What is not accepted is sent again, after a delay that grows or that the
- * receiver names, and its key waits.  Two things can be the reason, and they look
- * the same: the receiver does not work, or it cannot take this entry.  If it does
- * not work, to park one entry after the other would move the backlog into the
- * table of parked entries, without its order; so an attempt counts only if the
- * receiver accepted another entry since it was first given this one, or if its
- * status says that the request is wrong.  Else all entries wait.  But a page can
- * have no other entry that it would accept.  So after PATIENCE waits in a row the
- * attempts at the first one count, one after each wait: while a receiver does not
- * work, an entry is parked in some minutes, and no more.  After --attempts that
- * count, the entry is parked (feed_nack()), so that its key goes on, and comes
- * again by the backoff of the subscription.
- *
  * Two relays with different names share the subscription: the lease of its
  * consumer keeps one of them waiting.
  *
@@ -34,100 +17,23 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "webhook/event.h"
+#include "webhook/hook.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ms */
-#define FIRST_DELAY 500
-#define MAX_DELAY 60000
 #define READ_RETRY 1000
 #define LOOK_AGAIN 1000			/* a parked entry can be due, or a lease free */
 #define GRACE 5000				/* the server may take to end a statement */
-
-/* waits in a row, after which attempts at the first entry count */
-#define PATIENCE 4
 
 /* entries of a page, for each request that may be in flight */
 #define ENTRIES 16
 
 /* polls that find nothing before --once ends: one may only have passed entries */
 #define EMPTY_POLLS 2
-
-typedef enum HookWork
-{
-	HOOK_IDLE,
-	HOOK_CHECKS,				/* the extension */
-	HOOK_SUBSCRIBES,
-	HOOK_POLLS,
-	HOOK_SETTLES,
-	HOOK_LEAVES
-} HookWork;
-
-typedef enum EntryState
-{
-	ENTRY_WAITS,
-	ENTRY_SENT,
-	ENTRY_ACCEPTED,
-	ENTRY_PARKED				/* or is to be, unless it is written */
-} EntryState;
-
-typedef struct Hook Hook;
-typedef struct HookEntry
-{
-	Hook	   *hook;
-	EntryState	state;
-	WebhookRequest *request;	/* in flight */
-	int64_t		retry_at;		/* ms */
-	int			failures;
-	int			counted;		/* of them */
-	uint64_t	accepted;		/* by the receiver, when this was first sent */
-	bool		is_for_good;	/* parked */
-	bool		is_writing;
-	bool		is_written;
-	int			delay;			/* s, until it comes again; 0: as the backoff says */
-	char		reason[128];
-} HookEntry;
-
-struct Hook
-{
-	Feed		feed;			/* the first member */
-	Sink		sink;			/* counters of the feed */
-	DbSession	session;
-	HookWork	work;
-	bool		is_subscribed;
-	char	   *schema;			/* of the extension's functions, quoted */
-	char	   *poll;			/* statements */
-	char	   *leave;
-	char	   *name;			/* of the feed, quoted */
-	char	   *source;
-	char	   *consumer;
-	bool		is_outbox;
-	Oid			relid;
-	WebhookKeys keys;
-	PGresult   *page;			/* or NULL */
-	HookEntry  *entries;
-	int			count;
-	int			acknowledged;	/* the first so many of them */
-	int			settling;		/* up to where the statement acknowledges */
-	bool		is_lost;		/* the page */
-	uint64_t	accepted;
-	int64_t		paused_until;	/* ms */
-	int			pauses;			/* in a row */
-	bool		is_paused;
-	int64_t		retry_at;		/* ms: the database */
-	bool		must_listen;
-	bool		has_news;
-	int			empty_polls;	/* in a row */
-	int64_t		look_at;		/* ms */
-	char		sqlstate[6];	/* of an error of this work's; "" and no message: none */
-	char		message[512];
-};
 
 static void opened(DbSession *session);
 static void received(DbSession *session, PGresult *result);
@@ -143,14 +49,6 @@ static void take_page(Hook *hook, PGresult *page);
 static void drop_page(Hook *hook);
 static bool has_outcomes(const Hook *hook);
 static void settle(Hook *hook);
-static void send_entries(Hook *hook, int64_t now);
-static bool is_turn(const Hook *hook, int i);
-static bool send_entry(HookEntry *entry);
-static void answered(void *arg, const WebhookAnswer *answer);
-static bool is_first(const Hook *hook, const HookEntry *entry);
-static void park(HookEntry *entry, bool for_good, int delay);
-static bool is_about_entry(int status);
-static const char *value(const Hook *hook, int i, WebhookColumn column);
 
 static Hook *
 hook_of(DbSession *session)
@@ -222,6 +120,16 @@ stop(Feed *feed)
 	hook->session.deadline = 0;
 }
 
+/* Take other secrets; if they are wrong, those before them stay. */
+static void
+reload(Feed *feed)
+{
+	WebhookKeys keys;
+
+	if (webhook_keys_read(&keys, feed->config->secrets))
+		((Hook *) feed)->keys = keys;
+}
+
 static void
 news(Feed *feed, Oid relid, bool listen)
 {
@@ -251,7 +159,7 @@ run(Feed *feed, int64_t now)
 	if (feed->state == FEED_STOPPED)
 		return next;
 	if (!feed->is_ending)
-		send_entries(hook, now);
+		webhook_entries_send(hook, now);
 	if (hook->acknowledged == hook->count && hook->page != NULL)
 		drop_page(hook);
 	if (feed->is_ending && hook->sink.sent == hook->sink.acknowledged && !has_outcomes(hook) &&
@@ -569,10 +477,10 @@ take_page(Hook *hook, PGresult *page)
 		HookEntry  *entry = &hook->entries[i];
 
 		entry->hook = hook;
-		if (value(hook, i, WEBHOOK_ERROR) == NULL)
+		if (webhook_entry_value(hook, i, WEBHOOK_ERROR) == NULL)
 			continue;
-		snprintf(entry->reason, sizeof(entry->reason), "%s", value(hook, i, WEBHOOK_ERROR));
-		park(entry, true, 0);
+		snprintf(entry->reason, sizeof(entry->reason), "%s", webhook_entry_value(hook, i, WEBHOOK_ERROR));
+		webhook_entry_park(entry, true, 0);
 	}
 }
 
@@ -592,13 +500,6 @@ drop_page(Hook *hook)
 	hook->page = NULL;
 	hook->count = 0;
 	hook->acknowledged = 0;
-}
-
-/* A value of an entry, or NULL. */
-static const char *
-value(const Hook *hook, int i, WebhookColumn column)
-{
-	return PQgetisnull(hook->page, i, column) ? NULL : PQgetvalue(hook->page, i, column);
 }
 
 /* Is there something to be acknowledged, or to be parked? */
@@ -626,7 +527,7 @@ settle(Hook *hook)
 	{
 		HookEntry  *entry = &hook->entries[i];
 		char		delay[32];
-		const char *arguments[] = {name, value(hook, i, WEBHOOK_RECEIPT), entry->reason,
+		const char *arguments[] = {name, webhook_entry_value(hook, i, WEBHOOK_RECEIPT), entry->reason,
 								   entry->delay > 0 ? delay : NULL};
 
 		entry->is_writing = entry->state == ENTRY_PARKED && !entry->is_written;
@@ -646,234 +547,11 @@ settle(Hook *hook)
 		statement.length = 0;
 		base_text_print(&statement, "SELECT %s.feed_ack($1, $2, strict => false)", hook->schema);
 		db_session_send(session, statement.data, 2,
-						(const char *[]){name, value(hook, hook->settling - 1, WEBHOOK_RECEIPT)});
+						(const char *[]){name, webhook_entry_value(hook, hook->settling - 1, WEBHOOK_RECEIPT)});
 	}
 	db_session_sync(session);
 	db_session_flush(session);
 	free(statement.data);
-}
-
-/* Send the entries whose turn it is. */
-static void
-send_entries(Hook *hook, int64_t now)
-{
-	if (now < hook->paused_until)
-		return;
-	for (int i = hook->acknowledged; i < hook->count; i++)
-	{
-		HookEntry  *entry = &hook->entries[i];
-
-		if (hook->sink.sent - hook->sink.acknowledged >= (uint64_t) hook->feed.config->requests)
-			return;
-		if (entry->state == ENTRY_WAITS && now >= entry->retry_at && is_turn(hook, i) && !send_entry(entry))
-			return;
-	}
-}
-
-/* Has all that an entry must come after been accepted, or parked? */
-static bool
-is_turn(const Hook *hook, int i)
-{
-	bool		is_alone = strncmp(value(hook, i, WEBHOOK_OP), "truncate", 8) == 0;
-
-	for (int j = hook->acknowledged; j < i; j++)
-	{
-		if (hook->entries[j].state >= ENTRY_ACCEPTED)
-			continue;
-		if (is_alone || strncmp(value(hook, j, WEBHOOK_OP), "truncate", 8) == 0)
-			return false;
-		for (WebhookColumn a = WEBHOOK_ORDER; a <= WEBHOOK_ORDER_TOO; a++)
-			for (WebhookColumn b = WEBHOOK_ORDER; b <= WEBHOOK_ORDER_TOO; b++)
-				if (value(hook, i, a) != NULL && value(hook, j, b) != NULL &&
-					strcmp(value(hook, i, a), value(hook, j, b)) == 0)
-					return false;
-	}
-	return true;
-}
-
-static bool
-send_entry(HookEntry *entry)
-{
-	static const struct
-	{
-		const char *name;
-		WebhookColumn column;
-	} headers[] = {
-		{"ce-id", WEBHOOK_CURSOR},
-		{"ce-subject", WEBHOOK_KEY},
-		{"ce-time", WEBHOOK_TIME},
-		{"ce-messageid", WEBHOOK_ID},
-		{"ce-publication", WEBHOOK_PUBLICATION},
-		{"ce-traceparent", WEBHOOK_TRACEPARENT},
-		{"ce-tracestate", WEBHOOK_TRACESTATE},
-		{"feedpub-relation", WEBHOOK_RELATION},
-		{"feedpub-old-key", WEBHOOK_OLD_KEY},
-	};
-	Hook	   *hook = entry->hook;
-	int			i = entry - hook->entries;
-	const char *op = value(hook, i, WEBHOOK_OP);
-	const char *relation = value(hook, i, WEBHOOK_RELATION);
-	const char *id = value(hook, i, WEBHOOK_ID);
-	const char *data = value(hook, i, WEBHOOK_DATA);
-	WebhookRequest *request = webhook_request_begin(hook->feed.config);
-	BaseText	text = {0};
-	char		number[32];
-	int64_t		now = time(NULL);
-
-	if (data == NULL || (hook->is_outbox && strcmp(data, "null") == 0))
-		data = "";
-	for (size_t h = 0; h < lengthof(headers); h++)
-	{
-		const char *attribute = value(hook, i, headers[h].column);
-
-		/* no publication is no attribute */
-		if (attribute == NULL || (headers[h].column == WEBHOOK_PUBLICATION && *attribute == '\0'))
-			continue;
-		text.length = 0;
-		webhook_event_encode(&text, attribute, '\0');
-		webhook_request_header(request, headers[h].name, text.data);
-	}
-	text.length = 0;
-	if (value(hook, i, WEBHOOK_TYPE) != NULL)
-		webhook_event_encode(&text, value(hook, i, WEBHOOK_TYPE), '\0');
-	else
-	{
-		webhook_event_encode(&text, relation != NULL ? relation : hook->name, '\0');
-		base_text_print(&text, ".%s", op);
-	}
-	webhook_request_header(request, "ce-type", text.data);
-	webhook_request_header(request, "ce-specversion", "1.0");
-	webhook_request_header(request, "ce-source", hook->source);
-	if (strcmp(op, "delete") == 0 || strncmp(op, "truncate", 8) == 0)
-		webhook_request_header(request, "ce-method", "DELETE");
-	if (!hook->is_outbox)
-		webhook_request_header(request, "feedpub-op", op);
-	if (value(hook, i, WEBHOOK_MOMENT) != NULL && *value(hook, i, WEBHOOK_MOMENT) == 't')
-		webhook_request_header(request, "feedpub-moment", "true");
-	webhook_request_header(request, "Content-Type", *data != '\0' ? "application/json" : "");
-
-	/* a dot ends the id in what is signed */
-	text.length = 0;
-	webhook_event_encode(&text, id != NULL ? id : value(hook, i, WEBHOOK_CURSOR), '.');
-	id = base_copy(text.data);
-	webhook_request_header(request, "webhook-id", id);
-	snprintf(number, sizeof(number), "%" PRId64, now);
-	webhook_request_header(request, "webhook-timestamp", number);
-	text.length = 0;
-	webhook_sign(&text, &hook->keys, id, now, data, strlen(data));
-	webhook_request_header(request, "webhook-signature", text.data);
-	free((char *) id);
-	free(text.data);
-
-	if (!webhook_request_send(request, data, strlen(data), answered, entry))
-		return false;
-	if (entry->failures == 0)
-		entry->accepted = hook->accepted;
-	entry->request = request;
-	entry->state = ENTRY_SENT;
-	hook->sink.sent++;
-	return true;
-}
-
-/* Does a status say that this request is wrong, and not the receiver? */
-static bool
-is_about_entry(int status)
-{
-	return status == 400 || status == 409 || status == 411 || status == 413 || status == 415 ||
-		status == 422;
-}
-
-/* Is it the first that is neither accepted nor parked? */
-static bool
-is_first(const Hook *hook, const HookEntry *entry)
-{
-	for (const HookEntry *e = hook->entries; e < entry; e++)
-		if (e->state < ENTRY_ACCEPTED)
-			return false;
-	return true;
-}
-
-static void
-answered(void *arg, const WebhookAnswer *answer)
-{
-	HookEntry  *entry = arg;
-	Hook	   *hook = entry->hook;
-	Feed	   *feed = &hook->feed;
-	int			most = feed->config->attempts;
-	bool		may_be_parked = strncmp(value(hook, entry - hook->entries, WEBHOOK_OP), "truncate", 8) != 0;
-	int64_t		now = base_now();
-	int64_t		delay;
-
-	entry->request = NULL;
-	if (answer->status >= 200 && answer->status < 300)
-	{
-		entry->state = ENTRY_ACCEPTED;
-		hook->accepted++;
-		hook->sink.acknowledged++;
-		feed->sent++;
-		hook->pauses = 0;
-		hook->is_paused = false;
-		if (feed->state == FEED_RETRYING)
-			feed->state = FEED_RUNNING;
-		return;
-	}
-	hook->sink.sent--;
-	entry->state = ENTRY_WAITS;
-	feed->failures++;
-	if (answer->status != 0)
-		snprintf(entry->reason, sizeof(entry->reason), "the receiver answered with status %d", answer->status);
-	else
-		snprintf(entry->reason, sizeof(entry->reason), "%s", answer->problem);
-	feed_report(feed, BASE_LOG_WARNING, "could not deliver: %s", entry->reason);
-	delay = FIRST_DELAY << (entry->failures < 8 ? entry->failures : 8);
-	entry->failures++;
-	if (delay > MAX_DELAY)
-		delay = MAX_DELAY;
-	if (answer->retry_after > 0)
-		delay = answer->retry_after * INT64_C(1000);
-	entry->retry_at = now + delay;
-	if (answer->status == 410 && may_be_parked)
-	{
-		park(entry, true, 0);
-		return;
-	}
-	if (is_about_entry(answer->status) || hook->accepted != entry->accepted ||
-		(hook->pauses >= PATIENCE && is_first(hook, entry)))
-	{
-		entry->counted++;
-		if (most > 0 && entry->counted >= most && may_be_parked)
-		{
-			park(entry, false, answer->retry_after);
-			return;
-		}
-		if (is_about_entry(answer->status) || hook->accepted != entry->accepted)
-			return;
-	}
-
-	/* several that were in flight are one failure */
-	if (now < hook->paused_until)
-		return;
-	delay = FIRST_DELAY << (hook->pauses < 8 ? hook->pauses++ : 8);
-	if (delay > MAX_DELAY)
-		delay = MAX_DELAY;
-	if (answer->retry_after > 0)
-		delay = answer->retry_after * INT64_C(1000);
-	hook->paused_until = now + delay;
-	hook->is_paused = true;
-	if (feed->state == FEED_RUNNING)
-		feed->state = FEED_RETRYING;
-}
-
-/* An entry is not sent any more; its reason is set. */
-static void
-park(HookEntry *entry, bool for_good, int delay)
-{
-	entry->state = ENTRY_PARKED;
-	entry->is_for_good = for_good;
-	entry->delay = delay;
-	base_log(BASE_LOG_WARNING, "feed \"%s\": parks the entry with cursor %s%s: %s", entry->hook->feed.name,
-			 value(entry->hook, entry - entry->hook->entries, WEBHOOK_CURSOR),
-			 for_good ? " for good" : "", entry->reason);
 }
 
 const FeedRunner webhook_runner = {
@@ -882,5 +560,6 @@ const FeedRunner webhook_runner = {
 	.make = make,
 	.start = start,
 	.stop = stop,
+	.reload = reload,
 	.work = run,
 	.news = news};

@@ -201,6 +201,20 @@ soon(sub { scalar(grep { $_ eq '"i1"' } bodies()) == 1 }, 'gets it');
 unlike(relay_log($relay), qr/whsec_/, 'no secret is in the log');
 relay_stop($relay);
 
+# other secrets
+$relay = start();
+open my $file, '>', "$directory/secrets" or die $!;
+print $file "$secrets[1]\n";
+close $file;
+kill 'HUP', $relay->{pid};
+relay_logs($relay, qr/settings reloaded/, 'SIGHUP');
+insert('j', 'j1');
+soon(sub { scalar(grep { $_ eq '"j1"' } bodies()) == 1 }, 'a message after it');
+($request) = grep { $_->{body} eq '"j1"' } receiver_requests($receiver);
+is($request->{headers}{'webhook-signature'}, signature($secrets[1], $request), 'has the signature of the secret that is left');
+relay_stop($relay);
+@secrets = $secrets[1];
+
 # settings
 for my $case ([ 'secrets', '/nonexistent', qr/could not open file/ ], [ 'subscription', '', qr/"subscription" is missing/ ],
 	[ 'allow', 'localhost', qr/"allow" is no list/ ])
