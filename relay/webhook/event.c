@@ -21,9 +21,11 @@
 #define FIELD(name) "pg_catalog.json_object_field_text(p.\"row\", '" name "')"
 #define TRACE(name) "pg_catalog.json_object_field_text(" \
 					"pg_catalog.json_object_field(p.\"row\", 'headers'), '" name "')"
-#define TIME                                                       \
-	"pg_catalog.to_char(pg_catalog.timezone('UTC', p.published_at)," \
-	" 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"+00:00\"')"
+
+/* as JSON has it: without zeros at the end of the fraction */
+#define TIME \
+	"pg_catalog.rtrim(pg_catalog.rtrim(pg_catalog.to_char(pg_catalog.timezone('UTC', p.published_at)," \
+	" 'YYYY-MM-DD\"T\"HH24:MI:SS.US'), '0'), '.') OPERATOR(pg_catalog.||) '+00:00'"
 
 /* a key of one column is its value, of several an array */
 #define KEY(key)                                                                         \

@@ -82,7 +82,7 @@ is_deeply(
 		'user-agent' => $headers{'user-agent'}
 	},
 	'attributes are headers');
-like($headers{'ce-time'}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00$/, 'when it was published');
+like($headers{'ce-time'}, qr/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00$/, 'when it was published');
 is($headers{'webhook-id'}, 'id%2E1', 'the id is that of the message');
 ok(abs($headers{'webhook-timestamp'} - time) < 300, 'the timestamp is now');
 is($headers{'webhook-signature'}, join(' ', map { signature($_, $request) } @secrets), 'it is signed by both secrets');
@@ -184,7 +184,7 @@ receiver_rules($receiver);
 # private addresses
 $relay = start(allow => '', wait => 0);
 insert('i', 'i1');
-relay_logs($relay, qr/its address is not public, and not in "allow"/, 'an address that is not public is refused');
+relay_logs($relay, qr{its address is not public}, 'an address that is not public is refused');
 relay_stop($relay);
 $relay = start(allow => '10.0.0.0/8,127.0.0.2,::1', wait => 0);
 relay_logs($relay, qr/its address is not public/, 'nor is one that is not in the list');
@@ -216,8 +216,8 @@ relay_stop($relay);
 @secrets = $secrets[1];
 
 # settings
-for my $case ([ 'secrets', '/nonexistent', qr/could not open file/ ], [ 'subscription', '', qr/"subscription" is missing/ ],
-	[ 'allow', 'localhost', qr/"allow" is no list/ ])
+for my $case ([ 'secrets', '/nonexistent', qr/could not open file/ ], [ 'subscription', '', qr{subscription.* is missing} ],
+	[ 'allow', 'localhost', qr{allow.* is no list} ])
 {
 	my ($name, $value, $pattern) = @$case;
 	my $bad = start($name => $value, wait => 0);
@@ -257,7 +257,7 @@ is($rows[-1]{headers}{'ce-method'}, 'DELETE', 'and is a DELETE');
 my ($delete) = grep { $_->{headers}{'ce-type'} eq 'public.kv.delete' } @rows;
 is($delete->{body}, '', 'a delete has no body');
 is($delete->{headers}{'webhook-signature'}, join(' ', map { signature($_, $delete) } @secrets), 'and is signed');
-is(relay_wait(start(feed => 'changes', subscription => 'changes', once => 1)), 0, 'a change feed');
+is(relay_wait(start(feed => 'changes', subscription => 'changes', requests => 1, once => 1)), 0, 'a change feed');
 my @changes = (receiver_requests($receiver))[ -5 .. -1 ];
 is_deeply([ map { $_->{headers}{'feedpub-op'} } @changes ], [qw(insert update delete insert truncate)], 'all changes')
   or diag(explain(\@changes));
