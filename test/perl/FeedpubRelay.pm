@@ -130,9 +130,10 @@ sub nats_connect
 sub fill
 {
 	my ($client) = @_;
+	my $left = $client->{until} ? $client->{until} - time : $PostgreSQL::Test::Utils::timeout_default;
 
 	die 'nats-server does not answer'
-	  unless IO::Select->new($client->{socket})->can_read($PostgreSQL::Test::Utils::timeout_default);
+	  unless $left > 0 && IO::Select->new($client->{socket})->can_read($left);
 	return sysread $client->{socket}, $client->{buffer}, 1 << 20, length $client->{buffer};
 }
 
@@ -191,6 +192,10 @@ sub read_message
 	die 'nats-server closed the connection';
 }
 
+# How long a request may take, in seconds.  A cluster without a leader drops it,
+# and goes on to send PING, so it is to be sent again.
+our $patience = $PostgreSQL::Test::Utils::timeout_default;
+
 # A request; returns the answer's data.
 sub request
 {
@@ -198,6 +203,7 @@ sub request
 	my $client = nats_connect($nats);
 	my $head = %headers ? join('', "NATS/1.0\r\n", (map { "$_: $headers{$_}\r\n" } sort keys %headers), "\r\n") : '';
 
+	$client->{until} = time + $patience;
 	print { $client->{socket} } "SUB _INBOX.test.1 1\r\n",
 	  $head eq ''
 	  ? "PUB $subject _INBOX.test.1 " . length($data) . "\r\n$data\r\n"

@@ -46,6 +46,8 @@ for my $n (1 .. 5)
 	select undef, undef, undef, 0.5;
 }
 is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
+select undef, undef, undef, 4;
+unlike(relay_log($second), qr/takes over/, 'that nothing is to be done is no reason to take over');
 
 # the first does not answer any more
 kill 'STOP', $first->{pid};
@@ -78,8 +80,8 @@ unlike(relay_log($again), qr/fenced/, 'without being fenced');
 my $namesake = relay_start($node, $nats, name => 'first', takeover => 1000);
 write_messages(100);
 soon(sub { in_stream() == 3170 }, 'two of one name: all is sent');
-my $fenced = relay_log($again) =~ /is fenced/ ? $again : $namesake;
-relay_logs($fenced, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'by one of them, the other is fenced');
+soon(sub { grep { relay_log($_) =~ /is fenced: relay \\"first [0-9a-f]+\\" sends/ } $again, $namesake },
+	'by one of them, the other is fenced');
 relay_stop($_) for $again, $namesake, $second;
 
 # both write at once, for they take over again and again

@@ -78,8 +78,8 @@ for my $bad ([ to => "nats://relay:other\@127.0.0.1:$nats->{port}" ], [ database
 {
 	my $relay = relay_start($node, $nats, @$bad, wait => 0);
 
-	is(relay_wait($relay), 2, "a password in --$bad->[0] is refused");
-	like(relay_log($relay), qr/may not have a (user or )?password/, 'which is said');
+	relay_logs($relay, qr/may not have a (user or )?password/, "a password in --$bad->[0] is refused");
+	is(relay_wait($relay), 2, 'and the relay ends');
 	unlike(relay_log($relay), qr/other/, 'without it');
 }
 

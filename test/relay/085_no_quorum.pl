@@ -53,7 +53,7 @@ sub info
 }
 
 start_server($_) for 0 .. 2;
-soon(sub { my $i = eval { nats_api($nats[0], 'INFO') }; $i && !$i->{error} }, 'a cluster of three');
+soon(sub { local $FeedpubRelay::patience = 3; my $i = eval { nats_api($nats[0], 'INFO') }; $i && !$i->{error} }, 'a cluster of three');
 sql($node, q{SELECT feed_create('outbox'), feed_create('other'); SELECT feed_start_worker()});
 write_messages(1000);
 my $relay = relay_start($node, undef, stream_replicas => 3, to => join(',', map { "nats://127.0.0.1:$_" } @ports[ 0 .. 2 ]));

@@ -131,7 +131,7 @@ sub api
 	die 'no server answers';
 }
 
-soon(sub { my $i = eval { nats_api($nats[0], 'INFO') }; $i && !$i->{error} }, 'a cluster');
+soon(sub { local $FeedpubRelay::patience = 3; my $i = eval { nats_api($nats[0], 'INFO') }; $i && !$i->{error} }, 'a cluster');
 sql($node, q{SELECT feed_create('outbox'); SELECT feed_start_worker()});
 my $script = PostgreSQL::Test::Utils::tempdir() . '/write.sql';
 append_to_file($script, <<'SQL');
