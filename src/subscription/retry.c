@@ -58,12 +58,13 @@ PG_FUNCTION_INFO_V1(feed_discard);
 #define MAX_DUE		100
 
 /*
- * Passed entries for which nothing is left to do, or one in the state $4.  COALESCE
- * keeps this from the index of times.
+ * A passed entry for which nothing is left to do, or one in the state $4.  COALESCE
+ * keeps this from the index of times.  (An array of cursors would be a filter of
+ * all that wait, where there are no statistics.)
  */
 static FeedpubStatement forget = {
 	.sql = "DELETE FROM feedpub._parked_entry"
-		   " WHERE subscription = $1 AND shard = $2 AND cursor = ANY ($3)"
+		   " WHERE subscription = $1 AND shard = $2 AND cursor = $3"
 		   " AND CASE WHEN $4::int8 <> 0 THEN state = $4"
 		   "  ELSE COALESCE(retry_at <= pg_catalog.clock_timestamp(), false)"
 		   "   AND feedpub._cursor_compare(cursor, $5) <= 0 END",
@@ -197,20 +198,19 @@ bool
 feedpub_retry_forget(const FeedpubSubscription *sub, FeedpubShard *shard,
 					 List *cursors, int64 state)
 {
-	Datum	   *array = palloc(list_length(cursors) * sizeof(Datum));
 	Datum		values[5];
-	uint64		n;
+	uint64		n = 0;
 	ListCell   *lc;
 
-	foreach(lc, cursors)
-		array[foreach_current_index(lc)] = PointerGetDatum(lfirst(lc));
 	values[0] = PointerGetDatum(sub->name);
 	values[1] = Int32GetDatum(shard->shard);
-	values[2] = PointerGetDatum(construct_array(array, list_length(cursors),
-												TEXTOID, -1, false, TYPALIGN_INT));
 	values[3] = Int64GetDatum(state);
 	values[4] = PointerGetDatum(shard->cursor);
-	n = feedpub_store_execute(&forget, values, NULL);
+	foreach(lc, cursors)
+	{
+		values[2] = PointerGetDatum(lfirst(lc));
+		n += feedpub_store_execute(&forget, values, NULL);
+	}
 	if (n == 0)
 		return false;
 	shard->parked -= (int) n;
