@@ -1,7 +1,7 @@
 # FeedpubReceiver.pm: a receiver of webhooks, for tests of feedpub-relay.
 #
 #   receiver_start(option => value, ...)  starts a server of HTTP on 127.0.0.1.
-#                      Options: port (a free one); tls (a hash with cert and key)
+#                      Option: port (a free one)
 #   receiver_rules(RECEIVER, HASH, ...)   how it answers from now on; the first
 #                      rule that fits counts: match (a pattern for the body),
 #                      times (how often it counts), status (200), headers (a hash),
@@ -37,15 +37,13 @@ sub receiver_start
 	my $directory = PostgreSQL::Test::Utils::tempdir();
 	my $receiver = {
 		port => $port,
-		url => ($options{tls} ? 'https' : 'http') . "://127.0.0.1:$port/hook",
+		url => "http://127.0.0.1:$port/hook",
 		log => "$directory/requests",
 		rules => "$directory/rules"
 	};
-	my $class = $options{tls} ? 'IO::Socket::SSL' : 'IO::Socket::INET';
 
 	receiver_rules($receiver);
 	PostgreSQL::Test::Utils::append_to_file($receiver->{log}, '');
-	require IO::Socket::SSL if $options{tls};
 	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port,
 		Listen => 100, ReuseAddr => 1) or die "could not listen: $!";
 	$receiver->{pid} = fork // die "could not fork: $!";
@@ -60,9 +58,6 @@ sub receiver_start
 			my $pid = fork;
 			next if $pid || !defined $pid;
 			eval {
-				IO::Socket::SSL->start_SSL($client, SSL_server => 1,
-					SSL_cert_file => $options{tls}{cert}, SSL_key_file => $options{tls}{key}) or die
-				  if $options{tls};
 				$SIG{PIPE} = 'IGNORE';
 				serve($receiver, $client);
 			};
