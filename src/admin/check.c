@@ -110,7 +110,7 @@ run_checks(FeedpubCheck *cxt)
 	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
 	cxt->is_table = feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes) ?
 		feedpub_registry_is_table(cxt->feed) :
-		feedpub_relation_has_trigger(cxt->rel, "_stamp_row");
+		OidIsValid(feedpub_relation_trigger(cxt->rel, "_stamp_row"));
 
 	is_changes = feedpub_registry_kind(cxt->feed) == FEEDPUB_KIND_CHANGES;
 	if (is_changes && !cxt->catalogs_only)
@@ -493,9 +493,9 @@ feedpub_check_is_registered(Oid relid)
 	{
 		Relation	rel = relation_open(relid, AccessShareLock);
 
-		was_feed = feedpub_relation_has_trigger(rel, "_stamp_row") ||
+		was_feed = OidIsValid(feedpub_relation_trigger(rel, "_stamp_row")) ||
 			(relkind == RELKIND_RELATION &&
-			 (feedpub_relation_has_trigger(rel, "_stamp_message") ||
+			 (OidIsValid(feedpub_relation_trigger(rel, "_stamp_message")) ||
 			  !OidIsValid(feedpub_relation_sequence(relid)) ||
 			  TupleDescAttr(RelationGetDescr(rel), get_attnum(relid, FEEDPUB_XID_COLUMN) - 1)->attnotnull));
 		relation_close(rel, AccessShareLock);

@@ -55,7 +55,6 @@ static Oid	create(text *name, bool if_not_exists, FeedpubKind kind, const char *
 				   bool may_be_default);
 static Oid	find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind);
 static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
-static void require_outbox(Oid relid);
 
 /*
  * feed_create(name text, payload_type regtype DEFAULT 'jsonb',
@@ -282,29 +281,21 @@ feed_drop(PG_FUNCTION_ARGS)
 static void
 check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 {
+	FeedpubKind kind;
+
 	if (!OidIsValid(relid))
 		return;
-	require_outbox(relid);
-	if (!*(bool *) cascade)
-		feedpub_registry_refuse_subscribed(relid, "drop");
-	if (feedpub_registry_kind(relid) == FEEDPUB_KIND_CHANGES)
-		feedpub_lock_feeds(list_make1_oid(relid), NIL, AccessExclusiveLock);
-}
-
-/*
- * Raise an error unless it is an outbox of the caller's.
- */
-static void
-require_outbox(Oid relid)
-{
-	FeedpubKind kind = feedpub_registry_require(relid);
-
+	kind = feedpub_registry_require(relid);
 	feedpub_require_owner(relid);
 	if (kind == FEEDPUB_KIND_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
 				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),
 				 errhint("Use feed_detach() to make it an ordinary table again, or DROP TABLE.")));
+	if (!*(bool *) cascade)
+		feedpub_registry_refuse_subscribed(relid, "drop");
+	if (kind == FEEDPUB_KIND_CHANGES)
+		feedpub_lock_feeds(list_make1_oid(relid), NIL, AccessExclusiveLock);
 }
 
 /*

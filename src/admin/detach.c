@@ -43,7 +43,6 @@ typedef struct DetachedFeed
 } DetachedFeed;
 
 static void detach(void *arg);
-static void require_feed(Oid relid);
 static void drop_triggers(Oid relid);
 static const char *add_default(Oid relid);
 
@@ -135,7 +134,8 @@ detach(void *arg)
 	for (int i = 0; i < 2; i++)
 	{
 		/* before the lock, which blocks other sessions, and again under it */
-		require_feed(feed->relid);
+		(void) feedpub_registry_require(feed->relid);
+		feedpub_require_owner(feed->relid);
 		if (!feed->cascade)
 			feedpub_registry_refuse_subscribed(feed->relid, "detach");
 		if (i == 0)
@@ -155,16 +155,6 @@ detach(void *arg)
 	}
 	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), add_default(feed->relid)));
 	feedpub_registry_remove(feed->relid);
-}
-
-/*
- * Raise an error unless it is a feed of the caller's.
- */
-static void
-require_feed(Oid relid)
-{
-	(void) feedpub_registry_require(relid);
-	feedpub_require_owner(relid);
 }
 
 /*

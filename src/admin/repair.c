@@ -32,7 +32,7 @@ feedpub_repair_registration(Oid relid)
 	if (is_registered)
 		return 0;
 	rel = relation_open(relid, AccessShareLock);
-	is_table = feedpub_relation_has_trigger(rel, "_stamp_row");
+	is_table = OidIsValid(feedpub_relation_trigger(rel, "_stamp_row"));
 	feedpub_registry_add(relid,
 						 is_table															? FEEDPUB_KIND_TABLE :
 							 get_attnum(relid, FEEDPUB_CHANGES_COLUMN) != InvalidAttrNumber ? FEEDPUB_KIND_CHANGES :
@@ -41,7 +41,7 @@ feedpub_repair_registration(Oid relid)
 	feedpub_wake_note_new(relid);
 	if (is_table)
 		feedpub_registry_set_key(rel, feedpub_key_primary(rel),
-								 feedpub_relation_has_trigger(rel, "_note_delete"));
+								 OidIsValid(feedpub_relation_trigger(rel, "_note_delete")));
 	relation_close(rel, NoLock);
 	CommandCounterIncrement();
 	return 1;

@@ -98,14 +98,9 @@ feedpub_guc_define(void)
 								numbers[i].value, *numbers[i].value, numbers[i].min, numbers[i].max,
 								numbers[i].context, numbers[i].flags, NULL, NULL, NULL);
 	DefineCustomEnumVariable("feedpub.publish_synchronous_commit",
-							 "Sets the synchronous_commit with which batches are published.",
-							 NULL,
-							 &feedpub_publish_synchronous_commit,
-							 SYNCHRONOUS_COMMIT_ON,
-							 commit_options,
-							 PGC_SUSET,
-							 0,
-							 NULL, NULL, NULL);
+							 "Sets the synchronous_commit with which batches are published.", NULL,
+							 &feedpub_publish_synchronous_commit, SYNCHRONOUS_COMMIT_ON, commit_options,
+							 PGC_SUSET, 0, NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("feedpub");
 }

@@ -341,10 +341,7 @@ append_value(FeedpubJsonValues *values, StringInfo out, FeedpubJsonType *type, D
 	switch (type->kind)
 	{
 		case JSON_BOOL:
-			if (DatumGetBool(value))
-				appendBinaryStringInfo(out, "true", 4);
-			else
-				appendBinaryStringInfo(out, "false", 5);
+			appendStringInfoString(out, DatumGetBool(value) ? "true" : "false");
 			break;
 		case JSON_INT4:
 			appendBinaryStringInfo(out, buffer, pg_ltoa(DatumGetInt32(value), buffer));
@@ -464,10 +461,7 @@ append_jsonb_scalar(FeedpubJsonValues *values, StringInfo out, const JsonbValue 
 			appendBinaryStringInfo(out, "null", 4);
 			break;
 		case jbvBool:
-			if (value->val.boolean)
-				appendBinaryStringInfo(out, "true", 4);
-			else
-				appendBinaryStringInfo(out, "false", 5);
+			appendStringInfoString(out, value->val.boolean ? "true" : "false");
 			break;
 		case jbvNumeric:
 			number = DatumGetCString(DirectFunctionCall1(numeric_out,

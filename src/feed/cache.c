@@ -37,7 +37,6 @@ static uint64 generation = 0;	/* how many invalidations have come */
 
 static void invalidate(Datum arg, Oid relid);
 static void invalidate_all(Datum arg, int cacheid, uint32 hash);
-static void make(FeedpubCache *cache);
 
 /*
  * Watch for invalidations.  _PG_init() calls this once.  A schema's name is part
@@ -83,20 +82,6 @@ invalidate_all(Datum arg, int cacheid, uint32 hash)
 	invalidate(arg, InvalidOid);
 }
 
-static void
-make(FeedpubCache *cache)
-{
-	HASHCTL		ctl = {0};
-
-	ctl.keysize = sizeof(Oid);
-	ctl.entrysize = cache->entry_size;
-	ctl.hcxt = TopMemoryContext;
-	cache->entries = hash_create(cache->name, 16, &ctl,
-								 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
-	cache->next = caches;
-	caches = cache;
-}
-
 /*
  * The entry of a table, or NULL if there is none.
  */
@@ -114,11 +99,16 @@ feedpub_cache_find(FeedpubCache *cache, Oid relid)
 void *
 feedpub_cache_enter(FeedpubCache *cache, Oid relid)
 {
+	HASHCTL		ctl = {.keysize = sizeof(Oid), .entrysize = cache->entry_size, .hcxt = TopMemoryContext};
 	FeedpubCached *entry;
 	bool		found;
 
 	if (cache->entries == NULL)
-		make(cache);
+	{
+		cache->entries = hash_create(cache->name, 16, &ctl, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+		cache->next = caches;
+		caches = cache;
+	}
 	entry = hash_search(cache->entries, &relid, HASH_ENTER, &found);
 	if (!found)
 	{

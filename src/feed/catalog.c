@@ -39,36 +39,11 @@
 
 #include "feed/feed.h"
 
-static Node *index_tree(Relation index, AttrNumber attno);
 static bool find_value(Relation table, Relation rel, AttrNumber attno,
 					   int nkeys, const AttrNumber *attnos,
 					   const Datum *values, Datum *value);
 static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
 						   Datum *values);
-
-/*
- * A node tree of an index's row in pg_index, or NULL.
- */
-static Node *
-index_tree(Relation index, AttrNumber attno)
-{
-	bool		isnull;
-	Datum		tree;
-
-	if (heap_attisnull(index->rd_indextuple, attno, NULL))
-		return NULL;
-	tree = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, attno, &isnull);
-	return stringToNode(TextDatumGetCString(tree));
-}
-
-/*
- * The condition of a partial index, or NULL.
- */
-Node *
-feedpub_catalog_index_predicate(Relation index)
-{
-	return index_tree(index, Anum_pg_index_indpred);
-}
 
 /*
  * Does a partial index leave out the rows without a stamp, and no others?
@@ -77,7 +52,9 @@ feedpub_catalog_index_predicate(Relation index)
 bool
 feedpub_catalog_is_stamped_predicate(Relation rel, Relation index)
 {
-	NullTest   *test = (NullTest *) feedpub_catalog_index_predicate(index);
+	bool		isnull;
+	Datum		tree = SysCacheGetAttr(INDEXRELID, index->rd_indextuple, Anum_pg_index_indpred, &isnull);
+	NullTest   *test = isnull ? NULL : stringToNode(TextDatumGetCString(tree));
 
 	return test != NULL && IsA(test, NullTest) &&
 		test->nulltesttype == IS_NOT_NULL && IsA(test->arg, Var) &&

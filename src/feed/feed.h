@@ -194,7 +194,6 @@ extern bool feedpub_cache_end(uint64 begun);
 extern Oid	feedpub_cache_registry(void);
 
 /* in catalog.c */
-extern Node *feedpub_catalog_index_predicate(Relation index);
 extern bool feedpub_catalog_is_stamped_predicate(Relation rel, Relation index);
 extern List *feedpub_catalog_partitions(Oid relid);
 extern bool feedpub_catalog_has_plain_partition_key(Oid relid);
@@ -219,7 +218,6 @@ extern char *feedpub_floor_subscriber(Oid feed);
 extern void feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
 										  FullTransactionId after_xid);
 extern bool feedpub_foreign_exists(const FeedpubPartitions *partitions,
-								   Snapshot snapshot,
 								   FullTransactionId *stamp);
 extern bool feedpub_foreign_has_unstamped(Relation rel);
 
@@ -359,7 +357,7 @@ extern Oid	feedpub_relation_index(Relation rel);
 extern bool feedpub_relation_has_invalid_index(Relation rel);
 extern char *feedpub_relation_index_cure(Relation rel, bool concurrently);
 extern int64 feedpub_relation_last_pos(Oid seqid);
-extern bool feedpub_relation_has_trigger(Relation rel, const char *function);
+extern Oid	feedpub_relation_trigger(Relation rel, const char *function);
 extern bool feedpub_relation_has_default_row_type(Relation rel);
 extern Size feedpub_relation_row_size(TupleTableSlot *slot, Size (*size_of)(Datum value));
 

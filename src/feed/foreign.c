@@ -18,9 +18,8 @@
 
 #include "feed/feed.h"
 
-static bool has_row(Relation heap, Relation index, Snapshot snapshot,
-					StrategyNumber strategy, RegProcedure function,
-					FullTransactionId *stamp);
+static bool has_row(Relation heap, Relation index, StrategyNumber strategy,
+					RegProcedure function, FullTransactionId *stamp);
 
 /*
  * Raise PF001 for a cursor that this server cannot have delivered.  A cursor's
@@ -56,14 +55,13 @@ feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
  * It costs one descent of each index, which ends after the last row.
  */
 bool
-feedpub_foreign_exists(const FeedpubPartitions *partitions, Snapshot snapshot,
-					   FullTransactionId *stamp)
+feedpub_foreign_exists(const FeedpubPartitions *partitions, FullTransactionId *stamp)
 {
 	for (int i = 0; i < partitions->n; i++)
 	{
 		*stamp = ReadNextFullTransactionId();
 		if (has_row(partitions->partitions[i].heap, partitions->partitions[i].index,
-					snapshot, BTGreaterEqualStrategyNumber, F_XID8GE, stamp))
+					BTGreaterEqualStrategyNumber, F_XID8GE, stamp))
 			return true;
 	}
 	return false;
@@ -78,41 +76,35 @@ feedpub_foreign_has_unstamped(Relation rel)
 {
 	FullTransactionId none = InvalidFullTransactionId;
 	Relation	index = index_open(feedpub_relation_index(rel), AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	bool		found = has_row(rel, index, snapshot, BTEqualStrategyNumber, F_XID8EQ, &none);
+	bool		found = has_row(rel, index, BTEqualStrategyNumber, F_XID8EQ, &none);
 
-	UnregisterSnapshot(snapshot);
 	index_close(index, AccessShareLock);
 	return found;
 }
 
 /*
- * Does a table have a visible row whose xid is in a range: from the given one
- * on, or equal to it?  *stamp is then the xid of the first one.
+ * Does a table have a row whose xid is in a range: from the given one on, or
+ * equal to it?  *stamp is then the xid of the first one.  The transaction's
+ * snapshot may be too old to see it.
  */
 static bool
-has_row(Relation heap, Relation index, Snapshot snapshot,
-		StrategyNumber strategy, RegProcedure function, FullTransactionId *stamp)
+has_row(Relation heap, Relation index, StrategyNumber strategy, RegProcedure function,
+		FullTransactionId *stamp)
 {
-	IndexScanDesc scan;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(heap, NULL);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
 	ScanKeyData key;
-	TupleTableSlot *slot;
 	bool		found;
+	bool		isnull;
 
 	ScanKeyInit(&key, 1, strategy, function, FullTransactionIdGetDatum(*stamp));
-	slot = table_slot_create(heap, NULL);
-	scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
 	index_rescan(scan, &key, 1, NULL, 0);
 	found = index_getnext_slot(scan, ForwardScanDirection, slot);
 	if (found)
-	{
-		bool		isnull;
-
-		*stamp = DatumGetFullTransactionId(slot_getattr(slot,
-														index->rd_index->indkey.values[0],
-														&isnull));
-	}
+		*stamp = DatumGetFullTransactionId(slot_getattr(slot, index->rd_index->indkey.values[0], &isnull));
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
 	return found;
 }

@@ -33,20 +33,14 @@ feedpub_history_check(const FeedpubFeed *feed,
 					  const FeedpubPartitions *partitions)
 {
 	FullTransactionId stamp;
-	Snapshot	snapshot;
 	bool		checked = true;
-	bool		found;
 
 	for (int i = 0; i < partitions->n; i++)
 		checked = checked && *partitions->partitions[i].history_checked;
 	if (checked)
 		return;
 
-	/* the transaction's snapshot may be too old to see them */
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = feedpub_foreign_exists(partitions, snapshot, &stamp);
-	UnregisterSnapshot(snapshot);
-	if (found)
+	if (feedpub_foreign_exists(partitions, &stamp))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEED_FOREIGN_HISTORY),
 				 errmsg("feed \"%s\" holds rows from another history",
@@ -73,7 +67,7 @@ feedpub_history_has_foreign(Relation rel, FullTransactionId *stamp)
 	bool		found;
 
 	partitions = feedpub_partition_open(&feed, rel, snapshot, false);
-	found = feedpub_foreign_exists(partitions, snapshot, stamp);
+	found = feedpub_foreign_exists(partitions, stamp);
 	feedpub_partition_close(partitions);
 	UnregisterSnapshot(snapshot);
 	return found;

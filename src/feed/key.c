@@ -452,8 +452,7 @@ read_values(void *arg)
 		read->values[i] = OidInputFunctionCall(input, TextDatumGetCString(texts[i]),
 											   param, -1);
 	}
-	if (nestlevel >= 0)
-		AtEOXact_GUC(false, nestlevel);
+	feedpub_key_unpin(nestlevel);
 }
 
 /*

@@ -48,7 +48,6 @@ typedef struct PartitionInfo
 static FeedpubCache infos = {"feedpub partitions", sizeof(PartitionInfo)};
 
 static PartitionInfo *find_info(Oid feed, Relation rel);
-static void lock_indexes(Oid indexid, Oid keyid);
 
 /*
  * The feed to which a table's rows belong: the table itself, or the one of
@@ -191,8 +190,12 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 							RelationGetRelationName(heap),
 							FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
 					 errhint("Run feed_check() to see what is missing.")));
+
+		/* both, in the order of their OIDs (feed.h), if there is a key */
+		if (keep_locks && OidIsValid(info->keyid))
+			LockRelationOid(Min(info->keyid, info->indexid), AccessShareLock);
 		if (keep_locks)
-			lock_indexes(info->indexid, info->keyid);
+			LockRelationOid(Max(info->keyid, info->indexid), AccessShareLock);
 		partition->index = index_open(info->indexid, AccessShareLock);
 		partition->xid_attno = info->xid_attno;
 		partition->keyid = info->keyid;
@@ -203,20 +206,6 @@ feedpub_partition_open(const FeedpubFeed *feed, Relation heap,
 	list_free_deep(rows);
 	list_free(oids);
 	return partitions;
-}
-
-/*
- * Lock the indexes of a table through which a feed is read, keyid if there is
- * one, in the order of their OIDs (feed.h).
- */
-static void
-lock_indexes(Oid indexid, Oid keyid)
-{
-	if (OidIsValid(keyid) && keyid < indexid)
-		LockRelationOid(keyid, AccessShareLock);
-	LockRelationOid(indexid, AccessShareLock);
-	if (OidIsValid(keyid) && keyid > indexid)
-		LockRelationOid(keyid, AccessShareLock);
 }
 
 /*

@@ -27,7 +27,6 @@ typedef struct FeedpubPartitionRow
 /* in partition_list.c */
 extern List *feedpub_partition_read_rows(Oid feed, Snapshot snapshot);
 extern FeedpubPartitionRow *feedpub_partition_find_row(List *rows, Oid partition);
-extern Oid	feedpub_partition_trigger(Relation rel);
 extern bool feedpub_partition_is_changed(const FeedpubPartitionRow *row,
 										 Oid trigger_id);
 extern bool feedpub_partition_is_of_here(const FeedpubPartitionRow *row);

@@ -79,7 +79,6 @@
 #include "feed/partition.h"
 
 static void set_identity(FeedpubPartitionRow *row, Oid feed, Relation rel);
-static bool has_foreign(FeedpubPartition *partition);
 
 /*
  * List a partition as the one that it is now.
@@ -89,7 +88,7 @@ set_identity(FeedpubPartitionRow *row, Oid feed, Relation rel)
 {
 	row->feed = feed;
 	row->partition = row->partition_id = RelationGetRelid(rel);
-	row->trigger_id = feedpub_partition_trigger(rel);
+	row->trigger_id = feedpub_relation_trigger(rel, "_stamp_row");
 	row->system_id = (int64) GetSystemIdentifier();
 }
 
@@ -117,7 +116,7 @@ feedpub_partition_has_new(const FeedpubFeed *feed, Relation heap,
 		if (rel == NULL)
 			continue;
 		nknown += row != NULL;
-		found = found || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel)) ||
+		found = found || feedpub_partition_is_changed(row, feedpub_relation_trigger(rel, "_stamp_row")) ||
 			feedpub_partition_has_other_file(row, rel);
 		relation_close(rel, AccessShareLock);
 	}
@@ -162,7 +161,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
 		Relation	rel = partition.heap;
 		FeedpubPartitionRow *row = feedpub_partition_find_row(rows, RelationGetRelid(rel));
 		FeedpubPartitionRow new_row = {0};
-		Oid			trigger_id = feedpub_partition_trigger(rel);
+		Oid			trigger_id = feedpub_relation_trigger(rel, "_stamp_row");
 		bool		is_new = feedpub_partition_is_changed(row, trigger_id);
 
 		CHECK_FOR_INTERRUPTS();
@@ -173,7 +172,7 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
 		}
 
 		/* a trigger that its owner has disabled is there: feed_check() names it */
-		new_row.file = feed->deletes && !feedpub_relation_has_trigger(rel, "_note_truncate") ?
+		new_row.file = feed->deletes && !OidIsValid(feedpub_relation_trigger(rel, "_note_truncate")) ?
 			rel->rd_rel->relfilenode :
 			InvalidOid;
 		*guarded = *guarded && !OidIsValid(new_row.file);
@@ -183,9 +182,12 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
 		/* without the trigger that stamps, not before it is back */
 		if (OidIsValid(trigger_id) && (is_new || row->since == FEEDPUB_SINCE_NEVER))
 		{
+			FeedpubPartitions alone = {.n = 1, .partitions = &partition};
+			FullTransactionId stamp;
+
 			/* our own xid comes first, see 2. above */
 			(void) GetTopTransactionId();
-			new_row.since = has_foreign(&partition) ?
+			new_row.since = feedpub_foreign_exists(&alone, &stamp) ?
 				FEEDPUB_SINCE_NEVER :
 				U64FromFullTransactionId(ReadNextFullTransactionId());
 		}
@@ -217,21 +219,6 @@ feedpub_partition_admit(const FeedpubFeed *feed, Relation heap,
 	CommandCounterIncrement();
 	list_free_deep(rows);
 	return partitions;
-}
-
-/*
- * Does a partition have a row whose stamp is not below this server's next xid?
- */
-static bool
-has_foreign(FeedpubPartition *partition)
-{
-	FeedpubPartitions partitions = {.n = 1, .partitions = partition};
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	FullTransactionId stamp;
-	bool		found = feedpub_foreign_exists(&partitions, snapshot, &stamp);
-
-	UnregisterSnapshot(snapshot);
-	return found;
 }
 
 /*

@@ -84,22 +84,6 @@ compare_rows(const void *a, const void *b)
 }
 
 /*
- * A partition's clone of the stamping trigger, or InvalidOid.
- */
-Oid
-feedpub_partition_trigger(Relation rel)
-{
-	Oid			funcid = feedpub_relation_function("_stamp_row", 0, NULL);
-
-	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
-	{
-		if (rel->trigdesc->triggers[i].tgfoid == funcid)
-			return rel->trigdesc->triggers[i].tgoid;
-	}
-	return InvalidOid;
-}
-
-/*
  * Is a partition another one than the listed one, or not listed?  If it has no
  * trigger that stamps, the answer waits until it has one again.
  */
@@ -212,7 +196,7 @@ feedpub_partition_listed_since(List *rows, Relation rel)
 {
 	FeedpubPartitionRow *row = feedpub_partition_find_row(rows, RelationGetRelid(rel));
 
-	return row == NULL || feedpub_partition_is_changed(row, feedpub_partition_trigger(rel)) ? FEEDPUB_SINCE_NEVER : row->since;
+	return row == NULL || feedpub_partition_is_changed(row, feedpub_relation_trigger(rel, "_stamp_row")) ? FEEDPUB_SINCE_NEVER : row->since;
 }
 
 /*
@@ -221,9 +205,5 @@ feedpub_partition_listed_since(List *rows, Relation rel)
 uint64
 feedpub_partition_since(Oid feed, Relation rel)
 {
-	List	   *rows = feedpub_partition_read_rows(feed, NULL);
-	uint64		since = feedpub_partition_listed_since(rows, rel);
-
-	list_free_deep(rows);
-	return since;
+	return feedpub_partition_listed_since(feedpub_partition_read_rows(feed, NULL), rel);
 }

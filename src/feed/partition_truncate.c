@@ -138,7 +138,7 @@ feedpub_partition_create_trigger(Oid relid, const char *name, const char *functi
 {
 	Relation	rel = relation_open(relid, NoLock);
 	Oid			owner = rel->rd_rel->relowner;
-	bool		is_there = feedpub_relation_has_trigger(rel, function);
+	bool		is_there = OidIsValid(feedpub_relation_trigger(rel, function));
 	CreateTrigStmt *stmt = makeNode(CreateTrigStmt);
 	FeedpubRole caller;
 

@@ -371,9 +371,7 @@ feedpub_registry_open(Oid relid)
 	Relation	rel = try_relation_open(relid, AccessShareLock);
 
 	if (rel == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("feed with OID %u does not exist", relid)));
+		refuse_other(relid);
 	return rel;
 }
 

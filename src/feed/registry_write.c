@@ -32,7 +32,7 @@
  */
 static const char *const tables[] = {"_batch", "_tombstone", "_lost_change", "_partition",
 									 "_job", "_floor", "_capture", "_feed"};
-#define NPUBLISHED		(lengthof(tables) - 2)
+#define NPUBLISHED		(lengthof(tables) - 2)	/* those of what was published */
 
 /* A table feed's key, and its mark. */
 static FeedpubStatement set_key = {
@@ -48,7 +48,7 @@ static FeedpubStatement set_mark = {
 		   " FROM free WHERE f.feed = free.feed",
 };
 
-static void forget_published(Oid relid);
+static void forget(Oid relid, int ntables);
 static void forget_subscriptions(Oid relid);
 static bool sweep_subscriptions(int max_rows);
 static uint64 write_registry(const char *sql, Oid relid, const char *text);
@@ -91,13 +91,12 @@ feedpub_registry_add(Oid relid, FeedpubKind kind, bool may_be_default)
 }
 
 /*
- * Forget what has been published of a feed: its batches, deletes and
- * partitions.
+ * Forget what the first of our tables have of a feed.
  */
 static void
-forget_published(Oid relid)
+forget(Oid relid, int ntables)
 {
-	for (int i = 0; i < NPUBLISHED; i++)
+	for (int i = 0; i < ntables; i++)
 		write_registry(psprintf("DELETE FROM feedpub.%s WHERE feed = $1", tables[i]), relid, NULL);
 }
 
@@ -107,8 +106,7 @@ forget_published(Oid relid)
 void
 feedpub_registry_remove(Oid relid)
 {
-	for (int i = 0; i < lengthof(tables); i++)
-		write_registry(psprintf("DELETE FROM feedpub.%s WHERE feed = $1", tables[i]), relid, NULL);
+	forget(relid, lengthof(tables));
 	forget_subscriptions(relid);
 }
 
@@ -194,7 +192,7 @@ feedpub_registry_begin_history(Oid relid)
 	feedpub_floor_read(relid, GetLatestSnapshot(), &floor);
 	if (floor.removed_xid >= U64FromFullTransactionId(ReadNextFullTransactionId()))
 		floor.removed_xid = floor.removed_pos = 0;
-	forget_published(relid);
+	forget(relid, NPUBLISHED);
 	write_registry(psprintf("INSERT INTO feedpub._floor (feed, history, removed_xid, removed_pos)"
 							" SELECT feed, %d, '" UINT64_FORMAT "', " INT64_FORMAT
 							" FROM feedpub._feed WHERE feed = $1",

@@ -250,19 +250,19 @@ feedpub_relation_last_pos(Oid seqid)
 }
 
 /*
- * Does a table have a trigger that calls one of our functions?
+ * A table's trigger that calls one of our functions, or InvalidOid.
  */
-bool
-feedpub_relation_has_trigger(Relation rel, const char *function)
+Oid
+feedpub_relation_trigger(Relation rel, const char *function)
 {
 	Oid			funcid = feedpub_relation_function(function, 0, NULL);
 
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		if (rel->trigdesc->triggers[i].tgfoid == funcid)
-			return true;
+			return rel->trigdesc->triggers[i].tgoid;
 	}
-	return false;
+	return InvalidOid;
 }
 
 /*

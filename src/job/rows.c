@@ -104,9 +104,7 @@ static void execute(void *step);
 static void change(void *step);
 static void run(Step *step, const char *sql);
 static ErrorData *try(Step *step, const char *sql, void (*work)(void *));
-static bool ends_step(const ErrorData *error);
 static bool is_passing(const ErrorData *error);
-static Datum value_of(int64 row, int column);
 static void take_rows(Step *step);
 static Datum array_of(Datum *rows, int n);
 static void find_rows(Step *step, int max_rows);
@@ -188,9 +186,7 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 		pass->error[0] = '\0';
 	}
 	moved = pass->moved;
-	AfterTriggerSetState(makeNode(ConstraintsSetStmt));
 	begin_as_owner(rel, &caller);
-	SPI_connect();
 	find_rows(&step, max_rows);
 	step.found = step.tids = array_of(step.rows, step.n);
 	if (pass->removes && step.n > 0 &&
@@ -227,12 +223,9 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 void
 feedpub_rows_stamp_all(Relation rel, const char *which)
 {
-	ConstraintsSetStmt *immediate = makeNode(ConstraintsSetStmt);
 	FeedpubRole caller;
 
-	AfterTriggerSetState(immediate);
 	begin_as_owner(rel, &caller);
-	SPI_connect();
 	feedpub_stamp_anew = RelationGetRelid(rel);
 	PG_TRY();
 	{
@@ -265,11 +258,11 @@ stamp_in_order(Relation rel, const char *which)
 	for (SPI_cursor_fetch(rows, true, 1); SPI_processed > 0; SPI_cursor_fetch(rows, true, 1))
 	{
 		SPITupleTable *found = SPI_tuptable;
-		Datum		tid = value_of(0, 1);
+		Datum		tid = feedpub_store_value(0, 1, NULL);
 
 		CHECK_FOR_INTERRUPTS();
 		if (SPI_execute_plan(update, &tid, NULL, false, 0) != SPI_OK_UPDATE_RETURNING ||
-			SPI_processed != 1 || !DatumGetBool(value_of(0, 1)))
+			SPI_processed != 1 || !DatumGetBool(feedpub_store_value(0, 1, NULL)))
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("a row of \"%s\" could not be stamped anew",
@@ -283,22 +276,26 @@ stamp_in_order(Relation rel, const char *which)
 }
 
 /*
- * Become the owner of a table, with settings for a step.
+ * Become the owner of a table, with settings for a step, and with constraints
+ * that are immediate.
  */
 static void
 begin_as_owner(Relation rel, FeedpubRole *caller)
 {
 	/* the plans must be those that the passes need */
-	static const char *const unwanted[] = {
-		"enable_seqscan", "enable_bitmapscan", "jit"};
+	const char *const settings[][2] = {
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"jit", "off"},
+		{"lock_timeout", psprintf("%d", LOCK_LIMIT)},
+	};
 
+	AfterTriggerSetState(makeNode(ConstraintsSetStmt));
 	feedpub_role_begin_owner(rel->rd_rel->relowner, caller);
-	for (int i = 0; i < lengthof(unwanted); i++)
-		(void) set_config_option(unwanted[i], "off", PGC_USERSET, PGC_S_SESSION,
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET, PGC_S_SESSION,
 								 GUC_ACTION_SAVE, true, 0, false);
-	(void) set_config_option("lock_timeout", psprintf("%d", LOCK_LIMIT),
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
 }
 
 /*
@@ -337,7 +334,7 @@ change(void *arg)
 	execute(step);
 	for (int64 i = 0; i < step->processed; i++)
 	{
-		if (!DatumGetBool(value_of(i, 1)))
+		if (!DatumGetBool(feedpub_store_value(i, 1, NULL)))
 			ereport(ERROR,
 					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
 					 errmsg("a trigger changes the stamp")));
@@ -360,7 +357,7 @@ take_rows(Step *step)
 	step->n = (int) step->processed;
 	step->rows = palloc_array(Datum, step->n);
 	for (int i = 0; i < step->n; i++)
-		step->rows[i] = value_of(i, 1);
+		step->rows[i] = feedpub_store_value(i, 1, NULL);
 }
 
 static Datum
@@ -368,15 +365,6 @@ array_of(Datum *rows, int n)
 {
 	return PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData),
 										   false, TYPALIGN_SHORT));
-}
-
-/* A value of what the last statement has returned; 0 if it is NULL. */
-static Datum
-value_of(int64 row, int column)
-{
-	bool		isnull;
-
-	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, column, &isnull);
 }
 
 /*
@@ -391,21 +379,16 @@ try(Step *step, const char *sql, void (*work)(void *))
 
 	step->sql = sql;
 	error = feedpub_attempt_error(work, step, true);
-	if (error != NULL && ends_step(error))
+
+	/*
+	 * These the server raises whatever the rows are.  A trigger can raise any;
+	 * that of a connection or a file which it uses is of its row.
+	 */
+	if (error != NULL &&
+		(ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES ||
+		 ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION))
 		ReThrowError(error);
 	return error;
-}
-
-/*
- * Is it an error that the server raises whatever the rows are?  A trigger can
- * raise any; that of a connection or a file which it uses is of its row.
- */
-static bool
-ends_step(const ErrorData *error)
-{
-	int			category = ERRCODE_TO_CATEGORY(error->sqlerrcode);
-
-	return category == ERRCODE_INSUFFICIENT_RESOURCES || category == ERRCODE_OPERATOR_INTERVENTION;
 }
 
 /*
@@ -453,9 +436,9 @@ find_rows(Step *step, int max_rows)
 		take_rows(step);
 		if (step->n > 0)
 		{
-			pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
-			pass->xid = DatumGetUInt64(value_of(step->n - 1, 2));
-			pass->pos = DatumGetInt64(value_of(step->n - 1, 3));
+			pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
+			pass->xid = DatumGetUInt64(feedpub_store_value(step->n - 1, 2, NULL));
+			pass->pos = DatumGetInt64(feedpub_store_value(step->n - 1, 3, NULL));
 		}
 		if (step->n < max_rows)
 			next_kind(pass);
@@ -479,7 +462,7 @@ find_unstamped(Step *step, int max_rows)
 				 end, max_rows));
 	take_rows(step);
 	if (step->n == max_rows)
-		pass->tid = *(ItemPointer) DatumGetPointer(value_of(step->n - 1, 1));
+		pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
 	else if (end < RelationGetNumberOfBlocks(step->rel))
 		ItemPointerSet(&pass->tid, end, 0);
 	else
@@ -511,7 +494,7 @@ lock_rows(Step *step)
 	step->tids = array_of(step->rows, step->n);
 	run(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($6) AND t.ctid <> ALL ($5) LIMIT 1");
 	if (step->processed > 0)
-		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(value_of(0, 1)));
+		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(feedpub_store_value(0, 1, NULL)));
 }
 
 /*

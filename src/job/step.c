@@ -153,15 +153,12 @@ List *
 feedpub_job_list(Oid feed)
 {
 	Datum		values[1] = {ObjectIdGetDatum(feed)};
-	MemoryContext context = CurrentMemoryContext;
-	MemoryContext oldcontext;
 	List	   *jobs = NIL;
 	FeedpubRole caller;
 	uint64		n;
 
 	feedpub_store_begin(&caller);
 	n = feedpub_store_run(&list_jobs, values, NULL);
-	oldcontext = MemoryContextSwitchTo(context);
 	for (uint64 i = 0; i < n; i++)
 	{
 		FeedpubJob *job = palloc0_object(FeedpubJob);
@@ -183,7 +180,6 @@ feedpub_job_list(Oid feed)
 		job->attempts = DatumGetInt32(columns[8]);
 		jobs = lappend(jobs, job);
 	}
-	MemoryContextSwitchTo(oldcontext);
 	feedpub_store_end(&caller);
 	return jobs;
 }

@@ -366,7 +366,7 @@ learn_table(TrackedTable *table, Relation rel)
 		get_atttype(relid, table->pos_attno) == INT8OID;
 
 	/* if the registry has no row, no deletes until feed_repair() */
-	if (feedpub_relation_has_trigger(rel, "_stamp_message"))
+	if (OidIsValid(feedpub_relation_trigger(rel, "_stamp_message")))
 	{
 		AttrNumber	id_attno = get_attnum(relid, "message_id");
 		Oid			type = get_atttype(relid, id_attno);
