@@ -38,8 +38,88 @@ PG_FUNCTION_INFO_V1(feed_attach);
 /* up to how many pages the index is made at once: some milliseconds */
 #define SMALL_TABLE	1024
 
-static void replace_lost_parts(Oid relid, Oid keyid);
-static char *make_index(Oid relid);
+/*
+ * If a feed has lost its key and a key was named, make that the key.  Older
+ * tombstones have the old key, by which no consumer can find the row any more,
+ * so consumers begin again.  What only the caller can choose is not replaced:
+ * raises 55000, for the feed would not be ready.
+ */
+static void
+replace_lost_parts(Oid relid, Oid keyid)
+{
+	Relation	rel = feedpub_registry_open(relid);
+	FeedpubKey	key;
+	Oid			present;
+	bool		deletes;
+
+	if (get_attnum(relid, FEEDPUB_XID_COLUMN) == InvalidAttrNumber ||
+		get_attnum(relid, FEEDPUB_POS_COLUMN) == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has lost column %s or %s",
+						RelationGetRelationName(rel), FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
+				 errhint("Detach the table by feed_detach(), and attach it again.")));
+	feedpub_registry_key(rel, &key, &present, &deletes);
+	if (!OidIsValid(present) && OidIsValid(keyid))
+	{
+		feedpub_registry_set_key(rel, feedpub_attach_key(rel, keyid, "feed_attach", deletes), deletes);
+		feedpub_batch_lock(relid, true);
+		feedpub_registry_begin_history(relid);
+	}
+	else if (!OidIsValid(present) && deletes)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("feed \"%s\" has lost its key", RelationGetRelationName(rel)),
+				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
+						 RelationGetRelationName(rel))));
+	relation_close(rel, NoLock);
+}
+
+/*
+ * Make the index if it is missing, or return the statement that does.
+ *
+ * Each larger partition has a statement of its own.  When only small ones are
+ * left, the index of the partitioned table is made: that attaches the indexes
+ * that are there, and makes the others (indexcmds.c: DefineIndex).  Partitions
+ * that come later have theirs.
+ */
+static char *
+make_index(Oid relid)
+{
+	Relation	rel = feedpub_registry_open(relid);
+	bool		is_there = OidIsValid(feedpub_relation_index(rel));
+	List	   *tables = list_make1_oid(relid);
+	BlockNumber nblocks = 0;
+	char	   *cure = feedpub_relation_index_cure(rel, false);
+	char	   *statement = NULL;
+	ListCell   *lc;
+
+	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
+		tables = feedpub_partition_list(rel, false);
+	relation_close(rel, NoLock);	/* for the DDL */
+	foreach(lc, tables)
+	{
+		CHECK_FOR_INTERRUPTS();
+		rel = is_there ? NULL : try_relation_open(lfirst_oid(lc), AccessShareLock);
+		if (rel == NULL)
+			continue;
+		if (!OidIsValid(feedpub_relation_index(rel)))
+		{
+			if (nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
+				nblocks += RelationGetNumberOfBlocks(rel);
+			else if (statement == NULL)
+				statement = feedpub_relation_index_cure(rel, true);
+		}
+		relation_close(rel, AccessShareLock);
+	}
+	if (is_there || statement != NULL)
+		return statement;
+
+	/* DDL would wait for writers without a limit, and block other sessions */
+	feedpub_lock_tables(list_make1_oid(relid), AccessExclusiveLock);
+	feedpub_role_run(cure);
+	return NULL;
+}
 
 /*
  * feed_attach(feed regclass, key regclass DEFAULT NULL,
@@ -236,43 +316,6 @@ feedpub_attach_key(Relation rel, Oid keyid, const char *function, bool deletes)
 }
 
 /*
- * If a feed has lost its key and a key was named, make that the key.  Older
- * tombstones have the old key, by which no consumer can find the row any more,
- * so consumers begin again.  What only the caller can choose is not replaced:
- * raises 55000, for the feed would not be ready.
- */
-static void
-replace_lost_parts(Oid relid, Oid keyid)
-{
-	Relation	rel = feedpub_registry_open(relid);
-	FeedpubKey	key;
-	Oid			present;
-	bool		deletes;
-
-	if (get_attnum(relid, FEEDPUB_XID_COLUMN) == InvalidAttrNumber ||
-		get_attnum(relid, FEEDPUB_POS_COLUMN) == InvalidAttrNumber)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has lost column %s or %s",
-						RelationGetRelationName(rel), FEEDPUB_XID_COLUMN, FEEDPUB_POS_COLUMN),
-				 errhint("Detach the table by feed_detach(), and attach it again.")));
-	feedpub_registry_key(rel, &key, &present, &deletes);
-	if (!OidIsValid(present) && OidIsValid(keyid))
-	{
-		feedpub_registry_set_key(rel, feedpub_attach_key(rel, keyid, "feed_attach", deletes), deletes);
-		feedpub_batch_lock(relid, true);
-		feedpub_registry_begin_history(relid);
-	}
-	else if (!OidIsValid(present) && deletes)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("feed \"%s\" has lost its key", RelationGetRelationName(rel)),
-				 errhint("Name a unique index on columns that are not null, as in feed_attach(..., key => '%s_key').",
-						 RelationGetRelationName(rel))));
-	relation_close(rel, NoLock);
-}
-
-/*
  * The columns that an argument names, a name[], as literals with commas.
  */
 const char *
@@ -314,50 +357,4 @@ feedpub_attach_columns(Oid relid, Datum columns)
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("argument \"columns\" must not be empty")));
 	return list.data;
-}
-
-/*
- * Make the index if it is missing, or return the statement that does.
- *
- * Each larger partition has a statement of its own.  When only small ones are
- * left, the index of the partitioned table is made: that attaches the indexes
- * that are there, and makes the others (indexcmds.c: DefineIndex).  Partitions
- * that come later have theirs.
- */
-static char *
-make_index(Oid relid)
-{
-	Relation	rel = feedpub_registry_open(relid);
-	bool		is_there = OidIsValid(feedpub_relation_index(rel));
-	List	   *tables = list_make1_oid(relid);
-	BlockNumber nblocks = 0;
-	char	   *cure = feedpub_relation_index_cure(rel, false);
-	char	   *statement = NULL;
-	ListCell   *lc;
-
-	if (rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE)
-		tables = feedpub_partition_list(rel, false);
-	relation_close(rel, NoLock);	/* for the DDL */
-	foreach(lc, tables)
-	{
-		CHECK_FOR_INTERRUPTS();
-		rel = is_there ? NULL : try_relation_open(lfirst_oid(lc), AccessShareLock);
-		if (rel == NULL)
-			continue;
-		if (!OidIsValid(feedpub_relation_index(rel)))
-		{
-			if (nblocks + RelationGetNumberOfBlocks(rel) <= SMALL_TABLE)
-				nblocks += RelationGetNumberOfBlocks(rel);
-			else if (statement == NULL)
-				statement = feedpub_relation_index_cure(rel, true);
-		}
-		relation_close(rel, AccessShareLock);
-	}
-	if (is_there || statement != NULL)
-		return statement;
-
-	/* DDL would wait for writers without a limit, and block other sessions */
-	feedpub_lock_tables(list_make1_oid(relid), AccessExclusiveLock);
-	feedpub_role_run(cure);
-	return NULL;
 }

@@ -45,103 +45,6 @@ static const struct
 	Oid			type;
 } columns[2] = {{FEEDPUB_XID_COLUMN, XID8OID}, {FEEDPUB_POS_COLUMN, INT8OID}};
 
-static bool run_checks(FeedpubCheck *cxt);
-static void check_persistence(FeedpubCheck *cxt, Oid relid);
-static void check_inheritance(FeedpubCheck *cxt);
-static void check_usage(FeedpubCheck *cxt);
-static bool check_columns(FeedpubCheck *cxt);
-static void check_sequence(FeedpubCheck *cxt);
-static void check_outbox_columns(FeedpubCheck *cxt);
-static void check_index(FeedpubCheck *cxt);
-static void check_partitions(FeedpubCheck *cxt);
-static void raise_sequence(FeedpubCheck *cxt);
-static void check_key(FeedpubCheck *cxt);
-static void check_messages(FeedpubCheck *cxt);
-static void check_rows(FeedpubCheck *cxt);
-static void check_history(FeedpubCheck *cxt);
-
-/*
- * Run the cures of all that is wrong with a feed, whose table the caller owns
- * and has closed.  arguments are those of the trigger that stamps if the feed is
- * just being made, else NULL.  Returns how many cures were run.
- */
-int
-feedpub_check_repair(Oid relid, const char *arguments)
-{
-	FeedpubCheck cxt = {.arguments = arguments, .repairs = true};
-
-	cxt.rel = relation_open(relid, AccessShareLock);
-	run_checks(&cxt);
-	relation_close(cxt.rel, NoLock);
-	return cxt.nrepaired;
-}
-
-/*
- * The state of a feed in a word or two, from the system catalogs only, for a
- * list of many feeds: "ready", or what is wrong.
- */
-const char *
-feedpub_check_state(Relation rel)
-{
-	FeedpubCheck cxt = {.rel = rel, .catalogs_only = true};
-
-	if (!run_checks(&cxt))
-		return "no columns";
-	if (cxt.first == NULL)
-		return "ready";
-	if (!feedpub_partition_has_indexes(rel))
-		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
-	if (strcmp(cxt.first, "key") == 0)
-		return cxt.has_cure ? "key changed" : "no key";
-	return strcmp(cxt.first, "history") == 0 ? "lost changes" : "unguarded";
-}
-
-/*
- * All checks.  Returns false if a column of the stamp is missing, or of another
- * type: then there is nothing more to look at.
- */
-static bool
-run_checks(FeedpubCheck *cxt)
-{
-	bool		is_changes;
-
-	cxt->feed = RelationGetRelid(cxt->rel);
-	cxt->table = feedpub_relation_name(cxt->feed);
-	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
-	cxt->is_table = feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes) ?
-		feedpub_registry_is_table(cxt->feed) :
-		OidIsValid(feedpub_relation_trigger(cxt->rel, "_stamp_row"));
-
-	is_changes = feedpub_registry_kind(cxt->feed) == FEEDPUB_KIND_CHANGES;
-	if (is_changes && !cxt->catalogs_only)
-		feedpub_check_captures(cxt);
-	check_persistence(cxt, cxt->feed);
-	check_inheritance(cxt);
-	if (!cxt->catalogs_only)
-		check_usage(cxt);
-	if (!check_columns(cxt))
-		return false;
-	check_sequence(cxt);
-	if (!cxt->is_table)
-		check_outbox_columns(cxt);
-	check_index(cxt);
-	if (is_changes)
-		feedpub_check_changes(cxt);
-	feedpub_check_triggers(cxt);
-	if (cxt->is_partitioned)
-		check_partitions(cxt);
-	if (!cxt->is_table && cxt->arguments == NULL && cxt->nrepaired > 0)
-		raise_sequence(cxt);
-	if (cxt->deletes)
-		check_key(cxt);
-	check_history(cxt);
-	if (!cxt->is_table && !cxt->catalogs_only)
-		check_messages(cxt);
-	if (cxt->is_table && !cxt->catalogs_only)
-		check_rows(cxt);
-	return true;
-}
-
 /*
  * If a table of a feed is unlogged, a crash removes its rows, and consumers do
  * not notice.  If its sequence is, a crash sets it back, and nothing tells
@@ -355,31 +258,6 @@ raise_sequence(FeedpubCheck *cxt)
 									   seqid, cxt->table, feedpub_relation_last_pos(seqid)));
 }
 
-/*
- * Rows of an outbox that were written without the trigger have the default's
- * xid, and no reader gets them.  They become messages of the transaction that
- * repairs the feed, in the order of the table: the trigger is there by now, so
- * the UPDATE gives each a stamp and, if it has none, an id.
- */
-static void
-check_messages(FeedpubCheck *cxt)
-{
-	if (!OidIsValid(feedpub_relation_index(cxt->rel)) ||
-		!feedpub_foreign_has_unstamped(cxt->rel))
-		return;
-	if (cxt->repairs)
-	{
-		LockRelationOid(cxt->feed, ExclusiveLock);
-		feedpub_rows_check(cxt->rel, false);
-		feedpub_rows_stamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
-		cxt->nrepaired++;
-	}
-	else
-		feedpub_check_add(cxt, "rows",
-						  "messages were written without the trigger that stamps: no reader gets them before feed_repair()",
-						  "", FEEDPUB_CURE_AS_OWNER);
-}
-
 /* Deletes are published by the key. */
 static void
 check_key(FeedpubCheck *cxt)
@@ -402,30 +280,6 @@ check_key(FeedpubCheck *cxt)
 								   quote_identifier(get_attname(cxt->feed, attno, false))),
 						  NULL, FEEDPUB_CURE_BY_HAND);
 	index_close(index, AccessShareLock);
-}
-
-/*
- * Rows that are not published to all.  To publish them needs transactions of
- * its own, so feed_repair() cannot do it.  Another history publishes those that
- * were written without a stamp, too: then readers are refused, and that is
- * said.
- */
-static void
-check_rows(FeedpubCheck *cxt)
-{
-	int64		nfailed = cxt->is_partitioned ? feedpub_job_failed_rows(cxt->feed) : 0;
-
-	if (feedpub_registry_is_unstamped(cxt->feed) && !feedpub_lost_exists(cxt->feed, SnapshotSelf))
-		feedpub_check_add(cxt, "rows",
-						  "rows may have been written without the trigger that stamps: they are not published to all before feed_republish()",
-						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", false"),
-						  FEEDPUB_CURE_BY_HAND);
-	if (nfailed > 0)
-		feedpub_check_add(cxt, "rows",
-						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".jobs tells the owner why",
-								   nfailed),
-						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", true"),
-						  FEEDPUB_CURE_BY_HAND);
 }
 
 /*
@@ -469,6 +323,137 @@ check_history(FeedpubCheck *cxt)
 		feedpub_check_add(cxt, guard, problem,
 						  has_key ? feedpub_check_call(cxt->feed, "SELECT", "feed_begin_history", "") : NULL,
 						  by_hand ? FEEDPUB_CURE_BY_HAND : FEEDPUB_CURE_SHOWN);
+}
+
+/*
+ * Rows of an outbox that were written without the trigger have the default's
+ * xid, and no reader gets them.  They become messages of the transaction that
+ * repairs the feed, in the order of the table: the trigger is there by now, so
+ * the UPDATE gives each a stamp and, if it has none, an id.
+ */
+static void
+check_messages(FeedpubCheck *cxt)
+{
+	if (!OidIsValid(feedpub_relation_index(cxt->rel)) ||
+		!feedpub_foreign_has_unstamped(cxt->rel))
+		return;
+	if (cxt->repairs)
+	{
+		LockRelationOid(cxt->feed, ExclusiveLock);
+		feedpub_rows_check(cxt->rel, false);
+		feedpub_rows_stamp_all(cxt->rel, "OPERATOR(pg_catalog.=) " FEEDPUB_XID_DEFAULT " ORDER BY t.ctid");
+		cxt->nrepaired++;
+	}
+	else
+		feedpub_check_add(cxt, "rows",
+						  "messages were written without the trigger that stamps: no reader gets them before feed_repair()",
+						  "", FEEDPUB_CURE_AS_OWNER);
+}
+
+/*
+ * Rows that are not published to all.  To publish them needs transactions of
+ * its own, so feed_repair() cannot do it.  Another history publishes those that
+ * were written without a stamp, too: then readers are refused, and that is
+ * said.
+ */
+static void
+check_rows(FeedpubCheck *cxt)
+{
+	int64		nfailed = cxt->is_partitioned ? feedpub_job_failed_rows(cxt->feed) : 0;
+
+	if (feedpub_registry_is_unstamped(cxt->feed) && !feedpub_lost_exists(cxt->feed, SnapshotSelf))
+		feedpub_check_add(cxt, "rows",
+						  "rows may have been written without the trigger that stamps: they are not published to all before feed_republish()",
+						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", false"),
+						  FEEDPUB_CURE_BY_HAND);
+	if (nfailed > 0)
+		feedpub_check_add(cxt, "rows",
+						  psprintf("rows that came with partitions could not be stamped when they were last tried: " INT64_FORMAT "; feed_republish() tries again, and " FEEDPUB_SCHEMA ".jobs tells the owner why",
+								   nfailed),
+						  feedpub_check_call(cxt->feed, "CALL", "feed_republish", ", true"),
+						  FEEDPUB_CURE_BY_HAND);
+}
+
+/*
+ * All checks.  Returns false if a column of the stamp is missing, or of another
+ * type: then there is nothing more to look at.
+ */
+static bool
+run_checks(FeedpubCheck *cxt)
+{
+	bool		is_changes;
+
+	cxt->feed = RelationGetRelid(cxt->rel);
+	cxt->table = feedpub_relation_name(cxt->feed);
+	cxt->is_partitioned = cxt->rel->rd_rel->relkind == RELKIND_PARTITIONED_TABLE;
+	cxt->is_table = feedpub_registry_key(cxt->rel, &cxt->key, &cxt->keyid, &cxt->deletes) ?
+		feedpub_registry_is_table(cxt->feed) :
+		OidIsValid(feedpub_relation_trigger(cxt->rel, "_stamp_row"));
+
+	is_changes = feedpub_registry_kind(cxt->feed) == FEEDPUB_KIND_CHANGES;
+	if (is_changes && !cxt->catalogs_only)
+		feedpub_check_captures(cxt);
+	check_persistence(cxt, cxt->feed);
+	check_inheritance(cxt);
+	if (!cxt->catalogs_only)
+		check_usage(cxt);
+	if (!check_columns(cxt))
+		return false;
+	check_sequence(cxt);
+	if (!cxt->is_table)
+		check_outbox_columns(cxt);
+	check_index(cxt);
+	if (is_changes)
+		feedpub_check_changes(cxt);
+	feedpub_check_triggers(cxt);
+	if (cxt->is_partitioned)
+		check_partitions(cxt);
+	if (!cxt->is_table && cxt->arguments == NULL && cxt->nrepaired > 0)
+		raise_sequence(cxt);
+	if (cxt->deletes)
+		check_key(cxt);
+	check_history(cxt);
+	if (!cxt->is_table && !cxt->catalogs_only)
+		check_messages(cxt);
+	if (cxt->is_table && !cxt->catalogs_only)
+		check_rows(cxt);
+	return true;
+}
+
+/*
+ * Run the cures of all that is wrong with a feed, whose table the caller owns
+ * and has closed.  arguments are those of the trigger that stamps if the feed is
+ * just being made, else NULL.  Returns how many cures were run.
+ */
+int
+feedpub_check_repair(Oid relid, const char *arguments)
+{
+	FeedpubCheck cxt = {.arguments = arguments, .repairs = true};
+
+	cxt.rel = relation_open(relid, AccessShareLock);
+	run_checks(&cxt);
+	relation_close(cxt.rel, NoLock);
+	return cxt.nrepaired;
+}
+
+/*
+ * The state of a feed in a word or two, from the system catalogs only, for a
+ * list of many feeds: "ready", or what is wrong.
+ */
+const char *
+feedpub_check_state(Relation rel)
+{
+	FeedpubCheck cxt = {.rel = rel, .catalogs_only = true};
+
+	if (!run_checks(&cxt))
+		return "no columns";
+	if (cxt.first == NULL)
+		return "ready";
+	if (!feedpub_partition_has_indexes(rel))
+		return feedpub_relation_has_invalid_index(rel) ? "invalid index" : "no index";
+	if (strcmp(cxt.first, "key") == 0)
+		return cxt.has_cure ? "key changed" : "no key";
+	return strcmp(cxt.first, "history") == 0 ? "lost changes" : "unguarded";
 }
 
 /*

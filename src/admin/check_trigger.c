@@ -57,22 +57,6 @@ static const RequiredTrigger of_table[] = {
 	 "BEFORE TRUNCATE", "publishes TRUNCATE"},
 };
 
-static void check_trigger(FeedpubCheck *cxt, const RequiredTrigger *required);
-static void check_later_triggers(FeedpubCheck *cxt);
-
-/*
- * Check the triggers of a feed's table, or of a partition.
- */
-void
-feedpub_check_triggers(FeedpubCheck *cxt)
-{
-	for (int i = 0; i < lengthof(of_outbox) && !cxt->is_table; i++)
-		check_trigger(cxt, &of_outbox[i]);
-	for (int i = 0; i < (cxt->deletes ? lengthof(of_table) : 1) && cxt->is_table; i++)
-		check_trigger(cxt, &of_table[i]);
-	check_later_triggers(cxt);
-}
-
 /*
  * Check one trigger.  Its name does not count, but if there is none, one of
  * our name is made, in place of another of that name.
@@ -171,4 +155,17 @@ check_later_triggers(FeedpubCheck *cxt)
 									   cxt->is_table ? ", and if it changes the key, the old one is not published as deleted" : ""),
 							  NULL, FEEDPUB_CURE_BY_HAND);
 	}
+}
+
+/*
+ * Check the triggers of a feed's table, or of a partition.
+ */
+void
+feedpub_check_triggers(FeedpubCheck *cxt)
+{
+	for (int i = 0; i < lengthof(of_outbox) && !cxt->is_table; i++)
+		check_trigger(cxt, &of_outbox[i]);
+	for (int i = 0; i < (cxt->deletes ? lengthof(of_table) : 1) && cxt->is_table; i++)
+		check_trigger(cxt, &of_table[i]);
+	check_later_triggers(cxt);
 }

@@ -50,11 +50,88 @@ PG_FUNCTION_INFO_V1(feed_drop);
 PG_FUNCTION_INFO_V1(feed_set_default);
 PG_FUNCTION_INFO_V1(feed_set_channel);
 
-static Oid	choose_namespace(RangeVar *rv);
-static Oid	create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
-				   bool may_be_default);
-static Oid	find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind);
-static void check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade);
+/*
+ * The schema of a new feed, as CREATE TABLE would choose it.
+ */
+static Oid
+choose_namespace(RangeVar *rv)
+{
+	Oid			namespaceid = RangeVarGetCreationNamespace(rv);
+
+	if (isAnyTempNamespace(namespaceid))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("feed \"%s\" cannot be a temporary table", rv->relname)));
+	if (namespaceid == get_namespace_oid(FEEDPUB_SCHEMA, true))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("feed \"%s\" cannot be made in schema \"%s\"",
+						rv->relname, FEEDPUB_SCHEMA),
+				 errdetail("The schema belongs to the extension and is dropped with it."),
+				 errhint("Name another schema.")));
+	return namespaceid;
+}
+
+/*
+ * The caller's feed of a name and kind, locked, or InvalidOid if nothing has
+ * that name.  One that has lost its registration is registered again.
+ */
+static Oid
+find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind)
+{
+	bool		is_changes = kind == FEEDPUB_KIND_CHANGES;
+	Oid			relid = get_relname_relid(rv->relname, namespaceid);
+
+	if (!OidIsValid(relid))
+		return InvalidOid;
+
+	/* before the lock, so that no other role's relation is locked */
+	feedpub_require_owner(relid);
+	if (feedpub_registry_is_registered(relid) ?
+			feedpub_registry_kind(relid) != kind :
+			get_attnum(relid, is_changes ? FEEDPUB_CHANGES_COLUMN : "message_id") == InvalidAttrNumber)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not %s", rv->relname, is_changes ? "a change feed" : "an outbox")));
+	relation_close(feedpub_registry_open(relid), NoLock);
+	if (feedpub_repair_registration(relid) > 0)
+		feedpub_check_repair(relid, NULL);
+	return relid;
+}
+
+/*
+ * Make a feed with these columns after those of the stamp.
+ */
+static Oid
+create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
+	   bool may_be_default)
+{
+	RangeVar   *rv = makeRangeVarFromNameList(textToQualifiedNameList(name));
+	Oid			namespaceid = choose_namespace(rv);
+	Oid			relid;
+
+	if (if_not_exists && OidIsValid(relid = find_feed(rv, namespaceid, kind)))
+	{
+		ereport(NOTICE,
+				(errcode(ERRCODE_DUPLICATE_TABLE),
+				 errmsg("feed \"%s\" already exists, skipping", rv->relname)));
+		return relid;
+	}
+	feedpub_role_run(psprintf("CREATE TABLE %s ("
+							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL DEFAULT " FEEDPUB_XID_DEFAULT ","
+							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL DEFAULT " FEEDPUB_POS_DEFAULT ","
+							  " %s) WITH (" STORAGE_PARAMETERS ")",
+							  quote_qualified_identifier(get_namespace_name(namespaceid), rv->relname), columns));
+	relid = get_relname_relid(rv->relname, namespaceid);
+
+	/* the rest is what feed_repair() would restore */
+	feedpub_check_repair(relid, "");
+	feedpub_position_begin(feedpub_relation_sequence(relid));
+	feedpub_registry_add(relid, kind, may_be_default);
+	feedpub_wake_note_new(relid);
+	CommandCounterIncrement();
+	return relid;
+}
 
 /*
  * feed_create(name text, payload_type regtype DEFAULT 'jsonb',
@@ -135,86 +212,31 @@ feed_create_changes(PG_FUNCTION_ARGS)
 }
 
 /*
- * Make a feed with these columns after those of the stamp.
+ * Raise an error unless the caller may drop what has the name.  Called before
+ * it is locked, so that no other role's relation is locked.
+ *
+ * Dropping a change feed drops triggers of the captured tables.  A writer of
+ * such a table locks that first and then the feed, so these are locked here,
+ * before the feed or together with it.
  */
-static Oid
-create(text *name, bool if_not_exists, FeedpubKind kind, const char *columns,
-	   bool may_be_default)
+static void
+check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
 {
-	RangeVar   *rv = makeRangeVarFromNameList(textToQualifiedNameList(name));
-	Oid			namespaceid = choose_namespace(rv);
-	Oid			relid;
-
-	if (if_not_exists && OidIsValid(relid = find_feed(rv, namespaceid, kind)))
-	{
-		ereport(NOTICE,
-				(errcode(ERRCODE_DUPLICATE_TABLE),
-				 errmsg("feed \"%s\" already exists, skipping", rv->relname)));
-		return relid;
-	}
-	feedpub_role_run(psprintf("CREATE TABLE %s ("
-							  " " FEEDPUB_XID_COLUMN " pg_catalog.xid8 NOT NULL DEFAULT " FEEDPUB_XID_DEFAULT ","
-							  " " FEEDPUB_POS_COLUMN " pg_catalog.int8 NOT NULL DEFAULT " FEEDPUB_POS_DEFAULT ","
-							  " %s) WITH (" STORAGE_PARAMETERS ")",
-							  quote_qualified_identifier(get_namespace_name(namespaceid), rv->relname), columns));
-	relid = get_relname_relid(rv->relname, namespaceid);
-
-	/* the rest is what feed_repair() would restore */
-	feedpub_check_repair(relid, "");
-	feedpub_position_begin(feedpub_relation_sequence(relid));
-	feedpub_registry_add(relid, kind, may_be_default);
-	feedpub_wake_note_new(relid);
-	CommandCounterIncrement();
-	return relid;
-}
-
-/*
- * The caller's feed of a name and kind, locked, or InvalidOid if nothing has
- * that name.  One that has lost its registration is registered again.
- */
-static Oid
-find_feed(const RangeVar *rv, Oid namespaceid, FeedpubKind kind)
-{
-	bool		is_changes = kind == FEEDPUB_KIND_CHANGES;
-	Oid			relid = get_relname_relid(rv->relname, namespaceid);
+	FeedpubKind kind;
 
 	if (!OidIsValid(relid))
-		return InvalidOid;
-
-	/* before the lock, so that no other role's relation is locked */
+		return;
+	kind = feedpub_registry_require(relid);
 	feedpub_require_owner(relid);
-	if (feedpub_registry_is_registered(relid) ?
-			feedpub_registry_kind(relid) != kind :
-			get_attnum(relid, is_changes ? FEEDPUB_CHANGES_COLUMN : "message_id") == InvalidAttrNumber)
+	if (kind == FEEDPUB_KIND_TABLE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not %s", rv->relname, is_changes ? "a change feed" : "an outbox")));
-	relation_close(feedpub_registry_open(relid), NoLock);
-	if (feedpub_repair_registration(relid) > 0)
-		feedpub_check_repair(relid, NULL);
-	return relid;
-}
-
-/*
- * The schema of a new feed, as CREATE TABLE would choose it.
- */
-static Oid
-choose_namespace(RangeVar *rv)
-{
-	Oid			namespaceid = RangeVarGetCreationNamespace(rv);
-
-	if (isAnyTempNamespace(namespaceid))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("feed \"%s\" cannot be a temporary table", rv->relname)));
-	if (namespaceid == get_namespace_oid(FEEDPUB_SCHEMA, true))
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("feed \"%s\" cannot be made in schema \"%s\"",
-						rv->relname, FEEDPUB_SCHEMA),
-				 errdetail("The schema belongs to the extension and is dropped with it."),
-				 errhint("Name another schema.")));
-	return namespaceid;
+				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),
+				 errhint("Use feed_detach() to make it an ordinary table again, or DROP TABLE.")));
+	if (!*(bool *) cascade)
+		feedpub_registry_refuse_subscribed(relid, "drop");
+	if (kind == FEEDPUB_KIND_CHANGES)
+		feedpub_lock_feeds(list_make1_oid(relid), NIL, AccessExclusiveLock);
 }
 
 /*
@@ -268,34 +290,6 @@ feed_drop(PG_FUNCTION_ARGS)
 	feedpub_role_run(psprintf("DROP TABLE %s", feedpub_relation_name(relid)));
 	feedpub_registry_remove(relid);
 	PG_RETURN_VOID();
-}
-
-/*
- * Raise an error unless the caller may drop what has the name.  Called before
- * it is locked, so that no other role's relation is locked.
- *
- * Dropping a change feed drops triggers of the captured tables.  A writer of
- * such a table locks that first and then the feed, so these are locked here,
- * before the feed or together with it.
- */
-static void
-check_drop(const RangeVar *rv, Oid relid, Oid former, void *cascade)
-{
-	FeedpubKind kind;
-
-	if (!OidIsValid(relid))
-		return;
-	kind = feedpub_registry_require(relid);
-	feedpub_require_owner(relid);
-	if (kind == FEEDPUB_KIND_TABLE)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is not an outbox", get_rel_name(relid)),
-				 errhint("Use feed_detach() to make it an ordinary table again, or DROP TABLE.")));
-	if (!*(bool *) cascade)
-		feedpub_registry_refuse_subscribed(relid, "drop");
-	if (kind == FEEDPUB_KIND_CHANGES)
-		feedpub_lock_feeds(list_make1_oid(relid), NIL, AccessExclusiveLock);
 }
 
 /*

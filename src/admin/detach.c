@@ -42,9 +42,73 @@ typedef struct DetachedFeed
 	bool		cascade;
 } DetachedFeed;
 
-static void detach(void *arg);
-static void drop_triggers(Oid relid);
-static const char *add_default(Oid relid);
+/*
+ * Drop the triggers that the feed has on a table, whatever their names are by
+ * now.  Those of a partition that are clones go with the table's.
+ */
+static void
+drop_triggers(Oid relid)
+{
+	static FeedpubStatement find = {
+		.sql = "SELECT tgname FROM pg_catalog.pg_trigger WHERE tgrelid = $1::regclass AND tgparentid = 0"
+			   " AND tgfoid IN ('feedpub._stamp_message'::regproc, 'feedpub._stamp_row'::regproc,"
+			   "  'feedpub._note_delete'::regproc, 'feedpub._note_truncate'::regproc) ORDER BY tgname",
+		.latest = true,
+	};
+
+	feedpub_capture_drop_triggers(relid, feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(relid)}));
+}
+
+/*
+ * The end of an ALTER TABLE that gives message_id a default, if it has none.
+ */
+static const char *
+add_default(Oid relid)
+{
+	AttrNumber	attno = get_attnum(relid, "message_id");
+	Relation	rel;
+	bool		lacks;
+
+	if (feedpub_registry_is_table(relid) || get_atttype(relid, attno) != TEXTOID)
+		return "";
+	rel = relation_open(relid, NoLock);
+	lacks = !TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef;
+	relation_close(rel, NoLock);
+	return lacks ? ", ALTER COLUMN message_id SET DEFAULT " FEEDPUB_ID_DEFAULT : "";
+}
+
+static void
+detach(void *arg)
+{
+	DetachedFeed *feed = arg;
+	List	   *partitions = NIL;
+	ListCell   *lc;
+
+	for (int i = 0; i < 2; i++)
+	{
+		/* before the lock, which blocks other sessions, and again under it */
+		(void) feedpub_registry_require(feed->relid);
+		feedpub_require_owner(feed->relid);
+		if (!feed->cascade)
+			feedpub_registry_refuse_subscribed(feed->relid, "detach");
+		if (i == 0)
+			feedpub_lock_feeds(list_make1_oid(feed->relid), NIL, AccessExclusiveLock);
+	}
+	foreach(lc, feedpub_capture_list(feed->relid))
+		feedpub_capture_remove(lfirst_oid(lc), feed->relid);
+	drop_triggers(feed->relid);
+
+	/* not of a table that inherits from it, nor of a feed of its own */
+	if (get_rel_relkind(feed->relid) == RELKIND_PARTITIONED_TABLE)
+		partitions = find_all_inheritors(feed->relid, NoLock, NULL);
+	foreach(lc, partitions)
+	{
+		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
+			drop_triggers(lfirst_oid(lc));
+	}
+	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), add_default(feed->relid)));
+	feedpub_registry_remove(feed->relid);
+}
 
 /*
  * feed_detach(feed regclass, cascade boolean DEFAULT false)
@@ -122,72 +186,4 @@ feed_detach_all(PG_FUNCTION_ARGS)
 	foreach(lc, left)
 		feedpub_capture_drop_leftovers(lfirst_oid(lc));
 	return (Datum) 0;
-}
-
-static void
-detach(void *arg)
-{
-	DetachedFeed *feed = arg;
-	List	   *partitions = NIL;
-	ListCell   *lc;
-
-	for (int i = 0; i < 2; i++)
-	{
-		/* before the lock, which blocks other sessions, and again under it */
-		(void) feedpub_registry_require(feed->relid);
-		feedpub_require_owner(feed->relid);
-		if (!feed->cascade)
-			feedpub_registry_refuse_subscribed(feed->relid, "detach");
-		if (i == 0)
-			feedpub_lock_feeds(list_make1_oid(feed->relid), NIL, AccessExclusiveLock);
-	}
-	foreach(lc, feedpub_capture_list(feed->relid))
-		feedpub_capture_remove(lfirst_oid(lc), feed->relid);
-	drop_triggers(feed->relid);
-
-	/* not of a table that inherits from it, nor of a feed of its own */
-	if (get_rel_relkind(feed->relid) == RELKIND_PARTITIONED_TABLE)
-		partitions = find_all_inheritors(feed->relid, NoLock, NULL);
-	foreach(lc, partitions)
-	{
-		if (!feedpub_registry_is_registered(lfirst_oid(lc)))
-			drop_triggers(lfirst_oid(lc));
-	}
-	feedpub_role_run_as_owner(feed->relid, psprintf("ALTER TABLE %s DROP COLUMN IF EXISTS " FEEDPUB_XID_COLUMN ", DROP COLUMN IF EXISTS " FEEDPUB_POS_COLUMN "%s", feedpub_relation_name(feed->relid), add_default(feed->relid)));
-	feedpub_registry_remove(feed->relid);
-}
-
-/*
- * Drop the triggers that the feed has on a table, whatever their names are by
- * now.  Those of a partition that are clones go with the table's.
- */
-static void
-drop_triggers(Oid relid)
-{
-	static FeedpubStatement find = {
-		.sql = "SELECT tgname FROM pg_catalog.pg_trigger WHERE tgrelid = $1::regclass AND tgparentid = 0"
-			   " AND tgfoid IN ('feedpub._stamp_message'::regproc, 'feedpub._stamp_row'::regproc,"
-			   "  'feedpub._note_delete'::regproc, 'feedpub._note_truncate'::regproc) ORDER BY tgname",
-		.latest = true,
-	};
-
-	feedpub_capture_drop_triggers(relid, feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(relid)}));
-}
-
-/*
- * The end of an ALTER TABLE that gives message_id a default, if it has none.
- */
-static const char *
-add_default(Oid relid)
-{
-	AttrNumber	attno = get_attnum(relid, "message_id");
-	Relation	rel;
-	bool		lacks;
-
-	if (feedpub_registry_is_table(relid) || get_atttype(relid, attno) != TEXTOID)
-		return "";
-	rel = relation_open(relid, NoLock);
-	lacks = !TupleDescAttr(RelationGetDescr(rel), attno - 1)->atthasdef;
-	relation_close(rel, NoLock);
-	return lacks ? ", ALTER COLUMN message_id SET DEFAULT " FEEDPUB_ID_DEFAULT : "";
 }

@@ -37,9 +37,52 @@ typedef struct LockAttempt
 	TimestampTz end;
 } LockAttempt;
 
-static void lock_all(void *arg);
-static void lock_tables(LockAttempt *attempt);
-static List *captured(List *feeds);
+/*
+ * The tables that are captured into feeds.
+ */
+static List *
+captured(List *feeds)
+{
+	List	   *result = NIL;
+	ListCell   *lc;
+
+	foreach(lc, feeds)
+		result = list_concat_unique_oid(result, feedpub_capture_list(lfirst_oid(lc)));
+	return result;
+}
+
+/*
+ * Lock the tables, their partitions and theirs, up to the attempt's end, which
+ * is earlier from the first lock on.
+ */
+static void
+lock_tables(LockAttempt *attempt)
+{
+	ListCell   *lc;
+
+	foreach(lc, attempt->relids)
+	{
+		LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), attempt->end), 1);
+		LockRelationOid(lfirst_oid(lc), attempt->mode);
+		attempt->end = Min(attempt->end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), attempt->held_ms));
+		attempt->relids = feedpub_catalog_partitions(lfirst_oid(lc));
+		lock_tables(attempt);
+	}
+}
+
+static void
+lock_all(void *arg)
+{
+	LockAttempt *attempt = arg;
+	List	   *known = captured(attempt->feeds);
+
+	attempt->relids = list_concat(list_concat(list_copy(known), attempt->feeds), attempt->relids);
+	lock_tables(attempt);
+	if (list_difference_oid(captured(attempt->feeds), known) != NIL)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("another table was captured into a feed that was waited for")));
+}
 
 /*
  * Lock tables against all other sessions, or against writers, with their
@@ -117,20 +160,6 @@ feedpub_lock_feeds(List *feeds, List *relids, LOCKMODE mode)
 	}
 }
 
-static void
-lock_all(void *arg)
-{
-	LockAttempt *attempt = arg;
-	List	   *known = captured(attempt->feeds);
-
-	attempt->relids = list_concat(list_concat(list_copy(known), attempt->feeds), attempt->relids);
-	lock_tables(attempt);
-	if (list_difference_oid(captured(attempt->feeds), known) != NIL)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("another table was captured into a feed that was waited for")));
-}
-
 /*
  * The tables that are captured into a feed and exist, by OID.
  */
@@ -144,37 +173,4 @@ feedpub_capture_list(Oid feed)
 	};
 
 	return feedpub_store_list(&find, (Datum[]){ObjectIdGetDatum(feed)});
-}
-
-/*
- * The tables that are captured into feeds.
- */
-static List *
-captured(List *feeds)
-{
-	List	   *result = NIL;
-	ListCell   *lc;
-
-	foreach(lc, feeds)
-		result = list_concat_unique_oid(result, feedpub_capture_list(lfirst_oid(lc)));
-	return result;
-}
-
-/*
- * Lock the tables, their partitions and theirs, up to the attempt's end, which
- * is earlier from the first lock on.
- */
-static void
-lock_tables(LockAttempt *attempt)
-{
-	ListCell   *lc;
-
-	foreach(lc, attempt->relids)
-	{
-		LockTimeout = Max(TimestampDifferenceMilliseconds(GetCurrentTimestamp(), attempt->end), 1);
-		LockRelationOid(lfirst_oid(lc), attempt->mode);
-		attempt->end = Min(attempt->end, TimestampTzPlusMilliseconds(GetCurrentTimestamp(), attempt->held_ms));
-		attempt->relids = feedpub_catalog_partitions(lfirst_oid(lc));
-		lock_tables(attempt);
-	}
 }

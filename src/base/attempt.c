@@ -14,8 +14,40 @@
 
 #include "base/base.h"
 
-static bool hides_a_value(int sqlstate);
-static bool caller_is_deep(void);
+/*
+ * Is more than half of the stack that max_stack_depth allows in use?
+ */
+static bool
+caller_is_deep(void)
+{
+	char		here;
+	pg_stack_base_t base = set_stack_base();
+
+	restore_stack_base(base);
+	return labs((long) (base - &here)) > max_stack_depth * 1024L / 2;
+}
+
+/*
+ * Is there a value, although this call got an error of the data?  If a row is
+ * delivered without its value, the reader goes on and does not get it later.
+ *
+ * XX001, XX002: this server's storage is corrupt.  Another server or a backup
+ * may have the value.  No writer can cause this error, and if a page of the
+ * table itself is corrupt, nothing can be read either.
+ *
+ * 54001: the stack limit is reached if a value is nested too deeply, or if the
+ * caller is deep in functions.  A value that reaches the limit for every
+ * reader must not stop the feed, and a value that other readers get must not
+ * be left out.  So the error counts as the value's if at least half of the
+ * stack was free for it.
+ */
+static bool
+hides_a_value(int sqlstate)
+{
+	return sqlstate == ERRCODE_DATA_CORRUPTED ||
+		sqlstate == ERRCODE_INDEX_CORRUPTED ||
+		(sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX && caller_is_deep());
+}
 
 /*
  * Do work(arg) in a subtransaction.  Returns NULL, or the error that ended it,
@@ -103,39 +135,4 @@ feedpub_attempt_is_of_the_data(int sqlstate)
 		default:
 			return sqlstate != ERRCODE_LOCK_NOT_AVAILABLE;
 	}
-}
-
-/*
- * Is there a value, although this call got an error of the data?  If a row is
- * delivered without its value, the reader goes on and does not get it later.
- *
- * XX001, XX002: this server's storage is corrupt.  Another server or a backup
- * may have the value.  No writer can cause this error, and if a page of the
- * table itself is corrupt, nothing can be read either.
- *
- * 54001: the stack limit is reached if a value is nested too deeply, or if the
- * caller is deep in functions.  A value that reaches the limit for every
- * reader must not stop the feed, and a value that other readers get must not
- * be left out.  So the error counts as the value's if at least half of the
- * stack was free for it.
- */
-static bool
-hides_a_value(int sqlstate)
-{
-	return sqlstate == ERRCODE_DATA_CORRUPTED ||
-		sqlstate == ERRCODE_INDEX_CORRUPTED ||
-		(sqlstate == ERRCODE_STATEMENT_TOO_COMPLEX && caller_is_deep());
-}
-
-/*
- * Is more than half of the stack that max_stack_depth allows in use?
- */
-static bool
-caller_is_deep(void)
-{
-	char		here;
-	pg_stack_base_t base = set_stack_base();
-
-	restore_stack_base(base);
-	return labs((long) (base - &here)) > max_stack_depth * 1024L / 2;
 }

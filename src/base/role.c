@@ -32,7 +32,16 @@
 
 #include "base/base.h"
 
-static void begin(Oid userid, int flag, FeedpubRole *caller);
+static void
+begin(Oid userid, int flag, FeedpubRole *caller)
+{
+	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
+	SetUserIdAndSecContext(userid, caller->sec_context | flag);
+	caller->nestlevel = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp",
+							 PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
 
 /*
  * Become the owner of a table until feedpub_role_end().  The owner's code may
@@ -55,17 +64,6 @@ void
 feedpub_role_begin_extension(Oid owner, FeedpubRole *caller)
 {
 	begin(owner, SECURITY_LOCAL_USERID_CHANGE, caller);
-}
-
-static void
-begin(Oid userid, int flag, FeedpubRole *caller)
-{
-	GetUserIdAndSecContext(&caller->userid, &caller->sec_context);
-	SetUserIdAndSecContext(userid, caller->sec_context | flag);
-	caller->nestlevel = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp",
-							 PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
 }
 
 /*

@@ -35,20 +35,6 @@ static FeedpubCache *caches = NULL;
 static Oid	registry_relid = InvalidOid;	/* feedpub._feed, once looked up */
 static uint64 generation = 0;	/* how many invalidations have come */
 
-static void invalidate(Datum arg, Oid relid);
-static void invalidate_all(Datum arg, int cacheid, uint32 hash);
-
-/*
- * Watch for invalidations.  _PG_init() calls this once.  A schema's name is part
- * of the names of its tables.
- */
-void
-feedpub_cache_init(void)
-{
-	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
-	CacheRegisterSyscacheCallback(NAMESPACEOID, invalidate_all, (Datum) 0);
-}
-
 /*
  * Relcache callback: it marks entries and looks nothing up.  relid is
  * InvalidOid if the whole relcache is reset.
@@ -80,6 +66,17 @@ static void
 invalidate_all(Datum arg, int cacheid, uint32 hash)
 {
 	invalidate(arg, InvalidOid);
+}
+
+/*
+ * Watch for invalidations.  _PG_init() calls this once.  A schema's name is part
+ * of the names of its tables.
+ */
+void
+feedpub_cache_init(void)
+{
+	CacheRegisterRelcacheCallback(invalidate, (Datum) 0);
+	CacheRegisterSyscacheCallback(NAMESPACEOID, invalidate_all, (Datum) 0);
 }
 
 /*

@@ -39,12 +39,6 @@
 
 #include "feed/feed.h"
 
-static bool find_value(Relation table, Relation rel, AttrNumber attno,
-					   int nkeys, const AttrNumber *attnos,
-					   const Datum *values, Datum *value);
-static int	find_partition(PartitionKey key, PartitionBoundInfo bounds,
-						   Datum *values);
-
 /*
  * Does a partial index leave out the rows without a stamp, and no others?
  * Only the condition feed_xid IS NOT NULL is recognised.
@@ -88,55 +82,6 @@ feedpub_catalog_has_plain_partition_key(Oid relid)
 	result = heap_attisnull(tuple, Anum_pg_partitioned_table_partexprs, NULL);
 	ReleaseSysCache(tuple);
 	return result;
-}
-
-/*
- * Find the partition in which a row with this key would be; *partition is
- * InvalidOid if there is none.  attnos are the key's columns in the table.
- * Returns false if the key does not tell the partition, or only by running an
- * expression.
- *
- * The server finds the partition of a tuple in the same way (execPartition.c:
- * get_partition_for_tuple), but only for a tuple that is to be inserted.
- */
-bool
-feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
-					  const Datum *values, Oid *partition)
-{
-	Relation	rel = table;
-	bool		is_last = false;
-	bool		known = true;
-
-	*partition = InvalidOid;
-	while (!is_last)
-	{
-		PartitionKey key = NULL;
-		PartitionDesc desc = NULL;
-		Datum		column_values[PARTITION_MAX_KEYS];
-		int			i = -1;
-
-		known = feedpub_catalog_has_plain_partition_key(RelationGetRelid(rel));
-		if (known)
-		{
-			key = RelationGetPartitionKey(rel);
-			for (int j = 0; j < key->partnatts && known; j++)
-				known = find_value(table, rel, key->partattrs[j],
-								   nkeys, attnos, values, &column_values[j]);
-		}
-		if (known)
-		{
-			desc = RelationGetPartitionDesc(rel, true);
-			if (desc->nparts > 0)
-				i = find_partition(key, desc->boundinfo, column_values);
-			*partition = i >= 0 ? desc->oids[i] : InvalidOid;
-		}
-		is_last = i < 0 || desc->is_leaf[i];
-		if (rel != table)
-			relation_close(rel, NoLock);
-		if (!is_last)
-			rel = relation_open(*partition, AccessShareLock);
-	}
-	return known;
 }
 
 /*
@@ -190,4 +135,53 @@ find_partition(PartitionKey key, PartitionBoundInfo bounds, Datum *values)
 			break;
 	}
 	return i >= 0 ? i : bounds->default_index;
+}
+
+/*
+ * Find the partition in which a row with this key would be; *partition is
+ * InvalidOid if there is none.  attnos are the key's columns in the table.
+ * Returns false if the key does not tell the partition, or only by running an
+ * expression.
+ *
+ * The server finds the partition of a tuple in the same way (execPartition.c:
+ * get_partition_for_tuple), but only for a tuple that is to be inserted.
+ */
+bool
+feedpub_catalog_route(Relation table, int nkeys, const AttrNumber *attnos,
+					  const Datum *values, Oid *partition)
+{
+	Relation	rel = table;
+	bool		is_last = false;
+	bool		known = true;
+
+	*partition = InvalidOid;
+	while (!is_last)
+	{
+		PartitionKey key = NULL;
+		PartitionDesc desc = NULL;
+		Datum		column_values[PARTITION_MAX_KEYS];
+		int			i = -1;
+
+		known = feedpub_catalog_has_plain_partition_key(RelationGetRelid(rel));
+		if (known)
+		{
+			key = RelationGetPartitionKey(rel);
+			for (int j = 0; j < key->partnatts && known; j++)
+				known = find_value(table, rel, key->partattrs[j],
+								   nkeys, attnos, values, &column_values[j]);
+		}
+		if (known)
+		{
+			desc = RelationGetPartitionDesc(rel, true);
+			if (desc->nparts > 0)
+				i = find_partition(key, desc->boundinfo, column_values);
+			*partition = i >= 0 ? desc->oids[i] : InvalidOid;
+		}
+		is_last = i < 0 || desc->is_leaf[i];
+		if (rel != table)
+			relation_close(rel, NoLock);
+		if (!is_last)
+			rel = relation_open(*partition, AccessShareLock);
+	}
+	return known;
 }

@@ -18,9 +18,6 @@
 
 #include "feed/feed.h"
 
-static bool has_row(Relation heap, Relation index, StrategyNumber strategy,
-					RegProcedure function, FullTransactionId *stamp);
-
 /*
  * Raise PF001 for a cursor that this server cannot have delivered.  A cursor's
  * xid was assigned, and durable, before the cursor was delivered.  So an xid
@@ -47,6 +44,33 @@ feedpub_foreign_refuse_cursor(const FeedpubFeed *feed,
 					   (unsigned long long) U64FromFullTransactionId(after_xid),
 					   (unsigned long long) U64FromFullTransactionId(next)),
 			 errhint("The cursor is from another server, or this one has been restored or replaced since.  Start from feed_xid_head(), or from the beginning, ('0', 0).")));
+}
+
+/*
+ * Does a table have a row whose xid is in a range: from the given one on, or
+ * equal to it?  *stamp is then the xid of the first one.  The transaction's
+ * snapshot may be too old to see it.
+ */
+static bool
+has_row(Relation heap, Relation index, StrategyNumber strategy, RegProcedure function,
+		FullTransactionId *stamp)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TupleTableSlot *slot = table_slot_create(heap, NULL);
+	IndexScanDesc scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
+	ScanKeyData key;
+	bool		found;
+	bool		isnull;
+
+	ScanKeyInit(&key, 1, strategy, function, FullTransactionIdGetDatum(*stamp));
+	index_rescan(scan, &key, 1, NULL, 0);
+	found = index_getnext_slot(scan, ForwardScanDirection, slot);
+	if (found)
+		*stamp = DatumGetFullTransactionId(slot_getattr(slot, index->rd_index->indkey.values[0], &isnull));
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	UnregisterSnapshot(snapshot);
+	return found;
 }
 
 /*
@@ -79,32 +103,5 @@ feedpub_foreign_has_unstamped(Relation rel)
 	bool		found = has_row(rel, index, BTEqualStrategyNumber, F_XID8EQ, &none);
 
 	index_close(index, AccessShareLock);
-	return found;
-}
-
-/*
- * Does a table have a row whose xid is in a range: from the given one on, or
- * equal to it?  *stamp is then the xid of the first one.  The transaction's
- * snapshot may be too old to see it.
- */
-static bool
-has_row(Relation heap, Relation index, StrategyNumber strategy, RegProcedure function,
-		FullTransactionId *stamp)
-{
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TupleTableSlot *slot = table_slot_create(heap, NULL);
-	IndexScanDesc scan = feedpub_snapshot_begin_scan(heap, index, snapshot, 1);
-	ScanKeyData key;
-	bool		found;
-	bool		isnull;
-
-	ScanKeyInit(&key, 1, strategy, function, FullTransactionIdGetDatum(*stamp));
-	index_rescan(scan, &key, 1, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, slot);
-	if (found)
-		*stamp = DatumGetFullTransactionId(slot_getattr(slot, index->rd_index->indkey.values[0], &isnull));
-	index_endscan(scan);
-	ExecDropSingleTupleTableSlot(slot);
-	UnregisterSnapshot(snapshot);
 	return found;
 }

@@ -41,12 +41,6 @@ typedef struct KeyTexts
 	Datum	   *values;
 } KeyTexts;
 
-static Datum *load_array(Datum array, Oid type, int *n);
-static bool prints_the_same_everywhere(Oid type);
-static void read_values(void *arg);
-static bool equal_is_same_text(Form_pg_attribute att, Oid opfamily,
-							   Oid opcintype, Oid collation);
-
 /*
  * The reason why an index cannot be a key, as the end of a sentence; NULL if
  * it can.
@@ -398,33 +392,6 @@ feedpub_key_runs_code(Relation rel, Relation index)
 }
 
 /*
- * The values of a key that was kept as texts, in the order of the index.
- * Returns NULL, or the error of an input function: a type may have lost a
- * value, as an enum can.  A row that is gone must not stop a reader.
- *
- * This runs no owner's code: feed_attach() makes sure of that, but a column may
- * have got another type after it.  Then the page is refused with 55000.  The
- * delete must not be left out, and it must not be delivered either, since a
- * row may have its key.
- */
-const char *
-feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
-{
-	KeyTexts	read = {.rel = rel, .index = index, .key = key, .values = values};
-	AttrNumber	attno = feedpub_key_runs_code(rel, index);
-
-	if (attno != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("deletes of feed \"%s\" cannot be read",
-						RelationGetRelationName(rel)),
-				 errdetail("The type of the key's column \"%s\" can have a domain inside.",
-						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
-				 errhint("Detach the table, change the type, and attach it again.")));
-	return feedpub_attempt(read_values, &read);
-}
-
-/*
  * Read the values, by the columns' base types.  No length or precision is
  * applied: it was when the row was written.
  */
@@ -453,6 +420,33 @@ read_values(void *arg)
 											   param, -1);
 	}
 	feedpub_key_unpin(nestlevel);
+}
+
+/*
+ * The values of a key that was kept as texts, in the order of the index.
+ * Returns NULL, or the error of an input function: a type may have lost a
+ * value, as an enum can.  A row that is gone must not stop a reader.
+ *
+ * This runs no owner's code: feed_attach() makes sure of that, but a column may
+ * have got another type after it.  Then the page is refused with 55000.  The
+ * delete must not be left out, and it must not be delivered either, since a
+ * row may have its key.
+ */
+const char *
+feedpub_key_values(Relation rel, Relation index, Datum key, Datum *values)
+{
+	KeyTexts	read = {.rel = rel, .index = index, .key = key, .values = values};
+	AttrNumber	attno = feedpub_key_runs_code(rel, index);
+
+	if (attno != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("deletes of feed \"%s\" cannot be read",
+						RelationGetRelationName(rel)),
+				 errdetail("The type of the key's column \"%s\" can have a domain inside.",
+						   NameStr(TupleDescAttr(RelationGetDescr(rel), attno - 1)->attname)),
+				 errhint("Detach the table, change the type, and attach it again.")));
+	return feedpub_attempt(read_values, &read);
 }
 
 /*
@@ -536,6 +530,33 @@ feedpub_key_of_feed(const FeedpubFeed *feed, Relation rel, AttrNumber *attnos)
 }
 
 /*
+ * Do values of a column print alike if they are equal for an operator class?
+ *
+ * The classes of bpchar, which ignore trailing blanks, cannot say.  In a
+ * column of char(n) all values are padded alike.  In a bpchar column without a
+ * length they are not, nor in a varchar column that is compared as bpchar.
+ */
+static bool
+equal_is_same_text(Form_pg_attribute att, Oid opfamily, Oid opcintype,
+				   Oid collation)
+{
+	Oid			proc;
+
+	if (!OidIsValid(opfamily))
+		return false;
+	if (opcintype == BPCHAROID)
+	{
+		int32		typmod = att->atttypmod;
+
+		return getBaseTypeAndTypmod(att->atttypid, &typmod) == BPCHAROID &&
+			typmod >= 0 && get_collation_isdeterministic(collation);
+	}
+	proc = get_opfamily_proc(opfamily, opcintype, opcintype, BTEQUALIMAGE_PROC);
+	return OidIsValid(proc) &&
+		DatumGetBool(OidFunctionCall1Coll(proc, collation, ObjectIdGetDatum(opcintype)));
+}
+
+/*
  * Raise 0A000 if two values of a feed's key can be equal and print
  * differently: they would be in two shards, and so could an upsert of a row
  * and its delete.
@@ -586,33 +607,6 @@ feedpub_key_check_shards(const FeedpubFeed *feed, Relation rel)
 	}
 	if (index != NULL)
 		index_close(index, AccessShareLock);
-}
-
-/*
- * Do values of a column print alike if they are equal for an operator class?
- *
- * The classes of bpchar, which ignore trailing blanks, cannot say.  In a
- * column of char(n) all values are padded alike.  In a bpchar column without a
- * length they are not, nor in a varchar column that is compared as bpchar.
- */
-static bool
-equal_is_same_text(Form_pg_attribute att, Oid opfamily, Oid opcintype,
-				   Oid collation)
-{
-	Oid			proc;
-
-	if (!OidIsValid(opfamily))
-		return false;
-	if (opcintype == BPCHAROID)
-	{
-		int32		typmod = att->atttypmod;
-
-		return getBaseTypeAndTypmod(att->atttypid, &typmod) == BPCHAROID &&
-			typmod >= 0 && get_collation_isdeterministic(collation);
-	}
-	proc = get_opfamily_proc(opfamily, opcintype, opcintype, BTEQUALIMAGE_PROC);
-	return OidIsValid(proc) &&
-		DatumGetBool(OidFunctionCall1Coll(proc, collation, ObjectIdGetDatum(opcintype)));
 }
 
 /*

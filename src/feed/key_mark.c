@@ -48,8 +48,6 @@
 #define MARK_INDEX		3
 #define MARK_COLUMNS	4
 
-static Oid	first_file(Oid relid);
-
 /*
  * The file of a table, or the first one of its partitions.  No lock is taken on
  * them: the caller's lock on the table keeps ALTER TABLE away.

@@ -47,8 +47,6 @@ typedef struct PartitionInfo
 
 static FeedpubCache infos = {"feedpub partitions", sizeof(PartitionInfo)};
 
-static PartitionInfo *find_info(Oid feed, Relation rel);
-
 /*
  * The feed to which a table's rows belong: the table itself, or the one of
  * which it is a partition, directly or not.  InvalidOid if there is none.  A
@@ -140,6 +138,39 @@ feedpub_partition_sees_tables(const FeedpubPartitions *partitions, Snapshot snap
 			return false;
 	}
 	return true;
+}
+
+/*
+ * What is known of a partition, looked up if it is not valid.  The caller
+ * holds a lock on the partition.
+ */
+static PartitionInfo *
+find_info(Oid feed, Relation rel)
+{
+	Oid			relid = RelationGetRelid(rel);
+	PartitionInfo *info;
+	FeedpubKey	key;
+	bool		deletes;
+	uint64		before;
+
+	info = feedpub_cache_enter(&infos, relid);
+	if (info->head.valid && info->head.feed == feed)
+		return info;
+
+	before = feedpub_cache_begin();
+	info->head.feed = feed;
+	info->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
+	info->indexid = feedpub_relation_index(rel);
+	info->keyid = InvalidOid;
+	info->history_checked = false;
+	if (feedpub_registry_stored_key(feed, &key, &deletes))
+	{
+		if (relid != feed)
+			feedpub_key_of_partition(feed, relid, &key);
+		info->keyid = feedpub_key_index(rel, &key);
+	}
+	info->head.valid = feedpub_cache_end(before);
+	return info;
 }
 
 /*
@@ -258,37 +289,4 @@ feedpub_partition_convert(FeedpubPartitions *partitions, FeedpubPartition *parti
 	execute_attr_map_slot(partition->map->attrMap, slot, partition->slot);
 	partition->slot->tts_tid = slot->tts_tid;
 	return partition->slot;
-}
-
-/*
- * What is known of a partition, looked up if it is not valid.  The caller
- * holds a lock on the partition.
- */
-static PartitionInfo *
-find_info(Oid feed, Relation rel)
-{
-	Oid			relid = RelationGetRelid(rel);
-	PartitionInfo *info;
-	FeedpubKey	key;
-	bool		deletes;
-	uint64		before;
-
-	info = feedpub_cache_enter(&infos, relid);
-	if (info->head.valid && info->head.feed == feed)
-		return info;
-
-	before = feedpub_cache_begin();
-	info->head.feed = feed;
-	info->xid_attno = get_attnum(relid, FEEDPUB_XID_COLUMN);
-	info->indexid = feedpub_relation_index(rel);
-	info->keyid = InvalidOid;
-	info->history_checked = false;
-	if (feedpub_registry_stored_key(feed, &key, &deletes))
-	{
-		if (relid != feed)
-			feedpub_key_of_partition(feed, relid, &key);
-		info->keyid = feedpub_key_index(rel, &key);
-	}
-	info->head.valid = feedpub_cache_end(before);
-	return info;
 }

@@ -78,8 +78,6 @@
 
 #include "feed/partition.h"
 
-static void set_identity(FeedpubPartitionRow *row, Oid feed, Relation rel);
-
 /*
  * List a partition as the one that it is now.
  */

@@ -22,9 +22,6 @@
 #define ANUM_PARTITION_FEED			1
 #define NATTS_PARTITION				7
 
-static int	compare_rows(const void *a, const void *b);
-static bool is_cloned_with_feed(Oid trigger_id);
-
 /*
  * The list of a feed's partitions as a snapshot sees it, or as it is committed
  * if that is NULL: a List of FeedpubPartitionRow, by OID.
@@ -59,6 +56,15 @@ feedpub_partition_read_rows(Oid feed, Snapshot snapshot)
 	return rows;
 }
 
+static int
+compare_rows(const void *a, const void *b)
+{
+	Oid			x = ((FeedpubPartitionRow *) lfirst((const ListCell *) a))->partition;
+	Oid			y = ((FeedpubPartitionRow *) lfirst((const ListCell *) b))->partition;
+
+	return (x > y) - (x < y);
+}
+
 /*
  * Find a partition's row, or NULL.
  */
@@ -74,13 +80,21 @@ feedpub_partition_find_row(List *rows, Oid partition)
 	return found == NULL ? NULL : lfirst(found);
 }
 
-static int
-compare_rows(const void *a, const void *b)
+/*
+ * Did one command write a clone of a trigger and the trigger of the feed?
+ * Their xmin tells; it stays when they are frozen.
+ */
+static bool
+is_cloned_with_feed(Oid trigger_id)
 {
-	Oid			x = ((FeedpubPartitionRow *) lfirst((const ListCell *) a))->partition;
-	Oid			y = ((FeedpubPartitionRow *) lfirst((const ListCell *) b))->partition;
+	static FeedpubStatement count = {
+		.sql = "WITH RECURSIVE t AS (SELECT xmin, tgparentid FROM pg_trigger WHERE oid = $1"
+			   " UNION ALL SELECT p.xmin, p.tgparentid FROM t JOIN pg_trigger p ON p.oid = t.tgparentid)"
+			   " SELECT count(DISTINCT xmin::text) FROM t",
+	};
+	Datum		values[1] = {ObjectIdGetDatum(trigger_id)};
 
-	return (x > y) - (x < y);
+	return feedpub_store_number(&count, values, 0) == 1;
 }
 
 /*
@@ -137,23 +151,6 @@ bool
 feedpub_partition_is_of_here(const FeedpubPartitionRow *row)
 {
 	return row->partition_id == row->partition && row->system_id == GetSystemIdentifier();
-}
-
-/*
- * Did one command write a clone of a trigger and the trigger of the feed?
- * Their xmin tells; it stays when they are frozen.
- */
-static bool
-is_cloned_with_feed(Oid trigger_id)
-{
-	static FeedpubStatement count = {
-		.sql = "WITH RECURSIVE t AS (SELECT xmin, tgparentid FROM pg_trigger WHERE oid = $1"
-			   " UNION ALL SELECT p.xmin, p.tgparentid FROM t JOIN pg_trigger p ON p.oid = t.tgparentid)"
-			   " SELECT count(DISTINCT xmin::text) FROM t",
-	};
-	Datum		values[1] = {ObjectIdGetDatum(trigger_id)};
-
-	return feedpub_store_number(&count, values, 0) == 1;
 }
 
 /*

@@ -70,10 +70,6 @@ static FeedpubCache feeds = {"feedpub feeds", sizeof(CachedFeed)};
 static Oid	default_relid = InvalidOid;
 static uint64 default_found = 0;
 
-static Oid	scan_registry(Oid relid, RegistryRow *row);
-static void refuse_parallel(Oid relid);
-static void refuse_other(Oid relid);
-
 /*
  * Raise 55000 unless one of our tables has as many columns as this library
  * knows.  It has not if the library was replaced by another version's and the
@@ -324,6 +320,20 @@ feedpub_registry_find(Oid relid, FeedpubFeed *feed)
 	return true;
 }
 
+static void
+refuse_other(Oid relid)
+{
+	if (OidIsValid(relid) && get_rel_name(relid) != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
+				 errhint("feed_create() creates a feed, feed_attach() turns a table into one.")));
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_TABLE),
+				 errmsg("feed with OID %u does not exist", relid)));
+}
+
 /*
  * Find a feed.  Raises 42809 if the table is no feed, 42P01 if there is none.
  */
@@ -345,20 +355,6 @@ feedpub_registry_require(Oid relid)
 	if (kind == FEEDPUB_KIND_NONE)
 		refuse_other(relid);
 	return kind;
-}
-
-static void
-refuse_other(Oid relid)
-{
-	if (OidIsValid(relid) && get_rel_name(relid) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("\"%s\" is not a feed", get_rel_name(relid)),
-				 errhint("feed_create() creates a feed, feed_attach() turns a table into one.")));
-	else
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("feed with OID %u does not exist", relid)));
 }
 
 /*

@@ -48,11 +48,77 @@ static FeedpubStatement set_mark = {
 		   " FROM free WHERE f.feed = free.feed",
 };
 
-static void forget(Oid relid, int ntables);
-static void forget_subscriptions(Oid relid);
-static bool sweep_subscriptions(int max_rows);
-static uint64 write_registry(const char *sql, Oid relid, const char *text);
-static uint64 execute(FeedpubStatement *statement, Datum *values, const char *nulls);
+static uint64
+execute(FeedpubStatement *statement, Datum *values, const char *nulls)
+{
+	uint64		nrows = feedpub_store_execute(statement, values, nulls);
+
+	CacheInvalidateRelcacheByRelid(feedpub_cache_registry());
+	return nrows;
+}
+
+/*
+ * Run one statement, whose parameters are the feed and a text.  Returns the
+ * number of rows that it wrote.
+ */
+static uint64
+write_registry(const char *sql, Oid relid, const char *text)
+{
+	FeedpubStatement statement = {.sql = sql};
+	uint64		nrows = execute(&statement,
+								(Datum[]){ObjectIdGetDatum(relid), text ? CStringGetTextDatum(text) : (Datum) 0},
+								NULL);
+
+	SPI_freeplan(statement.plan);
+	return nrows;
+}
+
+/*
+ * Remove the subscriptions of dropped tables, and rows that are left of
+ * removed subscriptions, at most max_rows of each table.  Rows that another
+ * session has locked stay.  Returns whether there are more.
+ *
+ * A row that is deleted here was seen without its subscription.  It is not a
+ * row of a newer subscription of the same name: feed_subscribe() has deleted
+ * such rows and written its own.
+ */
+static bool
+sweep_subscriptions(int max_rows)
+{
+	static const char *const tables[] = {"_shard", "_consumer", "_parked_entry"};
+	bool		more = false;
+
+	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
+				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
+				   "   WHERE c.oid = s.feed)"
+				   "  FOR UPDATE SKIP LOCKED)"
+				   " DELETE FROM feedpub._subscription s USING gone"
+				   " WHERE s.name = gone.name",
+				   InvalidOid, NULL);
+	for (int i = 0; i < lengthof(tables) && !more; i++)
+		more = write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
+									   "  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
+									   "   WHERE s.name = t.subscription)"
+									   "  LIMIT %d FOR UPDATE SKIP LOCKED)"
+									   " DELETE FROM feedpub.%s t USING gone"
+									   " WHERE t.ctid = gone.ctid",
+									   tables[i], max_rows, tables[i]),
+							  InvalidOid, NULL) == max_rows;
+	return more;
+}
+
+/*
+ * Forget the subscriptions of a feed.  This does not wait for a consumer that
+ * has acknowledged and not committed: rows that it has locked are swept later.
+ */
+static void
+forget_subscriptions(Oid relid)
+{
+	write_registry("DELETE FROM feedpub._subscription"
+				   " WHERE feed = $1",
+				   relid, NULL);
+	(void) sweep_subscriptions(INT_MAX);
+}
 
 /*
  * Register a feed, as the default feed if may_be_default is set and there is
@@ -108,19 +174,6 @@ feedpub_registry_remove(Oid relid)
 {
 	forget(relid, lengthof(tables));
 	forget_subscriptions(relid);
-}
-
-/*
- * Forget the subscriptions of a feed.  This does not wait for a consumer that
- * has acknowledged and not committed: rows that it has locked are swept later.
- */
-static void
-forget_subscriptions(Oid relid)
-{
-	write_registry("DELETE FROM feedpub._subscription"
-				   " WHERE feed = $1",
-				   relid, NULL);
-	(void) sweep_subscriptions(INT_MAX);
 }
 
 /*
@@ -357,63 +410,4 @@ feedpub_registry_sweep(int max_rows)
 									   tables[i], tables[i], max_rows, max_rows),
 							  InvalidOid, NULL) == max_rows;
 	return more;
-}
-
-/*
- * Remove the subscriptions of dropped tables, and rows that are left of
- * removed subscriptions, at most max_rows of each table.  Rows that another
- * session has locked stay.  Returns whether there are more.
- *
- * A row that is deleted here was seen without its subscription.  It is not a
- * row of a newer subscription of the same name: feed_subscribe() has deleted
- * such rows and written its own.
- */
-static bool
-sweep_subscriptions(int max_rows)
-{
-	static const char *const tables[] = {"_shard", "_consumer", "_parked_entry"};
-	bool		more = false;
-
-	write_registry("WITH gone AS MATERIALIZED (SELECT s.name FROM feedpub._subscription s"
-				   "  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_class c"
-				   "   WHERE c.oid = s.feed)"
-				   "  FOR UPDATE SKIP LOCKED)"
-				   " DELETE FROM feedpub._subscription s USING gone"
-				   " WHERE s.name = gone.name",
-				   InvalidOid, NULL);
-	for (int i = 0; i < lengthof(tables) && !more; i++)
-		more = write_registry(psprintf("WITH gone AS MATERIALIZED (SELECT t.ctid FROM feedpub.%s t"
-									   "  WHERE NOT EXISTS (SELECT FROM feedpub._subscription s"
-									   "   WHERE s.name = t.subscription)"
-									   "  LIMIT %d FOR UPDATE SKIP LOCKED)"
-									   " DELETE FROM feedpub.%s t USING gone"
-									   " WHERE t.ctid = gone.ctid",
-									   tables[i], max_rows, tables[i]),
-							  InvalidOid, NULL) == max_rows;
-	return more;
-}
-
-/*
- * Run one statement, whose parameters are the feed and a text.  Returns the
- * number of rows that it wrote.
- */
-static uint64
-write_registry(const char *sql, Oid relid, const char *text)
-{
-	FeedpubStatement statement = {.sql = sql};
-	uint64		nrows = execute(&statement,
-								(Datum[]){ObjectIdGetDatum(relid), text ? CStringGetTextDatum(text) : (Datum) 0},
-								NULL);
-
-	SPI_freeplan(statement.plan);
-	return nrows;
-}
-
-static uint64
-execute(FeedpubStatement *statement, Datum *values, const char *nulls)
-{
-	uint64		nrows = feedpub_store_execute(statement, values, nulls);
-
-	CacheInvalidateRelcacheByRelid(feedpub_cache_registry());
-	return nrows;
 }

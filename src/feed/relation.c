@@ -31,9 +31,6 @@
 
 #include "feed/feed.h"
 
-static void refuse_missing(Oid relid);
-static Oid	find_index(Relation rel, bool valid);
-
 /*
  * Look up an internal function of the extension.
  */
@@ -151,28 +148,6 @@ feedpub_relation_sequence(Oid relid)
 	return InvalidOid;
 }
 
-/*
- * The index that serves (feed_xid, feed_pos) > cursor in order, or InvalidOid.
- * It must be a valid btree on just these columns, ascending.  Their types must
- * be right, since a scan of ours does not check them.  It must contain all
- * rows, or all with a stamp.
- */
-Oid
-feedpub_relation_index(Relation rel)
-{
-	return find_index(rel, true);
-}
-
-/*
- * Is there an invalid index on the stamp: one that is being built, or whose
- * build failed?
- */
-bool
-feedpub_relation_has_invalid_index(Relation rel)
-{
-	return OidIsValid(find_index(rel, false));
-}
-
 static Oid
 find_index(Relation rel, bool valid)
 {
@@ -202,6 +177,28 @@ find_index(Relation rel, bool valid)
 			break;
 	}
 	return found;
+}
+
+/*
+ * The index that serves (feed_xid, feed_pos) > cursor in order, or InvalidOid.
+ * It must be a valid btree on just these columns, ascending.  Their types must
+ * be right, since a scan of ours does not check them.  It must contain all
+ * rows, or all with a stamp.
+ */
+Oid
+feedpub_relation_index(Relation rel)
+{
+	return find_index(rel, true);
+}
+
+/*
+ * Is there an invalid index on the stamp: one that is being built, or whose
+ * build failed?
+ */
+bool
+feedpub_relation_has_invalid_index(Relation rel)
+{
+	return OidIsValid(find_index(rel, false));
 }
 
 /*

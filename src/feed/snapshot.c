@@ -22,9 +22,24 @@
 
 #include "feed/feed.h"
 
-static void check_looked_up(Relation feed, Oid relid);
-static void check_planned(Snapshot snapshot, Oid relid);
-static bool sees_writer(Snapshot snapshot, HeapTuple tuple);
+/*
+ * Does a snapshot see what wrote this version of a catalog's row?
+ *
+ * On a primary it sees what wrote a row that is frozen.  But VACUUM FULL of the
+ * catalog does not wait for snapshots of a standby, nor does its replay, if the
+ * standby sends no feedback.  So the xid is taken that a frozen row still has.
+ * If it was written more than 2^31 ids ago, it can seem to be to come, which no
+ * xid of a row is.
+ */
+static bool
+sees_writer(Snapshot snapshot, HeapTuple tuple)
+{
+	TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
+
+	return !XidInMVCCSnapshot(xmin, snapshot) ||
+		TransactionIdIsCurrentTransactionId(xmin) ||
+		TransactionIdFollowsOrEquals(xmin, XidFromFullTransactionId(ReadNextFullTransactionId()));
+}
 
 /*
  * Does a snapshot see the table as it is defined now?
@@ -48,25 +63,6 @@ feedpub_snapshot_sees_table(Snapshot snapshot, Oid relid)
 	sees = sees_writer(snapshot, tuple);
 	ReleaseSysCache(tuple);
 	return sees;
-}
-
-/*
- * Does it see what wrote this version of a catalog's row?
- *
- * On a primary it sees what wrote a row that is frozen.  But VACUUM FULL of the
- * catalog does not wait for snapshots of a standby, nor does its replay, if the
- * standby sends no feedback.  So the xid is taken that a frozen row still has.
- * If it was written more than 2^31 ids ago, it can seem to be to come, which no
- * xid of a row is.
- */
-static bool
-sees_writer(Snapshot snapshot, HeapTuple tuple)
-{
-	TransactionId xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-
-	return !XidInMVCCSnapshot(xmin, snapshot) ||
-		TransactionIdIsCurrentTransactionId(xmin) ||
-		TransactionIdFollowsOrEquals(xmin, XidFromFullTransactionId(ReadNextFullTransactionId()));
 }
 
 /*
@@ -153,6 +149,26 @@ feedpub_snapshot_begin_scan(Relation heap, Relation index, Snapshot snapshot, in
 	return feedpub_index_beginscan(heap, index, snapshot, nkeys);
 }
 
+static void
+check_looked_up(Relation feed, Oid relid)
+{
+	if (feedpub_own_changes_has_lock(relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("cannot read feed \"%s\" in the transaction that altered what its row security looks at",
+						RelationGetRelationName(feed)),
+				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered, truncated or locked table \"%s\".",
+						   get_rel_name(relid)),
+				 errhint("Commit first.")));
+	if (!feedpub_snapshot_sees_table(GetActiveSnapshot(), relid))
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not read feed \"%s\"", RelationGetRelationName(feed)),
+				 errdetail("Table \"%s\", which its row security looks at, was altered after the snapshot was taken.",
+						   get_rel_name(relid)),
+				 errhint("Try again in a new transaction.")));
+}
+
 /*
  * Select rows of a feed as the caller, with the active snapshot, which is the
  * page's.  The rows are in SPI_tuptable.
@@ -191,24 +207,4 @@ feedpub_snapshot_select(struct _SPI_plan *plan, Datum *values, Relation feed)
 		}
 	}
 	SPI_cursor_close(portal);
-}
-
-static void
-check_looked_up(Relation feed, Oid relid)
-{
-	if (feedpub_own_changes_has_lock(relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("cannot read feed \"%s\" in the transaction that altered what its row security looks at",
-						RelationGetRelationName(feed)),
-				 errdetail("A page shows the feed as it was before the reader's transaction, which has altered, truncated or locked table \"%s\".",
-						   get_rel_name(relid)),
-				 errhint("Commit first.")));
-	if (!feedpub_snapshot_sees_table(GetActiveSnapshot(), relid))
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-				 errmsg("could not read feed \"%s\"", RelationGetRelationName(feed)),
-				 errdetail("Table \"%s\", which its row security looks at, was altered after the snapshot was taken.",
-						   get_rel_name(relid)),
-				 errhint("Try again in a new transaction.")));
 }

@@ -45,10 +45,83 @@ static TimestampTz plan_at = DT_NOEND;
 static TimestampTz pause_ends = DT_NOBEGIN;
 static int64 stamped = -1;		/* rows up to now; -1: no plan was made */
 
-static bool has_ended(int i);
-static bool has_process(Oid owner);
-static const char *why_ended(Oid owner);
-static bool start_process(Oid owner);
+static bool
+has_ended(int i)
+{
+	pid_t		pid;
+
+	return GetBackgroundWorkerPid(processes[i].handle, &pid) == BGWH_STOPPED;
+}
+
+static bool
+has_process(Oid owner)
+{
+	for (int i = 0; i < MAX_PROCESSES; i++)
+	{
+		if (processes[i].handle != NULL && processes[i].owner == owner)
+			return true;
+	}
+	return false;
+}
+
+/*
+ * Why has a process of an owner ended that has written nothing?  NULL if this
+ * worker has started none.
+ */
+static const char *
+why_ended(Oid owner)
+{
+	TimestampTz started_at = 0;
+
+	for (int i = 0; i < MAX_PROCESSES; i++)
+	{
+		if (processes[i].owner == owner)
+			started_at = Max(started_at, processes[i].started_at);
+	}
+	return started_at == 0													? NULL :
+		TimestampDifferenceExceeds(started_at, GetCurrentTimestamp(), SLOW) ? "a step took too long and was ended" :
+																			  "its process was ended";
+}
+
+/*
+ * Start a process for an owner.  If the server has no room for it, another plan
+ * tries again.
+ */
+static bool
+start_process(Oid owner)
+{
+	BackgroundWorker worker = {0};
+	Oid			arguments[2] = {MyDatabaseId, owner};
+	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
+	static bool was_refused = false;
+	int			i = 0;
+	bool		started;
+
+	while (processes[i].handle != NULL)
+		i++;
+	feedpub_launcher_describe(&worker, "feedpub job", "feedpub_job_main");
+	memcpy(worker.bgw_extra, arguments, sizeof(arguments));
+	worker.bgw_notify_pid = MyProcPid;
+	processes[i].owner = owner;
+	processes[i].started_at = GetCurrentTimestamp();
+	pause_ends = TimestampTzPlusMilliseconds(processes[i].started_at, SHORTEST_WAIT);
+	started = RegisterDynamicBackgroundWorker(&worker, &processes[i].handle);
+	if (!started)
+		processes[i].handle = NULL;
+	MemoryContextSwitchTo(oldcontext);
+	if (started)
+		was_refused = false;
+	else if (!was_refused)
+	{
+		was_refused = true;
+		ereport(WARNING,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("could not start a process for jobs of feeds"),
+				 errdetail("The server has no free slot for a background worker."),
+				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
+	}
+	return started;
+}
 
 /*
  * Look which jobs there are, what has become of the processes, and start one
@@ -109,25 +182,6 @@ feedpub_plan_jobs(FeedpubWorkerStats *stats)
 }
 
 /*
- * Why has a process of an owner ended that has written nothing?  NULL if this
- * worker has started none.
- */
-static const char *
-why_ended(Oid owner)
-{
-	TimestampTz started_at = 0;
-
-	for (int i = 0; i < MAX_PROCESSES; i++)
-	{
-		if (processes[i].owner == owner)
-			started_at = Max(started_at, processes[i].started_at);
-	}
-	return started_at == 0													? NULL :
-		TimestampDifferenceExceeds(started_at, GetCurrentTimestamp(), SLOW) ? "a step took too long and was ended" :
-																			  "its process was ended";
-}
-
-/*
  * How long there is no need for another plan, in ms.
  */
 long
@@ -153,63 +207,4 @@ feedpub_plan_end(void)
 		if (processes[i].handle != NULL)
 			TerminateBackgroundWorker(processes[i].handle);
 	}
-}
-
-static bool
-has_ended(int i)
-{
-	pid_t		pid;
-
-	return GetBackgroundWorkerPid(processes[i].handle, &pid) == BGWH_STOPPED;
-}
-
-static bool
-has_process(Oid owner)
-{
-	for (int i = 0; i < MAX_PROCESSES; i++)
-	{
-		if (processes[i].handle != NULL && processes[i].owner == owner)
-			return true;
-	}
-	return false;
-}
-
-/*
- * Start a process for an owner.  If the server has no room for it, another plan
- * tries again.
- */
-static bool
-start_process(Oid owner)
-{
-	BackgroundWorker worker = {0};
-	Oid			arguments[2] = {MyDatabaseId, owner};
-	MemoryContext oldcontext = MemoryContextSwitchTo(TopMemoryContext);
-	static bool was_refused = false;
-	int			i = 0;
-	bool		started;
-
-	while (processes[i].handle != NULL)
-		i++;
-	feedpub_launcher_describe(&worker, "feedpub job", "feedpub_job_main");
-	memcpy(worker.bgw_extra, arguments, sizeof(arguments));
-	worker.bgw_notify_pid = MyProcPid;
-	processes[i].owner = owner;
-	processes[i].started_at = GetCurrentTimestamp();
-	pause_ends = TimestampTzPlusMilliseconds(processes[i].started_at, SHORTEST_WAIT);
-	started = RegisterDynamicBackgroundWorker(&worker, &processes[i].handle);
-	if (!started)
-		processes[i].handle = NULL;
-	MemoryContextSwitchTo(oldcontext);
-	if (started)
-		was_refused = false;
-	else if (!was_refused)
-	{
-		was_refused = true;
-		ereport(WARNING,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("could not start a process for jobs of feeds"),
-				 errdetail("The server has no free slot for a background worker."),
-				 errhint("You might need to increase \"%s\".", "max_worker_processes")));
-	}
-	return started;
 }

@@ -111,11 +111,15 @@ static FeedpubStatement count_stamped = {
 	.sql = "SELECT COALESCE(pg_catalog.sum(rows), 0)::pg_catalog.int8 FROM feedpub._job WHERE kind = 'stamp'",
 };
 
-static bool lock_job(const FeedpubJob *job, bool wait);
-static FeedpubJobOutcome step(FeedpubJob *job, bool wait);
-static void save(FeedpubJob *job, bool done);
-static void name_job(const FeedpubJob *job, Datum *values);
-static Datum time_after(int64 first, int64 last, int attempts);
+/* Lock a job for its step, until the end of the transaction. */
+static bool
+lock_job(const FeedpubJob *job, bool wait)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
+	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
+}
 
 /*
  * feedpub._run_job(feed regclass, max_rows integer) returns bigint
@@ -185,6 +189,28 @@ feedpub_job_list(Oid feed)
 }
 
 /*
+ * The parameters that name a job.
+ */
+static void
+name_job(const FeedpubJob *job, Datum *values)
+{
+	values[0] = ObjectIdGetDatum(job->feed);
+	values[1] = CStringGetTextDatum(feedpub_job_names[job->kind]);
+	values[2] = ObjectIdGetDatum(job->relation);
+	values[3] = UInt64GetDatum(job->target);
+}
+
+/*
+ * The time after a wait: of the first attempt, or longer, of a later one.
+ */
+static Datum
+time_after(int64 first, int64 last, int attempts)
+{
+	return TimestampTzGetDatum(TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+														   Min(first << Min(attempts, 20), last)));
+}
+
+/*
  * Begin a turn of a job: go on from where it is, or anew, if what the last pass
  * has left is to be tried again.
  */
@@ -216,34 +242,33 @@ feedpub_job_begin(FeedpubJob *job, bool in_background, bool anew)
 	job->max_rows = 1;
 }
 
-/* Lock a job for its step, until the end of the transaction. */
-static bool
-lock_job(const FeedpubJob *job, bool wait)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, feedpub_registry_table("_job"), job->relation, job->kind);
-	return LockAcquire(&tag, ExclusiveLock, false, !wait) != LOCKACQUIRE_NOT_AVAIL;
-}
-
 /*
- * Make a step, in a transaction of the caller's, in READ COMMITTED.  If wait
- * is false, it does nothing if it would have to wait for another session.
+ * Write how far a job is.  All rows of an outbox with xids below from_xid are
+ * removed if they are before the floor: a pass that has left none has been
+ * there, and so has the floor's snapshot.
  */
-FeedpubJobOutcome
-feedpub_job_step(FeedpubJob *job, bool wait)
+static void
+save(FeedpubJob *job, bool done)
 {
-	TimestampTz began = GetCurrentTimestamp();
-	FeedpubJobOutcome outcome;
-	double		ratio;
+	FeedpubPass *pass = &job->pass;
+	bytea	   *kept = palloc(VARHDRSZ + KEPT);
+	Datum		values[10];
 
-	job->pass.done = 0;
-	outcome = step(job, wait);
-	/* if none was changed, the time says nothing of how fast that is */
-	ratio = Min(STEP_TIME * 1000.0 / Max(GetCurrentTimestamp() - began, 1), 2);
-	if (job->pass.done > 0 || ratio < 1)
-		job->max_rows = Max((int) Min(ceil(job->max_rows * ratio), MOST_ROWS), 1);
-	return outcome;
+	if (pass->removes && pass->left + pass->failed == 0)
+		pass->from_xid = Max(pass->from_xid,
+							 pass->ended ? pass->before.xmin : Min(pass->xid, pass->before.xmin));
+	job->locked = pass->ended ? pass->left : Max(job->locked, pass->left);
+	job->failed = pass->ended ? pass->failed : Max(job->failed, pass->failed);
+	SET_VARSIZE(kept, VARHDRSZ + KEPT);
+	memcpy(VARDATA(kept), pass, KEPT);
+	name_job(job, values);
+	values[4] = BoolGetDatum(done);
+	values[5] = Int64GetDatum(pass->done);
+	values[6] = PointerGetDatum(kept);
+	values[7] = Int64GetDatum(job->locked);
+	values[8] = Int64GetDatum(job->failed);
+	values[9] = CStringGetTextDatum(pass->error);
+	(void) feedpub_store_execute(&save_job, values, pass->error[0] == '\0' ? "         n" : NULL);
 }
 
 static FeedpubJobOutcome
@@ -293,6 +318,26 @@ step(FeedpubJob *job, bool wait)
 }
 
 /*
+ * Make a step, in a transaction of the caller's, in READ COMMITTED.  If wait
+ * is false, it does nothing if it would have to wait for another session.
+ */
+FeedpubJobOutcome
+feedpub_job_step(FeedpubJob *job, bool wait)
+{
+	TimestampTz began = GetCurrentTimestamp();
+	FeedpubJobOutcome outcome;
+	double		ratio;
+
+	job->pass.done = 0;
+	outcome = step(job, wait);
+	/* if none was changed, the time says nothing of how fast that is */
+	ratio = Min(STEP_TIME * 1000.0 / Max(GetCurrentTimestamp() - began, 1), 2);
+	if (job->pass.done > 0 || ratio < 1)
+		job->max_rows = Max((int) Min(ceil(job->max_rows * ratio), MOST_ROWS), 1);
+	return outcome;
+}
+
+/*
  * In a procedure: make steps, each in a transaction of its own, as long as the
  * job goes on.
  */
@@ -308,35 +353,6 @@ feedpub_job_run(FeedpubJob *job)
 		outcome = feedpub_job_step(job, true);
 	} while (outcome == FEEDPUB_JOB_GOES_ON);
 	return outcome;
-}
-
-/*
- * Write how far a job is.  All rows of an outbox with xids below from_xid are
- * removed if they are before the floor: a pass that has left none has been
- * there, and so has the floor's snapshot.
- */
-static void
-save(FeedpubJob *job, bool done)
-{
-	FeedpubPass *pass = &job->pass;
-	bytea	   *kept = palloc(VARHDRSZ + KEPT);
-	Datum		values[10];
-
-	if (pass->removes && pass->left + pass->failed == 0)
-		pass->from_xid = Max(pass->from_xid,
-							 pass->ended ? pass->before.xmin : Min(pass->xid, pass->before.xmin));
-	job->locked = pass->ended ? pass->left : Max(job->locked, pass->left);
-	job->failed = pass->ended ? pass->failed : Max(job->failed, pass->failed);
-	SET_VARSIZE(kept, VARHDRSZ + KEPT);
-	memcpy(VARDATA(kept), pass, KEPT);
-	name_job(job, values);
-	values[4] = BoolGetDatum(done);
-	values[5] = Int64GetDatum(pass->done);
-	values[6] = PointerGetDatum(kept);
-	values[7] = Int64GetDatum(job->locked);
-	values[8] = Int64GetDatum(job->failed);
-	values[9] = CStringGetTextDatum(pass->error);
-	(void) feedpub_store_execute(&save_job, values, pass->error[0] == '\0' ? "         n" : NULL);
 }
 
 /*
@@ -361,28 +377,6 @@ feedpub_job_end(const FeedpubJob *job, bool progressed, const char *error)
 	else
 		values[5] = CStringGetTextDatum(error);
 	(void) feedpub_store_execute(&end_job, values, nulls);
-}
-
-/*
- * The parameters that name a job.
- */
-static void
-name_job(const FeedpubJob *job, Datum *values)
-{
-	values[0] = ObjectIdGetDatum(job->feed);
-	values[1] = CStringGetTextDatum(feedpub_job_names[job->kind]);
-	values[2] = ObjectIdGetDatum(job->relation);
-	values[3] = UInt64GetDatum(job->target);
-}
-
-/*
- * The time after a wait: of the first attempt, or longer, of a later one.
- */
-static Datum
-time_after(int64 first, int64 last, int attempts)
-{
-	return TimestampTzGetDatum(TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-														   Min(first << Min(attempts, 20), last)));
 }
 
 /*

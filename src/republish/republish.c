@@ -28,75 +28,6 @@ PG_FUNCTION_INFO_V1(feed_republish);
  */
 #define MAX_TRIES		20
 
-static void admit_partitions(Oid relid);
-static List *find_tables(Oid feed);
-static bool republish_table(Oid feed, Oid relid, uint64 before, bool *failed);
-
-/*
- * PROCEDURE feed_republish(feed regclass, unstamped_only boolean DEFAULT
- * false)
- *
- * Publishes all rows of a table feed again that were written before the call,
- * or only those that are not in the feed: rows without a stamp, or with a
- * stamp of another feed, or of a time when the partition was not in this one.
- * It works in steps, each in a transaction of its own, so it cannot run inside
- * a transaction block (25001).  If it is interrupted, it can be called again;
- * the rows that partitions came with are stamped in the background in any case.
- *
- * It is an UPDATE as the table's owner, in a security-restricted operation:
- * triggers fire, and checks are made.  If the UPDATE of a row fails, the row
- * is left as it is, with a WARNING.  Locked rows are waited for.  For the
- * owner only.
- *
- * Errors: 42809 if it is no table feed; 55000 if the feed lacks its index, row
- * security holds for the owner, or a rule replaces UPDATE; 25006 on a standby;
- * 42501.
- */
-Datum
-feed_republish(PG_FUNCTION_ARGS)
-{
-	bool		unstamped_only;
-	FeedpubFeed feed;
-	bool		failed = false;
-	bool		again = true;
-	uint64		before;
-	Oid			relid;
-
-	feedpub_argument_check_call(fcinfo, "feed_republish");
-	feedpub_argument_check(fcinfo, 0, 2);
-	relid = PG_GETARG_OID(0);
-	unstamped_only = PG_GETARG_BOOL(1);
-	feedpub_registry_get(relid, &feed);
-	if (feed.is_outbox)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("feed \"%s\" is %s", get_rel_name(relid), feed.is_changes ? "a change feed" : "an outbox"),
-				 errdetail("%s is published once.", feed.is_changes ? "A change" : "A message")));
-	feedpub_require_owner(relid);
-	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());
-
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	while (again)
-	{
-		ListCell   *lc;
-
-		again = false;
-		feedpub_job_begin_transaction();
-		if (!feedpub_registry_is_registered(relid))
-			break;
-		if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
-			admit_partitions(relid);
-		foreach(lc, find_tables(relid))
-			again = republish_table(relid, lfirst_oid(lc), before, &failed) || again;
-	}
-	feedpub_job_begin_transaction();
-	if (!failed && !unstamped_only && get_rel_name(relid) != NULL)
-		feedpub_registry_set_unstamped(relid, false);
-	SPI_commit();
-	SPI_finish();
-	PG_RETURN_VOID();
-}
-
 /*
  * Admit the partitions that are not admitted yet, as a publisher does, but
  * also if rows are of another history.
@@ -199,4 +130,69 @@ republish_table(Oid feed, Oid relid, uint64 before, bool *failed)
 				 errdetail("Transactions that began before a partition was attached are still running."),
 				 errhint("Call feed_republish() again when they have ended.")));
 	return false;
+}
+
+/*
+ * PROCEDURE feed_republish(feed regclass, unstamped_only boolean DEFAULT
+ * false)
+ *
+ * Publishes all rows of a table feed again that were written before the call,
+ * or only those that are not in the feed: rows without a stamp, or with a
+ * stamp of another feed, or of a time when the partition was not in this one.
+ * It works in steps, each in a transaction of its own, so it cannot run inside
+ * a transaction block (25001).  If it is interrupted, it can be called again;
+ * the rows that partitions came with are stamped in the background in any case.
+ *
+ * It is an UPDATE as the table's owner, in a security-restricted operation:
+ * triggers fire, and checks are made.  If the UPDATE of a row fails, the row
+ * is left as it is, with a WARNING.  Locked rows are waited for.  For the
+ * owner only.
+ *
+ * Errors: 42809 if it is no table feed; 55000 if the feed lacks its index, row
+ * security holds for the owner, or a rule replaces UPDATE; 25006 on a standby;
+ * 42501.
+ */
+Datum
+feed_republish(PG_FUNCTION_ARGS)
+{
+	bool		unstamped_only;
+	FeedpubFeed feed;
+	bool		failed = false;
+	bool		again = true;
+	uint64		before;
+	Oid			relid;
+
+	feedpub_argument_check_call(fcinfo, "feed_republish");
+	feedpub_argument_check(fcinfo, 0, 2);
+	relid = PG_GETARG_OID(0);
+	unstamped_only = PG_GETARG_BOOL(1);
+	feedpub_registry_get(relid, &feed);
+	if (feed.is_outbox)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("feed \"%s\" is %s", get_rel_name(relid), feed.is_changes ? "a change feed" : "an outbox"),
+				 errdetail("%s is published once.", feed.is_changes ? "A change" : "A message")));
+	feedpub_require_owner(relid);
+	before = unstamped_only ? 0 : U64FromFullTransactionId(ReadNextFullTransactionId());
+
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	while (again)
+	{
+		ListCell   *lc;
+
+		again = false;
+		feedpub_job_begin_transaction();
+		if (!feedpub_registry_is_registered(relid))
+			break;
+		if (get_rel_relkind(relid) == RELKIND_PARTITIONED_TABLE)
+			admit_partitions(relid);
+		foreach(lc, find_tables(relid))
+			again = republish_table(relid, lfirst_oid(lc), before, &failed) || again;
+	}
+	feedpub_job_begin_transaction();
+	if (!failed && !unstamped_only && get_rel_name(relid) != NULL)
+		feedpub_registry_set_unstamped(relid, false);
+	SPI_commit();
+	SPI_finish();
+	PG_RETURN_VOID();
 }
