@@ -74,7 +74,6 @@
 #include "miscadmin.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 #include "feed/partition.h"
 
