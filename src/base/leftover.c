@@ -65,50 +65,6 @@ StaticAssertDecl(F_PG_ADVISORY_UNLOCK_ALL - F_PG_ADVISORY_LOCK_INT8 == 12,
 static object_access_hook_type next_hook = NULL;
 static bool clears;				/* when the transaction ends */
 
-static void refuse(ObjectAccessType access, Oid class_id, Oid object_id,
-				   int sub_id, void *arg);
-static bool is_temporary(Oid class_id, Oid object_id);
-static void end_transaction(XactEvent event, void *arg);
-
-/*
- * Watch what an owner's code does.  _PG_init() calls this once.
- */
-void
-feedpub_leftover_init(void)
-{
-	next_hook = object_access_hook;
-	object_access_hook = refuse;
-	RegisterXactCallback(end_transaction, NULL);
-}
-
-static void
-refuse(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
-{
-	Oid			userid;
-	int			sec_context;
-
-	if (next_hook != NULL)
-		next_hook(access, class_id, object_id, sub_id, arg);
-	GetUserIdAndSecContext(&userid, &sec_context);
-	if ((sec_context & FEEDPUB_OTHERS_SESSION) != 0 && access == OAT_FUNCTION_EXECUTE &&
-		object_id >= F_PG_ADVISORY_LOCK_INT8 && object_id <= F_PG_ADVISORY_UNLOCK_ALL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot take or release advisory locks of the session within security-restricted operation"),
-				 errhint("Use locks of the transaction, as pg_advisory_xact_lock() takes them.")));
-	if ((sec_context & FEEDPUB_OWNER_CODE) != 0 && access == OAT_POST_CREATE &&
-		is_temporary(class_id, object_id))
-	{
-		const char *what = get_object_class_descr(class_id);
-
-		/* of a type newer servers say the same */
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("cannot create %s %s in a temporary schema within security-restricted operation",
-						*what == 'o' ? "an" : "a", what)));
-	}
-}
-
 /*
  * Is it in pg_temp, and no part of a relation?  It has just been written, so
  * the catalog's caches do not have it yet.
@@ -144,14 +100,32 @@ is_temporary(Oid class_id, Oid object_id)
 	return result;
 }
 
-/*
- * What the code of this transaction leaves in the session is cleared when it
- * ends, however it ends.
- */
-void
-feedpub_leftover_clear(void)
+static void
+refuse(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
 {
-	clears = true;
+	Oid			userid;
+	int			sec_context;
+
+	if (next_hook != NULL)
+		next_hook(access, class_id, object_id, sub_id, arg);
+	GetUserIdAndSecContext(&userid, &sec_context);
+	if ((sec_context & FEEDPUB_OTHERS_SESSION) != 0 && access == OAT_FUNCTION_EXECUTE &&
+		object_id >= F_PG_ADVISORY_LOCK_INT8 && object_id <= F_PG_ADVISORY_UNLOCK_ALL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("cannot take or release advisory locks of the session within security-restricted operation"),
+				 errhint("Use locks of the transaction, as pg_advisory_xact_lock() takes them.")));
+	if ((sec_context & FEEDPUB_OWNER_CODE) != 0 && access == OAT_POST_CREATE &&
+		is_temporary(class_id, object_id))
+	{
+		const char *what = get_object_class_descr(class_id);
+
+		/* of a type newer servers say the same */
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("cannot create %s %s in a temporary schema within security-restricted operation",
+						*what == 'o' ? "an" : "a", what)));
+	}
 }
 
 static void
@@ -162,4 +136,25 @@ end_transaction(XactEvent event, void *arg)
 	clears = false;
 	LockReleaseSession(USER_LOCKMETHOD);
 	ResetSequenceCaches();
+}
+
+/*
+ * Watch what an owner's code does.  _PG_init() calls this once.
+ */
+void
+feedpub_leftover_init(void)
+{
+	next_hook = object_access_hook;
+	object_access_hook = refuse;
+	RegisterXactCallback(end_transaction, NULL);
+}
+
+/*
+ * What the code of this transaction leaves in the session is cleared when it
+ * ends, however it ends.
+ */
+void
+feedpub_leftover_clear(void)
+{
+	clears = true;
 }

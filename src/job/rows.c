@@ -97,24 +97,6 @@ typedef struct Step
 	int64		processed;		/* rows by the last statement */
 } Step;
 
-static void stamp_in_order(Relation rel, const char *which);
-static void begin_as_owner(Relation rel, FeedpubRole *caller);
-static void next_kind(FeedpubPass *pass);
-static void execute(void *step);
-static void change(void *step);
-static void run(Step *step, const char *sql);
-static ErrorData *try(Step *step, const char *sql, void (*work)(void *));
-static bool is_passing(const ErrorData *error);
-static void take_rows(Step *step);
-static Datum array_of(Datum *rows, int n);
-static void find_rows(Step *step, int max_rows);
-static void find_unstamped(Step *step, int max_rows);
-static void lock_rows(Step *step);
-static void note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid);
-static bool change_rows(Step *step, Datum *rows, int n);
-static void note_failures(FeedpubPass *pass, int64 n, const char *error);
-static void keep_error(FeedpubPass *pass, const char *error);
-
 /*
  * Refuse a table if the UPDATE or DELETE would leave out rows without an
  * error, or if its owner may not make it.
@@ -160,6 +142,328 @@ next_kind(FeedpubPass *pass)
 	pass->xid = pass->from_xid;
 	pass->pos = 0;
 	ItemPointerSet(&pass->tid, 0, 0);
+}
+
+/*
+ * Become the owner of a table, with settings for a step, and with constraints
+ * that are immediate.
+ */
+static void
+begin_as_owner(Relation rel, FeedpubRole *caller)
+{
+	/* the plans must be those that the passes need */
+	const char *const settings[][2] = {
+		{"enable_seqscan", "off"},
+		{"enable_bitmapscan", "off"},
+		{"jit", "off"},
+		{"lock_timeout", psprintf("%d", LOCK_LIMIT)},
+	};
+
+	AfterTriggerSetState(makeNode(ConstraintsSetStmt));
+	feedpub_role_begin_owner(rel->rd_rel->relowner, caller);
+	for (int i = 0; i < lengthof(settings); i++)
+		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET, PGC_S_SESSION,
+								 GUC_ACTION_SAVE, true, 0, false);
+	SPI_connect();
+}
+
+/*
+ * Run a statement; %s in it is the table.  Its parameters are the position of
+ * the pass, $1 to $3, its snapshot, $4, the rows that it is about, $5, and all
+ * that were found, $6.
+ */
+static void
+execute(void *arg)
+{
+	Step	   *step = arg;
+	FeedpubPass *pass = step->pass;
+	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, TIDARRAYOID};
+	Datum		values[] = {UInt64GetDatum(pass->xid), Int64GetDatum(pass->pos),
+							PointerGetDatum(&pass->tid), feedpub_batch_snapshot_datum(&pass->before),
+							step->tids, step->found};
+
+	if (SPI_execute_with_args(psprintf(step->sql, feedpub_relation_name(RelationGetRelid(step->rel))),
+							  lengthof(values), argtypes, values,
+							  step->tids ? NULL : "    nn", false, 0) < 0)
+		elog(ERROR, "could not run: %s", step->sql);
+	step->processed = (int64) SPI_processed;
+}
+
+static void
+run(Step *step, const char *sql)
+{
+	step->sql = sql;
+	execute(step);
+}
+
+/*
+ * Work on the rows that the last statement has returned.
+ */
+static void
+take_rows(Step *step)
+{
+	step->n = (int) step->processed;
+	step->rows = palloc_array(Datum, step->n);
+	for (int i = 0; i < step->n; i++)
+		step->rows[i] = feedpub_store_value(i, 1, NULL);
+}
+
+/*
+ * Find rows without a stamp, or with half of one, in some pages.
+ */
+static void
+find_unstamped(Step *step, int max_rows)
+{
+	FeedpubPass *pass = step->pass;
+	BlockNumber end = ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW;
+
+	run(step,
+		psprintf("SELECT t.ctid FROM ONLY %%s t"
+				 " WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
+				 " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
+				 " ORDER BY t.ctid LIMIT %d",
+				 end, max_rows));
+	take_rows(step);
+	if (step->n == max_rows)
+		pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
+	else if (end < RelationGetNumberOfBlocks(step->rel))
+		ItemPointerSet(&pass->tid, end, 0);
+	else
+		next_kind(pass);
+}
+
+/*
+ * Find rows after the position of the pass.  The bound of foreign stamps is the
+ * next xid of the snapshot that reads: all that it sees was stamped before.  No
+ * two rows that are removed have the same stamp, so they need not be told by
+ * their row identifiers.
+ */
+static void
+find_rows(Step *step, int max_rows)
+{
+	FeedpubPass *pass = step->pass;
+
+	for (FeedpubRows kind = FEEDPUB_ROWS_END; step->n == 0 && !pass->ended && pass->kind != kind;)
+	{
+		kind = pass->kind;
+		if (kind == FEEDPUB_ROWS_UNSTAMPED)
+		{
+			find_unstamped(step, max_rows);
+			continue;
+		}
+		run(step,
+			psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN " FROM ONLY %%s t"
+					 " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s%s%s"
+					 " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s LIMIT %d",
+					 pass->removes ? ") > ($1, $2)" : ", t.ctid) > ($1, $2, $3)",
+					 kind == FEEDPUB_ROWS_BEFORE ?
+						 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
+						 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
+						 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
+					 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : "",
+					 pass->removes ? "" : ", t.ctid", max_rows));
+		take_rows(step);
+		if (step->n > 0)
+		{
+			pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
+			pass->xid = DatumGetUInt64(feedpub_store_value(step->n - 1, 2, NULL));
+			pass->pos = DatumGetInt64(feedpub_store_value(step->n - 1, 3, NULL));
+		}
+		if (step->n < max_rows)
+			next_kind(pass);
+	}
+}
+
+static Datum
+array_of(Datum *rows, int n)
+{
+	return PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData),
+										   false, TYPALIGN_SHORT));
+}
+
+/*
+ * Run a statement in a subtransaction, by execute() or change().  Returns NULL,
+ * or an error that is of the rows, or of other sessions that work on them.
+ * After any other error the step is made again later.
+ */
+static ErrorData *
+try(Step *step, const char *sql, void (*work)(void *))
+{
+	ErrorData  *error;
+
+	step->sql = sql;
+	error = feedpub_attempt_error(work, step, true);
+
+	/*
+	 * These the server raises whatever the rows are.  A trigger can raise any;
+	 * that of a connection or a file which it uses is of its row.
+	 */
+	if (error != NULL &&
+		(ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES ||
+		 ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION))
+		ReThrowError(error);
+	return error;
+}
+
+/*
+ * Is it an error of a row that another session works on?  A row that has moved
+ * to another partition is one.
+ */
+static bool
+is_passing(const ErrorData *error)
+{
+	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
+		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
+		error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE;
+}
+
+/*
+ * Note which transaction has locked a row.  Nothing if it is not locked any
+ * more.
+ */
+static void
+note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+	TransactionId xid = InvalidTransactionId;
+	bool		is_multi = false;
+
+	if (TTS_IS_BUFFERTUPLE(slot) &&
+		table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot))
+	{
+		BufferHeapTupleTableSlot *row = (BufferHeapTupleTableSlot *) slot;
+
+		LockBuffer(row->buffer, BUFFER_LOCK_SHARE);
+		xid = HeapTupleHeaderGetRawXmax(row->base.tuple->t_data);
+		is_multi = (row->base.tuple->t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0;
+		LockBuffer(row->buffer, BUFFER_LOCK_UNLOCK);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	if (is_multi)
+	{
+		MultiXactMember *members;
+		int			n = GetMultiXactIdMembers(xid, &members, false, false);
+
+		xid = InvalidTransactionId;
+		for (int i = 0; i < n; i++)
+		{
+			if (TransactionIdIsInProgress(members[i].xid))
+				xid = members[i].xid;
+		}
+	}
+	if (TransactionIdIsNormal(xid) && TransactionIdIsInProgress(xid))
+	{
+		int			pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
+
+		pass->left_xid = xid;
+		if (pass->failed > 0)
+			return;
+		if (pid != 0)
+			snprintf(pass->error, sizeof(pass->error), "locked by process %d", pid);
+		else
+			strlcpy(pass->error, "locked by a prepared transaction", sizeof(pass->error));
+	}
+}
+
+/*
+ * Lock the rows that can be locked at once and are where they were found.  The
+ * others are left, and for one of them it is noted who has locked it.
+ */
+static void
+lock_rows(Step *step)
+{
+	int			n = step->n;
+	ErrorData  *error;
+
+	error = try(step,
+				psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
+						 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"),
+				execute);
+	if (error != NULL && !is_passing(error))
+		ReThrowError(error);
+	if (error != NULL)
+		step->processed = 0;
+	take_rows(step);
+	step->pass->left += n - step->n;
+	if (step->n == n)
+		return;
+	step->tids = array_of(step->rows, step->n);
+	run(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($6) AND t.ctid <> ALL ($5) LIMIT 1");
+	if (step->processed > 0)
+		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(feedpub_store_value(0, 1, NULL)));
+}
+
+/*
+ * Run a statement that says of each row whether it is as it is to be.
+ * A trigger that fires after the stamping one may have put another stamp into a
+ * row.  Then the row stays what it was: it may lie ahead of the pass with that
+ * stamp, which would find it again, without an end.
+ */
+static void
+change(void *arg)
+{
+	Step	   *step = arg;
+
+	execute(step);
+	for (int64 i = 0; i < step->processed; i++)
+	{
+		if (!DatumGetBool(feedpub_store_value(i, 1, NULL)))
+			ereport(ERROR,
+					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
+					 errmsg("a trigger changes the stamp")));
+	}
+}
+
+/* Keep an error's message, or as many whole characters as there is room for. */
+static void
+keep_error(FeedpubPass *pass, const char *error)
+{
+	strlcpy(pass->error, error,
+			pg_mbcliplen(error, strlen(error), sizeof(pass->error) - 1) + 1);
+}
+
+/*
+ * Note that rows cannot be changed.
+ */
+static void
+note_failures(FeedpubPass *pass, int64 n, const char *error)
+{
+	if (n == 0)
+		return;
+	pass->failed += n;
+	keep_error(pass, error);
+}
+
+/*
+ * Change some of the rows, which are locked.  Returns whether they are done: if
+ * a single row fails, it is.
+ */
+static bool
+change_rows(Step *step, Datum *rows, int n)
+{
+	FeedpubPass *pass = step->pass;
+	ErrorData  *error;
+
+	step->tids = array_of(rows, n);
+	error = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5) RETURNING true" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY ($5)"
+																									   " RETURNING " IS_STAMPED,
+				change);
+	if (error == NULL)
+	{
+		pass->moved += step->processed;
+		note_failures(pass, n - step->processed, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
+	}
+	else if (n > 1)
+		return false;
+	else if (is_passing(error))
+	{
+		pass->left++;
+		if (pass->failed == 0)
+			keep_error(pass, error->message);
+	}
+	else
+		note_failures(pass, 1, error->message);
+	return true;
 }
 
 /*
@@ -215,31 +519,6 @@ feedpub_rows_some(FeedpubPass *pass, Relation rel, int max_rows)
 	pass->done = pass->moved - moved;
 }
 
-/*
- * Stamp all rows of a table whose feed_xid satisfies a condition, in an order
- * that follows it, in the caller's transaction.  The caller has locked the table
- * against all but readers.  An outbox allows no UPDATE but this one.
- */
-void
-feedpub_rows_stamp_all(Relation rel, const char *which)
-{
-	FeedpubRole caller;
-
-	begin_as_owner(rel, &caller);
-	feedpub_stamp_anew = RelationGetRelid(rel);
-	PG_TRY();
-	{
-		stamp_in_order(rel, which);
-	}
-	PG_FINALLY();
-	{
-		feedpub_stamp_anew = InvalidOid;
-	}
-	PG_END_TRY();
-	SPI_finish();
-	feedpub_role_end(&caller);
-}
-
 static void
 stamp_in_order(Relation rel, const char *which)
 {
@@ -276,323 +555,26 @@ stamp_in_order(Relation rel, const char *which)
 }
 
 /*
- * Become the owner of a table, with settings for a step, and with constraints
- * that are immediate.
+ * Stamp all rows of a table whose feed_xid satisfies a condition, in an order
+ * that follows it, in the caller's transaction.  The caller has locked the table
+ * against all but readers.  An outbox allows no UPDATE but this one.
  */
-static void
-begin_as_owner(Relation rel, FeedpubRole *caller)
+void
+feedpub_rows_stamp_all(Relation rel, const char *which)
 {
-	/* the plans must be those that the passes need */
-	const char *const settings[][2] = {
-		{"enable_seqscan", "off"},
-		{"enable_bitmapscan", "off"},
-		{"jit", "off"},
-		{"lock_timeout", psprintf("%d", LOCK_LIMIT)},
-	};
+	FeedpubRole caller;
 
-	AfterTriggerSetState(makeNode(ConstraintsSetStmt));
-	feedpub_role_begin_owner(rel->rd_rel->relowner, caller);
-	for (int i = 0; i < lengthof(settings); i++)
-		(void) set_config_option(settings[i][0], settings[i][1], PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
-	SPI_connect();
-}
-
-/*
- * Run a statement; %s in it is the table.  Its parameters are the position of
- * the pass, $1 to $3, its snapshot, $4, the rows that it is about, $5, and all
- * that were found, $6.
- */
-static void
-execute(void *arg)
-{
-	Step	   *step = arg;
-	FeedpubPass *pass = step->pass;
-	Oid			argtypes[] = {XID8OID, INT8OID, TIDOID, PG_SNAPSHOTOID, TIDARRAYOID, TIDARRAYOID};
-	Datum		values[] = {UInt64GetDatum(pass->xid), Int64GetDatum(pass->pos),
-							PointerGetDatum(&pass->tid), feedpub_batch_snapshot_datum(&pass->before),
-							step->tids, step->found};
-
-	if (SPI_execute_with_args(psprintf(step->sql, feedpub_relation_name(RelationGetRelid(step->rel))),
-							  lengthof(values), argtypes, values,
-							  step->tids ? NULL : "    nn", false, 0) < 0)
-		elog(ERROR, "could not run: %s", step->sql);
-	step->processed = (int64) SPI_processed;
-}
-
-/*
- * The same, for a statement that says of each row whether it is as it is to be.
- * A trigger that fires after the stamping one may have put another stamp into a
- * row.  Then the row stays what it was: it may lie ahead of the pass with that
- * stamp, which would find it again, without an end.
- */
-static void
-change(void *arg)
-{
-	Step	   *step = arg;
-
-	execute(step);
-	for (int64 i = 0; i < step->processed; i++)
+	begin_as_owner(rel, &caller);
+	feedpub_stamp_anew = RelationGetRelid(rel);
+	PG_TRY();
 	{
-		if (!DatumGetBool(feedpub_store_value(i, 1, NULL)))
-			ereport(ERROR,
-					(errcode(ERRCODE_TRIGGERED_DATA_CHANGE_VIOLATION),
-					 errmsg("a trigger changes the stamp")));
+		stamp_in_order(rel, which);
 	}
-}
-
-static void
-run(Step *step, const char *sql)
-{
-	step->sql = sql;
-	execute(step);
-}
-
-/*
- * Work on the rows that the last statement has returned.
- */
-static void
-take_rows(Step *step)
-{
-	step->n = (int) step->processed;
-	step->rows = palloc_array(Datum, step->n);
-	for (int i = 0; i < step->n; i++)
-		step->rows[i] = feedpub_store_value(i, 1, NULL);
-}
-
-static Datum
-array_of(Datum *rows, int n)
-{
-	return PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData),
-										   false, TYPALIGN_SHORT));
-}
-
-/*
- * The same in a subtransaction.  Returns NULL, or an error that is of the rows,
- * or of other sessions that work on them.  After any other error the step is
- * made again later.
- */
-static ErrorData *
-try(Step *step, const char *sql, void (*work)(void *))
-{
-	ErrorData  *error;
-
-	step->sql = sql;
-	error = feedpub_attempt_error(work, step, true);
-
-	/*
-	 * These the server raises whatever the rows are.  A trigger can raise any;
-	 * that of a connection or a file which it uses is of its row.
-	 */
-	if (error != NULL &&
-		(ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_INSUFFICIENT_RESOURCES ||
-		 ERRCODE_TO_CATEGORY(error->sqlerrcode) == ERRCODE_OPERATOR_INTERVENTION))
-		ReThrowError(error);
-	return error;
-}
-
-/*
- * Is it an error of a row that another session works on?  A row that has moved
- * to another partition is one.
- */
-static bool
-is_passing(const ErrorData *error)
-{
-	return error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE ||
-		error->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED ||
-		error->sqlerrcode == ERRCODE_T_R_SERIALIZATION_FAILURE;
-}
-
-/*
- * Find rows after the position of the pass.  The bound of foreign stamps is the
- * next xid of the snapshot that reads: all that it sees was stamped before.  No
- * two rows that are removed have the same stamp, so they need not be told by
- * their row identifiers.
- */
-static void
-find_rows(Step *step, int max_rows)
-{
-	FeedpubPass *pass = step->pass;
-
-	for (FeedpubRows kind = FEEDPUB_ROWS_END; step->n == 0 && !pass->ended && pass->kind != kind;)
+	PG_FINALLY();
 	{
-		kind = pass->kind;
-		if (kind == FEEDPUB_ROWS_UNSTAMPED)
-		{
-			find_unstamped(step, max_rows);
-			continue;
-		}
-		run(step,
-			psprintf("SELECT t.ctid, t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN " FROM ONLY %%s t"
-					 " WHERE (t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s%s%s"
-					 " ORDER BY t." FEEDPUB_XID_COLUMN ", t." FEEDPUB_POS_COLUMN "%s LIMIT %d",
-					 pass->removes ? ") > ($1, $2)" : ", t.ctid) > ($1, $2, $3)",
-					 kind == FEEDPUB_ROWS_BEFORE ?
-						 " AND t." FEEDPUB_XID_COLUMN " < pg_snapshot_xmax($4)"
-						 " AND pg_visible_in_snapshot(t." FEEDPUB_XID_COLUMN ", $4)" :
-						 " AND t." FEEDPUB_XID_COLUMN " >= pg_snapshot_xmax(pg_current_snapshot())",
-					 OidIsValid(pass->feed) ? psprintf(" AND t.feed = '%u'::oid", pass->feed) : "",
-					 pass->removes ? "" : ", t.ctid", max_rows));
-		take_rows(step);
-		if (step->n > 0)
-		{
-			pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
-			pass->xid = DatumGetUInt64(feedpub_store_value(step->n - 1, 2, NULL));
-			pass->pos = DatumGetInt64(feedpub_store_value(step->n - 1, 3, NULL));
-		}
-		if (step->n < max_rows)
-			next_kind(pass);
+		feedpub_stamp_anew = InvalidOid;
 	}
-}
-
-/*
- * Find rows without a stamp, or with half of one, in some pages.
- */
-static void
-find_unstamped(Step *step, int max_rows)
-{
-	FeedpubPass *pass = step->pass;
-	BlockNumber end = ItemPointerGetBlockNumberNoCheck(&pass->tid) + WINDOW;
-
-	run(step,
-		psprintf("SELECT t.ctid FROM ONLY %%s t"
-				 " WHERE t.ctid > $3 AND t.ctid < '(%u,0)'"
-				 " AND (t." FEEDPUB_XID_COLUMN " IS NULL OR t." FEEDPUB_POS_COLUMN " IS NULL)"
-				 " ORDER BY t.ctid LIMIT %d",
-				 end, max_rows));
-	take_rows(step);
-	if (step->n == max_rows)
-		pass->tid = *(ItemPointer) DatumGetPointer(feedpub_store_value(step->n - 1, 1, NULL));
-	else if (end < RelationGetNumberOfBlocks(step->rel))
-		ItemPointerSet(&pass->tid, end, 0);
-	else
-		next_kind(pass);
-}
-
-/*
- * Lock the rows that can be locked at once and are where they were found.  The
- * others are left, and for one of them it is noted who has locked it.
- */
-static void
-lock_rows(Step *step)
-{
-	int			n = step->n;
-	ErrorData  *error;
-
-	error = try(step,
-				psprintf("SELECT t.ctid FROM ONLY %%s t WHERE t.ctid = ANY ($5) FOR %s SKIP LOCKED",
-						 step->pass->removes ? "UPDATE" : "NO KEY UPDATE"),
-				execute);
-	if (error != NULL && !is_passing(error))
-		ReThrowError(error);
-	if (error != NULL)
-		step->processed = 0;
-	take_rows(step);
-	step->pass->left += n - step->n;
-	if (step->n == n)
-		return;
-	step->tids = array_of(step->rows, step->n);
-	run(step, "SELECT t.ctid FROM ONLY %s t WHERE t.ctid = ANY ($6) AND t.ctid <> ALL ($5) LIMIT 1");
-	if (step->processed > 0)
-		note_holder(step->pass, step->rel, (ItemPointer) DatumGetPointer(feedpub_store_value(0, 1, NULL)));
-}
-
-/*
- * Note which transaction has locked a row.  Nothing if it is not locked any
- * more.
- */
-static void
-note_holder(FeedpubPass *pass, Relation rel, ItemPointer tid)
-{
-	TupleTableSlot *slot = table_slot_create(rel, NULL);
-	TransactionId xid = InvalidTransactionId;
-	bool		is_multi = false;
-
-	if (TTS_IS_BUFFERTUPLE(slot) &&
-		table_tuple_fetch_row_version(rel, tid, SnapshotAny, slot))
-	{
-		BufferHeapTupleTableSlot *row = (BufferHeapTupleTableSlot *) slot;
-
-		LockBuffer(row->buffer, BUFFER_LOCK_SHARE);
-		xid = HeapTupleHeaderGetRawXmax(row->base.tuple->t_data);
-		is_multi = (row->base.tuple->t_data->t_infomask & HEAP_XMAX_IS_MULTI) != 0;
-		LockBuffer(row->buffer, BUFFER_LOCK_UNLOCK);
-	}
-	ExecDropSingleTupleTableSlot(slot);
-	if (is_multi)
-	{
-		MultiXactMember *members;
-		int			n = GetMultiXactIdMembers(xid, &members, false, false);
-
-		xid = InvalidTransactionId;
-		for (int i = 0; i < n; i++)
-		{
-			if (TransactionIdIsInProgress(members[i].xid))
-				xid = members[i].xid;
-		}
-	}
-	if (TransactionIdIsNormal(xid) && TransactionIdIsInProgress(xid))
-	{
-		int			pid = BackendXidGetPid(SubTransGetTopmostTransaction(xid));
-
-		pass->left_xid = xid;
-		if (pass->failed > 0)
-			return;
-		if (pid != 0)
-			snprintf(pass->error, sizeof(pass->error), "locked by process %d", pid);
-		else
-			strlcpy(pass->error, "locked by a prepared transaction", sizeof(pass->error));
-	}
-}
-
-/*
- * Change some of the rows, which are locked.  Returns whether they are done: if
- * a single row fails, it is.
- */
-static bool
-change_rows(Step *step, Datum *rows, int n)
-{
-	FeedpubPass *pass = step->pass;
-	ErrorData  *error;
-
-	step->tids = array_of(rows, n);
-	error = try(step, pass->removes ? "DELETE FROM ONLY %s t WHERE t.ctid = ANY ($5) RETURNING true" : "UPDATE ONLY %s t SET " FEEDPUB_XID_COLUMN " = NULL WHERE t.ctid = ANY ($5)"
-																									   " RETURNING " IS_STAMPED,
-				change);
-	if (error == NULL)
-	{
-		pass->moved += step->processed;
-		note_failures(pass, n - step->processed, pass->removes ? "a trigger suppresses the DELETE" : "a trigger suppresses the UPDATE");
-	}
-	else if (n > 1)
-		return false;
-	else if (is_passing(error))
-	{
-		pass->left++;
-		if (pass->failed == 0)
-			keep_error(pass, error->message);
-	}
-	else
-		note_failures(pass, 1, error->message);
-	return true;
-}
-
-/*
- * Note that rows cannot be changed.
- */
-static void
-note_failures(FeedpubPass *pass, int64 n, const char *error)
-{
-	if (n == 0)
-		return;
-	pass->failed += n;
-	keep_error(pass, error);
-}
-
-/* Keep an error's message, or as many whole characters as there is room for. */
-static void
-keep_error(FeedpubPass *pass, const char *error)
-{
-	strlcpy(pass->error, error,
-			pg_mbcliplen(error, strlen(error), sizeof(pass->error) - 1) + 1);
+	PG_END_TRY();
+	SPI_finish();
+	feedpub_role_end(&caller);
 }
