@@ -13,19 +13,13 @@
 
 #include <malloc.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 /* bytes that are not given back to the system */
 #define KEPT_MEMORY (16 * 1024 * 1024)
 
-static BaseSource signals;
 static int64_t ends_at;			/* ms, when it ends at the latest; 0: not yet */
 
-static void start_signals(void);
-static void take_signal(BaseSource *source, uint32_t events);
+static void take_signal(int number);
 static bool run(void);
 static int64_t earlier(int64_t a, int64_t b);
 
@@ -40,7 +34,7 @@ main(int argc, char **argv)
 	mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY);
 	mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
 	base_loop_start();
-	start_signals();
+	base_loop_signals(take_signal);
 	db_pool_start();
 	job_start();
 	if (!http_listen(http_config()->listen, true, http_route))
@@ -58,42 +52,18 @@ main(int argc, char **argv)
 }
 
 static void
-start_signals(void)
+take_signal(int number)
 {
-	sigset_t	set;
-	int			fd;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (fd < 0)
-		abort();
-	signals.ready = take_signal;
-	base_loop_watch(&signals, fd, EPOLLIN);
-}
-
-static void
-take_signal(BaseSource *source, uint32_t events)
-{
-	struct signalfd_siginfo info;
-
-	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
+	if (number == SIGHUP)
 	{
-		if (info.ssi_signo == SIGHUP)
-		{
-			base_log(BASE_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
-			http_token_forget();
-		}
-		else if (ends_at == 0)
-		{
-			base_log(BASE_LOG_INFO, "ending");
-			ends_at = base_now() + http_config()->drain * INT64_C(1000);
-			http_stop_listening();
-		}
+		base_log(BASE_LOG_INFO, http_config_reload() ? "settings reloaded" : "settings not reloaded");
+		http_token_forget();
+	}
+	else if (ends_at == 0)
+	{
+		base_log(BASE_LOG_INFO, "ending");
+		ends_at = base_now() + http_config()->drain * INT64_C(1000);
+		http_stop_listening();
 	}
 }
 

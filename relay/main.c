@@ -13,18 +13,12 @@
 #include "webhook/webhook.h"
 
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
 #define CHECK_TIMEOUT 30000		/* ms */
 
-static BaseSource signals;
 static int64_t ends_at;			/* ms, when it ends at the latest; 0: not yet */
 
-static void start_signals(void);
-static void take_signal(BaseSource *source, uint32_t events);
+static void take_signal(int number);
 static bool run(int *status);
 
 int
@@ -35,7 +29,7 @@ main(int argc, char **argv)
 	if (!relay_config_load(argc, argv, &status))
 		return status;
 	base_loop_start();
-	start_signals();
+	base_loop_signals(take_signal);
 #ifdef HAVE_WEBHOOK
 	feed_add_runner(&webhook_runner);
 #endif
@@ -53,41 +47,16 @@ main(int argc, char **argv)
 	return status;
 }
 
-/* Before there are other threads, which inherit the mask. */
 static void
-start_signals(void)
+take_signal(int number)
 {
-	sigset_t	set;
-	int			fd;
-
-	sigemptyset(&set);
-	sigaddset(&set, SIGTERM);
-	sigaddset(&set, SIGINT);
-	sigaddset(&set, SIGHUP);
-	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGPIPE, SIG_IGN);
-	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-	if (fd < 0)
-		abort();
-	signals.ready = take_signal;
-	base_loop_watch(&signals, fd, EPOLLIN);
-}
-
-static void
-take_signal(BaseSource *source, uint32_t events)
-{
-	struct signalfd_siginfo info;
-
-	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
+	if (number == SIGHUP)
+		base_log(BASE_LOG_INFO, relay_config_reload() && feed_reload() ? "settings reloaded" : "settings not reloaded");
+	else if (ends_at == 0)
 	{
-		if (info.ssi_signo == SIGHUP)
-			base_log(BASE_LOG_INFO, relay_config_reload() && feed_reload() ? "settings reloaded" : "settings not reloaded");
-		else if (ends_at == 0)
-		{
-			base_log(BASE_LOG_INFO, "ending");
-			ends_at = base_now() + relay_config()->drain * INT64_C(1000);
-			feed_end();
-		}
+		base_log(BASE_LOG_INFO, "ending");
+		ends_at = base_now() + relay_config()->drain * INT64_C(1000);
+		feed_end();
 	}
 }
 

@@ -100,6 +100,7 @@ extern void base_log(BaseLogLevel level, const char *format, ...)
 
 /* in loop.c */
 extern void base_loop_start(void);
+extern void base_loop_signals(void (*take)(int number));
 extern void base_loop_watch(BaseSource *source, int fd, uint32_t events);
 extern void base_loop_forget(BaseSource *source);
 extern void base_loop_wait(int64_t timeout);

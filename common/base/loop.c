@@ -12,11 +12,17 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 static int	poller = -1;
+static BaseSource signals;
+static void (*take_signal)(int number);
+
+static void signals_ready(BaseSource *source, uint32_t events);
 
 void
 base_loop_start(void)
@@ -24,6 +30,39 @@ base_loop_start(void)
 	poller = epoll_create1(EPOLL_CLOEXEC);
 	if (poller < 0)
 		abort();
+}
+
+/*
+ * Call a function for each SIGTERM, SIGINT and SIGHUP, from the loop; SIGPIPE is
+ * ignored.  Threads that are started later inherit the mask.
+ */
+void
+base_loop_signals(void (*take)(int number))
+{
+	sigset_t	set;
+	int			fd;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGPIPE, SIG_IGN);
+	fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (fd < 0)
+		abort();
+	take_signal = take;
+	signals.ready = signals_ready;
+	base_loop_watch(&signals, fd, EPOLLIN);
+}
+
+static void
+signals_ready(BaseSource *source, uint32_t events)
+{
+	struct signalfd_siginfo info;
+
+	while (read(source->fd, &info, sizeof(info)) == sizeof(info))
+		take_signal((int) info.ssi_signo);
 }
 
 /*

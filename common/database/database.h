@@ -135,6 +135,8 @@ extern size_t db_results_held(void);
 
 /* in session.c */
 extern void db_session_open(DbSession *session);
+extern void db_session_begin(DbSession *session);
+extern const char *db_session_extension(const PGresult *result, char **schema);
 extern void db_session_close(DbSession *session, const char *reason);
 extern int64_t db_session_sweep(DbSession *session, int64_t now);
 extern void db_session_hurry(DbSession *session);

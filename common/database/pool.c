@@ -329,23 +329,11 @@ static void
 opened(DbSession *session)
 {
 	Worker	   *worker = (Worker *) session;
-	char		text[64];
 
 	worker->state = WORKER_CHECKS;
 	worker->failed = false;
 	worker->pid = PQbackendPID(session->connection);
-	db_session_send(session,
-					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
-					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
-					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
-					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
-					0, NULL);
-	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
-			 db_settings->statement_timeout);
-	db_session_send(session, text, 0, NULL);
-	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'",
-			 db_settings->lock_timeout);
-	db_session_send(session, text, 0, NULL);
+	db_session_begin(session);
 	db_session_prepare(session, REQUEST,
 					   "SELECT feedpub._request($1, $2, $3::pg_catalog.bool, $4,"
 					   " $5, $6, $7, $8, $9, $10)",
@@ -358,22 +346,9 @@ opened(DbSession *session)
 static const char *
 check_extension(Worker *worker, const PGresult *result)
 {
-	static char problem[128];
-
 	if (PQresultStatus(result) != PGRES_TUPLES_OK)
 		return PQresultErrorMessage(result);
-	if (PQntuples(result) == 0)
-		return "it has no extension feedpub";
-	if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
-	{
-		snprintf(problem, sizeof(problem),
-				 "its extension feedpub has version %s, " FEEDPUB_PROGRAM " has " FEEDPUB_VERSION,
-				 PQgetvalue(result, 0, 1));
-		return problem;
-	}
-	free(worker->schema);
-	worker->schema = base_copy(PQgetvalue(result, 0, 0));
-	return NULL;
+	return db_session_extension(result, &worker->schema);
 }
 
 /*

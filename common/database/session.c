@@ -14,6 +14,7 @@
  */
 #include "database/database.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -61,6 +62,52 @@ db_session_open(DbSession *session)
 		PQsetNoticeReceiver(session->connection, ignore_notice, NULL);
 		base_loop_watch(&session->source, PQsocket(session->connection), EPOLLOUT);
 	}
+}
+
+/*
+ * What a session that runs statements of ours sends first.  The first result is
+ * for db_session_extension(); the server ends statements that take too long.
+ */
+void
+db_session_begin(DbSession *session)
+{
+	char		text[64];
+
+	db_session_send(session,
+					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
+					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
+					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
+					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
+					0, NULL);
+	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
+			 db_settings->statement_timeout);
+	db_session_send(session, text, 0, NULL);
+	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'",
+			 db_settings->lock_timeout);
+	db_session_send(session, text, 0, NULL);
+}
+
+/*
+ * The extension must be there, in this program's version.  Returns what is wrong,
+ * until the next call; or NULL, and puts its schema, quoted, in place of *schema.
+ */
+const char *
+db_session_extension(const PGresult *result, char **schema)
+{
+	static char problem[128];
+
+	if (PQntuples(result) == 0)
+		return "it has no extension feedpub";
+	if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
+	{
+		snprintf(problem, sizeof(problem),
+				 "its extension feedpub has version %s, " FEEDPUB_PROGRAM " has " FEEDPUB_VERSION,
+				 PQgetvalue(result, 0, 1));
+		return problem;
+	}
+	free(*schema);
+	*schema = base_copy(PQgetvalue(result, 0, 0));
+	return NULL;
 }
 
 /*

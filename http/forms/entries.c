@@ -92,7 +92,7 @@ begin(HttpRequest *request)
 	}
 	snprintf(read->limit, sizeof(read->limit), "%d", limit < MAX_ENTRIES ? limit : MAX_ENTRIES);
 
-	/* a form sends a field that nobody has filled in, too */
+	/* a form sends empty fields, too */
 	if (read->types != NULL && strcmp(read->types, "{\"\"}") == 0)
 	{
 		free(read->types);

@@ -100,7 +100,7 @@ function follow() {
 		count.textContent = `${total} new`;
 	};
 	const begin = () => {
-		// A form sends fields that nobody has filled in, too.
+		// A form sends empty fields, too.
 		for (const [name, value] of [...url.searchParams]) if (value === '' || name === 'limit') url.searchParams.delete(name);
 		url.searchParams.set('after', after);
 		source = new EventSource(url);

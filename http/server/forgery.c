@@ -10,8 +10,8 @@
  * starts.  Nothing is kept for it.  A form that was shown by another process, or
  * before a start, is refused, and its page says so.
  *
- * libjwt makes the HMAC, as the signature of a JWT that nobody sees.  Its key is
- * another one than that of requests, so it is good for nothing else.
+ * libjwt makes the HMAC, as the signature of a JWT of which nothing else is sent.
+ * Its key is another one than that of requests, so it is good for nothing else.
  *
  *-------------------------------------------------------------------------
  */

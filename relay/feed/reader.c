@@ -175,21 +175,10 @@ static void
 opened(DbSession *session)
 {
 	FeedReader *reader = (FeedReader *) session;
-	char		text[64];
 
 	reader->state = FEED_READER_CHECKS;
 	session->deadline = base_now() + db_settings->statement_timeout * INT64_C(1000) + GRACE;
-	db_session_send(session,
-					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
-					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
-					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
-					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
-					0, NULL);
-	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'",
-			 db_settings->statement_timeout);
-	db_session_send(session, text, 0, NULL);
-	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'", db_settings->lock_timeout);
-	db_session_send(session, text, 0, NULL);
+	db_session_begin(session);
 	db_session_prepare(session, PAGE,
 					   "SELECT feedpub._page_records($1::pg_catalog.regclass, $2,"
 					   " $3::pg_catalog.int4, NULL, NULL, $4::pg_catalog.text[])",
@@ -220,15 +209,13 @@ fail(FeedReader *reader, const char *sqlstate, const char *message)
 static void
 check_extension(FeedReader *reader, const PGresult *result)
 {
-	if (PQntuples(result) == 0)
-		fail(reader, NULL, "the database has no extension feedpub");
-	else if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
-		fail(reader, NULL, "the database's extension feedpub has another version than " FEEDPUB_PROGRAM ", which has " FEEDPUB_VERSION);
-	else
-	{
-		free(reader->schema);
-		reader->schema = base_copy(PQgetvalue(result, 0, 0));
-	}
+	const char *problem = db_session_extension(result, &reader->schema);
+	char		message[192];
+
+	if (problem == NULL)
+		return;
+	snprintf(message, sizeof(message), "the database cannot be used: %s", problem);
+	fail(reader, NULL, message);
 }
 
 /* Something has come: a result, or NULL at the end of a statement's. */

@@ -46,7 +46,7 @@ typedef struct SinkLink
 	char	   *sender;			/* of the last message, or NULL */
 	bool		is_other;		/* it is another relay, which may be there still */
 
-	/* set by the thread that connects, and then by nobody */
+	/* set by the thread that connects, and then only read */
 	natsConnection *connection;
 	natsSubscription *subscription;
 	char		inbox[128];		/* its subject, less the last token */

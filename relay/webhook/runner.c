@@ -206,19 +206,9 @@ static void
 opened(DbSession *session)
 {
 	Hook	   *hook = hook_of(session);
-	char		text[64];
 
 	begin(hook, HOOK_CHECKS);
-	db_session_send(session,
-					"SELECT pg_catalog.quote_ident(n.nspname), e.extversion"
-					" FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n"
-					" ON n.oid OPERATOR(pg_catalog.=) e.extnamespace"
-					" WHERE e.extname OPERATOR(pg_catalog.=) 'feedpub'",
-					0, NULL);
-	snprintf(text, sizeof(text), "SET statement_timeout = '%ds'", db_settings->statement_timeout);
-	db_session_send(session, text, 0, NULL);
-	snprintf(text, sizeof(text), "SET lock_timeout = '%ds'", db_settings->lock_timeout);
-	db_session_send(session, text, 0, NULL);
+	db_session_begin(session);
 	db_session_sync(session);
 	db_session_flush(session);
 }
@@ -342,20 +332,12 @@ judge(Hook *hook)
 static void
 check_extension(Hook *hook, const PGresult *result)
 {
-	const char *problem = NULL;
+	const char *problem = db_session_extension(result, &hook->schema);
 
-	if (PQntuples(result) == 0)
-		problem = "the database has no extension feedpub";
-	else if (strcmp(PQgetvalue(result, 0, 1), FEEDPUB_VERSION) != 0)
-		problem = "the database's extension feedpub has another version than " FEEDPUB_PROGRAM ", which has " FEEDPUB_VERSION;
-	if (problem != NULL)
-	{
-		hook->sqlstate[0] = '\0';
-		snprintf(hook->message, sizeof(hook->message), "%s", problem);
+	if (problem == NULL)
 		return;
-	}
-	free(hook->schema);
-	hook->schema = base_copy(PQgetvalue(result, 0, 0));
+	hook->sqlstate[0] = '\0';
+	snprintf(hook->message, sizeof(hook->message), "the database cannot be used: %s", problem);
 }
 
 /* Make the subscription, unless it is there, and know what feed it is of. */

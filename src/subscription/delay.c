@@ -22,7 +22,7 @@
  * it back, so is that state, and the receipts do not count (receipt.c).
  *
  * None is delivered twice for it.  It is parked only while the shard, locked, is
- * in the state in which the page was read: nobody has acknowledged or parked it
+ * in the state in which the page was read: it has not been acknowledged or parked
  * since.  A page with it that was read in that state, when the subscription did
  * not want delays, does not count any more.
  *
