@@ -23,6 +23,8 @@ when all that must go has gone.
 
 Changes and the cursor are written in one transaction of TARGET, so the program may be
 killed at any time, and two of them do no harm: one waits for the other.
+The cursor is kept by the feed's name, so feeds of one name in two databases need two
+targets.
 
 If a table or a column is added, renamed or dropped in SOURCE, the program stops at the
 next change and says which.  Do the same in TARGET, and start it again.
