@@ -34,9 +34,8 @@
  * They touch nothing but a link (nats_link.c), which wakes the loop by an eventfd.
  * Everything else belongs to the loop.
  *
- * Publishing writes into a buffer of libnats, and into the socket if that is
- * full, which can wait if the server does not read.  What is in flight is
- * bounded, and mostly fits into the buffers of the sockets.  A server that has
+ * Publishing writes into the socket, which can wait if the server does not read.
+ * What is in flight is bounded, and mostly fits into the buffers of the sockets.  A server that has
  * stopped can stop the loop for WRITE_DEADLINE once, for then the connection is
  * given up.
  *

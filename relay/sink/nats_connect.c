@@ -152,6 +152,8 @@ make_options(SinkLink *link)
 	natsOptions_SetPingInterval(options, PING_INTERVAL);
 	natsOptions_SetWriteDeadline(options, WRITE_DEADLINE);
 	natsOptions_SetName(options, link->relay);
+	/* otherwise a thread of libnats sends, after it has slept for a millisecond */
+	natsOptions_SetSendAsap(options, true);
 	natsOptions_SetClosedCB(options, closed, link);
 	natsOptions_SetDisconnectedCB(options, disconnected, link);
 	natsOptions_SetErrorHandler(options, failed, link);
