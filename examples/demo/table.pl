@@ -41,7 +41,6 @@ my $RECORDS = 35_000;              # of the first set, at most
 my $DURATION = 12;                 # seconds that the writers take
 my $ATTACH = 1;                    # when the table becomes a feed
 my $PAUSE = 0.1;                   # of the poller, whom nobody wakes
-my $PATIENCE = 30;                 # seconds for the follower to reach the end
 
 my $COLUMNS = 'name text, architecture text, version text, section text, fields jsonb';
 my $INSERT = qq(INSERT INTO package (name, architecture, version, section, fields)
@@ -270,7 +269,7 @@ sub run_follower
 	# session, after what that still had to commit.
 	$copy->do('SELECT pg_advisory_lock(1)');
 	my ($cursor) = $copy->selectrow_array('SELECT cursor FROM follower');
-	my ($goal, $deadline, $caught_up);
+	my $caught_up;
 
 	# An entry is a row of the table; of a deleted one only the key is there.
 	# Rows that nobody has changed since the table became a feed, which the
@@ -291,18 +290,14 @@ sub run_follower
 
 	while (1)
 	{
-		# the cursor after the last change of all, once the writers are done
-		if (!$goal && -e "$dir/goal")
-		{
-			($goal) = lines_of('goal');
-			$deadline = time + $PATIENCE;
-		}
+		# Once the writers are done and all is published, an empty page is the end.
+		my $is_over = -e "$dir/over";
 
 		$read->execute($cursor, $PAGE);
 		my $entries = $read->fetchall_arrayref;
 		if (!@$entries)
 		{
-			last if $goal && ($cursor eq $goal || time > $deadline);
+			last if $is_over;
 			write_all($journal, 'caught-up ' . time . "\n") unless $caught_up++;
 			$source->do(q(CALL feed_await('package', ?, '1 s')), {}, $cursor);
 			next;
@@ -350,7 +345,7 @@ sub run_poller
 
 	while (1)
 	{
-		my $is_over = -e "$dir/goal";
+		my $is_over = -e "$dir/over";
 		$poll->execute($last);
 		my $rows = $poll->fetchall_arrayref;
 		last if $is_over && !@$rows;
@@ -503,11 +498,10 @@ start('follower', \&run_follower);
 listen_to_children() while running('writer');
 my $took = time - $begin;
 
-# All is committed: when the copies have reached the end they are done.
+# All is committed and published: when the copies have reached the end they are
+# done.
 $source->do('CALL feed_publish()');
-write_all(append_to('goal.new'),
-	$source->selectrow_array(q(SELECT feed_head('package'))) . "\n");
-rename "$dir/goal.new", "$dir/goal" or die "could not rename: $!\n";
+append_to('over');
 listen_to_children() while %child;
 listen_to_children(1);
 clear_line();
