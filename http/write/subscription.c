@@ -205,6 +205,7 @@ static void run(HttpRequest *request, const DbStatement *statement,
 static void answer(HttpRequest *request);
 static void poll_answer(HttpRequest *request);
 static const char *value_of(const DbResult *result);
+static void refuse_member(HttpRequest *request, const char *member);
 static void go_back(HttpRequest *request);
 static void send_json(HttpRequest *request, const char *json);
 
@@ -261,6 +262,9 @@ take_form(HttpRequest *request)
 	bool		is_own = http_origin_own(request);
 	bool		is_right = is_own &&
 		http_forgery_check(request, ((Subscription *) request->state)->name, secret);
+	const char *problem = !is_own ? "pages of this origin may not write" :
+		secret == NULL			  ? "without \"Content-Type: application/json\" this is for the forms of pages" :
+									"the page that this form is of is too old: load it again";
 
 	free(secret);
 	request->body.length = 0;
@@ -273,7 +277,7 @@ take_form(HttpRequest *request)
 	base_text_print(&request->body, "}");
 	free(cursor);
 	if (!is_right)
-		http_problem(request, 403, is_own ? "the page that this form is of is too old: load it again" : "pages of this origin may not write");
+		http_problem(request, 403, problem);
 	return is_right;
 }
 
@@ -434,11 +438,21 @@ answer(HttpRequest *request)
 	if (value == NULL)
 		http_problem(request, 404, "there is no such subscription");
 	else if (*value != '{')
-		http_problem(request, 400, "the body has a member that is no argument");
+		refuse_member(request, value + strlen(UNKNOWN));
 	else if (((Subscription *) request->state)->is_form)
 		go_back(request);
 	else
 		send_json(request, value);
+}
+
+static void
+refuse_member(HttpRequest *request, const char *member)
+{
+	BaseText	detail = {0};
+
+	base_text_print(&detail, "the body has a member that is no argument: \"%s\"", member);
+	http_problem(request, 400, detail.data);
+	free(detail.data);
 }
 
 /* To the page that the form is of: a reload of that sends nothing again. */

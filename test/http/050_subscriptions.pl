@@ -174,7 +174,11 @@ problem('mail/poll', "{\"consumer\": \"\0\"}", 400, '', 'a NUL');
 problem('mail/poll', '{"consumer": "\u0000"}', 400, '22P05', 'an escaped NUL');
 problem('mail/poll', { max_rows => 'x' }, 400, '22P02', 'no number');
 problem('mail/poll', { max_rows => 0 }, 400, '22023', 'too few');
-problem('mail/poll', { rows => 1 }, 400, '', 'an unknown member');
+like(problem('mail/poll', { 'odd " name' => 1 }, 400, '', 'an unknown member'), qr/: "odd " name"$/, 'is named');
+for my $action ('retry', 'discard')
+{
+	like(problem("mail/$action", {}, 403, '', "$action that is not said to be JSON"), qr/Content-Type: application\/json/, 'is told how');
+}
 problem('mail/ack', {}, 400, '22004', 'no receipt');
 problem('mail/ack', { receipt => 'x' }, 400, '22023', 'a malformed receipt');
 problem('mail/nack', { receipt => $page[0]{receipt}, delay => '-1 s' }, 400, '22023', 'a negative delay');
