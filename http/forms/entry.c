@@ -57,6 +57,13 @@ form_entry_add(BaseText *out, const char *entry, size_t length)
 	base_text_print(out, "</pre></details></li>\n");
 }
 
+/* Add the type of a row that is a message. */
+void
+form_entry_add_type(BaseText *out, const char *row, size_t length)
+{
+	add_part(out, "type", find_member((Value){row, length}, "message_type"));
+}
+
 /* Add JSON with line breaks and indents. */
 void
 form_entry_add_json(BaseText *out, const char *json, size_t length)

@@ -152,6 +152,7 @@ extern void form_html_table(HttpRequest *request, const char *title,
 
 /* in entry.c */
 extern void form_entry_add(BaseText *out, const char *entry, size_t length);
+extern void form_entry_add_type(BaseText *out, const char *row, size_t length);
 extern void form_entry_add_json(BaseText *out, const char *json, size_t length);
 
 /* in overview.c */

@@ -199,6 +199,8 @@ add_parked(HttpRequest *request, const char *name, const char *secret, int row)
 	base_text_print(out, "<li><details><summary>");
 	add_value(request, "op", row + PARKED_OP);
 	add_value(request, "type", row + PARKED_RELATION);
+	if (PQgetisnull(rows, row + PARKED_RELATION, 0))
+		form_entry_add_type(out, message, strlen(message));
 	add_value(request, "key", row + PARKED_KEY);
 	add_value(request, "state", row + PARKED_STATE);
 	add_value(request, "reason", row + PARKED_REASON);

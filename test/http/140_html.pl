@@ -256,7 +256,7 @@ for my $path ('/', '/feeds')
 	unlike($overview, qr/secret|theirs/, 'but none that the role may not see');
 }
 like(text(page('/feeds/outbox')->{content}), qr/Size.*Floor.*Subscriptions.*mail/s, 'a feed');
-like(text(page($mail)->{content}), qr/Rows after it.*Shards.*Parked entries.*waiting reason <b>"key 1"<\/b>/s, 'a subscription');
+like(text(page($mail)->{content}), qr/Rows after it.*Shards.*Parked entries.*upsert T1 .*waiting reason <b>"key 1"<\/b>/s, 'a subscription');
 sql($node, "CALL feed_purge('old', " . quote(sql($node, q{SELECT feed_head('old')})) . ')');
 my $gone = page('/feeds/old?after=' . sql($node, q{SELECT cursor FROM cursors}));
 is($gone->{status}, 410, 'a cursor before the floor');

@@ -125,7 +125,7 @@ for my $arguments ([], [ q(it's, "one") ])
 {
 	($status, $stdout) = feedpub('parked', @$arguments);
 	is($status, 0, 'parked');
-	like($stdout, qr/it's, "one".* parked .*no such customer/, 'has the entry');
+	like($stdout, qr/it's, "one".* \| A +\|.* parked .*no such customer/, 'has the entry, with its type');
 }
 ($status, $stdout) = feedpub('parked', 'other');
 is($status, 0, 'parked of another');
@@ -156,7 +156,7 @@ for (@pictures[ 1, 2 ])
 # On a terminal
 SKIP:
 {
-	skip 'there is no script', 7 unless -x '/usr/bin/script';
+	skip 'there is no script', 8 unless -x '/usr/bin/script';
 	my ($shown, $file) = ('', PostgreSQL::Test::Utils::tempdir() . '/entries');
 	my $literally = $feed =~ s/'/'\\''/gr;
 
@@ -165,6 +165,8 @@ SKIP:
 	my ($first) = $shown =~ /\033\[H(feedpub.*?)\033\[J/s;
 	cmp_ok($first =~ tr/\n//, '<', 12, 'not more than the rows of the terminal');
 	is(scalar(grep { length(s/\033\[K|\r//gr) > 70 } split /\n/, $first), 0, 'and its columns');
+	IPC::Run::run([ 'script', '-qefc', 'stty rows 40 cols 80; feedpub top -n 1', '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
+	like($shown, qr/ held by *\033.* parked state *\033.* since *\033/s, 'all columns are on a terminal of 80');
 	IPC::Run::run([ 'script', '-qefc', "feedpub tail --earliest -n 300 '$literally' >$file", '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
 	is(scalar(() = slurp_file($file) =~ /\n/g), 300, 'tail into a file');
 	like($shown, qr{\r\[#* *\] 100 entries, 100/s, about \d:\d\d left\033\[K}, 'shows on the terminal how far it is');
