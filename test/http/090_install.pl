@@ -30,6 +30,19 @@ sub has_program
 	return grep { -x "$_/$program" } split(/:/, $ENV{PATH}), '/usr/bin';
 }
 
+# What is missing is named, with the packages that have it.
+my $without_llhttp = PostgreSQL::Test::Utils::tempdir() . '/pkg-config';
+append_to_file($without_llhttp, qq{#!/bin/sh\ncase "\$*" in *llhttp*) exit 1 ;; esac\n});
+chmod 0755, $without_llhttp;
+for my $case ([ 'false', qr/needs libpq and libjwt.*libjwt-dev/ ], [ $without_llhttp, qr/needs llhttp.*libllhttp-dev/ ])
+{
+	my ($pkg_config, $expected) = @$case;
+	my $output = '';
+
+	IPC::Run::run([ 'make', '-n', '-C', $source, "PKG_CONFIG=$pkg_config", $pkg_config eq 'false' ? () : 'LLHTTP=/nowhere' ], '>', \$output, '2>&1');
+	like($output, $expected, 'make says what it needs');
+}
+
 output_of('make', '-s', '-C', $source, 'install', "PREFIX=$prefix");
 my $help = output_of("$prefix/bin/feedpub-http", '--help');
 my $man = slurp_file("$prefix/share/man/man1/feedpub-http.1");
