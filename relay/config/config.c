@@ -111,6 +111,8 @@ static const BaseSetting list[] = {
 	 FIELD(database.lock_timeout), "how long a page may wait for a lock of the database"},
 	{"drain", "SECONDS", "10", 0, 3600, true, FIELD(drain),
 	 "how long acknowledgements may take to come after SIGTERM"},
+	{"progress", "SECONDS", "10", 0, 3600, true, FIELD(progress),
+	 "how often what is left is counted, and logged if it takes longer; 0 is never"},
 	{"log-level", "LEVEL", "info", 0, 0, true, FIELD(log_level),
 	 "debug, info, warning or error"},
 	{"once", NULL, "0", 0, 1, false, FIELD(once),

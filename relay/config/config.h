@@ -61,6 +61,7 @@ typedef struct RelayConfig
 	RelayFeedConfig defaults;	/* of feeds; the feed, if there are no sections */
 	char	   *admin;
 	int			drain;			/* s */
+	int			progress;		/* s; 0: what is left is not counted */
 	int			once;
 	int			check;
 	char	   *log_level;

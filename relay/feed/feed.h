@@ -27,6 +27,7 @@ typedef enum FeedReaderState
 	FEED_READER_CHECKS,			/* the extension */
 	FEED_READER_LISTENS,
 	FEED_READER_READS,
+	FEED_READER_COUNTS,			/* what is left */
 	FEED_READER_IDLE
 } FeedReaderState;
 
@@ -55,6 +56,9 @@ struct FeedReader
 	char		sqlstate[6];	/* "" if it is no error of a statement's */
 	char		message[512];
 	int64_t		retry_at;		/* ms; 0: now */
+	int64_t		count_at;		/* ms, when to count what is left; 0: now */
+	int64_t		left;			/* entries after position, about; -1: not known */
+	bool		has_counted;	/* since that was looked at */
 };
 
 typedef enum FeedState
@@ -108,6 +112,8 @@ struct Feed
 	uint64_t	sent;			/* entries that were acknowledged */
 	uint64_t	counted;		/* of those of the sink */
 	uint64_t	failures;
+	int64_t		told_at;		/* ms, when was looked how far it is; 0: not yet */
+	uint64_t	told;			/* entries that had been acknowledged then */
 	Feed	   *next;
 };
 

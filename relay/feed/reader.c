@@ -23,7 +23,8 @@
 /* ms that the server may take to end a statement at --statement-timeout */
 #define GRACE 5000
 
-#define PAGE "page"				/* a prepared statement */
+#define PAGE "page"				/* prepared statements */
+#define LAG "lag"
 
 static void opened(DbSession *session);
 static void received(DbSession *session, PGresult *result);
@@ -31,6 +32,7 @@ static void closed(DbSession *session);
 static void check_extension(FeedReader *reader, const PGresult *result);
 static void fail(FeedReader *reader, const char *sqlstate, const char *message);
 static void ask(FeedReader *reader);
+static void count(FeedReader *reader, int64_t now);
 static void take_page(FeedReader *reader, PGresult *result);
 static void drop_page(FeedReader *reader);
 static void parse(FeedReader *reader, FeedPage *page);
@@ -73,7 +75,10 @@ feed_reader_begin(FeedReader *reader, const char *cursor, bool is_word)
 	while (reader->pages[0].result != NULL)
 		drop_page(reader);
 	reader->is_stale = reader->session.state == DB_SESSION_OPEN &&
-		(reader->state == FEED_READER_LISTENS || reader->state == FEED_READER_READS);
+		(reader->state == FEED_READER_LISTENS || reader->state == FEED_READER_READS ||
+		 reader->state == FEED_READER_COUNTS);
+	reader->left = -1;
+	reader->count_at = 0;
 	snprintf(reader->after, sizeof(reader->after), "%s", cursor);
 	snprintf(reader->position, sizeof(reader->position), "%s", is_word ? "" : cursor);
 	reader->is_read = false;
@@ -152,12 +157,20 @@ feed_reader_wake(FeedReader *reader, bool listen)
 		reader->must_listen = true;
 }
 
-/* Ask for a page if one is wanted.  Returns when to be called again. */
+/*
+ * Ask for a page if one is wanted, or how much is left.  Returns when to be
+ * called again.
+ */
 int64_t
 feed_reader_sweep(FeedReader *reader, int64_t now)
 {
+	bool		counts = reader->is_wanted && relay_config()->progress > 0 &&
+		reader->position[0] != '\0' && !feed_reader_at_end(reader);
 	int64_t		next;
 
+	if (counts && reader->count_at <= now && reader->session.state == DB_SESSION_OPEN &&
+		reader->state == FEED_READER_IDLE && !reader->has_failed)
+		count(reader, now);
 	if (reader->is_wanted && reader->session.state == DB_SESSION_OPEN &&
 		reader->state == FEED_READER_IDLE && !reader->is_read && !reader->has_failed &&
 		reader->pages[1].result == NULL)
@@ -168,6 +181,8 @@ feed_reader_sweep(FeedReader *reader, int64_t now)
 	next = db_session_sweep(&reader->session, now);
 	if (reader->retry_at > now && reader->retry_at < next)
 		next = reader->retry_at;
+	if (counts && reader->count_at > now && reader->count_at < next)
+		next = reader->count_at;
 	return next;
 }
 
@@ -183,6 +198,7 @@ opened(DbSession *session)
 					   "SELECT feedpub._page_records($1::pg_catalog.regclass, $2,"
 					   " $3::pg_catalog.int4, NULL, NULL, $4::pg_catalog.text[])",
 					   4);
+	db_session_prepare(session, LAG, "SELECT rows FROM feedpub._lag($1::pg_catalog.regclass, $2, NULL)", 2);
 	db_session_sync(session);
 	db_session_flush(session);
 }
@@ -245,6 +261,11 @@ received(DbSession *session, PGresult *result)
 		take_page(reader, result);
 		return;
 	}
+	else if (status == PGRES_TUPLES_OK && reader->state == FEED_READER_COUNTS && !reader->is_stale)
+	{
+		reader->left = PQgetisnull(result, 0, 0) ? -1 : strtoll(PQgetvalue(result, 0, 0), NULL, 10);
+		reader->has_counted = true;
+	}
 	else if (status == PGRES_PIPELINE_SYNC)
 	{
 		bool		has_failed = reader->has_failed && reader->state == FEED_READER_CHECKS;
@@ -283,6 +304,24 @@ ask(FeedReader *reader)
 	}
 	reader->must_listen = false;
 	db_session_run(session, PAGE, lengthof(arguments), arguments);
+	db_session_sync(session);
+	db_session_flush(session);
+}
+
+/*
+ * Ask how much is left: an estimate, from two look-ups in an index.  It is asked
+ * for though no page is wanted, since the sink may be what takes time.
+ */
+static void
+count(FeedReader *reader, int64_t now)
+{
+	DbSession  *session = &reader->session;
+	const char *arguments[2] = {reader->config->feed, reader->position};
+
+	reader->count_at = now + relay_config()->progress * INT64_C(1000);
+	reader->state = FEED_READER_COUNTS;
+	session->deadline = now + db_settings->statement_timeout * INT64_C(1000) + GRACE;
+	db_session_run(session, LAG, lengthof(arguments), arguments);
 	db_session_sync(session);
 	db_session_flush(session);
 }

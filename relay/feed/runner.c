@@ -54,6 +54,7 @@ static void failed(Sink *sink, SinkFailure failure, const char *message);
 static void retry(Feed *feed, int64_t delay);
 static void judge_reader(Feed *feed, int64_t now);
 static bool send_entries(Feed *feed);
+static void tell(Feed *feed, int64_t now);
 static void end_if_idle(Feed *feed);
 static void news(Oid relid);
 static void news_of_all(void);
@@ -277,6 +278,7 @@ opened(Sink *sink, const SinkEnd *end)
 		feed_report(feed, BASE_LOG_INFO, end->cursor != NULL ? "goes on after sequence %llu, cursor %s" : "begins after sequence %llu at %s",
 					(unsigned long long) end->sequence, end->cursor != NULL ? end->cursor : from);
 	feed->state = FEED_RUNNING;
+	feed->told_at = 0;
 	feed->idle_since = 0;
 	feed->fenced_at = 0;
 }
@@ -413,6 +415,37 @@ send_entries(Feed *feed)
 	return entry != NULL;
 }
 
+/*
+ * What is left has been counted.  Log it if, at the rate since the last count
+ * before which something was sent, it takes longer than until the next one.
+ */
+static void
+tell(Feed *feed, int64_t now)
+{
+	int64_t		ms = now - feed->told_at;
+	uint64_t	sent = feed->sent - feed->told;
+	int64_t		left = feed->reader.left;
+
+	feed->reader.has_counted = false;
+	if (feed->told_at > 0 && ms > 0 && left > 0 && (uint64_t) left > sent)
+	{
+		int64_t		rate = sent * 1000 / ms;
+		int64_t		seconds = rate > 0 ? left / rate : 0;
+
+		if (sent == 0)
+			base_log(BASE_LOG_INFO, "feed \"%s\": has sent nothing for %lld s, and about %lld entries are left",
+					 feed->name, (long long) (ms + 500) / 1000, (long long) left);
+		else
+			base_log(BASE_LOG_INFO, "feed \"%s\": has sent %llu entries, %lld a second, and about %lld are left, for %lld:%02lld:%02lld",
+					 feed->name, (unsigned long long) feed->sent, (long long) rate, (long long) left,
+					 (long long) seconds / 3600, (long long) seconds / 60 % 60, (long long) seconds % 60);
+	}
+	if (feed->told_at > 0 && sent == 0)
+		return;
+	feed->told_at = now;
+	feed->told = feed->sent;
+}
+
 /* If all that was read is in the sink, have that kept, and end if it is to. */
 static void
 end_if_idle(Feed *feed)
@@ -460,6 +493,10 @@ feed_work(int64_t now)
 		}
 		else if (feed->state == FEED_RUNNING)
 		{
+			if (feed_reader_at_end(&feed->reader))
+				feed->told_at = feed->reader.left = 0;
+			else if (feed->reader.has_counted)
+				tell(feed, now);
 			if (!feed->is_ending && send_entries(feed))
 				next = now;
 			if (feed->state == FEED_RUNNING)

@@ -272,11 +272,19 @@ is_at_end(const Feed *feed)
 		feed->sink->sent == feed->sink->acknowledged;
 }
 
+/* Of a feed with a runner, the database's views tell it. */
+static unsigned long long
+left(const Feed *feed)
+{
+	return feed->runner != NULL || is_at_end(feed) || feed->reader.left < 0 ? 0 : feed->reader.left;
+}
+
 static void
 print_metrics(BaseText *text)
 {
 	print_metric(text, "sent_total", "counter", sent);
 	print_metric(text, "in_flight", "gauge", in_flight);
+	print_metric(text, "left", "gauge", left);
 	print_metric(text, "failures_total", "counter", failures);
 	print_metric(text, "running", "gauge", is_running);
 	print_metric(text, "fenced", "gauge", is_fenced);

@@ -68,6 +68,11 @@ feedpub_remove_rows(FeedpubJob *job, Relation rel)
 			feedpub_rows_check(rel, true);
 		rows = is_outbox ? rel : relation_open(feedpub_registry_table("_tombstone"), RowExclusiveLock);
 		feedpub_rows_some(pass, rows, job->max_rows);
+
+		/* from the first row, which is a step of its own, to the floor */
+		if (job->first_pos == 0)
+			job->first_pos = pass->pos;
+		job->ratio = Max(Min((double) (pass->pos - job->first_pos) / Max(batch.last_pos - job->first_pos, 1), 1), 0);
 		if (rows != rel)
 			relation_close(rows, NoLock);
 	}

@@ -41,6 +41,10 @@
  * adds to a stamp job, the rows that are in the feed, is in its session only: if
  * it is interrupted, no other goes on with that.
  *
+ * Progress.  Each step writes feedpub._job, except feed_republish()'s of the
+ * feed's own table, which is no job: others go on with nothing of it.  The two
+ * procedures tell their caller after some seconds, and from time to time.
+ *
  * Retries.  When a turn of a job begins, its row counts an attempt, and a time
  * before which no other turn begins, each time twice as long.  If the turn ends
  * well, both are taken back.  So a turn that is killed, or crashes the server,
@@ -130,6 +134,10 @@ typedef struct FeedpubJob
 	FeedpubPass pass;
 	int			max_rows;		/* of the next step */
 	int64		total;			/* rows of all steps in this session */
+	double		ratio;			/* about how much of it is done; 0: not known */
+	int64		first_pos;		/* remove, expire: of the first row */
+	TimestampTz began;			/* in a procedure, the first step */
+	TimestampTz tell_at;		/* when the caller is to be told next */
 } FeedpubJob;
 
 /* in step.c */

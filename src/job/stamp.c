@@ -20,6 +20,7 @@
  */
 #include "postgres.h"
 
+#include "storage/bufmgr.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -66,6 +67,15 @@ feedpub_stamp_rows(FeedpubJob *job, Relation rel)
 		pass->settled = U64FromFullTransactionId(feedpub_horizon(snapshot)) >= job->target;
 	}
 	feedpub_rows_some(pass, rel, job->max_rows);
+
+	/* of all rows, as many as statistics say; or of the pages */
+	if (job->republished > 0)
+		job->ratio = job->total + pass->done < rel->rd_rel->reltuples ?
+			(job->total + pass->done) / rel->rd_rel->reltuples :
+			0;
+	else if (pass->kind == FEEDPUB_ROWS_UNSTAMPED)
+		job->ratio =
+			Min((double) ItemPointerGetBlockNumberNoCheck(&pass->tid) / Max(RelationGetNumberOfBlocks(rel), 1), 1);
 	if (!admitted && pass->ended && pass->left + pass->moved == 0)
 		feedpub_shmem_mark(&job->feed, 1, false, false);	/* it can be admitted */
 	return true;

@@ -17,6 +17,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 #include "utils/xid8.h"
 
 #include "job/job.h"
@@ -38,6 +39,13 @@ PG_FUNCTION_INFO_V1(feedpub_run_job);
  */
 #define STEP_TIME		20
 #define MOST_ROWS		5000
+
+/*
+ * When a procedure tells its caller how far it is, in ms: first after so long,
+ * then each time twice as much later, and at last once a minute.
+ */
+#define FIRST_TELL		5000
+#define LAST_TELL		60000
 
 /* how much of a pass is kept */
 #define KEPT			offsetof(FeedpubPass, removes)
@@ -338,6 +346,36 @@ feedpub_job_step(FeedpubJob *job, bool wait)
 }
 
 /*
+ * In a procedure: tell the caller how far the job is, if it takes long.  The
+ * rate and what is left are of this call.
+ */
+static void
+tell(FeedpubJob *job)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		ms = TimestampDifferenceMilliseconds(job->began, now);
+	double		left = 0;
+	char	   *name;
+
+	if (now < job->tell_at)
+		return;
+	job->tell_at = TimestampTzPlusMilliseconds(now, Min(Max(ms, FIRST_TELL), LAST_TELL));
+	if (job->ratio > 0)
+		left = ms / 1000.0 / job->ratio * (1 - job->ratio);
+	name = get_rel_name(job->relation);
+	if (name == NULL)
+		return;
+	ereport(NOTICE,
+			(errmsg(job->pass.removes ? "so far, %lld rows of \"%s\" have been removed" : "so far, %lld rows of \"%s\" have been published again",
+					(long long) job->total, name),
+			 job->ratio > 0 ?
+				 errdetail("%lld rows a second; about %d %% are done, and about %lld:%02d:%02d is left.",
+						   (long long) (job->total * 1000 / ms), (int) rint(job->ratio * 100),
+						   (long long) left / 3600, (int) ((long long) left / 60 % 60), (int) ((long long) left % 60)) :
+				 errdetail("%lld rows a second.", (long long) (job->total * 1000 / ms))));
+}
+
+/*
  * In a procedure: make steps, each in a transaction of its own, as long as the
  * job goes on.
  */
@@ -346,11 +384,18 @@ feedpub_job_run(FeedpubJob *job)
 {
 	FeedpubJobOutcome outcome;
 
+	if (job->began == 0)
+	{
+		job->began = GetCurrentTimestamp();
+		job->tell_at = TimestampTzPlusMilliseconds(job->began, FIRST_TELL);
+	}
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
 		feedpub_job_begin_transaction();
 		outcome = feedpub_job_step(job, true);
+		if (outcome == FEEDPUB_JOB_GOES_ON)
+			tell(job);
 	} while (outcome == FEEDPUB_JOB_GOES_ON);
 	return outcome;
 }
