@@ -31,7 +31,7 @@
  *
  * Threads.  libnats calls back in threads of its own, and some of its functions
  * wait for the server, so those are called in threads as well (nats_connect.c).
- * They touch nothing but a link (nats_link.c), which wakes the loop by an eventfd.
+ * They touch nothing but a link (link.c), which wakes the loop by an eventfd.
  * Everything else belongs to the loop.
  *
  * Publishing writes into the socket, which can wait if the server does not read.
@@ -49,7 +49,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 /* ms */
@@ -136,25 +135,23 @@ check(const RelayFeedConfig *config)
 }
 
 /*
- * The name of the stream: the feed's, with all but ASCII letters, digits, "-" and
- * "_" encoded as =XX.  It is not percent-encoded, since the server has names of
+ * The name of the stream: the feed's, encoded.  It is not percent-encoded, since the server has names of
  * streams in formats of its own, and delivers nothing of a stream with a "%".
  */
 static char *
 stream_name(const RelayFeedConfig *config)
 {
-	BaseText	name = {0};
-
 	if (*config->stream != '\0')
 		return base_copy(config->stream);
-	for (const char *c = config->feed; *c != '\0'; c++)
-	{
-		if (strchr("-_0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *c) != NULL)
-			base_text_add(&name, c, 1);
-		else
-			base_text_print(&name, "=%02X", (unsigned char) *c);
-	}
-	return name.data;
+	return sink_link_feed(config->feed, '=');
+}
+
+/* Nobody has the link any more. */
+static void
+release(SinkLink *link)
+{
+	free(NATS_LINK(link)->stream);
+	free(NATS_LINK(link)->cursor_subject);
 }
 
 /* Connect: sink_nats_connect() does it, and ready() is told. */
@@ -162,27 +159,11 @@ static void
 open_sink(Sink *sink, SinkOpen how)
 {
 	NatsSink   *nats = (NatsSink *) sink;
-	SinkLink   *link = base_alloc(sizeof(SinkLink));
+	SinkLink   *link = base_alloc(sizeof(NatsLink));
 	BaseText	subject = {0};
 
 	if (nats->relay[0] == '\0' || how == SINK_FIRST)
-	{
-		char		host[64] = "relay";
-		uint64_t	number = 0;
-		char		number_text[20];
-
-		gethostname(host, sizeof(host) - 1);
-		if (getrandom(&number, sizeof(number), 0) != sizeof(number))
-			abort();
-		/* a header's value has no line break, and the number comes after a space */
-		snprintf(nats->relay, sizeof(nats->relay), "%.63s",
-				 *sink->config->name != '\0' ? sink->config->name : host);
-		for (char *c = nats->relay; *c != '\0'; c++)
-			if (*c <= ' ' || *c > '~')
-				*c = '_';
-		snprintf(number_text, sizeof(number_text), " %016" PRIx64, number);
-		strcat(nats->relay, number_text);
-	}
+		sink_link_name(nats->relay, sizeof(nats->relay), sink->config);
 	if (how == SINK_FIRST)
 	{
 		nats->has_sent = false;
@@ -203,24 +184,22 @@ open_sink(Sink *sink, SinkOpen how)
 	nats->nsizes = sink->config->in_flight;
 	nats->sizes = base_alloc(nats->nsizes * sizeof(uint32_t));
 
-	pthread_mutex_init(&link->lock, NULL);
-	link->refs = 1;
-	link->event = dup(nats->source.fd);
-	link->config = relay_config_copy(sink->config);
-	link->stream = base_copy(nats->stream);
+	sink_link_start(link, nats->source.fd, sink->config);
+	link->release = release;
+	NATS_LINK(link)->stream = base_copy(nats->stream);
 	base_text_print(&subject, "feedpub.relay.%s", nats->stream);
-	link->cursor_subject = subject.data;
+	NATS_LINK(link)->cursor_subject = subject.data;
 	strcpy(link->relay, nats->relay);
 	link->only_look = how == SINK_LOOK;
 	link->has_sent = nats->has_sent;
-	strcpy(link->taken, nats->taken);
-	link->taken_at = nats->taken_at;
-	link->known_created = nats->created;
-	link->is_connecting = true;
+	strcpy(NATS_LINK(link)->taken, nats->taken);
+	NATS_LINK(link)->taken_at = nats->taken_at;
+	NATS_LINK(link)->known_created = nats->created;
+	NATS_LINK(link)->is_connecting = true;
 	nats->link = link;
-	if (link->event < 0 || !sink_link_run(link, sink_nats_connect))
+	if (!sink_link_run(link, sink_nats_connect))
 	{
-		link->is_connecting = false;
+		NATS_LINK(link)->is_connecting = false;
 		sink_link_fail(link, SINK_RETRY, "could not start a thread");
 	}
 	base_timer_set(&nats->timer, base_now() + CHECK_INTERVAL);
@@ -239,7 +218,7 @@ close_sink(Sink *sink)
 	if (link == NULL)
 		return;
 	pthread_mutex_lock(&link->lock);
-	is_connecting = link->is_connecting;
+	is_connecting = NATS_LINK(link)->is_connecting;
 	link->is_left = true;
 	pthread_mutex_unlock(&link->lock);
 	if (!is_connecting && !sink_link_run(link, sink_nats_close))
@@ -283,8 +262,8 @@ ready(BaseSource *source, uint32_t events)
 	failure = link->failure;
 	memcpy(message, link->message, sizeof(message));
 	acknowledged = link->acknowledged;
-	is_noted = link->is_noted;
-	link->is_noted = false;
+	is_noted = NATS_LINK(link)->is_noted;
+	NATS_LINK(link)->is_noted = false;
 	if (state == SINK_LINK_OPENED)
 		link->state = SINK_LINK_OPEN;
 	pthread_mutex_unlock(&link->lock);
@@ -295,7 +274,7 @@ ready(BaseSource *source, uint32_t events)
 
 		nats->is_open = true;
 		nats->base = link->base;
-		nats->created = link->created;
+		nats->created = NATS_LINK(link)->created;
 		nats->progress_at = base_now();
 		sink->owner->opened(sink, &end);
 		return;
@@ -385,7 +364,7 @@ send_entry(Sink *sink, const SinkEntry *entry)
 	sink_subject_print(&subject, template, config, entry);
 	if (error == NULL && subject.length > MAX_SUBJECT)
 		error = "its subject is too long";
-	else if (error == NULL && (int64_t) (length + HEADER_BYTES + subject.length) > nats->link->max_bytes)
+	else if (error == NULL && (int64_t) (length + HEADER_BYTES + subject.length) > NATS_LINK(nats->link)->max_bytes)
 		error = "it is larger than the stream, or the server, takes";
 	if (error != NULL && *config->errors_to == '\0')
 	{
@@ -400,7 +379,7 @@ send_entry(Sink *sink, const SinkEntry *entry)
 		length = 0;
 	}
 
-	snprintf(reply, sizeof(reply), "%s%" PRIu64, nats->link->inbox, sink->sent + 1);
+	snprintf(reply, sizeof(reply), "%s%" PRIu64, NATS_LINK(nats->link)->inbox, sink->sent + 1);
 	snprintf(number, sizeof(number), "%" PRIu64, nats->base + sink->sent);
 	status = natsMsg_Create(&message, subject.data, reply, data, length);
 	if (status != NATS_OK)
@@ -428,7 +407,7 @@ send_entry(Sink *sink, const SinkEntry *entry)
 		natsMsgHeader_Set(message, "Feedpub-Moment", "true");
 	if (data != NULL)
 		natsMsgHeader_Set(message, "Content-Type", "application/json");
-	status = natsConnection_PublishMsg(nats->link->connection, message);
+	status = natsConnection_PublishMsg(NATS_LINK(nats->link)->connection, message);
 	natsMsg_Destroy(message);
 	if (status != NATS_OK)
 	{
@@ -458,10 +437,10 @@ note(NatsSink *nats)
 
 	if (nats->is_noting || !nats->is_open || nats->has_failed)
 		return;
-	snprintf(reply, sizeof(reply), "%s0", nats->link->inbox);
+	snprintf(reply, sizeof(reply), "%s0", NATS_LINK(nats->link)->inbox);
 	snprintf(text, sizeof(text), "%" PRIu64 " %" PRId64 " %s", nats->base + nats->sink.sent,
 			 nats->created, nats->to_note);
-	if (natsConnection_PublishRequestString(nats->link->connection, nats->link->cursor_subject,
+	if (natsConnection_PublishRequestString(NATS_LINK(nats->link)->connection, NATS_LINK(nats->link)->cursor_subject,
 											reply, text) != NATS_OK)
 		return;
 	nats->is_noting = true;

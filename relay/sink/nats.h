@@ -3,8 +3,8 @@
  * nats.h
  *	  What the files on NATS share: private.
  *
- * A SinkLink is what a connection has to tell the loop.  Threads of libnats, and
- * those that connect and close, touch nothing else of ours.
+ * Threads of libnats, and those that connect and close, touch nothing of ours but
+ * a link.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,39 +12,18 @@
 #define FEEDPUB_RELAY_NATS_H
 
 #include <nats/nats.h>
-#include <pthread.h>
 
-#include "sink/sink.h"
+#include "sink/link.h"
 
 #define SINK_NATS_CURSOR "ce-id"
 #define SINK_NATS_RELAY "Feedpub-Relay"
 
-typedef enum SinkLinkState
+/* A connection to NATS. */
+typedef struct NatsLink
 {
-	SINK_LINK_CONNECTING,
-	SINK_LINK_OPENED,			/* how far the stream is, is to be told */
-	SINK_LINK_OPEN,
-	SINK_LINK_FAILED
-} SinkLinkState;
-
-/* A connection, and what its threads have to tell. */
-typedef struct SinkLink
-{
-	pthread_mutex_t lock;		/* of all below, but for what is constant */
-	int			refs;
-	int			event;			/* a copy of the sink's eventfd */
-	bool		is_told;		/* there is something to be looked at */
-	bool		is_connecting;	/* its thread runs */
-	bool		is_left;		/* that thread is to close it */
+	SinkLink	link;			/* the first member */
+	bool		is_connecting;	/* its thread runs; this and the next are locked */
 	bool		is_noted;		/* the cursor that was published */
-	SinkLinkState state;
-	SinkFailure failure;
-	char		message[512];
-	uint64_t	base;			/* the last sequence when it was opened */
-	uint64_t	acknowledged;	/* messages since then */
-	char	   *cursor;
-	char	   *sender;			/* of the last message, or NULL */
-	bool		is_other;		/* it is another relay, which may be there still */
 
 	/* set by the thread that connects, and then only read */
 	natsConnection *connection;
@@ -54,24 +33,14 @@ typedef struct SinkLink
 	int64_t		max_bytes;		/* of a message */
 
 	/* set before that thread runs */
-	RelayFeedConfig *config;
 	char	   *stream;
 	char	   *cursor_subject;
-	char		relay[96];
-	bool		only_look;
-	bool		has_sent;		/* this process, so another one of its name is another */
 	char		taken[96];		/* the relay that this one has replaced, ... */
 	uint64_t	taken_at;		/* ... and the sequence of its last message */
 	int64_t		known_created;	/* what this process knows already; 0: nothing */
-} SinkLink;
+} NatsLink;
 
-/* in nats_link.c */
-extern void sink_link_tell(SinkLink *link);
-extern void sink_link_retain(SinkLink *link);
-extern void sink_link_release(SinkLink *link);
-extern void sink_link_fail(SinkLink *link, SinkFailure failure, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
-extern bool sink_link_run(SinkLink *link, void *(*run)(void *) );
+#define NATS_LINK(link) ((NatsLink *) (link))
 
 /* in nats_stream.c */
 extern bool sink_nats_find_end(SinkLink *link, jsCtx *js);

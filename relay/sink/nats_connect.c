@@ -112,7 +112,7 @@ answered(natsConnection *connection, natsSubscription *subscription, natsMsg *me
 		pthread_mutex_lock(&link->lock);
 		expected = number == 0 || (number == link->acknowledged + 1 && strtoull(sequence, NULL, 10) == link->base + number);
 		if (number == 0)
-			link->is_noted = true;
+			NATS_LINK(link)->is_noted = true;
 		else if (expected)
 			link->acknowledged = number;
 		if (expected)
@@ -220,12 +220,12 @@ sink_nats_connect(void *argument)
 	if (options != NULL)
 	{
 		sink_link_retain(link); /* for closed() */
-		status = natsConnection_Connect(&link->connection, options);
+		status = natsConnection_Connect(&NATS_LINK(link)->connection, options);
 		natsOptions_Destroy(options);
 		if (status != NATS_OK)
 		{
 			sink_link_release(link);
-			link->connection = NULL;
+			NATS_LINK(link)->connection = NULL;
 			sink_link_fail(link, SINK_RETRY, "could not connect to %s: %s", link->config->to,
 						   natsStatus_GetText(status));
 		}
@@ -234,20 +234,20 @@ sink_nats_connect(void *argument)
 	{
 		jsOptions_Init(&js_options);
 		js_options.Wait = REQUEST_TIMEOUT;
-		status = natsConnection_JetStream(&js, link->connection, &js_options);
+		status = natsConnection_JetStream(&js, NATS_LINK(link)->connection, &js_options);
 		if (status == NATS_OK && sink_nats_find_end(link, js))
 		{
 			natsInbox_Create(&inbox);
-			snprintf(link->inbox, sizeof(link->inbox), "%s.", inbox);
+			snprintf(NATS_LINK(link)->inbox, sizeof(NATS_LINK(link)->inbox), "%s.", inbox);
 			natsInbox_Destroy(inbox);
-			snprintf(subject, sizeof(subject), "%s*", link->inbox);
+			snprintf(subject, sizeof(subject), "%s*", NATS_LINK(link)->inbox);
 			sink_link_retain(link); /* for unsubscribed() */
-			status = natsConnection_Subscribe(&link->subscription, link->connection,
+			status = natsConnection_Subscribe(&NATS_LINK(link)->subscription, NATS_LINK(link)->connection,
 											  subject, answered, link);
 			if (status == NATS_OK)
 			{
-				natsSubscription_SetOnCompleteCB(link->subscription, unsubscribed, link);
-				natsSubscription_SetPendingLimits(link->subscription, -1, -1);
+				natsSubscription_SetOnCompleteCB(NATS_LINK(link)->subscription, unsubscribed, link);
+				natsSubscription_SetPendingLimits(NATS_LINK(link)->subscription, -1, -1);
 				pthread_mutex_lock(&link->lock);
 				if (link->state == SINK_LINK_CONNECTING)
 					link->state = SINK_LINK_OPENED;
@@ -265,7 +265,7 @@ sink_nats_connect(void *argument)
 		jsCtx_Destroy(js);
 	}
 	pthread_mutex_lock(&link->lock);
-	link->is_connecting = false;
+	NATS_LINK(link)->is_connecting = false;
 	is_left = link->is_left;
 	pthread_mutex_unlock(&link->lock);
 	if (is_left)
@@ -281,8 +281,8 @@ sink_nats_close(void *argument)
 {
 	SinkLink   *link = argument;
 
-	natsSubscription_Destroy(link->subscription);
-	natsConnection_Destroy(link->connection);
+	natsSubscription_Destroy(NATS_LINK(link)->subscription);
+	natsConnection_Destroy(NATS_LINK(link)->connection);
 	nats_ReleaseThreadMemory();
 	sink_link_release(link);
 	return NULL;

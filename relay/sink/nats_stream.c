@@ -35,13 +35,13 @@ make_stream(SinkLink *link, jsCtx *js, bool cursors, jsStreamInfo **info, jsErrC
 	natsStatus	status;
 
 	jsStreamConfig_Init(&stream);
-	stream.Name = cursors ? config->cursors : link->stream;
+	stream.Name = cursors ? config->cursors : NATS_LINK(link)->stream;
 	stream.Replicas = config->stream_replicas;
 	stream.Storage = strcmp(config->stream_storage, "memory") == 0 ? js_MemoryStorage : js_FileStorage;
 	if (cursors)
 	{
-		base_text_print(&all, "%.*s>", (int) (strrchr(link->cursor_subject, '.') + 1 - link->cursor_subject),
-						link->cursor_subject);
+		base_text_print(&all, "%.*s>", (int) (strrchr(NATS_LINK(link)->cursor_subject, '.') + 1 - NATS_LINK(link)->cursor_subject),
+						NATS_LINK(link)->cursor_subject);
 		subjects[nsubjects++] = all.data;
 		stream.Description = "how far feedpub-relay has read feeds";
 		stream.MaxMsgsPerSubject = 1;
@@ -113,30 +113,22 @@ read_noted(SinkLink *link, jsCtx *js, uint64_t last)
 	char		text[160];
 	char	   *found = NULL;
 
-	if (js_GetLastMsg(&message, js, link->config->cursors, link->cursor_subject, NULL, &code) != NATS_OK)
+	if (js_GetLastMsg(&message, js, link->config->cursors, NATS_LINK(link)->cursor_subject, NULL, &code) != NATS_OK)
 		return NULL;
 	snprintf(text, sizeof(text), "%.*s", natsMsg_GetDataLength(message), natsMsg_GetData(message));
 	if (sscanf(text, "%" SCNu64 " %" SCNd64 " %79s", &sequence, &created, cursor) == 3 &&
-		sequence == last && created == link->created)
+		sequence == last && created == NATS_LINK(link)->created)
 		found = base_copy(cursor);
 	natsMsg_Destroy(message);
 	return found;
 }
 
-/*
- * Has the last message been sent by another relay, which may send more?  One of
- * this relay's name is this one before it was started again, unless it has sent
- * something since.
- */
+/* Does another relay send?  The one whose place this one has taken does not. */
 static bool
 is_other(SinkLink *link, const char *sender)
 {
-	size_t		length = strcspn(sender, " ");
-
-	if (strcmp(sender, link->relay) == 0 ||
-		(strcmp(sender, link->taken) == 0 && link->taken_at == link->base))
-		return false;
-	return link->has_sent || strncmp(sender, link->relay, length + 1) != 0;
+	return (strcmp(sender, NATS_LINK(link)->taken) != 0 || NATS_LINK(link)->taken_at != link->base) &&
+		sink_link_is_other(link, sender);
 }
 
 /* Find the stream, or make it, and what it has.  A failure is told. */
@@ -145,7 +137,7 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 {
 	jsStreamInfo *info = NULL;
 	jsErrCode	code = 0;
-	natsStatus	status = js_GetStreamInfo(&info, js, link->stream, NULL, &code);
+	natsStatus	status = js_GetStreamInfo(&info, js, NATS_LINK(link)->stream, NULL, &code);
 	const char *refusal;
 	natsMsg    *message = NULL;
 	const char *value = NULL;
@@ -153,11 +145,11 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 	char	   *sender = NULL;
 	uint64_t	nmessages;
 
-	if (status == NATS_NOT_FOUND && link->known_created != 0)
+	if (status == NATS_NOT_FOUND && NATS_LINK(link)->known_created != 0)
 	{
 		sink_link_fail(link, SINK_STOP, "stream \"%s\" has been deleted: if the feed shall begin again "
 										"as --from says, start the relay again",
-					   link->stream);
+					   NATS_LINK(link)->stream);
 		return false;
 	}
 	if (status == NATS_NOT_FOUND && link->only_look)
@@ -168,27 +160,27 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 	{
 		/* how many servers there are may change */
 		sink_link_fail(link, code == JSStreamSubjectOverlapErr || code == JSStreamInvalidConfig ? SINK_STOP : SINK_RETRY,
-					   "could not have stream \"%s\": %s (%d)", link->stream,
+					   "could not have stream \"%s\": %s (%d)", NATS_LINK(link)->stream,
 					   nats_GetLastError(NULL), (int) code);
 		return false;
 	}
-	link->created = info->Created;
+	NATS_LINK(link)->created = info->Created;
 	link->base = info->State.LastSeq;
 	nmessages = info->State.Msgs;
-	link->max_bytes = natsConnection_GetMaxPayload(link->connection);
-	if (info->Config->MaxMsgSize > 0 && info->Config->MaxMsgSize < link->max_bytes)
-		link->max_bytes = info->Config->MaxMsgSize;
+	NATS_LINK(link)->max_bytes = natsConnection_GetMaxPayload(NATS_LINK(link)->connection);
+	if (info->Config->MaxMsgSize > 0 && info->Config->MaxMsgSize < NATS_LINK(link)->max_bytes)
+		NATS_LINK(link)->max_bytes = info->Config->MaxMsgSize;
 	refusal = refuse_stream(info->Config);
 	if (refusal != NULL)
-		sink_link_fail(link, SINK_STOP, "cannot use stream \"%s\": %s", link->stream, refusal);
+		sink_link_fail(link, SINK_STOP, "cannot use stream \"%s\": %s", NATS_LINK(link)->stream, refusal);
 	jsStreamInfo_Destroy(info);
 	if (refusal != NULL)
 		return false;
-	if (link->known_created != 0 && link->known_created != link->created)
+	if (NATS_LINK(link)->known_created != 0 && NATS_LINK(link)->known_created != NATS_LINK(link)->created)
 	{
 		sink_link_fail(link, SINK_STOP, "stream \"%s\" has been made anew: if the feed shall begin again "
 										"as --from says, start the relay again",
-					   link->stream);
+					   NATS_LINK(link)->stream);
 		return false;
 	}
 	if (js_GetStreamInfo(&info, js, link->config->cursors, NULL, &code) == NATS_OK)
@@ -205,11 +197,11 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 	cursor = read_noted(link, js, link->base);
 	if (link->base > 0 && nmessages > 0)
 	{
-		status = js_GetMsg(&message, js, link->stream, link->base, NULL, &code);
+		status = js_GetMsg(&message, js, NATS_LINK(link)->stream, link->base, NULL, &code);
 		if (status != NATS_OK && code != JSNoMessageFoundErr && status != NATS_NOT_FOUND)
 		{
 			sink_link_fail(link, SINK_RETRY, "could not read the last message of stream \"%s\": %s",
-						   link->stream, natsStatus_GetText(status));
+						   NATS_LINK(link)->stream, natsStatus_GetText(status));
 			free(cursor);
 			return false;
 		}
@@ -221,7 +213,7 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 		{
 			sink_link_fail(link, SINK_STOP, "stream \"%s\" has messages of others: its last, %" PRIu64 ", "
 											"has no header " SINK_NATS_RELAY "; name another stream",
-						   link->stream, link->base);
+						   NATS_LINK(link)->stream, link->base);
 			natsMsg_Destroy(message);
 			free(cursor);
 			return false;
@@ -239,7 +231,7 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 			sink_link_fail(link, SINK_STOP, "stream \"%s\" has lost its last message, %" PRIu64 ", and nothing "
 											"else says how far it is: it was purged or deleted; "
 											"set --from, to a cursor, earliest or latest",
-						   link->stream, link->base);
+						   NATS_LINK(link)->stream, link->base);
 			return false;
 		}
 	}
