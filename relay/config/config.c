@@ -37,8 +37,8 @@ static const BaseSetting list[] = {
 	{"feed", "NAME", "", 0, 0, true, FEED_FIELD(feed),
 	 "the feed that is relayed, if the file has no sections"},
 	{"to", "URL", "", 0, 0, true, FEED_FIELD(to),
-	 "where to: nats://HOST:PORT,... or tls://HOST:PORT,..., or https://... of a "
-	 "webhook"},
+	 "where to: nats://HOST:PORT,... or tls://HOST:PORT,..., kafka://HOST:PORT,..., "
+	 "or https://... of a webhook"},
 	{"from", "WHERE", "", 0, 0, true, FEED_FIELD(from),
 	 "where to begin if the sink has nothing yet: earliest, latest or a cursor"},
 	{"types", "TYPE,...", "", 0, 0, true, FEED_FIELD(types),
@@ -73,6 +73,13 @@ static const BaseSetting list[] = {
 	 "of a stream that is made; 0 is no limit"},
 	{"cursors", "STREAM", "FEEDPUB_RELAY", 0, 0, true, FEED_FIELD(cursors),
 	 "a stream with a message for each stream: how far its feed was read"},
+	{"topic", "TEMPLATE", "{feed}", 0, 0, true, FEED_FIELD(topic),
+	 "of Kafka: the topics of messages, of what --subject has"},
+	{"kafka", "FILE", "", 0, 0, true, FEED_FIELD(kafka),
+	 "of Kafka: a file with settings of librdkafka, name=value on each line"},
+	{"transactional-id", "ID", "", 0, 0, true, FEED_FIELD(transactional_id),
+	 "of Kafka: the producer, and the group of its cursor; feedpub.FEED if it is "
+	 "empty"},
 	{"subscription", "NAME", "", 0, 0, true, FEED_FIELD(subscription),
 	 "of a webhook: its subscription, which is made if it is not there"},
 	{"secrets", "FILE", "", 0, 0, true, FEED_FIELD(secrets),
@@ -128,7 +135,7 @@ static void release(void *values);
 
 static const BaseSettings settings = {
 	.summary = "feedpub-relay sends the feeds of a PostgreSQL database into NATS JetStream,"
-			   " and to webhooks.",
+			   " into Kafka (experimental), and to webhooks.",
 	.notes =
 		"Each option can be given in the environment: --in-flight as\n"
 		"FEEDPUB_RELAY_IN_FLIGHT.  The file may have a section for each of several\n"

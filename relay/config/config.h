@@ -35,6 +35,11 @@ typedef struct RelayFeedConfig
 	char	   *stream_max_messages;
 	char	   *cursors;		/* the stream with cursors */
 
+	/* of Kafka */
+	char	   *topic;			/* a template */
+	char	   *kafka;			/* a file */
+	char	   *transactional_id;
+
 	/* of webhooks */
 	char	   *subscription;
 	char	   *secrets;		/* a file */

@@ -497,7 +497,10 @@ feed_work(int64_t now)
 				feed->told_at = feed->reader.left = 0;
 			else if (feed->reader.has_counted)
 				tell(feed, now);
-			if (!feed->is_ending && send_entries(feed))
+			/* what was sent is to be acknowledged, though nothing follows it */
+			if (feed->is_ending && feed->sink->kind->flush != NULL)
+				feed->sink->kind->flush(feed->sink);
+			else if (!feed->is_ending && send_entries(feed))
 				next = now;
 			if (feed->state == FEED_RUNNING)
 				end_if_idle(feed);

@@ -47,7 +47,7 @@ struct SinkLink
 	char		relay[96];
 	bool		only_look;
 	bool		has_sent;		/* this process, so another one of its name is another */
-	void		(*release) (SinkLink *link);	/* what follows this struct; may be NULL */
+	void (*release)(SinkLink *link);	/* what follows this struct; may be NULL */
 };
 
 /* in link.c */

@@ -135,8 +135,9 @@ check(const RelayFeedConfig *config)
 }
 
 /*
- * The name of the stream: the feed's, encoded.  It is not percent-encoded, since the server has names of
- * streams in formats of its own, and delivers nothing of a stream with a "%".
+ * The name of the stream: the feed's, encoded.  It is not percent-encoded, since
+ * the server has names of streams in formats of its own, and delivers nothing of
+ * a stream with a "%".
  */
 static char *
 stream_name(const RelayFeedConfig *config)

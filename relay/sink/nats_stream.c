@@ -123,7 +123,7 @@ read_noted(SinkLink *link, jsCtx *js, uint64_t last)
 	return found;
 }
 
-/* Does another relay send?  The one whose place this one has taken does not. */
+/* Does another relay send?  The one that this one has replaced does not. */
 static bool
 is_other(SinkLink *link, const char *sender)
 {

@@ -15,6 +15,9 @@ static const SinkKind *const kinds[] = {
 #ifdef HAVE_NATS
 	&sink_nats,
 #endif
+#ifdef HAVE_KAFKA
+	&sink_kafka,
+#endif
 	NULL};
 
 /* Is the scheme of a URL one of these, which have a space after each? */

@@ -144,10 +144,17 @@ extern void sink_subject_print(BaseText *out, const char *template,
 extern void sink_subject_feed(BaseText *out, const RelayFeedConfig *config);
 extern bool sink_subject_all(BaseText *out, const char *template,
 							 const RelayFeedConfig *config);
+extern bool sink_topic_check(const RelayFeedConfig *config);
+extern bool sink_topic_is_one(const char *template);
+extern void sink_topic_print(BaseText *out, const char *template,
+							 const RelayFeedConfig *config, const SinkEntry *entry);
 
-/* in nats.c: what was not left out when this was built */
+/* in nats.c and kafka.c: what was not left out when this was built */
 #ifdef HAVE_NATS
 extern const SinkKind sink_nats;
+#endif
+#ifdef HAVE_KAFKA
+extern const SinkKind sink_kafka;
 #endif
 
 #endif							/* FEEDPUB_RELAY_SINK_H */

@@ -16,10 +16,16 @@
  * "outbox.order.>".  A template with at most one of them has different subjects
  * for different values, since every other token is one.
  *
+ * A topic of Kafka has ASCII letters, digits, "-", "." and "_" only.  It is made in
+ * the same way, with "_" in place of "%": _2E is a dot.  A "_" that stands before
+ * two digits of upper case hexadecimal is "_5F", all others stay, so no two values
+ * have the same token there either.
+ *
  *-------------------------------------------------------------------------
  */
 #include "sink/sink.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +47,7 @@ static const Field fields[] = {
 
 static const Field *find_field(const char *template);
 static void add_token(BaseText *out, const char *value, bool keeps_dots, bool is_raw);
+static void add_topic_token(BaseText *out, const char *value, bool keeps_dots, bool is_raw);
 
 /* The field whose braces are here, or NULL. */
 static const Field *
@@ -191,4 +198,96 @@ sink_subject_all(BaseText *out, const char *template, const RelayFeedConfig *con
 	out->length = last;
 	base_text_add(out, ".>", 2);
 	return last > begin;
+}
+
+/*
+ * Add a value to a topic, as add_token() does to a subject.  One that is not raw
+ * has its "%" before two digits.
+ */
+static void
+add_topic_token(BaseText *out, const char *value, bool keeps_dots, bool is_raw)
+{
+	static const char upper[] = "0123456789ABCDEF";
+
+	if (value == NULL || strcmp(value, "_") == 0 || *value == '\0')
+	{
+		base_text_add(out, "_", 1);
+		if (value != NULL)
+			base_text_add(out, *value == '\0' ? "00" : "5F", 2);
+		return;
+	}
+	for (const char *c = value; *c != '\0'; c++)
+	{
+		bool		is_kept = strchr("-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *c) != NULL;
+
+		if (*c == '.')
+			is_kept = keeps_dots && c > value && c[-1] != '.' && c[1] != '.' && c[1] != '\0';
+		else if (*c == '_')
+			is_kept = c[1] == '\0' || c[2] == '\0' || strchr(upper, c[1]) == NULL || strchr(upper, c[2]) == NULL;
+		if (is_kept)
+			base_text_add(out, c, 1);
+		else if (*c == '%' && !is_raw)
+			base_text_add(out, "_", 1);
+		else
+			base_text_print(out, "_%02X", (unsigned char) *c);
+	}
+}
+
+/* Are the templates of a feed's topics such? */
+bool
+sink_topic_check(const RelayFeedConfig *config)
+{
+	const char *const templates[] = {config->topic, config->errors_to};
+
+	for (size_t i = 0; i < lengthof(templates); i++)
+	{
+		const char *t = templates[i];
+		bool		good = i > 0 || *t != '\0';
+
+		if (strcmp(t, ".") == 0 || strcmp(t, "..") == 0)
+			good = false;
+		for (; *t != '\0' && good; t++)
+		{
+			good = *t == '{' ? find_field(t) != NULL : strchr("-._", *t) != NULL || isalnum((unsigned char) *t);
+			if (*t == '{' && good)
+				t += strcspn(t, "}");
+		}
+		if (good)
+			continue;
+		base_log(BASE_LOG_ERROR, "feed \"%s\": \"%s\" is no template of topics", config->feed, templates[i]);
+		return false;
+	}
+	return true;
+}
+
+/* Do all entries of a feed go into one topic? */
+bool
+sink_topic_is_one(const char *t)
+{
+	for (; *t != '\0'; t++)
+		if (*t == '{' && find_field(t)->offset != 0)
+			return false;
+	return true;
+}
+
+/* Add the topic of an entry, which may be NULL if there is one for all. */
+void
+sink_topic_print(BaseText *out, const char *t, const RelayFeedConfig *config, const SinkEntry *entry)
+{
+	for (; *t != '\0'; t++)
+	{
+		const Field *field = *t == '{' ? find_field(t) : NULL;
+
+		if (field == NULL)
+		{
+			base_text_add(out, t, 1);
+			continue;
+		}
+		if (field->offset == 0)
+			add_topic_token(out, config->feed, false, true);
+		else
+			add_topic_token(out, *(const char *const *) ((const char *) entry + field->offset),
+							field->has_parts, false);
+		t += strlen(field->name) + 1;
+	}
 }
