@@ -4,11 +4,19 @@
 #                      waits until it answers.  Options: port (a free one), conf
 #                      (lines of its configuration), store (a directory)
 #   nats_stop(NATS, SIGNAL)                 ends it (TERM)
+#   nats_cluster()     three nats-servers, n0 to n2, that are a cluster
+#   nats_restart(NATS) starts one that was stopped, as it was, and does not wait
+#   nats_any(NATS, SUBJECT, HASH)           a request to any server of a list,
+#                      until one answers
 #   nats_api(NATS, SUBJECT, HASH)           a request to $JS.API.SUBJECT
 #   nats_publish(NATS, SUBJECT, DATA, NAME => VALUE, ...)  publishes into
 #                      JetStream with these headers, and returns the answer
 #   stream_messages(NATS, STREAM)           all messages of a stream, in order:
 #                      hashes with subject, data, headers (a hash), seq
+#   stream_follow(NATS, STREAM, FIRST, CODE)  calls CODE with the messages of a
+#                      stream from sequence FIRST on, as they come, by any server
+#                      of a list, until CODE returns false; with undef when there
+#                      is nothing more for now
 #   relay_start(NODE, NATS, option => value, ...)  starts feedpub-relay for a
 #                      server's database postgres.  Options: feed (outbox), role
 #                      (postgres), program, file, database, wait (1: until it
@@ -40,13 +48,18 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(nats_start nats_stop nats_api nats_publish nats_connect stream_messages
+our @EXPORT = qw(nats_start nats_stop nats_api nats_publish nats_connect nats_cluster
+  nats_restart nats_any stream_messages stream_follow
   relay_start relay_once relay_stop relay_wait relay_log relay_logs relay_metric
   relay_get soon);
 
 my $PROGRAM = $ENV{FEEDPUB_RELAY_PROGRAM} // dirname(__FILE__) . '/../../relay/feedpub-relay';
 my $started = 0;
 my %running;
+
+# How long a request may take, in seconds.  A cluster without a leader drops it,
+# and goes on to send PING, so it is to be sent again.
+our $patience = $PostgreSQL::Test::Utils::timeout_default;
 
 sub run_program
 {
@@ -105,6 +118,45 @@ sub nats_stop
 	delete $running{ $nats->{pid} };
 	delete $nats->{socket};
 	return;
+}
+
+sub nats_restart
+{
+	my ($nats) = @_;
+
+	$nats->{pid} = run_program($nats->{log}, {}, 'nats-server', '-c', $nats->{config});
+	return;
+}
+
+sub nats_cluster
+{
+	my @ports = map { PostgreSQL::Test::Cluster::get_free_port() } 0 .. 2;
+	my $routes = join ', ', map { "\"nats://127.0.0.1:$_\"" } @ports;
+	my @nats = map {
+		nats_start("n$_", no_wait => 1, conf => "cluster: { name: c, listen: \"127.0.0.1:$ports[$_]\", routes: [ $routes ] }\n")
+	} 0 .. 2;
+
+	nats_any(\@nats, 'INFO');
+	return @nats;
+}
+
+sub nats_any
+{
+	my ($nats, @request) = @_;
+	my $answer;
+
+	for (1 .. 2 * $PostgreSQL::Test::Utils::timeout_default)
+	{
+		for my $server (@$nats)
+		{
+			local $patience = 3;
+
+			$answer = eval { nats_api($server, @request) };
+			return $answer if $answer && !$answer->{error};
+		}
+		select undef, undef, undef, 0.2;
+	}
+	die "no server answers $request[0]: " . ($answer ? encode_json($answer) : $@);
 }
 
 # A connection that has sent CONNECT, and whose PONG has come.
@@ -192,10 +244,6 @@ sub read_message
 	die 'nats-server closed the connection';
 }
 
-# How long a request may take, in seconds.  A cluster without a leader drops it,
-# and goes on to send PING, so it is to be sent again.
-our $patience = $PostgreSQL::Test::Utils::timeout_default;
-
 # A request; returns the answer's data.
 sub request
 {
@@ -272,6 +320,69 @@ sub stream_messages
 	}
 	nats_api($nats, "CONSUMER.DELETE.$stream.$consumer");
 	return @messages;
+}
+
+# By consumers that the server forgets.  Whatever fails, another one goes on.
+sub stream_follow
+{
+	my ($nats, $stream, $first, $code) = @_;
+	my $goes_on = 1;
+
+	for (my $i = 0; $goes_on; $i++)
+	{
+		eval { $goes_on = follow($nats->[ $i % @$nats ], $stream, \$first, $code) };
+		select undef, undef, undef, 0.2 if $goes_on;
+	}
+	return;
+}
+
+sub follow
+{
+	my ($nats, $stream, $first, $code) = @_;
+	local $patience = 5;
+	my $made = nats_api(
+		$nats,
+		"CONSUMER.CREATE.$stream",
+		{
+			stream_name => $stream,
+			config => {
+				ack_policy => 'none',
+				deliver_policy => 'by_start_sequence',
+				opt_start_seq => $$first + 0,
+				replay_policy => 'instant',
+				inactive_threshold => 60_000_000_000,
+				mem_storage => JSON::PP::true,
+				num_replicas => 1
+			}
+		});
+	die encode_json($made) if $made->{error};
+	my $client = nats_connect($nats);
+	my $request = '{"batch": 1000, "expires": 2000000000}';
+
+	print { $client->{socket} } "SUB _INBOX.follow 1\r\n";
+	while (1)
+	{
+		my $left = 1000;
+
+		print { $client->{socket} } "PUB \$JS.API.CONSUMER.MSG.NEXT.$stream.$made->{name} _INBOX.follow ", length $request, "\r\n$request\r\n";
+		$client->{socket}->flush;
+		$client->{until} = time + $patience;
+		while ($left-- > 0)
+		{
+			my ($subject, $head, $data, $reply) = read_message($client);
+
+			# 408: there is nothing more for now
+			last if $head =~ m{^NATS/1\.0 408};
+			die $head if $head =~ m{^NATS/1\.0 \d};
+			my ($seq) = $reply =~ /^\$JS\.ACK\.(?:[^.]+\.){3}(\d+)\./ or die "$reply $head";
+			my %headers = $head =~ /^([^:\s]+): ?(.*?)\r$/mg;
+
+			$client->{until} = time + $patience;
+			$$first = $seq + 1;
+			return 0 if !$code->({ subject => $subject, data => $data, headers => \%headers, seq => $seq });
+		}
+		return 0 if !$code->(undef);
+	}
 }
 
 sub relay_start

@@ -1,0 +1,160 @@
+# FeedpubProxy.pm: a proxy between a client and a server, as a process of its own.
+#
+#   proxy_start(LISTEN, PORT, option => value, ...)  connects what comes at one
+#                port of this machine with another one, and returns its pid.
+#                Options: every, the seconds between two connections that it
+#                breaks, on average (0: none); delay, the share of pieces that
+#                come up to 2 ms late (0.05)
+#   proxy_stop(PID, ...)   ends proxies
+#   proxy_mute(PID)        from now on nothing passes on the connections that
+#                          there are, and nobody is told
+#
+# A connection that it breaks is cut, or is half open: one side is closed, the
+# other one is not told.  A proxy that waits for one receiver has all others wait
+# as well.
+package FeedpubProxy;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Exporter 'import';
+use IO::Select;
+use IO::Socket::INET;
+use POSIX ();
+use Time::HiRes ();
+
+our @EXPORT = qw(proxy_start proxy_stop proxy_mute);
+
+my %running;
+
+sub proxy_start
+{
+	my ($listen, $to, %options) = @_;
+	my $listener = IO::Socket::INET->new(Listen => 50, LocalAddr => '127.0.0.1', LocalPort => $listen, ReuseAddr => 1)
+	  or die "port $listen: $!";
+	pipe my $told, my $tell or die "pipe: $!";
+	my $pid = fork // die "could not fork: $!";
+
+	if ($pid)
+	{
+		$running{$pid} = $told;
+		return $pid;
+	}
+	$SIG{PIPE} = 'IGNORE';
+	$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP ALRM);
+	eval { run($listener, $to, $tell, %options) };
+	print STDERR "proxy: $@";
+	POSIX::_exit(1);
+}
+
+sub proxy_stop
+{
+	for my $pid (@_)
+	{
+		kill 'KILL', $pid;
+		waitpid $pid, 0;
+		delete $running{$pid};
+	}
+	return;
+}
+
+sub proxy_mute
+{
+	my ($pid) = @_;
+
+	kill 'USR1', $pid;
+	sysread $running{$pid}, my $answer, 1;
+	return;
+}
+
+sub run
+{
+	my ($listener, $to, $tell, %options) = @_;
+	my $every = $options{every} // 0;
+	my $delay = $options{delay} // 0.05;
+	my $select = IO::Select->new($listener);
+	my (%peer, @silent);
+	my $mute = 0;
+	my $next = Time::HiRes::time() + $every * 2 * rand;
+
+	srand $$;
+	local $SIG{USR1} = sub { $mute = 1 };
+	while (1)
+	{
+		my @ready = $select->can_read(0.2);
+
+		if ($mute)
+		{
+			# open, and never looked at again
+			push @silent, grep { $_ != $listener } $select->handles;
+			$select = IO::Select->new($listener);
+			%peer = ();
+			$mute = 0;
+			syswrite $tell, '.';
+			next;
+		}
+		for my $ready (@ready)
+		{
+			if ($ready == $listener)
+			{
+				my $client = $listener->accept or next;
+				my $server = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
+
+				if (!$server) { close $client; next; }
+				$select->add($client, $server);
+				@peer{ $client, $server } = ($server, $client);
+				next;
+			}
+			# it may have been closed in this round
+			my $other = $peer{$ready} // next;
+
+			pass($ready, $other, $delay) and next;
+			$select->remove($ready, $other);
+			delete @peer{ $ready, $other };
+			close $_ for $ready, $other;
+		}
+		next if !$every || Time::HiRes::time() < $next;
+		$next = Time::HiRes::time() + $every * 2 * rand;
+		my @all = grep { $_ != $listener } $select->handles;
+		my $victim = $all[ rand @all ] or next;
+		my $other = $peer{$victim};
+
+		$select->remove($victim, $other);
+		delete @peer{ $victim, $other };
+		close $victim;
+		if (rand() < 0.5) { close $other }
+		else
+		{
+			push @silent, $other;
+			close shift @silent if @silent > 20;
+		}
+	}
+	return;
+}
+
+sub pass
+{
+	my ($from, $to, $delay) = @_;
+	my $n = sysread $from, my $data, 65536;
+
+	return 0 if !$n;
+	Time::HiRes::sleep(0.002 * rand) if rand() < $delay;
+	for (my $at = 0; $at < $n;)
+	{
+		my $written = syswrite $to, $data, $n - $at, $at;
+
+		return 1 if !$written;
+		$at += $written;
+	}
+	return 1;
+}
+
+END
+{
+	my $status = $?;
+
+	proxy_stop(keys %running);
+	$? = $status;
+}
+
+1;
