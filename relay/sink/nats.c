@@ -18,7 +18,10 @@
  * another relay, or this one, whose earlier connection has left messages on the
  * way: it does no harm, because it is the same entry with the same number.  For
  * that two relays of a stream must have the same order of entries before them,
- * so the same feed and types.
+ * so the same feed and types.  A relay of another feed gets PF001 for the cursor
+ * of the last message.  Messages have a mark of the types, and a relay stops if
+ * the last one is another relay's, with other types.  One that is the same relay,
+ * by its name, may have other types than before.
  *
  * Whatever goes wrong has one way out: the connection is given up, and another
  * one reads what the stream's last message is.  An acknowledgement that has not
@@ -106,12 +109,49 @@ make(void)
 	return &nats->sink;
 }
 
+/*
+ * Can the server and libnats have a text with none of these characters?  The
+ * server has names of streams in file names, in subjects and in formats of its
+ * own, and libnats has no quotes for its JSON.
+ */
+static bool
+lacks(const char *text, const char *forbidden)
+{
+	for (const char *c = text; *c != '\0'; c++)
+		if ((unsigned char) *c <= ' ' || *c == 0x7f || strchr(forbidden, *c) != NULL)
+			return false;
+	return true;
+}
+
+static bool
+is_stream(const char *name)
+{
+	for (const char *c = name; *c != '\0'; c++)
+		if ((unsigned char) *c > 0x7f)
+			return false;
+	return lacks(name, ".*>/\\%\"");
+}
+
 static bool
 check(const RelayFeedConfig *config)
 {
 	BaseText	all = {0};
 	bool		good = sink_subject_check(config);
 
+	if (!is_stream(config->stream) || !is_stream(config->cursors) || *config->cursors == '\0')
+	{
+		base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"%s\" must be the name of a stream: printable ASCII "
+								 "without spaces and . * > / \\ %% \"",
+				 config->feed, is_stream(config->stream) ? "cursors" : "stream");
+		good = false;
+	}
+	if (!lacks(config->stream_subjects, "\\\""))
+	{
+		base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"stream-subjects\" must have subjects, separated by "
+								 "commas, without spaces and \\ \"",
+				 config->feed);
+		good = false;
+	}
 	if (good && *config->stream_subjects == '\0' && !sink_subject_all(&all, config->subject, config))
 	{
 		base_log(BASE_LOG_ERROR, "feed \"%s\": the subjects of \"%s\" have nothing in common: "
@@ -155,6 +195,17 @@ release(SinkLink *link)
 	free(NATS_LINK(link)->cursor_subject);
 }
 
+/* A mark of the types that are sent, for a header; "" if all are. */
+static void
+mark_types(char *mark, size_t size, const char *types)
+{
+	uint64_t	hash = UINT64_C(0xcbf29ce484222325);	/* FNV-1a */
+
+	for (const char *c = types; *c != '\0'; c++)
+		hash = (hash ^ (unsigned char) *c) * UINT64_C(0x100000001b3);
+	snprintf(mark, size, *types != '\0' ? "%016" PRIx64 : "", hash);
+}
+
 /* Connect: sink_nats_connect() does it, and ready() is told. */
 static void
 open_sink(Sink *sink, SinkOpen how)
@@ -191,6 +242,7 @@ open_sink(Sink *sink, SinkOpen how)
 	base_text_print(&subject, "feedpub.relay.%s", nats->stream);
 	NATS_LINK(link)->cursor_subject = subject.data;
 	strcpy(link->relay, nats->relay);
+	mark_types(NATS_LINK(link)->types, sizeof(NATS_LINK(link)->types), sink->config->types);
 	link->only_look = how == SINK_LOOK;
 	link->has_sent = nats->has_sent;
 	strcpy(NATS_LINK(link)->taken, nats->taken);
@@ -388,6 +440,8 @@ send_entry(Sink *sink, const SinkEntry *entry)
 	natsMsgHeader_Set(message, "Nats-Expected-Last-Sequence", number);
 	natsMsgHeader_Set(message, "Nats-Expected-Stream", nats->stream);
 	natsMsgHeader_Set(message, SINK_NATS_RELAY, nats->relay);
+	if (NATS_LINK(nats->link)->types[0] != '\0')
+		natsMsgHeader_Set(message, SINK_NATS_TYPES, NATS_LINK(nats->link)->types);
 	natsMsgHeader_Set(message, "ce-specversion", "1.0");
 	natsMsgHeader_Set(message, SINK_NATS_CURSOR, entry->cursor);
 	set_header(message, "ce-source", entry->source, &buffer);

@@ -17,6 +17,7 @@
 
 #define SINK_NATS_CURSOR "ce-id"
 #define SINK_NATS_RELAY "Feedpub-Relay"
+#define SINK_NATS_TYPES "Feedpub-Types"
 
 /* A connection to NATS. */
 typedef struct NatsLink
@@ -35,6 +36,7 @@ typedef struct NatsLink
 	/* set before that thread runs */
 	char	   *stream;
 	char	   *cursor_subject;
+	char		types[20];		/* a mark of them; "": all */
 	char		taken[96];		/* the relay that this one has replaced, ... */
 	uint64_t	taken_at;		/* ... and the sequence of its last message */
 	int64_t		known_created;	/* what this process knows already; 0: nothing */

@@ -144,6 +144,7 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 	char	   *cursor = NULL;
 	char	   *sender = NULL;
 	uint64_t	nmessages;
+	bool		has_other_types = false;
 
 	if (status == NATS_NOT_FOUND && NATS_LINK(link)->known_created != 0)
 	{
@@ -222,6 +223,9 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 			cursor = base_copy(value);
 		natsMsgHeader_Get(message, SINK_NATS_RELAY, &value);
 		sender = base_copy(value);
+		if (natsMsgHeader_Get(message, SINK_NATS_TYPES, &value) != NATS_OK)
+			value = "";
+		has_other_types = strcmp(value, NATS_LINK(link)->types) != 0;
 		natsMsg_Destroy(message);
 	}
 	else if (cursor == NULL && link->base > 0)
@@ -240,5 +244,12 @@ sink_nats_find_end(SinkLink *link, jsCtx *js)
 	link->sender = sender;
 	link->is_other = sender != NULL && is_other(link, sender);
 	pthread_mutex_unlock(&link->lock);
+	if (link->is_other && has_other_types)
+	{
+		sink_link_fail(link, SINK_STOP, "relay \"%s\", which sends into stream \"%s\", has other --types: "
+										"give both the same, or if this one shall replace it, its --name",
+					   sender, NATS_LINK(link)->stream);
+		return false;
+	}
 	return true;
 }

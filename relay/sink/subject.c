@@ -84,7 +84,7 @@ sink_subject_check(const RelayFeedConfig *config)
 			}
 			else
 				good = (unsigned char) *t > ' ' && *t != 0x7f &&
-					strchr("*>}", *t) == NULL &&
+					strchr("*>}\\\"", *t) == NULL &&
 					!(*t == '.' && (t[1] == '.' || t[1] == '\0'));
 		}
 		if (good)

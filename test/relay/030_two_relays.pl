@@ -84,6 +84,34 @@ soon(sub { grep { relay_log($_) =~ /is fenced: relay \\"first [0-9a-f]+\\" sends
 	'by one of them, the other is fenced');
 relay_stop($_) for $again, $namesake, $second;
 
+# others in the same stream
+sql($node, "SELECT feed_create('another')");
+my $other = relay_start($node, $nats, name => 'other', types => 'n', wait => 0);
+is(relay_wait($other), 1, 'a relay with other types ends');
+like(relay_log($other), qr/stopped: relay \\"first [0-9a-f]+\\", which sends into stream \\"outbox\\", has other --types/, 'and says why');
+$other = relay_start($node, $nats, name => 'first', types => 'n');
+write_messages(10);
+soon(sub { relay_metric($other, 'sent_total') == 10 }, 'a relay that is started again may have others than before');
+for my $types ('', 'n,m')
+{
+	my $wrong = relay_start($node, $nats, name => 'other', types => $types, wait => 0);
+
+	is(relay_wait($wrong), 1, "but another one with types '$types' ends");
+}
+my $same = relay_start($node, $nats, name => 'second', types => 'n', takeover => 1);
+relay_logs($same, qr/is fenced/, 'and one with the same is fenced');
+relay_stop($other, 'KILL');
+write_messages(10);
+soon(sub { relay_metric($same, 'sent_total') == 10 }, 'and takes over');
+relay_stop($same);
+my $all = relay_start($node, $nats, name => 'second');
+write_messages(10);
+soon(sub { relay_metric($all, 'sent_total') == 10 }, 'all types again');
+relay_stop($all);
+$other = relay_start($node, $nats, name => 'other', feed => 'another', stream => 'outbox', wait => 0);
+is(relay_wait($other), 1, 'a relay of another feed ends');
+like(relay_log($other), qr/\(PF001\)/, 'and says why');
+
 # both write at once, for they take over again and again
 my @relays = map { relay_start($node, $nats, name => "r$_", takeover => 1, wait => 0) } 1 .. 3;
 for my $n (1 .. 15)

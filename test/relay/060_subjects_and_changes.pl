@@ -58,7 +58,7 @@ is($messages[0]{subject}, '%22Odd%20%22%22Name/%25%2E%22.t.k', 'has a stream of 
 is(relay_once($node, $nats, stream => 'templates', subject => 'x.{publication}.{op}.y{key}', types => 'A,a b'), 0, 'another template');
 @messages = stream_messages($nats, 'templates');
 is_deeply([ map { $_->{subject} } @messages ], [ 'x.a%20b.upsert.ya%20b', 'x.A.upsert.yA' ], 'with types that are chosen');
-for my $template ('x.{nothing}', 'a..b', '.a', 'a.', 'a b', 'a.*', 'a.>', '', '{key', '{key}.{type}')
+for my $template ('x.{nothing}', 'a..b', '.a', 'a.', 'a b', 'a.*', 'a.>', 'a"b', 'a\\b', '', '{key', '{key}.{type}')
 {
 	my $relay = relay_start($node, $nats, subject => $template, wait => 0);
 

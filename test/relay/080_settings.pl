@@ -89,6 +89,10 @@ for my $bad (
 	[ qr/no such setting/, file => file('[a]', 'database = x') ],
 	[ qr/could not open file/, file => "$dir/nothing" ],
 	[ qr/must be file or memory/, stream_storage => 'paper' ],
+	(map { [ qr/setting \\"stream\\" must be the name of a stream: printable ASCII/, stream => $_ ] }
+		'a b', 'a.b', 'a"b', 'a*', '>', 'a/b', 'a%b', "a\tb", 'a\\b', "a\x{c3}\x{a9}"),
+	(map { [ qr/setting \\"cursors\\" must be the name of a stream/, cursors => $_ ] } 'a b', ''),
+	(map { [ qr/setting \\"stream-subjects\\" must have subjects/, stream_subjects => $_ ] } 'a.>, b.>', 'a"b'),
 	[ qr/unknown option/, nothing => 1 ],
 	[ qr/needs \\"password\\"/, user => 'x' ])
 {
