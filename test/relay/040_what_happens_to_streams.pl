@@ -178,4 +178,35 @@ soon(sub { relay_metric($relay, 'at_end') == 1 }, 'when there is room, it goes o
 relay_stop($relay);
 is_deeply(data('full'), [ 5 .. $written ], 'and nothing is missing');
 
+# full by bytes
+make_stream('bytes', max_bytes => 20000, discard => 'new');
+sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(repeat(i::text, 1000)) FROM generate_series(1, 9) i");
+sql($node, "SELECT feed_flush('outbox')");
+$relay = relay_start($node, $nats, of_stream('bytes'), wait => 0);
+relay_logs($relay, qr/maximum bytes exceeded/, 'a stream that has its bytes is told of');
+nats_api($nats, 'STREAM.UPDATE.bytes', { %{ nats_api($nats, 'STREAM.INFO.bytes')->{config} }, max_bytes => 1000000 });
+soon(sub { relay_metric($relay, 'at_end') == 1 }, 'when there is room, it goes on');
+relay_stop($relay);
+is_deeply(data('bytes'), [ 1 .. $written, map { '"' . $_ x 1000 . '"' } 1 .. 9 ], 'to the end, with each message once');
+
+# consumers that are slow: one does not acknowledge, one does not read
+relay_once($node, $nats, of_stream('slow', 'stream-max-messages' => 3000));
+for my $consumer ([ explicit => 'pull' ], [ none => 'push', deliver_subject => 'delivered.slow' ])
+{
+	my ($ack, $name, %config) = @$consumer;
+	my $made = nats_api($nats, "CONSUMER.DURABLE.CREATE.slow.$name",
+		{ stream_name => 'slow', config => { durable_name => $name, ack_policy => $ack, deliver_policy => 'all', replay_policy => 'instant', %config } });
+
+	ok(!$made->{error}, "a slow consumer, $name");
+}
+my ($reader, $sleeper) = map { nats_connect($nats) } 1, 2;
+print { $sleeper->{socket} } "SUB delivered.slow 1\r\n";
+print { $reader->{socket} } "SUB _INBOX.slow 1\r\nPUB \$JS.API.CONSUMER.MSG.NEXT.slow.pull _INBOX.slow 12\r\n{\"batch\":100}\r\n";
+$_->{socket}->flush for $sleeper, $reader;
+$relay = relay_start($node, $nats, of_stream('slow'));
+write_messages(5000);
+soon(sub { relay_metric($relay, 'sent_total') == 5000 }, 'slow consumers hold nothing up');
+relay_stop($relay);
+is_deeply(data('slow'), [ $written - 2999 .. $written ], 'of which the stream keeps as many as it is to');
+
 done_testing();

@@ -8,6 +8,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubRelay;
 use FeedpubTest;
+use JSON::PP;
 use MIME::Base64;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -104,7 +105,7 @@ SKIP:
 {
 	my $openssl = sub { system('openssl', @_) == 0 or die 'openssl' };
 
-	skip 'no openssl', 8 unless `openssl version 2>/dev/null`;
+	skip 'no openssl', 1 unless `openssl version 2>/dev/null`;
 
 	# an NKey: a pair of Ed25519 keys, with prefix and checksum, in base 32
 	my $base32 = sub {
@@ -124,19 +125,54 @@ SKIP:
 		}
 		return $base32->($_[0] . pack 'v', $sum);
 	};
-	$openssl->('genpkey', '-algorithm', 'ed25519', '-outform', 'DER', '-out', "$dir/user.der");
-	$openssl->('pkey', '-inform', 'DER', '-in', "$dir/user.der", '-pubout', '-outform', 'DER', '-out', "$dir/user.pub");
-	my $private = substr slurp_file("$dir/user.der"), -32;
-	my $public = substr slurp_file("$dir/user.pub"), -32;
-	my $nkey = $with_sum->(chr(20 << 3) . $public);
-	my $seed = file('seed', $with_sum->(chr(18 << 3 | 20 >> 2) . chr((20 & 3) << 6) . $private) . "\n");
+	# of a user, an account (A) or an operator (O): its public key and its seed
+	my $pair = sub {
+		my ($name, $type) = @_;
+		my $prefix = { O => 14, A => 0, U => 20 }->{$type};
 
+		$openssl->('genpkey', '-algorithm', 'ed25519', '-outform', 'DER', '-out', "$dir/$name.der");
+		$openssl->('pkey', '-inform', 'DER', '-in', "$dir/$name.der", '-pubout', '-outform', 'DER', '-out', "$dir/$name.pub");
+		return ($with_sum->(chr($prefix << 3) . substr slurp_file("$dir/$name.pub"), -32),
+			$with_sum->(chr(18 << 3 | $prefix >> 2) . chr(($prefix & 3) << 6) . substr slurp_file("$dir/$name.der"), -32));
+	};
+	my ($nkey, $seed) = $pair->('user', 'U');
+
+	$seed = file('seed', "$seed\n");
 	like($nkey, qr/^U[A-Z2-7]{55}$/, 'an NKey');
 	like(slurp_file($seed), qr/^SU[A-Z2-7]{56}$/, 'and its seed');
 	$nats = nats_start('nkey', no_wait => 1, conf => "authorization: { users: [ { nkey: $nkey } ] }\n");
 	soon(sub { -e $nats->{log} && slurp_file($nats->{log}) =~ /Server is ready/ }, 'a server with it');
 	sends($nats, 'an NKey', nkey => $nkey, nkey_seed => $seed);
 	is_refused($nats, qr/could not connect/, 'another NKey', nkey => $nkey, nkey_seed => file('other', $with_sum->(chr(18 << 3 | 20 >> 2) . chr((20 & 3) << 6) . ('x' x 32)) . "\n"));
+	nats_stop($nats);
+
+	# credentials: JWTs of an operator, of accounts that it has signed, of a user
+	my %key = map { $_ => [ $pair->($_, { operator => 'O', user => 'U' }->{$_} // 'A') ] } qw(operator account system user);
+	my $base64 = sub { return encode_base64($_[0], '') =~ tr{+/=}{-_}dr };
+	my $jwt = sub {
+		my ($by, $whose, %nats) = @_;
+		my %claims = (jti => 'x', iat => time, iss => $key{$by}[0], sub => $key{$whose}[0], name => $whose, nats => { %nats, version => 2 });
+		my $text = join '.', map { $base64->(encode_json($_)) } { typ => 'JWT', alg => 'ed25519-nkey' }, \%claims;
+
+		append_to_file("$dir/$whose.jwt", $text);
+		$openssl->('pkeyutl', '-sign', '-rawin', '-keyform', 'DER', '-inkey', "$dir/$by.der", '-in', "$dir/$whose.jwt", '-out', "$dir/$whose.signature");
+		return "$text." . $base64->(slurp_file("$dir/$whose.signature"));
+	};
+	my %limits = map { $_ => -1 } qw(subs data payload imports exports conn leaf mem_storage disk_storage streams consumer);
+	my @accounts = map { "$key{$_}[0]: " . $jwt->('operator', $_, type => 'account', limits => { %limits, ($_ eq 'system' ? (mem_storage => 0, disk_storage => 0) : ()), wildcards => JSON::PP::true }) } qw(account system);
+	my $user = $jwt->('account', 'user', type => 'user', pub => {}, sub => {}, subs => -1, data => -1, payload => -1);
+	my $credentials = sub {
+		my ($name, $key) = @_;
+
+		return file($name, "-----BEGIN NATS USER JWT-----\n$user\n------END NATS USER JWT------\n\n-----BEGIN USER NKEY SEED-----\n$key\n------END USER NKEY SEED------\n");
+	};
+	$nats = nats_start('credentials', no_wait => 1,
+		conf => 'operator: ' . $jwt->('operator', 'operator', type => 'operator') . "\nresolver: MEMORY\nsystem_account: $key{system}[0]\nresolver_preload: {\n" . join("\n", @accounts) . "\n}\n");
+	soon(sub { -e $nats->{log} && slurp_file($nats->{log}) =~ /Server is ready/ }, 'a server of an operator') || diag(slurp_file($nats->{log}));
+	sends($nats, 'credentials', credentials => $credentials->('relay.creds', $key{user}[1]));
+	is_refused($nats, qr/could not connect/, 'credentials with the seed of another one', credentials => $credentials->('other.creds', ($pair->('another', 'U'))[1]));
+	is_refused($nats, qr/could not connect|setting \\"credentials\\"/, 'credentials that are not there', credentials => "$dir/nothing");
+	is_refused($nats, qr/could not connect/, 'no credentials');
 	nats_stop($nats);
 
 	# TLS, both ways
