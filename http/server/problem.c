@@ -159,5 +159,9 @@ http_problem_result(HttpRequest *request)
 		respond(request, !request->has_token && http_config()->key != NULL ? 401 : 403,
 				"permission denied", result);
 	else
-		respond(request, status, status == 503 ? "the database cannot answer now" : "the database could not answer", result);
+		respond(request, status,
+				strcmp(result->sqlstate, "25006") == 0 ? "the database is read-only now, as a standby is" :
+					status == 503					   ? "the database cannot answer now" :
+														 "the database could not answer",
+				result);
 }

@@ -103,6 +103,11 @@ for my $of (sort keys %method)
 		is($status, $of =~ /retry$|discard$/ ? 403 : $method ne 'POST' || $of =~ /poll$/ ? 200 : 400, "$method $of");
 	}
 }
+
+# the row of a subscription
+my @columns = get($http, '/subscriptions/mail')->{content} =~ /[{,]\s*"(\w+)"\s*:/g;
+my ($state) = $openapi =~ /^          description: The state\.$(.*?)^        "401"/ms;
+is(join(' ', $state =~ /^ {18}(\w+): \{type/mg), join(' ', @columns), 'openapi.yaml has its members');
 http_stop($http);
 
 SKIP:
