@@ -285,7 +285,7 @@ feedpub_attach_key(Relation rel, Oid keyid, const char *function, bool deletes)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s\" has no primary key",
 						RelationGetRelationName(rel)),
-				 errhint("Name a unique index on columns that are not null, as in %s(..., key => '%s_key').",
+				 errhint("Add one, or name a unique index on columns that are not null, as in %s(..., key => '%s_key').",
 						 function, RelationGetRelationName(rel))));
 	if (!list_member_oid(RelationGetIndexList(rel), keyid))
 		ereport(ERROR,

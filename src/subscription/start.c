@@ -19,6 +19,7 @@ static FeedpubStatement find_batch = {
 	.latest = true,
 };
 
+static void hint_at_starts(void *arg);
 static text *earliest_cursor(Oid feed);
 static text *check_cursor(Oid feed, const text *cursor);
 
@@ -32,6 +33,7 @@ feedpub_start_find(Oid feed, const text *start)
 	char	   *word = text_to_cstring(start);
 	Datum		at;
 	FeedpubFeed found;
+	ErrorContextCallback context = {.callback = hint_at_starts};
 
 	feedpub_registry_get(feed, &found);
 	feedpub_require_select(feed);
@@ -41,9 +43,20 @@ feedpub_start_find(Oid feed, const text *start)
 		return feedpub_head_of(feed);
 	if (strlen(word) == FEEDPUB_CURSOR_LENGTH || strlen(word) == FEEDPUB_CURSOR_MAX_LENGTH)
 		return check_cursor(feed, start);
+	context.previous = error_context_stack;
+	error_context_stack = &context;
 	at = DirectFunctionCall3(timestamptz_in, CStringGetDatum(word),
 							 ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1));
+	error_context_stack = context.previous;
 	return feedpub_start_at(feed, DatumGetTimestampTz(at));
+}
+
+/* The server's error says only that it is no time. */
+static void
+hint_at_starts(void *arg)
+{
+	if (geterrcode() == ERRCODE_INVALID_DATETIME_FORMAT)
+		errhint("Use 'earliest', 'latest', a cursor or a time.");
 }
 
 /*
