@@ -6,7 +6,8 @@
  * Settings of a feed can stand in a section of the file, [FEED], which makes
  * that feed one of those that are relayed; what stands before the sections, in
  * the environment or on the command line is what a section does not say.  If
- * there are no sections, --feed names the one feed.
+ * there are no sections, --feed names the one feed.  A section with a setting
+ * "feed" of its own can have any name, so a feed can be relayed to several.
  *
  * Secrets are in files, which are read when they are used.  A URL or a
  * connection string with a password is refused: everybody can read the command
@@ -35,7 +36,7 @@ static const BaseSetting list[] = {
 	{"database", "CONNINFO", "", 0, 0, true, FIELD(database.conninfo),
 	 "a connection string of libpq, without a password"},
 	{"feed", "NAME", "", 0, 0, true, FEED_FIELD(feed),
-	 "the feed that is relayed, if the file has no sections"},
+	 "the feed that is relayed; of a section its name, if it has no other"},
 	{"to", "URL", "", 0, 0, true, FEED_FIELD(to),
 	 "where to: nats://HOST:PORT,... or tls://HOST:PORT,..., kafka://HOST:PORT,..., "
 	 "or https://... of a webhook"},
@@ -203,6 +204,7 @@ relay_config_copy(const RelayFeedConfig *from)
 	RelayFeedConfig *copy = base_alloc(sizeof(RelayFeedConfig));
 
 	*copy = *from;
+	copy->section = base_copy(from->section != NULL ? from->section : "");
 	for (size_t i = 0; i < lengthof(list); i++)
 		if (IS_OF_FEED(&list[i]) && list[i].most == 0)
 			*text_of(copy, &list[i]) = base_copy(*text_of(copy, &list[i]));
@@ -217,6 +219,7 @@ relay_config_free(RelayFeedConfig *feed)
 	for (size_t i = 0; i < lengthof(list); i++)
 		if (IS_OF_FEED(&list[i]) && list[i].most == 0)
 			free(*text_of(feed, &list[i]));
+	free(feed->section);
 	free(feed);
 }
 
@@ -248,14 +251,16 @@ add_feed(RelayConfig *made, const char *name)
 	RelayFeedConfig *feed;
 
 	for (int i = 0; i < made->nfeeds; i++)
-		if (strcmp(feeds[i]->feed, name) == 0)
+		if (strcmp(feeds[i]->section, name) == 0)
 			return feeds[i];
 	made->feeds = base_alloc((made->nfeeds + 1) * sizeof(RelayFeedConfig *));
 	if (feeds != NULL)
 		memcpy(made->feeds, feeds, made->nfeeds * sizeof(RelayFeedConfig *));
 	free(feeds);
 	feed = relay_config_copy(&made->defaults);
+	free(feed->section);
 	free(feed->feed);
+	feed->section = base_copy(name);
 	feed->feed = base_copy(name);
 	made->feeds[made->nfeeds++] = feed;
 	return feed;
@@ -331,7 +336,7 @@ complete(void *values)
 		if (*made->feeds[i]->to == '\0')
 		{
 			base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"to\" is missing",
-					 made->feeds[i]->feed);
+					 made->feeds[i]->section);
 			good = false;
 		}
 		else if (strchr(made->feeds[i]->to, '@') != NULL)
@@ -339,9 +344,19 @@ complete(void *values)
 			base_log(BASE_LOG_ERROR, "feed \"%s\": setting \"to\" may not have a "
 									 "user or password: set \"user\" and \"password\", "
 									 "\"token\" or \"credentials\"",
-					 made->feeds[i]->feed);
+					 made->feeds[i]->section);
 			good = false;
 		}
+		for (int j = 0; j < i; j++)
+			if (*made->feeds[i]->subscription != '\0' &&
+				strcmp(made->feeds[i]->subscription, made->feeds[j]->subscription) == 0 &&
+				strncmp(made->feeds[i]->to, "http", 4) == 0 && strncmp(made->feeds[j]->to, "http", 4) == 0)
+			{
+				base_log(BASE_LOG_ERROR, "feed \"%s\": its subscription is that of feed \"%s\" too, "
+										 "so each would get a part",
+						 made->feeds[i]->section, made->feeds[j]->section);
+				good = false;
+			}
 	}
 	return good;
 }
@@ -392,10 +407,10 @@ relay_config_reload(void)
 
 /* The settings of a feed, or NULL. */
 const RelayFeedConfig *
-relay_config_feed(const char *feed)
+relay_config_feed(const char *section)
 {
 	for (int i = 0; i < config->nfeeds; i++)
-		if (strcmp(config->feeds[i]->feed, feed) == 0)
+		if (strcmp(config->feeds[i]->section, section) == 0)
 			return config->feeds[i];
 	return NULL;
 }

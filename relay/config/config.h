@@ -11,9 +11,10 @@
 #include "base/base.h"
 #include "database/database.h"
 
-/* The settings of a feed. */
+/* The settings of a feed, as a section of the file has them. */
 typedef struct RelayFeedConfig
 {
+	char	   *section;		/* its name; the feed's if there are no sections */
 	char	   *feed;			/* as the database's regclass takes it */
 	char	   *to;				/* a URL, whose scheme says which sink it is */
 	char	   *from;
@@ -78,7 +79,7 @@ typedef struct RelayConfig
 extern const RelayConfig *relay_config(void);
 extern bool relay_config_load(int argc, char **argv, int *status);
 extern bool relay_config_reload(void);
-extern const RelayFeedConfig *relay_config_feed(const char *feed);
+extern const RelayFeedConfig *relay_config_feed(const char *section);
 extern bool relay_config_equal(const RelayFeedConfig *a, const RelayFeedConfig *b);
 extern RelayFeedConfig *relay_config_copy(const RelayFeedConfig *from);
 extern void relay_config_free(RelayFeedConfig *config);

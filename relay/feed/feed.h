@@ -97,7 +97,7 @@ struct Feed
 {
 	FeedReader	reader;			/* the first member; not if it has a runner */
 	const FeedRunner *runner;	/* or NULL: it is read by cursor */
-	char	   *name;
+	char	   *name;			/* of its section */
 	RelayFeedConfig *config;
 	Sink	   *sink;
 	FeedState	state;
@@ -114,6 +114,7 @@ struct Feed
 	uint64_t	failures;
 	int64_t		told_at;		/* ms, when was looked how far it is; 0: not yet */
 	uint64_t	told;			/* entries that had been acknowledged then */
+	uint64_t	parked;			/* entries of a subscription */
 	Feed	   *next;
 };
 

@@ -139,7 +139,7 @@ feed_reload(void)
 	{
 		Feed	   *feed = feeds;
 
-		while (feed != NULL && strcmp(feed->name, config->feeds[i]->feed) != 0)
+		while (feed != NULL && strcmp(feed->name, config->feeds[i]->section) != 0)
 			feed = feed->next;
 		if (feed != NULL && !feed->is_removed && feed->state != FEED_STOPPED &&
 			relay_config_equal(feed->config, config->feeds[i]))
@@ -168,7 +168,7 @@ feed_reload(void)
 
 			feed = runner != NULL ? runner->make() : base_alloc(sizeof(Feed));
 			feed->runner = runner;
-			feed->name = base_copy(config->feeds[i]->feed);
+			feed->name = base_copy(config->feeds[i]->section);
 			feed->next = feeds;
 			feeds = feed;
 		}

@@ -247,6 +247,12 @@ failures(const Feed *feed)
 }
 
 static unsigned long long
+parked(const Feed *feed)
+{
+	return feed->parked;
+}
+
+static unsigned long long
 is_running(const Feed *feed)
 {
 	return feed->state == FEED_RUNNING;
@@ -286,6 +292,7 @@ print_metrics(BaseText *text)
 	print_metric(text, "in_flight", "gauge", in_flight);
 	print_metric(text, "left", "gauge", left);
 	print_metric(text, "failures_total", "counter", failures);
+	print_metric(text, "parked_total", "counter", parked);
 	print_metric(text, "running", "gauge", is_running);
 	print_metric(text, "fenced", "gauge", is_fenced);
 	print_metric(text, "stopped", "gauge", is_stopped);

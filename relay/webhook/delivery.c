@@ -7,13 +7,22 @@
  * the one before it was accepted or parked.  A TRUNCATE comes alone.  The next page
  * is polled when all of this one is done, so no key is in two pages.
  *
+ * An entry that could not be made has no data, and perhaps no key.  When all that
+ * is before it is done, it is parked, and all that is after it goes on.  So it is
+ * not skipped: the acknowledgement that passes it has it in the table of parked
+ * entries, where somebody decides what comes of it, as of one that the receiver
+ * cannot take.  To stop there instead would make one bad row hold up all receivers
+ * for as long as nobody comes.  Who wants the order more than that sets
+ * --attempts=0: then nothing is parked, and the feed stops there.
+ *
  * What is not accepted is sent again, after a delay that grows or that the
  * receiver names, and its key waits.  Two things can be the reason, and they look
  * the same: the receiver does not work, or it cannot take this entry.  If it does
  * not work, to park one entry after the other would move the backlog into the
  * table of parked entries, without its order; so an attempt counts only if the
  * receiver accepted another entry since it was first given this one, or if its
- * status says that the request is wrong.  Else all entries wait.  But a page can
+ * status says that the request is wrong.  Else all entries wait, and so they do if
+ * there were too many requests, which says nothing about an entry.  But a page can
  * have no other entry that it would accept.  So after PATIENCE waits in a row the
  * attempts at the first one count, one after each wait: while a receiver does not
  * work, an entry is parked in some minutes, and no more.  After --attempts that
@@ -37,7 +46,11 @@
 /* waits in a row, after which attempts at the first entry count */
 #define PATIENCE 4
 
+static bool is_alone(const Hook *hook, int i);
 static bool is_turn(const Hook *hook, int i);
+static void end_entry(HookEntry *entry, const char *error);
+static void park(HookEntry *entry, bool for_good, int delay);
+static int64_t delay_after(int failures);
 static bool send_entry(HookEntry *entry);
 static bool is_about_entry(int status);
 static bool is_first(const Hook *hook, const HookEntry *entry);
@@ -59,25 +72,36 @@ webhook_entries_send(Hook *hook, int64_t now)
 	for (int i = hook->acknowledged; i < hook->count; i++)
 	{
 		HookEntry  *entry = &hook->entries[i];
+		const char *error = webhook_entry_value(hook, i, WEBHOOK_ERROR);
 
 		if (hook->sink.sent - hook->sink.acknowledged >= (uint64_t) hook->feed.config->requests)
 			return;
-		if (entry->state == ENTRY_WAITS && now >= entry->retry_at && is_turn(hook, i) && !send_entry(entry))
+		if (entry->state != ENTRY_WAITS || now < entry->retry_at || !is_turn(hook, i))
+			continue;
+		if (error != NULL)
+			end_entry(entry, error);
+		if (hook->feed.state == FEED_STOPPED || (error == NULL && !send_entry(entry)))
 			return;
 	}
+}
+
+/* Has it no key with which it could be told apart? */
+static bool
+is_alone(const Hook *hook, int i)
+{
+	return strncmp(webhook_entry_value(hook, i, WEBHOOK_OP), "truncate", 8) == 0 ||
+		webhook_entry_value(hook, i, WEBHOOK_ERROR) != NULL;
 }
 
 /* Has all that an entry must come after been accepted, or parked? */
 static bool
 is_turn(const Hook *hook, int i)
 {
-	bool		is_alone = strncmp(webhook_entry_value(hook, i, WEBHOOK_OP), "truncate", 8) == 0;
-
 	for (int j = hook->acknowledged; j < i; j++)
 	{
 		if (hook->entries[j].state >= ENTRY_ACCEPTED)
 			continue;
-		if (is_alone || strncmp(webhook_entry_value(hook, j, WEBHOOK_OP), "truncate", 8) == 0)
+		if (is_alone(hook, i) || is_alone(hook, j))
 			return false;
 		for (WebhookColumn a = WEBHOOK_ORDER; a <= WEBHOOK_ORDER_TOO; a++)
 			for (WebhookColumn b = WEBHOOK_ORDER; b <= WEBHOOK_ORDER_TOO; b++)
@@ -86,6 +110,29 @@ is_turn(const Hook *hook, int i)
 					return false;
 	}
 	return true;
+}
+
+/*
+ * What becomes of an entry that could not be made.  Before the feed stops, what is
+ * before the entry is acknowledged.
+ */
+static void
+end_entry(HookEntry *entry, const char *error)
+{
+	Hook	   *hook = entry->hook;
+	int			i = entry - hook->entries;
+
+	snprintf(entry->reason, sizeof(entry->reason), "%s", error);
+	if (hook->feed.config->attempts > 0)
+		park(entry, true, 0);
+	else if (hook->acknowledged == i)
+	{
+		feed_report(&hook->feed, BASE_LOG_ERROR,
+					"stopped: the entry with cursor %s cannot be sent: %s; make it possible, or set "
+					"--attempts to have it parked",
+					webhook_entry_value(hook, i, WEBHOOK_CURSOR), entry->reason);
+		feed_stop(&hook->feed, FEED_STOPPED);
+	}
 }
 
 static bool
@@ -177,7 +224,7 @@ static bool
 is_about_entry(int status)
 {
 	return status == 400 || status == 409 || status == 411 || status == 413 || status == 415 ||
-		status == 422;
+		status == 422 || status == 431;
 }
 
 /* Is it the first that is neither accepted nor parked? */
@@ -197,9 +244,10 @@ answered(void *arg, const WebhookAnswer *answer)
 	Hook	   *hook = entry->hook;
 	Feed	   *feed = &hook->feed;
 	int			most = feed->config->attempts;
-	bool		may_be_parked = strncmp(webhook_entry_value(hook, entry - hook->entries, WEBHOOK_OP), "truncate", 8) != 0;
+	bool		may_be_parked = most > 0 && !is_alone(hook, entry - hook->entries);
+	bool		is_about_it;
 	int64_t		now = base_now();
-	int64_t		delay;
+	int64_t		until;
 
 	entry->request = NULL;
 	if (answer->status >= 200 && answer->status < 300)
@@ -208,10 +256,12 @@ answered(void *arg, const WebhookAnswer *answer)
 		hook->accepted++;
 		hook->sink.acknowledged++;
 		feed->sent++;
-		hook->pauses = 0;
-		hook->is_paused = false;
-		if (feed->state == FEED_RETRYING)
+		if (hook->pauses > 0)
+		{
+			feed_report(feed, BASE_LOG_INFO, "delivers again");
 			feed->state = FEED_RUNNING;
+			hook->pauses = 0;
+		}
 		return;
 	}
 	hook->sink.sent--;
@@ -222,49 +272,50 @@ answered(void *arg, const WebhookAnswer *answer)
 	else
 		snprintf(entry->reason, sizeof(entry->reason), "%s", answer->problem);
 	feed_report(feed, BASE_LOG_WARNING, "could not deliver: %s", entry->reason);
-	delay = FIRST_DELAY << (entry->failures < 8 ? entry->failures : 8);
+	until = now + (answer->retry_after > 0 ? answer->retry_after * INT64_C(1000) : delay_after(entry->failures));
 	entry->failures++;
-	if (delay > MAX_DELAY)
-		delay = MAX_DELAY;
-	if (answer->retry_after > 0)
-		delay = answer->retry_after * INT64_C(1000);
-	entry->retry_at = now + delay;
+	entry->retry_at = until;
 	if (answer->status == 410 && may_be_parked)
 	{
-		webhook_entry_park(entry, true, 0);
+		park(entry, true, 0);
 		return;
 	}
-	if (is_about_entry(answer->status) || hook->accepted != entry->accepted ||
-		(hook->pauses >= PATIENCE && is_first(hook, entry)))
+	is_about_it = is_about_entry(answer->status) || hook->accepted != entry->accepted;
+	if (answer->status != 429 && (is_about_it || (hook->pauses >= PATIENCE && is_first(hook, entry))))
 	{
 		entry->counted++;
-		if (most > 0 && entry->counted >= most && may_be_parked)
-		{
-			webhook_entry_park(entry, false, answer->retry_after);
-			return;
-		}
-		if (is_about_entry(answer->status) || hook->accepted != entry->accepted)
+		if (entry->counted >= most && may_be_parked)
+			park(entry, false, answer->retry_after);
+		if (entry->state == ENTRY_PARKED || is_about_it)
 			return;
 	}
 
 	/* several that were in flight are one failure */
-	if (now < hook->paused_until)
+	if (now >= hook->paused_until)
+		hook->pauses++;
+	else if (answer->retry_after == 0)
 		return;
-	delay = FIRST_DELAY << (hook->pauses < 8 ? hook->pauses++ : 8);
-	if (delay > MAX_DELAY)
-		delay = MAX_DELAY;
-	if (answer->retry_after > 0)
-		delay = answer->retry_after * INT64_C(1000);
-	hook->paused_until = now + delay;
-	hook->is_paused = true;
+	if (answer->retry_after == 0)
+		until = now + delay_after(hook->pauses - 1);
+	if (until > hook->paused_until)
+		hook->paused_until = until;
 	if (feed->state == FEED_RUNNING)
 		feed->state = FEED_RETRYING;
 }
 
-/* An entry is not sent any more; its reason is set. */
-void
-webhook_entry_park(HookEntry *entry, bool for_good, int delay)
+static int64_t
+delay_after(int failures)
 {
+	int64_t		delay = FIRST_DELAY << (failures < 8 ? failures : 8);
+
+	return delay < MAX_DELAY ? delay : MAX_DELAY;
+}
+
+/* An entry is not sent any more; its reason is set. */
+static void
+park(HookEntry *entry, bool for_good, int delay)
+{
+	entry->hook->feed.parked++;
 	entry->state = ENTRY_PARKED;
 	entry->is_for_good = for_good;
 	entry->delay = delay;

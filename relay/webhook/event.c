@@ -37,7 +37,13 @@
 
 #define SOME(name, value) " CASE WHEN " value " IS NOT NULL THEN pg_catalog.concat(', \"" name "\": ', " value ") END"
 
-#define POLL " FROM %s.feed_poll($1, max_rows => $2::pg_catalog.int4, consumer => $3) p"
+/* as many rows as have these bytes, and the one that goes beyond them */
+#define BYTES(column) "coalesce(pg_catalog.octet_length(p." column "::pg_catalog.text), 0)"
+#define POLL \
+	" FROM (SELECT p.*, pg_catalog.sum(" BYTES("\"row\"") " OPERATOR(pg_catalog.+) " BYTES("old") ")"                                                                            \
+																								  " OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before"           \
+																								  " FROM %s.feed_poll($1, max_rows => $2::pg_catalog.int4, consumer => $3) p) p" \
+																								  " WHERE coalesce(p.before, 0) OPERATOR(pg_catalog.<) %d"
 
 #define NONE "NULL::pg_catalog.text"
 
@@ -70,7 +76,7 @@ webhook_event_poll(const char *kind, const char *schema)
 
 	for (size_t i = 0; i < lengthof(kinds); i++)
 		if (strcmp(kind, kinds[i]) == 0)
-			base_text_print(&statement, polls[i], schema);
+			base_text_print(&statement, polls[i], schema, WEBHOOK_PAGE_BYTES);
 	return statement.data;
 }
 

@@ -10,6 +10,8 @@
 
 #include "webhook/webhook.h"
 
+#define WEBHOOK_PAGE_BYTES 1048576
+
 /* The columns of a poll. */
 typedef enum WebhookColumn
 {
@@ -88,11 +90,11 @@ struct Hook
 	int			count;
 	int			acknowledged;	/* the first so many of them */
 	int			settling;		/* up to where the statement acknowledges */
+	int			rows;			/* of the next page, at most */
 	bool		is_lost;		/* the page */
 	uint64_t	accepted;
 	int64_t		paused_until;	/* ms */
 	int			pauses;			/* in a row */
-	bool		is_paused;
 	int64_t		retry_at;		/* ms: the database */
 	bool		must_listen;
 	bool		has_news;
@@ -110,6 +112,5 @@ extern void webhook_event_encode(BaseText *out, const char *value, char also);
 /* in delivery.c */
 extern const char *webhook_entry_value(const Hook *hook, int i, WebhookColumn column);
 extern void webhook_entries_send(Hook *hook, int64_t now);
-extern void webhook_entry_park(HookEntry *entry, bool for_good, int delay);
 
 #endif							/* FEEDPUB_RELAY_WEBHOOK_HOOK_H */

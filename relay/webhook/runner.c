@@ -8,6 +8,11 @@
  * acknowledged up to the first that is neither, as often as that has moved.  What
  * was not acknowledged when the relay ends comes again: at least once.
  *
+ * A page has WEBHOOK_PAGE_BYTES, or one larger entry: its statement returns no more
+ * of what feed_poll() has found, and the rest comes again.  So that it is not read
+ * for nothing each time, the next page is asked for as many rows as this one had,
+ * and then for twice as many.
+ *
  * Two relays with different names share the subscription: the lease of its
  * consumer keeps one of them waiting.
  *
@@ -78,7 +83,7 @@ check(const RelayFeedConfig *config)
 	else if (!webhook_address_check(config->allow))
 		problem = "setting \"allow\" is no list of addresses";
 	if (problem != NULL)
-		base_log(BASE_LOG_ERROR, "feed \"%s\": %s", config->feed, problem);
+		base_log(BASE_LOG_ERROR, "feed \"%s\": %s", config->section, problem);
 	return problem == NULL && webhook_keys_read(&keys, config->secrets);
 }
 
@@ -104,6 +109,7 @@ start(Feed *feed)
 	hook->must_listen = true;
 	hook->look_at = 0;
 	hook->empty_polls = 0;
+	hook->rows = 0;
 	hook->paused_until = 0;
 	hook->pauses = 0;
 	if (hook->session.state == DB_SESSION_CLOSED)
@@ -156,10 +162,10 @@ run(Feed *feed, int64_t now)
 
 	if (is_free && hook->message[0] != '\0')
 		judge(hook);
-	if (feed->state == FEED_STOPPED)
-		return next;
 	if (!feed->is_ending)
 		webhook_entries_send(hook, now);
+	if (feed->state == FEED_STOPPED)
+		return next;
 	if (hook->acknowledged == hook->count && hook->page != NULL)
 		drop_page(hook);
 	if (feed->is_ending && hook->sink.sent == hook->sink.acknowledged && !has_outcomes(hook) &&
@@ -281,7 +287,7 @@ done(Hook *hook)
 	else if (work == HOOK_SUBSCRIBES && hook->poll != NULL)
 	{
 		hook->is_subscribed = true;
-		if (!hook->is_paused)
+		if (hook->pauses == 0)
 			hook->feed.state = FEED_RUNNING;
 		feed_report(&hook->feed, BASE_LOG_INFO, relay_config()->check ? "can be read" : "sends what subscription \"%s\" has",
 					hook->feed.config->subscription);
@@ -411,12 +417,14 @@ poll(Hook *hook)
 {
 	const RelayFeedConfig *config = hook->feed.config;
 	DbSession  *session = &hook->session;
-	int			most = config->requests * ENTRIES;
+	int			most = config->requests * ENTRIES < config->page ? config->requests * ENTRIES : config->page;
 	char		rows[16];
 	const char *arguments[] = {config->subscription, rows, hook->consumer};
 
 	begin(hook, HOOK_POLLS);
-	snprintf(rows, sizeof(rows), "%d", config->page < most ? config->page : most);
+	if (hook->rows == 0 || hook->rows > most)
+		hook->rows = most;
+	snprintf(rows, sizeof(rows), "%d", hook->rows);
 	hook->has_news = false;
 	if (hook->must_listen && !db_session_is_standby(session))
 	{
@@ -437,6 +445,7 @@ static void
 take_page(Hook *hook, PGresult *page)
 {
 	Feed	   *feed = &hook->feed;
+	size_t		bytes = 0;
 
 	hook->count = PQntuples(page);
 	hook->acknowledged = 0;
@@ -456,14 +465,10 @@ take_page(Hook *hook, PGresult *page)
 	hook->entries = base_alloc(hook->count * sizeof(HookEntry));
 	for (int i = 0; i < hook->count; i++)
 	{
-		HookEntry  *entry = &hook->entries[i];
-
-		entry->hook = hook;
-		if (webhook_entry_value(hook, i, WEBHOOK_ERROR) == NULL)
-			continue;
-		snprintf(entry->reason, sizeof(entry->reason), "%s", webhook_entry_value(hook, i, WEBHOOK_ERROR));
-		webhook_entry_park(entry, true, 0);
+		hook->entries[i].hook = hook;
+		bytes += PQgetlength(page, i, WEBHOOK_DATA);
 	}
+	hook->rows = bytes < WEBHOOK_PAGE_BYTES ? 2 * hook->rows : hook->count;
 }
 
 /* Forget the page: what is in flight may come again. */

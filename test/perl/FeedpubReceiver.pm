@@ -1,14 +1,18 @@
 # FeedpubReceiver.pm: a receiver of webhooks, for tests of feedpub-relay.
 #
 #   receiver_start(option => value, ...)  starts a server of HTTP on 127.0.0.1.
-#                      Option: port (a free one)
+#                      Options: port (a free one), early (it answers so many
+#                      requests with 413 before it has read them, and closes)
 #   receiver_rules(RECEIVER, HASH, ...)   how it answers from now on; the first
 #                      rule that fits counts: match (a pattern for the body),
 #                      times (how often it counts), status (200), headers (a hash),
-#                      delay (s), hang (no answer), endless (a body without end).
+#                      delay (s), hang (no answer), endless (a body without end),
+#                      close (it closes the connection after its answer, unsaid),
+#                      flood (so many headers of 1 kB, and no end of them).
 #                      Without a rule the status is 200
-#   receiver_requests(RECEIVER)           what it got, in order: hashes with body,
-#                      headers (a hash, names in lower case), status
+#   receiver_requests(RECEIVER)           what it got, in order: hashes with body
+#                      (1,000 bytes at most), headers (a hash, names in lower
+#                      case), status, length (of the body)
 #   receiver_events(RECEIVER)             the same, each when it begins and when it
 #                      ends: hashes with event, body and id
 #   receiver_stop(RECEIVER)
@@ -39,7 +43,8 @@ sub receiver_start
 		port => $port,
 		url => "http://127.0.0.1:$port/hook",
 		log => "$directory/requests",
-		rules => "$directory/rules"
+		rules => "$directory/rules",
+		early => $options{early} // 0
 	};
 
 	receiver_rules($receiver);
@@ -56,6 +61,7 @@ sub receiver_start
 		{
 			my $client = $listener->accept or next;
 			my $pid = fork;
+			$receiver->{early}--;
 			next if $pid || !defined $pid;
 			eval {
 				$SIG{PIPE} = 'IGNORE';
@@ -93,36 +99,47 @@ sub lines_of
 sub serve
 {
 	my ($receiver, $client) = @_;
-	my $buffer = '';
-
 	while (1)
 	{
+		my $buffer = '';
+
 		while ($buffer !~ /\r\n\r\n/)
 		{
 			sysread $client, $buffer, 65536, length $buffer or return;
 		}
-		$buffer =~ s/\A(.*?)\r\n\r\n//s;
-		my %headers = map { /^([^:]+):\s*(.*)$/ ? (lc $1, $2) : () } split /\r\n/, $1;
-		while (length $buffer < ($headers{'content-length'} // 0))
+		my ($head, $body) = split /\r\n\r\n/, $buffer, 2;
+		my %headers = map { /^([^:]+):\s*(.*)$/ ? (lc $1, $2) : () } split /\r\n/, $head;
+		if ($receiver->{early} > -1)
 		{
-			sysread $client, $buffer, 65536, length $buffer or return;
+			syswrite $client, "HTTP/1.1 413 X\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+			return;
 		}
-		my $body = substr $buffer, 0, $headers{'content-length'} // 0, '';
+		while ((my $rest = ($headers{'content-length'} // 0) - length $body) > 0)
+		{
+			sysread $client, $body, $rest, length $body or return;
+		}
 		my ($rule, $id) = note($receiver, $body, \%headers);
 
 		sleep $rule->{delay} if $rule->{delay};
 		sleep 3600 if $rule->{hang};
 		note_end($receiver, $body, $id);
 		my $status = $rule->{status} // 200;
-		my $head = "HTTP/1.1 $status X\r\n"
+		my $answer = "HTTP/1.1 $status X\r\n"
 		  . join '', map { "$_: $rule->{headers}{$_}\r\n" } keys %{ $rule->{headers} // {} };
+		if ($rule->{flood})
+		{
+			syswrite $client, "HTTP/1.1 $status X\r\n";
+			syswrite $client, 'X-Header: ' . 'x' x 1000 . "\r\n" or last for 1 .. $rule->{flood};
+			return;
+		}
 		if ($rule->{endless})
 		{
-			syswrite $client, "$head\r\n" or return;
+			syswrite $client, "$answer\r\n" or return;
 			1 while syswrite $client, 'x' x $rule->{endless} and sleep 0.01;
 			return;
 		}
-		syswrite $client, "${head}Content-Length: 2\r\n\r\nok" or return;
+		syswrite $client, "${answer}Content-Length: 2\r\n\r\nok" or return;
+		return if $rule->{close};
 	}
 }
 
@@ -144,7 +161,7 @@ sub note
 		($rule, $number) = ($r, "$file->{generation}.$i");
 		last;
 	}
-	my $line = { event => 'begin', id => scalar @before, body => $body, headers => $headers,
+	my $line = { event => 'begin', id => scalar @before, body => substr($body, 0, 1000), headers => $headers, length => length $body,
 		rule => $number, status => $rule->{hang} ? 0 : $rule->{status} // 200, time => time };
 	print $log encode_json($line), "\n";
 	close $log;
@@ -157,7 +174,7 @@ sub note_end
 
 	open my $log, '>>', $receiver->{log} or die $!;
 	flock $log, LOCK_EX;
-	print $log encode_json({ event => 'end', id => $id, body => $body }), "\n";
+	print $log encode_json({ event => 'end', id => $id, body => substr($body, 0, 1000) }), "\n";
 	close $log;
 	return;
 }
