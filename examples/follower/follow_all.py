@@ -54,7 +54,7 @@ import psycopg
 from psycopg import sql
 
 # Statements are not prepared, so that it works through pgbouncer in
-# transaction mode.
+# transaction mode.  In a database of SQL_ASCII texts would come as bytes.
 CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None, "client_encoding": "UTF8"}
 
 # Keys and rows go from one database to the other as texts: Python would round

@@ -23,8 +23,8 @@ import threading
 import psycopg
 
 # Statements are not prepared, so that it works through pgbouncer in
-# transaction mode.
-CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None}
+# transaction mode.  In a database of SQL_ASCII texts would come as bytes.
+CONNECTION = {"autocommit": True, "connect_timeout": 10, "prepare_threshold": None, "client_encoding": "UTF8"}
 
 PAGE = 100
 stop = threading.Event()

@@ -18,7 +18,8 @@ use Test::More;
 my $python = python_with('psycopg');
 plan skip_all => 'python3 with psycopg (3) is not there' if !$python;
 
-my $node = feedpub_node('server', conf => <<'CONF');
+# An encoding of which psycopg makes bytes, unless the client asks for another.
+my $node = feedpub_node('server', extra => [ '--no-locale', '--encoding=SQL_ASCII' ], conf => <<'CONF');
 shared_preload_libraries = 'feedpub'
 log_statement = none
 CONF
