@@ -12,6 +12,10 @@
  * there are none.  So from time to time all that wait read again, and call
  * feed_listen() if need be; on a standby, after STANDBY_INTERVAL.
  *
+ * A connection that is silent may be half open: a proxy or a server that hangs
+ * keeps it, and answers nothing.  So after PING_INTERVAL something is asked, and
+ * if no answer comes, another connection is made.
+ *
  *-------------------------------------------------------------------------
  */
 #include "database/database.h"
@@ -21,6 +25,7 @@
 #define CHANNEL "feedpub"
 #define RENEW_INTERVAL 1200000	/* ms */
 #define STANDBY_INTERVAL 50		/* ms */
+#define PING_INTERVAL 10000		/* ms */
 #define ANSWER_TIMEOUT 10000	/* ms */
 
 static void ask(DbSession *s, const char *statement);
@@ -37,8 +42,10 @@ static DbSession session = {.application = FEEDPUB_PROGRAM " listener",
 static const DbHearer *hearer;
 static bool listening;
 static bool asked;				/* the answer that comes next is to that */
+static bool pinged;				/* which was asked for nothing else */
 static bool standby;
 static int64_t renew_at;
+static int64_t ping_at;
 
 void
 db_listener_start(const DbHearer *whom)
@@ -105,6 +112,15 @@ db_listener_sweep(int64_t now)
 			next = session.deadline;
 		}
 	}
+	else if (now >= ping_at && session.syncs == 0)
+	{
+		/* on a standby all that wait want to read again after each answer */
+		pinged = !standby;
+		ask(&session, "SELECT");
+		next = session.deadline;
+	}
+	if (ping_at > now && ping_at < next)
+		next = ping_at;
 	return renew_at < next ? renew_at : next;
 }
 
@@ -113,6 +129,7 @@ static void
 ask(DbSession *s, const char *statement)
 {
 	asked = true;
+	ping_at = base_now() + PING_INTERVAL;
 	s->deadline = base_now() + ANSWER_TIMEOUT;
 	db_session_send(s, statement, 0, NULL);
 	db_session_sync(s);
@@ -140,8 +157,14 @@ received(DbSession *s, PGresult *result)
 	else if (PQresultStatus(result) == PGRES_PIPELINE_SYNC && asked)
 	{
 		asked = false;
-		listening = true;
 		s->deadline = 0;
+		if (pinged)
+		{
+			pinged = false;
+			PQclear(result);
+			return;
+		}
+		listening = true;
 		renew_at = base_now() + (standby ? STANDBY_INTERVAL : RENEW_INTERVAL);
 		hearer->news_of_all();
 	}
@@ -152,6 +175,7 @@ static void
 closed(DbSession *s)
 {
 	listening = false;
+	pinged = false;
 	hearer->lost();
 }
 

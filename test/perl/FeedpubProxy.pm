@@ -1,7 +1,8 @@
 # FeedpubProxy.pm: a proxy between a client and a server, as a process of its own.
 #
 #   proxy_start(LISTEN, PORT, option => value, ...)  connects what comes at one
-#                port of this machine with another one, and returns its pid.
+#                port of this machine with another one, or with the socket of
+#                this name, and returns its pid.
 #                Options: every, the seconds between two connections that it
 #                breaks, on average (0: none); delay, the share of pieces that
 #                come up to 2 ms late (0.05)
@@ -20,6 +21,7 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use IO::Select;
 use IO::Socket::INET;
+use IO::Socket::UNIX;
 use POSIX ();
 use Time::HiRes ();
 
@@ -98,7 +100,7 @@ sub run
 			if ($ready == $listener)
 			{
 				my $client = $listener->accept or next;
-				my $server = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
+				my $server = $to =~ m{/} ? IO::Socket::UNIX->new(Peer => $to) : IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
 
 				if (!$server) { close $client; next; }
 				$select->add($client, $server);
