@@ -252,7 +252,10 @@ read_committed(KafkaLink *kafka, bool stable, char *metadata, size_t size, int64
 			if (error == RD_KAFKA_RESP_ERR_NO_ERROR && found != NULL && found->cnt == 1)
 			{
 				error = found->elems[0].err;
-				if (found->elems[0].offset >= 0)
+				/* check_topic() makes it, or tells */
+				if (error == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART)
+					error = RD_KAFKA_RESP_ERR_NO_ERROR;
+				else if (found->elems[0].offset >= 0)
 				{
 					*offset = found->elems[0].offset;
 					snprintf(metadata, size, "%.*s", (int) found->elems[0].metadata_size,

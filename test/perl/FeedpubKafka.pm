@@ -9,7 +9,8 @@
 #                      delay MS           how long answers wait
 #                      settle MS          how long a transaction takes to end, after
 #                                         the broker has said that it does
-#                      lose API           the next request is done, its answer lost
+#                      lose API           the next request is done, and its
+#                                         connection cut instead of an answer
 #                      limit BYTES        of a batch of records
 #                      forget             committed offsets are gone
 #   kafka_records(KAFKA)               what a reader with read_committed gets, in the
@@ -33,7 +34,6 @@ use warnings FATAL => 'all';
 use Exporter 'import';
 use IO::Select;
 use IO::Socket::INET;
-use JSON::PP;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -42,7 +42,6 @@ use Time::HiRes 'time';
 our @EXPORT = qw(kafka_start kafka_do kafka_records kafka_count kafka_offset kafka_stop);
 
 my %running;
-my $json = JSON::PP->new->canonical->latin1;
 
 sub kafka_start
 {
@@ -82,31 +81,39 @@ sub kafka_do
 	return;
 }
 
+# Events are lines: what it is, a transaction, and what belongs to it, with tabs
+# between, each as put_field() makes it.
+sub put_field { return defined $_[0] ? $_[0] =~ s/([\\\t\n])/sprintf '\\%03o', ord $1/ger : '\N' }
+sub get_field { return $_[0] eq '\N' ? undef : $_[0] =~ s/\\(\d{3})/chr oct $1/ger }
+
 sub events
 {
-	my ($kafka) = @_;
+	my ($kafka, @wanted) = @_;
+	my %wanted = map { $_ => 1 } @wanted;
 
 	open my $in, '<', $kafka->{log} or die $!;
-	my @lines = <$in>;
-	return map { $json->decode($_) } grep { /\n\z/ } @lines;
+	return map { my ($event, @fields) = split /\t/; $wanted{$event} ? [ $event, map { get_field($_) } @fields ] : () }
+	  map { s/\n\z//r } <$in>;
 }
 
 sub kafka_records
 {
 	my ($kafka) = @_;
-	my (%open, @committed);
+	my %is_committed = map { $_->[1] => 1 } events($kafka, 'commit');
 
 	# as the last stable offset does, an open transaction holds back what follows;
 	# a test reads when all have ended
-	my @events = events($kafka);
-	my %how = map { $_->{transaction} => $_->{event} } grep { $_->{event} ne 'append' && defined $_->{transaction} } @events;
-	return grep { $_->{event} eq 'append' && ($how{ $_->{transaction} } // '') eq 'commit' } @events;
+	return map {
+		my (undef, $transaction, $topic, $partition, $offset, $key, $value, @headers) = @$_;
+		{ topic => $topic, partition => $partition, offset => $offset, key => $key, value => $value, headers => {@headers},
+			transaction => $transaction };
+	} grep { $is_committed{ $_->[1] } } events($kafka, 'append');
 }
 
 sub kafka_count
 {
 	my ($kafka, $event) = @_;
-	return scalar grep { $_->{event} eq $event } events($kafka);
+	return scalar(() = PostgreSQL::Test::Utils::slurp_file($kafka->{log}) =~ /^\Q$event\E\t/mg);
 }
 
 sub kafka_offset
@@ -114,9 +121,11 @@ sub kafka_offset
 	my ($kafka, $group) = @_;
 	my $metadata;
 
-	for my $event (grep { $_->{event} eq 'commit' } events($kafka))
+	for (events($kafka, 'commit'))
 	{
-		$metadata = $event->{offsets}{$group} if defined $event->{offsets}{$group};
+		my (undef, undef, %offsets) = @$_;
+
+		$metadata = $offsets{$group} // $metadata;
 	}
 	return $metadata;
 }
@@ -230,12 +239,14 @@ sub serve
 
 	$kafka = $self;
 	open $log, '>>', $kafka->{log} or die $!;
-	$log->autoflush(1);
+	# a test may ask when it has an answer
 	local $SIG{PIPE} = 'IGNORE';
 	while (1)
 	{
 		for my $handle ($select->can_read(0.002))
 		{
+			# it may have been cut in this round
+			next if !defined fileno $handle;
 			if ($handle == $listener)
 			{
 				my $client = $listener->accept or next;
@@ -276,10 +287,16 @@ sub serve
 					get(\$buffers{$handle}, 4);
 					my $response = respond(get(\$buffers{$handle}, $length));
 					push @late, [ time + $delay / 1000, $handle, $response ] if defined $response;
+					next if defined $response;
+					$select->remove($handle);
+					delete $buffers{$handle};
+					close $handle;
+					last;
 				}
 			}
 		}
 		settle();
+		$log->flush;
 		while (@late && $late[0][0] <= time)
 		{
 			my (undef, $handle, $response) = @{ shift @late };
@@ -385,7 +402,7 @@ sub list_offsets
 
 sub note
 {
-	print $log $json->encode({@_}), "\n";
+	print $log join("\t", map { put_field($_) } @_), "\n";
 	return;
 }
 
@@ -397,8 +414,8 @@ sub end_now
 
 	@offsets{ keys %{ $transaction->{offsets} } } = values %{ $transaction->{offsets} } if $transaction->{commits};
 	$_->{end}++ for values %{ $transaction->{partitions} };
-	note(event => $transaction->{commits} ? 'commit' : 'abort', transaction => $transaction->{id}, producer => $producer->{name},
-		offsets => { map { (split /\0/)[0] => $transaction->{offsets}{$_}[1] } keys %{ $transaction->{offsets} } });
+	note($transaction->{commits} ? 'commit' : 'abort', $transaction->{id},
+		map { ((split /\0/)[0] => $transaction->{offsets}{$_}[1]) } sort keys %{ $transaction->{offsets} });
 	return;
 }
 
@@ -432,7 +449,7 @@ sub init_producer
 		# the client asks again
 		$producer->{epoch}++;
 		$transaction->{ends_at} = time + $settle / 1000;
-		note(event => 'fence', producer => $name);
+		note('fence', $transaction->{id});
 		$error = $CONCURRENT;
 	}
 	return pack 'l>s>q>s>', 0, $error, -1, -1 if $error;
@@ -620,10 +637,9 @@ sub append
 		signed($r);
 		signed($r);
 		my ($key, $value) = (varbytes($r), varbytes($r));
-		my %headers = map { my $n = varbytes($r); ($n => varbytes($r)) } 1 .. signed($r);
+		my @headers = map { my $n = varbytes($r); ($n => varbytes($r)) } 1 .. signed($r);
 
-		note(event => 'append', transaction => $producer->{transaction}{id}, topic => $topic, partition => $partition,
-			offset => $offset + $i, key => $key, value => $value, headers => \%headers);
+		note('append', $producer->{transaction}{id}, $topic, $partition, $offset + $i, $key, $value, @headers);
 	}
 	$log_of->{end} += $count;
 	$next->{before}{$sequence} = $offset;

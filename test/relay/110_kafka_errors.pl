@@ -1,0 +1,128 @@
+# Errors of Kafka: what may work later is tried again, and what never will stops
+# the feed, or goes where such messages go; by the tests' own broker, which keeps
+# transactions, and by librdkafka's mock cluster, which is another implementation
+# of the protocol.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+use FeedpubKafka;
+use FeedpubRelay;
+use FeedpubTest;
+use IPC::Open2;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
+my $kafka = kafka_start(partitions => 1);
+my $dir = PostgreSQL::Test::Utils::tempdir();
+my $n = 0;
+
+# Writes messages 1, 2, ... into an outbox.
+sub write_messages
+{
+	my ($feed, $count) = @_;
+
+	sql($node, "INSERT INTO $feed (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series($n + 1, $n + $count) i");
+	sql($node, "SELECT feed_flush('$feed')");
+	$n += $count;
+	return;
+}
+
+sub values_of { my ($topic) = @_; return [ map { $_->{value} } grep { $_->{topic} eq $topic } kafka_records($kafka) ] }
+
+sql($node, q{SELECT feed_create('outbox'), feed_create('large'), feed_create('other'); SELECT feed_start_worker()});
+write_messages('outbox', 10);
+
+# each request that the relay makes fails: 14 and 15
+# are coordinators that move, 6 is a leader that moves, 51 another transaction, 49
+# a producer that is forgotten, 47 one that is fenced
+my $relay = relay_start($node, $kafka);
+soon(sub { relay_metric($relay, 'sent_total') == 10 }, 'it sends');
+for (
+	[ 'Produce', 6 ], [ 'Produce', 45 ], [ 'Produce', 47 ],
+	[ 'AddPartitionsToTxn', 51, 2 ], [ 'AddPartitionsToTxn', 49 ],
+	[ 'AddOffsetsToTxn', 14 ], [ 'AddOffsetsToTxn', 48 ],
+	[ 'TxnOffsetCommit', 15 ], [ 'TxnOffsetCommit', 22 ],
+	[ 'EndTxn', 14 ], [ 'EndTxn', 51 ], [ 'EndTxn', 47 ], [ 'EndTxn', 48 ])
+{
+	kafka_do($kafka, 'fail', @$_);
+	write_messages('outbox', 10);
+	soon(sub { kafka_offset($kafka, 'feedpub.outbox') && @{ values_of('outbox') } == $n }, "goes on after @$_");
+}
+kafka_do($kafka, 'cut');
+write_messages('outbox', 10);
+soon(sub { @{ values_of('outbox') } == $n }, 'goes on after its connections have ended');
+is_deeply(values_of('outbox'), [ 1 .. $n ], 'each once, in order');
+is(relay_stop($relay), 0, 'it ends');
+
+# not while an offset is being committed, and a first read that fails
+kafka_do($kafka, 'fail', 'OffsetFetch', 14);
+kafka_do($kafka, 'fail', 'InitProducerId', 51, 2);
+write_messages('outbox', 1);
+is(relay_once($node, $kafka), 0, 'it begins when it can');
+is_deeply(values_of('outbox'), [ 1 .. $n ], 'after what it has sent');
+
+# the cursor has gone
+kafka_do($kafka, 'forget');
+$relay = relay_start($node, $kafka, wait => 0);
+relay_logs($relay, qr/stopped: topic \\"outbox\\" has records, but no cursor is committed for group \\"feedpub.outbox\\"/, 'the cursor has expired');
+is(relay_wait($relay), 1, 'it stops');
+is(relay_once($node, $kafka, from => 'latest'), 0, 'unless it is told where to begin');
+is(scalar(@{ values_of('outbox') }), $n, 'nothing came twice');
+
+# too large for the topic: the batch, and then one of its entries
+$n = 0;
+kafka_do($kafka, 'limit', 20000);
+sql($node, <<'SQL');
+INSERT INTO large (message_type, message_key, data) SELECT 'n', 'k', to_json(CASE WHEN i = 70 THEN repeat('x', 30000) ELSE i || repeat('.', 100) END) FROM generate_series(1, 100) i;
+SELECT feed_flush('large');
+SQL
+$relay = relay_start($node, $kafka, feed => 'large', wait => 0);
+relay_logs($relay, qr/stopped: the entry with cursor \S+ cannot be sent: Broker: Message size too large; make it possible, or set --errors-to/, 'too large for the topic');
+is(relay_wait($relay), 1, 'it stops');
+is(scalar(@{ values_of('large') }), 69, 'what is before it is sent');
+is(relay_once($node, $kafka, feed => 'large', errors_to => '{feed}.errors'), 0, 'or it goes elsewhere');
+is(scalar(@{ values_of('large') }), 99, 'and all others are sent');
+my ($error) = grep { $_->{topic} eq 'large.errors' } kafka_records($kafka);
+is($error->{value}, undef, 'without its data');
+is($error->{headers}{ce_error}, 'Broker: Message size too large', 'with the reason');
+
+# larger than librdkafka takes
+append_to_file("$dir/small", "# of librdkafka\nmessage.max.bytes = 5000\n");
+kafka_do($kafka, 'limit', 1000000);
+$relay = relay_start($node, $kafka, feed => 'large', kafka => "$dir/small", topic => 'again', transactional_id => 'again', wait => 0);
+relay_logs($relay, qr/cannot be sent: it is larger than message.max.bytes/, 'too large for librdkafka');
+is(relay_wait($relay), 1, 'it stops');
+is(scalar(@{ values_of('again') }), 69, 'what is before it is sent, here too');
+
+# librdkafka's mock
+my $cflags = `pkg-config --cflags --libs rdkafka`;
+chomp $cflags;
+is(system("cc -Wall -Werror -o $dir/mock $FindBin::RealBin/kafka_mock.c $cflags"), 0, 'the mock builds');
+my $pid = open2(my $from, my $to, "$dir/mock");
+my $brokers = <$from>;
+chomp $brokers;
+my $mock = { url => "kafka://$brokers" };
+
+sub mock_fails
+{
+	print $to "@_\n";
+	$to->flush;
+	return scalar <$from>;
+}
+
+# by their numbers: 22 InitProducerId, 24 AddPartitionsToTxn, 0 Produce, 26 EndTxn, ...
+mock_fails(@$_) for [ 22, 15, 1 ], [ 10, 15, 1 ], [ 24, 51, 2 ], [ 0, 6, 1 ], [ 25, 14, 1 ], [ 28, 14, 1 ], [ 26, 14, 1 ];
+write_messages('other', 100);
+is(relay_once($node, $mock, feed => 'other'), 0, 'with the mock, all is sent after errors that pass');
+mock_fails(26, 47, 1);
+$relay = relay_start($node, $mock, feed => 'other', from => 'earliest', transactional_id => 'another', wait => 0);
+relay_logs($relay, qr/another producer has taken transactional.id \\"another\\"/, 'with the mock, it knows that it is fenced');
+relay_stop($relay);
+close $to;
+waitpid $pid, 0;
+
+done_testing();
