@@ -36,9 +36,9 @@ sub values_of { my ($topic) = @_; return [ map { $_->{value} } grep { $_->{topic
 sql($node, q{SELECT feed_create('outbox'), feed_create('large'), feed_create('other'); SELECT feed_start_worker()});
 write_messages('outbox', 10);
 
-# each request that the relay makes fails: 14 and 15
-# are coordinators that move, 6 is a leader that moves, 51 another transaction, 49
-# a producer that is forgotten, 47 one that is fenced
+# each request that the relay makes fails: 14 and 15 are coordinators that move, 6
+# is a leader that moves, 51 another transaction, 49 a producer that is forgotten,
+# 47 one that is fenced
 my $relay = relay_start($node, $kafka);
 soon(sub { relay_metric($relay, 'sent_total') == 10 }, 'it sends');
 for (
