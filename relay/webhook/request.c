@@ -5,7 +5,9 @@
  *
  * libcurl says which descriptors it waits for, and how long; nothing of it waits
  * itself, and its threads only look up names.  Its timeouts are kept here and not
- * as timers of the loop, which may be late by a quarter of a second.
+ * as timers of the loop, which may be late by a quarter of a second.  A thread that
+ * still looks up a name when its request ends is left to itself (QUICK_EXIT): to
+ * wait for it would stop all feeds for as long as a name server does not answer.
  *
  * What a receiver can do to the relay is bounded.  No redirect is followed, no
  * proxy of the environment is taken, and a socket is made for an address that may
@@ -213,6 +215,7 @@ webhook_request_begin(const RelayFeedConfig *config)
 	curl_easy_setopt(handle, CURLOPT_PROXY, "");
 	curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
 	curl_easy_setopt(handle, CURLOPT_TIMEOUT, (long) config->request_timeout);
+	curl_easy_setopt(handle, CURLOPT_QUICK_EXIT, 1L);
 	curl_easy_setopt(handle, CURLOPT_OPENSOCKETFUNCTION, open_socket);
 	curl_easy_setopt(handle, CURLOPT_OPENSOCKETDATA, request);
 	curl_easy_setopt(handle, CURLOPT_PREREQFUNCTION, check_connection);

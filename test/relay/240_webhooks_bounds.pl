@@ -151,4 +151,26 @@ is(relay_metric($relay, 'parked_total', 'broken'), 1, 'counted');
 relay_logs($relay, qr/parks the entry with cursor \S+ for good: 22P03/, 'and logged');
 relay_stop($relay);
 
+# a name server that never answers holds up its webhook, and nothing else
+append_to_file("$directory/hang.c", <<'C');
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <netdb.h>
+#include <string.h>
+#include <unistd.h>
+typedef int Lookup(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+	while (name && strcmp(name, "name.example") == 0)
+		pause();
+	return ((Lookup *) dlsym(RTLD_NEXT, "getaddrinfo"))(name, service, hints, found);
+}
+C
+is(system("cc -shared -fPIC -o $directory/hang.so $directory/hang.c"), 0, 'a library with a name that is never found');
+insert('i1');
+$relay = start(to => 'http://name.example/', request_timeout => 1, env => { LD_PRELOAD => "$directory/hang.so" });
+relay_logs($relay, qr/could not deliver: Resolving timed out/, 'a name server that does not answer');
+is(relay_get($relay, '/live')->{status}, 200, 'the relay lives');
+is(relay_stop($relay), 0, 'and ends');
+
 done_testing();
