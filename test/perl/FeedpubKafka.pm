@@ -9,6 +9,8 @@
 #                      delay MS           how long answers wait
 #                      settle MS          how long a transaction takes to end, after
 #                                         the broker has said that it does
+#                      late MS            how long after a transaction has ended its
+#                                         offsets can be read
 #                      lose API           the next request is done, and its
 #                                         connection cut instead of an answer
 #                      limit BYTES        of a batch of records
@@ -99,10 +101,10 @@ sub events
 sub kafka_records
 {
 	my ($kafka) = @_;
-	my %is_committed = map { $_->[1] => 1 } events($kafka, 'commit');
 
-	# as the last stable offset does, an open transaction holds back what follows;
-	# a test reads when all have ended
+	# what is to be committed is so
+	kafka_do($kafka, 'end');
+	my %is_committed = map { $_->[1] => 1 } events($kafka, 'commit');
 	return map {
 		my (undef, $transaction, $topic, $partition, $offset, $key, $value, @headers) = @$_;
 		{ topic => $topic, partition => $partition, offset => $offset, key => $key, value => $value, headers => {@headers},
@@ -121,6 +123,7 @@ sub kafka_offset
 	my ($kafka, $group) = @_;
 	my $metadata;
 
+	kafka_do($kafka, 'end');
 	for (events($kafka, 'commit'))
 	{
 		my (undef, undef, %offsets) = @$_;
@@ -154,8 +157,8 @@ END
 
 # The broker
 
-my ($kafka, %topics, %producers, %offsets, %fail, %lose, $log);
-my ($delay, $settle, $limit, $last_producer, $last_transaction) = (0, 5, 1_000_000, 1000, 0);
+my ($kafka, %topics, %producers, %offsets, @pending, %fail, %lose, $log);
+my ($delay, $settle, $late, $limit, $last_producer, $last_transaction) = (0, 5, 0, 1_000_000, 1000, 0);
 
 # Numbers of the protocol's errors
 my ($UNKNOWN_TOPIC, $TOO_LARGE, $OUT_OF_ORDER, $INVALID_EPOCH, $INVALID_STATE, $CONCURRENT, $UNSTABLE)
@@ -317,6 +320,8 @@ sub obey
 	elsif ($command eq 'lose') { $lose{ $arguments[0] }++ }
 	elsif ($command eq 'delay') { $delay = $arguments[0] }
 	elsif ($command eq 'settle') { $settle = $arguments[0] }
+	elsif ($command eq 'end') { end_now($_) for grep { $_->{transaction} && $_->{transaction}{ends_at} } values %producers; $log->flush }
+	elsif ($command eq 'late') { $late = $arguments[0] }
 	elsif ($command eq 'limit') { $limit = $arguments[0] }
 	elsif ($command eq 'forget') { %offsets = () }
 	return;
@@ -412,16 +417,23 @@ sub end_now
 	my ($producer) = @_;
 	my $transaction = delete $producer->{transaction} // return;
 
-	@offsets{ keys %{ $transaction->{offsets} } } = values %{ $transaction->{offsets} } if $transaction->{commits};
+	push @pending, [ time + $late / 1000, $transaction->{offsets} ] if $transaction->{commits};
 	$_->{end}++ for values %{ $transaction->{partitions} };
 	note($transaction->{commits} ? 'commit' : 'abort', $transaction->{id},
 		map { ((split /\0/)[0] => $transaction->{offsets}{$_}[1]) } sort keys %{ $transaction->{offsets} });
 	return;
 }
 
-# Transactions that have been told to end, and those that take too long.
+# Transactions that have been told to end, and those that take too long; offsets
+# of those that have ended.
 sub settle
 {
+	while (@pending && $pending[0][0] <= time)
+	{
+		my (undef, $new) = @{ shift @pending };
+
+		@offsets{ keys %$new } = values %$new;
+	}
 	for my $producer (values %producers)
 	{
 		my $transaction = $producer->{transaction} // next;
@@ -579,7 +591,8 @@ sub fetch_offsets
 		{
 			my $key = "$group\0$name\0$partition";
 			my ($offset, $metadata) = @{ $offsets{$key} // [ -1, '' ] };
-			my $unstable = $waits && grep { exists(($_->{transaction} // {})->{offsets}{$key}) } values %producers;
+			my $unstable = $waits && grep { exists $_->{$key} } map({ $_->[1] } @pending),
+			  map { ($_->{transaction} // {})->{offsets} // {} } values %producers;
 
 			$out .= pack('l>q>', $partition, $offset) . ($version >= 5 ? pack('l>', -1) : '')
 			  . $put_text->($metadata) . pack('s>', $error || ($unstable ? $UNSTABLE : 0)) . $tags;

@@ -65,6 +65,28 @@ write_messages('outbox', 1);
 is(relay_once($node, $kafka), 0, 'it begins when it can');
 is_deeply(values_of('outbox'), [ 1 .. $n ], 'after what it has sent');
 
+# a transaction has ended, and its cursor cannot be read yet
+kafka_do($kafka, 'late', 1500);
+$relay = relay_start($node, $kafka);
+write_messages('outbox', 10);
+soon(sub { @{ values_of('outbox') } == $n }, 'it commits');
+relay_stop($relay, 'KILL');
+is(relay_once($node, $kafka), 0, 'it waits until the cursor is stable');
+is_deeply(values_of('outbox'), [ 1 .. $n ], 'each once, in order');
+kafka_do($kafka, 'late', 0);
+
+# another relay that waits does nothing to the one that sends
+$relay = relay_start($node, $kafka, name => 'first');
+write_messages('outbox', 1);
+soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'the first sends');
+my $second = relay_start($node, $kafka, name => 'second', wait => 0);
+relay_logs($second, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'the second is fenced');
+write_messages('outbox', 1);
+soon(sub { relay_metric($relay, 'sent_total') == 2 }, 'the first goes on');
+is(relay_metric($relay, 'failures_total'), 0, 'and was not disturbed');
+is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
+is(relay_stop($_), 0, 'it ends') for $relay, $second;
+
 # the cursor has gone
 kafka_do($kafka, 'forget');
 $relay = relay_start($node, $kafka, wait => 0);
