@@ -392,6 +392,8 @@ feedpub_park_hide(const FeedpubSubscription *sub, const FeedpubShard *shard,
 	Datum		values[4];
 	uint64		n;
 
+	if (page->nrows == 0)
+		return;
 	for (int i = 0; i < page->nrows; i++)
 	{
 		first = Min(first, page->rows[i].cursor.pos);
