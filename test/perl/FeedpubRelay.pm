@@ -377,6 +377,8 @@ sub follow
 			my ($seq) = $reply =~ /^\$JS\.ACK\.(?:[^.]+\.){3}(\d+)\./ or die "$reply $head";
 			my %headers = $head =~ /^([^:\s]+): ?(.*?)\r$/mg;
 
+			# a server that was killed begins again where its consumer began
+			die "message $seq again" if $seq < $$first;
 			$client->{until} = time + $patience;
 			$$first = $seq + 1;
 			return 0 if !$code->({ subject => $subject, data => $data, headers => \%headers, seq => $seq });

@@ -121,7 +121,7 @@ soon(sub { nats_api($nats, 'STREAM.INFO.aged')->{state}{messages} == 0 }, 'all m
 is(nats_api($nats, 'STREAM.INFO.aged')->{config}{max_age}, 1e9, 'as was said when it was made');
 write_messages(1);
 relay_once($node, $nats, of_stream('aged'));
-is_deeply(data('aged'), [$written], 'it goes on');
+is(nats_api($nats, 'STREAM.INFO.aged')->{state}{last_seq}, $written, 'it goes on');
 
 # deleted
 relay_once($node, $nats, of_stream('deleted'));
