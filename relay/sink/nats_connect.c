@@ -159,8 +159,11 @@ make_options(SinkLink *link)
 	natsOptions_SetErrorHandler(options, failed, link);
 	if (status == NATS_OK && *config->credentials != '\0')
 	{
+		/* libnats opens it when it connects, and does not say that it could not */
 		setting = "credentials";
-		status = natsOptions_SetUserCredentialsFromFiles(options, config->credentials, NULL);
+		secret = relay_config_file(config->credentials);
+		status = secret != NULL ? natsOptions_SetUserCredentialsFromFiles(options, config->credentials, NULL) : NATS_ERR;
+		free(secret);
 	}
 	if (status == NATS_OK && *config->user != '\0')
 	{
