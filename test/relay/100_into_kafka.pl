@@ -78,7 +78,7 @@ unlike(join('', map { $_->{headers}{'content-type'} // '-' } $rows[0]{value} ? $
 sub refuses
 {
 	my ($pattern, %options) = @_;
-	my $relay = relay_start($node, $kafka, wait => 0, %options);
+	my $relay = relay_start($node, $kafka, wait => 0, check => 1, %options);
 
 	is(relay_wait($relay), 2, "refuses @{[ %options ]}");
 	like(relay_log($relay), $pattern, 'and says so');

@@ -87,8 +87,15 @@ is(relay_metric($relay, 'failures_total'), 0, 'and was not disturbed');
 is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
 is(relay_stop($_), 0, 'it ends') for $relay, $second;
 
-# the cursor has gone
+# the cursor has gone, while it runs and before it begins
+$relay = relay_start($node, $kafka);
+write_messages('outbox', 1);
+soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'it runs');
 kafka_do($kafka, 'forget');
+kafka_do($kafka, 'fail', 'EndTxn', 48);
+sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '0'); SELECT feed_flush('outbox')});
+relay_logs($relay, qr/stopped: the cursor that was committed for group \\"feedpub.outbox\\" is gone/, 'the cursor is gone');
+is(relay_wait($relay), 1, 'it stops');
 $relay = relay_start($node, $kafka, wait => 0);
 relay_logs($relay, qr/stopped: topic \\"outbox\\" has records, but no cursor is committed for group \\"feedpub.outbox\\"/, 'the cursor has expired');
 is(relay_wait($relay), 1, 'it stops');

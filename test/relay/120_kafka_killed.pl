@@ -32,8 +32,15 @@ SQL
 my $writer = fork // die;
 if (!$writer)
 {
-	exec 'pgbench', '-n', '-f', $script, '-c', '2', '-t', '700', '-R', '200', '-d', $node->connstr('postgres')
+	exec 'pgbench', '-n', '-f', $script, '-c', '2', '-t', '400', '-R', '200', '-d', $node->connstr('postgres')
 	  or POSIX::_exit(1);
+}
+
+# So that there is something to be sent, whatever the writers have done.
+sub write_messages
+{
+	sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT 't', i % 7, to_json(i) FROM generate_series(1, 1500) i");
+	return;
 }
 
 sub commits_grow
@@ -57,6 +64,7 @@ for my $n (0 .. 7)
 {
 	my $relay = relay_start($node, $kafka, name => 'first', takeover => 1, wait => 0, in_flight => 500);
 
+	write_messages();
 	kafka_do($kafka, 'settle', $n % 4 == 3 ? 150 : 2);
 	commits_grow(2);
 	kafka_do($kafka, 'lose', (qw(EndTxn TxnOffsetCommit Produce))[ $n / 3 ]) if $n % 3 == 1;
@@ -67,6 +75,7 @@ for my $n (0 .. 7)
 		my $second = relay_start($node, $kafka, name => 'second', takeover => 1, wait => 0, in_flight => 500);
 
 		kill 'STOP', $relay->{pid};
+		write_messages();
 		relay_logs($second, qr/takes over from relay \\"first/, "another one takes over");
 		commits_grow(2);
 		kill 'CONT', $relay->{pid};
