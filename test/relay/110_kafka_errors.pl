@@ -76,7 +76,7 @@ is_deeply(values_of('outbox'), [ 1 .. $n ], 'each once, in order');
 kafka_do($kafka, 'late', 0);
 
 # another relay that waits does nothing to the one that sends
-$relay = relay_start($node, $kafka, name => 'first');
+$relay = relay_start($node, $kafka, name => 'first', takeover => 1);
 write_messages('outbox', 1);
 soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'the first sends');
 my $second = relay_start($node, $kafka, name => 'second', wait => 0);
@@ -88,7 +88,7 @@ is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
 is(relay_stop($_), 0, 'it ends') for $relay, $second;
 
 # the cursor has gone, while it runs and before it begins
-$relay = relay_start($node, $kafka);
+$relay = relay_start($node, $kafka, takeover => 1);
 write_messages('outbox', 1);
 soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'it runs');
 kafka_do($kafka, 'forget');
