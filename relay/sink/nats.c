@@ -23,6 +23,14 @@
  * the last one is another relay's, with other types.  One that is the same relay,
  * by its name, may have other types than before.
  *
+ * Entries of a table feed change, and those of an outbox can be deleted.  Then
+ * another connection finds others, and a message that was left on the way can be
+ * stored after them, if it has the number that is next.  Its cursor is an older
+ * one, and so nothing is lost: what follows that cursor is to be sent once more.
+ * The next entry finds it out, since its number is taken.  If there is none, the
+ * stream's state does, for which a relay that has sent everything asks: its last
+ * sequence is larger than what was sent.
+ *
  * Whatever goes wrong has one way out: the connection is given up, and another
  * one reads what the stream's last message is.  An acknowledgement that has not
  * come in time, or comes out of order, is such a thing as well.
@@ -57,6 +65,7 @@
 /* ms */
 #define ACKNOWLEDGE_TIMEOUT 10000
 #define CHECK_INTERVAL 1000
+#define STATE_INTERVAL 5000
 
 /* bytes in flight, and of headers that every message has */
 #define MAX_BYTES (4 * 1024 * 1024)
@@ -84,6 +93,7 @@ typedef struct NatsSink
 	uint32_t   *sizes;			/* of the messages in flight, a ring */
 	int			nsizes;
 	int64_t		progress_at;	/* ms: the last acknowledgement */
+	int64_t		asked_at;		/* ms: for the stream's state */
 	char		to_note[80];	/* a cursor, or "" */
 	bool		is_noting;		/* "noted" is not acknowledged yet */
 	char		noted[80];		/* the cursor in the stream for cursors */
@@ -305,6 +315,7 @@ ready(BaseSource *source, uint32_t events)
 	char		message[512];
 	uint64_t	acknowledged;
 	bool		is_noted;
+	uint64_t	last;
 
 	/* what an earlier connection has told is not looked at */
 	if (read(source->fd, &count, sizeof(count)) < 0 || link == NULL)
@@ -317,6 +328,7 @@ ready(BaseSource *source, uint32_t events)
 	acknowledged = link->acknowledged;
 	is_noted = NATS_LINK(link)->is_noted;
 	NATS_LINK(link)->is_noted = false;
+	last = NATS_LINK(link)->last;
 	if (state == SINK_LINK_OPENED)
 		link->state = SINK_LINK_OPEN;
 	pthread_mutex_unlock(&link->lock);
@@ -342,8 +354,27 @@ ready(BaseSource *source, uint32_t events)
 		sink->owner->acknowledged(sink);
 	}
 	/* the owner may have closed it */
-	if (state == SINK_LINK_FAILED && nats->link == link)
+	if (nats->link != link)
+		return;
+	if (state == SINK_LINK_FAILED)
 		give_up(nats, failure, message);
+	else if (last > nats->base + sink->sent)
+		give_up(nats, SINK_RETRY_NOW, "the stream has a message that was not sent now");
+}
+
+/* Ask for the stream's state, which answered() gets. */
+static void
+ask_for_state(NatsSink *nats)
+{
+	NatsLink   *link = NATS_LINK(nats->link);
+	BaseText	subject = {0};
+	char		reply[160];
+
+	base_text_print(&subject, "$JS.API.STREAM.INFO.%s", nats->stream);
+	snprintf(reply, sizeof(reply), "%s" SINK_NATS_STATE, link->inbox);
+	natsConnection_PublishRequest(link->connection, subject.data, reply, NULL, 0);
+	free(subject.data);
+	nats->asked_at = base_now();
 }
 
 static void
@@ -359,6 +390,9 @@ due(BaseTimer *timer)
 		give_up(nats, SINK_RETRY, "messages are not acknowledged");
 	else if (nats->to_note[0] != '\0')
 		note(nats);
+	if (nats->is_open && !nats->has_failed && nats->sink.sent == nats->sink.acknowledged &&
+		now - nats->asked_at > STATE_INTERVAL)
+		ask_for_state(nats);
 }
 
 /*

@@ -18,6 +18,7 @@
 #define SINK_NATS_CURSOR "ce-id"
 #define SINK_NATS_RELAY "Feedpub-Relay"
 #define SINK_NATS_TYPES "Feedpub-Types"
+#define SINK_NATS_STATE "state" /* the end of the inbox for states of the stream */
 
 /* A connection to NATS. */
 typedef struct NatsLink
@@ -25,6 +26,7 @@ typedef struct NatsLink
 	SinkLink	link;			/* the first member */
 	bool		is_connecting;	/* its thread runs; this and the next are locked */
 	bool		is_noted;		/* the cursor that was published */
+	uint64_t	last;			/* the stream's last sequence, as it was told last; locked, too */
 
 	/* set by the thread that connects, and then only read */
 	natsConnection *connection;

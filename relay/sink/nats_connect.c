@@ -77,6 +77,20 @@ judge(int code)
 	}
 }
 
+/* The stream's state has come, which the loop compares with what it has sent. */
+static void
+take_state(NatsLink *nats, const char *data)
+{
+	const char *last = data != NULL ? find_member(data, "\"last_seq\":") : NULL;
+
+	if (last == NULL)
+		return;
+	pthread_mutex_lock(&nats->link.lock);
+	nats->last = strtoull(last, NULL, 10);
+	sink_link_tell(&nats->link);
+	pthread_mutex_unlock(&nats->link.lock);
+}
+
 /*
  * An acknowledgement has come.  The server makes them in the order in which it
  * takes messages, and one of a message that was not stored has an error.  The
@@ -93,7 +107,9 @@ answered(natsConnection *connection, natsSubscription *subscription, natsMsg *me
 	const char *error = data != NULL ? find_member(data, "\"error\":") : NULL;
 	const char *sequence = data != NULL ? find_member(data, "\"seq\":") : NULL;
 
-	if (natsMsg_IsNoResponders(message))
+	if (strcmp(strrchr(subject, '.'), "." SINK_NATS_STATE) == 0)
+		take_state(NATS_LINK(link), data);
+	else if (natsMsg_IsNoResponders(message))
 		sink_link_fail(link, SINK_RETRY, "no stream takes subjects of the feed, or it has no leader");
 	else if (error != NULL)
 	{

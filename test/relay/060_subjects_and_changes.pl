@@ -132,4 +132,13 @@ is_deeply([ map { $_->{subject} } @messages ], [ 'kv.public.kv.upsert.k7', 'kv.p
 is_deeply([ map { $_->{data} } @messages ], [ '{"k":"k7","v":-1}', '', '' ], 'data');
 is($messages[1]{headers}{'ce-method'}, 'DELETE', 'a delete');
 
+# A message that hung on a lost connection is stored late, when nothing follows.
+$relay = relay_start($node, $nats, feed => 'kv');
+soon(sub { relay_metric($relay, 'at_end{feed="kv"}') == 1 }, 'a relay has nothing to send');
+nats_publish($nats, $messages[0]{subject}, $messages[0]{data}, %{ $messages[0]{headers} }, 'Nats-Expected-Last-Sequence' => 5003);
+soon(sub { nats_api($nats, 'STREAM.INFO.kv')->{state}{messages} == 5006 }, 'what comes after it is sent once more');
+is_deeply([ map { $_->{subject} } (stream_messages($nats, 'kv'))[ 5003 .. 5005 ] ],
+	[ map { $_->{subject} } @messages ], 'so the stream ends as the table');
+relay_stop($relay);
+
 done_testing();
