@@ -213,7 +213,10 @@ mark_types(char *mark, size_t size, const char *types)
 
 	for (const char *c = types; *c != '\0'; c++)
 		hash = (hash ^ (unsigned char) *c) * UINT64_C(0x100000001b3);
-	snprintf(mark, size, *types != '\0' ? "%016" PRIx64 : "", hash);
+	if (*types != '\0')
+		snprintf(mark, size, "%016" PRIx64, hash);
+	else
+		*mark = '\0';
 }
 
 /* Connect: sink_nats_connect() does it, and ready() is told. */
