@@ -84,6 +84,8 @@ mount_system() { # directory
 	mount -t proc proc "$1/proc" 2>/dev/null ||
 		mount --rbind /proc "$1/proc" || return 1
 	mount --bind /dev "$1/dev" || return 1
+	# for programs that want a terminal; not all machines have it
+	mount --bind /dev/pts "$1/dev/pts" 2>/dev/null || true
 	mkdir -p "$1/dev/shm"
 	mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm" || return 1
 }

@@ -157,6 +157,7 @@ for (@pictures[ 1, 2 ])
 SKIP:
 {
 	skip 'there is no script', 8 unless -x '/usr/bin/script';
+	skip 'there is no pseudo-terminal', 8 if system("script -qec true /dev/null >/dev/null 2>&1 </dev/null") != 0;
 	my ($shown, $file) = ('', PostgreSQL::Test::Utils::tempdir() . '/entries');
 	my $literally = $feed =~ s/'/'\\''/gr;
 
