@@ -252,14 +252,16 @@ received(DbSession *session, PGresult *result)
 		check_extension(hook, result);
 	else if (status == PGRES_TUPLES_OK && hook->work == HOOK_SUBSCRIBES && PQnfields(result) == 4)
 		take_feed(hook, result);
-	else if (status == PGRES_TUPLES_OK && hook->work == HOOK_POLLS && PQnfields(result) > 1)
+	else if (status == PGRES_TUPLES_OK && hook->work == HOOK_POLLS && PQnfields(result) > 1 &&
+			 hook->message[0] == '\0')
 	{
 		take_page(hook, result);
 		return;
 	}
 	else if (status == PGRES_TUPLES_OK && hook->work == HOOK_SETTLES && strcmp(PQfname(result, 0), "feed_ack") == 0)
 		hook->is_lost = strcmp(PQgetvalue(result, 0, 0), "f") == 0;
-	else if (status == PGRES_PIPELINE_SYNC)
+	/* not the one of feed_listen(), before the poll's */
+	else if (status == PGRES_PIPELINE_SYNC && session->syncs == 0)
 		done(hook);
 	PQclear(result);
 }
