@@ -298,7 +298,8 @@ is_fenced(Feed *feed, const SinkEnd *end)
 		feed->state = FEED_FENCED;
 		feed->fenced_at = end->sequence;
 		feed->idle_since = 0;
-		feed_reader_begin(&feed->reader, end->cursor, false);
+		/* another relay may have committed nothing but its name */
+		feed_reader_begin(&feed->reader, end->cursor != NULL ? end->cursor : "earliest", end->cursor == NULL);
 	}
 	else if (feed->idle_since == 0 && feed_reader_entry(&feed->reader) != NULL)
 		feed->idle_since = now;

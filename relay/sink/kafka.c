@@ -470,6 +470,12 @@ send_entry(Sink *sink, const SinkEntry *entry)
 			break;
 		error = "it is larger than message.max.bytes of librdkafka";
 	}
+	if (result == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+	{
+		snprintf(sink->refusal, sizeof(sink->refusal), "%s, also without its data", error);
+		flush(sink);
+		return SINK_REFUSED;
+	}
 	if (result != RD_KAFKA_RESP_ERR_NO_ERROR)
 	{
 		/* if the transaction has failed, its commit says why */

@@ -76,7 +76,9 @@ read_file(rd_kafka_conf_t *conf, const char *name, char *problem, size_t size)
 		for (size_t i = 0; i < lengthof(refused); i++)
 			if (strcmp(begin, refused[i]) == 0)
 				good = false;
-		if (strcmp(begin, "partitioner") == 0 && strcmp(value, "random") == 0)
+		/* the latter does so with keys that are empty */
+		if (strcmp(begin, "partitioner") == 0 &&
+			(strcmp(value, "random") == 0 || strcmp(value, "consistent_random") == 0))
 			good = false;
 		if (!good)
 			snprintf(problem, size, "\"%s\" may not have \"%s\", on which the relay depends", name, begin);
