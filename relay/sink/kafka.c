@@ -14,9 +14,9 @@
  * sends anything it calls init_transactions().  Kafka then gives its producer a
  * new epoch: it aborts the transaction of the older one, or completes it if it
  * was being committed, and takes nothing of the older one from then on.  Only
- * after that the relay reads the committed cursor, and it waits for what is
- * still being written of a commit (require_stable).  So nobody but this producer
- * can change what it has read, until another one takes the transactional.id.  It
+ * after that the relay reads the committed cursor.  If a commit is being written
+ * it waits for the end of it (require_stable).  So nobody but this producer can
+ * change what it has read, until another one takes the transactional.id.  It
  * sends the entries that follow that cursor, and commits them with the cursor of
  * the last; then those that follow, and so on.  So committed transactions are
  * links of one chain: each begins at the cursor at which the one before it ends,

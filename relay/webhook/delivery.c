@@ -12,8 +12,8 @@
  * not skipped: the acknowledgement that passes it has it in the table of parked
  * entries, where somebody decides what comes of it, as of one that the receiver
  * cannot take.  To stop there instead would make one bad row hold up all receivers
- * for as long as nobody comes.  Who wants the order more than that sets
- * --attempts=0: then nothing is parked, and the feed stops there.
+ * for as long as nobody comes.  If the order matters more, --attempts=0 parks
+ * nothing, and the feed stops there.
  *
  * What is not accepted is sent again, after a delay that grows or that the
  * receiver names, and its key waits.  Two things can be the reason, and they look

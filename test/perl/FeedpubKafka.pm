@@ -11,6 +11,7 @@
 #                                         the broker has said that it does
 #                      late MS            how long after a transaction has ended its
 #                                         offsets can be read
+#                      pass API           none of them fails any more
 #                      lose API           the next request is done, and its
 #                                         connection cut instead of an answer
 #                      limit BYTES        of a batch of records
@@ -317,6 +318,7 @@ sub obey
 	my ($command, @arguments) = @_;
 
 	if ($command eq 'fail') { push @{ $fail{ $arguments[0] } }, ($arguments[1]) x ($arguments[2] // 1) }
+	elsif ($command eq 'pass') { delete $fail{ $arguments[0] } }
 	elsif ($command eq 'lose') { $lose{ $arguments[0] }++ }
 	elsif ($command eq 'delay') { $delay = $arguments[0] }
 	elsif ($command eq 'settle') { $settle = $arguments[0] }

@@ -87,12 +87,12 @@ sub refuses
 }
 
 append_to_file("$dir/$_->[0]", $_->[1]) for [ a => "acks=1\n" ], [ b => "sasl.passwort=s3cret\n" ], [ c => "s3cret\n" ], [ d => "transactional.id = s3cret\n" ],
-  [ e => "partitioner=random\n" ], [ good => "# s3cret\n\nlinger.ms = 1\nsasl.password=s3cret\n" ];
+  [ e => "partitioner=random\n" ], [ f => "partitioner=consistent_random\n" ], [ good => "# s3cret\n\nlinger.ms = 1\nsasl.password=s3cret\n" ];
 refuses(qr/may not have \\"acks\\", on which the relay depends/, kafka => "$dir/a");
 refuses(qr/librdkafka does not take \\"sasl.passwort\\"/, kafka => "$dir/b");
 refuses(qr/line 1 of \\"\S+\\" is not name=value/, kafka => "$dir/c");
 refuses(qr/may not have \\"transactional.id\\"/, kafka => "$dir/d");
-refuses(qr/may not have \\"partitioner\\"/, kafka => "$dir/e");
+refuses(qr/may not have \\"partitioner\\"/, kafka => "$dir/$_") for 'e', 'f';
 refuses(qr/could not open file/, kafka => "$dir/none");
 refuses(qr/is no template of topics/, topic => 'a b');
 refuses(qr/is no template of topics/, errors_to => '{nothing}');

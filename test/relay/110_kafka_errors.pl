@@ -87,6 +87,19 @@ is(relay_metric($relay, 'failures_total'), 0, 'and was not disturbed');
 is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
 is(relay_stop($_), 0, 'it ends') for $relay, $second;
 
+# one that had committed its name, and no cursor yet, when it was killed
+kafka_do($kafka, 'fail', 'AddPartitionsToTxn', 29, 1000);
+sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named')});
+$relay = relay_start($node, $kafka, feed => 'named', name => 'first', wait => 0);
+soon(sub { (kafka_offset($kafka, 'feedpub.named') // '') =~ /^- first / }, 'it has committed its name');
+$second = relay_start($node, $kafka, feed => 'named', name => 'second', takeover => 1, wait => 0);
+relay_logs($second, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'another one is fenced');
+relay_stop($relay, 'KILL');
+kafka_do($kafka, 'pass', 'AddPartitionsToTxn');
+soon(sub { @{ values_of('named') } == 5 }, 'and takes over');
+is_deeply(values_of('named'), [ 1 .. 5 ], 'from the beginning');
+is(relay_stop($second), 0, 'it ends');
+
 # the cursor has gone, while it runs and before it begins
 $relay = relay_start($node, $kafka, takeover => 1);
 write_messages('outbox', 1);
@@ -126,6 +139,17 @@ $relay = relay_start($node, $kafka, feed => 'large', kafka => "$dir/small", topi
 relay_logs($relay, qr/cannot be sent: it is larger than message.max.bytes/, 'too large for librdkafka');
 is(relay_wait($relay), 1, 'it stops');
 is(scalar(@{ values_of('again') }), 69, 'what is before it is sent, here too');
+
+# also without its data
+sql($node, <<'SQL');
+SELECT feed_create('key');
+INSERT INTO key (message_type, message_key, data) VALUES ('n', 'k', '1'), ('n', repeat('k', 6000), '2');
+SELECT feed_flush('key');
+SQL
+$relay = relay_start($node, $kafka, feed => 'key', kafka => "$dir/small", errors_to => '{feed}.errors', wait => 0);
+relay_logs($relay, qr/cannot be sent: it is larger than message.max.bytes of librdkafka, also without its data/, 'a key that is too large');
+is(relay_wait($relay), 1, 'it stops');
+is_deeply(values_of('key'), [1], 'what is before it is sent');
 
 # librdkafka's mock
 my $cflags = `pkg-config --cflags --libs rdkafka`;

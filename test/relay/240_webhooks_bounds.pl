@@ -151,6 +151,35 @@ is(relay_metric($relay, 'parked_total', 'broken'), 1, 'counted');
 relay_logs($relay, qr/parks the entry with cursor \S+ for good: 22P03/, 'and logged');
 relay_stop($relay);
 
+# The first poll of a connection waits, while the answer to feed_listen() is there;
+# then parking waits, and the connection ends: that entry has not been parked.
+sql($node, <<'SQL');
+INSERT INTO pg_enum SELECT 4294967000, enumtypid, 99, 'gone' FROM pg_enum WHERE enumlabel = 'sad';
+CREATE TABLE first (k int PRIMARY KEY, m mood);
+SELECT feed_attach('first');
+INSERT INTO first VALUES (1, 'gone');
+SELECT feed_flush('first');
+INSERT INTO first VALUES (2, 'sad');
+DELETE FROM pg_enum WHERE enumlabel = 'gone';
+SELECT feed_flush('first');
+SELECT feed_subscribe('first', 'first', 'earliest');
+BEGIN; LOCK TABLE feedpub._shard IN EXCLUSIVE MODE; PREPARE TRANSACTION 'poll';
+BEGIN; LOCK TABLE feedpub._parked_entry IN SHARE MODE; PREPARE TRANSACTION 'park';
+SQL
+sub is_waited_for { return is_soon($node, "EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'feedpub.$_[0]'::regclass)", "$_[0] is waited for") }
+$relay = start(feed => 'first', subscription => 'first', wait => 0);
+is_waited_for('_shard');
+sql($node, "ROLLBACK PREPARED 'poll'");
+is_waited_for('_parked_entry');
+my $backend = sql($node, q{SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'feedpub._parked_entry'::regclass});
+sql($node, "SELECT pg_terminate_backend($backend)");
+is_soon($node, "NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $backend)", 'the connection ends');
+sql($node, "ROLLBACK PREPARED 'park'");
+soon(sub { relay_metric($relay, 'sent_total', 'first') == 1 }, 'what is after it is sent');
+is_soon($node, q{(SELECT lag IS NULL FROM feedpub.subscriptions WHERE name = 'first')}, 'and acknowledged');
+is(sql($node, q{SELECT key->>'k' FROM feedpub.parked WHERE subscription = 'first'}), '1', 'what could not be sent is parked');
+relay_stop($relay);
+
 # a name server that never answers holds up its webhook, and nothing else
 append_to_file("$directory/hang.c", <<'C');
 #define _GNU_SOURCE
