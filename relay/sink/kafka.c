@@ -248,7 +248,7 @@ fail(KafkaSink *kafka, SinkFailure failure, const char *message, bool is_refused
 	{
 		kafka->is_hopeless = strcmp(kafka->refused, kafka->last) == 0;
 		strcpy(kafka->refused, kafka->last);
-		snprintf(kafka->reason, sizeof(kafka->reason), "%s", message);
+		snprintf(kafka->reason, sizeof(kafka->reason), "%.127s", message);
 	}
 	else if (is_refused)
 		kafka->limit = 1;
@@ -262,30 +262,17 @@ ready(BaseSource *source, uint32_t events)
 	KafkaSink  *kafka = (KafkaSink *) ((char *) source - offsetof(KafkaSink, source));
 	Sink	   *sink = &kafka->sink;
 	KafkaLink  *link = kafka->link;
-	uint64_t	count;
-	SinkLinkState state;
-	SinkFailure failure;
-	char		message[512];
-	uint64_t	acknowledged;
+	SinkLinkNews news;
 	bool		has_begun;
 	bool		is_refused;
 
-	/* what an earlier link has told is not looked at */
-	if (read(source->fd, &count, sizeof(count)) < 0 || link == NULL)
+	if (!sink_link_look((SinkLink *) link, source->fd, &news))
 		return;
-	pthread_mutex_lock(&link->link.lock);
-	link->link.is_told = false;
-	state = link->link.state;
-	failure = link->link.failure;
-	memcpy(message, link->link.message, sizeof(message));
-	acknowledged = link->link.acknowledged;
 	has_begun = link->has_begun;
 	is_refused = link->is_refused;
-	if (state == SINK_LINK_OPENED)
-		link->link.state = SINK_LINK_OPEN;
 	pthread_mutex_unlock(&link->link.lock);
 
-	if (state == SINK_LINK_OPENED)
+	if (news.state == SINK_LINK_OPENED)
 	{
 		SinkEnd		end = {link->link.cursor, link->link.base, link->link.is_other ? link->link.sender : NULL};
 
@@ -293,27 +280,27 @@ ready(BaseSource *source, uint32_t events)
 		sink->owner->opened(sink, &end);
 		return;
 	}
-	if (acknowledged > sink->acknowledged || (has_begun && kafka->phase == KAFKA_WAITS))
+	if (news.acknowledged > sink->acknowledged || (has_begun && kafka->phase == KAFKA_WAITS))
 	{
 		/* of take_over(), or of a commit, which may have been one of a cursor only */
-		if (acknowledged == sink->sent && kafka->last[0] != '\0')
+		if (news.acknowledged == sink->sent && kafka->last[0] != '\0')
 		{
 			strcpy(kafka->kept, kafka->last);
 			kafka->kept_at = base_now();
 		}
-		if (acknowledged > sink->acknowledged && kafka->limit < (uint64_t) sink->config->in_flight)
+		if (news.acknowledged > sink->acknowledged && kafka->limit < (uint64_t) sink->config->in_flight)
 			kafka->limit = kafka->limit * 2;
 		kafka->has_sent = true;
 		kafka->count = 0;
 		kafka->bytes = 0;
-		sink->acknowledged = acknowledged;
+		sink->acknowledged = news.acknowledged;
 		if (has_begun)
 			kafka->phase = KAFKA_SENDS;
 		sink->owner->acknowledged(sink);
 	}
 	/* the owner may have closed it */
-	if (state == SINK_LINK_FAILED && kafka->link == link)
-		fail(kafka, failure, message, is_refused);
+	if (news.state == SINK_LINK_FAILED && kafka->link == link)
+		fail(kafka, news.failure, news.message, is_refused);
 }
 
 /* Commit the cursor that is to be noted. */

@@ -441,7 +441,7 @@ sink_kafka_run(void *argument)
 	pthread_mutex_lock(&link->lock);
 	if (good)
 	{
-		link->state = SINK_LINK_OPENED;
+		link->news.state = SINK_LINK_OPENED;
 		sink_link_tell(link);
 	}
 	while (!link->is_left)
@@ -457,10 +457,10 @@ sink_kafka_run(void *argument)
 		pthread_mutex_unlock(&link->lock);
 		if (order == KAFKA_BEGIN)
 			good = take_over(kafka);
-		else if ((good = commit(kafka, kafka->to_commit, link->base + link->acknowledged + kafka->count)))
+		else if ((good = commit(kafka, kafka->to_commit, link->base + link->news.acknowledged + kafka->count)))
 		{
 			pthread_mutex_lock(&link->lock);
-			link->acknowledged += kafka->count;
+			link->news.acknowledged += kafka->count;
 			pthread_mutex_unlock(&link->lock);
 			good = begin(kafka);
 		}

@@ -95,6 +95,26 @@ sink_link_tell(SinkLink *link)
 	link->is_told = true;
 }
 
+/*
+ * Something may have been told: take it, and keep the lock, so that the caller
+ * takes what else its kind tells.  False, without the lock, if there is nothing,
+ * or no link any more: what an earlier one has told is not looked at.
+ */
+bool
+sink_link_look(SinkLink *link, int event, SinkLinkNews *news)
+{
+	uint64_t	count;
+
+	if (read(event, &count, sizeof(count)) < 0 || link == NULL)
+		return false;
+	pthread_mutex_lock(&link->lock);
+	link->is_told = false;
+	*news = link->news;
+	if (news->state == SINK_LINK_OPENED)
+		link->news.state = SINK_LINK_OPEN;
+	return true;
+}
+
 void
 sink_link_release(SinkLink *link)
 {
@@ -130,12 +150,12 @@ sink_link_fail(SinkLink *link, SinkFailure failure, const char *format, ...)
 	va_list		arguments;
 
 	pthread_mutex_lock(&link->lock);
-	if (link->state != SINK_LINK_FAILED)
+	if (link->news.state != SINK_LINK_FAILED)
 	{
-		link->state = SINK_LINK_FAILED;
-		link->failure = failure;
+		link->news.state = SINK_LINK_FAILED;
+		link->news.failure = failure;
 		va_start(arguments, format);
-		vsnprintf(link->message, sizeof(link->message), format, arguments);
+		vsnprintf(link->news.message, sizeof(link->news.message), format, arguments);
 		va_end(arguments);
 		sink_link_tell(link);
 	}

@@ -25,6 +25,15 @@ typedef enum SinkLinkState
 	SINK_LINK_FAILED
 } SinkLinkState;
 
+/* What a link tells. */
+typedef struct SinkLinkNews
+{
+	SinkLinkState state;
+	SinkFailure failure;
+	char		message[512];
+	uint64_t	acknowledged;	/* entries since it was opened */
+} SinkLinkNews;
+
 typedef struct SinkLink SinkLink;
 struct SinkLink
 {
@@ -33,11 +42,8 @@ struct SinkLink
 	int			event;			/* a copy of the sink's eventfd */
 	bool		is_told;		/* there is something to be looked at */
 	bool		is_left;		/* its thread is to close it */
-	SinkLinkState state;
-	SinkFailure failure;
-	char		message[512];
+	SinkLinkNews news;
 	uint64_t	base;			/* the last sequence when it was opened */
-	uint64_t	acknowledged;	/* entries since then */
 	char	   *cursor;			/* of the last entry, or NULL */
 	char	   *sender;			/* of the last entry, or NULL */
 	bool		is_other;		/* it is another relay, which may be there still */
@@ -56,6 +62,7 @@ extern char *sink_link_feed(const char *feed, char escape);
 extern void sink_link_start(SinkLink *link, int event, const RelayFeedConfig *config);
 extern bool sink_link_is_other(const SinkLink *link, const char *sender);
 extern void sink_link_tell(SinkLink *link);
+extern bool sink_link_look(SinkLink *link, int event, SinkLinkNews *news);
 extern void sink_link_retain(SinkLink *link);
 extern void sink_link_release(SinkLink *link);
 extern void sink_link_fail(SinkLink *link, SinkFailure failure, const char *format, ...)

@@ -312,31 +312,18 @@ ready(BaseSource *source, uint32_t events)
 	NatsSink   *nats = (NatsSink *) ((char *) source - offsetof(NatsSink, source));
 	Sink	   *sink = &nats->sink;
 	SinkLink   *link = nats->link;
-	uint64_t	count;
-	SinkLinkState state;
-	SinkFailure failure;
-	char		message[512];
-	uint64_t	acknowledged;
+	SinkLinkNews news;
 	bool		is_noted;
 	uint64_t	last;
 
-	/* what an earlier connection has told is not looked at */
-	if (read(source->fd, &count, sizeof(count)) < 0 || link == NULL)
+	if (!sink_link_look(link, source->fd, &news))
 		return;
-	pthread_mutex_lock(&link->lock);
-	link->is_told = false;
-	state = link->state;
-	failure = link->failure;
-	memcpy(message, link->message, sizeof(message));
-	acknowledged = link->acknowledged;
 	is_noted = NATS_LINK(link)->is_noted;
 	NATS_LINK(link)->is_noted = false;
 	last = NATS_LINK(link)->last;
-	if (state == SINK_LINK_OPENED)
-		link->state = SINK_LINK_OPEN;
 	pthread_mutex_unlock(&link->lock);
 
-	if (state == SINK_LINK_OPENED)
+	if (news.state == SINK_LINK_OPENED)
 	{
 		SinkEnd		end = {link->cursor, link->base, link->is_other ? link->sender : NULL};
 
@@ -349,9 +336,9 @@ ready(BaseSource *source, uint32_t events)
 	}
 	if (is_noted)
 		nats->is_noting = false;
-	if (acknowledged > sink->acknowledged || is_noted)
+	if (news.acknowledged > sink->acknowledged || is_noted)
 	{
-		while (sink->acknowledged < acknowledged)
+		while (sink->acknowledged < news.acknowledged)
 			nats->bytes -= nats->sizes[sink->acknowledged++ % nats->nsizes];
 		nats->progress_at = base_now();
 		sink->owner->acknowledged(sink);
@@ -359,8 +346,8 @@ ready(BaseSource *source, uint32_t events)
 	/* the owner may have closed it */
 	if (nats->link != link)
 		return;
-	if (state == SINK_LINK_FAILED)
-		give_up(nats, failure, message);
+	if (news.state == SINK_LINK_FAILED)
+		give_up(nats, news.failure, news.message);
 	else if (last > nats->base + sink->sent)
 		give_up(nats, SINK_RETRY_NOW, "the stream has a message that was not sent now");
 }

@@ -126,11 +126,11 @@ answered(natsConnection *connection, natsSubscription *subscription, natsMsg *me
 		bool		expected;
 
 		pthread_mutex_lock(&link->lock);
-		expected = number == 0 || (number == link->acknowledged + 1 && strtoull(sequence, NULL, 10) == link->base + number);
+		expected = number == 0 || (number == link->news.acknowledged + 1 && strtoull(sequence, NULL, 10) == link->base + number);
 		if (number == 0)
 			NATS_LINK(link)->is_noted = true;
 		else if (expected)
-			link->acknowledged = number;
+			link->news.acknowledged = number;
 		if (expected)
 			sink_link_tell(link);
 		pthread_mutex_unlock(&link->lock);
@@ -268,8 +268,8 @@ sink_nats_connect(void *argument)
 				natsSubscription_SetOnCompleteCB(NATS_LINK(link)->subscription, unsubscribed, link);
 				natsSubscription_SetPendingLimits(NATS_LINK(link)->subscription, -1, -1);
 				pthread_mutex_lock(&link->lock);
-				if (link->state == SINK_LINK_CONNECTING)
-					link->state = SINK_LINK_OPENED;
+				if (link->news.state == SINK_LINK_CONNECTING)
+					link->news.state = SINK_LINK_OPENED;
 				sink_link_tell(link);
 				pthread_mutex_unlock(&link->lock);
 			}
