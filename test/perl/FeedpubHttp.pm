@@ -23,6 +23,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use FeedpubTest;
 use File::Basename;
 use HTTP::Tiny;
 use IO::Select;
@@ -37,7 +38,6 @@ our @EXPORT = qw(http_start get url_from send_request read_until metric metric_i
 
 my $PROGRAM = $ENV{FEEDPUB_HTTP_PROGRAM} // dirname(__FILE__) . '/../../http/feedpub-http';
 my $started = 0;
-my %running;
 
 sub http_start
 {
@@ -67,7 +67,7 @@ sub http_start
 		open STDOUT, '>&', \*STDERR or POSIX::_exit(1);
 		exec { $program } $program, @flags or POSIX::_exit(1);
 	}
-	$running{ $http->{pid} } = 1;
+	ends_with_test($http->{pid});
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return $http
@@ -173,22 +173,7 @@ sub http_stop
 {
 	my ($http) = @_;
 
-	kill 'TERM', $http->{pid};
-	waitpid $http->{pid}, 0;
-	delete $running{ $http->{pid} };
-	return $?;
-}
-
-END
-{
-	my $status = $?;
-
-	for my $pid (keys %running)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
-	$? = $status;
+	return end_process($http->{pid}, 'TERM');
 }
 
 1;

@@ -35,6 +35,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use FeedpubTest;
 use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
@@ -44,7 +45,6 @@ use Time::HiRes 'time';
 
 our @EXPORT = qw(kafka_start kafka_do kafka_records kafka_count kafka_offset kafka_stop);
 
-my %running;
 
 sub kafka_start
 {
@@ -70,7 +70,7 @@ sub kafka_start
 		POSIX::_exit(0);
 	}
 	$kafka->{answers} = $answers;
-	$running{ $kafka->{pid} } = 1;
+	ends_with_test($kafka->{pid});
 	return $kafka;
 }
 
@@ -138,22 +138,8 @@ sub kafka_stop
 {
 	my ($kafka) = @_;
 
-	kill 'KILL', $kafka->{pid};
-	waitpid $kafka->{pid}, 0;
-	delete $running{ $kafka->{pid} };
+	end_process($kafka->{pid});
 	return;
-}
-
-END
-{
-	my $status = $?;
-
-	for my $pid (keys %running)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
-	$? = $status;
 }
 
 # The broker

@@ -19,6 +19,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use FeedpubTest;
 use IO::Select;
 use IO::Socket::INET;
 use IO::Socket::UNIX;
@@ -27,7 +28,7 @@ use Time::HiRes ();
 
 our @EXPORT = qw(proxy_start proxy_stop proxy_mute);
 
-my %running;
+my %told;
 
 sub proxy_start
 {
@@ -39,8 +40,8 @@ sub proxy_start
 
 	if ($pid)
 	{
-		$running{$pid} = $told;
-		return $pid;
+		$told{$pid} = $told;
+		return ends_with_test($pid);
 	}
 	$SIG{PIPE} = 'IGNORE';
 	$SIG{$_} = 'DEFAULT' for qw(INT TERM HUP ALRM);
@@ -53,9 +54,7 @@ sub proxy_stop
 {
 	for my $pid (@_)
 	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-		delete $running{$pid};
+		end_process($pid);
 	}
 	return;
 }
@@ -65,7 +64,7 @@ sub proxy_mute
 	my ($pid) = @_;
 
 	kill 'USR1', $pid;
-	sysread $running{$pid}, my $answer, 1;
+	sysread $told{$pid}, my $answer, 1;
 	return;
 }
 
@@ -149,14 +148,6 @@ sub pass
 		$at += $written;
 	}
 	return 1;
-}
-
-END
-{
-	my $status = $?;
-
-	proxy_stop(keys %running);
-	$? = $status;
 }
 
 1;

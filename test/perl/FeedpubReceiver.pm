@@ -23,6 +23,7 @@ use warnings FATAL => 'all';
 
 use Exporter 'import';
 use Fcntl ':flock';
+use FeedpubTest;
 use IO::Socket::INET;
 use JSON::PP;
 use POSIX ();
@@ -32,7 +33,6 @@ use Time::HiRes 'sleep';
 
 our @EXPORT = qw(receiver_start receiver_rules receiver_requests receiver_events receiver_stop);
 
-my %running;
 
 sub receiver_start
 {
@@ -71,7 +71,7 @@ sub receiver_start
 		}
 	}
 	$listener->close;
-	$running{ $receiver->{pid} } = 1;
+	ends_with_test($receiver->{pid});
 	return $receiver;
 }
 
@@ -200,22 +200,8 @@ sub receiver_stop
 	my ($receiver) = @_;
 
 	kill 'KILL', -$receiver->{pid};
-	kill 'KILL', $receiver->{pid};
-	waitpid $receiver->{pid}, 0;
-	delete $running{ $receiver->{pid} };
+	end_process($receiver->{pid});
 	return;
-}
-
-END
-{
-	my $status = $?;
-
-	for my $pid (keys %running)
-	{
-		kill 'KILL', -$pid, $pid;
-		waitpid $pid, 0;
-	}
-	$? = $status;
 }
 
 1;

@@ -37,6 +37,7 @@ use strict;
 use warnings FATAL => 'all';
 
 use Exporter 'import';
+use FeedpubTest;
 use File::Basename;
 use HTTP::Tiny;
 use IO::Select;
@@ -55,7 +56,6 @@ our @EXPORT = qw(nats_start nats_stop nats_api nats_publish nats_connect nats_cl
 
 my $PROGRAM = $ENV{FEEDPUB_RELAY_PROGRAM} // dirname(__FILE__) . '/../../relay/feedpub-relay';
 my $started = 0;
-my %running;
 
 # How long a request may take, in seconds.  A cluster without a leader drops it,
 # and goes on to send PING, so it is to be sent again.
@@ -73,8 +73,7 @@ sub run_program
 		open STDOUT, '>&', \*STDERR or POSIX::_exit(1);
 		exec { $program } $program, @arguments or POSIX::_exit(1);
 	}
-	$running{$pid} = 1;
-	return $pid;
+	return ends_with_test($pid);
 }
 
 sub nats_start
@@ -113,9 +112,7 @@ sub nats_stop
 {
 	my ($nats, $signal) = @_;
 
-	kill $signal // 'TERM', $nats->{pid};
-	waitpid $nats->{pid}, 0;
-	delete $running{ $nats->{pid} };
+	end_process($nats->{pid}, $signal // 'TERM');
 	delete $nats->{socket};
 	return;
 }
@@ -438,7 +435,7 @@ sub relay_wait
 	{
 		if (waitpid($relay->{pid}, POSIX::WNOHANG()) > 0)
 		{
-			delete $running{ $relay->{pid} };
+			has_ended($relay->{pid});
 			return $? >> 8;
 		}
 		select undef, undef, undef, 0.05;
@@ -450,10 +447,7 @@ sub relay_stop
 {
 	my ($relay, $signal) = @_;
 
-	kill $signal // 'TERM', $relay->{pid};
-	waitpid $relay->{pid}, 0;
-	delete $running{ $relay->{pid} };
-	return $?;
+	return end_process($relay->{pid}, $signal // 'TERM');
 }
 
 sub relay_log
@@ -499,18 +493,6 @@ sub soon
 		select undef, undef, undef, 0.05;
 	}
 	return ok(0, $test);
-}
-
-END
-{
-	my $status = $?;
-
-	for my $pid (keys %running)
-	{
-		kill 'KILL', $pid;
-		waitpid $pid, 0;
-	}
-	$? = $status;
 }
 
 1;

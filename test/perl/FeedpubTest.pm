@@ -9,6 +9,9 @@
 #   fetch_all(NODE, FEED, ...)  the rows of a feed, read page by page
 #   burn_xids(NODE, N)          lets the server assign N transaction ids
 #   jump_xid(NODE, XID)         lets it go on with this id, after a restart
+#   ends_with_test(PID)         a process that is killed when the test ends
+#   end_process(PID, SIGNAL)    ends it now (KILL), and returns its status
+#   has_ended(PID)              somebody else has waited for it
 #
 # Below that, methods which PostgreSQL::Test::Cluster has in newer servers
 # and lacks in older ones.
@@ -23,7 +26,9 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(feedpub_node sql refused is_soon fetch_all burn_xids
-  jump_xid);
+  jump_xid ends_with_test end_process has_ended);
+
+my %processes;
 
 # Makes and starts a server in the C locale and UTF8.  Options: conf, lines
 # for postgresql.conf; extension, whether to make it in database postgres
@@ -55,6 +60,43 @@ CONF
 		sql($node, 'CREATE EXTENSION feedpub') if $own{extension};
 	}
 	return $node;
+}
+
+sub ends_with_test
+{
+	my ($pid) = @_;
+	$processes{$pid} = 1;
+	return $pid;
+}
+
+sub has_ended
+{
+	my ($pid) = @_;
+	delete $processes{$pid};
+	return;
+}
+
+sub end_process
+{
+	my ($pid, $signal) = @_;
+
+	kill $signal // 'KILL', $pid;
+	waitpid $pid, 0;
+	has_ended($pid);
+	return $?;
+}
+
+# With the processes of their groups, if they have one.
+END
+{
+	my $status = $?;
+
+	for my $pid (keys %processes)
+	{
+		kill 'KILL', -$pid;
+		end_process($pid);
+	}
+	$? = $status;
 }
 
 # Options: db, a database other than postgres; user.
