@@ -87,6 +87,24 @@ is(relay_metric($relay, 'failures_total'), 0, 'and was not disturbed');
 is(relay_metric($second, 'sent_total'), 0, 'the second sends nothing');
 is(relay_stop($_), 0, 'it ends') for $relay, $second;
 
+# of two with one name the second does not wait, and the first commits while the
+# second takes over: what it has read before is not the cursor any more
+$relay = relay_start($node, $kafka, name => 'same', takeover => 1);
+write_messages('outbox', 1);
+soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'the first sends');
+kafka_do($kafka, 'fail', 'InitProducerId', 51, 1000);
+$second = relay_start($node, $kafka, name => 'same', wait => 0);
+relay_logs($second, qr/goes on after sequence/, 'the second has read the cursor');
+write_messages('outbox', 1);
+soon(sub { @{ values_of('outbox') } == $n }, 'the first commits');
+kafka_do($kafka, 'pass', 'InitProducerId');
+relay_logs($second, qr/another relay has committed since this one was opened/, 'the second reads it again');
+relay_stop($relay, 'KILL');
+write_messages('outbox', 1);
+soon(sub { @{ values_of('outbox') } >= $n }, 'and goes on');
+is_deeply(values_of('outbox'), [ 1 .. $n ], 'each once');
+is(relay_stop($second), 0, 'it ends');
+
 # one that had committed its name, and no cursor yet, when it was killed
 kafka_do($kafka, 'fail', 'AddPartitionsToTxn', 29, 1000);
 sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named')});
