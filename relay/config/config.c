@@ -280,6 +280,41 @@ has_password(const char *conninfo)
 	return found;
 }
 
+/* The setting that says which cursor a feed goes on after, and its value. */
+static const char *
+cursor_of(const RelayFeedConfig *feed, const char **setting)
+{
+	if (strncmp(feed->to, "http", 4) == 0)
+	{
+		*setting = "subscription";
+		return feed->subscription;
+	}
+	if (strncmp(feed->to, "kafka:", 6) == 0)
+	{
+		*setting = "transactional-id";
+		return *feed->transactional_id != '\0' ? feed->transactional_id : feed->feed;
+	}
+	*setting = "stream";
+	return *feed->stream != '\0' ? feed->stream : feed->feed;
+}
+
+/*
+ * Would two feeds go on after each other's entries, and miss those of their own
+ * before them?  Equal names may be of another server, or in another account of it.
+ */
+static bool
+shares_cursor(const RelayFeedConfig *a, const RelayFeedConfig *b, const char **setting)
+{
+	const char *setting_of_b;
+	const char *cursor = cursor_of(a, setting);
+
+	if (*cursor == '\0' || strcmp(cursor, cursor_of(b, &setting_of_b)) != 0 || strcmp(*setting, setting_of_b) != 0)
+		return false;
+	return strcmp(*setting, "subscription") == 0 ||
+		(strcmp(a->to, b->to) == 0 && strcmp(a->user, b->user) == 0 && strcmp(a->token, b->token) == 0 &&
+		 strcmp(a->credentials, b->credentials) == 0 && strcmp(a->nkey, b->nkey) == 0);
+}
+
 static void
 forget_lines(void)
 {
@@ -300,6 +335,7 @@ static bool
 complete(void *values)
 {
 	RelayConfig *made = values;
+	const char *setting;
 	bool		good = true;
 
 	for (Line *line = lines; line != NULL; line = line->next)
@@ -348,13 +384,11 @@ complete(void *values)
 			good = false;
 		}
 		for (int j = 0; j < i; j++)
-			if (*made->feeds[i]->subscription != '\0' &&
-				strcmp(made->feeds[i]->subscription, made->feeds[j]->subscription) == 0 &&
-				strncmp(made->feeds[i]->to, "http", 4) == 0 && strncmp(made->feeds[j]->to, "http", 4) == 0)
+			if (shares_cursor(made->feeds[i], made->feeds[j], &setting))
 			{
-				base_log(BASE_LOG_ERROR, "feed \"%s\": its subscription is that of feed \"%s\" too, "
+				base_log(BASE_LOG_ERROR, "feed \"%s\": its %s is that of feed \"%s\" too, "
 										 "so each would get a part",
-						 made->feeds[i]->section, made->feeds[j]->section);
+						 made->feeds[i]->section, setting, made->feeds[j]->section);
 				good = false;
 			}
 	}

@@ -190,7 +190,10 @@ answer(Client *client)
 			if (feed->is_removed || feed->state == FEED_RUNNING || feed->state == FEED_FENCED)
 				continue;
 			is_ready = false;
-			base_text_print(&body, "feed \"%s\" is %s: %s\n", feed->name, feed_state_name(feed), feed->problem);
+			/* what has stopped a feed begins with its state */
+			base_text_print(&body, "feed \"%s\" is %s%s%s\n", feed->name,
+							feed->state == FEED_STOPPED ? "" : feed_state_name(feed),
+							feed->state == FEED_STOPPED ? "" : ": ", feed->problem);
 		}
 		if (is_ready)
 			base_text_print(&body, "ok\n");

@@ -63,7 +63,7 @@ relay_logs($relay, qr/feed \\"old\\": stopped: .*\(PF002\); entries after the si
 soon(sub { relay_metric($relay, 'sent_total', 'good') == 2 }, 'another feed goes on');
 is(relay_metric($relay, 'stopped', 'large'), 1, 'metrics tell');
 is(relay_get($relay, '/ready')->{status}, 503, 'it is not ready');
-like(relay_get($relay, '/ready')->{content}, qr/feed "large" is stopped: stopped: the entry/, 'and says why');
+like(relay_get($relay, '/ready')->{content}, qr/feed "large" is stopped: the entry/, 'and says why');
 is_deeply(data('large'), [ 1, 2 ], 'what is before it was sent: large');
 is_deeply(data('long'), [ 1, 2 ], 'what is before it was sent: long');
 is(scalar(@{ data('broken') }), 1, 'what is before it was sent: broken');
