@@ -20,7 +20,8 @@
 #   relay_start(NODE, NATS, option => value, ...)  starts feedpub-relay for a
 #                      server's database postgres.  Options: feed (outbox), role
 #                      (postgres), program, file, database, wait (1: until it
-#                      runs), env (a hash), all others are flags, with _ for -
+#                      runs), env (a hash), all others are flags, with _ for -.
+#                      It has a minute to end (--drain)
 #   relay_once(NODE, NATS, option => value, ...)  runs it with --once, and
 #                      returns its exit status
 #   relay_stop(RELAY, SIGNAL)  ends it (TERM), and returns its exit status
@@ -30,6 +31,9 @@
 #   relay_metric(RELAY, NAME)  a number of /metrics, NAME without feedpub_relay_;
 #                              -1 if there is none
 #   relay_get(RELAY, PATH)     a response, as of HTTP::Tiny
+#   stream_has(NATS, STREAM, N, TEST)       tests that it has N messages soon.
+#                      The relay counts what was acknowledged, and an
+#                      acknowledgement is lost if it comes too late
 #   soon(CODE, TEST)           tests that CODE returns true in time
 package FeedpubRelay;
 
@@ -50,7 +54,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw(nats_start nats_stop nats_api nats_publish nats_connect nats_cluster
-  nats_restart nats_any stream_messages stream_follow
+  nats_restart nats_any stream_messages stream_follow stream_has
   relay_start relay_once relay_stop relay_wait relay_log relay_logs relay_metric
   relay_get soon);
 
@@ -319,6 +323,14 @@ sub stream_messages
 	return @messages;
 }
 
+sub stream_has
+{
+	my ($nats, $stream, $n, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+
+	return soon(sub { (nats_api($nats, "STREAM.INFO.$stream")->{state}{messages} // -1) == $n }, $test);
+}
+
 # By consumers that the server forgets.  Whatever fails, another one goes on.
 sub stream_follow
 {
@@ -401,6 +413,7 @@ sub relay_start
 	};
 	my @flags = ("--database=$database", "--admin=127.0.0.1:$admin");
 
+	$options{drain} //= 60;
 	push @flags, "--config=$file" if $file;
 	push @flags, '--once' if delete $options{once};
 	push @flags, '--check' if delete $options{check};
@@ -466,11 +479,19 @@ sub relay_logs
 	  || diag(relay_log($relay));
 }
 
+# A relay closes a connection without a request after some seconds, so a request
+# that has been held up for longer is made again.
 sub relay_get
 {
 	my ($relay, $path) = @_;
+	my $response;
 
-	return HTTP::Tiny->new(timeout => 10)->get("http://127.0.0.1:$relay->{admin}$path");
+	for (1 .. 10)
+	{
+		$response = HTTP::Tiny->new(timeout => 60)->get("http://127.0.0.1:$relay->{admin}$path");
+		last unless $response->{status} == 599 && $response->{content} =~ /end of stream|socket: /;
+	}
+	return $response;
 }
 
 sub relay_metric
