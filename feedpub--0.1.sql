@@ -872,7 +872,7 @@ COMMENT ON FUNCTION feed_cursor(pg_catalog.regclass, pg_catalog.xid8, pg_catalog
 	'Returns the cursor in published order after which a consumer that has read up to a stamp in xid order goes on.';
 
 CREATE FUNCTION feed_flush(feed pg_catalog.regclass,
-	timeout pg_catalog.interval DEFAULT '10 seconds')
+	timeout pg_catalog.interval DEFAULT '1 minute')
 RETURNS pg_catalog.text
 LANGUAGE C VOLATILE PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'feed_flush';

@@ -47,7 +47,7 @@ static void check_transaction(Oid relid);
 static void await_look(Oid relid, int64 timeout_ms);
 
 /*
- * feed_flush(feed regclass, timeout interval DEFAULT '10 s') returns text,
+ * feed_flush(feed regclass, timeout interval DEFAULT '1 min') returns text,
  * VOLATILE
  *
  * Waits until everything that had committed before the call is published, and

@@ -33,7 +33,7 @@ INSERT INTO meant VALUES
 	('feed_floor', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_head', 'feed regclass', 'text', 'v', false, 'u', 0),
 	('feed_cursor', 'feed regclass, feed_xid xid8, feed_pos bigint', 'text', 'v', false, 'u', 0),
-	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:00:10''::interval', 'text', 'v', false, 'u', 0),
+	('feed_flush', 'feed regclass, timeout interval DEFAULT ''00:01:00''::interval', 'text', 'v', false, 'u', 0),
 	('feed_snapshot', 'feeds regclass[], hold interval DEFAULT ''00:00:10''::interval', 'TABLE(feed regclass, cursor text, snapshot text)', 'v', false, 'u', 10),
 	('feed_wait', 'feed regclass, after text, timeout interval DEFAULT ''00:00:10''::interval', 'boolean', 'v', false, 'u', 0),
 	('feed_start_worker', '', 'boolean', 'v', false, 'u', 0),
