@@ -39,6 +39,9 @@ my %pids;
 is(scalar(() = $consumer =~ /\n/g), 6, 'the consumer has six lines');
 is(scalar @commands, 4, 'beside the commands');
 s/127\.0\.0\.1:8080/127.0.0.1:$port/g for @commands, $consumer;
+
+# perl runs a command without a shell, for which "#" begins no comment
+s/ +#.*// for @commands;
 local @ENV{qw(PGHOST PGPORT PGDATABASE FEEDPUB_HTTP_LISTEN)}
   = ($node->host, $node->port, 'postgres', "127.0.0.1:$port");
 chdir $top or die "could not change to $top: $!";
@@ -71,7 +74,7 @@ sub stop
 
 sub start_server
 {
-	start('server', $commands[1] =~ s/ &  .*//r);
+	start('server', $commands[1] =~ s/ &$//r);
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return if get({ url => "http://127.0.0.1:$port" }, '/feeds')->{status} == 200;
@@ -87,14 +90,14 @@ sub insert
 	return;
 }
 
-# The numbers that the consumer has printed; of equal ones in a row, one
+# The numbers that the consumer has printed; those that came again, once
 sub numbers
 {
 	my @numbers;
 
 	for ((-e "$dir/consumer.out" ? slurp_file("$dir/consumer.out") : '') =~ /"n": ?(\d+)/g)
 	{
-		push @numbers, $_ if !@numbers || $numbers[-1] != $_;
+		push @numbers, $_ if !@numbers || $numbers[-1] < $_;
 	}
 	return "@numbers";
 }
@@ -125,6 +128,10 @@ await('1', 'the consumer has the first');
 insert(qq({"receipt":"x", "entries": [{"receipt":"y"}],\n"n": 2}));
 insert(q<{"n": 3, "text": "it''s \"odd\" $(exit) `exit` \\\\ %s"}>);
 await('1 2 3', 'data is data');
+my $event = qr/^id: [-\w]{44}\ndata: .*"n": 1\}/m;
+my $tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
+select undef, undef, undef, 0.1 while slurp_file("$dir/stream.out") !~ $event && $tries-- > 0;
+like(slurp_file("$dir/stream.out"), $event, 'the event stream');
 stop('server');
 insert('{"n": 4}');
 start_server();
@@ -132,7 +139,6 @@ insert('{"n": 5}');
 await('1 2 3 4 5', 'the server is killed');
 is($node->poll_query_until('postgres', q(SELECT lag_rows = 0 FROM feedpub.subscriptions)), 1,
 	'all is acknowledged');
-like(slurp_file("$dir/stream.out"), qr/^id: [-\w]{44}\ndata: .*"n": 1\}/m, 'the event stream');
 
 done_testing();
 
