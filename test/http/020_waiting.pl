@@ -76,7 +76,7 @@ my $other = send_request($http, "/feeds/outbox?after=$head&limit=3&wait=60");
 metric_is($http, 'waiting', 1, 'one waits');
 $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK outbox');
-$poll = send_request($http, "/feeds/outbox?after=$head&wait=5");
+$poll = send_request($http, "/feeds/outbox?after=$head&wait=60");
 $node->poll_query_until('postgres', "SELECT count(*) = 1 $reader");
 $pid = sql($node, "SELECT pid $reader");
 kill 'STOP', $pid;

@@ -169,7 +169,7 @@ like(as(token($alice), '/feeds/outbox?limit=1')->{headers}{'cache-control'}, qr/
 is_refused(token({ %$alice, exp => $now - 40 }), 401, 'the token has expired', 'expired');
 is_refused(token({ %$alice, exp => 'never' }), 401, 'a time of the token is not valid', 'a time that is none');
 is_refused(token({ %$alice, nbf => $now + 600 }), 401, 'the token is not valid yet', 'not yet valid');
-is(as(token({ %$alice, exp => $now - 1.5, nbf => $now + 1 }), '/feeds/outbox')->{status},
+is(as(token({ %$alice, exp => time - 1.5, nbf => time + 1 }), '/feeds/outbox')->{status},
 	200, 'clocks may differ a little');
 is_refused(token({ %$alice, aud => $_ }), 401, 'the token is for another audience', 'another audience')
   for 'other', ['other'], 'x","feeds', ['x","feeds","y'];
@@ -276,13 +276,22 @@ like(read_until($held, qr/\}/), qr/^HTTP\/1.1 403 /, 'and then by the one that w
 sql($node, 'GRANT SELECT ON outbox TO regress_feedpub_alice');
 
 # streams and long-polls end when the token does
-my $short = token({ %$alice, exp => time - 27 });
+my ($short, $of_stream, $of_poll);
 $head = as(token($alice), '/feeds/outbox')->{cursor};
-my $poll = send_request($http, "/feeds/outbox?after=$head&wait=60", Authorization => "Bearer $short");
-my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/event-stream',
-	Authorization => "Bearer $short");
-like(read_until($stream, qr/^0\r\n\r\n/m), qr/^0\r\n\r\n/m, 'a stream ends with its token');
-like(read_until($poll, qr/"more": /), qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'a long-poll too');
+for (1 .. 10)
+{
+	$short = token({ %$alice, exp => time - 27 });
+	my $poll = send_request($http, "/feeds/outbox?after=$head&wait=60", Authorization => "Bearer $short");
+	my $stream = send_request($http, "/feeds/outbox?after=$head", Accept => 'text/event-stream',
+		Authorization => "Bearer $short");
+
+	# a machine that stands still may be too late with a token of three seconds
+	$of_stream = read_until($stream, qr/^0\r\n\r\n|\}$/m);
+	$of_poll = read_until($poll, qr/"more": |\}$/);
+	last if "$of_stream$of_poll" !~ /^HTTP\/1.1 401 /m;
+}
+like($of_stream, qr/^HTTP\/1.1 200 .*^0\r\n\r\n/ms, 'a stream ends with its token');
+like($of_poll, qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'a long-poll too');
 is_refused($short, 401, 'the token has expired', 'which has expired');
 
 # tokens whose signature is good are kept: another one in the same slot is not

@@ -13,6 +13,7 @@ use IO::Socket::INET;
 use PostgreSQL::Test::Utils;
 use Socket qw(SOL_SOCKET SO_LINGER);
 use Test::More;
+use Time::HiRes 'time';
 
 my $MANY = $ENV{FEEDPUB_HTTP_LONG} ? 900 : 200;
 my $node = feedpub_node('server', conf => "shared_preload_libraries = 'feedpub'");
@@ -57,19 +58,37 @@ sub is_served
 }
 
 # Slowloris: each client sends a byte of its headers now and then.
-$http = http_start($node, pool => 1, idle_timeout => 2);
-my @slow = map { raw("GET /feeds HTTP/1.1\r\nHost: localhost\r\nX-") } 1 .. $MANY;
+$http = http_start($node, pool => 1, idle_timeout => 3600);
+my $unfinished = "GET /feeds HTTP/1.1\r\nHost: localhost\r\nX-";
+my @slow = map { raw($unfinished) } 1 .. $MANY;
 is_served('others are served beside clients that do not end their requests');
-my $select = IO::Select->new(@slow);
-my %answer = map { $_ => '' } @slow;
-my $tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
-while ($select->count && $tries-- > 0)
+@slow = ();
+metric_is($http, 'connections', 0, 'they go');
+http_stop($http);
+
+# They have two seconds.  If the machine stands still while they come, they may
+# be late with their first byte, and come again.
+$http = http_start($node, pool => 1, idle_timeout => 2);
+my $is_late = 1;
+my %answer;
+for (my $turns = 10; $is_late && $turns > 0; $turns--)
 {
-	for my $socket ($select->can_read(0.1))
+	my $began = time;
+
+	@slow = map { raw($unfinished) } 1 .. $MANY;
+	$is_late = time - $began > 1;
+	my $select = IO::Select->new(@slow);
+	my $tries = 10 * $PostgreSQL::Test::Utils::timeout_default;
+
+	%answer = map { $_ => '' } @slow;
+	while ($select->count && $tries-- > 0)
 	{
-		sysread $socket, $answer{$socket}, 4096, length $answer{$socket} or $select->remove($socket);
+		for my $socket ($select->can_read(0.1))
+		{
+			sysread $socket, $answer{$socket}, 4096, length $answer{$socket} or $select->remove($socket);
+		}
+		syswrite $_, 'a' for grep { $answer{$_} eq '' } $select->handles;
 	}
-	syswrite $_, 'a' for grep { $answer{$_} eq '' } $select->handles;
 }
 is(scalar(grep { /^HTTP\/1\.1 408 .*"status": 408/s } values %answer), $MANY, 'each of them is told, in time');
 @slow = ();

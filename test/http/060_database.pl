@@ -36,14 +36,14 @@ sub unavailable
 		[ 503, 1 ], $test);
 }
 
-is(get($http, '/feeds')->{status}, 200, 'it is there');
+ok(await_success(), 'it is there');
 
 # a statement that waits for a lock
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK other');
 unavailable('/feeds/other', 'a statement that takes too long');
 $locker->quit;
-is(get($http, '/feeds/other')->{status}, 200, 'until it does not');
+ok(await_success(), 'until it does not');
 
 # a backend that does not answer; another connection is made
 my $pids = sql($node, <<'SQL');
@@ -55,7 +55,7 @@ ok(await_success(), 'and another one is asked');
 kill 'CONT', split /\n/, $pids;
 
 # the server refuses connections
-my $last = get($http, '/feeds/outbox')->{cursor};
+my $last = await('/feeds/outbox')->{cursor};
 my $waiting = send_request($http, "/feeds/outbox?after=$last&wait=60");
 metric_is($http, 'waiting', 1, 'a request waits');
 sql($node, 'ALTER ROLE regress_feedpub_login CONNECTION LIMIT 0');
@@ -117,7 +117,7 @@ kill 'CONT', $node->{_pid};
 ok(await_success(), 'goes on');
 
 # the log
-get($http, '/feeds/outbox?after=secret');
+await('/feeds/outbox?after=secret');
 @hung = ();
 close $waiting;
 metric_is($http, 'connections', 0, 'all requests have ended');
@@ -157,18 +157,20 @@ SQL
 	return;
 }
 
-# Clients come again after a 503.
-sub await_success
+# Clients come again after a 503, which there is also if the machine stands still
+# for --statement-timeout.
+sub await
 {
+	my ($path) = @_;
 	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+	my $response;
 
-	for (1 .. $tries)
-	{
-		return 1 if get($http, '/feeds/other')->{status} == 200;
-		select undef, undef, undef, 0.05;
-	}
-	return 0;
+	select undef, undef, undef, 0.05
+	  while ($response = get($http, $path))->{status} == 503 && $tries-- > 0;
+	return $response;
 }
+
+sub await_success { return await('/feeds/other')->{status} == 200 }
 
 # Stops the backends of feedpub-http, or lets them go on.
 sub sql_backends

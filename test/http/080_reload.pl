@@ -28,7 +28,7 @@ anonymous-role = regress_feedpub_login
 jwt-key = $directory/key
 cors-origins = https://a.example
 CONF
-my $http = http_start($node, user => 'regress_feedpub_login', file => $file);
+my $http = http_start($node, user => 'regress_feedpub_login', file => $file, max_wait => 3600);
 open my $log, '<', $http->{log} or die "could not open: $!";
 
 # Reads the settings again, so many times.
@@ -64,7 +64,7 @@ sub memory
 # Each time there is a key of 16 kB.
 my %origin = (Origin => 'https://a.example');
 my $last = get($http, '/feeds/outbox')->{cursor};
-my $waiting = send_request($http, "/feeds/outbox?after=$last&wait=60", %origin);
+my $waiting = send_request($http, "/feeds/outbox?after=$last&wait=3600", %origin);
 metric_is($http, 'waiting', 1, 'a request waits');
 reload(10, 'settings reloaded');
 my $before = memory();
