@@ -30,6 +30,7 @@ CREATE TRIGGER slow BEFORE UPDATE ON kv FOR EACH ROW EXECUTE FUNCTION slow();
 SELECT feed_flush('outbox');
 SQL
 
+my $began = time;
 my %calls;
 foreach my $call (qw(republish purge))
 {
@@ -44,12 +45,34 @@ ok( $node->poll_query_until(
 	'others see in feedpub.jobs how far a removal is');
 $_->[0]->finish foreach values %calls;
 
-my $far = qr/DETAIL:  1 rows a second; about [4-9]\d % are done, and about 0:00:0\d is left\./;
-like(
-	${ $calls{republish}[1] },
-	qr/^NOTICE:  so far, [5-9] rows of "kv" have been published again\n$far\nINFO:  10 rows of "kv" have been published again$/,
-	'feed_republish() tells once');
-like(${ $calls{purge}[1] }, qr/^NOTICE:  so far, [5-9] rows of "outbox" have been removed\n$far$/, 'feed_purge() does, too');
+my $seconds = time - $began + 1;
+
+# What a call has told: after five seconds, then each time after twice as long as
+# the time before.  Of the share that is done and of the rate, which is rounded
+# down, follows how much time is left.
+sub tells
+{
+	my ($text, $what, $end, $share, $test) = @_;
+	my @told = $text =~ /NOTICE:  so far, (\d) rows of $what\nDETAIL:  (\d+) rows a second; about (\d+) % are done, and about (\d+):(\d\d):(\d\d) is left\.\n?/g;
+	my $times = () = $text =~ /NOTICE: /g;
+
+	cmp_ok($times, '>=', 1, "$test tells");
+	cmp_ok(5 * 2**($times - 1), '<=', $seconds, "$test: more rarely, the longer it takes");
+	is($text =~ s/NOTICE: .*\nDETAIL: .*\n?//gr, $end, "$test: nothing else");
+	while (my ($rows, $rate, $percent, $hours, $minutes, $left) = splice @told, 0, 6)
+	{
+		my $done = $share->($rows);
+		my $rest = $rows * (1 / $done - 1);
+
+		$left += 60 * ($minutes + 60 * $hours);
+		is($percent, sprintf('%.0f', 100 * $done), "$test: $rows of 10 rows");
+		cmp_ok($left, '>=', int($rest / ($rate + 1)), "$test: $left seconds are left at $rate rows a second");
+		cmp_ok($left, '<=', $rest / $rate, 'and no more') if $rate > 0;
+	}
+	return;
+}
+tells(${ $calls{republish}[1] }, '"kv" have been published again', qq(INFO:  10 rows of "kv" have been published again\n), sub { $_[0] / 10 }, 'feed_republish()');
+tells(${ $calls{purge}[1] }, '"outbox" have been removed', '', sub { ($_[0] - 1) / 9 }, 'feed_purge()');
 is(sql($node, 'SELECT count(*) FROM outbox'), 0, 'it has removed all');
 
 my (undef, undef, $quick) = $node->psql('postgres', "CALL feed_republish('quick')");
