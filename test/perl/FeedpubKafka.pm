@@ -311,7 +311,16 @@ sub obey
 	elsif ($command eq 'end') { end_now($_) for grep { $_->{transaction} && $_->{transaction}{ends_at} } values %producers; $log->flush }
 	elsif ($command eq 'late') { $late = $arguments[0] }
 	elsif ($command eq 'limit') { $limit = $arguments[0] }
-	elsif ($command eq 'forget') { %offsets = () }
+	elsif ($command eq 'forget')
+	{
+		# those too that are being committed
+		for (grep { $_->{transaction} && $_->{transaction}{ends_at} } values %producers)
+		{
+			end_now($_);
+		}
+		@pending = ();
+		%offsets = ();
+	}
 	return;
 }
 

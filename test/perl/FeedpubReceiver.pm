@@ -8,7 +8,9 @@
 #                      times (how often it counts), status (200), headers (a hash),
 #                      delay (s), hang (no answer), endless (a body without end),
 #                      close (it closes the connection after its answer, unsaid),
-#                      flood (so many headers of 1 kB, and no end of them).
+#                      flood (so many headers of 1 kB, and no end of them), hold
+#                      (no answer before there are other rules), retry_at (a date
+#                      in Retry-After, so many seconds after the request came).
 #                      Without a rule the status is 200
 #   receiver_requests(RECEIVER)           what it got, in order: hashes with body
 #                      (1,000 bytes at most), headers (a hash, names in lower
@@ -26,7 +28,7 @@ use Fcntl ':flock';
 use FeedpubTest;
 use IO::Socket::INET;
 use JSON::PP;
-use POSIX ();
+use POSIX 'strftime';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Time::HiRes 'sleep';
@@ -87,6 +89,8 @@ sub receiver_rules
 	return;
 }
 
+sub rules_of { return decode_json(PostgreSQL::Test::Utils::slurp_file($_[0]{rules})) }
+
 sub lines_of
 {
 	my ($in) = @_;
@@ -118,14 +122,17 @@ sub serve
 		{
 			sysread $client, $body, $rest, length $body or return;
 		}
-		my ($rule, $id) = note($receiver, $body, \%headers);
+		my ($rule, $id, $generation) = note($receiver, $body, \%headers);
+		my $came = time;
 
 		sleep $rule->{delay} if $rule->{delay};
 		sleep 3600 if $rule->{hang};
+		sleep 0.02 while $rule->{hold} && rules_of($receiver)->{generation} == $generation;
 		note_end($receiver, $body, $id);
 		my $status = $rule->{status} // 200;
 		my $answer = "HTTP/1.1 $status X\r\n"
 		  . join '', map { "$_: $rule->{headers}{$_}\r\n" } keys %{ $rule->{headers} // {} };
+		$answer .= strftime("Retry-After: %a, %d %b %Y %H:%M:%S GMT\r\n", gmtime($came + $rule->{retry_at})) if $rule->{retry_at};
 		if ($rule->{flood})
 		{
 			syswrite $client, "HTTP/1.1 $status X\r\n";
@@ -149,7 +156,7 @@ sub note
 
 	open my $log, '+>>', $receiver->{log} or die $!;
 	flock $log, LOCK_EX;
-	my $file = decode_json(PostgreSQL::Test::Utils::slurp_file($receiver->{rules}));
+	my $file = rules_of($receiver);
 	my @before = lines_of($log);
 	my ($rule, $number) = ({}, undef);
 	for my $i (0 .. $#{ $file->{rules} })
@@ -165,7 +172,7 @@ sub note
 		rule => $number, status => $rule->{hang} ? 0 : $rule->{status} // 200, time => time };
 	print $log encode_json($line), "\n";
 	close $log;
-	return ($rule, scalar @before);
+	return ($rule, scalar @before, $file->{generation});
 }
 
 sub note_end

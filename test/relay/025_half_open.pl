@@ -25,7 +25,7 @@ SELECT feed_create('outbox'), feed_create('other');
 INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(i) FROM generate_series(1, 100) i;
 INSERT INTO other (message_type, message_key, data) VALUES ('n', 'k', '1');
 SELECT feed_start_worker();
-SELECT feed_flush('outbox'), feed_flush('other');
+SELECT feed_flush('outbox', '3 min'), feed_flush('other', '3 min');
 SQL
 
 # The relay has all, and waits for news.

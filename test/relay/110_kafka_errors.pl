@@ -26,7 +26,7 @@ sub write_messages
 	my ($feed, $count) = @_;
 
 	sql($node, "INSERT INTO $feed (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series($n + 1, $n + $count) i");
-	sql($node, "SELECT feed_flush('$feed')");
+	sql($node, "SELECT feed_flush('$feed', '3 min')");
 	$n += $count;
 	return;
 }
@@ -79,7 +79,7 @@ kafka_do($kafka, 'late', 0);
 $relay = relay_start($node, $kafka, name => 'first', takeover => 1);
 write_messages('outbox', 1);
 soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'the first sends');
-my $second = relay_start($node, $kafka, name => 'second', wait => 0);
+my $second = relay_start($node, $kafka, name => 'second', takeover => 1000, wait => 0);
 relay_logs($second, qr/is fenced: relay \\"first [0-9a-f]+\\" sends/, 'the second is fenced');
 write_messages('outbox', 1);
 soon(sub { relay_metric($relay, 'sent_total') == 2 }, 'the first goes on');
@@ -107,7 +107,7 @@ is(relay_stop($second), 0, 'it ends');
 
 # one that had committed its name, and no cursor yet, when it was killed
 kafka_do($kafka, 'fail', 'AddPartitionsToTxn', 29, 1000);
-sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named')});
+sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named', '3 min')});
 $relay = relay_start($node, $kafka, feed => 'named', name => 'first', wait => 0);
 soon(sub { (kafka_offset($kafka, 'feedpub.named') // '') =~ /^- first / }, 'it has committed its name');
 $second = relay_start($node, $kafka, feed => 'named', name => 'second', takeover => 1, wait => 0);
@@ -125,7 +125,7 @@ soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'it runs');
 # a cursor that is committed between the two would be there again
 kafka_do($kafka, 'fail', 'EndTxn', 48, 1000);
 kafka_do($kafka, 'forget');
-sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '0'); SELECT feed_flush('outbox')});
+sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '0'); SELECT feed_flush('outbox', '3 min')});
 relay_logs($relay, qr/stopped: the cursor that was committed for group \\"feedpub.outbox\\" is gone/, 'the cursor is gone');
 is(relay_wait($relay), 1, 'it stops');
 kafka_do($kafka, 'pass', 'EndTxn');
@@ -140,7 +140,7 @@ $n = 0;
 kafka_do($kafka, 'limit', 20000);
 sql($node, <<'SQL');
 INSERT INTO large (message_type, message_key, data) SELECT 'n', 'k', to_json(CASE WHEN i = 70 THEN repeat('x', 30000) ELSE i || repeat('.', 100) END) FROM generate_series(1, 100) i;
-SELECT feed_flush('large');
+SELECT feed_flush('large', '3 min');
 SQL
 $relay = relay_start($node, $kafka, feed => 'large', wait => 0);
 relay_logs($relay, qr/stopped: the entry with cursor \S+ cannot be sent: Broker: Message size too large; make it possible, or set --errors-to/, 'too large for the topic');
@@ -164,7 +164,7 @@ is(scalar(@{ values_of('again') }), 69, 'what is before it is sent, here too');
 sql($node, <<'SQL');
 SELECT feed_create('key');
 INSERT INTO key (message_type, message_key, data) VALUES ('n', 'k', '1'), ('n', repeat('k', 6000), '2');
-SELECT feed_flush('key');
+SELECT feed_flush('key', '3 min');
 SQL
 $relay = relay_start($node, $kafka, feed => 'key', kafka => "$dir/small", errors_to => '{feed}.errors', wait => 0);
 relay_logs($relay, qr/cannot be sent: it is larger than message.max.bytes of librdkafka, also without its data/, 'a key that is too large');

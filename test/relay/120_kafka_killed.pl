@@ -48,7 +48,7 @@ sub commits_grow
 	my ($n) = @_;
 	my $before = kafka_count($kafka, 'commit');
 
-	for (1 .. 500)
+	for (1 .. 50 * $PostgreSQL::Test::Utils::timeout_default)
 	{
 		return if kafka_count($kafka, 'commit') >= $before + $n;
 		select undef, undef, undef, 0.02;
@@ -82,12 +82,20 @@ for my $n (0 .. 7)
 		relay_logs($relay, qr/is fenced: relay \\"second|has taken transactional.id|another relay has committed/, "the first is fenced");
 		relay_stop($second, 'KILL');
 	}
+	if ($n == 0)
+	{
+		# in the middle of a transaction, for certain
+		kafka_do($kafka, 'fail', 'EndTxn', 14, 1_000_000);
+		write_messages();
+		soon(sub { kafka_count($kafka, 'append') > kafka_records($kafka) }, 'a transaction is open');
+	}
 	select undef, undef, undef, 0.005 * $n;
 	relay_stop($relay, 'KILL');
+	kafka_do($kafka, 'pass', 'EndTxn') if $n == 0;
 }
 waitpid $writer, 0;
 is($?, 0, 'the writers have ended');
-sql($node, q{SELECT feed_flush('outbox')});
+sql($node, q{SELECT feed_flush('outbox', '3 min')});
 is(relay_once($node, $kafka, name => 'first', takeover => 1), 0, 'the last one sends the rest');
 
 # what was committed, in the order of the feed

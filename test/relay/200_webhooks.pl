@@ -27,7 +27,7 @@ sub start
 	my (%options) = @_;
 
 	return relay_start($node, undef, to => $receiver->{url}, secrets => "$directory/secrets",
-		subscription => 'hook', allow => '127.0.0.0/8', %options);
+		subscription => 'hook', allow => '127.0.0.0/8', request_timeout => 120, %options);
 }
 
 # The first of these that a body has.
@@ -59,7 +59,7 @@ sql($node, <<'SQL');
 SELECT feed_create('outbox');
 INSERT INTO outbox (publication_id, message_type, message_id, message_key, data, headers)
 	VALUES ('shop', 'order.placed', 'id.1', E'a 1%\n', '{"total": 10}', '{"traceparent": "00-a-b-01"}');
-SELECT feed_flush('outbox');
+SELECT feed_flush('outbox', '3 min');
 SQL
 my $once = start(once => 1);
 is(relay_wait($once), 0, '--once');
@@ -89,10 +89,13 @@ is($headers{'webhook-signature'}, join(' ', map { signature($_, $request) } @sec
 is(sql($node, 'SELECT lag_rows FROM feedpub.subscriptions'), '0', 'it is acknowledged');
 
 # one in flight for each key, several of different keys, in the order of each key
+sql($node, q{SELECT feed_alter_subscription('hook', backoff => '{1 h}')});
 my $relay = start(attempts => 3);
-receiver_rules($receiver, { match => '', delay => 0.05 });
+receiver_rules($receiver, { match => '', hold => 1 });
 sql($node, "INSERT INTO outbox (message_type, message_key, message_id, data)
 	SELECT 'n', 'k' || i % 5, i, json_build_object('i', i) FROM generate_series(1, 100) i");
+got(6, 'one message of each key');
+receiver_rules($receiver, { match => '', delay => 0.05 });
 got(101, 'a hundred messages');
 soon(sub { relay_metric($relay, 'sent_total') == 100 }, 'are accepted');
 my (%open, %last, $most);
@@ -175,8 +178,9 @@ receiver_rules($receiver, { match => 'h1', endless => 100000 }, { match => 'h2',
 	{ match => 'h3', hang => 1, times => 1 });
 insert('h', 'h1', 'h2', 'h3');
 soon(sub { relay_metric($relay, 'sent_total') == 3 }, 'long and slow bodies do not matter');
-is(scalar(grep { /"h[12]"/ } bodies()), 2, 'for the status has come');
-is(scalar(grep { /"h3"/ } bodies()), 2, 'without an answer it is sent again');
+my $failures = relay_metric($relay, 'failures_total');
+cmp_ok(scalar(grep { /"h3"/ } bodies()), '>=', 2, 'without an answer it is sent again');
+cmp_ok(scalar(grep { /"h[123]"/ } bodies()), '<=', 3 + $failures, 'nothing else is, for the status has come');
 relay_logs($relay, qr/could not deliver: .*timed? ?out/i, 'the log says so');
 is(relay_stop($relay), 0, 'SIGTERM ends it');
 receiver_rules($receiver);
@@ -246,9 +250,11 @@ INSERT INTO kv VALUES ('a b', 1, 'x');
 UPDATE kv SET n = 2;
 DELETE FROM kv;
 INSERT INTO kv VALUES ('c', 3, 'y');
-SELECT feed_flush('kv');
-SELECT feed_flush('changes');
+SELECT feed_flush('kv', '3 min');
+SELECT feed_flush('changes', '3 min');
 TRUNCATE kv;
+SELECT feed_flush('kv', '3 min');
+SELECT feed_flush('changes', '3 min');
 SQL
 is(relay_wait(start(feed => 'kv', subscription => 'rows', once => 1)), 0, 'a table feed');
 my @rows = (receiver_requests($receiver))[ -3 .. -1 ];

@@ -9,7 +9,6 @@ use lib "$FindBin::RealBin/../perl";
 use FeedpubReceiver;
 use FeedpubRelay;
 use FeedpubTest;
-use POSIX 'strftime';
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -26,7 +25,7 @@ CREATE TABLE broken (k int PRIMARY KEY, m mood);
 SELECT feed_attach('broken');
 INSERT INTO broken VALUES (1, 'sad'), (2, 'gone'), (3, 'sad');
 DELETE FROM pg_enum WHERE enumlabel = 'gone';
-SELECT feed_flush('broken');
+SELECT feed_flush('broken', '3 min');
 SQL
 
 sub start
@@ -34,7 +33,7 @@ sub start
 	my (%options) = @_;
 
 	return relay_start($node, undef, to => $receiver->{url}, secrets => "$directory/secrets",
-		subscription => 'hook', allow => '127.0.0.1', %options);
+		subscription => 'hook', allow => '127.0.0.1', request_timeout => 120, %options);
 }
 
 # With the key that they begin with.
@@ -90,8 +89,7 @@ relay_stop($relay);
 
 # Retry-After as a date
 $relay = start(attempts => 2);
-receiver_rules($receiver, { match => 'd1', status => 503, times => 1,
-		headers => { 'Retry-After' => strftime('%a, %d %b %Y %H:%M:%S GMT', gmtime(time + 4)) } });
+receiver_rules($receiver, { match => 'd1', status => 503, times => 1, retry_at => 4 });
 insert('d1');
 sent($relay, 1, 'Retry-After as a date');
 my @times = map { $_->{time} } of('d1');
@@ -158,16 +156,16 @@ INSERT INTO pg_enum SELECT 4294967000, enumtypid, 99, 'gone' FROM pg_enum WHERE 
 CREATE TABLE first (k int PRIMARY KEY, m mood);
 SELECT feed_attach('first');
 INSERT INTO first VALUES (1, 'gone');
-SELECT feed_flush('first');
+SELECT feed_flush('first', '3 min');
 INSERT INTO first VALUES (2, 'sad');
 DELETE FROM pg_enum WHERE enumlabel = 'gone';
-SELECT feed_flush('first');
+SELECT feed_flush('first', '3 min');
 SELECT feed_subscribe('first', 'first', 'earliest');
 BEGIN; LOCK TABLE feedpub._shard IN EXCLUSIVE MODE; PREPARE TRANSACTION 'poll';
 BEGIN; LOCK TABLE feedpub._parked_entry IN SHARE MODE; PREPARE TRANSACTION 'park';
 SQL
 sub is_waited_for { return is_soon($node, "EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'feedpub.$_[0]'::regclass)", "$_[0] is waited for") }
-$relay = start(feed => 'first', subscription => 'first', wait => 0);
+$relay = start(feed => 'first', subscription => 'first', lock_timeout => 600, statement_timeout => 600, wait => 0);
 is_waited_for('_shard');
 sql($node, "ROLLBACK PREPARED 'poll'");
 is_waited_for('_parked_entry');
