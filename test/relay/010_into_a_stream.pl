@@ -58,8 +58,10 @@ is(relay_once($node, $nats), 0, 'a second run');
 is(scalar(stream_messages($nats, 'outbox')), 1, 'sends nothing again');
 my $relay = relay_start($node, $nats);
 sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(i) FROM generate_series(1, 5000) i");
-soon(sub { relay_metric($relay, 'sent_total') == 5000 }, 'one that runs sends what is published');
+stream_has($nats, 'outbox', 5001, 'one that runs sends what is published');
 soon(sub { relay_metric($relay, 'at_end') == 1 }, 'and knows that there is no more');
+# an acknowledgement on a connection that it has given up is none
+ok(relay_metric($relay, 'sent_total') == 5000 || relay_metric($relay, 'failures_total') > 0, 'and how many it has sent');
 is(relay_metric($relay, 'in_flight'), 0, 'all is acknowledged');
 is(relay_get($relay, '/live')->{content}, "ok\n", '/live');
 is(relay_get($relay, '/nothing')->{status}, 404, 'what there is not');

@@ -116,7 +116,7 @@ soon(sub { relay_get($relay, '/ready')->{status} == 503 }, 'without a database i
 $node->start;
 soon(sub { relay_get($relay, '/ready')->{status} == 200 }, 'when there is one, it is');
 write_message(4);
-soon(sub { relay_metric($relay, 'sent_total', 'a') == 4 }, 'and goes on');
+stream_has($plain, 'a', 4, 'and goes on');
 relay_stop($relay);
 sql($node, q{UPDATE pg_extension SET extversion = '9.9' WHERE extname = 'feedpub'});
 $relay = relay_start($node, $plain, feed => 'a', wait => 0);
