@@ -283,7 +283,8 @@ feedpub_wait_for_batch(Oid relid, const FeedpubCursor *after,
 			break;
 		arrived = lies_after(relid, after, (flags & FEEDPUB_WAIT_FROM_START) != 0,
 							 !looked_before && (flags & FEEDPUB_WAIT_CHECKED) != 0);
-		left = (end - GetCurrentTimestamp()) / 1000;
+		/* rounded up: who waits until something is due must not come before */
+		left = (end - GetCurrentTimestamp() + 999) / 1000;
 		if (arrived || left <= 0)
 			break;
 		(void) feedpub_launcher_ensure((!looked_before && (flags & FEEDPUB_WAIT_CHECKED)) || !feedpub_wait_may_sleep() || is_to_ask(relid) ?

@@ -108,8 +108,19 @@ SELECT FROM feed_poll('later') \\g /dev/null
 SELECT p.row ->> 'data', clock_timestamp() BETWEEN (p.row ->> 'scheduled')::timestamptz AND (p.row ->> 'scheduled')::timestamptz + interval '$waits s' / 2
 FROM feed_poll('later', timeout => '$waits s') p;
 SQL
-$consumer->quit;
 is(sql($standby, $poll_and_ack), '7|t', 'and has it until it is acknowledged');
+
+# It does not wake a moment too early, and return nothing.
+is(join(' ', map { $consumer->query_safe(<<"SQL") } 1001 .. 1020), join(' ', 1001 .. 1020), 'none wakes too early');
+INSERT INTO outbox (message_type, data, scheduled) VALUES ('a', '$_', clock_timestamp() + interval '30 ms');
+SELECT feed_flush('outbox') \\g /dev/null
+SELECT FROM feed_poll('later') \\g /dev/null
+SELECT COALESCE(max(p.row ->> 'data'), 'none') AS data, COALESCE(max(receipt), '') AS receipt
+FROM feed_poll('later', timeout => '$waits s') p \\gset
+SELECT feed_ack('later', COALESCE(NULLIF(:'receipt', ''), (SELECT receipt FROM feed_poll('later', timeout => '$waits s')))) \\g /dev/null
+SELECT :'data';
+SQL
+$consumer->quit;
 
 #
 # Many that wait: polls read as many buffers as with twenty
