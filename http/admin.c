@@ -12,6 +12,13 @@
 
 static void print_metrics(BaseText *text);
 
+/* Can requests be answered, and is news heard? */
+static bool
+has_database(void)
+{
+	return db_pool_connected() > 0 && db_listener_ready();
+}
+
 void
 http_admin(HttpRequest *request)
 {
@@ -23,7 +30,7 @@ http_admin(HttpRequest *request)
 		base_text_print(&text, "ok\n");
 	else if (strcmp(path, "/ready") == 0)
 	{
-		if (db_pool_connected() > 0 && db_listener_ready() && !job_ending())
+		if (has_database() && !job_ending())
 			base_text_print(&text, "ok\n");
 	}
 	else if (strcmp(path, "/metrics") == 0)
@@ -75,8 +82,10 @@ print_metrics(BaseText *text)
 					"# TYPE feedpub_http_waiting gauge\n"
 					"feedpub_http_waiting %d\n"
 					"# TYPE feedpub_http_pool_connections gauge\n"
-					"feedpub_http_pool_connections %d\n",
+					"feedpub_http_pool_connections %d\n"
+					"# TYPE feedpub_http_database gauge\n"
+					"feedpub_http_database %d\n",
 					http_connection_count(), (unsigned long long) http_dropped(),
 					http_memory(), jobs.waiting,
-					db_pool_connected());
+					db_pool_connected(), has_database());
 }

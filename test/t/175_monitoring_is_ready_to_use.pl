@@ -1,7 +1,8 @@
 # What examples/monitoring has: every query of the exporter and of the
 # dashboard runs, on a primary and on a standby, for a role that is a member of
 # pg_monitor and nothing else; and each alert is raised by what it is there
-# for, and by nothing else.
+# for, and by nothing else.  Those on feedpub-http and feedpub-relay have tests in
+# test/http and test/relay.
 
 use strict;
 use warnings FATAL => 'all';
@@ -10,6 +11,7 @@ use CPAN::Meta::YAML;
 use FindBin;
 use JSON::PP;
 use lib "$FindBin::RealBin/../perl";
+use FeedpubAlerts;
 use FeedpubPublished;
 use FeedpubTest;
 use PostgreSQL::Test::Cluster;
@@ -20,8 +22,7 @@ use Time::HiRes qw(usleep);
 my $root = "$FindBin::RealBin/../..";
 my $dir = "$root/examples/monitoring";
 my $queries = CPAN::Meta::YAML->read("$dir/postgres_exporter.yaml")->[0];
-my $groups = CPAN::Meta::YAML->read("$dir/alerts.yaml")->[0]{groups};
-my @alerts = map { @{ $_->{rules} } } @$groups;
+my @alerts = alerts('feedpub');
 my $dashboard = decode_json(slurp_file("$dir/dashboard.json"));
 my $operations = slurp_file("$root/docs/operations.md");
 
@@ -79,42 +80,6 @@ sub scrape
 	return \%metrics;
 }
 
-# The alerts that would be raised, once they have stood long enough:
-# "metric OP number and ...", where all is of the same labels.  What is to
-# last for some seconds has lasted.
-my %compare = (
-	'>' => sub { $_[0] > $_[1] },
-	'==' => sub { $_[0] == $_[1] });
-
-sub raised
-{
-	my ($metrics) = @_;
-	my @raised;
-
-	for my $alert (@alerts)
-	{
-		my @conditions = split / and /, $alert->{expr};
-		my ($first) = $conditions[0] =~ /^(\w+)/;
-
-		for my $labels (sort keys %{ $metrics->{$first} })
-		{
-			my $is_met = grep {
-				my ($metric, $op, $number) = /^(\w+) (\S+) (\d+)$/
-				  or die "cannot evaluate $_";
-				my $value = $metrics->{$metric}{$labels};
-
-				$number = 0 if $metric =~ /_seconds$/;
-				defined $value && $compare{$op}->($value, $number);
-			} @conditions;
-
-			push @raised, join ' ', $alert->{alert},
-			  ($labels =~ /subscription=(.*)/) ? $1 : ($labels =~ /feed=([^,]+)/)
-			  if $is_met == @conditions;
-		}
-	}
-	return join "\n", @raised;
-}
-
 sub await_raised
 {
 	my ($expected, $test) = @_;
@@ -123,7 +88,7 @@ sub await_raised
 
 	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
 	{
-		$raised = raised(scrape($node));
+		$raised = raised(scrape($node), {}, @alerts);
 		last if $raised eq $expected;
 		usleep(100_000);
 	}
@@ -191,6 +156,9 @@ for my $panel (@panels)
 			"$panel->{title}: column $override->{matcher}{options} is there");
 	}
 }
+my %programs = %{ decode_json(slurp_file("$dir/programs.json")) };
+my @asked = map { map { $_->{expr} } @{ $_->{targets} } } @{ $programs{panels} };
+is(join("\n", grep { !/feedpub-(?:http|relay)|feedpub_(?:http|relay)_/ } @asked), '', 'that of the programs asks for metrics of theirs');
 
 #
 # The alerts
@@ -202,11 +170,9 @@ for my $alert (@alerts)
 		ok(exists $metrics->{$metric},
 			"$alert->{alert}: the exporter has $metric");
 	}
-	like($operations, qr/^### $alert->{alert}$/m,
-		'what to do is in docs/operations.md');
 }
 is(join(' ', $operations =~ /^### (Feedpub\w+)$/mg),
-	join(' ', map { $_->{alert} } @alerts), 'which has no others');
+	join(' ', map { $_->{alert} } @alerts, alerts('feedpub-programs')), 'what to do is in docs/operations.md, which has no others');
 
 await_raised('', 'all is well: no alert');
 
@@ -301,7 +267,7 @@ $standby->start;
 $node->wait_for_replay_catchup($standby);
 $metrics = scrape($standby);
 is(keys %{ $metrics->{feedpub_feed_ready} }, 3, 'a standby has all feeds');
-is(raised($metrics), '', 'and no alert, though it publishes nothing');
+is(raised($metrics, {}, @alerts), '', 'and no alert, though it publishes nothing');
 for my $panel (@panels)
 {
 	rows($standby, $_->{rawSql}, %monitor) for @{ $panel->{targets} };
