@@ -113,6 +113,8 @@ configure([qw(all orders)], 'stream = all');
 reload($relay, qr/feed \\"orders\\": its stream is that of feed \\"all\\" too.*settings not reloaded/s, 'two sections with one stream are refused');
 write_messages();
 has_all($relay, 'orders', 'and nothing changes');
+configure([qw(all orders)], 'stream = all', 'to = nats://127.0.0.1:1');
+reload($relay, qr/settings reloaded/, 'on another server it is another stream');
 is(relay_stop($relay) >> 8, 1, 'SIGTERM ends it, with the status of one that was stopped');
 
 done_testing();

@@ -93,6 +93,7 @@ for my $bad (
 		'a b', 'a.b', 'a"b', 'a*', '>', 'a/b', 'a%b', "a\tb", 'a\\b', "a\x{c3}\x{a9}"),
 	(map { [ qr/setting \\"cursors\\" must be the name of a stream/, cursors => $_ ] } 'a b', ''),
 	(map { [ qr/setting \\"stream-subjects\\" must have subjects/, stream_subjects => $_ ] } 'a.>, b.>', 'a"b'),
+	[ qr/feed \\"b\\": its transactional-id is that of feed \\"a\\" too/, file => file('to = kafka://x:9092', '[a]', '[b]', 'feed = a') ],
 	[ qr/unknown option/, nothing => 1 ],
 	[ qr/needs \\"password\\"/, user => 'x' ])
 {
