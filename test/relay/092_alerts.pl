@@ -37,7 +37,7 @@ sub await_raised
 sub write_message
 {
 	sql($node, "INSERT INTO $_ (message_type, message_key, data) VALUES ('t', 'k', '1')") for qw(a b);
-	return sql($node, q{SELECT feed_flush('a'), feed_flush('b')});
+	return sql($node, q{SELECT feed_flush('a', '3 min'), feed_flush('b', '3 min')});
 }
 
 sql($node, q{SELECT feed_create('a'), feed_create('b'); SELECT feed_start_worker()});
@@ -66,7 +66,8 @@ await_raised(join("\n", map { ("FeedpubRelay$_ a", "FeedpubRelay$_ b") } qw(Fail
 nats_restart($nats);
 await_raised('', 'it is there');
 
-# no database
+# no database; what it reads just now would be a failure
+soon(sub { relay_metric($relays[0], 'at_end', 'a') == 1 && relay_metric($relays[0], 'at_end', 'b') == 1 }, 'at the end');
 $before = now();
 $node->stop;
 await_raised('FeedpubProgramWithoutDatabase', 'no database');
