@@ -125,6 +125,7 @@ extern int64_t db_listener_sweep(int64_t now);
 extern const DbSettings *db_settings;	/* the program sets it */
 extern void db_pool_start(void);
 extern int	db_pool_connected(void);
+extern void db_pool_connect(void);
 extern void db_pool_add(DbTask *task);
 extern void db_pool_work(void);
 extern int64_t db_pool_sweep(int64_t now);

@@ -119,6 +119,19 @@ db_pool_connected(void)
 	return connected;
 }
 
+/*
+ * Another connection to the database has just been made again: so can those of
+ * the pool, also if they have failed a moment ago.  Without this what waits for
+ * news, which is queued now, would find none that may be there soon, and fail.
+ */
+void
+db_pool_connect(void)
+{
+	for (int i = 0; i < worker_count; i++)
+		if (workers[i].session.state == DB_SESSION_CLOSED)
+			db_session_open(&workers[i].session);
+}
+
 /* The rows of a statement that was not committed are no result either. */
 bool
 db_result_failed(const DbResult *result)

@@ -88,6 +88,7 @@ static uint64_t news_of_all;	/* the clock when all feeds last had news */
 static uint64_t news_of_others; /* the same of those that are not in "feeds" */
 static JobStatistics statistics;
 
+static bool is_lost;			/* the database, since the listener had it */
 static bool ends;				/* nothing waits any more */
 
 static uint64_t add_hash(uint64_t hash, const char *text);
@@ -604,6 +605,9 @@ static void
 hear_news_of_all(void)
 {
 	news_of_all = ++clock_now;
+	if (is_lost)
+		db_pool_connect();
+	is_lost = false;
 	for (int i = 0; i < FEED_BUCKETS; i++)
 		for (Feed *feed = feeds[i]; feed != NULL; feed = feed->next)
 			queue_waiting(feed);
@@ -613,6 +617,7 @@ hear_news_of_all(void)
 static void
 forget_listening(void)
 {
+	is_lost = true;
 	for (int i = 0; i < FEED_BUCKETS; i++)
 		for (Feed *feed = feeds[i]; feed != NULL; feed = feed->next)
 			feed->heard_until = 0;

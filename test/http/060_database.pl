@@ -8,6 +8,9 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubHttp;
 use FeedpubTest;
+use IO::Select;
+use IO::Socket::INET;
+use IO::Socket::UNIX;
 use POSIX ':sys_wait_h';
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -134,6 +137,99 @@ select undef, undef, undef, 0.05
   while slurp_file($http->{log}) !~ /settings reloaded/ && $tries-- > 0;
 like(slurp_file($http->{log}), qr/message="settings reloaded"/, 'SIGHUP');
 is(http_stop($http), 0, 'the server has not ended by itself');
+
+# The listener is the first that has the database again, just after the pool was
+# refused: what waits goes on.
+my $refuses = "$file.refuses";
+my $port = PostgreSQL::Test::Cluster::get_free_port();
+my $proxy = proxy_start($port);
+{
+	local $ENV{PGAPPNAME};
+	delete $ENV{PGAPPNAME};
+	$http = http_start($node, user => 'regress_feedpub_login', anonymous_role => 'regress_feedpub_login', pool => 1,
+		database => "host=127.0.0.1 port=$port sslmode=disable gssencmode=disable dbname=postgres user=regress_feedpub_login");
+}
+for my $turn (1 .. 3)
+{
+	$last = await('/feeds/outbox')->{cursor};
+	$waiting = send_request($http, "/feeds/outbox?after=$last&wait=60");
+	metric_is($http, 'waiting', 1, 'a request waits');
+	append_to_file($refuses, '');
+	sql($node, q(SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'regress_feedpub_login'));
+	sql($node, "INSERT INTO outbox (message_type, data) VALUES ('A', '$turn')");
+	like(read_until($waiting, qr/"more": |\}\n/), qr/"upsert"/, 'and is answered by the first connection that is made again');
+}
+http_stop($http);
+end_process($proxy);
+
+# A proxy before the server.  While there is the file, it refuses the connections of
+# the pool, and keeps that of the listener; when it has both, it refuses the one,
+# lets the other pass, and refuses no more.
+sub proxy_start
+{
+	my ($port) = @_;
+	my $listener = IO::Socket::INET->new(Listen => 10, LocalAddr => '127.0.0.1', LocalPort => $port, ReuseAddr => 1) or die "port $port: $!";
+	my $pid = fork // die "could not fork: $!";
+
+	return ends_with_test($pid) if $pid;
+	$SIG{PIPE} = 'IGNORE';
+	eval { run_proxy($listener) };
+	print STDERR "proxy: $@";
+	POSIX::_exit(1);
+}
+
+sub run_proxy
+{
+	my ($listener) = @_;
+	my $select = IO::Select->new($listener);
+	my ($kept, %peer);
+
+	while (1)
+	{
+		my ($ready) = $select->can_read;
+
+		if ($ready == $listener)
+		{
+			$select->add(scalar $listener->accept);
+			next;
+		}
+		my $read = sysread $ready, my $data, 65536;
+
+		if ($read && !$peer{$ready} && -e $refuses)
+		{
+			# what it sends first says who it is
+			$select->remove($ready);
+			if ($data =~ /listener/) { $kept = [ $ready, $data ] }
+			next if !$kept || $kept->[0] == $ready;
+			close $ready;
+			unlink $refuses;
+			($ready, $data) = @$kept;
+			undef $kept;
+			$select->add($ready);
+		}
+		if ($read && !$peer{$ready})
+		{
+			my $server = IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port) or die "$!";
+
+			@peer{ $ready, $server } = ($server, $ready);
+			$select->add($server);
+		}
+		if ($read)
+		{
+			syswrite $peer{$ready}, $data;
+			next;
+		}
+		my @sides = grep { $_ } $ready, $peer{$ready};
+
+		for my $side (@sides)
+		{
+			delete $peer{$side};
+			$select->remove($side);
+			close $side;
+		}
+	}
+	return;
+}
 
 # Gives the extension another version, and asks until feedpub-http has looked at
 # it so many times.

@@ -384,6 +384,19 @@ eval {
 		$disturb[ $n % @disturb ]->();
 		stop_worker($run);
 	}
+
+	# a slow machine may have had no time for them
+	my $moments = sub {
+		return [ ask($reports, $run, 'SELECT count(*) FROM seen'),
+			-e "$run->{dir}/judged" ? scalar(() = slurp_file("$run->{dir}/judged") =~ /\n/g) : 0 ];
+	};
+	my $before = $moments->();
+	wait_until('moments are seen by the copy and by the judge, which nothing disturbs', sub {
+		my $now = $moments->();
+
+		wait_for($run, 0.2);
+		return $now->[0] >= $before->[0] + 40 && $now->[1] >= $before->[1] + 40;
+	});
 	$compared = end($run, 'TERM');
 	1;
 } or fail("a session or the follower has failed: $@");
