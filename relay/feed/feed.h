@@ -44,6 +44,7 @@ struct FeedReader
 	FeedPage	pages[2];		/* the one that is taken from, and the next */
 	char		position[80];	/* the cursor of what was taken; "": not known yet */
 	char		after[80];		/* of what was read */
+	char		latest[80];		/* what "latest" has meant, until the sink has more; or "" */
 	bool		is_wanted;		/* it has begun */
 	bool		is_stale;		/* what is being read is not wanted any more */
 	bool		is_read;		/* all that was published has been read */

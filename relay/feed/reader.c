@@ -51,6 +51,7 @@ feed_reader_start(FeedReader *reader, const RelayFeedConfig *config)
 	reader->must_listen = true;
 	reader->has_failed = false;
 	reader->retry_at = 0;
+	reader->latest[0] = '\0';
 	if (reader->session.state == DB_SESSION_CLOSED)
 		db_session_open(&reader->session);
 }
@@ -67,17 +68,25 @@ feed_reader_stop(FeedReader *reader)
 
 /*
  * Go on after a cursor, whatever was read.  The position is known then, unless
- * the cursor is a word for one: then the first page says what it means.
+ * the cursor is a word for one: then the first page says what it means.  If the
+ * sink has failed before it had anything, "latest" still means the same, or what
+ * was published since then would be skipped.
  */
 void
 feed_reader_begin(FeedReader *reader, const char *cursor, bool is_word)
 {
+	if (is_word && strcmp(cursor, "latest") == 0 && reader->latest[0] != '\0')
+	{
+		cursor = reader->latest;
+		is_word = false;
+	}
 	while (reader->pages[0].result != NULL)
 		drop_page(reader);
 	reader->is_stale = reader->session.state == DB_SESSION_OPEN &&
 		(reader->state == FEED_READER_LISTENS || reader->state == FEED_READER_READS ||
 		 reader->state == FEED_READER_COUNTS);
 	reader->left = -1;
+	reader->has_counted = false;
 	reader->count_at = 0;
 	snprintf(reader->after, sizeof(reader->after), "%s", cursor);
 	snprintf(reader->position, sizeof(reader->position), "%s", is_word ? "" : cursor);
@@ -341,6 +350,8 @@ take_page(FeedReader *reader, PGresult *result)
 	page->end = last;
 	if (sscanf(last, "%79s %7s %u", page->cursor, more, &reader->feed) != 3)
 		abort();
+	if (strcmp(reader->after, "latest") == 0)
+		strcpy(reader->latest, page->cursor);
 	strcpy(reader->after, page->cursor);
 	if (strcmp(more, "end") != 0)
 		return;

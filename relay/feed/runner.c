@@ -313,7 +313,10 @@ acknowledged(Sink *sink)
 
 	feed->sent += sink->acknowledged - feed->counted;
 	if (sink->acknowledged > feed->counted)
+	{
 		feed->delay = FIRST_DELAY;
+		feed->reader.latest[0] = '\0';
+	}
 	feed->counted = sink->acknowledged;
 }
 
