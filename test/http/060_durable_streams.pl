@@ -37,7 +37,8 @@ my $http = http_start(
 	anonymous_role => 'regress_feedpub_web',
 	message_type => 'posted',
 	max_limit => 10,
-	max_wait => 1);
+	max_wait => 1,
+	log_level => 'debug');
 my $odd = '/streams/%22Odd%20%22%22%25%22';
 
 # A response, and its Stream-Next-Offset in {offset}
@@ -53,10 +54,19 @@ sub read_stream
 sub append
 {
 	my ($path, $type, $body, %headers) = @_;
+	my $not_waited = sub { return scalar(() = slurp_file($http->{log}) =~ /: an append was not waited for"/g) };
+	my $before = $not_waited->();
 	my $response = HTTP::Tiny->new->post("$http->{url}$path",
 		{ headers => { 'Content-Type' => $type, %headers }, content => $body });
 
 	$response->{offset} = $response->{headers}{'stream-next-offset'};
+
+	# It waits five seconds until the message is published.  If the machine stands
+	# still for so long, the log says so; the offset is then where the end is.
+	my $name = $path =~ s{^/streams/}{}r =~ s/%(..)/chr hex $1/ger;
+
+	$response->{offset} = sql($node, "SELECT feed_flush('$name')")
+	  if !defined $response->{offset} && $name ne 'inbox' && $not_waited->() > $before;
 	return $response;
 }
 
