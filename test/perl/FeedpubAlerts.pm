@@ -48,14 +48,8 @@ sub scraped
 	while (my ($job, $port) = splice @_, 0, 2)
 	{
 		my $instance = "instance=$port,job=$job";
-		my $response;
+		my $response = HTTP::Tiny->new(timeout => 60)->get("http://127.0.0.1:$port/metrics");
 
-		# one that was held up for longer than a program waits for a request
-		for (1 .. 10)
-		{
-			$response = HTTP::Tiny->new(timeout => 60)->get("http://127.0.0.1:$port/metrics");
-			last unless $response->{status} == 599 && $response->{content} =~ /end of stream|socket: /;
-		}
 		$metrics{up}{$instance} = $response->{success} ? 1 : 0;
 		next unless $response->{success};
 		while ($response->{content} =~ /^(\w+)(?:\{(.*)\})? (\S+)$/mg)

@@ -479,19 +479,11 @@ sub relay_logs
 	  || diag(relay_log($relay));
 }
 
-# A relay closes a connection without a request after some seconds, so a request
-# that has been held up for longer is made again.
 sub relay_get
 {
 	my ($relay, $path) = @_;
-	my $response;
 
-	for (1 .. 10)
-	{
-		$response = HTTP::Tiny->new(timeout => 60)->get("http://127.0.0.1:$relay->{admin}$path");
-		last unless $response->{status} == 599 && $response->{content} =~ /end of stream|socket: /;
-	}
-	return $response;
+	return HTTP::Tiny->new(timeout => 60)->get("http://127.0.0.1:$relay->{admin}$path");
 }
 
 sub relay_metric
