@@ -115,6 +115,7 @@ write_messages();
 has_all($relay, 'orders', 'and nothing changes');
 configure([qw(all orders)], 'stream = all', 'to = nats://127.0.0.1:1');
 reload($relay, qr/settings reloaded/, 'on another server it is another stream');
+soon(sub { relay_metric($relay, 'stopped', 'all') == 1 }, 'the one that is sealed is stopped again');
 is(relay_stop($relay) >> 8, 1, 'SIGTERM ends it, with the status of one that was stopped');
 
 done_testing();
