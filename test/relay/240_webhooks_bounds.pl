@@ -167,6 +167,8 @@ SQL
 sub is_waited_for { return is_soon($node, "EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'feedpub.$_[0]'::regclass)", "$_[0] is waited for") }
 $relay = start(feed => 'first', subscription => 'first', lock_timeout => 600, statement_timeout => 600, wait => 0);
 is_waited_for('_shard');
+# it goes round its loop, and sees that answer
+relay_get($relay, '/live') for 1 .. 3;
 sql($node, "ROLLBACK PREPARED 'poll'");
 is_waited_for('_parked_entry');
 my $backend = sql($node, q{SELECT pid FROM pg_locks WHERE NOT granted AND relation = 'feedpub._parked_entry'::regclass});
