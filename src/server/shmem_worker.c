@@ -36,7 +36,6 @@ feedpub_shmem_claim_worker(FeedpubWorkerStats *stats)
 		entry->worker.wanted = true;
 		entry->latch = MyLatch;
 		entry->refused = false;
-		entry->all_dirty = true;
 		entry->prepared = true;
 	}
 	feedpub_shmem_unlock();
