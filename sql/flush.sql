@@ -53,9 +53,9 @@ BEGIN
 END $$;
 SHOW feedpub.max_batch_transactions;
 CALL write_and_roll_back(60);
-SELECT feed_flush('outbox') = feed_head('outbox') AS none, feed_flush('kv') = :'flushed_kv' AS none;
+SELECT feed_flush('outbox', '20 s') = feed_head('outbox') AS none, feed_flush('kv', '20 s') = :'flushed_kv' AS none;
 CALL write_and_roll_back(240);
-SELECT feed_flush('outbox') > :'flushed' COLLATE "C" AS made, feed_flush('kv') > :'flushed_kv' COLLATE "C" AS made;
+SELECT feed_flush('outbox', '20 s') > :'flushed' COLLATE "C" AS made, feed_flush('kv', '20 s') > :'flushed_kv' COLLATE "C" AS made;
 DROP PROCEDURE write_and_roll_back;
 
 --

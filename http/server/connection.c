@@ -100,6 +100,7 @@ static Connection *resumed;
 static Connection *closed;
 static bool draining;
 static int	requests;			/* complete, and not answered */
+static int	lingering;			/* connections that linger */
 static size_t held;				/* bytes of connections, without their results */
 static Connection *slowest;		/* of those that the server waits for */
 static Connection *fastest;
@@ -165,6 +166,8 @@ close_connection(Connection *connection)
 	http_address_release(connection->address);
 	connection->listener->count--;
 	connection->listener = NULL;
+	if (connection->state == LINGERS)
+		lingering--;
 	if (connection->request != NULL)
 		end_response(connection);
 	free(connection->in.data);
@@ -269,11 +272,14 @@ http_server_work(void)
 	give_back();
 }
 
-/* Has it something to do, at once? */
+/*
+ * Has it something to do, at once?  If the last request of those that are drained
+ * has ended with its connection, no event and no timer tells it.
+ */
 bool
 http_server_is_ready(void)
 {
-	return resumed != NULL;
+	return resumed != NULL || (draining && requests == 0 && lingering == 0);
 }
 
 /*
@@ -609,6 +615,7 @@ write_more(Connection *connection)
 	}
 	shutdown(connection->source.fd, SHUT_WR);
 	connection->state = LINGERS;
+	lingering++;
 	set_timer(connection, LINGER);
 	return false;
 }

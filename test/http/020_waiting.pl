@@ -104,7 +104,32 @@ metric_is($http, 'waiting', 1, 'one waits');
 my $began = time;
 is(http_stop($http), 0, 'the server ends');
 cmp_ok(time - $began, '<', 30, 'before it has to');
+note('took ' . (time - $began));
 like(read_until($waiting[0], qr/"more": /),
 	qr/^HTTP\/1.1 200 .*"entries": \[\]/s, 'after it has answered');
+
+# ... and waits for nobody who goes then, while a page is read, nor until it looks
+# after its connections, each ten seconds; a machine may be late once
+my @took;
+for (1 .. 5)
+{
+	$http = http_start($node, drain => 60, pool => 1);
+	$locker = $node->background_psql('postgres');
+	$locker->query_safe('BEGIN; LOCK outbox');
+	$stream = send_request($http, '/feeds/outbox', Accept => 'text/event-stream');
+	is_soon($node, q(EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock')), 'an event stream is read');
+	kill 'STOP', $http->{pid};
+	close $stream;
+	kill $_, $http->{pid} for 'TERM', 'CONT';
+	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+	select undef, undef, undef, 0.05
+	  while slurp_file($http->{log}) !~ /message="ending"/ && $tries-- > 0;
+	$began = time;
+	$locker->quit;
+	is(http_stop($http), 0, 'if its client goes too, the server ends');
+	push @took, time - $began;
+}
+cmp_ok(scalar(grep { $_ >= 8 } @took), '<=', 1, 'at once');
+note("@took s");
 
 done_testing();
