@@ -7,10 +7,8 @@ use warnings FATAL => 'all';
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 use FeedpubHttp;
+use FeedpubProxy;
 use FeedpubTest;
-use IO::Select;
-use IO::Socket::INET;
-use IO::Socket::UNIX;
 use POSIX ':sys_wait_h';
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -142,7 +140,8 @@ is(http_stop($http), 0, 'the server has not ended by itself');
 # refused: what waits goes on.
 my $refuses = "$file.refuses";
 my $port = PostgreSQL::Test::Cluster::get_free_port();
-my $proxy = proxy_start($port);
+my $kept;
+my $proxy = proxy_start($port, $node->host . '/.s.PGSQL.' . $node->port, delay => 0, admits => \&admits);
 {
 	local $ENV{PGAPPNAME};
 	delete $ENV{PGAPPNAME};
@@ -160,75 +159,27 @@ for my $turn (1 .. 3)
 	like(read_until($waiting, qr/"more": |\}\n/), qr/"upsert"/, 'and is answered by the first connection that is made again');
 }
 http_stop($http);
-end_process($proxy);
+proxy_stop($proxy);
 
-# A proxy before the server.  While there is the file, it refuses the connections of
-# the pool, and keeps that of the listener; when it has both, it refuses the one,
-# lets the other pass, and refuses no more.
-sub proxy_start
+# While there is the file, the proxy refuses the connections of the pool, and keeps
+# that of the listener; when it has both, it refuses the one, lets the other pass,
+# and refuses no more.
+sub admits
 {
-	my ($port) = @_;
-	my $listener = IO::Socket::INET->new(Listen => 10, LocalAddr => '127.0.0.1', LocalPort => $port, ReuseAddr => 1) or die "port $port: $!";
-	my $pid = fork // die "could not fork: $!";
+	my ($client, $data) = @_;
 
-	return ends_with_test($pid) if $pid;
-	$SIG{PIPE} = 'IGNORE';
-	eval { run_proxy($listener) };
-	print STDERR "proxy: $@";
-	POSIX::_exit(1);
-}
-
-sub run_proxy
-{
-	my ($listener) = @_;
-	my $select = IO::Select->new($listener);
-	my ($kept, %peer);
-
-	while (1)
+	return [ $client, $data ] if !-e $refuses;
+	if ($data =~ /listener/)
 	{
-		my ($ready) = $select->can_read;
-
-		if ($ready == $listener)
-		{
-			$select->add(scalar $listener->accept);
-			next;
-		}
-		my $read = sysread $ready, my $data, 65536;
-
-		if ($read && !$peer{$ready} && -e $refuses)
-		{
-			# what it sends first says who it is
-			$select->remove($ready);
-			if ($data =~ /listener/) { $kept = [ $ready, $data ] }
-			next if !$kept || $kept->[0] == $ready;
-			close $ready;
-			unlink $refuses;
-			($ready, $data) = @$kept;
-			undef $kept;
-			$select->add($ready);
-		}
-		if ($read && !$peer{$ready})
-		{
-			my $server = IO::Socket::UNIX->new(Peer => $node->host . '/.s.PGSQL.' . $node->port) or die "$!";
-
-			@peer{ $ready, $server } = ($server, $ready);
-			$select->add($server);
-		}
-		if ($read)
-		{
-			syswrite $peer{$ready}, $data;
-			next;
-		}
-		my @sides = grep { $_ } $ready, $peer{$ready};
-
-		for my $side (@sides)
-		{
-			delete $peer{$side};
-			$select->remove($side);
-			close $side;
-		}
+		$kept = [ $client, $data ];
+		return;
 	}
-	return;
+	return if !$kept;
+	close $client;
+	unlink $refuses;
+	my $listener = $kept;
+	undef $kept;
+	return $listener;
 }
 
 # Gives the extension another version, and asks until feedpub-http has looked at

@@ -5,7 +5,10 @@
 #                this name, and returns its pid.
 #                Options: every, the seconds between two connections that it
 #                breaks, on average (0: none); delay, the share of pieces that
-#                come up to 2 ms late (0.05)
+#                come up to 2 ms late (0.05); admits, code that gets a new
+#                connection and what it has sent first, and returns those, in
+#                arrays of two, that are let through now (all).  One that it does
+#                not keep is closed
 #   proxy_stop(PID, ...)   ends proxies
 #   proxy_mute(PID)        from now on nothing passes on the connections that
 #                          there are, and nobody is told
@@ -74,7 +77,7 @@ sub run
 	my $every = $options{every} // 0;
 	my $delay = $options{delay} // 0.05;
 	my $select = IO::Select->new($listener);
-	my (%peer, @silent);
+	my (%peer, %is_new, @silent);
 	my $mute = 0;
 	my $next = Time::HiRes::time() + $every * 2 * rand;
 
@@ -99,11 +102,25 @@ sub run
 			if ($ready == $listener)
 			{
 				my $client = $listener->accept or next;
-				my $server = $to =~ m{/} ? IO::Socket::UNIX->new(Peer => $to) : IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
 
-				if (!$server) { close $client; next; }
-				$select->add($client, $server);
-				@peer{ $client, $server } = ($server, $client);
+				$select->add($client);
+				if ($options{admits}) { $is_new{$client} = 1 }
+				else { connect_peer($client, $to, $select, \%peer) }
+				next;
+			}
+			if (delete $is_new{$ready})
+			{
+				$select->remove($ready);
+				my $n = sysread $ready, my $data, 65536;
+
+				for ($n ? $options{admits}->($ready, $data) : ())
+				{
+					my ($client, $first) = @$_;
+
+					$select->add($client);
+					connect_peer($client, $to, $select, \%peer);
+					syswrite $peer{$client}, $first if $peer{$client};
+				}
 				next;
 			}
 			# it may have been closed in this round
@@ -130,6 +147,23 @@ sub run
 			close shift @silent if @silent > 20;
 		}
 	}
+	return;
+}
+
+# Connects a client with the server; it is closed if there is none.
+sub connect_peer
+{
+	my ($client, $to, $select, $peer) = @_;
+	my $server = $to =~ m{/} ? IO::Socket::UNIX->new(Peer => $to) : IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
+
+	if (!$server)
+	{
+		$select->remove($client);
+		close $client;
+		return;
+	}
+	$select->add($server);
+	@$peer{ $client, $server } = ($server, $client);
 	return;
 }
 
