@@ -25,18 +25,7 @@ SQL
 my $http = http_start($node, pool => 1, max_memory => 16);
 my $before;
 sub now { return scraped('feedpub-http' => $http->{admin}) }
-
-sub await_raised
-{
-	my ($expected, $test) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
-	my $raised;
-
-	select undef, undef, undef, 0.05
-	  while ($raised = raised(now(), $before, @alerts)) ne $expected && $tries-- > 0;
-	return is($raised, $expected, $test);
-}
+sub is_raised { return await_raised(\&now, $before, \@alerts, @_) }
 
 # What /metrics has
 uses_only('feedpub_http', now(),
@@ -46,16 +35,16 @@ uses_only('feedpub_http', now(),
 # Errors
 $before = now();
 get($http, '/feeds') for 1 .. 5;
-await_raised('', 'all is well: no alert');
+is_raised('', 'all is well: no alert');
 $before = now();
 $node->stop;
-await_raised('FeedpubProgramWithoutDatabase', 'without a database');
+is_raised('FeedpubProgramWithoutDatabase', 'without a database');
 get($http, '/feeds');
-await_raised("FeedpubProgramWithoutDatabase\nFeedpubHttpErrors", 'which is needed');
+is_raised("FeedpubProgramWithoutDatabase\nFeedpubHttpErrors", 'which is needed');
 $node->start;
-await_raised('FeedpubHttpErrors', 'it is there again');
+is_raised('FeedpubHttpErrors', 'it is there again');
 get($http, '/feeds') for 1 .. 11;
-await_raised('', 'an error in more than ten responses');
+is_raised('', 'an error in more than ten responses');
 
 # Clients that take nothing
 my @cursors = split /\n/, sql($node, q(SELECT cursor FROM feed_read(NULL::outbox)));
@@ -66,7 +55,7 @@ my @clients = map {
 	syswrite $client, "GET /feeds/outbox?limit=1000&after=$_ HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n" or die "$!";
 	$client
 } @cursors[ 0 .. 5 ];
-await_raised('FeedpubHttpDropped', 'event streams that are too slow');
+is_raised('FeedpubHttpDropped', 'event streams that are too slow');
 
 @clients = ();
 metric_is($http, 'connections', 0, 'they go');

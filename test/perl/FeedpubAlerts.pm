@@ -6,6 +6,8 @@
 #   raised(METRICS, BEFORE, ALERT, ...)  the alerts that would be raised, a line
 #                      each: their names, and of what subscription or feed.  BEFORE
 #                      is what counters were when they began to grow
+#   await_raised(CODE, BEFORE, ALERTS, EXPECTED, TEST)  tests that these are raised
+#                      soon; CODE returns METRICS, ALERTS is an array
 #   uses_only(PROGRAM, METRICS, NAME => TEXT, ...)  tests that a rule, a dashboard or
 #                      a document of this name has only these of a program's metrics
 #
@@ -23,9 +25,10 @@ use CPAN::Meta::YAML;
 use Exporter 'import';
 use File::Basename;
 use HTTP::Tiny;
+use PostgreSQL::Test::Utils ();
 use Test::More;
 
-our @EXPORT = qw(alerts scraped raised uses_only);
+our @EXPORT = qw(alerts scraped raised await_raised uses_only);
 
 my $file = dirname(__FILE__) . '/../../examples/monitoring/alerts.yaml';
 my %compare = (
@@ -144,6 +147,18 @@ sub raised
 		push @raised, map { join ' ', $alert->{alert}, /subscription=(.*)/ ? $1 : /feed=([^,]+)/ ? $1 : () } sort keys %is_met;
 	}
 	return join "\n", @raised;
+}
+
+sub await_raised
+{
+	my ($metrics, $before, $alerts, $expected, $test) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
+	my $raised;
+
+	select undef, undef, undef, 0.05
+	  while ($raised = raised($metrics->(), $before, @$alerts)) ne $expected && $tries-- > 0;
+	return is($raised, $expected, $test);
 }
 
 sub uses_only

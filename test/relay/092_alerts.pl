@@ -21,18 +21,7 @@ my @relays;
 my $before;
 
 sub now { return scraped(map { ('feedpub-relay' => $_->{admin}) } @relays) }
-
-sub await_raised
-{
-	my ($expected, $test) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $tries = 20 * $PostgreSQL::Test::Utils::timeout_default;
-	my $raised;
-
-	select undef, undef, undef, 0.05
-	  while ($raised = raised(now(), $before, @alerts)) ne $expected && $tries-- > 0;
-	return is($raised, $expected, $test);
-}
+sub is_raised { return await_raised(\&now, $before, \@alerts, @_) }
 
 sub write_message
 {
@@ -48,31 +37,31 @@ uses_only('feedpub_relay', now(),
 	(map { $_->{alert} => $_->{expr} } @alerts),
 	map { $_ => slurp_file("$top/$_") } qw(examples/monitoring/programs.json docs/operations.md docs/reference.md));
 $before = now();
-await_raised('', 'all is well: no alert');
+is_raised('', 'all is well: no alert');
 
 # a feed that is stopped
 nats_api($nats, 'STREAM.DELETE.b');
 write_message();
-await_raised('FeedpubRelayStopped b', 'a stream is deleted');
+is_raised('FeedpubRelayStopped b', 'a stream is deleted');
 kill 'HUP', $relays[0]{pid};
-await_raised('', 'started again');
+is_raised('', 'started again');
 
 # a sink that does not answer: nothing is sent, and something is left
 $before = now();
 nats_stop($nats);
-await_raised("FeedpubRelayFailing a\nFeedpubRelayFailing b", 'no sink');
+is_raised("FeedpubRelayFailing a\nFeedpubRelayFailing b", 'no sink');
 write_message();
-await_raised(join("\n", map { ("FeedpubRelay$_ a", "FeedpubRelay$_ b") } qw(Failing Lag)), 'for which there are entries');
+is_raised(join("\n", map { ("FeedpubRelay$_ a", "FeedpubRelay$_ b") } qw(Failing Lag)), 'for which there are entries');
 nats_restart($nats);
-await_raised('', 'it is there');
+is_raised('', 'it is there');
 
 # no database; what it reads just now would be a failure
 soon(sub { relay_metric($relays[0], 'at_end', 'a') == 1 && relay_metric($relays[0], 'at_end', 'b') == 1 }, 'at the end');
 $before = now();
 $node->stop;
-await_raised('FeedpubProgramWithoutDatabase', 'no database');
+is_raised('FeedpubProgramWithoutDatabase', 'no database');
 $node->start;
-await_raised('', 'it is there');
+is_raised('', 'it is there');
 
 # another relay
 push @relays, relay_start($node, $nats, file => $file, name => 'second');
@@ -84,6 +73,6 @@ is(raised(now(), $before, @alerts), "FeedpubRelayFenced a\nFeedpubRelayFenced b"
 # one that has ended
 unshift @relays, $first;
 relay_stop($first);
-await_raised("FeedpubProgramDown\nFeedpubRelayFenced a\nFeedpubRelayFenced b", 'the first does not run');
+is_raised("FeedpubProgramDown\nFeedpubRelayFenced a\nFeedpubRelayFenced b", 'the first does not run');
 
 done_testing();

@@ -17,7 +17,6 @@ use FeedpubTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
 my $root = "$FindBin::RealBin/../..";
 my $dir = "$root/examples/monitoring";
@@ -80,21 +79,7 @@ sub scrape
 	return \%metrics;
 }
 
-sub await_raised
-{
-	my ($expected, $test) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $raised;
-
-	for (1 .. 10 * $PostgreSQL::Test::Utils::timeout_default)
-	{
-		$raised = raised(scrape($node), {}, @alerts);
-		last if $raised eq $expected;
-		usleep(100_000);
-	}
-	is($raised, $expected, $test);
-	return;
-}
+sub is_raised { return await_raised(sub { scrape($node) }, {}, \@alerts, @_) }
 
 #
 # The exporter's queries
@@ -174,34 +159,34 @@ for my $alert (@alerts)
 is(join(' ', $operations =~ /^### (Feedpub\w+)$/mg),
 	join(' ', map { $_->{alert} } @alerts, alerts('feedpub-programs')), 'what to do is in docs/operations.md, which has no others');
 
-await_raised('', 'all is well: no alert');
+is_raised('', 'all is well: no alert');
 
 sql($node, 'SELECT feed_stop_worker()');
-await_raised('FeedpubWorkerMissing', 'without a worker');
+is_raised('FeedpubWorkerMissing', 'without a worker');
 sql($node, q(INSERT INTO kv VALUES ('not', 'published')));
-await_raised("FeedpubWorkerMissing\nFeedpubNotPublished kv",
+is_raised("FeedpubWorkerMissing\nFeedpubNotPublished kv",
 	'which leaves rows unpublished');
 sql($node, 'SELECT feed_start_worker()');
-await_raised('FeedpubSubscriptionLag mail',
+is_raised('FeedpubSubscriptionLag mail',
 	'it is back, and nobody reads what it has published');
 sql($node,
 	q(SELECT feed_ack('mail', max(receipt)) FROM feed_poll('mail', 100)));
-await_raised('', 'somebody has');
+is_raised('', 'somebody has');
 
 sql($node, 'ALTER SEQUENCE kv_feed_pos_seq SET UNLOGGED');
-await_raised('FeedpubNotReady kv', 'a feed without its guard');
+is_raised('FeedpubNotReady kv', 'a feed without its guard');
 sql($node, q(SELECT feed_repair('kv')));
-await_raised('', 'repaired');
+is_raised('', 'repaired');
 
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK TABLE kv IN ACCESS EXCLUSIVE MODE');
-await_raised("FeedpubNotReady kv\nFeedpubHeldBack",
+is_raised("FeedpubNotReady kv\nFeedpubHeldBack",
 	'a feed that somebody has locked, in a transaction with an xid');
 $locker->query_safe('COMMIT');
-await_raised('', 'unlocked');
+is_raised('', 'unlocked');
 
 $locker->query_safe('BEGIN; CREATE TABLE elsewhere (i int)');
-await_raised('FeedpubHeldBack', 'a transaction that goes on and on');
+is_raised('FeedpubHeldBack', 'a transaction that goes on and on');
 for my $panel (grep { $_->{title} =~ /holds xid order/ } @panels)
 {
 	is( scalar(rows($node, $panel->{targets}[0]{rawSql}, %monitor)),
@@ -209,16 +194,16 @@ for my $panel (grep { $_->{title} =~ /holds xid order/ } @panels)
 }
 $locker->query_safe('ROLLBACK');
 $locker->quit;
-await_raised('', 'over');
+is_raised('', 'over');
 
 # A feed whose batches cannot be written, while the worker is there
 my $holder = hold_publisher($node);
 sql($node, q(INSERT INTO kv VALUES ('held', 'back')));
-await_raised('FeedpubNotPublished kv', 'a worker that does not get on');
+is_raised('FeedpubNotPublished kv', 'a worker that does not get on');
 $holder->quit;
-await_raised('FeedpubSubscriptionLag mail', 'it does');
+is_raised('FeedpubSubscriptionLag mail', 'it does');
 sql($node, q(SELECT feed_seek('mail', 'latest')));
-await_raised('', 'and it is read');
+is_raised('', 'and it is read');
 
 #
 # Retention: a subscription that lags, rows that cannot be removed, and a
@@ -226,29 +211,29 @@ await_raised('', 'and it is read');
 #
 sql($node, q(SELECT feed_subscribe('slow', '"Odd ""Name"", with a comma"', 'earliest')));
 sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s')));
-await_raised('FeedpubSubscriptionLag slow', 'a subscription that lags');
+is_raised('FeedpubSubscriptionLag slow', 'a subscription that lags');
 sql($node, q(UPDATE feedpub._batch SET published_at = published_at - interval '61 min'));
 my $retention = q(FeedpubRetentionHeldBack "Odd ""Name"");
-await_raised("FeedpubSubscriptionLag slow\n$retention", 'and holds back retention for an hour');
+is_raised("FeedpubSubscriptionLag slow\n$retention", 'and holds back retention for an hour');
 sql($node, q(CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'never'; END $$;
 	CREATE TRIGGER forbid BEFORE DELETE ON "Odd ""Name"", with a comma" FOR EACH ROW EXECUTE FUNCTION forbid()));
 sql($node, q(SELECT feed_retain('"Odd ""Name"", with a comma"', '1 s', '1 min')));
-await_raised("FeedpubSubscriptionLag slow\nFeedpubSubscriptionExpired slow\n$retention", 'it has expired, and rows cannot be removed');
+is_raised("FeedpubSubscriptionLag slow\nFeedpubSubscriptionExpired slow\n$retention", 'it has expired, and rows cannot be removed');
 sql($node, q(SELECT feed_seek('slow', 'earliest')));
-await_raised($retention, 'it begins again');
+is_raised($retention, 'it begins again');
 sql($node, q(DROP TRIGGER forbid ON "Odd ""Name"", with a comma"));
-await_raised('', 'the rows are gone');
+is_raised('', 'the rows are gone');
 
 #
 # A parked entry, until somebody decides about it
 #
 sql($node, q(INSERT INTO kv VALUES ('poison', ''), ('fine', '')));
-await_raised('FeedpubSubscriptionLag mail', 'an entry that its consumer cannot take');
+is_raised('FeedpubSubscriptionLag mail', 'an entry that its consumer cannot take');
 sql($node, q(SELECT feed_park('mail', receipt) FROM feed_poll('mail', 1)));
 sql($node, q(SELECT feed_ack('mail', receipt) FROM feed_poll('mail', 1)));
-await_raised('FeedpubParked mail', 'is parked');
+is_raised('FeedpubParked mail', 'is parked');
 sql($node, q(SELECT feed_discard('mail', cursor) FROM feedpub.parked));
-await_raised('', 'and discarded');
+is_raised('', 'and discarded');
 
 #
 # The exporter asks each database, and needs feedpub in none but those with feeds.

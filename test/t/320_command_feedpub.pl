@@ -157,7 +157,7 @@ for (@pictures[ 1, 2 ])
 SKIP:
 {
 	skip 'there is no script', 8 unless -x '/usr/bin/script';
-	skip 'there is no pseudo-terminal', 8 if system("script -qec true /dev/null >/dev/null 2>&1 </dev/null") != 0;
+	skip 'there is no pseudo-terminal', 9 if system("script -qec true /dev/null >/dev/null 2>&1 </dev/null") != 0;
 	my ($shown, $file) = ('', PostgreSQL::Test::Utils::tempdir() . '/entries');
 	my $literally = $feed =~ s/'/'\\''/gr;
 
@@ -170,7 +170,10 @@ SKIP:
 	like($shown, qr/ held by *\033.* parked state *\033.* since *\033/s, 'all columns are on a terminal of 80');
 	IPC::Run::run([ 'script', '-qefc', "feedpub tail --earliest -n 300 '$literally' >$file", '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
 	is(scalar(() = slurp_file($file) =~ /\n/g), 300, 'tail into a file');
-	like($shown, qr{\r\[#* *\] 100 entries, \d+/s, about \d+:\d\d left\033\[K}, 'shows on the terminal how far it is');
+	my ($rate, $minutes, $seconds) = $shown =~ qr{\r\[#* *\] 100 entries, (\d+)/s, about (\d+):(\d\d) left\033\[K};
+	my $left = sql($node, "SELECT rows FROM feedpub._lag('$literal', feed_page('$literal', '', 100) ->> 'cursor', NULL)");
+	cmp_ok($rate // 0, '>', 0, 'shows on the terminal how far it is');
+	is(60 * $minutes + $seconds, int($left / $rate), 'and how long the rest takes');
 	like($shown, qr/\r\033\[K$/, 'and leaves nothing of that');
 	IPC::Run::run([ 'script', '-qefc', "feedpub tail --earliest -n 1 '$literally'", '/dev/null' ], '<', \'', '>', \$shown, '2>&1');
 	like($shown, qr/^\{.*\}\r\n$/, 'but not if the entries go there');
