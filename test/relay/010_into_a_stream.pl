@@ -20,7 +20,7 @@ SELECT feed_create('outbox');
 INSERT INTO outbox (publication_id, message_type, message_id, message_key, data, headers)
 	VALUES ('shop', 'order.placed', 'id 1', 'order 1', '{"total": 10}', '{"traceparent": "00-a-b-01"}');
 SELECT feed_start_worker();
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 
 # the plain call, once
@@ -74,7 +74,7 @@ is_deeply([ map { $_->{seq} } @messages ], [ 1 .. 5001 ], 'in a stream without o
 is(relay_once($node, $nats, feed => 'outbox', stream => 'late', subject => 'late.{key}', from => 'latest'), 0, '--from=latest');
 is(scalar(stream_messages($nats, 'late')), 0, 'begins at the end');
 sql($node, "INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'a', '\"late\"')");
-sql($node, "SELECT feed_flush('outbox', '3 min')");
+sql($node, "SELECT feed_flush('outbox')");
 is(relay_once($node, $nats, feed => 'outbox', stream => 'late', subject => 'late.{key}', from => 'latest'), 0, 'and again');
 is_deeply([ map { $_->{data} } stream_messages($nats, 'late') ], ['"late"'], 'which is where the first run was');
 is(relay_once($node, $nats, stream => 'middle', subject => 'middle.{key}', from => $messages[4998]{headers}{'ce-id'}), 0, '--from=CURSOR');

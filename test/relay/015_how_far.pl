@@ -19,7 +19,7 @@ sql($node, <<"SQL");
 SELECT feed_create('outbox');
 SELECT feed_start_worker();
 INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, '1' FROM generate_series(1, $n) i;
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 
 # one message at a time takes long

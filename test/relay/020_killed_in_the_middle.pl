@@ -59,7 +59,7 @@ for (my $end = time + 10 * $PostgreSQL::Test::Utils::timeout_default; time < $en
 }
 ok($written, 'the writers have ended');
 cmp_ok($kills, '>=', 12, 'relays were killed');
-sql($node, q{SELECT feed_flush('outbox', '3 min')});
+sql($node, q{SELECT feed_flush('outbox')});
 is(relay_once($node, $nats), 0, 'the last one sends the rest');
 
 # what was committed, in the order of the feed

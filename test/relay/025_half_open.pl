@@ -27,7 +27,7 @@ INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(i) F
 INSERT INTO other (message_type, message_key, data) VALUES ('n', 'k', '1');
 INSERT INTO silent (message_type, message_key, data) VALUES ('n', 'k', '1');
 SELECT feed_start_worker();
-SELECT feed_flush('outbox', '3 min'), feed_flush('other', '3 min');
+SELECT feed_flush('outbox'), feed_flush('other');
 SQL
 
 # The relay has all, and waits for news.

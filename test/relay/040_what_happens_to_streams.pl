@@ -22,7 +22,7 @@ sub write_messages
 	$type //= 'n';
 	sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT '$type', i, to_json(i) FROM generate_series($written + 1, $written + $n) i");
 	$written += $n;
-	sql($node, "SELECT feed_flush('outbox', '3 min')");
+	sql($node, "SELECT feed_flush('outbox')");
 	return;
 }
 
@@ -184,7 +184,7 @@ is_deeply(data('full'), [ 5 .. $written ], 'and nothing is missing');
 # full by bytes
 make_stream('bytes', max_bytes => 20000, discard => 'new');
 sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(repeat(i::text, 1000)) FROM generate_series(1, 9) i");
-sql($node, "SELECT feed_flush('outbox', '3 min')");
+sql($node, "SELECT feed_flush('outbox')");
 $relay = relay_start($node, $nats, of_stream('bytes'), wait => 0);
 relay_logs($relay, qr/maximum bytes exceeded/, 'a stream that has its bytes is told of');
 nats_api($nats, 'STREAM.UPDATE.bytes', { %{ nats_api($nats, 'STREAM.INFO.bytes')->{config} }, max_bytes => 1000000 });

@@ -34,7 +34,7 @@ sub configure
 sub write_messages
 {
 	sql($node, "INSERT INTO outbox (message_type, message_key, data) VALUES ('order.placed', 'k', '@{[ ++$last ]}'), ('bill', 'k', '@{[ ++$last ]}'), ('order.sent', 'k', '@{[ ++$last ]}'), ('bill', 'k', '@{[ ++$last ]}')");
-	return sql($node, "SELECT feed_flush('outbox', '3 min')");
+	return sql($node, "SELECT feed_flush('outbox')");
 }
 
 sub data { return join ' ', map { $_->{data} } stream_messages($nats, $_[0]) }

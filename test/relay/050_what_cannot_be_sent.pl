@@ -24,7 +24,7 @@ sub write_messages
 	my ($data) = @_;
 
 	sql($node, "INSERT INTO $_ (message_type, message_key, data) VALUES ('n', 'k', '$data')") for grep { $_ ne 'broken' } @feeds;
-	sql($node, "SELECT feed_flush('$_', '3 min')") for @feeds;
+	sql($node, "SELECT feed_flush('$_')") for @feeds;
 	return;
 }
 

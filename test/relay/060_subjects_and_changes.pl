@@ -31,7 +31,7 @@ for my $value (@values)
 	sql($node, "INSERT INTO outbox (publication_id, message_type, message_key, data) SELECT v, v, v, '1' FROM convert_from('\\x$hex', 'UTF8') v");
 }
 sql($node, "INSERT INTO outbox (message_type, data) VALUES ('no key', '1')");
-sql($node, "SELECT feed_flush('outbox', '3 min')");
+sql($node, "SELECT feed_flush('outbox')");
 is(relay_once($node, $nats), 0, 'hostile keys and types are sent');
 my @messages = stream_messages($nats, 'outbox');
 is(scalar(@messages), @values + 1, 'all of them');
@@ -51,7 +51,7 @@ is_deeply([ grep { !/^[\x21-\x7e]*$/ } map { values %{ $_->{headers} } } map { +
 
 # names of feeds, and templates
 sql($node, q{INSERT INTO "Odd ""Name/%." (message_type, message_key, data) VALUES ('t', 'k', '1')});
-sql($node, q{SELECT feed_flush('"Odd ""Name/%."', '3 min')});
+sql($node, q{SELECT feed_flush('"Odd ""Name/%."')});
 is(relay_once($node, $nats, feed => '"Odd ""Name/%."'), 0, 'a feed with an odd name');
 @messages = stream_messages($nats, '=22Odd=20=22=22Name=2F=25=2E=22');
 is($messages[0]{subject}, '%22Odd%20%22%22Name/%25%2E%22.t.k', 'has a stream of that name');
@@ -70,11 +70,11 @@ is_deeply(nats_api($nats, 'STREAM.INFO.any')->{config}{subjects}, ['Order.>'], '
 
 # types
 sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT CASE WHEN i % 1000 = 0 THEN 'OrderPlaced' ELSE 'other' END, i, to_json(i) FROM generate_series(1, 30000) i");
-sql($node, "SELECT feed_flush('outbox', '3 min')");
+sql($node, "SELECT feed_flush('outbox')");
 is(relay_once($node, $nats, stream => 'orders', subject => 'orders.{key}', types => 'Order*,none'), 0, 'few of many');
 is_deeply([ map { $_->{data} } stream_messages($nats, 'orders') ], [ map { 1000 * $_ } 1 .. 30 ], 'only these are sent');
 sql($node, "INSERT INTO outbox (message_type, data) SELECT 'other', '1' FROM generate_series(1, 20)");
-sql($node, "SELECT feed_flush('outbox', '3 min')");
+sql($node, "SELECT feed_flush('outbox')");
 is(relay_once($node, $nats, stream => 'orders', subject => 'orders.{key}', types => 'Order*,none'), 0, 'nothing is wanted');
 sql($node, "CALL feed_purge('outbox', feed_head('outbox'))");
 is(relay_once($node, $nats, stream => 'orders', subject => 'orders.{key}', types => 'Order*,none'), 0, 'what was passed may be removed');
@@ -92,13 +92,13 @@ BEGIN;
 INSERT INTO lines VALUES ('a', '1');
 UPDATE lines SET k = 'b';
 COMMIT;
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('changes');
 DELETE FROM lines;
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('changes');
 TRUNCATE lines;
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('changes');
 INSERT INTO changes (op, key, row) VALUES ('message', '"x"', '{"mine": 1}');
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('changes');
 SQL
 is(relay_once($node, $nats, feed => 'changes'), 0, 'a change feed');
 @messages = stream_messages($nats, 'changes');
@@ -123,9 +123,9 @@ SELECT feed_start_worker();
 SQL
 is(relay_once($node, $nats, feed => 'kv'), 0, 'a table feed');
 is(nats_api($nats, 'STREAM.INFO.kv')->{state}{messages}, 5000, 'has its rows');
-sql($node, "UPDATE kv SET v = -1 WHERE k = 'k7'; DELETE FROM kv WHERE k = 'k8'; SELECT feed_flush('kv', '3 min')");
+sql($node, "UPDATE kv SET v = -1 WHERE k = 'k7'; DELETE FROM kv WHERE k = 'k8'; SELECT feed_flush('kv')");
 is(relay_once($node, $nats, feed => 'kv'), 0, 'and its changes');
-sql($node, "TRUNCATE kv; SELECT feed_flush('kv', '3 min')");
+sql($node, "TRUNCATE kv; SELECT feed_flush('kv')");
 is(relay_once($node, $nats, feed => 'kv'), 0, 'and a TRUNCATE');
 @messages = (stream_messages($nats, 'kv'))[ 5000 .. 5002 ];
 is_deeply([ map { $_->{subject} } @messages ], [ 'kv.public.kv.upsert.k7', 'kv.public.kv.delete.k8', 'kv.public.kv.truncate._' ], 'subjects');

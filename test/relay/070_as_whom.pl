@@ -57,7 +57,7 @@ sql($node, <<'SQL');
 SELECT feed_create('outbox');
 INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '1');
 SELECT feed_start_worker();
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 
 # a password, and a token
@@ -93,7 +93,7 @@ ALTER TABLE outbox ENABLE ROW LEVEL SECURITY;
 CREATE POLICY p ON outbox FOR SELECT TO regress_feedpub_relay USING (publication_id = 'shown');
 INSERT INTO outbox (publication_id, message_type, message_key, data)
 	SELECT CASE WHEN i % 2 = 0 THEN 'shown' ELSE 'hidden' END, 'n', 'k', to_json(i) FROM generate_series(1, 10) i;
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 sends($nats, 'row security', database => $node->connstr('postgres') . ' user=regress_feedpub_relay');
 is_deeply([ map { $_->{data} } stream_messages($nats, 'outbox') ], [ 2, 4, 6, 8, 10 ], 'what row security hides is not sent');

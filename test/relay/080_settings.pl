@@ -43,7 +43,7 @@ sub write_message
 	for my $feed (qw(a b c))
 	{
 		sql($node, "INSERT INTO $feed (message_type, message_key, data) VALUES ('t', 'k', '$data')");
-		sql($node, "SELECT feed_flush('$feed', '3 min')");
+		sql($node, "SELECT feed_flush('$feed')");
 	}
 	return;
 }

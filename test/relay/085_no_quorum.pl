@@ -35,7 +35,7 @@ sub write_messages
 
 	sql($node, "INSERT INTO outbox (message_type, message_key, data) SELECT 'n', i, to_json(i) FROM generate_series($written + 1, $written + $n) i");
 	$written += $n;
-	sql($node, "SELECT feed_flush('outbox', '3 min')");
+	sql($node, "SELECT feed_flush('outbox')");
 	return;
 }
 

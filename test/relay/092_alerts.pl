@@ -26,7 +26,7 @@ sub is_raised { return await_raised(\&now, $before, \@alerts, @_) }
 sub write_message
 {
 	sql($node, "INSERT INTO $_ (message_type, message_key, data) VALUES ('t', 'k', '1')") for qw(a b);
-	return sql($node, q{SELECT feed_flush('a', '3 min'), feed_flush('b', '3 min')});
+	return sql($node, q{SELECT feed_flush('a'), feed_flush('b')});
 }
 
 sql($node, q{SELECT feed_create('a'), feed_create('b'); SELECT feed_start_worker()});

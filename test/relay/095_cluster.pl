@@ -105,7 +105,7 @@ for (my $next = time + 4; time < $end;)
 	}
 }
 waitpid $writer, 0;
-sql($node, q{SELECT feed_flush('outbox', '3 min')});
+sql($node, q{SELECT feed_flush('outbox')});
 diag('kills: ' . join ', ', map { "$_ $kills{$_}" } sort keys %kills);
 my $count = sql($node, 'SELECT count(*) FROM outbox');
 soon(sub { nats_any(\@nats, 'STREAM.INFO.outbox')->{state}{messages} >= $count }, 'all is in the stream');

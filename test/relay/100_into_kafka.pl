@@ -23,7 +23,7 @@ sql($node, q{SELECT feed_create('outbox'); SELECT feed_start_worker()});
 sql($node, <<'SQL');
 INSERT INTO outbox (message_type, message_key, data) VALUES ('order.placed', 'k1', '{"n": 1}'), ('é', E'a b\n"%', '2'), ('n', '', '3'), ('n', NULL, '4');
 SQL
-sql($node, q{SELECT feed_flush('outbox', '3 min')});
+sql($node, q{SELECT feed_flush('outbox')});
 is(relay_once($node, $kafka), 0, 'all is sent');
 my @records = kafka_records($kafka);
 is_deeply([ sort map { $_->{value} } @records ], [ 2, 3, 4, '{"n": 1}' ], 'each once');
@@ -47,7 +47,7 @@ ok((grep { $_->{headers}{ce_id} eq $cursor } @records), 'the cursor of the last 
 # once more, nothing new; then more, of which some are not sent
 is(relay_once($node, $kafka), 0, 'nothing to be done');
 is(scalar(kafka_records($kafka)), 4, 'nothing came twice');
-sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('skipped', 'k1', '5'); SELECT feed_flush('outbox', '3 min')});
+sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('skipped', 'k1', '5'); SELECT feed_flush('outbox')});
 is(relay_once($node, $kafka, types => 'order*'), 0, 'what is not sent');
 isnt((split / /, kafka_offset($kafka, 'feedpub.outbox'))[0], $cursor, 'moves the cursor');
 is(relay_once($node, $kafka), 0, 'later');
@@ -55,7 +55,7 @@ is(scalar(kafka_records($kafka)), 4, 'it is passed');
 
 # topics of a template: all values have different ones
 sql($node, q{SELECT feed_create('"Odd ""Name"""')});
-sql($node, q{INSERT INTO "Odd ""Name""" (message_type, message_key, data) SELECT t, 'k', to_json(t) FROM unnest(ARRAY['a.b', 'a_b', 'a_2Eb', '.a', '_', 'é', 'a%b', 'a b', 'x_CAFE', '']) t; SELECT feed_flush('"Odd ""Name"""', '3 min')});
+sql($node, q{INSERT INTO "Odd ""Name""" (message_type, message_key, data) SELECT t, 'k', to_json(t) FROM unnest(ARRAY['a.b', 'a_b', 'a_2Eb', '.a', '_', 'é', 'a%b', 'a b', 'x_CAFE', '']) t; SELECT feed_flush('"Odd ""Name"""')});
 is(relay_once($node, $kafka, feed => '"Odd ""Name"""', topic => 'x.{feed}.{type}', cursors => 'cursors'), 0, 'topics of a template');
 my %topics = map { $_->{topic} => $_->{value} } grep { $_->{topic} =~ /^x/ } kafka_records($kafka);
 my $odd = 'x._22Odd_20_22_22Name_22_22_22';
@@ -66,7 +66,7 @@ is_deeply(\%topics, {
 ok(kafka_offset($kafka, 'feedpub.=22Odd=20=22=22Name=22=22=22'), 'with a cursor elsewhere');
 
 # a table feed: what is deleted is a tombstone
-sql($node, q{CREATE TABLE t (k int PRIMARY KEY, v text); SELECT feed_attach('t'); INSERT INTO t VALUES (1, 'a'), (2, 'b'); DELETE FROM t WHERE k = 1; SELECT feed_flush('t', '3 min')});
+sql($node, q{CREATE TABLE t (k int PRIMARY KEY, v text); SELECT feed_attach('t'); INSERT INTO t VALUES (1, 'a'), (2, 'b'); DELETE FROM t WHERE k = 1; SELECT feed_flush('t')});
 is(relay_once($node, $kafka, feed => 't'), 0, 'a table feed');
 my @rows = grep { $_->{topic} eq 't' } kafka_records($kafka);
 my %rows = map { $_->{key} => $_ } @rows;

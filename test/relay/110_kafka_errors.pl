@@ -26,7 +26,7 @@ sub write_messages
 	my ($feed, $count) = @_;
 
 	sql($node, "INSERT INTO $feed (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series($n + 1, $n + $count) i");
-	sql($node, "SELECT feed_flush('$feed', '3 min')");
+	sql($node, "SELECT feed_flush('$feed')");
 	$n += $count;
 	return;
 }
@@ -107,7 +107,7 @@ is(relay_stop($second), 0, 'it ends');
 
 # one that had committed its name, and no cursor yet, when it was killed
 kafka_do($kafka, 'fail', 'AddPartitionsToTxn', 29, 1000);
-sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named', '3 min')});
+sql($node, q{SELECT feed_create('named'); INSERT INTO named (message_type, message_key, data) SELECT 'n', 'k', to_json(i) FROM generate_series(1, 5) i; SELECT feed_flush('named')});
 $relay = relay_start($node, $kafka, feed => 'named', name => 'first', wait => 0);
 soon(sub { (kafka_offset($kafka, 'feedpub.named') // '') =~ /^- first / }, 'it has committed its name');
 $second = relay_start($node, $kafka, feed => 'named', name => 'second', takeover => 1, wait => 0);
@@ -125,7 +125,7 @@ soon(sub { relay_metric($relay, 'sent_total') == 1 }, 'it runs');
 # a cursor that is committed between the two would be there again
 kafka_do($kafka, 'fail', 'EndTxn', 48, 1000);
 kafka_do($kafka, 'forget');
-sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '0'); SELECT feed_flush('outbox', '3 min')});
+sql($node, q{INSERT INTO outbox (message_type, message_key, data) VALUES ('n', 'k', '0'); SELECT feed_flush('outbox')});
 relay_logs($relay, qr/stopped: the cursor that was committed for group \\"feedpub.outbox\\" is gone/, 'the cursor is gone');
 is(relay_wait($relay), 1, 'it stops');
 kafka_do($kafka, 'pass', 'EndTxn');
@@ -153,7 +153,7 @@ $n = 0;
 kafka_do($kafka, 'limit', 20000);
 sql($node, <<'SQL');
 INSERT INTO large (message_type, message_key, data) SELECT 'n', 'k', to_json(CASE WHEN i = 70 THEN repeat('x', 30000) ELSE i || repeat('.', 100) END) FROM generate_series(1, 100) i;
-SELECT feed_flush('large', '3 min');
+SELECT feed_flush('large');
 SQL
 $relay = relay_start($node, $kafka, feed => 'large', wait => 0);
 relay_logs($relay, qr/stopped: the entry with cursor \S+ cannot be sent: Broker: Message size too large; make it possible, or set --errors-to/, 'too large for the topic');
@@ -177,7 +177,7 @@ is(scalar(@{ values_of('again') }), 69, 'what is before it is sent, here too');
 sql($node, <<'SQL');
 SELECT feed_create('key');
 INSERT INTO key (message_type, message_key, data) VALUES ('n', 'k', '1'), ('n', repeat('k', 6000), '2');
-SELECT feed_flush('key', '3 min');
+SELECT feed_flush('key');
 SQL
 $relay = relay_start($node, $kafka, feed => 'key', kafka => "$dir/small", errors_to => '{feed}.errors', wait => 0);
 relay_logs($relay, qr/cannot be sent: it is larger than message.max.bytes of librdkafka, also without its data/, 'a key that is too large');

@@ -95,7 +95,7 @@ for my $n (0 .. 7)
 }
 waitpid $writer, 0;
 is($?, 0, 'the writers have ended');
-sql($node, q{SELECT feed_flush('outbox', '3 min')});
+sql($node, q{SELECT feed_flush('outbox')});
 is(relay_once($node, $kafka, name => 'first', takeover => 1), 0, 'the last one sends the rest');
 
 # what was committed, in the order of the feed

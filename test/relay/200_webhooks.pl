@@ -59,7 +59,7 @@ sql($node, <<'SQL');
 SELECT feed_create('outbox');
 INSERT INTO outbox (publication_id, message_type, message_id, message_key, data, headers)
 	VALUES ('shop', 'order.placed', 'id.1', E'a 1%\n', '{"total": 10}', '{"traceparent": "00-a-b-01"}');
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 my $once = start(once => 1);
 is(relay_wait($once), 0, '--once');
@@ -250,11 +250,11 @@ INSERT INTO kv VALUES ('a b', 1, 'x');
 UPDATE kv SET n = 2;
 DELETE FROM kv;
 INSERT INTO kv VALUES ('c', 3, 'y');
-SELECT feed_flush('kv', '3 min');
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('kv');
+SELECT feed_flush('changes');
 TRUNCATE kv;
-SELECT feed_flush('kv', '3 min');
-SELECT feed_flush('changes', '3 min');
+SELECT feed_flush('kv');
+SELECT feed_flush('changes');
 SQL
 is(relay_wait(start(feed => 'kv', subscription => 'rows', once => 1)), 0, 'a table feed');
 my @rows = (receiver_requests($receiver))[ -3 .. -1 ];

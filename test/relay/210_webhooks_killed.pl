@@ -25,7 +25,7 @@ SELECT feed_start_worker();
 SELECT feed_subscribe('hook', 'outbox', 'earliest', lease => '2 s');
 INSERT INTO outbox (message_type, message_key, message_id, data)
 	SELECT 'n', i % 10, i, i::text::jsonb FROM generate_series(1, $N) i;
-SELECT feed_flush('outbox', '3 min');
+SELECT feed_flush('outbox');
 SQL
 sub left { return sql($node, 'SELECT lag_rows FROM feedpub.subscriptions') }
 

@@ -40,7 +40,7 @@ ALTER TABLE shop.orders ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON shop.orders FOR SELECT TO relay USING (message_key IS DISTINCT FROM 'hidden');
 INSERT INTO shop.orders (message_type, message_key, data)
 	VALUES ('order', 'a', '1'), ('bill', 'b', '2'), ('order', 'hidden', '3');
-SELECT feed_flush('shop.orders', '3 min');
+SELECT feed_flush('shop.orders');
 SQL
 sub section
 {
@@ -97,7 +97,7 @@ my @relays = map {
 } 1, 2;
 sql($node, q{INSERT INTO shop.orders (message_type, message_key, message_id, data)
 	SELECT 'n', i % 20, i, to_json(i) FROM generate_series(1, 200) i});
-sql($node, q{SELECT feed_flush('shop.orders', '3 min')});
+sql($node, q{SELECT feed_flush('shop.orders')});
 soon(sub { 60 <= grep { $_->{event} eq 'end' } receiver_events($to{shards}) }, 'some are delivered');
 relay_stop($relays[1], 'KILL');
 receiver_rules($to{shards}, { match => '.', delay => 0.01 });

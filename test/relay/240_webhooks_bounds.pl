@@ -25,7 +25,7 @@ CREATE TABLE broken (k int PRIMARY KEY, m mood);
 SELECT feed_attach('broken');
 INSERT INTO broken VALUES (1, 'sad'), (2, 'gone'), (3, 'sad');
 DELETE FROM pg_enum WHERE enumlabel = 'gone';
-SELECT feed_flush('broken', '3 min');
+SELECT feed_flush('broken');
 SQL
 
 sub start
@@ -156,10 +156,10 @@ INSERT INTO pg_enum SELECT 4294967000, enumtypid, 99, 'gone' FROM pg_enum WHERE 
 CREATE TABLE first (k int PRIMARY KEY, m mood);
 SELECT feed_attach('first');
 INSERT INTO first VALUES (1, 'gone');
-SELECT feed_flush('first', '3 min');
+SELECT feed_flush('first');
 INSERT INTO first VALUES (2, 'sad');
 DELETE FROM pg_enum WHERE enumlabel = 'gone';
-SELECT feed_flush('first', '3 min');
+SELECT feed_flush('first');
 SELECT feed_subscribe('first', 'first', 'earliest');
 BEGIN; LOCK TABLE feedpub._shard IN EXCLUSIVE MODE; PREPARE TRANSACTION 'poll';
 BEGIN; LOCK TABLE feedpub._parked_entry IN SHARE MODE; PREPARE TRANSACTION 'park';
